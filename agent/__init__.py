@@ -1,0 +1,1 @@
+"""What we choose: policies, the turn of one query, the service around it."""

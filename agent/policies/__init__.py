@@ -1,0 +1,1 @@
+"""Bandit policies that learn; each returns a distribution and never samples."""

@@ -1,0 +1,1 @@
+"""What we can do: retriever arms, generators, and the corpora they read."""

@@ -1,0 +1,1 @@
+"""What we remember: facts, rewards, the log, and what the log can tell."""

@@ -1,0 +1,169 @@
+"""The facts: what was seen, what was decided, what it cost, what came back.
+
+Facts are frozen and append-only. A decision is written before its answer
+leaves and never edited; what happened afterwards is a second fact beside it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Mode(StrEnum):
+    """How an arm came to be chosen; only `EXPLORE` may teach or be evaluated."""
+
+    EXPLORE = "explore"
+    """Drawn from the policy's distribution, floor mixed in."""
+    GREEDY = "greedy"
+    """The caller asked for the most probable arm."""
+    FORCED = "forced"
+    """The caller named the arm."""
+
+
+class Status(StrEnum):
+    """How an execution ended."""
+
+    OK = "ok"
+    ARM_FAILED = "arm_failed"
+    LLM_FAILED = "llm_failed"
+    LLM_TIMEOUT = "llm_timeout"
+    CANCELLED = "cancelled"
+    """The client left before the answer was complete."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What the policy saw, exactly as it saw it.
+
+    Attributes:
+        question: The text of the question.
+        features: Sparse named features of the question; finite values.
+        embedding: Dense features of the question, shape (dim,); empty when unused.
+        arms: Features of each arm: family, backbone, expected cost.
+    """
+
+    question: str
+    features: Mapping[str, float] = field(default_factory=dict)
+    embedding: tuple[float, ...] = ()
+    arms: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One draw from one distribution.
+
+    Attributes:
+        id: Unique; the draw is hashed from it.
+        context: What the policy saw.
+        arms: The eligible arms, in the order of `probabilities`.
+        probabilities: The distribution that was drawn from, summing to 1.
+        drawn: The arm that the draw fell on.
+        policy: Kind of the policy.
+        version: Version of the policy's state that gave the distribution.
+        mode: How the arm came to be chosen.
+        decided_at: Seconds since the epoch, UTC.
+        episode_id: Groups decisions that share one feedback.
+    """
+
+    id: str
+    context: Context
+    arms: tuple[str, ...]
+    probabilities: tuple[float, ...]
+    drawn: str
+    policy: str
+    version: int
+    mode: Mode = Mode.EXPLORE
+    decided_at: float = 0.0
+    episode_id: str | None = None
+
+    @property
+    def propensity(self) -> float:
+        """Probability with which `drawn` was drawn, in (0, 1]."""
+        return self.probabilities[self.arms.index(self.drawn)]
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What an answer took, as a raw vector; prices are applied only when scoring.
+
+    Attributes:
+        steps: Rounds of retrieval.
+        prompt_tokens: Tokens read by the language model.
+        completion_tokens: Tokens written by the language model.
+        retrieval_s: Seconds spent in the arm.
+        llm_s: Seconds spent in the language model.
+        usd: Money charged by a paid engine.
+    """
+
+    steps: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    retrieval_s: float = 0.0
+    llm_s: float = 0.0
+    usd: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """What happened after a decision.
+
+    Attributes:
+        decision_id: The decision that was carried out.
+        served: The arm whose passages were used; None when none was.
+        status: How it ended.
+        cost: What it took.
+        passages: Ids of the passages that were returned, best first.
+        answer: The text that the language model wrote; None when it was not asked.
+        error: Why it failed; empty when it did not.
+        finished_at: Seconds since the epoch, UTC.
+    """
+
+    decision_id: str
+    served: str | None
+    status: Status
+    cost: Cost
+    passages: tuple[str, ...] = ()
+    answer: str | None = None
+    error: str = ""
+    finished_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Feedback:
+    """One value of one metric for one decision.
+
+    Attributes:
+        id: Idempotency key; the same id twice is one fact.
+        decision_id: What it judges; may not be visible yet.
+        metric: A metric that the configuration declares.
+        value: Booleans as 0 or 1; within the metric's range.
+        received_at: Seconds since the epoch, UTC, by the server's clock.
+        event_time: When it happened by the client's clock; None when not told.
+        tags: Free text pairs, kept and not interpreted.
+    """
+
+    id: str
+    decision_id: str
+    metric: str
+    value: float
+    received_at: float = 0.0
+    event_time: float | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A decision joined with what came of it: one row of the ordered training log.
+
+    Attributes:
+        seq: Position in the training log, from 1.
+        decision: The fact that was learned from.
+        cost: The raw cost vector of its execution.
+        metrics: Aggregated value of each metric that had feedback; empty when the
+            wait time passed without any.
+    """
+
+    seq: int
+    decision: Decision
+    cost: Cost
+    metrics: Mapping[str, float]

@@ -1,0 +1,1 @@
+"""Behaviour of the three packages, stated one sentence a test."""
