@@ -72,7 +72,8 @@ def validate(probabilities: NDArray[np.float64], n_arms: int) -> NDArray[np.floa
     if p.shape != (n_arms,):
         raise PolicyError(f"a distribution over {n_arms} arms was expected, got shape {p.shape}")
     total = float(p.sum())
-    if not np.isfinite(total) or p.min() < 0.0 or abs(total - 1.0) > TOLERANCE:
+    # Negated, so that a total of NaN is refused too.
+    if not abs(total - 1.0) <= TOLERANCE or p.min() < 0.0:
         raise PolicyError(f"not a distribution: {p.tolist()} sums to {total}")
     return p / total
 
@@ -116,20 +117,25 @@ def choose(probabilities: NDArray[np.float64], u: float) -> int:
     >>> choose(np.array([0.25, 0.0, 0.75]), 0.25)
     2
     """
-    index = int(np.searchsorted(np.cumsum(probabilities), u, side="right"))
-    return min(index, int(np.flatnonzero(probabilities)[-1]))
+    index = int(probabilities.cumsum().searchsorted(u, side="right"))
+    # Rounding can leave the last cumulative probability below `u`.
+    return index if index < len(probabilities) else int(np.flatnonzero(probabilities)[-1])
 
 
 def greedy(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     """Put all mass on the best arms, split evenly among ties.
 
+    Raises:
+        PolicyError: A score is not a number.
+
     >>> greedy(np.array([1.0, 3.0, 3.0])).tolist()
     [0.0, 0.5, 0.5]
     """
-    best = np.flatnonzero(scores == scores.max())
-    p = np.zeros(len(scores))
-    p[best] = 1.0 / len(best)
-    return p
+    best = scores == scores.max()
+    n_best = np.count_nonzero(best)
+    if n_best == 0:
+        raise PolicyError(f"no best arm among the scores {scores.tolist()}")
+    return np.asarray(best / n_best)
 
 
 class Uniform:

@@ -7,7 +7,7 @@ nothing of learning, of HTTP or of Ray: it is built once, and then only read.
     `-- MissingEmbeddingError  the query lacks the embedding the arm needs
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
@@ -21,10 +21,6 @@ class ArmError(Exception):
 
 class MissingEmbeddingError(ArmError):
     """The query does not carry the embedding of a backbone that the arm needs."""
-
-    def __init__(self, arm: str, backbone: str, present: Sequence[str]) -> None:
-        have = ", ".join(sorted(present)) or "none"
-        super().__init__(f"arm {arm!r} needs a {backbone!r} embedding; the query carries: {have}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +63,10 @@ class Query:
         try:
             return self.embeddings[backbone]
         except KeyError:
-            raise MissingEmbeddingError(arm, backbone, list(self.embeddings)) from None
+            have = ", ".join(sorted(self.embeddings)) or "none"
+            raise MissingEmbeddingError(
+                f"arm {arm!r} needs a {backbone!r} embedding; the query carries: {have}"
+            ) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,8 @@ class Status(StrEnum):
     """How an execution ended."""
 
     OK = "ok"
+    FELL_BACK = "fell_back"
+    """The drawn arm failed and another one, declared as fallback, answered."""
     ARM_FAILED = "arm_failed"
     LLM_FAILED = "llm_failed"
     LLM_TIMEOUT = "llm_timeout"
@@ -62,7 +64,9 @@ class Decision:
         version: Version of the policy's state that gave the distribution.
         mode: How the arm came to be chosen.
         decided_at: Seconds since the epoch, UTC.
+        deadline: Until when feedback counts, seconds since the epoch, UTC.
         episode_id: Groups decisions that share one feedback.
+        request_digest: Tells a retry from another request under the same id; empty when unused.
     """
 
     id: str
@@ -74,7 +78,9 @@ class Decision:
     version: int
     mode: Mode = Mode.EXPLORE
     decided_at: float = 0.0
+    deadline: float = 0.0
     episode_id: str | None = None
+    request_digest: str = ""
 
     @property
     def propensity(self) -> float:

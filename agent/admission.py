@@ -1,0 +1,57 @@
+"""What is refused before it is read: bodies over the limit, however they are sent."""
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from agent.errors import ApiError
+
+
+class _TooLargeError(Exception):
+    """The body went over the limit while it was read."""
+
+
+class BodyLimit:
+    """Answer 413 to a body over the limit, declared or streamed, without keeping it.
+
+    Args:
+        app: The application behind it.
+        limit: Most bytes of a body.
+    """
+
+    def __init__(self, app: ASGIApp, limit: int) -> None:
+        self._app = app
+        self._limit = limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = dict(scope["headers"])
+        declared = headers.get(b"content-length", b"0")
+        refusal = ApiError(413, "payload_too_large", f"the body is larger than {self._limit} bytes").response(
+            headers.get(b"x-request-id", b"").decode("latin-1") or None
+        )
+        if declared.isdigit() and int(declared) > self._limit:
+            await refusal(scope, receive, send)
+            return
+        seen = 0
+        started = False
+
+        async def counted() -> Message:
+            nonlocal seen
+            message = await receive()
+            seen += len(message.get("body", b""))
+            if seen > self._limit:
+                raise _TooLargeError
+            return message
+
+        async def noted(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self._app(scope, counted, noted)
+        except _TooLargeError:
+            if not started:
+                await refusal(scope, receive, send)

@@ -1,0 +1,154 @@
+"""The wiring, and the only one: a configuration becomes deployments.
+
+`serve run serve_config.yaml`, `serve deploy serve_config.yaml` and `armwise
+serve` all come through `build`.
+"""
+
+import os
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+from ray import serve
+from ray.serve import Application, Deployment
+from ray.serve.handle import DeploymentHandle
+
+from agent.config import AppConfig, parse
+from agent.learner import Learner, LearnerThread
+from agent.loop import ArmInfo
+from agent.policies.catalog import build_policy
+from agent.replica import Replica
+from agent.service import create_app
+from agent.telemetry import Telemetry
+from arms.base import Arm, NoRetrieval
+from arms.catalog import backbones_of, features
+from arms.deployment import (
+    THREADS,
+    ArmHost,
+    EmbedderHost,
+    GeneratorHost,
+    RemoteArms,
+    RemoteEmbedders,
+    RemoteGenerator,
+)
+from feedback.store import Store
+
+CPUS_A_REPLICA = 0.1
+"""What Ray sets aside for a replica: little, so that the whole service starts on one small machine."""
+
+METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+
+
+@serve.ingress()
+class Ingress:
+    """One replica of the HTTP surface; it decides by itself, without a hop.
+
+    Args:
+        config: The settled configuration.
+        arms: The host of each arm that needs one; several arms share a host.
+        embedders: The host of each backbone.
+        generator: The host of the language model.
+        learner: The learner.
+    """
+
+    def __init__(
+        self,
+        config: AppConfig,
+        arms: Mapping[str, DeploymentHandle[Any]],
+        embedders: Mapping[str, DeploymentHandle[Any]],
+        generator: DeploymentHandle[Any],
+        learner: DeploymentHandle[Any],
+    ) -> None:
+        del learner  # named so that it is deployed with the application; the log is the only road to it
+        local: dict[str, Arm] = {n: NoRetrieval(n) for n, s in config.arms.items() if s.kind == "none"}
+        known = {
+            name: ArmInfo(backbones_of(name, config.arms), features(name, spec))
+            for name, spec in config.arms.items()
+        }
+        self._replica = Replica(
+            config,
+            known,
+            RemoteArms({**arms, **local}),
+            RemoteEmbedders(embedders),
+            RemoteGenerator(config.llm.engine, generator),
+        )
+
+    def __serve_build_asgi_app__(self) -> Any:
+        """Build the application of this replica, once Ray Serve has constructed it."""
+        return create_app(self._replica, Telemetry(os.environ.get(METRICS_FOLDER)))
+
+    async def check_health(self) -> None:
+        """Fail when versions are no longer looked for, so that the replica is replaced."""
+        self._replica.check()
+
+
+class LearnerHost:
+    """The one learner. A replacement takes a new epoch, and the old one stops writing."""
+
+    def __init__(self, config: AppConfig) -> None:
+        self._config = config
+        self._thread = LearnerThread(self._learner, config.learning.interval_s)
+
+    def _learner(self) -> Learner:
+        config = self._config
+        return Learner(
+            Store(config.database_url),
+            build_policy(config.policy, list(config.arms)),
+            config.policy,
+            config.reward,
+            holder=f"{socket.gethostname()}:{os.getpid()}",
+        )
+
+    def check_health(self) -> None:
+        """Fail when learning has stopped, so that the learner is replaced."""
+        self._thread.check()
+
+
+def build(args: dict[str, Any]) -> Application:
+    """Build the application from the `args` of a Serve configuration. Raises ConfigError."""
+    return assemble(parse(args).settled())
+
+
+def assemble(config: AppConfig) -> Application:
+    """Build the application from a settled configuration."""
+    metrics = config.home_path / "metrics"
+    metrics.mkdir(parents=True, exist_ok=True)
+    hosted = {name: spec.kind for name, spec in config.arms.items() if spec.kind != "none"}
+    hosts = {
+        kind: _deployment(ArmHost, f"Arms-{kind.rpartition(':')[2]}", 4 * THREADS).bind(
+            [name for name, its in hosted.items() if its == kind],
+            config.corpus.source,
+            config.corpus_path,
+            config.indexes_path,
+            config.backbones,
+            config.arms,
+        )
+        for kind in dict.fromkeys(hosted.values())
+    }
+    embedders = {
+        name: _deployment(EmbedderHost, f"Embedder-{name}", 128).bind(backbone)
+        for name, backbone in config.backbones.items()
+    }
+    environment = {"env_vars": {METRICS_FOLDER: str(metrics)}}
+    return _deployment(Ingress, "Ingress", 4 * config.limits.in_flight, runtime_env=environment).bind(
+        config,
+        {name: hosts[kind] for name, kind in hosted.items()},
+        embedders,
+        _deployment(GeneratorHost, "Generator", 4 * config.limits.in_flight).bind(config.llm),
+        _deployment(LearnerHost, "Learner", 1).bind(config),
+    )
+
+
+def _deployment(host: type, name: str, at_once: int, **actor: Any) -> Deployment:
+    """Return a deployment of a class.
+
+    Args:
+        host: The class.
+        name: How the configuration file calls it, to give it more replicas.
+        at_once: Calls that one replica takes; bounds what waits inside it.
+        actor: Further options of the Ray actor of each replica.
+    """
+    options = {"num_cpus": CPUS_A_REPLICA, **actor}
+    return serve.deployment(
+        name=name, max_ongoing_requests=at_once, graceful_shutdown_timeout_s=10, ray_actor_options=options
+    )(host)

@@ -1,0 +1,337 @@
+"""The `armwise` verbs: serve, ingest, ask, feedback, status, simulate, replay.
+
+A verb that fails says in one line what is wrong and what would be right, and
+exits with 2 for a wrong request, 1 for a failure on the way.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import httpx
+import numpy as np
+import openai
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.table import Table
+
+from agent import launch
+from agent.client import ClientError
+from agent.config import ConfigError, load
+from agent.evaluation import evaluate_log
+from agent.simulate import Simulation, SimulationError, simulate
+from arms.corpus import Corpus, ingest
+from arms.models import ModelNotFoundError
+from arms.readers import CorpusError
+from feedback.store import LogUnavailableError, StoreError
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, rich_markup_mode=None)
+console = Console()
+errors = Console(stderr=True, highlight=False)
+
+ConfigPath = Annotated[Path, typer.Option("--config", "-c", help="The Ray Serve configuration file.")]
+Url = Annotated[str, typer.Option("--url", help="Address of the service.", envvar="ARMWISE_URL")]
+
+CONFIG = Path("serve_config.yaml")
+URL = "http://127.0.0.1:8000"
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Turn what users can mend into one line and an exit code."""
+    try:
+        yield
+    except (
+        ConfigError,
+        CorpusError,
+        ModelNotFoundError,
+        StoreError,
+        launch.LaunchError,
+        ValueError,
+    ) as error:
+        errors.print(str(error), style="red", markup=False)
+        raise typer.Exit(1 if isinstance(error, LogUnavailableError) else 2) from None
+    except (ClientError, SimulationError, openai.OpenAIError) as error:
+        errors.print(str(error), style="red", markup=False)
+        raise typer.Exit(1) from None
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str, int, int | None], None]]:
+    """Show a bar for each piece of work that is told of."""
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console) as bars:
+        tasks: dict[str, Any] = {}
+
+        def tell(what: str, done: int, total: int | None) -> None:
+            if what not in tasks:
+                tasks[what] = bars.add_task(what, total=total)
+            bars.update(tasks[what], completed=done, total=total)
+
+        yield tell
+
+
+@app.command()
+def serve(
+    config: ConfigPath = CONFIG,
+    prepare_only: Annotated[
+        bool, typer.Option("--prepare-only", help="Build what is missing and stop.")
+    ] = False,
+) -> None:
+    """Build what is missing (corpus, indexes), then serve until interrupted."""
+    with _explained():
+        settings = load(config)
+        address = launch.address_of(config)
+        launch.require_free_port(*address)
+        with _progress() as tell:
+            launch.prepare(settings, tell)
+        if not prepare_only:
+            raise typer.Exit(launch.serve(config, address, console))
+
+
+@app.command("ingest")
+def ingest_corpus(
+    source: Annotated[
+        str, typer.Argument(help="JSONL file, BEIR folder, folder of Markdown and text, or `stdlib`.")
+    ],
+    name: Annotated[
+        str, typer.Option("--name", help="Name of the corpus, as the configuration will call it.")
+    ],
+    config: ConfigPath = CONFIG,
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="Leave out what cannot be read, and list it.")
+    ] = False,
+) -> None:
+    """Read passages into a corpus; an interrupted run goes on where it stopped."""
+    with _explained():
+        target = load(config).home_path / "corpora" / name
+        with _progress() as tell:
+            corpus = ingest(source, target, skip_bad=skip_bad, progress=tell)
+        _tell_corpus(corpus, name, source)
+
+
+def _tell_corpus(corpus: Corpus, name: str, source: str) -> None:
+    console.print(f"{len(corpus):,} passages in corpus {name!r}, digest {corpus.digest[:12]}", markup=False)
+    for line in corpus.skipped():
+        errors.print(f"skipped {line}", markup=False)
+    console.print(
+        f"serve it with   corpus: {{name: {name}, source: {Path(source).absolute()}}}", markup=False
+    )
+
+
+@app.command()
+def ask(
+    question: Annotated[str, typer.Argument(help="What to ask.")],
+    arm: Annotated[
+        str | None, typer.Option("--arm", help="Force an arm instead of letting the policy choose.")
+    ] = None,
+    url: Url = URL,
+) -> None:
+    """Ask a question and watch the answer being written."""
+    with _explained():
+        client = openai.OpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=2)
+        stream = client.chat.completions.create(
+            model=f"arm/{arm}" if arm else "auto",
+            messages=[{"role": "user", "content": question}],
+            stream=True,
+            extra_body={"agent": {"return": ["passages"]}},
+        )
+        decided: dict[str, Any] = {}
+        for chunk in stream:
+            decided |= (chunk.model_extra or {}).get("agent") or {}
+            for choice in chunk.choices:
+                console.print(choice.delta.content or "", end="", markup=False, highlight=False)
+        console.print()
+        _tell_decision(decided)
+
+
+def _tell_decision(decided: dict[str, Any]) -> None:
+    for rank, passage in enumerate(decided.get("passages", []), start=1):
+        console.print(
+            f"  [{rank}] {passage['id']}  {passage['title']}", style="dim", markup=False, highlight=False
+        )
+    cost = decided.get("cost") or {}
+    line = (
+        f"arm {decided['arm_served']} (probability {decided['propensity']:.3f}, policy version "
+        f"{decided['policy_version']}), {cost.get('tokens', 0)} tokens, "
+        f"{cost.get('retrieval_ms', 0):.0f} + {cost.get('llm_ms', 0):.0f} ms"
+    )
+    console.print(line, style="dim", markup=False, highlight=False)
+    console.print(
+        f"armwise feedback {decided['decision_id']} thumb=1", style="dim", markup=False, highlight=False
+    )
+
+
+@app.command()
+def feedback(
+    decision_id: Annotated[str, typer.Argument(help="The decision that is judged.")],
+    values: Annotated[
+        list[str], typer.Argument(help="metric=value, one or more; true and false are values too.")
+    ],
+    url: Url = URL,
+) -> None:
+    """Say how good an answer was."""
+    with _explained():
+        items = [
+            {"decision_id": decision_id, "metric_name": name, "value": value}
+            for name, value in map(_value, values)
+        ]
+        for row in _post(url, "/v1/feedback", {"items": items})["items"]:
+            if "error" in row:
+                raise ClientError(f"{row['error']['code']}: {row['error']['message']}")
+            console.print(f"{row['status']}, log position {row['log_seq']}", markup=False)
+
+
+def _value(text: str) -> tuple[str, float | bool]:
+    """Read one `metric=value`.
+
+    >>> _value("thumb=1"), _value("answer_correct=true")
+    (('thumb', 1.0), ('answer_correct', True))
+    """
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise ValueError(f"{text!r}: metric=value was expected, such as thumb=1")
+    if value.lower() in ("true", "false"):
+        return name, value.lower() == "true"
+    try:
+        return name, float(value)
+    except ValueError:
+        raise ValueError(f"{text!r}: {value!r} is neither a number, nor true or false") from None
+
+
+@app.command()
+def status(url: Url = URL) -> None:
+    """Show the policy that decides now, how much it has learned, and the arms."""
+    with _explained():
+        policy, arms = _get(url, "/v1/policy"), _get(url, "/v1/arms")["arms"]
+        about = Table(title="policy", show_header=False)
+        for key in ("kind", "params", "floor", "version", "digest", "examples_seq", "applied_seq", "log_seq"):
+            about.add_row(key, str(policy[key]))
+        console.print(about)
+        table = Table("arm", "kind", "parameters", "enabled", title="arms")
+        for arm in arms:
+            table.add_row(
+                arm["name"], arm["kind"], json.dumps(arm["params"]), "yes" if arm["enabled"] else "no"
+            )
+        console.print(table)
+
+
+@app.command("simulate")
+def simulate_traffic(
+    questions: Annotated[
+        Path, typer.Argument(help="JSON lines with questions, answers and gold_ids; plain or .gz.")
+    ],
+    metric: Annotated[
+        list[str],
+        typer.Option("--metric", help="declared=score, where score is em, f1, acc or recall; repeatable."),
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for figures, plot and rows.")] = Path(
+        "simulation"
+    ),
+    endpoint: Annotated[str, typer.Option("--endpoint", help="retrieve or chat.")] = "chat",
+    k: Annotated[int, typer.Option("-k", help="Passages to ask for, and the cut of recall.")] = 4,
+    limit: Annotated[int | None, typer.Option("--limit", help="Ask this many.")] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Fixes the order.")] = 0,
+    concurrency: Annotated[int, typer.Option("--concurrency", help="Questions in flight.")] = 4,
+    baselines: Annotated[
+        bool, typer.Option("--baselines", help="Also ask each arm, to know the truth.")
+    ] = False,
+    url: Url = URL,
+) -> None:
+    """Send questions with known answers to a live service, score, feed back, and draw the learning curve."""
+    with _explained():
+        settings = Simulation.model_validate(
+            {
+                "url": url,
+                "questions": questions,
+                "metrics": dict(_scored(text) for text in metric),
+                "endpoint": endpoint,
+                "k": k,
+                "limit": limit,
+                "seed": seed,
+                "concurrency": concurrency,
+                "baselines": baselines,
+                "output": output,
+            }
+        )
+        asyncio.run(simulate(settings, console))
+
+
+def _scored(text: str) -> tuple[str, str]:
+    """Read one `declared=score`; a name alone is both.
+
+    >>> _scored("answer_correct=em"), _scored("recall")
+    (('answer_correct', 'em'), ('recall', 'recall'))
+    """
+    name, _, score = text.partition("=")
+    return name, score or name
+
+
+@app.command()
+def replay(
+    config: ConfigPath = CONFIG,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--policy", help="uniform, fixed:<arm>, or configured; repeatable; all of them when not given."
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Of the folds of the reward model.")] = 0,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the estimates as JSON, too.")
+    ] = None,
+) -> None:
+    """Estimate from the log what other policies would have earned."""
+    with _explained():
+        settings = load(config)
+        with _progress() as tell:
+            report = evaluate_log(settings, policy, np.random.default_rng(seed), tell)
+        console.print(report.table())
+        console.print(report.footnote(), markup=False, style="dim")
+        if output is not None:
+            output.write_text(json.dumps(report.as_json(), indent=2))
+
+
+def _get(url: str, path: str) -> dict[str, Any]:
+    return _request("GET", url, path, None)
+
+
+def _post(url: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    return _request("POST", url, path, body)
+
+
+def _request(
+    method: Literal["GET", "POST"], url: str, path: str, body: dict[str, Any] | None
+) -> dict[str, Any]:
+    try:
+        response = httpx.request(method, url + path, json=body, timeout=30)
+        document: dict[str, Any] = response.json()
+    except httpx.HTTPError as error:
+        raise ClientError(f"no service answers at {url} ({error}); is it running there?") from None
+    except ValueError:
+        raise ClientError(f"{url + path} gave {response.status_code} and no JSON") from None
+    if response.is_error:
+        raise ClientError(f"{document['error']['code']}: {document['error']['message']}")
+    return document
+
+
+def main() -> None:
+    """Run the command line."""
+    app()

@@ -1,0 +1,224 @@
+"""Every setting of the service, typed and described; `args` in `serve_config.yaml`.
+
+A typo is an error that names the key and the nearest right one.
+"""
+
+import difflib
+import os
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from agent.features import FeatureSpec
+from agent.policies.catalog import PolicySpec, build_policy
+from arms.catalog import ArmSpec, validate_specs
+from arms.embedding import Backbone
+from arms.llm import LlmSpec
+from feedback.reward import RewardRule
+
+
+class ConfigError(ValueError):
+    """The configuration cannot be used; one line for each thing that is wrong."""
+
+
+class CorpusSpec(BaseModel):
+    """Where the passages come from."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(
+        default="stdlib", pattern=r"^[A-Za-z0-9._-]+$", description="Names its folder under home."
+    )
+    source: str = Field(
+        default="stdlib",
+        description="A JSONL file, a BEIR folder, a folder of Markdown and text, or `stdlib`: "
+        "the documentation of this interpreter's standard library.",
+    )
+
+
+class Limits(BaseModel):
+    """What the service refuses, so that it stays up."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    in_flight: int = Field(
+        default=64, ge=1, description="Requests a replica works on; more get 503 before the draw."
+    )
+    question_chars: int = Field(default=8000, ge=1, description="Characters in a question.")
+    body_bytes: int = Field(default=1 << 20, ge=1024, description="Bytes in a request body.")
+    passages: int = Field(default=50, ge=1, description="Largest k that a request may ask for.")
+    arm_timeout_s: float = Field(default=10.0, gt=0, description="Seconds that an arm may take.")
+    llm_timeout_s: float = Field(default=120.0, gt=0, description="Seconds that the language model may take.")
+    completion_tokens: int = Field(
+        default=1024, ge=1, description="Largest max_tokens that a request may ask for."
+    )
+
+
+class Answering(BaseModel):
+    """How an answer is made of passages."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    passages: int = Field(default=4, ge=1, description="Passages that an arm returns.")
+    word_budget: int = Field(default=400, ge=10, description="Words of passages that the model reads.")
+    max_tokens: int = Field(default=128, ge=1, description="Tokens that the model writes when not told.")
+    temperature: float = Field(default=0.0, ge=0, le=2, description="Sampling temperature when not told.")
+
+
+class Learning(BaseModel):
+    """How the log becomes versions."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    interval_s: float = Field(
+        default=0.25, gt=0, description="Pause of the learner between two looks at the log."
+    )
+    poll_s: float = Field(
+        default=0.25, gt=0, le=1, description="Pause of a replica between two looks for a version."
+    )
+
+
+class AppConfig(BaseModel):
+    """The whole service."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    home: str = Field(
+        default="~/.armwise",
+        description="Folder of corpora, indexes and the embedded log; ARMWISE_HOME in the environment wins.",
+    )
+    log_url: str | None = Field(
+        default=None, description="SQLAlchemy URL of the log; null is an SQLite file in home."
+    )
+    salt: str = Field(default="armwise", min_length=1, description="Enters the hash that draws an arm.")
+    corpus: CorpusSpec = CorpusSpec()
+    backbones: dict[str, Backbone] = Field(default_factory=dict, description="Sentence encoders by name.")
+    arms: dict[str, ArmSpec] = Field(min_length=1, description="The actions of the bandit, by name.")
+    fallback: str | None = Field(
+        default=None, description="Arm that answers when the drawn one fails; null makes a failure a 502."
+    )
+    llm: LlmSpec
+    answering: Answering = Answering()
+    policy: PolicySpec = PolicySpec(kind="uniform")
+    features: FeatureSpec = FeatureSpec()
+    floor: float = Field(default=0.01, gt=0, lt=1, description="Least probability of every eligible arm.")
+    reward: RewardRule
+    learning: Learning = Learning()
+    limits: Limits = Limits()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "AppConfig":
+        names = list(self.arms)
+        for name in names:
+            if not name or "/" in name or len(name) > 128:
+                raise ValueError(f"arm name {name!r} must have 1 to 128 characters and no slash")
+        validate_specs(self.arms, self.backbones)
+        build_policy(self.policy, names)
+        if self.fallback is not None and self.fallback not in names:
+            raise ValueError(f"fallback {self.fallback!r} is no arm{nearest(self.fallback, names)}")
+        seen = self.features.embedding
+        if seen is not None and seen.backbone not in self.backbones:
+            hint = nearest(seen.backbone, self.backbones)
+            raise ValueError(f"features.embedding.backbone {seen.backbone!r} is not declared{hint}")
+        if self.floor * len(names) > 1:
+            raise ValueError(
+                f"floor {self.floor} is too large for {len(names)} arms: at most {1 / len(names):.4g}"
+            )
+        if not self.reward.metrics:
+            raise ValueError("reward.metrics declares no metric: nothing could be learned")
+        return self
+
+    @property
+    def home_path(self) -> Path:
+        """The folder where everything is kept, absolute."""
+        return Path(os.environ.get("ARMWISE_HOME") or self.home).expanduser().absolute()
+
+    @property
+    def database_url(self) -> str:
+        """The URL of the log."""
+        return self.log_url or f"sqlite:///{self.home_path / 'log.db'}"
+
+    @property
+    def corpus_path(self) -> Path:
+        """The folder of the ingested corpus."""
+        return self.home_path / "corpora" / self.corpus.name
+
+    @property
+    def indexes_path(self) -> Path:
+        """The folder of all indexes."""
+        return self.home_path / "indexes"
+
+    def settled(self) -> "AppConfig":
+        """Return the same configuration with the paths of this machine and environment written in."""
+        return self.model_copy(update={"home": str(self.home_path), "log_url": self.database_url})
+
+
+def nearest(word: str, words: Any) -> str:
+    """Return a hint that ends an error message.
+
+    >>> nearest("bm52", ["none", "bm25"])
+    '; did you mean bm25?'
+    >>> nearest("xyz", ["none", "bm25"])
+    '; known are: bm25, none'
+    """
+    found = difflib.get_close_matches(word, list(words), n=1)
+    return f"; did you mean {found[0]}?" if found else f"; known are: {', '.join(sorted(words)) or 'none'}"
+
+
+def parse(args: object) -> AppConfig:
+    """Validate the `args` of the application. Raises ConfigError."""
+    try:
+        return AppConfig.model_validate(args)
+    except ValidationError as error:
+        raise ConfigError("\n".join(_lines(error))) from None
+
+
+def load(path: Path) -> AppConfig:
+    """Read the application's `args` from a Ray Serve configuration file. Raises ConfigError."""
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file; start from serve_config.yaml") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path}: {error}") from None
+    applications = document.get("applications") if isinstance(document, dict) else None
+    if not isinstance(applications, list) or len(applications) != 1 or not isinstance(applications[0], dict):
+        raise ConfigError(f"{path}: exactly one application is expected under `applications`")
+    try:
+        return parse(applications[0].get("args") or {})
+    except ConfigError as error:
+        raise ConfigError("\n".join(f"{path}: {line}" for line in str(error).splitlines())) from None
+
+
+def _lines(error: ValidationError) -> list[str]:
+    lines = []
+    for problem in error.errors():
+        place = [part for part in problem["loc"] if part != "function-after"]
+        key = ".".join(str(part) for part in place)
+        if problem["type"] == "extra_forbidden":
+            lines.append(f"unknown key {key!r}{nearest(str(place[-1]), _keys(place[:-1]))}")
+        else:
+            message = problem["msg"].removeprefix("Value error, ")
+            lines.append(
+                f"{key}: {message}, got {problem['input']!r}" if key and "ctx" not in problem else message
+            )
+    return lines
+
+
+def _keys(place: list[Any]) -> list[str]:
+    """Return the keys that the model at a place of the configuration knows."""
+    model: Any = AppConfig
+    for part in place:
+        fields = getattr(model, "model_fields", {})
+        model = fields[part].annotation if part in fields else next(iter(_models(model)), None)
+        model = next(iter(_models(model)), model)
+    return sorted(getattr(model, "model_fields", {}))
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    """Return the models inside an annotation, such as the values of a dict."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for inner in getattr(annotation, "__args__", ()) for model in _models(inner)]

@@ -1,0 +1,141 @@
+"""The error envelope: every failure has a status, a stable code and a message that names the value."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from agent.features import FeatureError
+from agent.loop import NoEligibleArmError, TurnError
+from arms.base import ArmError
+from feedback.events import Status
+from feedback.reward import RewardError, UnknownMetricError
+from feedback.store import ConflictError, LogUnavailableError
+
+RETRY_AFTER_S = "1"
+
+
+@dataclass(frozen=True)
+class ApiError(Exception):
+    """A request that cannot be served.
+
+    Attributes:
+        status: HTTP status.
+        code: Stable name for programs.
+        message: For people; names the offending value and what would be right.
+        param: The field at fault.
+        decision_id: The decision that was committed nevertheless.
+    """
+
+    status: int
+    code: str
+    message: str
+    param: str | None = None
+    decision_id: str | None = None
+
+    @property
+    def retryable(self) -> bool:
+        """Whether the same request may succeed later."""
+        return self.status in (408, 429, 502, 503, 504)
+
+    def body(self, request_id: str | None) -> dict[str, Any]:
+        """Return the envelope, as OpenAI clients read it."""
+        kind = "invalid_request_error" if self.status < 500 and self.status != 408 else "server_error"
+        error = {
+            "type": kind,
+            "code": self.code,
+            "message": self.message,
+            "param": self.param,
+            "request_id": request_id,
+            "retryable": self.retryable,
+        }
+        return {"error": error if self.decision_id is None else {**error, "decision_id": self.decision_id}}
+
+    def response(self, request_id: str | None) -> JSONResponse:
+        """Return the envelope as a response."""
+        headers = {"retry-after": RETRY_AFTER_S} if self.status in (429, 503) else {}
+        if self.decision_id:
+            headers["x-decision-id"] = self.decision_id
+        return JSONResponse(self.body(request_id), self.status, headers)
+
+
+_TURN_FAILURES = {
+    Status.ARM_FAILED: (502, "arm_failed"),
+    Status.LLM_FAILED: (502, "llm_failed"),
+    Status.LLM_TIMEOUT: (504, "llm_timeout"),
+}
+
+_RAISED: tuple[tuple[type[Exception], int, str, str | None], ...] = (
+    (NoEligibleArmError, 400, "no_eligible_arm", "agent.excluded_arms"),
+    (UnknownMetricError, 400, "unknown_metric", "metric_name"),
+    (RewardError, 400, "invalid_value", "value"),
+    (FeatureError, 400, "invalid_value", "agent.context"),
+    (ConflictError, 409, "idempotency_conflict", None),
+    (LogUnavailableError, 503, "log_unavailable", None),
+    (ArmError, 503, "not_ready", None),  # before anything was drawn: an encoder is away
+)
+"""What may be raised before a decision, and what a client sees of it; the first that fits counts."""
+
+_HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 413: "payload_too_large"}
+
+
+def translate(error: Exception) -> ApiError:
+    """Return the failure that a client sees for what was raised inside."""
+    match error:
+        case ApiError():
+            return error
+        case TurnError():
+            status, code = _TURN_FAILURES[error.status]
+            return ApiError(status, code, str(error), decision_id=error.decision_id)
+        case RequestValidationError():
+            return _invalid(error)
+        case HTTPException():
+            code = _HTTP_CODES.get(error.status_code, "invalid_request")
+            return ApiError(error.status_code, code, str(error.detail))
+    for kind, status, code, param in _RAISED:
+        if isinstance(error, kind):
+            return ApiError(status, code, str(error), param)
+    return ApiError(500, "internal_error", f"{type(error).__name__}: see the log of the service")
+
+
+def _invalid(error: RequestValidationError) -> ApiError:
+    """Name the first field at fault: 422 becomes 400, as OpenAI clients expect."""
+    problem = error.errors()[0]
+    place = [
+        str(part)
+        for part in problem["loc"]
+        if part not in ("body", "query", "path", "header", "item", "batch")
+    ]
+    param = ".".join(place) or None
+    match problem["type"]:
+        case "extra_forbidden":
+            return ApiError(400, "invalid_request", f"unknown field {param!r}", param)
+        case "missing":
+            return ApiError(400, "invalid_request", f"field {param or 'body'!r} is missing", param)
+        case "json_invalid":
+            return ApiError(400, "invalid_request", f"the body is not JSON: {problem['msg']}")
+        case _:
+            shown = repr(problem.get("input"))
+            shown = shown if len(shown) <= 80 else shown[:77] + "..."
+            message = problem["msg"].removeprefix("Value error, ")
+            return ApiError(400, "invalid_value", f"{param or 'body'}: {message}, got {shown}", param)
+
+
+def install(app: FastAPI) -> None:
+    """Make every failure of an application answer with the envelope."""
+
+    async def answer(request: Request, error: Exception) -> JSONResponse:
+        return translate(error).response(request.headers.get("x-request-id"))
+
+    for kind in (
+        ApiError,
+        TurnError,
+        RequestValidationError,
+        HTTPException,
+        *(row[0] for row in _RAISED),
+        Exception,
+    ):
+        app.add_exception_handler(kind, answer)

@@ -1,0 +1,137 @@
+"""What other policies would have earned: the log of a service, replayed."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.table import Table
+
+from agent.config import AppConfig
+from agent.policies.catalog import build_policy
+from agent.policy import mix_floor, validate
+from arms.corpus import Progress
+from feedback.estimators import Estimate
+from feedback.events import Context, Example
+from feedback.joins import read_examples
+from feedback.replay import Log, evaluate, fit_reward_model, fixed, target, uniform
+from feedback.store import Store
+
+
+class EvaluationError(ValueError):
+    """Nothing can be evaluated; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Estimates for each candidate, beside what was earned.
+
+    Attributes:
+        earned: Mean reward of the decisions that were replayed.
+        n: How many they are.
+        excluded: Decisions that were left out, by reason.
+        candidates: Estimates by candidate.
+    """
+
+    earned: float
+    n: int
+    excluded: dict[str, int]
+    candidates: dict[str, list[Estimate]]
+
+    def table(self) -> Table:
+        """Return the estimates as a table."""
+        table = Table(title=f"value of a policy on {self.n:,} logged decisions (earned: {self.earned:+.4f})")
+        for column in ("policy", "estimator", "value", "95 % interval", "effective n"):
+            table.add_column(column, justify="left" if column in ("policy", "estimator") else "right")
+        for name, estimates in self.candidates.items():
+            for row, estimate in enumerate(estimates):
+                interval = f"[{estimate.low:+.4f}, {estimate.high:+.4f}]"
+                label = name if row == 0 else ""
+                table.add_row(
+                    label,
+                    estimate.estimator,
+                    f"{estimate.value:+.4f}",
+                    interval,
+                    f"{estimate.effective_n:,.0f}",
+                )
+            table.add_section()
+        return table
+
+    def footnote(self) -> str:
+        """Say what was left out, and how the configured policy was treated."""
+        left_out = ", ".join(f"{n:,} {reason}" for reason, n in self.excluded.items()) or "none"
+        return (
+            f"Left out: {left_out}. The configured policy is learned from the log as it is replayed: each "
+            "decision is scored before it is learned from."
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the report as a document."""
+        return asdict(self)
+
+
+def evaluate_log(
+    config: AppConfig, names: Sequence[str] | None, rng: np.random.Generator, progress: Progress
+) -> Report:
+    """Read the training log of a configuration and evaluate policies on it.
+
+    Args:
+        config: Names the log, the reward and the configured policy.
+        names: `uniform`, `fixed:<arm>` or `configured`; None for all of them.
+        rng: Source of the folds of the reward model.
+        progress: Told how far it is.
+
+    Raises:
+        EvaluationError: The log holds nothing to replay, or a name is unknown.
+    """
+    store = Store(config.database_url)
+    total = store.counts()["examples"]
+    examples = list(_counted(read_examples(store), total, progress))
+    if not examples:
+        raise EvaluationError(
+            f"the log {config.database_url} has learned from nothing yet: ask, send feedback, then replay"
+        )
+    log = Log.from_examples(examples, config.reward.reward)
+    candidates = list(names or ["uniform", *(f"fixed:{arm}" for arm in log.arms), "configured"])
+    q_hat = fit_reward_model(log, rng)
+    estimates = {}
+    for done, name in enumerate(candidates, start=1):
+        estimates[name] = evaluate(log, _target(config, log, name), rng, q_hat=q_hat)
+        progress("evaluating policies", done, len(candidates))
+    return Report(float(log.reward.mean()), len(log), dict(log.excluded), estimates)
+
+
+def _counted(examples: Iterable[Example], total: int, progress: Progress) -> Iterable[Example]:
+    for done, example in enumerate(examples, start=1):
+        if done % 1000 == 0 or done == total:
+            progress("reading the log", done, total)
+        yield example
+
+
+def _target(config: AppConfig, log: Log, name: str) -> NDArray[np.float64]:
+    """Return what a candidate would have drawn from in each row, shape (n, n_arms)."""
+    kind, _, arm = name.partition(":")
+    if kind == "fixed":
+        return fixed(log, arm)
+    if name == "uniform":
+        return uniform(log)
+    if name == "configured":
+        return _progressive(config, log)
+    raise EvaluationError(f"policy {name!r} is none of: uniform, fixed:<arm>, configured")
+
+
+def _progressive(config: AppConfig, log: Log) -> NDArray[np.float64]:
+    """Let the configured policy decide each row before it learns from it."""
+    policy = build_policy(config.policy, log.arms)
+    rewards = iter(zip(log.decisions, log.reward.tolist(), strict=True))
+
+    def probabilities(context: Context, arms: Sequence[str]) -> NDArray[np.float64]:
+        p = mix_floor(
+            validate(policy.probabilities(context, arms), len(arms)), min(config.floor, 1 / len(arms))
+        )
+        decision, reward = next(rewards)
+        policy.learn(decision, reward)
+        return p
+
+    return target(log, probabilities)

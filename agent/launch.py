@@ -1,0 +1,86 @@
+"""Start the service on this machine: build what is missing, then hand over to Ray Serve.
+
+`armwise serve` ends in `serve run` with the same file; there is no second way
+to start. What it adds is progress, a clear word on a port in use, and a line
+that says when questions can be asked.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import yaml
+from rich.console import Console
+
+from agent.config import AppConfig
+from arms.catalog import Resources
+from arms.catalog import prepare as prepare_arms
+from arms.corpus import Progress, ingest
+
+START_S = 600.0
+"""Longest start that is waited for before it is called stuck; it goes on all the same."""
+
+
+class LaunchError(Exception):
+    """The service cannot be started; the message says why and what would be right."""
+
+
+def address_of(config: Path) -> tuple[str, int]:
+    """Return the host and the port that a Serve configuration names."""
+    http = (yaml.safe_load(config.read_text(encoding="utf-8")) or {}).get("http_options") or {}
+    return str(http.get("host", "127.0.0.1")), int(http.get("port", 8000))
+
+
+def require_free_port(host: str, port: int) -> None:
+    """Check that nothing listens there. Raises LaunchError."""
+    family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(address)
+        except OSError as error:
+            message = (
+                f"port {port} of {host} cannot be used ({error.strerror}): stop what listens there, or change"
+            )
+            raise LaunchError(f"{message} http_options.port in the configuration") from None
+
+
+def prepare(config: AppConfig, progress: Progress) -> None:
+    """Ingest the corpus and build the indexes, where they are not there yet."""
+    corpus = ingest(config.corpus.source, config.corpus_path, progress=progress)
+    resources = Resources(corpus, config.indexes_path, config.backbones, config.arms)
+    prepare_arms(resources, progress=progress)
+
+
+def serve(config: Path, address: tuple[str, int], console: Console) -> int:
+    """Run Ray Serve until it is interrupted; say when it is ready. Return its exit code."""
+    command = [str(Path(sys.executable).with_name("serve")), "run", str(config)]
+    environment = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", **os.environ}
+    process = subprocess.Popen(command, env=environment)
+    base = f"http://{address[0]}:{address[1]}"
+    try:
+        if _wait_until_ready(process, base):
+            console.rule("ready")
+            console.print(f"ask:     armwise ask 'Which function merges sorted inputs lazily?' --url {base}")
+            console.print(f"look:    {base}/docs   {base}/v1/policy   {base}/metrics")
+        return process.wait()
+    except KeyboardInterrupt:
+        process.send_signal(signal.SIGINT)
+        return process.wait()
+
+
+def _wait_until_ready(process: subprocess.Popen[bytes], base: str) -> bool:
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            if httpx.get(f"{base}/ready", timeout=5).is_success:
+                return True
+        except httpx.HTTPError:
+            pass
+        time.sleep(0.5)
+    return False

@@ -1,0 +1,164 @@
+"""The learner: fold the training log into a policy, and publish versions of it.
+
+The state of a policy is a function of the training log and of its recipe,
+nothing else. A checkpoint only saves time: where a policy does not resume
+exactly from one, the log is replayed from its start.
+"""
+
+import hashlib
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from agent.policies.catalog import PolicySpec
+from agent.policy import Policy
+from feedback.joins import Joiner, Position, SupersededError, read_examples, take_epoch
+from feedback.reward import RewardRule
+from feedback.store import LogUnavailableError, Store
+from feedback.versions import Version, checkpoint, digest_of, latest, publish
+
+logger = logging.getLogger(__name__)
+
+
+def recipe_of(policy: PolicySpec, rule: RewardRule) -> str:
+    """Return the digest of all that shapes a policy besides the training log."""
+    document: dict[str, Any] = {
+        "policy": policy.model_dump(mode="json"),
+        "reward": rule.model_dump(mode="json"),
+    }
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
+
+
+class Learner:
+    """The only writer of versions; fenced by an epoch in the log.
+
+    Args:
+        store: The log.
+        policy: An empty policy, as the specification builds it.
+        spec: What built it.
+        rule: How rewards are made.
+        holder: Who is learning, for the record.
+        clock: Seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        policy: Policy,
+        spec: PolicySpec,
+        rule: RewardRule,
+        holder: str,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._spec = spec
+        self._rule = rule
+        self._clock = clock
+        self._recipe = recipe_of(spec, rule)
+        self._epoch = take_epoch(store, holder, clock())
+        self._joiner = Joiner(store, rule, self._epoch)
+        self._policy = policy
+        self._examples_seq = 0
+        self._version: Version | None = None
+        self._resume()
+
+    def _resume(self) -> None:
+        """Take up the newest version of this recipe, where its bytes are the same as a replay's."""
+        self._version = latest(self._store, self._recipe)
+        if self._version is None or not self._policy.resumes_exactly:
+            return
+        state = checkpoint(self._store, self._version.version)
+        if state is None or digest_of(state) != self._version.digest:
+            logger.warning(
+                "checkpoint of version %d is missing or damaged: replaying the log", self._version.version
+            )
+            return
+        self._policy = self._policy.load(state)
+        self._examples_seq = self._version.examples_seq
+
+    def step(self) -> Version | None:
+        """Join what is new, learn it and publish; return the version if there is a new one.
+
+        Raises:
+            SupersededError: Another learner has taken over.
+            LogUnavailableError: Try again later; nothing was lost.
+        """
+        position = self._joiner.advance(self._clock())
+        for example in read_examples(self._store, self._examples_seq, position.examples_seq):
+            reward = self._rule.reward(example.metrics, example.cost)
+            if reward is not None:
+                self._policy.learn(example.decision, reward)
+            self._examples_seq = example.seq
+        if self._version is not None and (
+            (self._version.examples_seq, self._version.applied_seq)
+            == (position.examples_seq, position.feedback_seq)
+        ):
+            return None
+        self._version = self._publish(position)
+        return self._version
+
+    def _publish(self, position: Position) -> Version:
+        state = self._policy.save()
+        draft = Version(
+            version=0,
+            parent=None if self._version is None else self._version.version,
+            recipe=self._recipe,
+            policy=self._spec.model_dump(mode="json"),
+            examples_seq=position.examples_seq,
+            applied_seq=position.feedback_seq,
+            digest=digest_of(state),
+            epoch=self._epoch,
+            created_at=self._clock(),
+        )
+        return Version(
+            publish(self._store, draft, state), *(getattr(draft, n) for n in Version.__slots__[1:])
+        )
+
+
+class LearnerThread:
+    """Run a learner until it is stopped or superseded.
+
+    Args:
+        make: Builds the learner, in the thread; called again after the log was away.
+        interval_s: Pause between two looks at the log.
+    """
+
+    def __init__(self, make: Callable[[], Learner], interval_s: float) -> None:
+        self._make = make
+        self._interval_s = interval_s
+        self._stop = threading.Event()
+        self._failure: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="learner", daemon=True)
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raise what stopped the learner, if it stopped by itself."""
+        if self._failure is not None:
+            raise self._failure
+
+    def stop(self) -> None:
+        """Stop after the step under way."""
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        learner: Learner | None = None
+        while not self._stop.is_set():
+            try:
+                learner = learner or self._make()
+                learner.step()
+            except LogUnavailableError as error:
+                logger.warning("the learner waits for the log: %s", error)
+                learner = None  # its policy may have learned what was not published
+            except SupersededError as error:
+                logger.info("the learner stops: %s", error)
+                self._failure = error
+                return
+            except Exception as error:
+                logger.exception("the learner failed")
+                self._failure = error
+                return
+            self._stop.wait(self._interval_s)

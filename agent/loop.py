@@ -1,0 +1,381 @@
+"""One turn: look, choose, remember, act. Read this first.
+
+A turn is plain Python over five seams: embed a question, search with an arm,
+write with a language model, append to the log, and the policy now serving. It
+runs in a unit test without a cluster.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agent.features import FeatureSpec, describe
+from agent.policy import Policy, choose, mix_floor, uniform_from, validate
+from arms.base import ArmError, Passage, Query, Retrieval
+from arms.generator import Chunk, Generator, GeneratorError, GeneratorTimeoutError, Message, Prompt
+from arms.prompts import answer_prompt
+from feedback.events import Context, Cost, Decision, Execution, Mode, Status
+
+Embeddings = Mapping[str, NDArray[np.float32]]
+
+
+class NoEligibleArmError(ValueError):
+    """Every arm is disabled or excluded; nothing was decided."""
+
+
+class TurnError(Exception):
+    """A turn failed after its decision: the row stays, marked.
+
+    Attributes:
+        decision_id: The decision that was committed.
+        status: What failed.
+    """
+
+    def __init__(self, decision_id: str, status: Status, message: str) -> None:
+        super().__init__(message)
+        self.decision_id = decision_id
+        self.status = status
+
+
+class Log(Protocol):
+    """Where facts go. A write goes on when its caller is cancelled."""
+
+    def append(self, *facts: Decision | Execution) -> "asyncio.Future[Any]":
+        """Queue facts to be committed, in order; the future is done once they are durable."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """The policy that decides now, frozen until the next version replaces it."""
+
+    policy: Policy
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class ArmInfo:
+    """What the turn knows of an arm before it runs."""
+
+    backbones: frozenset[str] = frozenset()
+    features: Mapping[str, float] = field(default_factory=dict)
+    enabled: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One question with what its caller wishes.
+
+    Attributes:
+        decision_id: Names the turn; the draw is hashed from it.
+        question: What is looked up and what the policy sees.
+        messages: The conversation that the model answers; empty to retrieve only.
+        k: Passages to retrieve.
+        forced: An arm that the caller named; it is recorded as forced.
+        allowed: Arms to choose among; None for all.
+        excluded: Arms not to choose.
+        explore: False takes the most probable arm; it is recorded as greedy.
+        context: The caller's own features.
+        episode_id: Groups turns that share one feedback.
+        request_digest: Tells a retry from another request under the same id.
+        max_tokens: Longest answer.
+        temperature: Of the model.
+        stop: Strings that end the answer.
+    """
+
+    decision_id: str
+    question: str
+    messages: tuple[Message, ...] = ()
+    k: int = 4
+    forced: str | None = None
+    allowed: frozenset[str] | None = None
+    excluded: frozenset[str] = frozenset()
+    explore: bool = True
+    context: Mapping[str, float | str | bool] = field(default_factory=dict)
+    episode_id: str | None = None
+    request_digest: str = ""
+    max_tokens: int = 128
+    temperature: float = 0.0
+    stop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """The decision is durable and its passages are here."""
+
+    decision: Decision
+    retrieval: Retrieval
+    served: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The execution is durable: the turn is over."""
+
+    execution: Execution
+    finish_reason: str
+
+
+Event = Decided | Chunk | Finished
+
+
+@dataclass(slots=True)
+class Loop:
+    """The seams of a turn, wired once a replica.
+
+    Attributes:
+        arms: What is known of every arm, by name; replaced when an arm is switched.
+        serving: The policy that decides now; replaced when a version is published.
+        embed: Embed a question with each of the named backbones.
+        search: Run an arm by name.
+        generator: The language model; None when only retrieval is wanted.
+        log: Where facts go.
+        features: What goes into a context.
+        floor: Least probability of every eligible arm.
+        salt: Enters the hash of the draw.
+        wait_s: Seconds in which feedback counts.
+        fallback: Arm that answers when the drawn one fails.
+        word_budget: Words of passages that the model reads.
+        arm_timeout_s: Seconds that an arm may take.
+        llm_timeout_s: Seconds that the model may take.
+        clock: Seconds since the epoch.
+    """
+
+    arms: Mapping[str, ArmInfo]
+    serving: Serving
+    embed: Callable[[str, frozenset[str]], Awaitable[Embeddings]]
+    search: Callable[[str, Query, int], Awaitable[Retrieval]]
+    generator: Generator | None
+    log: Log
+    features: FeatureSpec
+    floor: float
+    salt: str
+    wait_s: float
+    fallback: str | None = None
+    word_budget: int = 400
+    arm_timeout_s: float = 10.0
+    llm_timeout_s: float = 120.0
+    clock: Callable[[], float] = time.time
+
+    async def turn(self, ask: Ask) -> AsyncGenerator[Event, None]:
+        """Answer one question: yield the decision, the answer as it is written, and the end.
+
+        Raises:
+            NoEligibleArmError: Nothing was decided.
+            TurnError: The arm or the model failed; the decision and the failure are committed.
+        """
+        query, context = await self.look(ask)
+        decision = self.choose(ask, context)
+        committed = self.log.append(decision)  # while the arm works; nothing leaves before it is durable
+        committed.add_done_callback(_seen)
+        work = _Work(decision)
+        try:
+            retrieval = await self.retrieve(query, ask.k, work)
+            await committed
+            yield Decided(decision, retrieval, work.served or decision.drawn)
+            if ask.messages and self.generator is not None:
+                async with aclosing(self.generate(ask, retrieval.passages, work)) as chunks:
+                    async for chunk in chunks:
+                        yield chunk
+        except (ArmError, GeneratorError, TimeoutError) as error:
+            await committed
+            execution = work.execution(self.clock(), error)
+            await self.log.append(execution)
+            raise TurnError(decision.id, execution.status, execution.error) from error
+        except (asyncio.CancelledError, GeneratorExit):
+            self.log.append(work.execution(self.clock(), cancelled=True)).add_done_callback(_seen)
+            raise
+        execution = work.execution(self.clock())
+        await self.log.append(execution)
+        yield Finished(execution, work.finish_reason)
+
+    async def look(self, ask: Ask) -> tuple[Query, Context]:
+        """Describe the question as the policy will see it; embed it if the policy looks at that."""
+        seen = self.features.embedding
+        embeddings = await self.embed(ask.question, frozenset({seen.backbone})) if seen else {}
+        context = describe(
+            ask.question,
+            self.features,
+            embedding=embeddings[seen.backbone] if seen else None,
+            extra=ask.context,
+            arms={name: info.features for name, info in self.arms.items()},
+        )
+        seed = int(uniform_from(ask.decision_id, self.salt + "/arm") * (1 << 53))
+        return Query(ask.question, embeddings, seed), context
+
+    def choose(self, ask: Ask, context: Context) -> Decision:
+        """Draw an eligible arm from the policy's distribution, the floor mixed in."""
+        serving = self.serving
+        if ask.forced is not None:
+            arms, mode, p = [ask.forced], Mode.FORCED, np.ones(1)
+        else:
+            arms = self.eligible(ask)
+            mode = Mode.EXPLORE if ask.explore else Mode.GREEDY
+            p = validate(serving.policy.probabilities(context, arms), len(arms))
+            p = mix_floor(p, min(self.floor, 1.0 / len(arms)))
+        now = self.clock()
+        drawn = (
+            choose(p, uniform_from(ask.decision_id, self.salt)) if mode is Mode.EXPLORE else int(p.argmax())
+        )
+        return Decision(
+            id=ask.decision_id,
+            context=context,
+            arms=tuple(arms),
+            probabilities=tuple(p.tolist()),
+            drawn=arms[drawn],
+            policy=serving.policy.kind,
+            version=serving.version,
+            mode=mode,
+            decided_at=now,
+            deadline=now + self.wait_s,
+            episode_id=ask.episode_id,
+            request_digest=ask.request_digest,
+        )
+
+    def eligible(self, ask: Ask) -> list[str]:
+        """Return the arms that may be drawn. Raises NoEligibleArmError."""
+        arms = [
+            name
+            for name, info in self.arms.items()
+            if info.enabled and name not in ask.excluded and (ask.allowed is None or name in ask.allowed)
+        ]
+        if not arms:
+            raise NoEligibleArmError(
+                f"no arm is left of {', '.join(self.arms)}: all are disabled or excluded"
+            )
+        return arms
+
+    async def retrieve(self, query: Query, k: int, work: "_Work") -> Retrieval:
+        """Run the drawn arm, or the fallback where it fails and one is declared."""
+        try:
+            return await self._search(work.decision.drawn, query, k, work)
+        except (ArmError, TimeoutError) as error:
+            if self.fallback is None or self.fallback == work.decision.drawn:
+                raise
+            work.error = described(error)
+            return await self._search(self.fallback, query, k, work)
+
+    async def again(self, ask: Ask, decision: Decision, execution: Execution) -> Decided:
+        """Return what an earlier turn decided; its passages are found anew, with the same seed."""
+        query, _ = await self.look(ask)
+        served = execution.served or decision.drawn
+        return Decided(decision, await self._search(served, query, ask.k, _Work(decision)), served)
+
+    async def _search(self, arm: str, query: Query, k: int, work: "_Work") -> Retrieval:
+        missing = self.arms[arm].backbones - query.embeddings.keys()
+        started = time.perf_counter()
+        try:
+            async with asyncio.timeout(self.arm_timeout_s):
+                if missing:
+                    embeddings = await self.embed(query.text, frozenset(missing))
+                    query = replace(query, embeddings={**query.embeddings, **embeddings})
+                retrieval = await self.search(arm, query, k)
+        finally:
+            work.retrieval_s += time.perf_counter() - started
+        work.served, work.retrieval = arm, retrieval
+        return retrieval
+
+    async def generate(
+        self, ask: Ask, passages: Sequence[Passage], work: "_Work"
+    ) -> AsyncGenerator[Chunk, None]:
+        """Write the answer from the passages, chunk by chunk."""
+        assert self.generator is not None
+        prompt = Prompt(
+            answer_prompt(ask.messages, passages, word_budget=self.word_budget),
+            max_tokens=ask.max_tokens,
+            temperature=ask.temperature,
+            stop=ask.stop,
+        )
+        work.answer = ""
+        started = time.perf_counter()
+        deadline = asyncio.get_running_loop().time() + self.llm_timeout_s
+        try:
+            async with aclosing(self.generator.stream(prompt)) as chunks:
+                async for chunk in paced(chunks, deadline):
+                    work.note(chunk)
+                    yield chunk
+        finally:
+            work.llm_s = time.perf_counter() - started
+
+
+@dataclass(slots=True)
+class _Work:
+    """What a turn has done so far; becomes its execution, however it ends."""
+
+    decision: Decision
+    served: str | None = None
+    retrieval: Retrieval = field(default_factory=lambda: Retrieval(steps=0))
+    answer: str | None = None
+    usage: Chunk = field(default_factory=Chunk)
+    finish_reason: str = "stop"
+    retrieval_s: float = 0.0
+    llm_s: float = 0.0
+    error: str = ""
+
+    def note(self, chunk: Chunk) -> None:
+        self.answer = (self.answer or "") + chunk.text
+        if chunk.finish_reason is not None:
+            self.usage, self.finish_reason = chunk, chunk.finish_reason
+
+    def status(self, error: Exception | None, cancelled: bool) -> Status:
+        if cancelled:
+            return Status.CANCELLED
+        if error is None:
+            return Status.OK if self.served == self.decision.drawn else Status.FELL_BACK
+        if self.served is None:
+            return Status.ARM_FAILED
+        timed_out = isinstance(error, TimeoutError | GeneratorTimeoutError)
+        return Status.LLM_TIMEOUT if timed_out else Status.LLM_FAILED
+
+    def execution(self, now: float, error: Exception | None = None, *, cancelled: bool = False) -> Execution:
+        return Execution(
+            decision_id=self.decision.id,
+            served=self.served,
+            status=self.status(error, cancelled),
+            cost=Cost(
+                steps=self.retrieval.steps,
+                prompt_tokens=self.usage.prompt_tokens + self.retrieval.tokens,
+                completion_tokens=self.usage.completion_tokens,
+                retrieval_s=self.retrieval_s,
+                llm_s=self.llm_s,
+                usd=self.usage.usd,
+            ),
+            passages=tuple(passage.id for passage in self.retrieval.passages),
+            answer=self.answer,
+            error=described(error) if error else self.error,
+            finished_at=now,
+        )
+
+
+T = TypeVar("T")
+
+
+async def paced(items: AsyncIterator[T], deadline: float) -> AsyncGenerator[T, None]:
+    """Yield the items, until the event loop's clock reaches `deadline`. Raises TimeoutError.
+
+    The time-out surrounds each wait and never a yield, where it would cancel the reader.
+    """
+    while True:
+        async with asyncio.timeout_at(deadline):
+            try:
+                item = await anext(items)
+            except StopAsyncIteration:
+                return
+        yield item
+
+
+def described(error: Exception) -> str:
+    """Return one line that names an error; time-outs carry no message of their own."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _seen(future: "asyncio.Future[Any]") -> None:
+    """Mark the outcome of a commit as seen, also when its turn ends before looking at it."""
+    if not future.cancelled():
+        future.exception()

@@ -1,0 +1,150 @@
+"""Epsilon-greedy over one river regressor an arm."""
+
+import copy
+import hashlib
+import importlib
+import io
+import json
+import math
+import pickle
+import sys
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from river import base, linear_model, optim
+
+from agent.policy import PolicyError, greedy
+from feedback.events import Context, Decision
+
+LINEAR = "linear"
+"""The default model: a linear regression by AdaGrad."""
+
+
+class EpsilonGreedy:
+    """The arm with the best predicted reward, or any arm with probability epsilon.
+
+    Epsilon is spread over all arms, the best one included, and the rest of the mass
+    over all arms tied for the best. After `t` rewards it is
+
+        max(min_epsilon, epsilon / (1 + t / decay))
+
+    Args:
+        model: `linear`, or the import path of a river regressor, `river.tree.HoeffdingTreeRegressor`.
+        params: Arguments of that regressor.
+        epsilon: Probability of exploring at the start, in [0, 1].
+        decay: Rewards after which epsilon has halved; None keeps it as it is.
+        min_epsilon: Where the decay ends, in [0, epsilon].
+        prior: Predicted reward of an arm that was never tried; above every possible
+            reward, new arms are tried first.
+
+    Raises:
+        PolicyError: A parameter out of its range, or a model that is no river regressor.
+    """
+
+    kind = "epsilon_greedy"
+    resumes_exactly = True
+
+    def __init__(
+        self,
+        model: str = LINEAR,
+        params: Mapping[str, Any] | None = None,
+        *,
+        epsilon: float = 0.1,
+        decay: float | None = None,
+        min_epsilon: float = 0.0,
+        prior: float = 1.0,
+    ) -> None:
+        if not 0.0 <= min_epsilon <= epsilon <= 1.0:
+            raise PolicyError(
+                f"0 <= min_epsilon <= epsilon <= 1 does not hold for {min_epsilon} and {epsilon}"
+            )
+        if decay is not None and not decay > 0.0:
+            raise PolicyError(f"decay {decay} is not a positive number of rewards")
+        self.model, self.params = model, dict(params or {})
+        self.epsilon, self.decay, self.min_epsilon, self.prior = epsilon, decay, min_epsilon, prior
+        self._regressors: dict[str, base.Regressor] = {}
+        self._rewards = 0
+        self._regressor()
+
+    @property
+    def epsilon_now(self) -> float:
+        """Probability of exploring at the next decision, in [min_epsilon, epsilon]."""
+        if self.decay is None:
+            return self.epsilon
+        return max(self.min_epsilon, self.epsilon / (1.0 + self._rewards / self.decay))
+
+    def probabilities(self, context: Context, arms: Sequence[str]) -> NDArray[np.float64]:
+        """Return epsilon shared by all arms, plus the rest shared by the best ones."""
+        features = _features(context)
+        scores = np.array([self._score(arm, features) for arm in arms])
+        epsilon = self.epsilon_now
+        return (1.0 - epsilon) * greedy(scores) + epsilon / len(arms)
+
+    def learn(self, decision: Decision, reward: float) -> None:
+        """Show the reward to the regressor of the arm that was drawn."""
+        if not math.isfinite(reward):
+            raise PolicyError(f"reward {reward} of decision {decision.id!r} is not finite")
+        if decision.drawn not in self._regressors:
+            self._regressors[decision.drawn] = self._regressor()
+        self._regressors[decision.drawn].learn_one(_features(decision.context), reward)
+        self._rewards += 1
+
+    def save(self) -> bytes:
+        """Return the model's name and a digest on one line, and the pickled regressors after it."""
+        buffer = io.BytesIO()
+        _Pickler(buffer, protocol=5).dump({"_rewards": self._rewards, "_regressors": self._regressors})
+        return self._sealed(buffer.getvalue())
+
+    def load(self, state: bytes) -> Self:
+        """Return a policy with the given state. Raises PolicyError if damaged, or of another model."""
+        header, _, pickled = state.partition(b"\n")
+        if self._sealed(pickled) != state:
+            raise PolicyError(f"state {header[:200]!r} is damaged, or not of {self.model} {self.params}")
+        loaded = copy.copy(self)
+        vars(loaded).update(_Unpickler(io.BytesIO(pickled)).load())
+        return loaded
+
+    def _score(self, arm: str, features: dict[Hashable, float]) -> float:
+        regressor = self._regressors.get(arm)
+        return self.prior if regressor is None else float(regressor.predict_one(features))
+
+    def _regressor(self) -> base.Regressor:
+        if self.model == LINEAR:
+            return linear_model.LinearRegression(optimizer=optim.AdaGrad(0.1), **self.params)
+        module, _, name = self.model.rpartition(".")
+        try:
+            regressor = getattr(importlib.import_module(module), name)(**self.params)
+        except (ImportError, AttributeError, ValueError, TypeError) as error:
+            raise PolicyError(f"model {self.model!r} with {self.params} cannot be built: {error}") from error
+        if not isinstance(regressor, base.Regressor):
+            raise PolicyError(f"model {self.model!r} is no river regressor")
+        return regressor
+
+    def _sealed(self, pickled: bytes) -> bytes:
+        digest = hashlib.blake2b(pickled, digest_size=16).hexdigest()
+        header = {"river": self.model, "params": self.params, "blake2b": digest}
+        return json.dumps(header, sort_keys=True, default=str).encode() + b"\n" + pickled
+
+
+def _features(context: Context) -> dict[Hashable, float]:
+    """Put the embedding beside the named features, as `e0`, `e1`, ...
+
+    >>> _features(Context("?", {"words": 2.0}, (0.5, -0.5)))
+    {'words': 2.0, 'e0': 0.5, 'e1': -0.5}
+    """
+    dense = {f"e{i}": value for i, value in enumerate(context.embedding)}
+    return {name: value for part in (context.features, dense) for name, value in part.items()}
+
+
+class _Pickler(pickle.Pickler):
+    """Write equal strings as one string, so that equal histories give equal bytes."""
+
+    def persistent_id(self, obj: Any) -> str | None:
+        return sys.intern(obj) if type(obj) is str else None
+
+
+class _Unpickler(pickle.Unpickler):
+    def persistent_load(self, pid: Any) -> Any:
+        return pid

@@ -1,0 +1,240 @@
+"""Vowpal Wabbit's contextual bandits, any `--cb_explore_adf` algorithm, without the text in between.
+
+A decision is one shared example and one example an arm, in four namespaces
+that the arguments may cross and ignore by their letters:
+
+    s  the named features of the question       e  its embedding
+    a  the name of the arm                      f  the features of the arm
+
+So `-q sa` learns what each arm is good at, and `-q sf` what its relatives are.
+Arms are shown to VW sorted by name: what it breaks by position (a tie in
+`--squarecb` or `--first_only`) does not then depend on the order they are asked in.
+"""
+
+import hashlib
+import json
+import math
+import shlex
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from vowpalwabbit import Workspace
+from vowpalwabbit.pyvw import pylibvw
+
+from agent.policy import PolicyError, validate
+from feedback.events import Context, Decision
+
+QUIET = ("--quiet", "--preserve_performance_counters")
+"""Always added: without the second, a loaded model counts its examples from 0 again."""
+
+REFUSED = {
+    "-i": "state enters by load()",
+    "--initial_regressor": "state enters by load()",
+    "-f": "state leaves by save()",
+    "--final_regressor": "state leaves by save()",
+    "-d": "examples enter by learn()",
+    "--data": "examples enter by learn()",
+    "--passes": "the log is read once, in order",
+    "-t": "a policy learns",
+    "--testonly": "a policy learns",
+    "--graph_feedback": "there is no feedback graph to give it",
+}
+"""Arguments that belong to the command line, or that need what a decision does not hold."""
+
+EXACT_FLAGS = """
+    --cb_explore_adf --cb_type --cb_min_cost --cb_max_cost --first_only --epsilon --squarecb --gamma_scale
+    --gamma_exponent --elim --regcb --regcbopt --mellowness --softmax --lambda --synthcover --psi --first
+    --coin --sgd --adaptive --normalized --invariant --large_action_space --max_actions --random_seed
+    -q --quadratic --cubic --interactions --ignore --ignore_linear --noconstant --hash
+    -b --bit_precision -l --learning_rate --power_t --initial_t
+"""
+"""Arguments with which a saved, loaded and continued model was seen to equal the uninterrupted one."""
+
+INEXACT_TYPES = frozenset({"dr"})
+"""Values of `--cb_type` whose second regressor is not saved whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Actions:
+    """Examples of the arms of one decision, hashed once and shown again and again."""
+
+    arms: tuple[str, ...]
+    features: dict[str, dict[str, float]]
+    examples: list[Any]  # sorted by arm name
+    position: NDArray[np.intp]  # of each of `arms` in `examples`
+
+    def match(self, arms: Sequence[str], features: Mapping[str, Mapping[str, float]]) -> bool:
+        return self.arms == tuple(arms) and self.features == features
+
+
+class VowpalPolicy:
+    """Any `--cb_explore_adf` learner of Vowpal Wabbit.
+
+    Args:
+        args: What follows `vw` on the command line. With `--regcb` or `--regcbopt`
+            the bounds are of costs, the negated rewards.
+
+    Raises:
+        PolicyError: Arguments that are not of a `--cb_explore_adf` learner, or that
+            VW refuses.
+    """
+
+    kind = "vowpal"
+
+    def __init__(self, args: str = "--cb_explore_adf --squarecb -q sa", *, _model: bytes = b"") -> None:
+        self.args = shlex.join(shlex.split(args))
+        tokens = shlex.split(args)
+        flags = _flags(tokens)
+        _check(flags)
+        self.resumes_exactly = (
+            flags.keys() <= set(EXACT_FLAGS.split()) and flags.get("--cb_type") not in INEXACT_TYPES
+        )
+        # A model remembers its own arguments, and some algorithms refuse to be told them twice.
+        self._vw = _restore(_model) if _model else _workspace(tokens)
+        self._kind = int(self._vw.get_label_type())
+        self._actions = _Actions((), {}, [], np.zeros(0, dtype=np.intp))
+        self._dimensions: list[int] = []
+        self._lock = Lock()
+
+    def probabilities(self, context: Context, arms: Sequence[str]) -> NDArray[np.float64]:
+        """Return VW's distribution; ties that `--regcbopt` gives 1 each share the mass."""
+        with self._lock:
+            actions = self._actions_of(context, arms)
+            shared = self._shared(context)
+            self._vw.predict_multi([shared, *actions.examples])
+            p = np.array(shared.get_action_scores())[actions.position]
+        return validate(p / p.sum(), len(arms))
+
+    def learn(self, decision: Decision, reward: float) -> None:
+        """Update from the cost and the propensity of the arm that was drawn."""
+        if not math.isfinite(reward):
+            raise PolicyError(f"reward {reward} of decision {decision.id!r} is not finite")
+        cost = -reward
+        context = decision.context
+        with self._lock:
+            actions = self._actions_of(context, decision.arms)
+            drawn = actions.position[decision.arms.index(decision.drawn)]
+            examples = [self._shared(context), *actions.examples]
+            examples[1 + drawn] = self._action(
+                decision.drawn, context.arms.get(decision.drawn, {}), f"0:{cost}:{decision.propensity}"
+            )
+            self._vw.learn_multi(examples)
+            # Counts the example: the learning rate of a non-adaptive update decays with the count.
+            self._vw._finish_example_multi_ex(examples)  # noqa: SLF001
+
+    def save(self) -> bytes:
+        """Return the arguments and a digest on one line, and VW's own bytes after it."""
+        with self._lock, tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "model")
+            self._vw.save(path)
+            return self._sealed(path.read_bytes())
+
+    def load(self, state: bytes) -> Self:
+        """Return a policy with the given state. Raises PolicyError if damaged, or of other arguments."""
+        header, _, model = state.partition(b"\n")
+        if self._sealed(model) != state:
+            raise PolicyError(f"state {header[:200]!r} is damaged, or not of vw {self.args!r}")
+        return type(self)(self.args, _model=model)
+
+    def _sealed(self, model: bytes) -> bytes:
+        # VW itself loads a model that was cut short.
+        digest = hashlib.blake2b(model, digest_size=16).hexdigest()
+        return json.dumps({"vw": self.args, "blake2b": digest}).encode() + b"\n" + model
+
+    def _shared(self, context: Context) -> Any:
+        example = pylibvw.example(self._vw, self._kind)
+        if context.features:
+            example.push_feature_dict(self._vw, {"s": dict(context.features)})
+        if context.embedding:
+            example.push_namespace(ord("e"))
+            # Numbers for names: twice as fast as hashing `e0`, `e1`, ... again.
+            example.push_feature_list(
+                self._vw, ord("e"), 0, list(zip(self._names(context), context.embedding, strict=False))
+            )
+        example.set_label_string(self._vw, "shared", self._kind)
+        self._vw.setup_example(example)
+        return example
+
+    def _names(self, context: Context) -> Iterable[int]:
+        if len(self._dimensions) < len(context.embedding):
+            space = self._vw.hash_space("e")
+            self._dimensions = [self._vw.hash_feature(str(i), space) for i in range(len(context.embedding))]
+        return self._dimensions
+
+    def _action(self, name: str, features: Mapping[str, float], label: str = "") -> Any:
+        example = pylibvw.example(self._vw, self._kind)
+        example.push_feature_dict(self._vw, {"a": {name: 1.0}})
+        if features:
+            example.push_feature_dict(self._vw, {"f": dict(features)})
+        if label:
+            example.set_label_string(self._vw, label, self._kind)
+        self._vw.setup_example(example)
+        return example
+
+    def _actions_of(self, context: Context, arms: Sequence[str]) -> _Actions:
+        if not self._actions.match(arms, context.arms):
+            ordered = sorted(arms)
+            self._actions = _Actions(
+                arms=tuple(arms),
+                features={name: dict(features) for name, features in context.arms.items()},
+                examples=[self._action(name, context.arms.get(name, {})) for name in ordered],
+                position=np.array([ordered.index(name) for name in arms], dtype=np.intp),
+            )
+        return self._actions
+
+
+def _flags(tokens: Sequence[str]) -> dict[str, str]:
+    """Name the options of a command line, each with its last value.
+
+    >>> _flags(["--cb_explore_adf", "--cb_min_cost", "-1", "-qsa", "--power_t=0"])
+    {'--cb_explore_adf': '', '--cb_min_cost': '-1', '-q': 'sa', '--power_t': '0'}
+    """
+    flags: dict[str, str] = {}
+    name = ""
+    for token in tokens:
+        if token.startswith("--"):
+            name, _, value = token.partition("=")
+            flags[name] = value
+        elif token.startswith("-") and token[1:2].isalpha():
+            name = token[:2]
+            flags[name] = token[2:]
+        elif name:
+            flags[name] = token
+    return flags
+
+
+def _resumes_exactly(flags: Mapping[str, str]) -> bool:
+    return flags.keys() <= set(EXACT_FLAGS.split()) and flags.get("--cb_type") not in INEXACT_TYPES
+
+
+def _check(flags: Mapping[str, str]) -> None:
+    """Raise PolicyError for arguments that VW would take and that cannot work here."""
+    if "--cb_explore_adf" not in flags:
+        raise PolicyError(f"vw needs --cb_explore_adf among its arguments, got: {' '.join(flags) or 'none'}")
+    for flag, reason in REFUSED.items():
+        if flag in flags:
+            raise PolicyError(f"vw argument {flag} has no place here: {reason}")
+    for flag in ("--regcb", "--regcbopt"):
+        missing = {"--cb_min_cost", "--cb_max_cost"} - flags.keys()
+        if flag in flags and missing:
+            raise PolicyError(f"vw argument {flag} needs {' and '.join(sorted(missing))}, bounds of -reward")
+
+
+def _workspace(tokens: Sequence[str]) -> Any:
+    try:
+        return Workspace(arg_list=[*tokens, *QUIET])
+    except RuntimeError as error:
+        raise PolicyError(f"vw refuses {shlex.join(tokens)!r}: {error}") from error
+
+
+def _restore(model: bytes) -> Any:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "model")
+        path.write_bytes(model)
+        return _workspace(["-i", str(path)])

@@ -1,0 +1,139 @@
+"""What one ingress replica holds: the loop, the log, and the version it serves.
+
+A replica decides on a read-only copy of the policy. It looks for a newer
+version, and for arms that were switched, several times a second.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+
+from agent.config import AppConfig
+from agent.learner import recipe_of
+from agent.loop import ArmInfo, Loop, Serving
+from agent.policies.catalog import build_policy
+from arms.deployment import RemoteArms, RemoteEmbedders
+from arms.generator import Generator
+from feedback.events import Feedback
+from feedback.store import LogUnavailableError, Receipt, Store
+from feedback.switches import disabled, switch
+from feedback.versions import Version, checkpoint, latest
+from feedback.writer import GroupCommit
+
+logger = logging.getLogger(__name__)
+
+
+class Replica:
+    """The state behind the HTTP surface. Start it inside a running event loop.
+
+    Args:
+        config: The whole configuration, settled.
+        arms: What is known of every arm, by name.
+        search: Runs any arm.
+        embedders: Embeds with any backbone.
+        generator: The language model.
+    """
+
+    def __init__(
+        self,
+        config: AppConfig,
+        arms: Mapping[str, ArmInfo],
+        search: RemoteArms,
+        embedders: RemoteEmbedders,
+        generator: Generator,
+    ) -> None:
+        self.config = config
+        self.store = Store(config.database_url)
+        self.log = GroupCommit(self.store)
+        self.version: Version | None = None
+        self.in_flight = 0
+        self._empty = build_policy(config.policy, list(config.arms))
+        self._recipe = recipe_of(config.policy, config.reward)
+        self._poller: asyncio.Task[None] | None = None
+        self.loop = Loop(
+            arms=arms,
+            serving=Serving(self._empty, 0),
+            embed=embedders.embed,
+            search=search.search,
+            generator=generator,
+            log=self.log,
+            features=config.features,
+            floor=config.floor,
+            salt=config.salt,
+            wait_s=config.reward.wait_s,
+            fallback=config.fallback,
+            word_budget=config.answering.word_budget,
+            arm_timeout_s=config.limits.arm_timeout_s,
+            llm_timeout_s=config.limits.llm_timeout_s,
+        )
+
+    @property
+    def ready(self) -> bool:
+        """Whether a version is served and still being looked after."""
+        return self.version is not None and self._poller is not None and not self._poller.done()
+
+    def check(self) -> None:
+        """Raise what stopped the search for versions, if it has stopped."""
+        if self._poller is not None and self._poller.done() and not self._poller.cancelled():
+            self._poller.result()
+
+    async def start(self) -> None:
+        """Begin to look for versions."""
+        self._poller = asyncio.create_task(self._poll(), name="version-poller")
+
+    async def stop(self) -> None:
+        """Stop looking, and commit what is still waiting."""
+        if self._poller is not None:
+            self._poller.cancel()
+        await asyncio.to_thread(self.log.close)
+        self.store.close()
+
+    async def _poll(self) -> None:
+        while True:
+            try:
+                await self.refresh()
+            except LogUnavailableError as error:
+                logger.warning("still serving version %d: %s", self.loop.serving.version, error)
+            await asyncio.sleep(self.config.learning.poll_s)
+
+    async def refresh(self) -> None:
+        """Serve the newest version of this configuration's recipe, and the arms that are switched on."""
+        after = self.version.version if self.version else 0
+        found, off = await asyncio.to_thread(self._look, after)
+        if found is not None:
+            self.version, self.loop.serving = found
+        if off != {name for name, info in self.loop.arms.items() if not info.enabled}:
+            self.loop.arms = {n: replace(info, enabled=n not in off) for n, info in self.loop.arms.items()}
+
+    def _look(self, after: int) -> tuple[tuple[Version, Serving] | None, frozenset[str]]:
+        off = disabled(self.store) & self.config.arms.keys()
+        version = latest(self.store, self._recipe, after)
+        if version is None:
+            return None, off
+        state = checkpoint(self.store, version.version)
+        if state is None:  # pruned since: a newer one is there, found at the next look
+            return None, off
+        return (version, Serving(self._empty.load(state), version.version)), off
+
+    async def switch(self, arm: str, enabled: bool) -> None:
+        """Switch an arm on or off, here at once and in every replica at its next look."""
+        await asyncio.to_thread(switch, self.store, arm, enabled, time.time())
+        await self.refresh()
+
+    async def accept(self, items: list[Feedback]) -> list[Receipt | Exception]:
+        """Commit feedback, each item for itself; return its receipt or what refused it."""
+        outcomes = await asyncio.gather(*(self._append(item) for item in items), return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException) and not isinstance(outcome, Exception):
+                raise outcome
+        return [
+            outcome
+            for outcome in outcomes
+            if not isinstance(outcome, BaseException) or isinstance(outcome, Exception)
+        ]
+
+    async def _append(self, item: Feedback) -> Receipt:
+        (receipt,) = await self.log.append(item)
+        return receipt

@@ -1,0 +1,258 @@
+"""The shapes of replies: pure functions from facts to what a client reads."""
+
+import json
+import time
+from collections.abc import AsyncGenerator, Collection, Mapping
+from contextlib import aclosing
+from typing import Any
+
+from fastapi.responses import JSONResponse
+
+from agent import errors
+from agent.config import AppConfig
+from agent.loop import ArmInfo, Decided, Event, Finished
+from arms.base import Passage
+from arms.catalog import ArmSpec
+from arms.generator import Chunk
+from feedback.events import Cost, Decision, Feedback
+from feedback.store import Receipt, Record
+from feedback.versions import Version
+
+
+def headers(decision: Decision, served: str) -> dict[str, str]:
+    """Return what every answer says of its decision."""
+    return {
+        "x-decision-id": decision.id,
+        "x-arm": served,
+        "x-propensity": f"{decision.propensity:.6g}",
+        "x-policy-version": str(decision.version),
+    }
+
+
+def cost(raw: Cost, config: AppConfig) -> dict[str, float]:
+    """Return the cost vector with its priced sum."""
+    return {
+        "total": config.reward.cost.total(raw),
+        "tokens": raw.prompt_tokens + raw.completion_tokens,
+        "retrieval_ms": round(raw.retrieval_s * 1000, 3),
+        "llm_ms": round(raw.llm_s * 1000, 3),
+        "steps": raw.steps,
+        "usd": raw.usd,
+    }
+
+
+def agent(decision: Decision, served: str, raw: Cost | None, config: AppConfig) -> dict[str, Any]:
+    """Return our own fields."""
+    return {
+        "decision_id": decision.id,
+        "episode_id": decision.episode_id,
+        "policy_version": decision.version,
+        "mode": decision.mode.value,
+        "arm_drawn": decision.drawn,
+        "arm_served": served,
+        "propensity": decision.propensity,
+        "pmf": dict(zip(decision.arms, decision.probabilities, strict=True)),
+        "cost": None if raw is None else cost(raw, config),
+        "reward_deadline": decision.deadline,
+    }
+
+
+def passages(found: Collection[Passage]) -> list[dict[str, Any]]:
+    """Return passages as objects."""
+    return [{"id": p.id, "title": p.title, "text": p.text, "score": p.score} for p in found]
+
+
+def usage(raw: Cost) -> dict[str, int]:
+    """Return token counts, as OpenAI clients read them."""
+    return {
+        "prompt_tokens": raw.prompt_tokens,
+        "completion_tokens": raw.completion_tokens,
+        "total_tokens": raw.prompt_tokens + raw.completion_tokens,
+    }
+
+
+def completion(
+    decided: Decided, text: str, finished: Finished, config: AppConfig, returns: Collection[str]
+) -> JSONResponse:
+    """Return a chat completion."""
+    decision, raw = decided.decision, finished.execution.cost
+    body = _chat(decision, decided.served, "chat.completion") | {
+        "choices": [_choice("message", {"role": "assistant", "content": text}, finished.finish_reason)],
+        "usage": usage(raw),
+        "agent": _extended(decided, raw, config, returns),
+    }
+    return JSONResponse(body, headers=headers(decision, decided.served))
+
+
+def retrieval(
+    decided: Decided, finished: Finished, config: AppConfig, returns: Collection[str]
+) -> JSONResponse:
+    """Return passages without an answer."""
+    body = {
+        "object": "retrieval",
+        "model": f"arm/{decided.served}",
+        "passages": passages(decided.retrieval.passages),
+        "agent": _extended(decided, finished.execution.cost, config, set(returns) - {"passages"}),
+    }
+    return JSONResponse(body, headers=headers(decided.decision, decided.served))
+
+
+async def sse(
+    first: Decided,
+    events: AsyncGenerator[Event, None],
+    config: AppConfig,
+    *,
+    returns: Collection[str],
+    include_usage: bool,
+) -> AsyncGenerator[bytes, None]:
+    """Yield server-sent events: the decision first, then the words, then what they cost."""
+    frame = _chat(first.decision, first.served, "chat.completion.chunk")
+    yield _event(
+        frame
+        | {
+            "choices": [_choice("delta", {"role": "assistant", "content": ""}, None)],
+            "agent": _extended(first, None, config, returns),
+        }
+    )
+    async with aclosing(events):
+        try:
+            async for event in events:
+                if isinstance(event, Chunk) and event.text:
+                    yield _event(frame | {"choices": [_choice("delta", {"content": event.text}, None)]})
+                elif isinstance(event, Finished):
+                    raw = event.execution.cost
+                    ours = agent(first.decision, first.served, raw, config)
+                    yield _event(
+                        frame | {"choices": [_choice("delta", {}, event.finish_reason)], "agent": ours}
+                    )
+                    if include_usage:
+                        yield _event(frame | {"choices": [], "usage": usage(raw)})
+        except Exception as error:  # noqa: BLE001 - the status line has left: the failure travels as an event
+            yield _event(errors.translate(error).body(None))
+    yield b"data: [DONE]\n\n"
+
+
+def receipt(fact: Feedback, kept: Receipt) -> dict[str, Any]:
+    """Return what became of an item of feedback."""
+    assert kept.status is not None
+    return {
+        "feedback_id": fact.id,
+        "decision_id": fact.decision_id,
+        "status": kept.status.value,
+        "log_seq": kept.seq,
+    }
+
+
+def record(found: Record, config: AppConfig, now: float) -> dict[str, Any]:
+    """Return everything known about a decision."""
+    decision, execution = found.decision, found.execution
+    served = execution.served if execution and execution.served else decision.drawn
+    metrics = found.metrics if found.metrics is not None else config.reward.aggregate(found.feedback)
+    reward = config.reward.reward(metrics, execution.cost) if execution else None
+    return agent(decision, served, execution.cost if execution else None, config) | {
+        "question": decision.context.question,
+        "features": dict(decision.context.features),
+        "embedding": list(decision.context.embedding),
+        "arm_features": {name: dict(features) for name, features in decision.context.arms.items()},
+        "policy": decision.policy,
+        "decided_at": decision.decided_at,
+        "status": execution.status.value if execution else None,
+        "error": execution.error if execution else None,
+        "answer": execution.answer if execution else None,
+        "passage_ids": list(execution.passages) if execution else [],
+        "feedback": [
+            {
+                "feedback_id": item.id,
+                "metric_name": item.metric,
+                "value": item.value,
+                "received_at": item.received_at,
+                "event_time": item.event_time,
+                "tags": dict(item.tags),
+            }
+            for item in found.feedback
+        ],
+        "metrics": dict(metrics),
+        "reward": reward,
+        "example_seq": found.example_seq,
+        "state": _state(found, now),
+    }
+
+
+def _state(found: Record, now: float) -> str:
+    """Say where a decision stands: learned, open to feedback, or closed without being learned."""
+    if found.example_seq is not None:
+        return "learned"
+    if found.execution is None and now <= found.decision.deadline:
+        return "running"
+    return "open" if now <= found.decision.deadline else "closed"
+
+
+def arm(name: str, spec: ArmSpec, info: ArmInfo) -> dict[str, Any]:
+    """Return an arm as it is configured and as it is switched."""
+    return {
+        "name": name,
+        "kind": spec.kind,
+        "params": spec.params,
+        "backbones": sorted(info.backbones),
+        "features": dict(info.features),
+        "enabled": info.enabled,
+    }
+
+
+def policy(version: Version | None, log_seq: int, config: AppConfig) -> dict[str, Any]:
+    """Return the policy that decides now and how much of the log it has learned."""
+    served: Mapping[str, Any] = (
+        {
+            "version": None,
+            "parent": None,
+            "digest": None,
+            "examples_seq": 0,
+            "applied_seq": 0,
+            "created_at": None,
+        }
+        if version is None
+        else {
+            "version": version.version,
+            "parent": version.parent,
+            "digest": version.digest,
+            "examples_seq": version.examples_seq,
+            "applied_seq": version.applied_seq,
+            "created_at": version.created_at,
+        }
+    )
+    return {
+        "kind": config.policy.kind,
+        "params": config.policy.params,
+        "floor": config.floor,
+        **served,
+        "log_seq": log_seq,
+        "reward": config.reward.model_dump(mode="json"),
+    }
+
+
+def _chat(decision: Decision, served: str, kind: str) -> dict[str, Any]:
+    return {
+        "id": f"chatcmpl-{decision.id}",
+        "object": kind,
+        "created": int(decision.decided_at or time.time()),
+        "model": f"arm/{served}",
+    }
+
+
+def _choice(key: str, message: Mapping[str, str], finish_reason: str | None) -> dict[str, Any]:
+    return {"index": 0, key: message, "finish_reason": finish_reason, "logprobs": None}
+
+
+def _extended(
+    decided: Decided, raw: Cost | None, config: AppConfig, returns: Collection[str]
+) -> dict[str, Any]:
+    ours = agent(decided.decision, decided.served, raw, config)
+    if "passages" in returns:
+        ours["passages"] = passages(decided.retrieval.passages)
+    if "decision" in returns:
+        ours["features"] = dict(decided.decision.context.features)
+    return ours
+
+
+def _event(body: Mapping[str, Any]) -> bytes:
+    return f"data: {json.dumps(body, ensure_ascii=False)}\n\n".encode()

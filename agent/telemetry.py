@@ -1,0 +1,126 @@
+"""Counters and latencies for Prometheus, summed over the replicas of one machine.
+
+Each replica writes its numbers into a file of a shared folder
+(`PROMETHEUS_MULTIPROC_DIR`, set before the process starts), so that any
+replica can answer a scrape for all of them.
+"""
+
+from collections.abc import Iterator
+
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    generate_latest,
+    multiprocess,
+)
+from prometheus_client.metrics_core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from feedback.events import Decision, Execution, Feedback
+from feedback.store import Receipt
+from feedback.versions import Version
+
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+
+class Telemetry:
+    """The metrics of one replica.
+
+    Args:
+        folder: The shared folder of all replicas; None keeps the numbers in this process.
+    """
+
+    media_type = CONTENT_TYPE_LATEST
+
+    def __init__(self, folder: str | None = None) -> None:
+        self._folder = folder
+        self._own = CollectorRegistry()
+        registry = self._own
+        self._decisions = Counter(
+            "armwise_decisions", "Decisions committed.", ("arm", "mode"), registry=registry
+        )
+        self._executions = Counter(
+            "armwise_executions", "Turns that ended.", ("arm", "status"), registry=registry
+        )
+        self._turns = Histogram(
+            "armwise_turn_seconds",
+            "Seconds from admission to the last byte.",
+            ("arm",),
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self._retrieval = Histogram(
+            "armwise_retrieval_seconds", "Seconds in an arm.", ("arm",), buckets=SECONDS, registry=registry
+        )
+        self._llm = Histogram(
+            "armwise_llm_seconds", "Seconds in the language model.", buckets=SECONDS, registry=registry
+        )
+        self._tokens = Counter(
+            "armwise_tokens", "Tokens read and written.", ("direction",), registry=registry
+        )
+        self._feedback = Counter(
+            "armwise_feedback", "Feedback committed.", ("metric", "status"), registry=registry
+        )
+        self._failures = Counter("armwise_failures", "Turns that failed.", ("code",), registry=registry)
+        self._shed = Counter("armwise_shed", "Requests refused before the draw.", registry=registry)
+
+    def decided(self, decision: Decision) -> None:
+        """Count a decision."""
+        self._decisions.labels(decision.drawn, decision.mode.value).inc()
+
+    def finished(self, execution: Execution, seconds: float) -> None:
+        """Count a turn that ended."""
+        arm = execution.served or "none served"
+        self._executions.labels(arm, execution.status.value).inc()
+        self._turns.labels(arm).observe(seconds)
+        self._retrieval.labels(arm).observe(execution.cost.retrieval_s)
+        if execution.answer is not None:
+            self._llm.observe(execution.cost.llm_s)
+            self._tokens.labels("read").inc(execution.cost.prompt_tokens)
+            self._tokens.labels("written").inc(execution.cost.completion_tokens)
+
+    def fed_back(self, fact: Feedback, receipt: Receipt) -> None:
+        """Count an item of feedback."""
+        self._feedback.labels(fact.metric, receipt.status.value if receipt.status else "accepted").inc()
+
+    def failed(self, code: str) -> None:
+        """Count a turn that failed."""
+        self._failures.labels(code).inc()
+
+    def shed(self) -> None:
+        """Count a request that was refused for load."""
+        self._shed.inc()
+
+    def exposition(self, log_seq: int, version: Version | None) -> bytes:
+        """Return the text that Prometheus scrapes, with the state of the log and of the learner."""
+        if self._folder is None:
+            text = generate_latest(self._own)
+        else:
+            merged = CollectorRegistry()
+            multiprocess.MultiProcessCollector(merged, self._folder)  # type: ignore[no-untyped-call]
+            text = generate_latest(merged)
+        state = CollectorRegistry()
+        state.register(_State(log_seq, version))
+        return text + generate_latest(state)
+
+
+class _State(Collector):
+    """Where the log and the learner stand, as read at the scrape."""
+
+    def __init__(self, log_seq: int, version: Version | None) -> None:
+        self._values = {
+            "armwise_log_seq": ("Position of the newest feedback.", log_seq),
+            "armwise_applied_seq": (
+                "Feedback that the served version has seen.",
+                version.applied_seq if version else 0,
+            ),
+            "armwise_examples_seq": ("Examples that it has learned.", version.examples_seq if version else 0),
+            "armwise_policy_version": ("The version that is served.", version.version if version else 0),
+        }
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yield each value."""
+        for name, (what, value) in self._values.items():
+            yield GaugeMetricFamily(name, what, value)

@@ -1,0 +1,88 @@
+"""Folders that are built once: under a lock, out of sight, then renamed into place.
+
+A folder is named after a hash of its identity, the facts that its contents follow
+from: corpus, model, parameters. Another corpus or another model means another
+folder, so an index is never stale. What was built is whole or absent.
+"""
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import orjson
+
+Identity = Mapping[str, str | int | float]
+"""What the contents of a folder follow from: flat, readable, compared as a whole."""
+
+MANIFEST = "manifest.json"
+
+
+class IndexMismatchError(Exception):
+    """An index is missing, or was built from something else than is now asked for."""
+
+
+def folder(indexes: Path, kind: str, identity: Identity) -> Path:
+    """Return where an index with this identity belongs.
+
+    >>> folder(Path("/indexes"), "bm25", {"corpus": "c0ffee"}).as_posix()
+    '/indexes/bm25-64d4ccf1be05248f'
+    """
+    told = orjson.dumps(dict(identity), option=orjson.OPT_SORT_KEYS)
+    return indexes / f"{kind}-{hashlib.blake2b(told, digest_size=8).hexdigest()}"
+
+
+def publish(target: Path, identity: Identity, write: Callable[[Path], None]) -> None:
+    """Have `write` fill a folder, once; return at once when that has been done.
+
+    A builder that was killed leaves its folder behind, and the next one gets it back:
+    `write` may go on from what it finds. Of two builders, the second waits for the
+    first and has nothing left to do.
+
+    Args:
+        target: Where the finished folder belongs.
+        identity: Kept beside the contents, for `check`.
+        write: Fills the folder that it is given.
+    """
+    if target.exists():
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the system lets go of it when the process dies
+        if target.exists():
+            return
+        unfinished = target.with_suffix(".part")
+        unfinished.mkdir(exist_ok=True)
+        write(unfinished)
+        (unfinished / MANIFEST).write_bytes(orjson.dumps(dict(identity), option=orjson.OPT_INDENT_2))
+        for path in (*unfinished.iterdir(), unfinished):
+            _sync(path)
+        unfinished.rename(target)
+        _sync(target.parent)
+
+
+def check(target: Path, identity: Identity) -> None:
+    """Refuse an index that was built from something else.
+
+    Raises:
+        IndexMismatchError: There is none, or a fact of its identity differs: both are named.
+    """
+    if not (target / MANIFEST).exists():
+        raise IndexMismatchError(f"no index in {target}: prepare the arms first")
+    built = orjson.loads((target / MANIFEST).read_bytes())
+    for fact in sorted(built.keys() | identity.keys()):
+        if built.get(fact) != identity.get(fact):
+            raise IndexMismatchError(
+                f"the index in {target} was built with {fact} {built.get(fact)!r}, "
+                f"but {fact} {identity.get(fact)!r} is asked for: prepare the arms again"
+            )
+
+
+def _sync(path: Path) -> None:
+    """See a file or a folder to the disk, so that a power cut leaves no empty index."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,136 @@
+"""A GGUF model inside this process, run by llama.cpp through xllamacpp.
+
+Answers come straight from the engine's handlers: a callback a token, handed
+from the engine's thread to the event loop. The library also opens a port of
+its own on the loopback device, with no switch to keep it shut; a random key
+that nobody is told locks it.
+"""
+
+import asyncio
+import os
+import secrets
+import threading
+from collections.abc import AsyncGenerator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import orjson
+import xllamacpp
+from typing_extensions import override
+
+from arms.generator import Chunk, Generator, GeneratorError, Prompt, PromptTooLongError
+from arms.models import locate
+
+
+class EmbeddedGenerator(Generator):
+    """Writes answers with a GGUF model; `model` is the name of the file.
+
+    Args:
+        model: Path of a GGUF file, or `package:<module>/<file>`.
+        context_tokens: Longest prompt and answer together; memory grows with it, once a slot.
+        slots: Answers written at once; more wait in line.
+        threads: Threads that compute. None leaves one core to the rest of the
+            process: the threads of a token wait for each other while spinning,
+            and on a machine with no core to spare that made an answer a
+            hundred times slower.
+
+    Raises:
+        ModelNotFoundError: There is no such file.
+        GeneratorError: The file is not a model that llama.cpp can load.
+    """
+
+    def __init__(
+        self, model: str, *, context_tokens: int = 4096, slots: int = 4, threads: int | None = None
+    ) -> None:
+        path = Path(locate(model))
+        params = xllamacpp.CommonParams()
+        params.model.path = str(path)
+        params.n_ctx = context_tokens * slots
+        params.n_parallel = slots
+        for cpu in (params.cpuparams, params.cpuparams_batch):
+            cpu.n_threads = threads or max(1, _cores() - 1)
+        params.cache_ram_mib = 0  # prefixes are reused within a slot; a second copy may take 8 GiB
+        params.port = 0
+        params.api_keys = [secrets.token_urlsafe()]
+        params.verbosity = -1
+        try:
+            self._server = xllamacpp.Server(params)
+        except RuntimeError as error:
+            raise GeneratorError(f"{path} is not a GGUF model that llama.cpp can load") from error
+        self.model = path.stem
+        self._gone = threading.Event()
+        self._workers = ThreadPoolExecutor(slots, thread_name_prefix="embedded-llm")
+
+    @override
+    async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
+        loop = asyncio.get_running_loop()
+        # Needs no bound of its own: it never holds more than `max_tokens` events.
+        events: asyncio.Queue[bytes | None] = asyncio.Queue()
+        left = False
+
+        def deliver(event: bytes) -> bool:
+            """Hand one event to the loop; True tells the engine to stop and free the slot."""
+            if left or self._gone.is_set():
+                return True
+            loop.call_soon_threadsafe(events.put_nowait, event)
+            return False
+
+        answer = loop.run_in_executor(
+            self._workers, self._server.handle_chat_completions, _request(prompt), deliver
+        )
+        answer.add_done_callback(lambda _: events.put_nowait(None))
+        finish_reason = None
+        try:
+            while (event := await events.get()) is not None:
+                body = orjson.loads(event)
+                if "error" in body:
+                    raise self._error(body["error"])
+                for choice in body["choices"]:
+                    finish_reason = choice["finish_reason"] or finish_reason
+                    if text := choice["delta"].get("content"):
+                        yield Chunk(text)
+                if usage := body.get("usage"):
+                    yield Chunk(
+                        finish_reason=finish_reason,
+                        prompt_tokens=usage["prompt_tokens"],
+                        completion_tokens=usage["completion_tokens"],
+                    )
+            await answer
+        except RuntimeError as error:  # how the library reports a request that it cannot read
+            raise GeneratorError(f"{self.model}: {error}") from error
+        finally:
+            left = True
+            answer.cancel()  # takes it out of the line if it still waits there
+
+    @override
+    async def close(self) -> None:
+        self._gone.set()
+        await asyncio.to_thread(self._workers.shutdown, cancel_futures=True)
+        del self._server
+
+    def _error(self, error: dict[str, Any]) -> GeneratorError:
+        kind = PromptTooLongError if error["type"] == "exceed_context_size_error" else GeneratorError
+        return kind(f"{self.model}: {error['message']}")
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _request(prompt: Prompt) -> bytes:
+    return orjson.dumps(
+        {
+            "messages": prompt.messages,
+            "max_tokens": prompt.max_tokens,
+            "temperature": prompt.temperature,
+            "top_p": prompt.top_p,
+            "stop": prompt.stop,
+            "seed": prompt.seed,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+    )
+
+
+__all__ = ["EmbeddedGenerator"]

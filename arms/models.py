@@ -1,0 +1,60 @@
+"""Where the weights of a model are: in a package, in a folder, or on a hub."""
+
+import hashlib
+import importlib.util
+from pathlib import Path
+
+PACKAGE = "package:"
+
+
+class ModelNotFoundError(LookupError):
+    """A model is not where its name says; the message tells how to get it."""
+
+
+def locate(model: str) -> str | Path:
+    """Return the path of a model that is on this machine, or its hub name unchanged.
+
+    Args:
+        model: `package:NAME/PATH`, a file or folder inside an installed package; a file
+            or folder on disk, `~` allowed; anything else of the form `owner/name` is a
+            hub name, which this function does not look up.
+
+    Raises:
+        ModelNotFoundError: The package or the path is not there.
+
+    >>> locate("sentence-transformers/all-mpnet-base-v2")
+    'sentence-transformers/all-mpnet-base-v2'
+    """
+    if model.startswith(PACKAGE):
+        return _in_package(model)
+    path = Path(model).expanduser()
+    if path.exists():
+        return path.resolve()
+    if model.startswith(("/", ".", "~")) or path.suffix == ".gguf" or model.count("/") > 1:
+        raise ModelNotFoundError(f"model {model!r}: there is no file or folder {path}")
+    return model
+
+
+def _in_package(model: str) -> Path:
+    """Find a path inside a package without importing it: its code may need what is not installed."""
+    package, _, inside = model.removeprefix(PACKAGE).partition("/")
+    spec = importlib.util.find_spec(package) if package.isidentifier() else None
+    if spec is None or not spec.submodule_search_locations:
+        raise ModelNotFoundError(
+            f"model {model!r}: the package {package!r} is not installed; install it with `make models`"
+        )
+    folder = Path(next(iter(spec.submodule_search_locations)))
+    if not (folder / inside).exists():
+        raise ModelNotFoundError(f"model {model!r}: the package {package!r} has no {inside!r} in {folder}")
+    return folder / inside
+
+
+def digest_of(path: Path) -> str:
+    """Return a hash over a model's file, or over the names and contents of all files in its folder."""
+    files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(f"{file.relative_to(path)}\0{file.stat().st_size}\0".encode())
+        with file.open("rb") as stream:
+            digest.update(hashlib.file_digest(stream, "sha256").digest())
+    return digest.hexdigest()

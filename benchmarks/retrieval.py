@@ -1,0 +1,131 @@
+"""Recall@k of the arms of a configuration, by data set.
+
+    python benchmarks/retrieval.py FOLDER [--config serve_config.yaml] [--home HOME] [-k 4]
+
+FOLDER holds `corpus.jsonl.gz` (id, title, text) and `queries.jsonl.gz` (id, dataset,
+question, gold_ids). Where it also holds `outcomes.jsonl.gz` (id, dataset, arm,
+recall), what those arms reached is printed in brackets beside ours of the same name,
+or of the same backbone. Indexes are kept under HOME and used again.
+"""
+
+import gzip
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import orjson
+import typer
+import yaml
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from arms.base import Query
+from arms.catalog import ArmSpec, Resources, backbones_of, build_arm, prepare
+from arms.corpus import ingest
+from arms.embedding import Backbone, build_embedder
+
+Recalls = dict[str, dict[str, float]]
+"""Arm to data set to mean recall in [0, 1]; the data set `all` is the mean over questions."""
+
+
+def lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a compressed file of JSON lines."""
+    with gzip.open(path) as file:
+        yield from map(orjson.loads, file)
+
+
+def describe(config: Path) -> tuple[dict[str, Backbone], dict[str, ArmSpec]]:
+    """Return the backbones and arms of a Serve configuration."""
+    args = yaml.safe_load(config.read_text())["applications"][0]["args"]
+    backbones = {name: Backbone.model_validate(told) for name, told in args["backbones"].items()}
+    return backbones, {name: ArmSpec.model_validate(told) for name, told in args["arms"].items()}
+
+
+def embed(questions: list[str], backbones: Mapping[str, Backbone]) -> dict[str, NDArray[np.float32]]:
+    """Return the vectors of all questions by backbone, each of shape (n_questions, dim)."""
+    return {name: build_embedder(told).encode_queries(questions) for name, told in backbones.items()}
+
+
+def mean_by_dataset(rows: list[tuple[str, float]]) -> dict[str, float]:
+    """Average recalls, each with its data set, by data set and over all."""
+    by_dataset: defaultdict[str, list[float]] = defaultdict(list)
+    for dataset, recall in rows:
+        by_dataset[dataset].append(recall)
+    by_dataset["all"] = [recall for _, recall in rows]
+    return {dataset: float(np.mean(recalls)) for dataset, recalls in by_dataset.items()}
+
+
+def measure(resources: Resources, queries: list[dict[str, Any]], k: int) -> tuple[Recalls, dict[str, float]]:
+    """Ask every arm every question; return the recalls, and the median time of a search in ms."""
+    vectors = embed([query["question"] for query in queries], resources.backbones)
+    recalls, took_ms = {}, {}
+    for name in resources.specs:
+        arm = build_arm(name, resources)
+        rows, seconds = [], []
+        for n, query in enumerate(queries):
+            asked = Query(query["question"], {b: vectors[b][n] for b in arm.backbones})
+            begun = time.perf_counter()
+            found = arm.search(asked, k).passages
+            seconds.append(time.perf_counter() - begun)
+            gold = set(query["gold_ids"])
+            rows.append((query["dataset"], len(gold & {passage.id for passage in found}) / len(gold)))
+        recalls[name] = mean_by_dataset(rows)
+        took_ms[name] = 1e3 * float(np.median(seconds))
+    return recalls, took_ms
+
+
+def recorded(path: Path) -> Recalls:
+    """Return the recalls of recorded outcomes; nothing where there are none."""
+    rows: defaultdict[str, list[tuple[str, float]]] = defaultdict(list)
+    for outcome in lines(path) if path.exists() else ():
+        rows[outcome["arm"]].append((outcome["dataset"], outcome["recall"]))
+    return {arm: mean_by_dataset(told) for arm, told in rows.items()}
+
+
+def show(ours: Recalls, theirs: Recalls, took_ms: Mapping[str, float], resources: Resources, k: int) -> Table:
+    """Lay the recalls out, a data set a row and an arm a column."""
+    table = Table("data set", *ours, title=f"Recall@{k}, in brackets as recorded")
+    peers = {}
+    for arm in ours:
+        names = (arm, *backbones_of(arm, resources.specs))
+        peers[arm] = next((theirs[name] for name in names if name in theirs), {})
+    for dataset in next(iter(ours.values())):
+        cells = []
+        for arm, recalls in ours.items():
+            beside = f" [dim]({peers[arm][dataset]:.3f})[/dim]" if dataset in peers[arm] else ""
+            cells.append(f"{recalls[dataset]:.3f}{beside}")
+        table.add_row(dataset, *cells, end_section=dataset == "all")
+    table.add_row("ms a search, p50", *(f"{took_ms[arm]:.2f}" for arm in ours))
+    return table
+
+
+def main(
+    folder: Annotated[Path, typer.Argument(help="Holds the corpus and the queries.")],
+    config: Annotated[Path, typer.Option(help="Whose arms and backbones.")] = Path("serve_config.yaml"),
+    home: Annotated[Path, typer.Option(help="Where corpus and indexes are kept.")] = Path(".retrieval"),
+    k: Annotated[int, typer.Option("-k", help="Passages that an arm may return.")] = 4,
+) -> None:
+    """Prepare, ask, and print one table."""
+    backbones, specs = describe(config)
+    with Progress() as bars:
+        shown: dict[str, Any] = {}
+
+        def progress(what: str, done: int, total: int | None) -> None:
+            if what not in shown:
+                shown[what] = bars.add_task(what)
+            bars.update(shown[what], completed=done, total=total)
+
+        corpus = ingest(folder / "corpus.jsonl.gz", home / "corpora" / folder.name, progress=progress)
+        resources = Resources(corpus, home / "indexes", backbones, specs)
+        prepare(resources, progress=progress)
+    ours, took_ms = measure(resources, list(lines(folder / "queries.jsonl.gz")), k)
+    Console().print(show(ours, recorded(folder / "outcomes.jsonl.gz"), took_ms, resources, k))
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,399 @@
+"""Append facts and read them back: the one room that speaks SQL to the log.
+
+SQLite runs in WAL mode with full synchronisation, so a committed row survives
+a crash of the process and of the machine. A write transaction starts with
+BEGIN IMMEDIATE: writers in several processes queue up instead of failing
+half-way.
+
+    StoreError                 the log cannot be read or written
+    |-- LogUnavailableError    the database is away, locked or full: safe to try again
+    `-- ConflictError          the same id was used for something else
+"""
+
+import math
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import orjson
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import DBAPIError, IntegrityError
+
+from feedback import tables as t
+from feedback.events import Context, Cost, Decision, Execution, Feedback, Mode, Status
+
+BUSY_S = 10.0
+"""How long a SQLite writer waits for another process before it gives up."""
+
+
+class StoreError(Exception):
+    """The log cannot be read or written."""
+
+
+class LogUnavailableError(StoreError):
+    """The database is away, locked or full; nothing was acknowledged, trying again is safe."""
+
+
+class ConflictError(StoreError):
+    """An id was used again for something else."""
+
+
+class FeedbackStatus(StrEnum):
+    """What became of an item of feedback; every one of them is durable."""
+
+    ACCEPTED = "accepted"
+    DUPLICATE = "duplicate"
+    PENDING_DECISION = "pending_decision"
+    LATE_NOT_LEARNED = "late_not_learned"
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """Proof that a fact is durable.
+
+    Attributes:
+        seq: Its position in its table; 0 for executions, which have none.
+        status: For feedback, what became of it.
+    """
+
+    seq: int = 0
+    status: FeedbackStatus | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Everything the log knows about one decision.
+
+    Attributes:
+        decision: The decision itself.
+        execution: What happened afterwards; None while it runs, or after a crash.
+        feedback: In recorded order.
+        metrics: Aggregated values it was learned with; None while it is not learned.
+        example_seq: Position in the training log; None while it is not learned.
+    """
+
+    decision: Decision
+    execution: Execution | None
+    feedback: tuple[Feedback, ...]
+    metrics: Mapping[str, float] | None
+    example_seq: int | None
+
+
+Fact = Decision | Execution | Feedback
+
+
+def connect(url: str) -> sa.Engine:
+    """Return an engine for a database URL, with durable settings. Raises StoreError."""
+    try:
+        parsed = sa.make_url(url)
+    except sa.exc.ArgumentError:
+        raise StoreError(f"{url!r} is no database URL, such as sqlite:////var/lib/armwise/log.db") from None
+    options: dict[str, Any] = {"json_serializer": _dumps, "json_deserializer": orjson.loads}
+    if parsed.get_backend_name() != "sqlite":
+        return sa.create_engine(parsed, pool_pre_ping=True, **options)
+    if parsed.database:
+        Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
+    engine = sa.create_engine(parsed, connect_args={"timeout": BUSY_S}, **options)
+    sa.event.listen(engine, "connect", _durable)
+    sa.event.listen(engine, "begin", _begin)
+    return engine
+
+
+def _dumps(value: object) -> str:
+    return orjson.dumps(value).decode()
+
+
+def _durable(connection: sqlite3.Connection, _record: object) -> None:
+    connection.isolation_level = None  # we say BEGIN ourselves
+    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _begin(connection: sa.Connection) -> None:
+    reading = connection.get_execution_options().get("reading", False)
+    connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
+
+
+class Store:
+    """The log in one database. Safe to use from many threads; one instance a process.
+
+    Args:
+        url: An SQLAlchemy database URL.
+
+    Raises:
+        StoreError: The URL is malformed.
+        LogUnavailableError: The database cannot be reached.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.engine = connect(url)
+        insert = sqlite.insert if self.engine.dialect.name == "sqlite" else postgresql.insert
+        self._insert_execution = insert(t.executions).on_conflict_do_nothing()
+        self._insert_feedback = (
+            insert(t.feedback).on_conflict_do_nothing().returning(t.feedback.c.id, t.feedback.c.seq)
+        )
+        self._insert_decision = sa.insert(t.decisions)
+        with self.writing() as connection:
+            t.metadata.create_all(connection)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.engine.dispose()
+
+    @contextmanager
+    def writing(self) -> Iterator[sa.Connection]:
+        """Open a transaction that commits at the end. Raises LogUnavailableError."""
+        with _translated(), self.engine.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def reading(self) -> Iterator[sa.Connection]:
+        """Open a consistent snapshot for reading. Raises LogUnavailableError."""
+        with _translated(), self.engine.connect().execution_options(reading=True) as connection:
+            yield connection
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def append(self, facts: Sequence[Fact]) -> list[Receipt]:
+        """Commit the facts in one transaction and return a receipt for each, in order.
+
+        Raises:
+            ConflictError: A decision id, or a feedback id with another content, is taken.
+                Nothing of the batch was written.
+            LogUnavailableError: Nothing of the batch was written.
+        """
+        decisions = [fact for fact in facts if isinstance(fact, Decision)]
+        executions = [fact for fact in facts if isinstance(fact, Execution)]
+        feedback = [fact for fact in facts if isinstance(fact, Feedback)]
+        with self.writing() as connection:
+            if decisions:
+                try:
+                    connection.execute(self._insert_decision, [_decision_row(fact) for fact in decisions])
+                except IntegrityError as error:
+                    raise ConflictError(f"a decision id is already taken: {error.orig}") from error
+            if executions:
+                connection.execute(self._insert_execution, [_execution_row(fact) for fact in executions])
+            receipts = iter(self._append_feedback(connection, feedback)) if feedback else iter(())
+        return [next(receipts) if isinstance(fact, Feedback) else Receipt() for fact in facts]
+
+    def _append_feedback(self, connection: sa.Connection, items: Sequence[Feedback]) -> list[Receipt]:
+        unique: dict[str, Feedback] = {}
+        for item in items:
+            _same_or_conflict(unique.setdefault(item.id, item), item)
+        rows = [_feedback_row(item) for item in unique.values()]
+        inserted = {row.id: row.seq for row in connection.execute(self._insert_feedback, rows)}
+        known = {
+            stored.id: (stored, seq)
+            for stored, seq in _feedback(connection, t.feedback.c.id.in_(unique.keys() - inserted.keys()))
+        }
+        windows = _windows(connection, {item.decision_id for item in items})
+        receipts = []
+        fresh = set(inserted)
+        for item in items:
+            if item.id in fresh:
+                fresh.discard(item.id)
+                receipts.append(Receipt(inserted[item.id], _status(item, windows)))
+            else:
+                stored, seq = known.get(item.id) or (unique[item.id], inserted[item.id])
+                _same_or_conflict(stored, item)
+                receipts.append(Receipt(seq, FeedbackStatus.DUPLICATE))
+        return receipts
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def record(self, decision_id: str) -> Record | None:
+        """Return everything known about a decision; None when there is no such decision."""
+        with self.reading() as connection:
+            found = load_decisions(connection, [decision_id]).get(decision_id)
+            if found is None:
+                return None
+            execution = load_executions(connection, [decision_id]).get(decision_id)
+            feedback = tuple(
+                item for item, _ in _feedback(connection, t.feedback.c.decision_id == decision_id)
+            )
+            learned = connection.execute(
+                sa.select(t.examples.c.seq, t.examples.c.metrics).where(
+                    t.examples.c.decision_id == decision_id
+                )
+            ).first()
+        seq, metrics = learned if learned else (None, None)
+        return Record(found, execution, feedback, metrics, seq)
+
+    def log_seq(self) -> int:
+        """Return the position of the newest feedback; 0 for none."""
+        with self.reading() as connection:
+            return int(connection.scalar(sa.select(sa.func.coalesce(sa.func.max(t.feedback.c.seq), 0))) or 0)
+
+    def counts(self) -> dict[str, int]:
+        """Return the number of rows of each table of facts."""
+        with self.reading() as connection:
+            return {
+                table.name: int(connection.scalar(sa.select(sa.func.count()).select_from(table)) or 0)
+                for table in (t.decisions, t.executions, t.feedback, t.examples, t.versions)
+            }
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Turn what a driver raises into an error of ours; a full disk and a lock are both worth a retry."""
+    try:
+        yield
+    except IntegrityError:
+        raise
+    except DBAPIError as error:
+        raise LogUnavailableError(f"the log cannot be used: {error.orig}") from error
+
+
+def _same_or_conflict(stored: Feedback, item: Feedback) -> None:
+    if (stored.decision_id, stored.metric, stored.value) != (item.decision_id, item.metric, item.value):
+        raise ConflictError(
+            f"feedback id {item.id!r} was used for {stored.metric}={stored.value:g} on {stored.decision_id}; "
+            f"it cannot also be {item.metric}={item.value:g} on {item.decision_id}"
+        )
+
+
+def _windows(connection: sa.Connection, decision_ids: set[str]) -> dict[str, tuple[float, bool]]:
+    """Return, for each decision that is visible, its deadline and whether it was learned already."""
+    rows = connection.execute(
+        sa.select(t.decisions.c.id, t.decisions.c.deadline, t.examples.c.seq)
+        .outerjoin(t.examples, t.examples.c.decision_id == t.decisions.c.id)
+        .where(t.decisions.c.id.in_(decision_ids))
+    )
+    return {row.id: (row.deadline, row.seq is not None) for row in rows}
+
+
+def _status(item: Feedback, windows: Mapping[str, tuple[float, bool]]) -> FeedbackStatus:
+    if item.decision_id not in windows:
+        return FeedbackStatus.PENDING_DECISION
+    deadline, learned = windows[item.decision_id]
+    if learned or item.received_at > deadline:
+        return FeedbackStatus.LATE_NOT_LEARNED
+    return FeedbackStatus.ACCEPTED
+
+
+# -- rows and facts ------------------------------------------------------------------------------
+
+
+def _decision_row(d: Decision) -> dict[str, object]:
+    return {
+        "id": d.id,
+        "decided_at": d.decided_at,
+        "deadline": d.deadline,
+        "mode": d.mode.value,
+        "policy": d.policy,
+        "version": d.version,
+        "drawn": d.drawn,
+        "propensity": d.propensity,
+        "episode_id": d.episode_id,
+        "request_digest": d.request_digest,
+        "question": d.context.question,
+        "arms": d.arms,
+        "probabilities": d.probabilities,
+        "features": {
+            "sparse": d.context.features,
+            "embedding": d.context.embedding,
+            "arms": d.context.arms,
+        },
+    }
+
+
+def _execution_row(e: Execution) -> dict[str, object]:
+    return {
+        "decision_id": e.decision_id,
+        "served": e.served,
+        "status": e.status.value,
+        **asdict(e.cost),
+        "passages": e.passages,
+        "answer": e.answer,
+        "error": e.error,
+        "finished_at": e.finished_at,
+    }
+
+
+def _feedback_row(f: Feedback) -> dict[str, object]:
+    if not math.isfinite(f.value):
+        raise StoreError(f"feedback {f.id!r} has the value {f.value}; a finite number was expected")
+    return {
+        "id": f.id,
+        "decision_id": f.decision_id,
+        "metric": f.metric,
+        "value": f.value,
+        "received_at": f.received_at,
+        "event_time": f.event_time,
+        "tags": dict(f.tags),
+    }
+
+
+def _feedback(connection: sa.Connection, where: sa.ColumnElement[bool]) -> Iterator[tuple[Feedback, int]]:
+    for row in connection.execute(sa.select(t.feedback).where(where).order_by(t.feedback.c.seq)):
+        yield (
+            Feedback(
+                row.id, row.decision_id, row.metric, row.value, row.received_at, row.event_time, row.tags
+            ),
+            row.seq,
+        )
+
+
+def load_feedback(
+    connection: sa.Connection, decision_ids: Sequence[str], upto: int
+) -> dict[str, list[tuple[Feedback, int]]]:
+    """Return the feedback of each decision with its position, in recorded order, up to position `upto`."""
+    found: dict[str, list[tuple[Feedback, int]]] = {}
+    where = t.feedback.c.decision_id.in_(decision_ids) & (t.feedback.c.seq <= upto)
+    for item, seq in _feedback(connection, where):
+        found.setdefault(item.decision_id, []).append((item, seq))
+    return found
+
+
+def load_decisions(connection: sa.Connection, ids: Sequence[str]) -> dict[str, Decision]:
+    """Return the decisions that exist among `ids`."""
+    rows = connection.execute(sa.select(t.decisions).where(t.decisions.c.id.in_(ids)))
+    return {row.id: decision_of(row) for row in rows}
+
+
+def decision_of(row: sa.Row[Any]) -> Decision:
+    """Return the fact in a row of `decisions`."""
+    features = row.features
+    context = Context(row.question, features["sparse"], tuple(features["embedding"]), features["arms"])
+    return Decision(
+        id=row.id,
+        context=context,
+        arms=tuple(row.arms),
+        probabilities=tuple(row.probabilities),
+        drawn=row.drawn,
+        policy=row.policy,
+        version=row.version,
+        mode=Mode(row.mode),
+        decided_at=row.decided_at,
+        deadline=row.deadline,
+        episode_id=row.episode_id,
+        request_digest=row.request_digest,
+    )
+
+
+def cost_of(row: sa.Row[Any]) -> Cost:
+    """Return the raw cost vector in a row of `executions`."""
+    return Cost(row.steps, row.prompt_tokens, row.completion_tokens, row.retrieval_s, row.llm_s, row.usd)
+
+
+def load_executions(connection: sa.Connection, ids: Sequence[str]) -> dict[str, Execution]:
+    """Return the executions that exist among the decisions `ids`."""
+    rows = connection.execute(sa.select(t.executions).where(t.executions.c.decision_id.in_(ids)))
+    return {
+        row.decision_id: Execution(
+            row.decision_id,
+            row.served,
+            Status(row.status),
+            cost_of(row),
+            tuple(row.passages),
+            row.answer,
+            row.error,
+            row.finished_at,
+        )
+        for row in rows
+    }

@@ -1,0 +1,145 @@
+"""The tables of the log: append-only facts, the training log, and the versions made from it.
+
+decisions    one row a draw, committed before its answer leaves
+executions   what happened afterwards: at most one row a decision
+feedback     one row a value; `seq` is the position that a client can wait for
+examples     the training log: each decision once, in the order in which it was joined
+progress     how far the join has read
+epochs       one row each time a learner takes over; only the newest may write
+versions     a policy's state at a position of the training log
+checkpoints  the bytes of some versions: a cache, rebuilt from `examples` when lost
+"""
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+)
+
+metadata = MetaData()
+
+_SEQ = BigInteger().with_variant(Integer, "sqlite")  # SQLite numbers rows only in an INTEGER key
+
+decisions = Table(
+    "decisions",
+    metadata,
+    Column("seq", _SEQ, primary_key=True, autoincrement=True),
+    Column("id", String(128), nullable=False, unique=True),
+    Column("decided_at", Double, nullable=False),
+    Column("deadline", Double, nullable=False),
+    Column("mode", String(16), nullable=False),
+    Column("policy", String(64), nullable=False),
+    Column("version", _SEQ, nullable=False),
+    Column("drawn", String(128), nullable=False),
+    Column("propensity", Double, nullable=False),
+    Column("episode_id", String(128)),
+    Column("request_digest", String(64), nullable=False),
+    Column("question", Text, nullable=False),
+    Column("arms", JSON, nullable=False),
+    Column("probabilities", JSON, nullable=False),
+    Column("features", JSON, nullable=False),
+    Index("decisions_by_deadline", "deadline"),
+    Index("decisions_by_episode", "episode_id"),
+    sqlite_autoincrement=True,
+)
+
+executions = Table(
+    "executions",
+    metadata,
+    Column("decision_id", String(128), primary_key=True),
+    Column("served", String(128)),
+    Column("status", String(16), nullable=False),
+    Column("steps", Integer, nullable=False),
+    Column("prompt_tokens", Integer, nullable=False),
+    Column("completion_tokens", Integer, nullable=False),
+    Column("retrieval_s", Double, nullable=False),
+    Column("llm_s", Double, nullable=False),
+    Column("usd", Double, nullable=False),
+    Column("passages", JSON, nullable=False),
+    Column("answer", Text),
+    Column("error", Text, nullable=False),
+    Column("finished_at", Double, nullable=False),
+)
+
+feedback = Table(
+    "feedback",
+    metadata,
+    Column("seq", _SEQ, primary_key=True, autoincrement=True),
+    Column("id", String(256), nullable=False, unique=True),
+    Column("decision_id", String(128), nullable=False, index=True),
+    Column("metric", String(128), nullable=False),
+    Column("value", Double, nullable=False),
+    Column("received_at", Double, nullable=False),
+    Column("event_time", Double),
+    Column("tags", JSON, nullable=False),
+    sqlite_autoincrement=True,
+)
+
+examples = Table(
+    "examples",
+    metadata,
+    Column("seq", _SEQ, primary_key=True, autoincrement=False),
+    Column("decision_id", String(128), nullable=False, unique=True),
+    Column("metrics", JSON, nullable=False),
+    Column("joined_at", Double, nullable=False),
+)
+
+progress = Table(
+    "progress",
+    metadata,
+    Column("reader", String(32), primary_key=True),
+    Column("feedback_seq", _SEQ, nullable=False),
+    Column("deadline", Double, nullable=False),
+)
+
+epochs = Table(
+    "epochs",
+    metadata,
+    Column("epoch", _SEQ, primary_key=True, autoincrement=True),
+    Column("holder", String(256), nullable=False),
+    Column("taken_at", Double, nullable=False),
+    sqlite_autoincrement=True,
+)
+
+versions = Table(
+    "versions",
+    metadata,
+    Column("version", _SEQ, primary_key=True, autoincrement=True),
+    Column("parent", _SEQ),
+    Column("recipe", String(64), nullable=False),
+    Column("policy", JSON, nullable=False),
+    Column("examples_seq", _SEQ, nullable=False),
+    Column("applied_seq", _SEQ, nullable=False),
+    Column("digest", String(64), nullable=False),
+    Column("epoch", _SEQ, ForeignKey("epochs.epoch"), nullable=False),
+    Column("created_at", Double, nullable=False),
+    Index("versions_by_recipe", "recipe", "version"),
+    sqlite_autoincrement=True,
+)
+
+switches = Table(
+    "switches",
+    metadata,
+    Column("seq", _SEQ, primary_key=True, autoincrement=True),
+    Column("arm", String(128), nullable=False),
+    Column("enabled", Boolean, nullable=False),
+    Column("at", Double, nullable=False),
+    sqlite_autoincrement=True,
+)
+
+checkpoints = Table(
+    "checkpoints",
+    metadata,
+    Column("version", _SEQ, ForeignKey("versions.version"), primary_key=True),
+    Column("state", LargeBinary, nullable=False),
+)

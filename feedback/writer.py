@@ -1,0 +1,114 @@
+"""Group commit: requests that arrive while a commit is under way share the next one.
+
+No request waits for a timer. The first one is committed at once; those that
+come meanwhile form the next batch. The write runs in a thread of its own and
+is no child of the request, so a client that goes away loses nothing.
+"""
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from feedback.store import Fact, LogUnavailableError, Receipt, Store, StoreError
+
+MAX_BATCH = 512
+"""Facts in one transaction; more make the first of them wait for the last."""
+
+
+@dataclass(slots=True)
+class _Item:
+    facts: Sequence[Fact]
+    loop: asyncio.AbstractEventLoop
+    future: "asyncio.Future[list[Receipt]]"
+
+
+class GroupCommit:
+    """Append facts from an event loop; each append resolves once it is durable.
+
+    Args:
+        store: Where the facts go.
+        max_waiting: Appends that may queue; further ones are refused, not queued.
+    """
+
+    def __init__(self, store: Store, max_waiting: int = 4096) -> None:
+        self._store = store
+        self._max_waiting = max_waiting
+        self._waiting: deque[_Item] = deque()
+        self._wake = threading.Condition()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="group-commit", daemon=True)
+        self._thread.start()
+
+    def append(self, *facts: Fact) -> "asyncio.Future[list[Receipt]]":
+        """Queue facts that must be committed together; the future holds their receipts.
+
+        The future fails with ConflictError or LogUnavailableError; only the append at
+        fault fails, not those that shared its commit.
+
+        Raises:
+            LogUnavailableError: Too many appends are waiting, or the writer is closed.
+        """
+        loop = asyncio.get_running_loop()
+        item = _Item(facts, loop, loop.create_future())
+        with self._wake:
+            if self._closed:
+                raise LogUnavailableError("the log is closed")
+            if len(self._waiting) >= self._max_waiting:
+                raise LogUnavailableError(f"{self._max_waiting} appends are waiting for the log already")
+            self._waiting.append(item)
+            self._wake.notify()
+        return item.future
+
+    def close(self) -> None:
+        """Commit what is waiting, then stop."""
+        with self._wake:
+            self._closed = True
+            self._wake.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while batch := self._next_batch():
+            try:
+                self._commit(batch)
+            except Exception as error:  # noqa: BLE001 - a bug in one batch must not strand all later appends
+                for item in batch:
+                    _settle(item, StoreError(f"{type(error).__name__}: {error}"))
+
+    def _next_batch(self) -> list[_Item]:
+        with self._wake:
+            self._wake.wait_for(lambda: self._waiting or self._closed)
+            batch: list[_Item] = []
+            size = 0
+            while self._waiting and (not batch or size + len(self._waiting[0].facts) <= MAX_BATCH):
+                batch.append(self._waiting.popleft())
+                size += len(batch[-1].facts)
+            return batch
+
+    def _commit(self, batch: list[_Item]) -> None:
+        try:
+            receipts = iter(self._store.append([fact for item in batch for fact in item.facts]))
+        except StoreError as error:
+            if len(batch) == 1 or isinstance(error, LogUnavailableError):
+                for item in batch:
+                    _settle(item, error)
+            else:  # one of them is at fault: find out which
+                for item in batch:
+                    self._commit([item])
+            return
+        for item in batch:
+            _settle(item, [next(receipts) for _ in item.facts])
+
+
+def _settle(item: _Item, outcome: list[Receipt] | StoreError) -> None:
+    def settle() -> None:
+        if item.future.done():  # the request was cancelled; its fact is durable all the same
+            return
+        if isinstance(outcome, StoreError):
+            item.future.set_exception(outcome)
+        else:
+            item.future.set_result(outcome)
+
+    if not item.loop.is_closed():
+        item.loop.call_soon_threadsafe(settle)

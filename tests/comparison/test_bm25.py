@@ -1,0 +1,59 @@
+"""Our columns beside `rank_bm25`: the same scores for any documents and any query."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rank_bm25 import BM25Okapi
+
+from arms.lexical import BM25Params, Columns
+
+# few words, so that some are in over half of the documents and some queries repeat one
+WORD = st.sampled_from([*"abcdefgh", "rare", "rarer"])
+DOCUMENTS = st.lists(st.lists(WORD, max_size=12), min_size=1, max_size=20).filter(any)
+PARAMS = st.builds(
+    BM25Params,
+    k1=st.sampled_from([0.5, 1.2, 2.0]),
+    b=st.sampled_from([0.0, 0.75, 1.0]),
+    epsilon=st.sampled_from([0.0, 0.25, 1.0]),
+)
+
+
+def names(n: int) -> list[str]:
+    """Return ids whose order is not that of the positions."""
+    return [f"p{(7 * position) % n:03d}-{position:03d}" for position in range(n)]
+
+
+@given(DOCUMENTS, st.lists(WORD | st.just("unknown"), max_size=8), PARAMS)
+def test_scores_equal_those_of_rank_bm25(
+    documents: list[list[str]], query: list[str], params: BM25Params
+) -> None:
+    columns = Columns.build(documents, names(len(documents)), params)
+    peer = BM25Okapi(documents, k1=params.k1, b=params.b, epsilon=params.epsilon)
+
+    scores, matched = columns.scores(query)
+
+    with np.errstate(invalid="ignore"):  # the peer divides 0 by 0 in a document without words when b is 1
+        expected = np.nan_to_num(peer.get_scores(query))[columns.positions(np.arange(len(documents)))]
+    np.testing.assert_allclose(scores, expected, rtol=0, atol=1e-9)
+    with_a_word = [set(query) & set(documents[p]) for p in columns.positions(np.arange(len(documents)))]
+    assert matched.tolist() == np.flatnonzero(with_a_word).tolist()
+
+
+def test_a_repeated_word_counts_as_often_as_it_is_asked() -> None:
+    documents = [["red", "fox"], ["blue", "bird"], *([f"word{n}"] for n in range(10))]
+    columns = Columns.build(documents, names(12), BM25Params())
+    once, _ = columns.scores(["fox"])
+    twice, _ = columns.scores(["fox", "fox"])
+    assert twice == pytest.approx(2 * once)
+    assert once.max() > 0
+
+
+def test_a_word_in_most_documents_gets_the_floor_and_no_negative_weight() -> None:
+    documents = [["common", f"rare{n}"] for n in range(12)]
+    columns = Columns.build(documents, names(12), BM25Params(epsilon=0.25))
+    peer = BM25Okapi(documents, k1=1.2, b=0.75, epsilon=0.25)
+    scores, matched = columns.scores(["common"])
+    assert scores == pytest.approx(peer.get_scores(["common"]))
+    assert scores.min() > 0
+    assert len(matched) == 12
