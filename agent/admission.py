@@ -5,10 +5,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from agent.errors import ApiError
 
 
-class _TooLargeError(Exception):
-    """The body went over the limit while it was read."""
-
-
 class BodyLimit:
     """Answer 413 to a body over the limit, declared or streamed, without keeping it.
 
@@ -35,23 +31,19 @@ class BodyLimit:
             await refusal(scope, receive, send)
             return
         seen = 0
-        started = False
 
         async def counted() -> Message:
             nonlocal seen
             message = await receive()
             seen += len(message.get("body", b""))
-            if seen > self._limit:
-                raise _TooLargeError
+            if seen > self._limit:  # the rest is not read: the application sees a body that ends here
+                return {"type": "http.request", "body": b"", "more_body": False}
             return message
 
-        async def noted(message: Message) -> None:
-            nonlocal started
-            started = True
-            await send(message)
-
-        try:
-            await self._app(scope, counted, noted)
-        except _TooLargeError:
-            if not started:
+        async def corrected(message: Message) -> None:
+            if seen <= self._limit:
+                await send(message)
+            elif message["type"] == "http.response.start":  # whatever it made of the cut body
                 await refusal(scope, receive, send)
+
+        await self._app(scope, counted, corrected)

@@ -5,6 +5,7 @@ serve` all come through `build`.
 """
 
 import os
+import shutil
 import socket
 from collections.abc import Mapping
 from typing import Any
@@ -112,7 +113,8 @@ def build(args: dict[str, Any]) -> Application:
 def assemble(config: AppConfig) -> Application:
     """Build the application from a settled configuration."""
     metrics = config.home_path / "metrics"
-    metrics.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(metrics, ignore_errors=True)  # the counters of the processes of an earlier start
+    metrics.mkdir(parents=True)
     hosted = {name: spec.kind for name, spec in config.arms.items() if spec.kind != "none"}
     hosts = {
         kind: _deployment(ArmHost, f"Arms-{kind.rpartition(':')[2]}", 4 * THREADS).bind(

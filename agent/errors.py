@@ -92,6 +92,8 @@ def translate(error: Exception) -> ApiError:
             return ApiError(status, code, str(error), decision_id=error.decision_id)
         case RequestValidationError():
             return _invalid(error)
+        case HTTPException(__cause__=UnicodeDecodeError() as cause):
+            return ApiError(400, "invalid_request", f"the body is not UTF-8: {cause}")
         case HTTPException():
             code = _HTTP_CODES.get(error.status_code, "invalid_request")
             return ApiError(error.status_code, code, str(error.detail))
@@ -101,14 +103,14 @@ def translate(error: Exception) -> ApiError:
     return ApiError(500, "internal_error", f"{type(error).__name__}: see the log of the service")
 
 
+_NOT_A_FIELD = {"body", "query", "path", "header", "item", "batch", "str", "list[TextPart]"}
+"""Parts of a place that say where pydantic looked, not what the client wrote."""
+
+
 def _invalid(error: RequestValidationError) -> ApiError:
     """Name the first field at fault: 422 becomes 400, as OpenAI clients expect."""
     problem = error.errors()[0]
-    place = [
-        str(part)
-        for part in problem["loc"]
-        if part not in ("body", "query", "path", "header", "item", "batch")
-    ]
+    place = [str(part) for part in problem["loc"] if part not in _NOT_A_FIELD]
     param = ".".join(place) or None
     match problem["type"]:
         case "extra_forbidden":

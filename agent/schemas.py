@@ -1,5 +1,6 @@
 """What travels over HTTP: requests that are checked field by field, and the shapes of replies."""
 
+import math
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -8,15 +9,29 @@ from pydantic import (
     ConfigDict,
     Discriminator,
     Field,
+    PlainValidator,
     StrictBool,
     StrictFloat,
     StrictInt,
     StrictStr,
     Tag,
+    WithJsonSchema,
 )
 
 Identifier = Annotated[StrictStr, Field(pattern=r"^[A-Za-z0-9._:-]{1,128}$")]
 Number = Annotated[float, Field(allow_inf_nan=False)]
+
+
+def _value(value: Any) -> bool | float:
+    if isinstance(value, bool | int | float) and math.isfinite(value):
+        return value
+    raise ValueError("a finite number, true or false was expected")
+
+
+Value = Annotated[
+    bool | float, PlainValidator(_value), WithJsonSchema({"anyOf": [{"type": "boolean"}, {"type": "number"}]})
+]
+"""What feedback may carry: checked as one type, so that an error names the field and not a branch of it."""
 
 
 class Request(BaseModel):
@@ -102,7 +117,7 @@ class FeedbackItem(Request):
 
     decision_id: Identifier
     metric_name: StrictStr
-    value: StrictBool | StrictInt | Annotated[StrictFloat, Field(allow_inf_nan=False)]
+    value: Value
     feedback_id: Annotated[StrictStr, Field(min_length=1, max_length=256)] | None = None
     event_time: AwareDatetime | None = None
     tags: dict[str, StrictStr] = Field(default_factory=dict, max_length=32)

@@ -111,7 +111,7 @@ class Dense:
 
 
 def _build(vectors: NDArray[np.float32], params: DenseParams, progress: Progress | None) -> Any:
-    """Return a FAISS index over the vectors."""
+    """Return a FAISS index over the vectors; two graphs over the same vectors may differ in some links."""
     total, dim = vectors.shape
     index: Any = faiss.IndexFlatIP(dim)
     if params.index == "hnsw":

@@ -122,7 +122,9 @@ class RemoteArms:
     async def search(self, arm: str, query: Query, k: int) -> Retrieval:
         """Run one arm. Raises ArmError."""
         handle = self._handles[arm]
-        if isinstance(handle, Arm):
+        if not isinstance(
+            handle, DeploymentHandle
+        ):  # asking for an Arm would not tell: a handle has every attribute
             return handle.search(query, k)
         try:
             retrieval: Retrieval = await handle.search.remote(arm, query, k)

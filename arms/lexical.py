@@ -67,13 +67,11 @@ class BM25:
     ) -> None:
         """Build the index of these parameters where it is missing. Raises ValueError without any word."""
         identity = _identity(corpus, params)
-        publish(
-            folder(indexes, "bm25", identity),
-            identity,
-            lambda target: Columns.build(_documents(corpus, params, progress), corpus.ids(), params).save(
-                target
-            ),
-        )
+
+        def write(unfinished: Path) -> None:
+            Columns.build(_documents(corpus, params, progress), corpus.ids(), params).save(unfinished)
+
+        publish(folder(indexes, "bm25", identity), identity, write)
 
     @classmethod
     def open(cls, name: str, corpus: Corpus, indexes: Path, params: BM25Params) -> Self:
@@ -125,7 +123,7 @@ class Columns:
     def build(cls, documents: Iterable[list[str]], ids: Sequence[str], params: BM25Params) -> Self:
         """Compute the columns of tokenised documents, each with its id.
 
-        The statistics are dictionaries while this runs: about 4 kB for a passage of 100 words.
+        The statistics are dictionaries while this runs: about 2 kB for a passage of 90 words.
 
         Raises:
             ValueError: There is no word in any document.

