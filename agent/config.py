@@ -212,13 +212,13 @@ def _keys(place: list[Any]) -> list[str]:
     model: Any = AppConfig
     for part in place:
         fields = getattr(model, "model_fields", {})
-        model = fields[part].annotation if part in fields else next(iter(_models(model)), None)
-        model = next(iter(_models(model)), model)
+        model = fields[part].annotation if part in fields else next(iter(models_in(model)), None)
+        model = next(iter(models_in(model)), model)
     return sorted(getattr(model, "model_fields", {}))
 
 
-def _models(annotation: Any) -> list[type[BaseModel]]:
+def models_in(annotation: Any) -> list[type[BaseModel]]:
     """Return the models inside an annotation, such as the values of a dict."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [model for inner in getattr(annotation, "__args__", ()) for model in _models(inner)]
+    return [model for inner in getattr(annotation, "__args__", ()) for model in models_in(inner)]

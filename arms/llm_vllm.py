@@ -14,6 +14,7 @@ from typing import Any
 
 from typing_extensions import override
 
+from arms.cores import compute_cores
 from arms.generator import Chunk, Generator, GeneratorError, Prompt, PromptTooLongError
 from arms.models import locate
 
@@ -100,13 +101,14 @@ class VllmGenerator(Generator):
 
 def _environment(model: str, engine_args: Mapping[str, Any]) -> dict[str, str]:
     """Values for the variables that the user left unset; those of the CPU mean nothing on a GPU."""
-    variables = {"VLLM_NO_USAGE_STATS": "1"}
+    variables = {
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, compute_cores())),
+    }
     if "kv_cache_memory_bytes" not in engine_args:  # the variable would overrule it
         variables["VLLM_CPU_KVCACHE_SPACE"] = "1"
     if Path(model).is_dir():
         variables["HF_HUB_OFFLINE"] = "1"
-    if hasattr(os, "sched_getaffinity"):
-        variables["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(map(str, sorted(os.sched_getaffinity(0))))
     return variables
 
 

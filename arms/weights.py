@@ -30,9 +30,9 @@ def unpack(model: str, directory: Path) -> Path:
     """
     if directory.exists():
         return directory
+    file = Path(locate(model))
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
-    file = Path(locate(model))
     directory.parent.mkdir(parents=True, exist_ok=True)
     # Renamed at the end, so that a run cut short leaves no half model behind.
     with tempfile.TemporaryDirectory(dir=directory.parent) as unfinished:

@@ -37,13 +37,15 @@ class Metric(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    type: Literal["boolean", "float"] = "float"
+    type: Literal["boolean", "float"] = Field(default="float", description="What its values are.")
     range: tuple[float, float] = Field(
         default=(0.0, 1.0), description="Smallest and largest value of a float."
     )
     optimize: Literal["max", "min"] = Field(default="max", description="Whether more is better.")
     weight: float = Field(default=1.0, gt=0, description="Share in quality, relative to the other metrics.")
-    aggregation: Aggregation = Aggregation.LAST
+    aggregation: Aggregation = Field(
+        default=Aggregation.LAST, description="How several values become one: first, last, mean, sum."
+    )
 
     @model_validator(mode="after")
     def _ordered(self) -> "Metric":

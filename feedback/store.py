@@ -135,7 +135,9 @@ class Store:
         insert = sqlite.insert if self.engine.dialect.name == "sqlite" else postgresql.insert
         self._insert_execution = insert(t.executions).on_conflict_do_nothing()
         self._insert_feedback = (
-            insert(t.feedback).on_conflict_do_nothing().returning(t.feedback.c.id, t.feedback.c.seq)
+            insert(t.feedback)
+            .on_conflict_do_nothing()
+            .returning(t.feedback.c.id, t.feedback.c.seq, _DEADLINE, _LEARNED)
         )
         self._insert_decision = sa.insert(t.decisions)
         with self.writing() as connection:
@@ -186,23 +188,18 @@ class Store:
         for item in items:
             _same_or_conflict(unique.setdefault(item.id, item), item)
         rows = [_feedback_row(item) for item in unique.values()]
-        inserted = {row.id: row.seq for row in connection.execute(self._insert_feedback, rows)}
-        known = {
-            stored.id: (stored, seq)
-            for stored, seq in _feedback(connection, t.feedback.c.id.in_(unique.keys() - inserted.keys()))
+        fresh = {
+            key: Receipt(seq, _status(unique[key], deadline, learned))
+            for key, seq, deadline, learned in connection.execute(self._insert_feedback, rows)
         }
-        windows = _windows(connection, {item.decision_id for item in items})
-        receipts = []
-        fresh = set(inserted)
-        for item in items:
-            if item.id in fresh:
-                fresh.discard(item.id)
-                receipts.append(Receipt(inserted[item.id], _status(item, windows)))
-            else:
-                stored, seq = known.get(item.id) or (unique[item.id], inserted[item.id])
-                _same_or_conflict(stored, item)
-                receipts.append(Receipt(seq, FeedbackStatus.DUPLICATE))
-        return receipts
+        seqs = {key: receipt.seq for key, receipt in fresh.items()}
+        if known := unique.keys() - seqs.keys():
+            for stored, seq in _feedback(connection, t.feedback.c.id.in_(known)):
+                _same_or_conflict(stored, unique[stored.id])
+                seqs[stored.id] = seq
+        return [
+            fresh.pop(item.id, None) or Receipt(seqs[item.id], FeedbackStatus.DUPLICATE) for item in items
+        ]
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -257,21 +254,17 @@ def _same_or_conflict(stored: Feedback, item: Feedback) -> None:
         )
 
 
-def _windows(connection: sa.Connection, decision_ids: set[str]) -> dict[str, tuple[float, bool]]:
-    """Return, for each decision that is visible, its deadline and whether it was learned already."""
-    rows = connection.execute(
-        sa.select(t.decisions.c.id, t.decisions.c.deadline, t.examples.c.seq)
-        .outerjoin(t.examples, t.examples.c.decision_id == t.decisions.c.id)
-        .where(t.decisions.c.id.in_(decision_ids))
-    )
-    return {row.id: (row.deadline, row.seq is not None) for row in rows}
+_OF_IT = sa.literal_column("feedback.decision_id")  # written out: a returned column loses its table's name
+_DEADLINE = sa.select(t.decisions.c.deadline).where(t.decisions.c.id == _OF_IT).scalar_subquery()
+_LEARNED = sa.select(t.examples.c.seq).where(t.examples.c.decision_id == _OF_IT).scalar_subquery()
+"""What an insert of feedback returns of the decision, so that nothing more is to be asked."""
 
 
-def _status(item: Feedback, windows: Mapping[str, tuple[float, bool]]) -> FeedbackStatus:
-    if item.decision_id not in windows:
+def _status(item: Feedback, deadline: float | None, learned: int | None) -> FeedbackStatus:
+    """Say what becomes of new feedback; a decision that is not visible has no deadline."""
+    if deadline is None:
         return FeedbackStatus.PENDING_DECISION
-    deadline, learned = windows[item.decision_id]
-    if learned or item.received_at > deadline:
+    if learned is not None or item.received_at > deadline:
         return FeedbackStatus.LATE_NOT_LEARNED
     return FeedbackStatus.ACCEPTED
 

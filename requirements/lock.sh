@@ -1,0 +1,13 @@
+#!/bin/sh
+# Write requirements/base.txt and requirements/dev.txt from pyproject.toml.
+# torch stands first and without a local version, so that an index with CPU builds may give one.
+set -eu
+compile="$1 --quiet --strip-extras --no-header --no-annotate --no-emit-index-url --no-emit-find-links --no-emit-trusted-host"
+here=requirements
+torch_first() { { grep '^torch==' "$1" | sed 's/+.*//'; grep -v '^torch==' "$1"; } >"$2"; }
+
+$compile --upgrade --output-file "$here/base.all" pyproject.toml
+torch_first "$here/base.all" "$here/base.txt"
+$compile --constraint "$here/base.txt" --extra dev --extra bench --output-file "$here/dev.all" pyproject.toml
+torch_first "$here/dev.all" "$here/dev.txt"
+rm "$here/base.all" "$here/dev.all"

@@ -1,0 +1,59 @@
+"""Every policy of the catalogue keeps every promise of `tests/contracts.py`."""
+
+from collections.abc import Callable
+
+import pytest
+
+from agent.policies.catalog import POLICIES, PolicySpec, build_policy
+from tests.contracts import ARMS, CHECKS, LEARNING_CHECKS, Build
+
+ADF = "--cb_explore_adf -q sa -q ea"
+
+STILL = {
+    "uniform": PolicySpec(kind="uniform"),
+    "fixed": PolicySpec(kind="fixed", params={"arm": "dense"}),
+}
+LEARNING = {
+    "epsilon_greedy": PolicySpec(kind="epsilon_greedy"),
+    "epsilon_greedy decaying": PolicySpec(kind="epsilon_greedy", params={"epsilon": 0.5, "decay": 20.0}),
+    "vowpal": PolicySpec(kind="vowpal"),
+} | {
+    f"vowpal {flags}": PolicySpec(kind="vowpal", params={"args": f"{ADF} {flags}"})
+    for flags in (
+        "--epsilon 0.05",
+        "--epsilon 0.05 --first_only --cb_type ips",
+        "--epsilon 0.05 --cb_type dm",
+        "--epsilon 0.05 --cb_type dr",
+        "--epsilon 0.05 --sgd --learning_rate 0.1",
+        "--epsilon 0.05 --coin",
+        "--squarecb",
+        "--regcb --cb_min_cost 0 --cb_max_cost 1 --mellowness 0.01",
+        "--regcbopt --cb_min_cost 0 --cb_max_cost 1 --mellowness 0.01",
+        "--softmax --lambda 10",
+        "--synthcover",
+        "--cover 3",
+        "--bag 5 --random_seed 7",
+        "--rnd 3 --random_seed 7",
+        "--large_action_space --max_actions 3 --epsilon 0.05",
+    )
+}
+
+
+def builder(spec: PolicySpec) -> Build:
+    return lambda: build_policy(spec, ARMS)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("spec", (STILL | LEARNING).values(), ids=(STILL | LEARNING).keys())
+def test_policy_keeps_its_promise(spec: PolicySpec, check: Callable[[Build], None]) -> None:
+    check(builder(spec))
+
+
+@pytest.mark.parametrize("check", LEARNING_CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("spec", LEARNING.values(), ids=LEARNING.keys())
+def test_learning_policy_learns(spec: PolicySpec, check: Callable[[Build], None]) -> None:
+    check(builder(spec))
+
+
+def test_every_kind_of_the_catalogue_is_checked() -> None:
+    assert {spec.kind for spec in (STILL | LEARNING).values()} == set(POLICIES)

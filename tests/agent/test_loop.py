@@ -1,0 +1,501 @@
+"""Whole turns without a cluster: what is recorded, in which order, however the turn ends."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.features import EmbeddingSpec, FeatureError, FeatureSpec
+from agent.loop import (
+    ArmInfo,
+    Ask,
+    Decided,
+    Event,
+    Finished,
+    Loop,
+    NoEligibleArmError,
+    Serving,
+    TurnError,
+    paced,
+)
+from agent.policy import Policy, mix_floor
+from arms.base import ArmError, Query, Retrieval
+from arms.generator import Chunk, Generator, GeneratorError, Prompt, ScriptedGenerator
+from feedback.events import Decision, Execution, Mode, Status
+from feedback.store import LogUnavailableError
+from tests.agent.fakes import DIM, FakeArms, FakeEmbedders, MemoryLog, Preferring, failing, hanging
+
+QUESTION = "which river runs through Vienna?"
+CHAT = Ask("d-1", QUESTION, messages=({"role": "user", "content": QUESTION},))
+LOOK_UP = replace(CHAT, messages=())
+ANSWER = "The Danube does."
+ARMS = {
+    "none": ArmInfo(features={"steps": 0.0}),
+    "bm25": ArmInfo(features={"steps": 1.0}),
+    "dense": ArmInfo(frozenset({"tiny"}), {"steps": 1.0}),
+}
+
+
+def a_loop(
+    log: MemoryLog,
+    arms: FakeArms | None = None,
+    policy: Policy | None = None,
+    generator: Generator | None = None,
+    **options: Any,
+) -> Loop:
+    """A loop whose policy draws bm25 unless it is told otherwise."""
+    settings: dict[str, Any] = {
+        "arms": ARMS,
+        "embed": FakeEmbedders().embed,
+        "features": FeatureSpec(),
+        "floor": 0.01,
+        "salt": "salt",
+        "wait_s": 60.0,
+        "clock": lambda: 1000.0,
+    }
+    return Loop(
+        serving=Serving(policy or Preferring(none=0, bm25=1, dense=0), 7),
+        search=(arms or FakeArms()).search,
+        generator=generator or ScriptedGenerator({}, default=ANSWER),
+        log=log,
+        **(settings | options),
+    )
+
+
+async def run(loop: Loop, ask: Ask) -> list[Event]:
+    return [event async for event in loop.turn(ask)]
+
+
+def text(events: list[Event]) -> str:
+    return "".join(event.text for event in events if isinstance(event, Chunk))
+
+
+async def test_a_turn_decides_retrieves_writes_and_records_both_facts() -> None:
+    log, arms = MemoryLog(), FakeArms()
+    first, *chunks, last = await run(a_loop(log, arms), CHAT)
+    assert isinstance(first, Decided)
+    assert isinstance(last, Finished)
+    assert text(chunks) == ANSWER
+    assert log.committed == [first.decision, last.execution]
+    assert first.decision.drawn == first.served == "bm25"
+    assert [passage.id for passage in first.retrieval.passages] == ["bm25-1", "bm25-2", "bm25-3", "bm25-4"]
+    assert (first.decision.decided_at, first.decision.deadline) == (1000.0, 1060.0)
+    assert (first.decision.policy, first.decision.version) == ("preferring", 7)
+    done = last.execution
+    assert (done.status, done.served, done.answer) == (Status.OK, "bm25", ANSWER)
+    assert done.passages == ("bm25-1", "bm25-2", "bm25-3", "bm25-4")
+    assert (done.cost.steps, done.cost.completion_tokens) == (1, 3)
+    assert done.cost.prompt_tokens > 10
+
+
+async def test_retrieving_alone_asks_no_language_model() -> None:
+    log = MemoryLog()
+    generator = ScriptedGenerator({})
+    first, last = await run(a_loop(log, generator=generator), replace(LOOK_UP, k=2))
+    assert isinstance(first, Decided)
+    assert len(first.retrieval.passages) == 2
+    assert isinstance(last, Finished)
+    assert last.execution.answer is None
+    assert generator.last_prompt is None
+
+
+async def test_what_the_caller_wishes_reaches_the_language_model() -> None:
+    generator = ScriptedGenerator({}, default="one two three. four")
+    ask = replace(CHAT, max_tokens=2, temperature=0.5, top_p=0.9, seed=3, stop=(".",))
+    events = await run(a_loop(MemoryLog(), generator=generator), ask)
+    assert text(events) == "one two"
+    assert isinstance(events[-1], Finished)
+    assert events[-1].finish_reason == "length"
+    prompt = generator.last_prompt
+    assert prompt is not None
+    assert (prompt.max_tokens, prompt.temperature, prompt.top_p, prompt.seed, prompt.stop) == (
+        2,
+        0.5,
+        0.9,
+        3,
+        (".",),
+    )
+    assert "text 1" in prompt.messages[0]["content"]
+    assert prompt.messages[-1] == {"role": "user", "content": QUESTION}
+
+
+# -- before anything leaves ------------------------------------------------------------------------
+
+
+async def test_nothing_is_yielded_before_the_decision_is_durable() -> None:
+    log, arms = MemoryLog(), FakeArms()
+    log.held = True
+    turn = a_loop(log, arms).turn(CHAT)
+    first = asyncio.ensure_future(anext(turn))
+    while not arms.calls:
+        await asyncio.sleep(0)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not first.done(), "the arm has answered; the log has not"
+    assert log.committed == []
+    log.release()
+    decided = await first
+    assert isinstance(decided, Decided)
+    assert log.committed == [decided.decision]
+    await turn.aclose()
+
+
+async def test_without_a_log_there_is_no_answer() -> None:
+    log = MemoryLog()
+    log.refuse = Decision
+    seen: list[Event] = []
+    with pytest.raises(LogUnavailableError, match="the disk is full"):
+        async for event in a_loop(log).turn(CHAT):
+            seen.append(event)  # noqa: PERF401 - what was seen before the failure counts
+    assert seen == []
+    assert log.committed == []
+
+
+async def test_a_log_that_fails_is_told_even_when_the_arm_fails_too() -> None:
+    log = MemoryLog()
+    log.refuse = Decision
+    with pytest.raises(LogUnavailableError):
+        await run(a_loop(log, FakeArms({"bm25": failing})), CHAT)
+    assert log.committed == []
+
+
+async def test_a_turn_whose_end_cannot_be_recorded_is_not_finished() -> None:
+    log = MemoryLog()
+    log.refuse = Execution
+    seen: list[Event] = []
+    with pytest.raises(LogUnavailableError):
+        async for event in a_loop(log).turn(CHAT):
+            seen.append(event)  # noqa: PERF401 - as above
+    assert not any(isinstance(event, Finished) for event in seen)
+    assert log.decision.id == "d-1"
+
+
+# -- failures ---------------------------------------------------------------------------------------
+
+
+async def test_a_failed_arm_is_recorded_and_not_replaced() -> None:
+    log, arms = MemoryLog(), FakeArms({"bm25": failing})
+    with pytest.raises(TurnError, match="ArmError: the index is gone") as raised:
+        await run(a_loop(log, arms), CHAT)
+    assert (raised.value.decision_id, raised.value.status) == ("d-1", Status.ARM_FAILED)
+    assert arms.asked == ["bm25"]
+    assert log.decision.drawn == "bm25"
+    assert (log.execution.served, log.execution.status) == (None, Status.ARM_FAILED)
+    assert log.execution.error == "ArmError: the index is gone"
+
+
+async def test_with_a_fallback_the_drawn_and_the_served_arm_are_both_recorded() -> None:
+    log, arms = MemoryLog(), FakeArms({"bm25": failing})
+    first, *_, last = await run(a_loop(log, arms, fallback="none"), CHAT)
+    assert isinstance(first, Decided)
+    assert isinstance(last, Finished)
+    assert arms.asked == ["bm25", "none"]
+    assert (log.decision.drawn, first.served) == ("bm25", "none")
+    assert log.decision.propensity == pytest.approx(0.98), "the propensity is of what was drawn"
+    assert (log.execution.served, log.execution.status) == ("none", Status.FELL_BACK)
+    assert log.execution.error == "ArmError: the index is gone"
+    assert log.execution.cost.steps == 0, "the steps of what answered"
+
+
+async def test_a_fallback_that_fails_too_ends_the_turn() -> None:
+    log, arms = MemoryLog(), FakeArms({"bm25": failing, "none": failing})
+    with pytest.raises(TurnError):
+        await run(a_loop(log, arms, fallback="none"), CHAT)
+    assert arms.asked == ["bm25", "none"]
+    assert (log.execution.served, log.execution.status) == (None, Status.ARM_FAILED)
+
+
+async def test_the_fallback_itself_is_not_run_twice() -> None:
+    arms = FakeArms({"bm25": failing})
+    with pytest.raises(TurnError):
+        await run(a_loop(MemoryLog(), arms, fallback="bm25"), CHAT)
+    assert arms.asked == ["bm25"]
+
+
+async def test_an_arm_that_hangs_is_given_up() -> None:
+    log = MemoryLog()
+    with pytest.raises(TurnError) as raised:
+        await run(a_loop(log, FakeArms({"bm25": hanging}), arm_timeout_s=0.01), CHAT)
+    assert raised.value.status is Status.ARM_FAILED
+    assert log.execution.error == "TimeoutError"
+    assert log.execution.cost.retrieval_s >= 0.01
+
+
+async def test_an_encoder_that_hangs_is_given_up_before_anything_is_decided() -> None:
+    async def embed(question: str, backbones: frozenset[str]) -> Any:
+        await asyncio.Event().wait()
+
+    log = MemoryLog()
+    features = FeatureSpec(embedding=EmbeddingSpec(backbone="tiny", dims=2))
+    loop = a_loop(log, embed=embed, features=features, arm_timeout_s=0.01)
+    with pytest.raises(ArmError, match=r"no embedding of the question by 'tiny' within 0\.01 s"):
+        await run(loop, CHAT)
+    assert log.committed == []
+
+
+async def test_an_encoder_that_fails_for_the_drawn_arm_is_a_failure_of_the_arm() -> None:
+    log, embedders = MemoryLog(), FakeEmbedders()
+    embedders.error = ArmError("no encoder")
+    loop = a_loop(log, policy=Preferring(none=0, bm25=0, dense=1), embed=embedders.embed)
+    with pytest.raises(TurnError, match="no encoder"):
+        await run(loop, CHAT)
+    assert log.execution.status is Status.ARM_FAILED
+
+
+@pytest.mark.parametrize("tokens", [0, 2])
+async def test_a_language_model_that_fails_leaves_what_it_wrote(tokens: int) -> None:
+    log = MemoryLog()
+    generator = ScriptedGenerator(
+        {}, default=ANSWER, error=GeneratorError("out of memory"), fail_after=tokens
+    )
+    seen: list[Event] = []
+    with pytest.raises(TurnError, match="out of memory") as raised:
+        async for event in a_loop(log, generator=generator).turn(CHAT):
+            seen.append(event)  # noqa: PERF401 - as above
+    assert raised.value.status is Status.LLM_FAILED
+    assert isinstance(seen[0], Decided)
+    assert len(seen) == 1 + tokens
+    assert (log.execution.served, log.execution.status) == ("bm25", Status.LLM_FAILED)
+    assert log.execution.answer == text(seen)
+
+
+class Stuck(Generator):
+    """Writes one word and then nothing."""
+
+    model = "stuck"
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    async def stream(self, prompt: Prompt) -> Any:
+        try:
+            yield Chunk("The")
+            await asyncio.Event().wait()
+        finally:
+            self.closed = True
+
+    async def close(self) -> None: ...
+
+
+async def test_a_language_model_that_hangs_is_given_up_and_stopped() -> None:
+    log, generator = MemoryLog(), Stuck()
+    with pytest.raises(TurnError) as raised:
+        await run(a_loop(log, generator=generator, llm_timeout_s=0.01), CHAT)
+    assert raised.value.status is Status.LLM_TIMEOUT
+    assert (log.execution.answer, log.execution.served) == ("The", "bm25")
+    assert log.execution.cost.llm_s >= 0.01
+    assert generator.closed
+
+
+# -- clients that go away ----------------------------------------------------------------------------
+
+
+async def test_a_client_that_goes_away_mid_stream_leaves_a_cancelled_execution() -> None:
+    log, generator = MemoryLog(), Stuck()
+    async with aclosing(a_loop(log, generator=generator).turn(CHAT)) as turn:
+        assert isinstance(await anext(turn), Decided)
+        assert await anext(turn) == Chunk("The")
+    assert generator.closed
+    assert (log.execution.status, log.execution.answer) == (Status.CANCELLED, "The")
+
+
+async def _until(condition: Callable[[], object]) -> None:
+    while not condition():
+        await asyncio.sleep(0)
+
+
+async def _cancelled(task: "asyncio.Task[Any]", when: Awaitable[None]) -> None:
+    await when
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_a_request_cancelled_while_the_arm_works_is_recorded() -> None:
+    log, arms = MemoryLog(), FakeArms({"bm25": hanging})
+    task = asyncio.create_task(run(a_loop(log, arms), CHAT))
+    await _cancelled(task, _until(lambda: arms.calls))
+    assert (log.execution.served, log.execution.status) == (None, Status.CANCELLED)
+
+
+async def test_a_request_cancelled_while_the_log_works_keeps_both_facts_in_order() -> None:
+    log, arms = MemoryLog(), FakeArms()
+    log.held = True
+    task = asyncio.create_task(run(a_loop(log, arms), CHAT))
+    await _cancelled(task, _until(lambda: arms.calls))
+    log.release()
+    await _until(lambda: len(log.committed) == 2)
+    assert [type(fact) for fact in log.committed] == [Decision, Execution]
+    assert log.execution.status is Status.CANCELLED
+
+
+async def test_a_cancelled_request_whose_decision_was_refused_records_nothing() -> None:
+    log, arms = MemoryLog(), FakeArms()
+    log.held, log.refuse = True, Decision
+    task = asyncio.create_task(run(a_loop(log, arms), CHAT))
+    await _cancelled(task, _until(lambda: arms.calls))
+    log.release()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert log.committed == [], "the id may belong to another turn, whose execution this would be"
+
+
+async def test_a_request_cancelled_at_its_very_end_is_finished_all_the_same() -> None:
+    log = MemoryLog()
+    turn = a_loop(log).turn(LOOK_UP)
+    assert isinstance(await anext(turn), Decided)
+    log.held = True
+    task = asyncio.ensure_future(anext(turn))
+    await _cancelled(task, _until(lambda: log.waiting))
+    log.release()
+    assert log.execution.status is Status.OK
+
+
+async def test_a_time_out_reaches_the_reader_and_never_cancels_it() -> None:
+    async def numbers() -> Any:
+        yield 1
+        await asyncio.Event().wait()
+
+    deadline = asyncio.get_running_loop().time() + 0.01
+    seen = []
+    with pytest.raises(TimeoutError):
+        async for item in paced(numbers(), deadline):
+            seen.append(item)
+            while asyncio.get_running_loop().time() < deadline:  # the reader is slow, not the writer
+                await asyncio.sleep(0)
+    assert seen == [1]
+
+
+# -- which arm ----------------------------------------------------------------------------------------
+
+
+def drawn(loop: Loop, **wishes: Any) -> Decision:
+    ask = replace(CHAT, **wishes)
+    context = loop.arms and asyncio.run(loop.look(ask))[1]
+    return loop.choose(ask, context)
+
+
+def test_a_forced_arm_is_recorded_with_probability_one() -> None:
+    decision = drawn(a_loop(MemoryLog()), forced="dense")
+    assert (decision.drawn, decision.arms, decision.probabilities) == ("dense", ("dense",), (1.0,))
+    assert decision.mode is Mode.FORCED
+
+
+def test_without_exploring_the_most_probable_arm_is_taken_and_recorded_as_greedy() -> None:
+    loop = a_loop(MemoryLog(), policy=Preferring(none=0.2, bm25=0.3, dense=0.5))
+    decisions = [drawn(loop, decision_id=f"d-{i}", explore=False) for i in range(30)]
+    assert {decision.drawn for decision in decisions} == {"dense"}
+    assert {decision.mode for decision in decisions} == {Mode.GREEDY}
+    assert decisions[0].propensity == pytest.approx(0.97 * 0.5 + 0.01)
+
+
+def test_excluded_disabled_and_not_allowed_arms_are_neither_drawn_nor_listed() -> None:
+    loop = a_loop(MemoryLog(), policy=Preferring(none=1, bm25=1, dense=1))
+    assert drawn(loop, excluded=frozenset({"bm25"})).arms == ("none", "dense")
+    assert drawn(loop, allowed=frozenset({"bm25", "none"})).arms == ("none", "bm25")
+    assert drawn(loop, allowed=frozenset({"bm25"}), excluded=frozenset({"none"})).propensity == 1.0
+    loop.arms = {**ARMS, "none": replace(ARMS["none"], enabled=False)}
+    assert drawn(loop).arms == ("bm25", "dense")
+
+
+async def test_without_an_eligible_arm_nothing_is_decided() -> None:
+    log = MemoryLog()
+    with pytest.raises(NoEligibleArmError, match="no arm is left of none, bm25, dense"):
+        await run(a_loop(log), replace(CHAT, excluded=frozenset(ARMS)))
+    assert log.committed == []
+
+
+async def test_a_feature_that_is_no_number_is_refused_before_anything_is_decided() -> None:
+    log = MemoryLog()
+    with pytest.raises(FeatureError, match="'load' is nan"):
+        await run(a_loop(log), replace(CHAT, context={"load": float("nan")}))
+    assert log.committed == []
+
+
+def test_the_same_id_draws_the_same_arm() -> None:
+    loop = a_loop(MemoryLog(), policy=Preferring(none=1, bm25=1, dense=1))
+    ids = [f"d-{i}" for i in range(60)]
+    first = [drawn(loop, decision_id=name).drawn for name in ids]
+    again = [drawn(loop, decision_id=name).drawn for name in reversed(ids)]
+    assert first == again[::-1]
+    assert set(first) == set(ARMS)
+    loop.salt = "another"
+    assert [drawn(loop, decision_id=name).drawn for name in ids] != first
+
+
+@given(
+    st.lists(st.floats(0.0, 1.0), min_size=3, max_size=3).filter(lambda w: sum(w) > 0.01),
+    st.floats(0.001, 1 / 3),
+)
+def test_the_propensity_is_that_of_the_mixed_distribution(weights: list[float], floor: float) -> None:
+    policy = Preferring(**dict(zip(ARMS, weights, strict=True)))
+    decision = drawn(a_loop(MemoryLog(), policy=policy, floor=floor))
+    expected = mix_floor(np.array(weights) / sum(weights), floor)
+    assert np.array(decision.probabilities) == pytest.approx(expected)
+    assert decision.propensity == decision.probabilities[decision.arms.index(decision.drawn)]
+    assert min(decision.probabilities) >= floor * (1 - 1e-9)
+
+
+def test_a_floor_too_large_for_the_arms_that_are_left_is_uniform() -> None:
+    decision = drawn(a_loop(MemoryLog(), floor=1 / 3), allowed=frozenset({"none", "bm25"}))
+    assert decision.probabilities == pytest.approx((1 / 3, 2 / 3))
+    assert drawn(a_loop(MemoryLog(), floor=1 / 3), allowed=frozenset({"none"})).probabilities == (1.0,)
+
+
+# -- embedding ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arm", "seen", "calls"),
+    [
+        ("bm25", None, []),
+        ("dense", None, [frozenset({"tiny"})]),
+        ("bm25", "tiny", [frozenset({"tiny"})]),
+        ("dense", "tiny", [frozenset({"tiny"})]),
+        ("dense", "other", [frozenset({"other"}), frozenset({"tiny"})]),
+    ],
+)
+async def test_a_question_is_embedded_once_a_backbone_and_only_when_somebody_looks(
+    arm: str, seen: str | None, calls: list[frozenset[str]]
+) -> None:
+    embedders, arms = FakeEmbedders(), FakeArms()
+    features = FeatureSpec(embedding=EmbeddingSpec(backbone=seen, dims=4) if seen else None)
+    policy = Preferring(**{name: float(name == arm) for name in ARMS})
+    log = MemoryLog()
+    await run(a_loop(log, arms, policy, embed=embedders.embed, features=features), CHAT)
+    assert log.decision.drawn == arm
+    assert embedders.calls == calls
+    assert len(log.decision.context.embedding) == (4 if seen else 0)
+    (_, query, _) = arms.calls[0]
+    assert query.embeddings.keys() == frozenset().union(*calls)
+    assert all(vector.shape == (DIM,) for vector in query.embeddings.values())
+
+
+async def test_a_repeated_answer_is_found_again_with_the_same_seed_and_no_new_fact() -> None:
+    log, arms = MemoryLog(), FakeArms()
+    loop = a_loop(log, arms)
+    first, *_ = await run(loop, CHAT)
+    before = list(log.committed)
+    again = await loop.again(CHAT, log.decision, log.execution)
+    assert again == first
+    assert arms.calls[0] == arms.calls[1]
+    assert log.committed == before
+
+
+async def test_a_stochastic_arm_gets_a_seed_of_its_own_from_each_decision() -> None:
+    seeds = []
+
+    async def note(query: Query, k: int) -> Retrieval:
+        seeds.append(query.seed)
+        return Retrieval()
+
+    loop = a_loop(MemoryLog(), FakeArms({"bm25": note}))
+    for name in ("d-1", "d-2", "d-1"):
+        await run(loop, replace(CHAT, decision_id=name))
+    assert seeds[0] == seeds[2] != seeds[1]

@@ -1,0 +1,168 @@
+"""What every policy promises, as one list of small checks run on the whole catalogue.
+
+A check takes a function that builds an untaught policy. Add a policy to
+`tests/agent/test_contracts.py`, and it inherits them all.
+"""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from agent.policy import Policy, validate
+from feedback.events import Context, Decision
+
+ARMS = ("bm25", "dense", "none")
+FEATURES = {name: {"steps": float(name != "none")} for name in (*ARMS, "graph")}
+
+Build = Callable[[], Policy]
+
+
+def context(rng: np.random.Generator) -> Context:
+    """Return a context whose `long` tells which arm is best."""
+    features = {"long": float(rng.integers(2)), "w=river": float(rng.integers(2))}
+    return Context("?", features, tuple(rng.integers(-2, 3, size=4) / 2.0), FEATURES)
+
+
+def history(policy: Policy, n: int, seed: int, best: str | None = None) -> list[tuple[Decision, float]]:
+    """Return `n` rewarded decisions, drawn uniformly; `best` always earns 1 and the rest 0."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for i in range(n):
+        seen = context(rng)
+        drawn = ARMS[rng.integers(len(ARMS))]
+        share = (1.0 / len(ARMS),) * len(ARMS)
+        good = best or ("bm25" if seen.features["long"] else "dense")
+        rows.append((Decision(f"d-{i}", seen, ARMS, share, drawn, policy.kind, 1), float(drawn == good)))
+    return rows
+
+
+def teach(policy: Policy, rows: Sequence[tuple[Decision, float]]) -> Policy:
+    """Learn a history in order."""
+    for decision, reward in rows:
+        policy.learn(decision, reward)
+    return policy
+
+
+def contexts(n: int, seed: int) -> list[Context]:
+    """Return `n` contexts."""
+    rng = np.random.default_rng(seed)
+    return [context(rng) for _ in range(n)]
+
+
+def stays_a_distribution_after_any_history(build: Build) -> None:
+    for n in (0, 1, 7, 60):
+        policy = teach(build(), history(build(), n, seed=n))
+        for seen in contexts(5, seed=n + 1):
+            p = policy.probabilities(seen, ARMS)
+            assert p.dtype == np.float64
+            assert validate(p, len(ARMS)).shape == (3,)
+
+
+def permuting_arms_permutes_probabilities(build: Build) -> None:
+    for n in (0, 40):
+        policy = teach(build(), history(build(), n, seed=3))
+        for seen in contexts(5, seed=4):
+            p = dict(zip(ARMS, policy.probabilities(seen, ARMS).tolist(), strict=True))
+            for order in (("none", "dense", "bm25"), ("dense", "none", "bm25")):
+                assert policy.probabilities(seen, order).tolist() == [p[name] for name in order]
+
+
+def an_arm_never_seen_gets_a_probability(build: Build) -> None:
+    policy = teach(build(), history(build(), 30, seed=5))
+    for seen in contexts(5, seed=6):
+        assert validate(policy.probabilities(seen, (*ARMS, "graph")), 4).shape == (4,)
+        assert policy.probabilities(seen, ("graph",)).tolist() == [1.0]
+
+
+def asking_changes_nothing(build: Build) -> None:
+    policy = teach(build(), history(build(), 20, seed=7))
+    before = policy.save()
+    seen = contexts(3, seed=8)
+    first = [policy.probabilities(c, ARMS).tolist() for c in seen]
+    assert [policy.probabilities(c, ARMS).tolist() for c in seen] == first
+    assert policy.save() == before
+
+
+def the_same_history_gives_the_same_bytes(build: Build) -> None:
+    rows = history(build(), 30, seed=9)
+    silent, asked = teach(build(), rows), build()
+    for decision, reward in rows:
+        asked.probabilities(decision.context, decision.arms)
+        asked.learn(decision, reward)
+    assert silent.save() == asked.save()
+
+
+def a_loaded_policy_is_the_saved_one(build: Build) -> None:
+    saved = teach(build(), history(build(), 25, seed=10))
+    loaded = build().load(saved.save())
+    seen = contexts(5, seed=11)
+    assert loaded.kind == saved.kind
+    for c in seen:
+        assert loaded.probabilities(c, ARMS).tolist() == saved.probabilities(c, ARMS).tolist()
+
+
+def loading_leaves_the_loader_alone(build: Build) -> None:
+    policy = build()
+    untaught = policy.save()
+    policy.load(teach(build(), history(policy, 10, seed=12)).save())
+    assert policy.save() == untaught
+
+
+def an_exact_policy_resumes_where_it_was_saved(build: Build) -> None:
+    rows = history(build(), 40, seed=13)
+    kept = teach(build(), rows[:25])
+    if not kept.resumes_exactly:
+        return
+    resumed = build().load(kept.save())
+    assert resumed.save() == kept.save()
+    assert teach(resumed, rows[25:]).save() == teach(kept, rows[25:]).save()
+
+
+def threads_see_what_one_thread_sees(build: Build) -> None:
+    policy = teach(build(), history(build(), 20, seed=14))
+    seen = contexts(40, seed=15)
+    alone = [policy.probabilities(c, ARMS).tolist() for c in seen]
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(lambda c: policy.probabilities(c, ARMS).tolist(), seen)) == alone
+
+
+CHECKS = (
+    stays_a_distribution_after_any_history,
+    permuting_arms_permutes_probabilities,
+    an_arm_never_seen_gets_a_probability,
+    asking_changes_nothing,
+    the_same_history_gives_the_same_bytes,
+    a_loaded_policy_is_the_saved_one,
+    loading_leaves_the_loader_alone,
+    an_exact_policy_resumes_where_it_was_saved,
+    threads_see_what_one_thread_sees,
+)
+"""What every policy promises."""
+
+
+def learning_moves_probability_to_the_rewarded_arm(build: Build) -> None:
+    for best in ARMS:
+        policy = build()
+        before = mean_probability(policy, best)
+        teach(policy, history(policy, 90, seed=16, best=best))
+        assert mean_probability(policy, best) > max(before, 0.5)
+
+
+def learning_tells_contexts_apart(build: Build) -> None:
+    policy = build()
+    teach(policy, history(policy, 240, seed=17))
+    for seen in contexts(20, seed=18):
+        p = policy.probabilities(seen, ARMS)
+        assert ARMS[int(p.argmax())] == ("bm25" if seen.features["long"] else "dense")
+
+
+LEARNING_CHECKS = (learning_moves_probability_to_the_rewarded_arm, learning_tells_contexts_apart)
+"""What a policy that learns promises besides."""
+
+
+def mean_probability(policy: Policy, arm: str) -> float:
+    """Average the probability of an arm over some contexts."""
+    return float(
+        np.mean([policy.probabilities(c, ARMS)[ARMS.index(arm)] for c in contexts(20, seed=19)])
+    )
