@@ -6,6 +6,7 @@ exits with 2 for a wrong request, 1 for a failure on the way.
 
 import asyncio
 import json
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,7 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     SpinnerColumn,
+    TaskID,
     TextColumn,
     TimeElapsedColumn,
 )
@@ -46,6 +48,8 @@ Url = Annotated[str, typer.Option("--url", help="Address of the service.", envva
 CONFIG = Path("serve_config.yaml")
 URL = "http://127.0.0.1:8000"
 
+Tell = Callable[[str, int, int | None], None]
+
 
 @contextmanager
 def _explained() -> Iterator[None]:
@@ -68,8 +72,11 @@ def _explained() -> Iterator[None]:
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[str, int, int | None], None]]:
-    """Show a bar for each piece of work that is told of."""
+def _progress() -> Iterator[Tell]:
+    """Show a bar for each piece of work that is told of; where there is no terminal, a line now and then."""
+    if not console.is_terminal:
+        yield _Lines()
+        return
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -78,7 +85,7 @@ def _progress() -> Iterator[Callable[[str, int, int | None], None]]:
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=console) as bars:
-        tasks: dict[str, Any] = {}
+        tasks: dict[str, TaskID] = {}
 
         def tell(what: str, done: int, total: int | None) -> None:
             if what not in tasks:
@@ -86,6 +93,22 @@ def _progress() -> Iterator[Callable[[str, int, int | None], None]]:
             bars.update(tasks[what], completed=done, total=total)
 
         yield tell
+
+
+class _Lines:
+    """Print how far each piece of work is: at its first word, at its end, and every few seconds."""
+
+    def __init__(self, every_s: float = 5.0) -> None:
+        self._every_s = every_s
+        self._next: dict[str, float] = {}
+
+    def __call__(self, what: str, done: int, total: int | None) -> None:
+        now = time.monotonic()
+        if done == total or now >= self._next.get(what, 0.0):
+            self._next[what] = now + self._every_s
+            console.print(
+                f"{what}: {done:,}" + (f" of {total:,}" if total else ""), markup=False, highlight=False
+            )
 
 
 @app.command()

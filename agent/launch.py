@@ -12,6 +12,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import httpx
 import yaml
@@ -21,6 +23,8 @@ from agent.config import AppConfig
 from arms.catalog import Resources
 from arms.catalog import prepare as prepare_arms
 from arms.corpus import Progress, ingest
+
+PLAIN: Any = {"markup": False, "highlight": False, "soft_wrap": True}
 
 START_S = 600.0
 """Longest start that is waited for before it is called stuck; it goes on all the same."""
@@ -61,17 +65,26 @@ def serve(config: Path, address: tuple[str, int], console: Console) -> int:
     """Run Ray Serve until it is interrupted; say when it is ready. Return its exit code."""
     command = [str(Path(sys.executable).with_name("serve")), "run", str(config)]
     environment = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", **os.environ}
-    process = subprocess.Popen(command, env=environment)
+    signal.signal(signal.SIGTERM, _interrupt)
+    # in a session of its own, so that Ctrl-C reaches it once, from here, and it can shut down in order
+    process = subprocess.Popen(command, env=environment, start_new_session=True)
     base = f"http://{address[0]}:{address[1]}"
     try:
         if _wait_until_ready(process, base):
             console.rule("ready")
-            console.print(f"ask:     armwise ask 'Which function merges sorted inputs lazily?' --url {base}")
-            console.print(f"look:    {base}/docs   {base}/v1/policy   {base}/metrics")
+            console.print(
+                f"ask:     armwise ask 'Which function merges sorted inputs lazily?' --url {base}", **PLAIN
+            )
+            console.print(f"look:    {base}/docs   {base}/v1/policy   {base}/metrics", **PLAIN)
         return process.wait()
     except KeyboardInterrupt:
+        console.print("shutting down", **PLAIN)
         process.send_signal(signal.SIGINT)
         return process.wait()
+
+
+def _interrupt(_signal: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], base: str) -> bool:

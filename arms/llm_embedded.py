@@ -93,7 +93,8 @@ class EmbeddedGenerator(Generator):
                         prompt_tokens=usage["prompt_tokens"],
                         completion_tokens=usage["completion_tokens"],
                     )
-            await answer
+            if not answer.cancelled():
+                answer.result()  # raises what the library raised
             if finish_reason is None:
                 raise GeneratorError(f"{self.model} was closed before its answer was complete")
         except RuntimeError as error:  # how the library reports a request that it cannot read

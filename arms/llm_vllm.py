@@ -50,7 +50,7 @@ class VllmGenerator(Generator):
         self.model = Path(model).name
         try:
             self._engine = AsyncLLM.from_engine_args(AsyncEngineArgs(model=where, **settings))
-        except (OSError, RuntimeError, ValueError) as error:
+        except (OSError, RuntimeError, TypeError, ValueError) as error:
             raise GeneratorError(f"vLLM does not start with {model}: {error}") from error
         self._tokenizer = self._engine.get_tokenizer()
         self._context_tokens: int = self._engine.model_config.max_model_len

@@ -9,7 +9,9 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 
 from feedback.store import Fact, LogUnavailableError, Receipt, Store, StoreError
 
@@ -73,8 +75,8 @@ class GroupCommit:
             try:
                 self._commit(batch)
             except Exception as error:  # noqa: BLE001 - a bug in one batch must not strand all later appends
-                for item in batch:
-                    _settle(item, StoreError(f"{type(error).__name__}: {error}"))
+                failure = StoreError(f"{type(error).__name__}: {error}")
+                _settle([(item, failure) for item in batch])
 
     def _next_batch(self) -> list[_Item]:
         with self._wake:
@@ -91,24 +93,32 @@ class GroupCommit:
             receipts = iter(self._store.append([fact for item in batch for fact in item.facts]))
         except StoreError as error:
             if len(batch) == 1 or isinstance(error, LogUnavailableError):
-                for item in batch:
-                    _settle(item, error)
+                _settle([(item, error) for item in batch])
             else:  # one of them is at fault: find out which
                 for item in batch:
                     self._commit([item])
             return
-        for item in batch:
-            _settle(item, [next(receipts) for _ in item.facts])
+        _settle([(item, list(islice(receipts, len(item.facts)))) for item in batch])
 
 
-def _settle(item: _Item, outcome: list[Receipt] | StoreError) -> None:
-    def settle() -> None:
+Outcome = list[Receipt] | StoreError
+
+
+def _settle(outcomes: Sequence[tuple[_Item, Outcome]]) -> None:
+    """Resolve the futures, waking each event loop once."""
+    loops: dict[asyncio.AbstractEventLoop, list[tuple[_Item, Outcome]]] = {}
+    for item, outcome in outcomes:
+        loops.setdefault(item.loop, []).append((item, outcome))
+    for loop, theirs in loops.items():
+        with suppress(RuntimeError):  # a closed loop: nobody waits there any more
+            loop.call_soon_threadsafe(_resolve, theirs)
+
+
+def _resolve(outcomes: Sequence[tuple[_Item, Outcome]]) -> None:
+    for item, outcome in outcomes:
         if item.future.done():  # the request was cancelled; its fact is durable all the same
-            return
+            continue
         if isinstance(outcome, StoreError):
             item.future.set_exception(outcome)
         else:
             item.future.set_result(outcome)
-
-    if not item.loop.is_closed():
-        item.loop.call_soon_threadsafe(settle)

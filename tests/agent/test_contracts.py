@@ -21,7 +21,8 @@ LEARNING = {
     f"vowpal {flags}": PolicySpec(kind="vowpal", params={"args": f"{ADF} {flags}"})
     for flags in (
         "--epsilon 0.05",
-        "--epsilon 0.05 --first_only --cb_type ips",
+        "--epsilon 0.05 --first_only",
+        "--epsilon 0.05 --cb_type ips",
         "--epsilon 0.05 --cb_type dm",
         "--epsilon 0.05 --cb_type dr",
         "--epsilon 0.05 --sgd --learning_rate 0.1",

@@ -182,14 +182,19 @@ async def test_a_cancelled_task_stops_the_embedded_engine_at_its_next_token(
     await generator.close()
 
 
-async def test_an_answer_that_closing_cuts_short_is_an_error() -> None:
+async def test_closing_ends_the_answer_being_written_and_the_one_in_line_with_an_error() -> None:
     generator = EmbeddedGenerator(DEFAULT_MODEL, context_tokens=512, slots=1, threads=1)
-    async with aclosing(generator.stream(asking("Tell a long story.", max_tokens=400))) as chunks:
+    prompt = asking("Tell a long story.", max_tokens=400)
+    async with aclosing(generator.stream(prompt)) as chunks:
         await anext(chunks)
+        in_line = asyncio.create_task(complete(generator, prompt))
+        await asyncio.sleep(0)  # lets the task ask
         await generator.close()
         with pytest.raises(GeneratorError, match=r"SmolLM2.* was closed before"):
             async for _ in chunks:
                 pass
+        with pytest.raises(GeneratorError, match=r"SmolLM2.* was closed before"):
+            await in_line
 
 
 async def test_more_questions_than_slots_are_all_answered(embedded: EmbeddedGenerator) -> None:

@@ -1,0 +1,121 @@
+"""Epsilon-greedy: its numbers by hand, its model against river itself."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from river import linear_model, optim
+
+from agent.policies.greedy import EpsilonGreedy
+from agent.policy import PolicyError
+from feedback.events import Context, Decision
+from tests.contracts import ARMS, contexts, history, teach
+
+
+def decision(drawn: str, seen: Context | None = None) -> Decision:
+    return Decision("d", seen or Context("?"), ARMS, (1 / 3,) * 3, drawn, "epsilon_greedy", 1)
+
+
+def test_untried_arms_share_the_mass() -> None:
+    assert EpsilonGreedy().probabilities(Context("?"), ARMS).tolist() == pytest.approx([1 / 3] * 3)
+
+
+def test_three_rewards_leave_the_best_arm_all_but_epsilon() -> None:
+    policy = EpsilonGreedy(epsilon=0.3)
+    for drawn, reward in (("bm25", 0.0), ("dense", 1.0), ("none", 0.0)):
+        policy.learn(decision(drawn), reward)
+    assert policy.probabilities(Context("?"), ARMS).tolist() == pytest.approx([0.1, 0.8, 0.1])
+
+
+@pytest.mark.parametrize(("prior", "expected"), [(2.0, [0.05, 0.95]), (-1.0, [0.95, 0.05])])
+def test_the_prior_says_what_a_new_arm_is_worth(prior: float, expected: list[float]) -> None:
+    policy = EpsilonGreedy(prior=prior)
+    policy.learn(decision("bm25"), 0.5)
+    assert policy.probabilities(Context("?"), ("bm25", "new")).tolist() == pytest.approx(expected)
+
+
+def test_epsilon_has_halved_after_decay_rewards() -> None:
+    policy = EpsilonGreedy(epsilon=0.4, decay=10.0, min_epsilon=0.05)
+    assert policy.epsilon_now == 0.4
+    teach(policy, history(policy, 10, seed=30))
+    assert policy.epsilon_now == pytest.approx(0.2)
+    teach(policy, history(policy, 1000, seed=31))
+    assert policy.epsilon_now == 0.05
+
+
+@given(st.floats(0, 1), st.floats(0.1, 1e6), st.integers(0, 20))
+def test_epsilon_never_leaves_its_range(epsilon: float, decay: float, n: int) -> None:
+    policy = EpsilonGreedy(epsilon=epsilon, decay=decay, min_epsilon=epsilon / 4)
+    for _ in range(n):
+        policy.learn(decision("bm25"), 1.0)
+    assert epsilon / 4 <= policy.epsilon_now <= epsilon
+
+
+def test_each_arm_is_the_river_model_of_its_own_rewards() -> None:
+    policy = EpsilonGreedy(epsilon=0.0)
+    rows = history(policy, 120, seed=32)
+    teach(policy, rows)
+    reference = {arm: linear_model.LinearRegression(optimizer=optim.AdaGrad(0.1)) for arm in ARMS}
+
+    def features(seen: Context) -> dict[str, float]:
+        return {**seen.features, **{f"e{i}": value for i, value in enumerate(seen.embedding)}}
+
+    for row, reward in rows:
+        reference[row.drawn].learn_one(features(row.context), reward)
+    for seen in contexts(30, seed=33):
+        scores = np.array([reference[arm].predict_one(features(seen)) for arm in ARMS])
+        assert policy.probabilities(seen, ARMS)[scores.argmax()] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("model", "params"),
+    [
+        ("river.tree.HoeffdingTreeRegressor", {"grace_period": 10}),
+        ("river.linear_model.BayesianLinearRegression", {}),
+        ("river.forest.ARFRegressor", {"n_models": 2, "seed": 1}),
+    ],
+)
+def test_any_river_regressor_will_do(model: str, params: dict[str, object]) -> None:
+    policy = EpsilonGreedy(model, params)
+    teach(policy, history(policy, 150, seed=34, best="dense"))
+    assert policy.probabilities(contexts(1, seed=35)[0], ARMS)[1] > 0.9
+    assert policy.load(policy.save()).save() == policy.save()
+
+
+def test_equal_states_give_equal_bytes_whatever_objects_hold_their_names() -> None:
+    first, second = EpsilonGreedy(), EpsilonGreedy()
+    for policy, names in ((first, ["size", "size"]), (second, ["si" + "ze"[:], "".join(["s", "ize"])])):
+        for name in names:
+            policy.learn(decision("bm25", Context("?", {name: 1.0})), 0.5)
+    assert first.save() == second.save()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"epsilon": 1.5}, "does not hold for 0.0 and 1.5"),
+        ({"epsilon": 0.1, "min_epsilon": 0.2}, "does not hold for 0.2 and 0.1"),
+        ({"decay": 0.0}, "decay 0.0 is not a positive number"),
+        ({"model": "lineal"}, "model 'lineal' with {} cannot be built"),
+        ({"model": "river.tree.HoeffdingTree"}, "cannot be built: .* 'HoeffdingTree'"),
+        ({"model": "river.linear_model.LinearRegression", "params": {"x": 1}}, "cannot be built: .* 'x'"),
+        ({"model": "river.linear_model.LogisticRegression"}, "LogisticRegression' is no river regressor"),
+    ],
+)
+def test_a_parameter_out_of_range_is_refused(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(PolicyError, match=message):
+        EpsilonGreedy(**arguments)  # type: ignore[arg-type]
+
+
+def test_state_that_is_damaged_or_of_another_model_is_refused() -> None:
+    policy = EpsilonGreedy()
+    state = policy.save()
+    other = EpsilonGreedy("river.linear_model.BayesianLinearRegression").save()
+    for wrong in (b"", state[:-1], state[:-1] + b"?", other):
+        with pytest.raises(PolicyError, match="is damaged, or not of linear"):
+            policy.load(wrong)
+
+
+def test_a_reward_that_is_not_finite_is_refused() -> None:
+    with pytest.raises(PolicyError, match="reward nan of decision 'd' is not finite"):
+        EpsilonGreedy().learn(decision("bm25"), float("nan"))
