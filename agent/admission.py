@@ -24,11 +24,14 @@ class BodyLimit:
             return
         headers = dict(scope["headers"])
         declared = headers.get(b"content-length", b"0")
-        refusal = ApiError(413, "payload_too_large", f"the body is larger than {self._limit} bytes").response(
-            headers.get(b"x-request-id", b"").decode("latin-1") or None
-        )
+
+        async def refuse() -> None:
+            error = ApiError(413, "payload_too_large", f"the body is larger than {self._limit} bytes")
+            response = error.response(headers.get(b"x-request-id", b"").decode("latin-1") or None)
+            await response(scope, receive, send)
+
         if declared.isdigit() and int(declared) > self._limit:
-            await refusal(scope, receive, send)
+            await refuse()
             return
         seen = 0
 
@@ -44,6 +47,6 @@ class BodyLimit:
             if seen <= self._limit:
                 await send(message)
             elif message["type"] == "http.response.start":  # whatever it made of the cut body
-                await refusal(scope, receive, send)
+                await refuse()
 
         await self._app(scope, counted, corrected)

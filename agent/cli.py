@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -117,8 +118,11 @@ def serve(
     prepare_only: Annotated[
         bool, typer.Option("--prepare-only", help="Build what is missing and stop.")
     ] = False,
+    question: Annotated[
+        str | None, typer.Option("--ask", help="Ask this once it is ready, then stop.")
+    ] = None,
 ) -> None:
-    """Build what is missing (corpus, indexes), then serve until interrupted."""
+    """Build what is missing (corpus, indexes), then serve until interrupted or, with --ask, answered."""
     with _explained():
         settings = load(config)
         address = launch.address_of(config)
@@ -126,7 +130,8 @@ def serve(
         with _progress() as tell:
             launch.prepare(settings, tell)
         if not prepare_only:
-            raise typer.Exit(launch.serve(config, address, console))
+            once = None if question is None else partial(_ask, question, None)
+            raise typer.Exit(launch.serve(config, address, console, once))
 
 
 @app.command("ingest")
@@ -169,20 +174,24 @@ def ask(
 ) -> None:
     """Ask a question and watch the answer being written."""
     with _explained():
-        client = openai.OpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=2)
-        stream = client.chat.completions.create(
-            model=f"arm/{arm}" if arm else "auto",
-            messages=[{"role": "user", "content": question}],
-            stream=True,
-            extra_body={"agent": {"return": ["passages"]}},
-        )
-        decided: dict[str, Any] = {}
-        for chunk in stream:
-            decided |= (chunk.model_extra or {}).get("agent") or {}
-            for choice in chunk.choices:
-                console.print(choice.delta.content or "", end="", markup=False, highlight=False)
-        console.print()
-        _tell_decision(decided)
+        _ask(question, arm, url)
+
+
+def _ask(question: str, arm: str | None, url: str) -> None:
+    client = openai.OpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=2)
+    stream = client.chat.completions.create(
+        model=f"arm/{arm}" if arm else "auto",
+        messages=[{"role": "user", "content": question}],
+        stream=True,
+        extra_body={"agent": {"return": ["passages"]}},
+    )
+    decided: dict[str, Any] = {}
+    for chunk in stream:
+        decided |= (chunk.model_extra or {}).get("agent") or {}
+        for choice in chunk.choices:
+            console.print(choice.delta.content or "", end="", markup=False, highlight=False)
+    console.print()
+    _tell_decision(decided)
 
 
 def _tell_decision(decided: dict[str, Any]) -> None:

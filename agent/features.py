@@ -135,10 +135,8 @@ def _shape(question: str, words: list[str], lower: list[str]) -> dict[str, float
     """
     asked = next((word for word in lower if word in QUESTION_WORDS), None)
     marked = question.rstrip().endswith("?")
-    if asked or marked:
-        shape = "question"
-    else:
-        shape = "keyword" if STOP_WORDS.isdisjoint(lower) else "statement"
+    plain = "keyword" if STOP_WORDS.isdisjoint(lower) else "statement"
+    shape = "question" if asked or marked else plain
     features = {f"shape={shape}": 1.0}
     if asked:
         features[f"ask={asked}"] = 1.0

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -61,8 +62,20 @@ def prepare(config: AppConfig, progress: Progress) -> None:
     prepare_arms(resources, progress=progress)
 
 
-def serve(config: Path, address: tuple[str, int], console: Console) -> int:
-    """Run Ray Serve until it is interrupted; say when it is ready. Return its exit code."""
+def serve(
+    config: Path, address: tuple[str, int], console: Console, once: Callable[[str], None] | None = None
+) -> int:
+    """Run Ray Serve until it is interrupted; say when it is ready.
+
+    Args:
+        config: A Ray Serve configuration file.
+        address: Host and port that it names.
+        console: Where to say so.
+        once: Called with the address as soon as the service is ready; then the service is stopped.
+
+    Returns:
+        The exit code of Ray Serve; 0 after `once`.
+    """
     command = [str(Path(sys.executable).with_name("serve")), "run", str(config)]
     environment = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", **os.environ}
     signal.signal(signal.SIGTERM, _interrupt)
@@ -70,7 +83,15 @@ def serve(config: Path, address: tuple[str, int], console: Console) -> int:
     process = subprocess.Popen(command, env=environment, start_new_session=True)
     base = f"http://{address[0]}:{address[1]}"
     try:
-        if _wait_until_ready(process, base):
+        ready = _wait_until_ready(process, base)
+        if ready and once is not None:
+            try:
+                once(base)
+            finally:
+                process.send_signal(signal.SIGINT)
+                process.wait()
+            return 0
+        if ready:
             console.rule("ready")
             console.print(
                 f"ask:     armwise ask 'Which function merges sorted inputs lazily?' --url {base}", **PLAIN

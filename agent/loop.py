@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -86,6 +87,8 @@ class Ask:
         request_digest: Tells a retry from another request under the same id.
         max_tokens: Longest answer.
         temperature: Of the model.
+        top_p: The model draws from the likeliest tokens that hold this mass.
+        seed: Of the model's draws.
         stop: Strings that end the answer.
     """
 
@@ -102,6 +105,8 @@ class Ask:
     request_digest: str = ""
     max_tokens: int = 128
     temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int | None = None
     stop: tuple[str, ...] = ()
 
 
@@ -142,7 +147,7 @@ class Loop:
         wait_s: Seconds in which feedback counts.
         fallback: Arm that answers when the drawn one fails.
         word_budget: Words of passages that the model reads.
-        arm_timeout_s: Seconds that an arm may take.
+        arm_timeout_s: Seconds that an arm may take, and the embedding of a question.
         llm_timeout_s: Seconds that the model may take.
         clock: Seconds since the epoch.
     """
@@ -177,28 +182,33 @@ class Loop:
         work = _Work(decision)
         try:
             retrieval = await self.retrieve(query, ask.k, work)
-            await committed
+            await asyncio.shield(committed)
             yield Decided(decision, retrieval, work.served or decision.drawn)
             if ask.messages and self.generator is not None:
                 async with aclosing(self.generate(ask, retrieval.passages, work)) as chunks:
                     async for chunk in chunks:
                         yield chunk
         except (ArmError, GeneratorError, TimeoutError) as error:
-            await committed
+            await asyncio.shield(committed)
             execution = work.execution(self.clock(), error)
             await self.log.append(execution)
             raise TurnError(decision.id, execution.status, execution.error) from error
         except (asyncio.CancelledError, GeneratorExit):
-            self.log.append(work.execution(self.clock(), cancelled=True)).add_done_callback(_seen)
+            committed.add_done_callback(partial(self._abandon, work.execution(self.clock(), cancelled=True)))
             raise
         execution = work.execution(self.clock())
         await self.log.append(execution)
         yield Finished(execution, work.finish_reason)
 
+    def _abandon(self, execution: Execution, committed: "asyncio.Future[Any]") -> None:
+        """Record a turn that nobody waits for; a decision that was refused may be another turn's."""
+        if not committed.cancelled() and committed.exception() is None:
+            self.log.append(execution).add_done_callback(_seen)
+
     async def look(self, ask: Ask) -> tuple[Query, Context]:
         """Describe the question as the policy will see it; embed it if the policy looks at that."""
         seen = self.features.embedding
-        embeddings = await self.embed(ask.question, frozenset({seen.backbone})) if seen else {}
+        embeddings = await self._embedded(ask.question, seen.backbone) if seen else {}
         context = describe(
             ask.question,
             self.features,
@@ -208,6 +218,14 @@ class Loop:
         )
         seed = int(uniform_from(ask.decision_id, self.salt + "/arm") * (1 << 53))
         return Query(ask.question, embeddings, seed), context
+
+    async def _embedded(self, question: str, backbone: str) -> Embeddings:
+        try:
+            async with asyncio.timeout(self.arm_timeout_s):
+                return await self.embed(question, frozenset({backbone}))
+        except TimeoutError:
+            message = f"no embedding of the question by {backbone!r} within {self.arm_timeout_s:g} s"
+            raise ArmError(message) from None
 
     def choose(self, ask: Ask, context: Context) -> Decision:
         """Draw an eligible arm from the policy's distribution, the floor mixed in."""
@@ -290,6 +308,8 @@ class Loop:
             answer_prompt(ask.messages, passages, word_budget=self.word_budget),
             max_tokens=ask.max_tokens,
             temperature=ask.temperature,
+            top_p=ask.top_p,
+            seed=ask.seed,
             stop=ask.stop,
         )
         work.answer = ""

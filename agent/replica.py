@@ -9,12 +9,13 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Protocol, cast
 
 from agent.config import AppConfig
 from agent.learner import recipe_of
-from agent.loop import ArmInfo, Loop, Serving
+from agent.loop import ArmInfo, Embeddings, Loop, Serving
 from agent.policies.catalog import build_policy
-from arms.deployment import RemoteArms, RemoteEmbedders
+from arms.base import Query, Retrieval
 from arms.generator import Generator
 from feedback.events import Feedback
 from feedback.store import LogUnavailableError, Receipt, Store
@@ -23,6 +24,22 @@ from feedback.versions import Version, checkpoint, latest
 from feedback.writer import GroupCommit
 
 logger = logging.getLogger(__name__)
+
+
+class Arms(Protocol):
+    """Every arm, wherever it runs."""
+
+    async def search(self, arm: str, query: Query, k: int) -> Retrieval:
+        """Run one arm by name. Raises ArmError."""
+        ...
+
+
+class Embedders(Protocol):
+    """Every encoder, wherever it runs."""
+
+    async def embed(self, question: str, backbones: frozenset[str]) -> Embeddings:
+        """Return a unit vector of shape (dim,) for each backbone. Raises ArmError."""
+        ...
 
 
 class Replica:
@@ -40,8 +57,8 @@ class Replica:
         self,
         config: AppConfig,
         arms: Mapping[str, ArmInfo],
-        search: RemoteArms,
-        embedders: RemoteEmbedders,
+        search: Arms,
+        embedders: Embedders,
         generator: Generator,
     ) -> None:
         self.config = config

@@ -1,12 +1,13 @@
 """The shapes of replies: pure functions from facts to what a client reads."""
 
-import json
 import time
 from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import aclosing
 from typing import Any
 
+import orjson
 from fastapi.responses import JSONResponse
+from typing_extensions import override
 
 from agent import errors
 from agent.config import AppConfig
@@ -17,6 +18,14 @@ from arms.generator import Chunk
 from feedback.events import Cost, Decision, Feedback
 from feedback.store import Receipt, Record
 from feedback.versions import Version
+
+
+class Json(JSONResponse):
+    """A body that orjson writes: several times faster than the standard library."""
+
+    @override
+    def render(self, content: Any) -> bytes:
+        return orjson.dumps(content)
 
 
 def headers(decision: Decision, served: str) -> dict[str, str]:
@@ -73,7 +82,7 @@ def usage(raw: Cost) -> dict[str, int]:
 
 def completion(
     decided: Decided, text: str, finished: Finished, config: AppConfig, returns: Collection[str]
-) -> JSONResponse:
+) -> Json:
     """Return a chat completion."""
     decision, raw = decided.decision, finished.execution.cost
     body = _chat(decision, decided.served, "chat.completion") | {
@@ -81,12 +90,12 @@ def completion(
         "usage": usage(raw),
         "agent": _extended(decided, raw, config, returns),
     }
-    return JSONResponse(body, headers=headers(decision, decided.served))
+    return Json(body, headers=headers(decision, decided.served))
 
 
 def retrieval(
     decided: Decided, finished: Finished, config: AppConfig, returns: Collection[str]
-) -> JSONResponse:
+) -> Json:
     """Return passages without an answer."""
     body = {
         "object": "retrieval",
@@ -94,7 +103,7 @@ def retrieval(
         "passages": passages(decided.retrieval.passages),
         "agent": _extended(decided, finished.execution.cost, config, set(returns) - {"passages"}),
     }
-    return JSONResponse(body, headers=headers(decided.decision, decided.served))
+    return Json(body, headers=headers(decided.decision, decided.served))
 
 
 async def sse(
@@ -255,4 +264,4 @@ def _extended(
 
 
 def _event(body: Mapping[str, Any]) -> bytes:
-    return f"data: {json.dumps(body, ensure_ascii=False)}\n\n".encode()
+    return b"data: " + orjson.dumps(body) + b"\n\n"

@@ -100,7 +100,7 @@ class ChatRequest(Request):
     seed: StrictInt | None = None
     n: Literal[1] | None = None
     user: StrictStr | None = None
-    agent: AgentOptions = AgentOptions()
+    agent: AgentOptions = Field(default_factory=AgentOptions)
 
 
 class RetrieveRequest(Request):
@@ -109,7 +109,7 @@ class RetrieveRequest(Request):
     query: StrictStr
     k: Annotated[StrictInt, Field(ge=1)] | None = None
     model: StrictStr = "auto"
-    agent: AgentOptions = AgentOptions()
+    agent: AgentOptions = Field(default_factory=AgentOptions)
 
 
 class FeedbackItem(Request):

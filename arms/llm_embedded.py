@@ -11,6 +11,7 @@ import secrets
 import threading
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -61,42 +62,41 @@ class EmbeddedGenerator(Generator):
 
     @override
     async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
+        finish_reason = None
+        async with aclosing(self._events(_request(prompt))) as events:
+            async for event in events:
+                if "error" in event:
+                    raise self._error(event["error"])
+                for choice in event["choices"]:
+                    finish_reason = choice["finish_reason"] or finish_reason
+                    if text := choice["delta"].get("content"):
+                        yield Chunk(text)
+                if usage := event.get("usage"):
+                    yield Chunk("", finish_reason, usage["prompt_tokens"], usage["completion_tokens"])
+        if finish_reason is None:
+            raise GeneratorError(f"{self.model} was closed before its answer was complete")
+
+    async def _events(self, request: bytes) -> AsyncGenerator[dict[str, Any], None]:
+        """Run a request in a worker thread and yield its events on the loop, as they come."""
         loop = asyncio.get_running_loop()
         # Needs no bound of its own: it never holds more than `max_tokens` events.
-        events: asyncio.Queue[bytes | None] = asyncio.Queue()
+        arrived: asyncio.Queue[bytes | None] = asyncio.Queue()
         left = False
 
         def deliver(event: bytes) -> bool:
             """Hand one event to the loop; True tells the engine to stop and free the slot."""
             if left or self._gone.is_set():
                 return True
-            loop.call_soon_threadsafe(events.put_nowait, event)
+            loop.call_soon_threadsafe(arrived.put_nowait, event)
             return False
 
-        answer = loop.run_in_executor(
-            self._workers, self._server.handle_chat_completions, _request(prompt), deliver
-        )
-        answer.add_done_callback(lambda _: events.put_nowait(None))
-        finish_reason = None
+        answer = loop.run_in_executor(self._workers, self._server.handle_chat_completions, request, deliver)
+        answer.add_done_callback(lambda _: arrived.put_nowait(None))
         try:
-            while (event := await events.get()) is not None:
-                body = orjson.loads(event)
-                if "error" in body:
-                    raise self._error(body["error"])
-                for choice in body["choices"]:
-                    finish_reason = choice["finish_reason"] or finish_reason
-                    if text := choice["delta"].get("content"):
-                        yield Chunk(text)
-                if usage := body.get("usage"):
-                    yield Chunk(
-                        finish_reason=finish_reason,
-                        prompt_tokens=usage["prompt_tokens"],
-                        completion_tokens=usage["completion_tokens"],
-                    )
+            while (event := await arrived.get()) is not None:
+                yield orjson.loads(event)
             if not answer.cancelled():
                 answer.result()  # raises what the library raised
-            if finish_reason is None:
-                raise GeneratorError(f"{self.model} was closed before its answer was complete")
         except RuntimeError as error:  # how the library reports a request that it cannot read
             raise GeneratorError(f"{self.model}: {error}") from error
         finally:

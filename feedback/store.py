@@ -14,7 +14,7 @@ import math
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -301,7 +301,12 @@ def _execution_row(e: Execution) -> dict[str, object]:
         "decision_id": e.decision_id,
         "served": e.served,
         "status": e.status.value,
-        **asdict(e.cost),
+        "steps": e.cost.steps,
+        "prompt_tokens": e.cost.prompt_tokens,
+        "completion_tokens": e.cost.completion_tokens,
+        "retrieval_s": e.cost.retrieval_s,
+        "llm_s": e.cost.llm_s,
+        "usd": e.cost.usd,
         "passages": e.passages,
         "answer": e.answer,
         "error": e.error,

@@ -8,7 +8,8 @@ import json
 import math
 import pickle
 import sys
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Self
 
 import numpy as np
@@ -106,7 +107,7 @@ class EpsilonGreedy:
         vars(loaded).update(_Unpickler(io.BytesIO(pickled)).load())
         return loaded
 
-    def _score(self, arm: str, features: dict[Hashable, float]) -> float:
+    def _score(self, arm: str, features: dict[Any, float]) -> float:
         regressor = self._regressors.get(arm)
         return self.prior if regressor is None else float(regressor.predict_one(features))
 
@@ -128,14 +129,18 @@ class EpsilonGreedy:
         return json.dumps(header, sort_keys=True, default=str).encode() + b"\n" + pickled
 
 
-def _features(context: Context) -> dict[Hashable, float]:
+def _features(context: Context) -> dict[Any, float]:
     """Put the embedding beside the named features, as `e0`, `e1`, ...
 
     >>> _features(Context("?", {"words": 2.0}, (0.5, -0.5)))
     {'words': 2.0, 'e0': 0.5, 'e1': -0.5}
     """
-    dense = {f"e{i}": value for i, value in enumerate(context.embedding)}
-    return {name: value for part in (context.features, dense) for name, value in part.items()}
+    return {**context.features, **dict(zip(_names(len(context.embedding)), context.embedding, strict=True))}
+
+
+@lru_cache(maxsize=8)
+def _names(dims: int) -> tuple[str, ...]:
+    return tuple(f"e{i}" for i in range(dims))
 
 
 class _Pickler(pickle.Pickler):

@@ -27,10 +27,10 @@ from numpy.typing import NDArray
 from vowpalwabbit import Workspace
 from vowpalwabbit.pyvw import pylibvw
 
-from agent.policy import PolicyError, validate
+from agent.policy import PolicyError
 from feedback.events import Context, Decision
 
-DEFAULT = "--cb_explore_adf --squarecb --gamma_scale 30 --clip_p 1 --learning_rate 0.3 -q sa -q ea"
+DEFAULT = "--cb_explore_adf --squarecb --gamma_scale 20 --clip_p 1 --learning_rate 0.2 -q sa -q ea"
 
 QUIET = ("--quiet", "--preserve_performance_counters")
 """Always added: without the second, a loaded model counts its examples from 0 again."""
@@ -45,13 +45,14 @@ REFUSED = {
     "--passes": "the log is read once, in order",
     "-t": "a policy learns",
     "--testonly": "a policy learns",
+    "--elim": "its probabilities can be negative",
     "--graph_feedback": "there is no feedback graph to give it",
 }
 """Arguments that belong to the command line, or that need what a decision does not hold."""
 
 EXACT_FLAGS = """
     --cb_explore_adf --cb_type --cb_min_cost --cb_max_cost --first_only --epsilon --squarecb --gamma_scale
-    --gamma_exponent --elim --regcb --regcbopt --mellowness --softmax --lambda --synthcover --psi --first
+    --gamma_exponent --regcb --regcbopt --mellowness --softmax --lambda --synthcover --psi --first
     --coin --sgd --adaptive --normalized --invariant --clip_p --large_action_space --max_actions --random_seed
     -q --quadratic --cubic --interactions --ignore --ignore_linear --noconstant --hash
     -b --bit_precision -l --learning_rate --power_t --initial_t
@@ -100,9 +101,7 @@ class VowpalPolicy:
         tokens = shlex.split(args)
         flags = _flags(tokens)
         _check(flags)
-        self.resumes_exactly = (
-            flags.keys() <= set(EXACT_FLAGS.split()) and flags.get("--cb_type") not in INEXACT_TYPES
-        )
+        self.resumes_exactly = _resumes_exactly(flags)
         # A model remembers its own arguments, and some algorithms refuse to be told them twice.
         self._vw = _restore(_model) if _model else _workspace(tokens)
         self._kind = int(self._vw.get_label_type())
@@ -111,13 +110,20 @@ class VowpalPolicy:
         self._lock = Lock()
 
     def probabilities(self, context: Context, arms: Sequence[str]) -> NDArray[np.float64]:
-        """Return VW's distribution; ties that `--regcbopt` gives 1 each share the mass."""
+        """Return VW's distribution; arms that `--regcbopt` gives 1 each share the mass.
+
+        Raises:
+            PolicyError: VW gave no distribution.
+        """
         with self._lock:
             actions = self._actions_of(context, arms)
             shared = self._shared(context)
             self._vw.predict_multi([shared, *actions.examples])
-            p = np.array(shared.get_action_scores())[actions.position]
-        return validate(p / p.sum(), len(arms))
+            scores = shared.get_action_scores()
+        total: float = sum(scores)
+        if not 0.0 < total < math.inf or min(scores) < 0.0:
+            raise PolicyError(f"not a distribution: vw {self.args!r} gave {scores}")
+        return np.array(scores)[actions.position] / total
 
     def learn(self, decision: Decision, reward: float) -> None:
         """Update from the cost and the propensity of the arm that was drawn."""
@@ -228,7 +234,11 @@ def _resumes_exactly(flags: Mapping[str, str]) -> bool:
 
 
 def _check(flags: Mapping[str, str]) -> None:
-    """Raise PolicyError for arguments that VW would take and that cannot work here."""
+    """Raise PolicyError for arguments that VW would take and that cannot work here.
+
+    Raises:
+        PolicyError: No `--cb_explore_adf`, an argument of `REFUSED`, or `--regcb` without bounds.
+    """
     if "--cb_explore_adf" not in flags:
         raise PolicyError(f"vw needs --cb_explore_adf among its arguments, got: {' '.join(flags) or 'none'}")
     for flag, reason in REFUSED.items():

@@ -1,16 +1,28 @@
 """Stand-ins at our own seams: a log in memory, arms that do as they are told, a counting encoder."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 from numpy.typing import NDArray
 
+from agent.config import parse
+from agent.learner import Learner
+from agent.loop import ArmInfo
+from agent.policies.catalog import build_policy
+from agent.replica import Replica
+from agent.service import create_app
+from agent.telemetry import Telemetry
 from arms.base import ArmError, Passage, Query, Retrieval
+from arms.catalog import backbones_of, features
 from arms.embedding import HashingEmbedder
+from arms.generator import Generator, ScriptedGenerator
 from feedback.events import Context, Decision, Execution
-from feedback.store import LogUnavailableError
+from feedback.store import LogUnavailableError, Store
 
 DIM = 16
 """Of every fake backbone."""
@@ -101,7 +113,8 @@ async def failing(query: Query, k: int) -> Retrieval:
 
 async def hanging(query: Query, k: int) -> Retrieval:
     """An arm that never answers."""
-    return await asyncio.Event().wait() or Retrieval()
+    await asyncio.Event().wait()
+    raise AssertionError("nobody sets the event")
 
 
 class FakeEmbedders:
@@ -125,7 +138,7 @@ class FakeEmbedders:
 
 
 class Preferring:
-    """A policy that gives each arm its weight."""
+    """A policy that gives each arm its weight; all the same where every weight is 0."""
 
     kind = "preferring"
     resumes_exactly = True
@@ -135,7 +148,7 @@ class Preferring:
 
     def probabilities(self, context: Context, arms: Sequence[str]) -> NDArray[np.float64]:
         p = np.array([self.weights[arm] for arm in arms])
-        return p / p.sum()
+        return p / p.sum() if p.any() else np.full(len(arms), 1 / len(arms))
 
     def learn(self, decision: Decision, reward: float) -> None:
         raise AssertionError("serving does not learn")
@@ -145,3 +158,72 @@ class Preferring:
 
     def load(self, state: bytes) -> "Preferring":
         return self
+
+
+CONFIG: dict[str, Any] = {
+    "backbones": {"tiny": {"model": f"hashing:{DIM}"}},
+    "arms": {
+        "none": {"kind": "none"},
+        "bm25": {"kind": "bm25"},
+        "dense": {"kind": "dense", "params": {"backbone": "tiny"}},
+    },
+    "llm": {"engine": "scripted"},
+    "policy": {"kind": "vowpal", "params": {"args": "--cb_explore_adf --epsilon 0.05"}},
+    "reward": {
+        "metrics": {
+            "thumb": {"range": [-1, 1]},
+            "right": {"type": "boolean"},
+        },
+        "cost_weight": 0.1,
+    },
+    "limits": {"in_flight": 4, "question_chars": 1000, "body_bytes": 4096, "passages": 10},
+}
+"""A whole configuration of three arms."""
+
+
+class Service:
+    """One replica and a learner over a log on disk, without Ray.
+
+    Attributes:
+        client: Speaks to the application without a network.
+        replica: The state behind it.
+        learner: Learns when it is told to.
+        arms: What the replica searches with.
+        embedders: What it embeds with.
+        generator: What it writes with.
+    """
+
+    def __init__(self, folder: Path, generator: Generator | None = None, **changes: Any) -> None:
+        document = {**CONFIG, "log_url": f"sqlite:///{folder / 'log.db'}", **changes}
+        self.config = parse(document)
+        self.arms, self.embedders = FakeArms(), FakeEmbedders()
+        self.generator = generator or ScriptedGenerator({}, default="The Danube does.")
+        known = {
+            name: ArmInfo(backbones_of(name, self.config.arms), features(name, spec))
+            for name, spec in self.config.arms.items()
+        }
+        self.replica = Replica(self.config, known, self.arms, self.embedders, self.generator)
+        self.app = create_app(self.replica, Telemetry())
+        self.learner = Learner(
+            Store(self.config.database_url),
+            build_policy(self.config.policy, list(self.config.arms)),
+            self.config.policy,
+            self.config.reward,
+            holder="test",
+        )
+        # A bug must come back as the 500 that a client would see, not as an exception in the test.
+        transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
+        self.client = httpx.AsyncClient(transport=transport, base_url="http://service")
+
+    async def learn(self) -> None:
+        """Learn what is new, and serve it."""
+        await asyncio.to_thread(self.learner.step)
+        await self.replica.refresh()
+
+    @asynccontextmanager
+    async def running(self, *, ready: bool = True) -> AsyncIterator["Service"]:
+        """Start it, with a first version unless told otherwise, and stop it."""
+        async with self.app.router.lifespan_context(self.app), self.client:
+            if ready:
+                await self.learn()
+            yield self

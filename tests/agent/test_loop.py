@@ -302,6 +302,7 @@ async def test_a_client_that_goes_away_mid_stream_leaves_a_cancelled_execution()
         assert isinstance(await anext(turn), Decided)
         assert await anext(turn) == Chunk("The")
     assert generator.closed
+    await _until(lambda: len(log.committed) == 2)
     assert (log.execution.status, log.execution.answer) == (Status.CANCELLED, "The")
 
 
@@ -321,6 +322,7 @@ async def test_a_request_cancelled_while_the_arm_works_is_recorded() -> None:
     log, arms = MemoryLog(), FakeArms({"bm25": hanging})
     task = asyncio.create_task(run(a_loop(log, arms), CHAT))
     await _cancelled(task, _until(lambda: arms.calls))
+    await _until(lambda: len(log.committed) == 2)
     assert (log.execution.served, log.execution.status) == (None, Status.CANCELLED)
 
 
@@ -377,8 +379,7 @@ async def test_a_time_out_reaches_the_reader_and_never_cancels_it() -> None:
 
 def drawn(loop: Loop, **wishes: Any) -> Decision:
     ask = replace(CHAT, **wishes)
-    context = loop.arms and asyncio.run(loop.look(ask))[1]
-    return loop.choose(ask, context)
+    return loop.choose(ask, asyncio.run(loop.look(ask))[1])
 
 
 def test_a_forced_arm_is_recorded_with_probability_one() -> None:
