@@ -101,7 +101,7 @@ class AppConfig(BaseModel):
     )
     llm: LlmSpec
     answering: Answering = Answering()
-    policy: PolicySpec = PolicySpec(kind="uniform")
+    policy: PolicySpec = PolicySpec(kind="vowpal")
     features: FeatureSpec = FeatureSpec()
     floor: float = Field(default=0.01, gt=0, lt=1, description="Least probability of every eligible arm.")
     reward: RewardRule

@@ -99,7 +99,11 @@ class EpsilonGreedy:
         return self._sealed(buffer.getvalue())
 
     def load(self, state: bytes) -> Self:
-        """Return a policy with the given state. Raises PolicyError if damaged, or of another model."""
+        """Return a policy with the given state, which must come from `save`: a pickle can run code.
+
+        Raises:
+            PolicyError: The state is damaged, or of another model.
+        """
         header, _, pickled = state.partition(b"\n")
         if self._sealed(pickled) != state:
             raise PolicyError(f"state {header[:200]!r} is damaged, or not of {self.model} {self.params}")
@@ -112,10 +116,10 @@ class EpsilonGreedy:
         return self.prior if regressor is None else float(regressor.predict_one(features))
 
     def _regressor(self) -> base.Regressor:
-        if self.model == LINEAR:
-            return linear_model.LinearRegression(optimizer=optim.AdaGrad(0.1), **self.params)
         module, _, name = self.model.rpartition(".")
         try:
+            if self.model == LINEAR:
+                return linear_model.LinearRegression(**{"optimizer": optim.AdaGrad(0.1)} | self.params)
             regressor = getattr(importlib.import_module(module), name)(**self.params)
         except (ImportError, AttributeError, ValueError, TypeError) as error:
             raise PolicyError(f"model {self.model!r} with {self.params} cannot be built: {error}") from error

@@ -1,10 +1,12 @@
 """Epsilon-greedy: its numbers by hand, its model against river itself."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from river import linear_model, optim
+from river import base, linear_model, optim
 
 from agent.policies.greedy import EpsilonGreedy
 from agent.policy import PolicyError
@@ -55,9 +57,11 @@ def test_each_arm_is_the_river_model_of_its_own_rewards() -> None:
     policy = EpsilonGreedy(epsilon=0.0)
     rows = history(policy, 120, seed=32)
     teach(policy, rows)
-    reference = {arm: linear_model.LinearRegression(optimizer=optim.AdaGrad(0.1)) for arm in ARMS}
+    reference: dict[str, base.Regressor] = {
+        arm: linear_model.LinearRegression(optimizer=optim.AdaGrad(0.1)) for arm in ARMS
+    }
 
-    def features(seen: Context) -> dict[str, float]:
+    def features(seen: Context) -> dict[Any, float]:
         return {**seen.features, **{f"e{i}": value for i, value in enumerate(seen.embedding)}}
 
     for row, reward in rows:
@@ -96,6 +100,7 @@ def test_equal_states_give_equal_bytes_whatever_objects_hold_their_names() -> No
         ({"epsilon": 0.1, "min_epsilon": 0.2}, "does not hold for 0.2 and 0.1"),
         ({"decay": 0.0}, "decay 0.0 is not a positive number"),
         ({"model": "lineal"}, "model 'lineal' with {} cannot be built"),
+        ({"params": {"x": 1}}, "model 'linear' with {'x': 1} cannot be built"),
         ({"model": "river.tree.HoeffdingTree"}, "cannot be built: .* 'HoeffdingTree'"),
         ({"model": "river.linear_model.LinearRegression", "params": {"x": 1}}, "cannot be built: .* 'x'"),
         ({"model": "river.linear_model.LogisticRegression"}, "LogisticRegression' is no river regressor"),

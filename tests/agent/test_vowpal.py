@@ -58,8 +58,8 @@ class Text:
     def probabilities(self, context: Context, arms: Sequence[str]) -> np.ndarray:
         # Not finished: in VW's count, it is finishing an example that has seen it.
         scores = self.vw.predict(self.vw.parse(lines(context, arms)))
-        p = np.array(scores)[[sorted(arms).index(name) for name in arms]]
-        return p / p.sum()
+        p = np.array([scores[sorted(arms).index(name)] for name in arms])
+        return np.asarray(p / p.sum())
 
     def learn(self, decision: Decision, reward: float) -> None:
         label = f"0:{1.0 - reward}:{decision.propensity}"
