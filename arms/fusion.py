@@ -16,7 +16,12 @@ class FusionParams(BaseModel):
 
     arms: tuple[str, ...] = Field(min_length=2, description="Names of the arms whose rankings are fused.")
     constant: float = Field(60.0, ge=0.0, description="How little the first ranks stand out from the next.")
-    depth: int = Field(50, ge=1, description="Passages that each member is asked for, at least k.")
+    depth: int = Field(
+        10,
+        ge=1,
+        description="Passages that each member is asked for, at least k; "
+        "the deeper, the more what all rank middling wins over what one ranks first.",
+    )
 
 
 class Fusion:

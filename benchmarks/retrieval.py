@@ -25,7 +25,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from arms.base import Query
-from arms.catalog import ArmSpec, Resources, backbones_of, build_arm, prepare
+from arms.catalog import ArmSpec, Resources, build_arm, prepare
 from arms.corpus import ingest
 from arms.embedding import Backbone, build_embedder
 
@@ -92,7 +92,7 @@ def show(ours: Recalls, theirs: Recalls, took_ms: Mapping[str, float], resources
     table = Table("data set", *ours, title=f"Recall@{k}, in brackets as recorded")
     peers = {}
     for arm in ours:
-        names = (arm, *backbones_of(arm, resources.specs))
+        names = (arm, resources.specs[arm].params.get("backbone"))
         peers[arm] = next((theirs[name] for name in names if name in theirs), {})
     for dataset in next(iter(ours.values())):
         cells = []
