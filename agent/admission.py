@@ -1,5 +1,6 @@
 """What is refused before it is read: bodies over the limit, however they are sent."""
 
+from fastapi import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agent.errors import ApiError
@@ -24,29 +25,22 @@ class BodyLimit:
             return
         headers = dict(scope["headers"])
         declared = headers.get(b"content-length", b"0")
-
-        async def refuse() -> None:
-            error = ApiError(413, "payload_too_large", f"the body is larger than {self._limit} bytes")
-            response = error.response(headers.get(b"x-request-id", b"").decode("latin-1") or None)
-            await response(scope, receive, send)
-
+        message = f"the body is larger than {self._limit} bytes"
         if declared.isdigit() and int(declared) > self._limit:
-            await refuse()
+            request_id = headers.get(b"x-request-id", b"").decode("latin-1") or None
+            refusal = ApiError(413, "payload_too_large", message).response(request_id)
+            await refusal(scope, receive, send)
             return
         seen = 0
 
         async def counted() -> Message:
             nonlocal seen
-            message = await receive()
-            seen += len(message.get("body", b""))
-            if seen > self._limit:  # the rest is not read: the application sees a body that ends here
-                return {"type": "http.request", "body": b"", "more_body": False}
-            return message
+            part = await receive()
+            seen += len(part.get("body", b""))
+            if seen > self._limit:
+                raise HTTPException(
+                    413, message
+                )  # the only kind that FastAPI lets pass where it reads a body
+            return part
 
-        async def corrected(message: Message) -> None:
-            if seen <= self._limit:
-                await send(message)
-            elif message["type"] == "http.response.start":  # whatever it made of the cut body
-                await refuse()
-
-        await self._app(scope, counted, corrected)
+        await self._app(scope, counted, send)

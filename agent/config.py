@@ -6,7 +6,7 @@ A typo is an error that names the key and the nearest right one.
 import difflib
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -29,7 +29,9 @@ class CorpusSpec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = Field(
-        default="stdlib", pattern=r"^[A-Za-z0-9._-]+$", description="Names its folder under home."
+        default="stdlib",
+        pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]*$",
+        description="Names its folder under home.",
     )
     source: str = Field(
         default="stdlib",
@@ -126,6 +128,10 @@ class AppConfig(BaseModel):
             raise ValueError(
                 f"floor {self.floor} is too large for {len(names)} arms: at most {1 / len(names):.4g}"
             )
+        for key, largest in (("passages", "passages"), ("max_tokens", "completion_tokens")):
+            usual, limit = getattr(self.answering, key), getattr(self.limits, largest)
+            if usual > limit:
+                raise ValueError(f"answering.{key} {usual} is above limits.{largest} {limit}")
         if not self.reward.metrics:
             raise ValueError("reward.metrics declares no metric: nothing could be learned")
         return self
@@ -193,28 +199,43 @@ def load(path: Path) -> AppConfig:
 
 
 def _lines(error: ValidationError) -> list[str]:
+    """Say what is wrong, a line a key."""
     lines = []
     for problem in error.errors():
-        place = [part for part in problem["loc"] if part != "function-after"]
-        key = ".".join(str(part) for part in place)
-        if problem["type"] == "extra_forbidden":
-            lines.append(f"unknown key {key!r}{nearest(str(place[-1]), _keys(place[:-1]))}")
-        else:
-            message = problem["msg"].removeprefix("Value error, ")
-            lines.append(
-                f"{key}: {message}, got {problem['input']!r}" if key and "ctx" not in problem else message
-            )
+        key, known = _follow(problem["loc"])
+        message = problem["msg"].removeprefix("Value error, ")
+        match problem["type"]:
+            case "extra_forbidden":
+                lines.append(f"unknown key {key!r}{nearest(str(problem['loc'][-1]), known)}")
+            case "missing":
+                lines.append(f"key {key!r} is missing")
+            case "union_tag_not_found":
+                lines.append(f"key {key + '.engine'!r} is missing")
+            case "value_error":  # one of ours, which names the value
+                lines.append(f"{key}: {message}" if key else message)
+            case _:
+                lines.append(f"{key or 'args'}: {message}, got {problem['input']!r}")
     return lines
 
 
-def _keys(place: list[Any]) -> list[str]:
-    """Return the keys that the model at a place of the configuration knows."""
-    model: Any = AppConfig
+def _follow(place: tuple[int | str, ...]) -> tuple[str, list[str]]:
+    """Return a place as it is written in the file, and the keys that may stand beside its last part."""
+    annotation: Any = AppConfig
+    written: list[str] = []
+    known: list[str] = []
     for part in place:
-        fields = getattr(model, "model_fields", {})
-        model = fields[part].annotation if part in fields else next(iter(models_in(model)), None)
-        model = next(iter(models_in(model)), model)
-    return sorted(getattr(model, "model_fields", {}))
+        models = models_in(annotation)
+        if len(models) > 1:  # the part says which of them was chosen, and is no key
+            annotation = next(m for m in models if part in get_args(m.model_fields["engine"].annotation))
+            continue
+        written.append(str(part))
+        if get_origin(annotation) in (dict, list, tuple):
+            annotation = next(inner for inner in reversed(get_args(annotation)) if inner is not Ellipsis)
+        else:
+            fields = models[0].model_fields if models else {}
+            known = sorted(fields)
+            annotation = fields[str(part)].annotation if part in fields else None
+    return ".".join(written), known
 
 
 def models_in(annotation: Any) -> list[type[BaseModel]]:

@@ -1,11 +1,12 @@
 """The error envelope: every failure has a status, a stable code and a message that names the value."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
 from agent.features import FeatureError
@@ -18,7 +19,25 @@ from feedback.store import ConflictError, LogUnavailableError
 RETRY_AFTER_S = "1"
 
 
-@dataclass(frozen=True)
+class Failure(BaseModel):
+    """What went wrong, for programs and for people."""
+
+    type: Literal["invalid_request_error", "server_error"]
+    code: str = Field(description="Stable name.")
+    message: str = Field(description="Names the offending value and what would be right.")
+    param: str | None = Field(description="The field at fault.")
+    request_id: str | None
+    retryable: bool = Field(description="Whether the same request may succeed later.")
+    decision_id: str | None = Field(description="The decision that is kept nevertheless.")
+
+
+class Envelope(BaseModel):
+    """The body of every response that is not a success."""
+
+    error: Failure
+
+
+@dataclass(eq=False)  # not frozen: the server clears the traceback of what it has answered
 class ApiError(Exception):
     """A request that cannot be served.
 
@@ -27,7 +46,7 @@ class ApiError(Exception):
         code: Stable name for programs.
         message: For people; names the offending value and what would be right.
         param: The field at fault.
-        decision_id: The decision that was committed nevertheless.
+        decision_id: The decision that is kept nevertheless, if it had come to be made.
     """
 
     status: int
@@ -43,16 +62,16 @@ class ApiError(Exception):
 
     def body(self, request_id: str | None) -> dict[str, Any]:
         """Return the envelope, as OpenAI clients read it."""
-        kind = "invalid_request_error" if self.status < 500 and self.status != 408 else "server_error"
-        error = {
-            "type": kind,
-            "code": self.code,
-            "message": self.message,
-            "param": self.param,
-            "request_id": request_id,
-            "retryable": self.retryable,
-        }
-        return {"error": error if self.decision_id is None else {**error, "decision_id": self.decision_id}}
+        failure = Failure(
+            type="server_error" if self.status >= 500 or self.status == 408 else "invalid_request_error",
+            code=self.code,
+            message=self.message,
+            param=self.param,
+            request_id=request_id,
+            retryable=self.retryable,
+            decision_id=self.decision_id,
+        )
+        return Envelope(error=failure).model_dump()
 
     def response(self, request_id: str | None) -> JSONResponse:
         """Return the envelope as a response."""
@@ -103,15 +122,18 @@ def translate(error: Exception) -> ApiError:
     return ApiError(500, "internal_error", f"{type(error).__name__}: see the log of the service")
 
 
-_NOT_A_FIELD = {"body", "query", "path", "header", "item", "batch", "str", "list[TextPart]"}
-"""Parts of a place that say where pydantic looked, not what the client wrote."""
+_SOURCES = ("body", "query", "path", "header")
+"""What a place begins with: where FastAPI looked, not what the client wrote."""
+
+_BRANCHES = {"<item>", "<batch>", "<one>", "<many>", "[key]"}
+"""Parts of a place that say as what pydantic read it."""
 
 
 def _invalid(error: RequestValidationError) -> ApiError:
     """Name the first field at fault: 422 becomes 400, as OpenAI clients expect."""
     problem = error.errors()[0]
-    place = [str(part) for part in problem["loc"] if part not in _NOT_A_FIELD]
-    param = ".".join(place) or None
+    place = problem["loc"][problem["loc"][:1] in [(source,) for source in _SOURCES] :]
+    param = ".".join(str(part) for part in place if part not in _BRANCHES) or None
     match problem["type"]:
         case "extra_forbidden":
             return ApiError(400, "invalid_request", f"unknown field {param!r}", param)
@@ -119,6 +141,10 @@ def _invalid(error: RequestValidationError) -> ApiError:
             return ApiError(400, "invalid_request", f"field {param or 'body'!r} is missing", param)
         case "json_invalid":
             return ApiError(400, "invalid_request", f"the body is not JSON: {problem['msg']}")
+        case "model_attributes_type" | "dict_type" if isinstance(problem["input"], bytes):
+            return ApiError(
+                400, "invalid_request", "the body must be declared as content-type: application/json"
+            )
         case _:
             shown = repr(problem.get("input"))
             shown = shown if len(shown) <= 80 else shown[:77] + "..."
@@ -130,7 +156,9 @@ def install(app: FastAPI) -> None:
     """Make every failure of an application answer with the envelope."""
 
     async def answer(request: Request, error: Exception) -> JSONResponse:
-        return translate(error).response(request.headers.get("x-request-id"))
+        response = translate(error).response(request.headers.get("x-request-id"))
+        response.headers.update(getattr(error, "headers", None) or {})  # such as Allow, with a 405
+        return response
 
     for kind in (
         ApiError,

@@ -112,7 +112,7 @@ def _counted(examples: Iterable[Example], total: int, progress: Progress) -> Ite
 def _target(config: AppConfig, log: Log, name: str) -> NDArray[np.float64]:
     """Return what a candidate would have drawn from in each row, shape (n, n_arms)."""
     kind, _, arm = name.partition(":")
-    if kind == "fixed":
+    if kind == "fixed" and arm:
         return fixed(log, arm)
     if name == "uniform":
         return uniform(log)

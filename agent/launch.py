@@ -25,6 +25,9 @@ from arms.catalog import Resources
 from arms.catalog import prepare as prepare_arms
 from arms.corpus import Progress, ingest
 
+STOP_S = 30.0
+"""Time to shut down in order before it is asked less kindly."""
+
 PLAIN: Any = {"markup": False, "highlight": False, "soft_wrap": True}
 
 START_S = 600.0
@@ -78,7 +81,9 @@ def serve(
     """
     command = [str(Path(sys.executable).with_name("serve")), "run", str(config)]
     environment = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", **os.environ}
-    signal.signal(signal.SIGTERM, _interrupt)
+    # also SIGINT: a job started in the background inherits that it is ignored, and would pass that on
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
     # in a session of its own, so that Ctrl-C reaches it once, from here, and it can shut down in order
     process = subprocess.Popen(command, env=environment, start_new_session=True)
     base = f"http://{address[0]}:{address[1]}"
@@ -88,8 +93,7 @@ def serve(
             try:
                 once(base)
             finally:
-                process.send_signal(signal.SIGINT)
-                process.wait()
+                _stop(process)
             return 0
         if ready:
             console.rule("ready")
@@ -100,8 +104,18 @@ def serve(
         return process.wait()
     except KeyboardInterrupt:
         console.print("shutting down", **PLAIN)
-        process.send_signal(signal.SIGINT)
-        return process.wait()
+        return _stop(process)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> int:
+    """Ask Ray Serve to shut down in order; insist where it does not."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        os.killpg(process.pid, number) if number is signal.SIGKILL else process.send_signal(number)
+        try:
+            return process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            continue
+    return process.wait()
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> None:

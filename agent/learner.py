@@ -63,21 +63,25 @@ class Learner:
         self._policy = policy
         self._examples_seq = 0
         self._version: Version | None = None
+        self._published: tuple[int, int] | None = None
         self._resume()
 
     def _resume(self) -> None:
         """Take up the newest version of this recipe, where its bytes are the same as a replay's."""
         self._version = latest(self._store, self._recipe)
-        if self._version is None or not self._policy.resumes_exactly:
+        if self._version is None:
             return
         state = checkpoint(self._store, self._version.version)
         if state is None or digest_of(state) != self._version.digest:
+            # No replica can serve it either: what the replay gives is published anew.
             logger.warning(
                 "checkpoint of version %d is missing or damaged: replaying the log", self._version.version
             )
             return
-        self._policy = self._policy.load(state)
-        self._examples_seq = self._version.examples_seq
+        self._published = (self._version.examples_seq, self._version.applied_seq)
+        if self._policy.resumes_exactly:
+            self._policy = self._policy.load(state)
+            self._examples_seq = self._version.examples_seq
 
     def step(self) -> Version | None:
         """Join what is new, learn it and publish; return the version if there is a new one.
@@ -92,12 +96,10 @@ class Learner:
             if reward is not None:
                 self._policy.learn(example.decision, reward)
             self._examples_seq = example.seq
-        if self._version is not None and (
-            (self._version.examples_seq, self._version.applied_seq)
-            == (position.examples_seq, position.feedback_seq)
-        ):
+        reached = (position.examples_seq, position.feedback_seq)
+        if reached == self._published:
             return None
-        self._version = self._publish(position)
+        self._version, self._published = self._publish(position), reached
         return self._version
 
     def _publish(self, position: Position) -> Version:

@@ -3,6 +3,9 @@
 A turn is plain Python over five seams: embed a question, search with an arm,
 write with a language model, append to the log, and the policy now serving. It
 runs in a unit test without a cluster.
+
+More than 300 lines: the words that a turn is told in stand above it, and what
+it leaves on record below, so that it can be read in one place.
 """
 
 import asyncio
@@ -280,10 +283,18 @@ class Loop:
             return await self._search(self.fallback, query, k, work)
 
     async def again(self, ask: Ask, decision: Decision, execution: Execution) -> Decided:
-        """Return what an earlier turn decided; its passages are found anew, with the same seed."""
+        """Return what an earlier turn decided; its passages are found anew, with the same seed.
+
+        Raises:
+            ArmError: They cannot be found now.
+        """
         query, _ = await self.look(ask)
         served = execution.served or decision.drawn
-        return Decided(decision, await self._search(served, query, ask.k, _Work(decision)), served)
+        try:
+            retrieval = await self._search(served, query, ask.k, _Work(decision))
+        except TimeoutError:
+            raise ArmError(f"arm {served!r} took longer than {self.arm_timeout_s:g} s") from None
+        return Decided(decision, retrieval, served)
 
     async def _search(self, arm: str, query: Query, k: int, work: "_Work") -> Retrieval:
         missing = self.arms[arm].backbones - query.embeddings.keys()

@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Protocol, cast
+from typing import Protocol
 
 from agent.config import AppConfig
 from agent.learner import recipe_of
@@ -20,7 +20,7 @@ from arms.generator import Generator
 from feedback.events import Feedback
 from feedback.store import LogUnavailableError, Receipt, Store
 from feedback.switches import disabled, switch
-from feedback.versions import Version, checkpoint, latest
+from feedback.versions import Version, checkpoint, digest_of, latest
 from feedback.writer import GroupCommit
 
 logger = logging.getLogger(__name__)
@@ -69,6 +69,7 @@ class Replica:
         self._empty = build_policy(config.policy, list(config.arms))
         self._recipe = recipe_of(config.policy, config.reward)
         self._poller: asyncio.Task[None] | None = None
+        self._refreshing = asyncio.Lock()
         self.loop = Loop(
             arms=arms,
             serving=Serving(self._empty, 0),
@@ -117,12 +118,17 @@ class Replica:
 
     async def refresh(self) -> None:
         """Serve the newest version of this configuration's recipe, and the arms that are switched on."""
-        after = self.version.version if self.version else 0
-        found, off = await asyncio.to_thread(self._look, after)
-        if found is not None:
-            self.version, self.loop.serving = found
-        if off != {name for name, info in self.loop.arms.items() if not info.enabled}:
-            self.loop.arms = {n: replace(info, enabled=n not in off) for n, info in self.loop.arms.items()}
+        async with (
+            self._refreshing
+        ):  # a look that began before an arm was switched must not have the last word
+            after = self.version.version if self.version else 0
+            found, off = await asyncio.to_thread(self._look, after)
+            if found is not None:
+                self.version, self.loop.serving = found
+            if off != {name for name, info in self.loop.arms.items() if not info.enabled}:
+                self.loop.arms = {
+                    name: replace(info, enabled=name not in off) for name, info in self.loop.arms.items()
+                }
 
     def _look(self, after: int) -> tuple[tuple[Version, Serving] | None, frozenset[str]]:
         off = disabled(self.store) & self.config.arms.keys()
@@ -130,7 +136,9 @@ class Replica:
         if version is None:
             return None, off
         state = checkpoint(self.store, version.version)
-        if state is None:  # pruned since: a newer one is there, found at the next look
+        if state is None or digest_of(state) != version.digest:
+            # Pruned since: a newer one is there. Damaged: the next one will not be.
+            logger.warning("version %d cannot be read; still serving the one before", version.version)
             return None, off
         return (version, Serving(self._empty.load(state), version.version)), off
 

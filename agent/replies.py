@@ -93,9 +93,7 @@ def completion(
     return Json(body, headers=headers(decision, decided.served))
 
 
-def retrieval(
-    decided: Decided, finished: Finished, config: AppConfig, returns: Collection[str]
-) -> Json:
+def retrieval(decided: Decided, finished: Finished, config: AppConfig, returns: Collection[str]) -> Json:
     """Return passages without an answer."""
     body = {
         "object": "retrieval",
@@ -116,14 +114,14 @@ async def sse(
 ) -> AsyncGenerator[bytes, None]:
     """Yield server-sent events: the decision first, then the words, then what they cost."""
     frame = _chat(first.decision, first.served, "chat.completion.chunk")
-    yield _event(
-        frame
-        | {
-            "choices": [_choice("delta", {"role": "assistant", "content": ""}, None)],
-            "agent": _extended(first, None, config, returns),
-        }
-    )
     async with aclosing(events):
+        yield _event(
+            frame
+            | {
+                "choices": [_choice("delta", {"role": "assistant", "content": ""}, None)],
+                "agent": _extended(first, None, config, returns),
+            }
+        )
         try:
             async for event in events:
                 if isinstance(event, Chunk) and event.text:

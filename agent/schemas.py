@@ -1,9 +1,9 @@
 """What travels over HTTP: requests that are checked field by field, and the shapes of replies."""
 
-import math
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     AwareDatetime,
     BaseModel,
     ConfigDict,
@@ -11,27 +11,55 @@ from pydantic import (
     Field,
     PlainValidator,
     StrictBool,
-    StrictFloat,
     StrictInt,
     StrictStr,
     Tag,
     WithJsonSchema,
 )
 
+
+def _storable(text: str) -> str:
+    """Refuse what JSON can say and a log cannot keep."""
+    if "\0" in text:
+        raise ValueError("a text without NUL characters was expected")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("a text without halves of surrogate pairs was expected") from None
+    return text
+
+
+Text = Annotated[StrictStr, AfterValidator(_storable)]
 Identifier = Annotated[StrictStr, Field(pattern=r"^[A-Za-z0-9._:-]{1,128}$")]
+Stop = Annotated[StrictStr, Field(min_length=1), AfterValidator(_storable)]
+OneOrMany = Discriminator(lambda value: "<many>" if isinstance(value, list) else "<one>")
 Number = Annotated[float, Field(allow_inf_nan=False)]
+
+LARGEST = 2**53
+"""Largest whole number that every JSON reader keeps as it is."""
+
+Count = Annotated[StrictInt, Field(ge=1, le=LARGEST)]
 
 
 def _value(value: Any) -> bool | float:
-    if isinstance(value, bool | int | float) and math.isfinite(value):
+    if isinstance(value, bool | int | float) and -LARGEST <= value <= LARGEST:  # refuses NaN, too
         return value
-    raise ValueError("a finite number, true or false was expected")
+    raise ValueError(f"a number of at most {LARGEST}, true or false was expected")
 
 
-Value = Annotated[
-    bool | float, PlainValidator(_value), WithJsonSchema({"anyOf": [{"type": "boolean"}, {"type": "number"}]})
+def _known(value: Any) -> bool | float | str:
+    return _storable(value) if isinstance(value, str) else _value(value)
+
+
+_NUMBER_OR_TRUTH = [{"type": "boolean"}, {"type": "number", "minimum": -LARGEST, "maximum": LARGEST}]
+
+# Checked as one type each, so that an error names the field and not a branch of it.
+Value = Annotated[bool | float, PlainValidator(_value), WithJsonSchema({"anyOf": _NUMBER_OR_TRUTH})]
+Known = Annotated[
+    bool | float | str,
+    PlainValidator(_known),
+    WithJsonSchema({"anyOf": [*_NUMBER_OR_TRUTH, {"type": "string"}]}),
 ]
-"""What feedback may carry: checked as one type, so that an error names the field and not a branch of it."""
 
 
 class Request(BaseModel):
@@ -44,11 +72,9 @@ class AgentOptions(Request):
     """Our own fields, in one object, so that any OpenAI client works unchanged."""
 
     episode_id: Identifier | None = None
-    context: dict[str, StrictBool | StrictInt | StrictFloat | StrictStr] = Field(
-        default_factory=dict, max_length=64
-    )
-    allowed_arms: list[StrictStr] | None = None
-    excluded_arms: list[StrictStr] = Field(default_factory=list)
+    context: dict[Text, Known] = Field(default_factory=dict, max_length=64)
+    allowed_arms: list[Text] | None = None
+    excluded_arms: list[Text] = Field(default_factory=list)
     explore: StrictBool = True
     returns: list[Literal["passages", "decision"]] = Field(default_factory=list, alias="return")
 
@@ -59,7 +85,7 @@ class TextPart(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     type: Literal["text"]
-    text: StrictStr
+    text: Text
 
 
 class ChatMessage(BaseModel):
@@ -68,7 +94,7 @@ class ChatMessage(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)  # clients send names and null tool calls along
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: StrictStr | list[TextPart]
+    content: Annotated[Annotated[Text, Tag("<one>")] | Annotated[list[TextPart], Tag("<many>")], OneOrMany]
 
     @property
     def text(self) -> str:
@@ -88,27 +114,33 @@ class StreamOptions(Request):
 class ChatRequest(Request):
     """`POST /v1/chat/completions`."""
 
-    model: StrictStr = "auto"
+    model: Text = "auto"
     messages: list[ChatMessage] = Field(min_length=1, max_length=200)
     stream: StrictBool = False
     stream_options: StreamOptions | None = None
     temperature: Annotated[Number, Field(ge=0, le=2)] | None = None
     top_p: Annotated[Number, Field(gt=0, le=1)] | None = None
-    max_tokens: Annotated[StrictInt, Field(ge=1)] | None = None
-    max_completion_tokens: Annotated[StrictInt, Field(ge=1)] | None = None
-    stop: StrictStr | list[StrictStr] | None = None
-    seed: StrictInt | None = None
+    max_tokens: Count | None = None
+    max_completion_tokens: Count | None = None
+    stop: (
+        Annotated[
+            Annotated[Stop, Tag("<one>")] | Annotated[list[Stop], Field(max_length=16), Tag("<many>")],
+            OneOrMany,
+        ]
+        | None
+    ) = None
+    seed: Annotated[StrictInt, Field(ge=-LARGEST, le=LARGEST)] | None = None
     n: Literal[1] | None = None
-    user: StrictStr | None = None
+    user: Text | None = None
     agent: AgentOptions = Field(default_factory=AgentOptions)
 
 
 class RetrieveRequest(Request):
     """`POST /v1/retrieve`."""
 
-    query: StrictStr
-    k: Annotated[StrictInt, Field(ge=1)] | None = None
-    model: StrictStr = "auto"
+    query: Text
+    k: Count | None = None
+    model: Text = "auto"
     agent: AgentOptions = Field(default_factory=AgentOptions)
 
 
@@ -116,11 +148,13 @@ class FeedbackItem(Request):
     """One value of one metric for one decision."""
 
     decision_id: Identifier
-    metric_name: StrictStr
+    metric_name: Text
     value: Value
-    feedback_id: Annotated[StrictStr, Field(min_length=1, max_length=256)] | None = None
+    feedback_id: (
+        Annotated[StrictStr, Field(min_length=1, max_length=256), AfterValidator(_storable)] | None
+    ) = None
     event_time: AwareDatetime | None = None
-    tags: dict[str, StrictStr] = Field(default_factory=dict, max_length=32)
+    tags: dict[Text, Text] = Field(default_factory=dict, max_length=32)
 
 
 class FeedbackBatch(Request):
@@ -130,8 +164,8 @@ class FeedbackBatch(Request):
 
 
 FeedbackRequest = Annotated[
-    Annotated[FeedbackItem, Tag("item")] | Annotated[FeedbackBatch, Tag("batch")],
-    Discriminator(lambda body: "batch" if isinstance(body, dict) and "items" in body else "item"),
+    Annotated[FeedbackItem, Tag("<item>")] | Annotated[FeedbackBatch, Tag("<batch>")],
+    Discriminator(lambda body: "<batch>" if isinstance(body, dict) and "items" in body else "<item>"),
 ]
 
 

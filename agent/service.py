@@ -1,4 +1,7 @@
-"""The HTTP surface: an OpenAI-compatible chat endpoint, feedback, and a view of what was learned."""
+"""The HTTP surface: an OpenAI-compatible chat endpoint, feedback, and a view of what was learned.
+
+More than 300 lines: one short route after another, all over the same replica.
+"""
 
 import asyncio
 import hashlib
@@ -10,7 +13,7 @@ from typing import Annotated, Any
 
 from fastapi import FastAPI, Header, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from pydantic import TypeAdapter, ValidationError
 
 from agent import errors, replies
@@ -29,9 +32,9 @@ from agent.schemas import (
 )
 from agent.telemetry import Telemetry
 from arms.generator import Chunk, Message
-from feedback.events import Feedback
+from feedback.events import Execution, Feedback, Status
 from feedback.reward import RewardError
-from feedback.store import Receipt
+from feedback.store import Receipt, Record
 
 IdempotencyKey = Annotated[Identifier | None, Header(alias="Idempotency-Key")]
 Timeout = Annotated[float | None, Header(alias="X-Request-Timeout-Seconds", gt=0, allow_inf_nan=False)]
@@ -46,11 +49,14 @@ def create_app(replica: Replica, telemetry: Telemetry) -> FastAPI:
         yield
         await replica.stop()
 
-    app = FastAPI(title="Armwise", version="0.1.0", lifespan=lifespan)
+    failures: dict[int | str, dict[str, Any]] = {
+        "default": {"model": errors.Envelope, "description": "What went wrong."}
+    }
+    app = FastAPI(title="Armwise", version="0.1.0", lifespan=lifespan, responses=failures)
     errors.install(app)
     app.add_middleware(BodyLimit, limit=replica.config.limits.body_bytes)
     surface = Surface(replica, telemetry)
-    app.post("/v1/chat/completions")(surface.chat)
+    app.post("/v1/chat/completions", responses={200: {"content": {"text/event-stream": {}}}})(surface.chat)
     app.post("/v1/retrieve")(surface.retrieve)
     app.get("/v1/decisions/{decision_id}")(surface.decision)
     app.post("/v1/feedback", status_code=202)(surface.feedback)
@@ -60,7 +66,7 @@ def create_app(replica: Replica, telemetry: Telemetry) -> FastAPI:
     app.get("/v1/models")(surface.models)
     app.get("/health")(surface.health)
     app.get("/ready")(surface.ready)
-    app.get("/metrics")(surface.metrics)
+    app.get("/metrics", response_class=PlainTextResponse)(surface.metrics)
     return app
 
 
@@ -84,8 +90,9 @@ class Surface:
         answering, limits = self._config.answering, self._config.limits
         max_tokens = body.max_completion_tokens or body.max_tokens or answering.max_tokens
         if max_tokens > limits.completion_tokens:
-            message = f"max_tokens is {max_tokens}; at most {limits.completion_tokens} can be written"
-            raise ApiError(400, "invalid_value", message, "max_tokens")
+            message = f"{max_tokens} tokens are asked for; at most {limits.completion_tokens} can be written"
+            param = "max_completion_tokens" if body.max_completion_tokens else "max_tokens"
+            raise ApiError(400, "invalid_value", message, param)
         ask = self._ask(
             question,
             body.model,
@@ -96,13 +103,11 @@ class Surface:
             k=answering.passages,
             max_tokens=max_tokens,
             temperature=answering.temperature if body.temperature is None else body.temperature,
+            top_p=1.0 if body.top_p is None else body.top_p,
+            seed=body.seed,
             stop=(body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ()),
         )
-        if key is not None and (before := await self._before(ask)):
-            decided, finished = before
-            answer = finished.execution.answer or ""
-            return replies.completion(decided, answer, finished, self._config, body.agent.returns)
-        events = self._admitted(ask, timeout_s)
+        events = await self._events(ask, key, timeout_s)
         if body.stream:
             first = await anext(events)
             assert isinstance(first, Decided)
@@ -122,9 +127,7 @@ class Surface:
             message = f"k is {k}; at most {self._config.limits.passages} passages can be asked for"
             raise ApiError(400, "invalid_value", message, "k")
         ask = self._ask(body.query, body.model, body.agent, key, body, k=k, param="query")
-        if key is not None and (before := await self._before(ask)):
-            return replies.retrieval(*before, self._config, body.agent.returns)
-        decided, _, finished = await _whole(self._admitted(ask, timeout_s))
+        decided, _, finished = await _whole(await self._events(ask, key, timeout_s))
         return replies.retrieval(decided, finished, self._config, body.agent.returns)
 
     def _ask(
@@ -176,6 +179,13 @@ class Surface:
             known = ", ".join(self._config.arms)
             raise ApiError(400, "unknown_arm", f"arm {arm!r} is not configured; there are: {known}", param)
 
+    async def _events(
+        self, ask: Ask, key: str | None, timeout_s: float | None
+    ) -> AsyncGenerator[Event, None]:
+        """Return the events of a turn: of the one that went before under the same key, or of a new one."""
+        record = None if key is None else await asyncio.to_thread(self._replica.store.record, key)
+        return self._admitted(ask, timeout_s) if record is None else self._repeated(ask, record)
+
     async def _admitted(self, ask: Ask, timeout_s: float | None) -> AsyncGenerator[Event, None]:
         """Run a turn if there is room for it; load is shed before anything is drawn."""
         replica = self._replica
@@ -187,38 +197,46 @@ class Surface:
         started = time.perf_counter()
         deadline = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
         replica.in_flight += 1
-        decision_id = None
         try:
             async with aclosing(replica.loop.turn(ask)) as turn:
                 async for event in paced(turn, deadline) if deadline else turn:
                     if isinstance(event, Decided):
-                        decision_id = event.decision.id
                         self._telemetry.decided(event.decision)
                     elif isinstance(event, Finished):
                         self._telemetry.finished(event.execution, time.perf_counter() - started)
                     yield event
         except TimeoutError:
+            self._telemetry.failed("deadline_exceeded")
             message = f"{timeout_s:g} s have passed"
-            raise ApiError(408, "deadline_exceeded", message, decision_id=decision_id) from None
+            raise ApiError(408, "deadline_exceeded", message, decision_id=ask.decision_id) from None
         except Exception as error:
             self._telemetry.failed(errors.translate(error).code)
             raise
         finally:
             replica.in_flight -= 1
 
-    async def _before(self, ask: Ask) -> tuple[Decided, Finished] | None:
-        """Return how the same request was answered before; a conflict if it was another one."""
-        record = await asyncio.to_thread(self._replica.store.record, ask.decision_id)
-        if record is None:
-            return None
+    async def _repeated(self, ask: Ask, record: Record) -> AsyncGenerator[Event, None]:
+        """Say again how the same request was answered."""
+        execution = self._answered(ask, record)
+        yield await self._replica.loop.again(ask, record.decision, execution)
+        if execution.answer:
+            yield Chunk(execution.answer)
+        # The log keeps no finish reason: an answer as long as it may be was cut.
+        cut = bool(ask.messages) and execution.cost.completion_tokens >= ask.max_tokens
+        yield Finished(execution, "length" if cut else "stop")
+
+    def _answered(self, ask: Ask, record: Record) -> Execution:
+        """Return what answered the same request before. Raises ApiError where nothing did."""
+        execution = record.execution
         if record.decision.request_digest != ask.request_digest:
-            message = f"id {ask.decision_id!r} was used for another request"
-            raise ApiError(409, "idempotency_conflict", message, "Idempotency-Key")
-        if record.execution is None or record.execution.served is None:
-            message = f"{ask.decision_id!r} was decided but not answered; ask again under another id"
-            raise ApiError(409, "idempotency_conflict", message, "Idempotency-Key", ask.decision_id)
-        decided = await self._replica.loop.again(ask, record.decision, record.execution)
-        return decided, Finished(record.execution, "stop")
+            why = f"id {ask.decision_id!r} was used for another request"
+        elif execution is None or execution.status not in (Status.OK, Status.FELL_BACK):
+            why = f"{ask.decision_id!r} was decided but not answered; ask again under another id"
+        elif execution.served not in self._config.arms:
+            why = f"{ask.decision_id!r} was answered by arm {execution.served!r}, which is gone"
+        else:
+            return execution
+        raise ApiError(409, "idempotency_conflict", why, "Idempotency-Key")
 
     # -- telling ---------------------------------------------------------------------------------
 

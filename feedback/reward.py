@@ -52,6 +52,8 @@ class Metric(BaseModel):
         low, high = self.range
         if not (math.isfinite(low) and math.isfinite(high) and low < high):
             raise ValueError(f"range [{low}, {high}] is empty: the first must be below the second")
+        if self.type == "boolean" and self.range != (0.0, 1.0):
+            raise ValueError(f"a boolean takes no range, got [{low}, {high}]")
         return self
 
     def parse(self, value: bool | float, name: str) -> float:

@@ -198,7 +198,8 @@ class Store:
                 _same_or_conflict(stored, unique[stored.id])
                 seqs[stored.id] = seq
         return [
-            fresh.pop(item.id, None) or Receipt(seqs[item.id], FeedbackStatus.DUPLICATE) for item in items
+            fresh.pop(item.id) if item.id in fresh else Receipt(seqs[item.id], FeedbackStatus.DUPLICATE)
+            for item in items
         ]
 
     # -- reading ---------------------------------------------------------------------------------

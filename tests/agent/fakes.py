@@ -106,12 +106,12 @@ class FakeArms:
         return [arm for arm, _, _ in self.calls]
 
 
-async def failing(query: Query, k: int) -> Retrieval:
+async def failing(_query: Query, _k: int) -> Retrieval:
     """An arm that is down."""
     raise ArmError("the index is gone")
 
 
-async def hanging(query: Query, k: int) -> Retrieval:
+async def hanging(_query: Query, _k: int) -> Retrieval:
     """An arm that never answers."""
     await asyncio.Event().wait()
     raise AssertionError("nobody sets the event")
@@ -147,16 +147,18 @@ class Preferring:
         self.weights = weights
 
     def probabilities(self, context: Context, arms: Sequence[str]) -> NDArray[np.float64]:
+        del context
         p = np.array([self.weights[arm] for arm in arms])
         return p / p.sum() if p.any() else np.full(len(arms), 1 / len(arms))
 
     def learn(self, decision: Decision, reward: float) -> None:
-        raise AssertionError("serving does not learn")
+        raise AssertionError(f"serving does not learn, least of all {reward} from {decision.id}")
 
     def save(self) -> bytes:
         return b""
 
     def load(self, state: bytes) -> "Preferring":
+        del state
         return self
 
 
@@ -211,9 +213,7 @@ class Service:
             self.config.reward,
             holder="test",
         )
-        # A bug must come back as the 500 that a client would see, not as an exception in the test.
-        transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
-        self.client = httpx.AsyncClient(transport=transport, base_url="http://service")
+        self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://service")
 
     async def learn(self) -> None:
         """Learn what is new, and serve it."""

@@ -68,8 +68,12 @@ def a_loop(
     )
 
 
-async def run(loop: Loop, ask: Ask) -> list[Event]:
-    return [event async for event in loop.turn(ask)]
+async def run(loop: Loop, ask: Ask, seen: list[Event] | None = None) -> list[Event]:
+    """Run a turn to its end; `seen` keeps what came before a failure."""
+    seen = [] if seen is None else seen
+    async for event in loop.turn(ask):
+        seen.append(event)
+    return seen
 
 
 def text(events: list[Event]) -> str:
@@ -151,8 +155,7 @@ async def test_without_a_log_there_is_no_answer() -> None:
     log.refuse = Decision
     seen: list[Event] = []
     with pytest.raises(LogUnavailableError, match="the disk is full"):
-        async for event in a_loop(log).turn(CHAT):
-            seen.append(event)  # noqa: PERF401 - what was seen before the failure counts
+        await run(a_loop(log), CHAT, seen)
     assert seen == []
     assert log.committed == []
 
@@ -170,8 +173,7 @@ async def test_a_turn_whose_end_cannot_be_recorded_is_not_finished() -> None:
     log.refuse = Execution
     seen: list[Event] = []
     with pytest.raises(LogUnavailableError):
-        async for event in a_loop(log).turn(CHAT):
-            seen.append(event)  # noqa: PERF401 - as above
+        await run(a_loop(log), CHAT, seen)
     assert not any(isinstance(event, Finished) for event in seen)
     assert log.decision.id == "d-1"
 
@@ -228,7 +230,7 @@ async def test_an_arm_that_hangs_is_given_up() -> None:
 
 
 async def test_an_encoder_that_hangs_is_given_up_before_anything_is_decided() -> None:
-    async def embed(question: str, backbones: frozenset[str]) -> Any:
+    async def embed(_question: str, _backbones: frozenset[str]) -> Any:
         await asyncio.Event().wait()
 
     log = MemoryLog()
@@ -256,8 +258,7 @@ async def test_a_language_model_that_fails_leaves_what_it_wrote(tokens: int) -> 
     )
     seen: list[Event] = []
     with pytest.raises(TurnError, match="out of memory") as raised:
-        async for event in a_loop(log, generator=generator).turn(CHAT):
-            seen.append(event)  # noqa: PERF401 - as above
+        await run(a_loop(log, generator=generator), CHAT, seen)
     assert raised.value.status is Status.LLM_FAILED
     assert isinstance(seen[0], Decided)
     assert len(seen) == 1 + tokens
@@ -274,6 +275,7 @@ class Stuck(Generator):
         self.closed = False
 
     async def stream(self, prompt: Prompt) -> Any:
+        del prompt
         try:
             yield Chunk("The")
             await asyncio.Event().wait()
@@ -364,14 +366,14 @@ async def test_a_time_out_reaches_the_reader_and_never_cancels_it() -> None:
         yield 1
         await asyncio.Event().wait()
 
-    deadline = asyncio.get_running_loop().time() + 0.01
-    seen = []
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + 0.01
+    items = paced(numbers(), deadline)
+    assert await anext(items) == 1
+    while loop.time() < deadline:  # the reader is slow, not the writer
+        await asyncio.sleep(0)
     with pytest.raises(TimeoutError):
-        async for item in paced(numbers(), deadline):
-            seen.append(item)
-            while asyncio.get_running_loop().time() < deadline:  # the reader is slow, not the writer
-                await asyncio.sleep(0)
-    assert seen == [1]
+        await anext(items)
 
 
 # -- which arm ----------------------------------------------------------------------------------------
@@ -492,7 +494,7 @@ async def test_a_repeated_answer_is_found_again_with_the_same_seed_and_no_new_fa
 async def test_a_stochastic_arm_gets_a_seed_of_its_own_from_each_decision() -> None:
     seeds = []
 
-    async def note(query: Query, k: int) -> Retrieval:
+    async def note(query: Query, _k: int) -> Retrieval:
         seeds.append(query.seed)
         return Retrieval()
 

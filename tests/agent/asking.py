@@ -1,0 +1,72 @@
+"""How the tests speak to a service, and what they expect of every refusal."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import httpx
+
+from feedback.store import Record
+from tests.agent.fakes import Service
+
+QUESTION = "which river runs through Vienna?"
+AN_ANSWER = "/v1/chat/completions"
+HUGE = 10**400
+CHAT: dict[str, Any] = {"model": "auto", "messages": [{"role": "user", "content": QUESTION}]}
+
+
+async def ask(service: Service, headers: dict[str, str] | None = None, **fields: Any) -> httpx.Response:
+    return await service.client.post("/v1/chat/completions", json=CHAT | fields, headers=headers)
+
+
+async def look_up(service: Service, headers: dict[str, str] | None = None, **fields: Any) -> httpx.Response:
+    return await service.client.post("/v1/retrieve", json={"query": QUESTION} | fields, headers=headers)
+
+
+async def post(
+    service: Service, path: str, body: bytes | AsyncIterator[bytes], **headers: str
+) -> httpx.Response:
+    """Send bytes that no JSON writer of ours would write."""
+    headers = {"content-type": "application/json"} | headers
+    return await service.client.post(path, content=body, headers=headers)
+
+
+async def tell(service: Service, decision_id: str, value: Any = 1.0, **fields: Any) -> httpx.Response:
+    body = {"decision_id": decision_id, "metric_name": "thumb", "value": value} | fields
+    return await service.client.post("/v1/feedback", json=body)
+
+
+async def forced(service: Service, arm: str) -> str:
+    return str((await look_up(service, model=f"arm/{arm}")).json()["agent"]["decision_id"])
+
+
+def refused(response: httpx.Response, status: int, code: str, param: str | None = None) -> str:
+    """Check an error envelope and return its message."""
+    assert (response.status_code, response.json()["error"]["code"]) == (status, code), response.text
+    error = response.json()["error"]
+    assert error["param"] == param
+    assert error["retryable"] == (status in (408, 429, 502, 503, 504))
+    assert ("retry-after" in response.headers) == (status in (429, 503))
+    return str(error["message"])
+
+
+async def rows(service: Service) -> dict[str, int]:
+    return await asyncio.to_thread(service.replica.store.counts)
+
+
+async def record(service: Service, decision_id: str, when: Callable[[Record], object]) -> Record:
+    """Return a record once it is as wanted: a turn that nobody waits for is written behind its back."""
+    async with asyncio.timeout(10):
+        while True:
+            found = await asyncio.to_thread(service.replica.store.record, decision_id)
+            if found is not None and when(found):
+                return found
+
+
+def events(response: httpx.Response) -> list[Any]:
+    """Return the server-sent events of a stream, checked to end as OpenAI's do."""
+    assert response.headers["content-type"].startswith("text/event-stream")
+    frames = response.text.split("\n\n")
+    assert frames[-2:] == ["data: [DONE]", ""]
+    return [json.loads(frame.removeprefix("data: ")) for frame in frames[:-2]]

@@ -1,0 +1,365 @@
+"""The `armwise` verbs: what they print, and how they exit. 0 is done, 2 a wrong request, 1 a failure."""
+
+import json
+import re
+import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from agent.cli import app
+from agent.config import load
+from feedback.joins import Joiner, take_epoch
+from feedback.store import Store
+from tests.agent.fakes import CONFIG
+from tests.agent.test_evaluation import ARMS, turn
+
+VERBS = ["serve", "ingest", "ask", "feedback", "status", "simulate", "replay"]
+PASSAGE = {"id": "p1", "title": "Danube", "text": "...", "score": 1.0}
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A Serve configuration on a port that is free, with a home and a corpus of its own."""
+    monkeypatch.delenv("ARMWISE_HOME", raising=False)
+    monkeypatch.delenv("ARMWISE_URL", raising=False)
+    corpus = tmp_path / "corpus.jsonl"
+    lines = [{"id": f"p{i}", "title": f"River {i}", "text": f"River {i} meets the sea."} for i in range(12)]
+    corpus.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    args = {**CONFIG, "home": str(tmp_path / "home"), "corpus": {"name": "small", "source": str(corpus)}}
+    document = {"http_options": {"host": "127.0.0.1", "port": port}, "applications": [{"args": args}]}
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def said(result: Result, code: int) -> str:
+    """Check the exit code and return what was printed, its lines joined: consoles wrap."""
+    assert result.exit_code == code, result.output
+    assert "Traceback" not in result.output
+    return re.sub(r"\s+", " ", result.output)
+
+
+class Canned:
+    """A service on this machine that answers as told.
+
+    Attributes:
+        url: Where it listens.
+        replies: Status and body by method and path.
+        asked: The bodies of the requests.
+    """
+
+    def __init__(self) -> None:
+        self.replies: dict[str, tuple[int, bytes]] = {}
+        self.asked: list[Any] = []
+        canned = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                status, body = canned.replies[f"{self.command} {self.path}"]
+                if length := int(self.headers.get("content-length", 0)):
+                    canned.asked.append(json.loads(self.rfile.read(length)))
+                self.send_response(status)
+                stream = body.startswith(b"data:")
+                self.send_header("content-type", "text/event-stream" if stream else "application/json")
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            do_POST = do_GET  # noqa: N815 - the server looks for this name
+
+            def log_message(self, *_: object) -> None: ...
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
+
+    def reply(self, request: str, body: object, status: int = 200) -> None:
+        self.replies[request] = (status, body if isinstance(body, bytes) else json.dumps(body).encode())
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def service() -> Iterator[Canned]:
+    canned = Canned()
+    yield canned
+    canned.close()
+
+
+@pytest.fixture
+def nowhere() -> str:
+    """An address where nothing listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{probe.getsockname()[1]}"
+
+
+def refusal(message: str, code: str = "invalid_value") -> dict[str, Any]:
+    return {"error": {"code": code, "message": message, "type": "invalid_request_error"}}
+
+
+def test_without_a_verb_the_verbs_are_listed() -> None:
+    output = said(run(), 2)
+    assert all(verb in output for verb in VERBS)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_explains_itself(verb: str) -> None:
+    assert "Usage:" in said(run(verb, "--help"), 0)
+
+
+def test_a_verb_unheard_of_is_refused() -> None:
+    assert "No such command 'sreve'" in said(run("sreve"), 2)
+
+
+# -- serve and ingest -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", [["serve"], ["ingest", "x", "--name", "x"], ["replay"]])
+def test_a_configuration_that_is_not_there_is_named(tmp_path: Path, verb: list[str]) -> None:
+    output = said(run(*verb, "-c", tmp_path / "none.yaml"), 2)
+    assert "no such file; start from serve_config.yaml" in output
+
+
+@pytest.mark.parametrize("verb", [["serve"], ["ingest", "x", "--name", "x"], ["replay"]])
+def test_a_typo_in_the_configuration_is_named(config: Path, verb: list[str]) -> None:
+    document = yaml.safe_load(config.read_text())
+    document["applications"][0]["args"]["polcy"] = {}
+    config.write_text(yaml.safe_dump(document))
+    output = said(run(*verb, "-c", config), 2)
+    assert "unknown key 'polcy'; did you mean policy?" in output
+
+
+def files(folder: Path) -> dict[Path, int]:
+    """When each file was written; a lock is touched by whoever looks."""
+    found = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock")
+    return {path: path.stat().st_mtime_ns for path in found}
+
+
+def test_serve_builds_what_is_missing_and_then_finds_it_there(config: Path, tmp_path: Path) -> None:
+    said(run("serve", "-c", config, "--prepare-only"), 0)
+    home = tmp_path / "home"
+    built = files(home)
+    assert {path.relative_to(home).parts[0] for path in built} == {"corpora", "indexes"}
+    said(run("serve", "-c", config, "--prepare-only"), 0)
+    assert files(home) == built
+
+
+def test_serve_says_that_a_port_is_in_use_before_it_builds_anything(config: Path, tmp_path: Path) -> None:
+    port = yaml.safe_load(config.read_text())["http_options"]["port"]
+    with socket.create_server(("127.0.0.1", port)):
+        output = said(run("serve", "-c", config), 2)
+    assert f"port {port} of 127.0.0.1 cannot be used" in output
+    assert "change http_options.port in the configuration" in output
+    assert not (tmp_path / "home").exists()
+
+
+def test_serve_names_a_corpus_that_is_not_there(config: Path, tmp_path: Path) -> None:
+    (tmp_path / "corpus.jsonl").unlink()
+    assert "corpus.jsonl" in said(run("serve", "-c", config, "--prepare-only"), 2)
+
+
+def test_ingest_reads_a_corpus_and_says_how_to_serve_it(config: Path, tmp_path: Path) -> None:
+    output = said(run("ingest", tmp_path / "corpus.jsonl", "--name", "rivers", "-c", config), 0)
+    assert "12 passages in corpus 'rivers', digest " in output
+    assert "corpus: {name: rivers, source:" in output
+    assert (tmp_path / "home" / "corpora" / "rivers").is_dir()
+
+
+def test_ingest_stops_at_a_bad_line_or_skips_and_lists_it(config: Path, tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text(corpus.read_text() + "{not json\n")
+    assert "13" in said(run("ingest", corpus, "--name", "rivers", "-c", config), 2)
+    output = said(run("ingest", corpus, "--name", "rivers", "-c", config, "--skip-bad"), 0)
+    assert "12 passages" in output
+    assert "skipped" in output
+
+
+# -- ask, feedback, status ----------------------------------------------------------------------------
+
+
+def agent(**more: Any) -> dict[str, Any]:
+    return {
+        "decision_id": "d-1",
+        "arm_drawn": "dense",
+        "arm_served": "dense",
+        "propensity": 0.25,
+        "policy_version": 7,
+        "cost": None,
+        **more,
+    }
+
+
+def stream(*events: Any) -> bytes:
+    frame = {"id": "chatcmpl-d-1", "object": "chat.completion.chunk", "created": 1, "model": "arm/dense"}
+    frames = [f"data: {json.dumps(frame | event)}\n\n" for event in events]
+    return "".join([*frames, "data: [DONE]\n\n"]).encode()
+
+
+def word(text: str, **more: Any) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": None}], **more}
+
+
+def test_ask_prints_the_answer_its_passages_and_its_cost(service: Canned) -> None:
+    cost = {"tokens": 42, "retrieval_ms": 3.4, "llm_ms": 250.0}
+    first = word("", agent=agent(passages=[PASSAGE]))
+    last = {"choices": [], "agent": agent(cost=cost)}
+    service.reply("POST /v1/chat/completions", stream(first, word("The"), word(" Danube."), last))
+    output = said(run("ask", "which river?", "--arm", "dense", "--url", service.url), 0)
+    assert output.startswith("The Danube. [1] p1 Danube")
+    assert "arm dense (probability 0.250, policy version 7), 42 tokens, 3 + 250 ms" in output
+    assert "armwise feedback d-1" in output
+    (asked,) = service.asked
+    assert (asked["model"], asked["messages"][0]["content"]) == ("arm/dense", "which river?")
+
+
+def test_ask_fails_with_the_words_of_the_service(service: Canned) -> None:
+    service.reply("POST /v1/chat/completions", refusal("arm 'x' is not configured", "unknown_arm"), 400)
+    assert "arm 'x' is not configured" in said(run("ask", "?", "--arm", "x", "--url", service.url), 1)
+
+
+def test_feedback_is_sent_and_its_position_told(service: Canned) -> None:
+    rows = [{"status": "accepted", "log_seq": 3}, {"status": "duplicate", "log_seq": 2}]
+    service.reply("POST /v1/feedback", {"items": rows}, 202)
+    output = said(run("feedback", "d-1", "thumb=0.5", "right=TRUE", "--url", service.url), 0)
+    assert output.strip() == "accepted, log position 3 duplicate, log position 2"
+    assert service.asked == [
+        {
+            "items": [
+                {"decision_id": "d-1", "metric_name": "thumb", "value": 0.5},
+                {"decision_id": "d-1", "metric_name": "right", "value": True},
+            ]
+        }
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ("thumb", "'thumb': metric=value was expected, such as thumb=1"),
+        ("=1", "'=1': metric=value was expected"),
+        ("thumb=up", "'thumb=up': 'up' is neither a number, nor true or false"),
+    ],
+)
+def test_feedback_that_cannot_be_read_is_not_sent(service: Canned, value: str, told: str) -> None:
+    assert told in said(run("feedback", "d-1", value, "--url", service.url), 2)
+    assert service.asked == []
+
+
+def test_feedback_that_is_refused_fails_with_the_words_of_the_service(service: Canned) -> None:
+    rows = [refusal("metric 'thumbs' is not declared", "unknown_metric")]
+    service.reply("POST /v1/feedback", {"items": rows}, 202)
+    output = said(run("feedback", "d-1", "thumbs=1", "--url", service.url), 1)
+    assert "unknown_metric: metric 'thumbs' is not declared" in output
+
+
+def test_status_shows_the_policy_and_the_arms(service: Canned) -> None:
+    policy = {
+        "kind": "vowpal",
+        "params": {},
+        "floor": 0.01,
+        "version": 7,
+        "digest": "abc",
+        "examples_seq": 30,
+        "applied_seq": 40,
+        "log_seq": 41,
+    }
+    arms = [
+        {"name": "bm25", "kind": "bm25", "params": {"k1": 1.5}, "enabled": True},
+        {"name": "none", "kind": "none", "params": {}, "enabled": False},
+    ]
+    service.reply("GET /v1/policy", policy)
+    service.reply("GET /v1/arms", {"arms": arms})
+    output = said(run("status", "--url", service.url), 0)
+    for shown in ("vowpal", "abc", "41", '{"k1": 1.5}', "yes", "no"):
+        assert shown in output
+
+
+def test_the_address_may_stand_in_the_environment(service: Canned, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ARMWISE_URL", service.url)
+    service.reply("GET /v1/policy", refusal("no version yet", "not_ready"), 503)
+    assert "not_ready: no version yet" in said(run("status"), 1)
+
+
+def test_an_answer_that_is_no_json_is_told(service: Canned) -> None:
+    service.reply("GET /v1/policy", b"<html>", 502)
+    assert "/v1/policy gave 502 and no JSON" in said(run("status", "--url", service.url), 1)
+
+
+@pytest.mark.parametrize("verb", [["status"], ["feedback", "d-1", "thumb=1"]])
+def test_without_a_service_the_address_is_named(nowhere: str, verb: list[str]) -> None:
+    output = said(run(*verb, "--url", nowhere), 1)
+    assert f"no service answers at {nowhere}" in output
+    assert "is it running there?" in output
+
+
+# -- simulate and replay --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--metric", "right=bleu"], "bleu"),
+        (["--metric", "right=em", "--endpoint", "rerank"], "rerank"),
+        (["--metric", "right=em", "-k", "0"], "k"),
+        ([], "--metric"),
+    ],
+)
+def test_a_simulation_that_cannot_be_run_is_refused(
+    tmp_path: Path, nowhere: str, options: list[str], told: str
+) -> None:
+    questions = tmp_path / "questions.jsonl"
+    questions.write_text('{"id": "q1", "question": "?", "answers": ["a"], "gold_ids": []}\n')
+    assert told in said(run("simulate", questions, *options, "--url", nowhere, "-o", tmp_path / "out"), 2)
+
+
+def test_a_simulation_without_a_service_fails(tmp_path: Path, nowhere: str) -> None:
+    questions = tmp_path / "questions.jsonl"
+    questions.write_text('{"id": "q1", "question": "?", "answers": ["a"], "gold_ids": []}\n')
+    output = said(run("simulate", questions, "--metric", "em", "--url", nowhere, "-o", tmp_path / "out"), 1)
+    assert "no service answers at" in output
+
+
+def fill(config: Path) -> None:
+    """Let 60 uniform draws be judged and joined."""
+    settings = load(config)
+    store = Store(settings.database_url)
+    store.append([fact for number, arm in enumerate(ARMS * 20) for fact in turn(number, arm)])
+    Joiner(store, settings.reward, take_epoch(store, "test", 0.0)).advance(2.0)
+    store.close()
+
+
+def test_replay_prints_a_table_and_writes_a_document(config: Path, tmp_path: Path) -> None:
+    fill(config)
+    output = tmp_path / "report.json"
+    text = said(
+        run("replay", "-c", config, "--policy", "fixed:dense", "--policy", "uniform", "-o", output), 0
+    )
+    assert "60 logged decisions" in text
+    assert "fixed:dense" in text
+    report = json.loads(output.read_text())
+    assert list(report["candidates"]) == ["fixed:dense", "uniform"]
+    assert report["candidates"]["fixed:dense"][0]["value"] == pytest.approx(0.8)
+
+
+def test_replay_of_nothing_or_of_a_policy_unheard_of_is_refused(config: Path) -> None:
+    assert "has learned from nothing yet" in said(run("replay", "-c", config), 2)
+    fill(config)
+    assert "policy 'best' is none of" in said(run("replay", "-c", config, "--policy", "best"), 2)
+    assert "arm 'bm52' is not in the log" in said(run("replay", "-c", config, "--policy", "fixed:bm52"), 2)

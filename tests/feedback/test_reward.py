@@ -1,0 +1,228 @@
+"""Reward: raw values and a raw cost vector become one number, by a rule that is declared."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from feedback.events import Cost
+from feedback.reward import Aggregation, Complete, Metric, Prices, RewardError, RewardRule, UnknownMetricError
+from tests.feedback.conftest import value
+
+RULE = RewardRule(
+    metrics={
+        "right": Metric(type="boolean", weight=3.0),
+        "thumb": Metric(range=(-1, 1), weight=1.0),
+        "seconds": Metric(range=(0, 60), optimize="min", weight=1.0),
+    },
+    cost_weight=0.1,
+    clip=(-5.0, 5.0),
+)
+
+VALUES = st.dictionaries(st.sampled_from(["right", "thumb"]), st.floats(0, 1), min_size=1)
+COSTS = st.builds(
+    Cost, st.integers(0, 9), st.integers(0, 9999), st.integers(0, 9999), st.floats(0, 9), st.floats(0, 9)
+)
+
+
+# -- values -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("metric", "given", "kept"),
+    [
+        ("right", True, 1.0),
+        ("right", False, 0.0),
+        ("right", 1, 1.0),
+        ("thumb", -1, -1.0),
+        ("thumb", 0.25, 0.25),
+        ("seconds", 60, 60.0),
+    ],
+)
+def test_a_value_of_the_declared_type_is_kept(metric: str, given: bool | float, kept: float) -> None:
+    assert RULE.metric(metric).parse(given, metric) == kept
+
+
+@pytest.mark.parametrize(
+    ("metric", "given", "said"),
+    [
+        ("right", 0.5, "metric 'right' is boolean: 0.5 is neither true nor false"),
+        ("thumb", True, "metric 'thumb' takes numbers, got True"),
+        ("thumb", 1.5, r"metric 'thumb' takes values in \[-1, 1\], got 1.5"),
+        ("seconds", -0.1, r"metric 'seconds' takes values in \[0, 60\], got -0.1"),
+        ("thumb", math.nan, "got nan"),
+        ("thumb", math.inf, "got inf"),
+    ],
+)
+def test_another_type_or_a_value_out_of_range_is_refused(metric: str, given: bool | float, said: str) -> None:
+    with pytest.raises(RewardError, match=said):
+        RULE.metric(metric).parse(given, metric)
+
+
+def test_a_metric_that_is_not_declared_is_refused_with_those_that_are() -> None:
+    with pytest.raises(
+        UnknownMetricError, match="'thumbs' is not declared; declared are: right, seconds, thumb"
+    ):
+        RULE.metric("thumbs")
+    with pytest.raises(UnknownMetricError, match="declared are: none"):
+        RewardRule().metric("thumbs")
+
+
+# -- several values become one ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("how", "one"),
+    [(Aggregation.FIRST, 0.5), (Aggregation.LAST, 1.0), (Aggregation.MEAN, 0.25), (Aggregation.SUM, 0.75)],
+)
+def test_several_values_become_one_as_declared(how: Aggregation, one: float) -> None:
+    assert Metric(range=(-1, 1), aggregation=how).aggregate([0.5, -0.75, 1.0]) == one
+
+
+@given(st.sampled_from(Aggregation), st.floats(-1, 1))
+def test_one_value_is_itself_however_it_is_aggregated(how: Aggregation, only: float) -> None:
+    assert Metric(range=(-1, 1), aggregation=how).aggregate([only]) == only
+
+
+@given(st.permutations([0.1, 0.2, 0.3, -0.4, 1e-9]))
+def test_mean_and_sum_do_not_depend_on_the_order(values: list[float]) -> None:
+    for how in (Aggregation.MEAN, Aggregation.SUM):
+        metric = Metric(range=(-1, 1), aggregation=how)
+        assert metric.aggregate(values) == metric.aggregate(sorted(values))
+
+
+def test_feedback_is_folded_by_metric_and_what_is_no_longer_declared_is_left_out() -> None:
+    items = [
+        value("d", "thumb", -1.0, key="1"),
+        value("d", "right", 1.0, key="2"),
+        value("d", "gone", 7.0, key="3"),
+        value("d", "thumb", 0.5, key="4"),
+    ]
+    assert RULE.aggregate(items) == {"thumb": 0.5, "right": 1.0}
+    assert RULE.aggregate([]) == {}
+
+
+@pytest.mark.parametrize(
+    ("when", "none", "one", "every"),
+    [
+        (Complete.ANY, False, True, True),
+        (Complete.ALL, False, False, True),
+        (Complete.DEADLINE, False, False, False),
+    ],
+)
+def test_a_decision_is_complete_as_declared(when: Complete, none: bool, one: bool, every: bool) -> None:
+    rule = RULE.model_copy(update={"complete": when})
+    values = {"right": 1.0, "thumb": 0.0, "seconds": 3.0}
+    assert [rule.is_complete(v) for v in ({}, {"thumb": 1.0}, values)] == [none, one, every]
+
+
+# -- quality and cost ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "quality"),
+    [
+        ({}, None),
+        ({"gone": 1.0}, None),
+        ({"right": 1.0}, 1.0),
+        ({"thumb": -1.0}, -1.0),
+        ({"right": 1.0, "thumb": -1.0}, 0.5),
+        ({"seconds": 0.0}, 60.0),
+        ({"seconds": 60.0}, 0.0),
+        ({"right": 0.0, "thumb": 1.0, "seconds": 59.0}, 0.4),
+    ],
+)
+def test_quality_is_the_weighted_mean_of_the_metrics_that_have_a_value(
+    values: dict[str, float], quality: float | None
+) -> None:
+    assert RULE.quality(values) == quality
+
+
+def test_without_feedback_quality_is_the_default() -> None:
+    assert RewardRule(default=0.25).quality({}) == 0.25
+    assert RewardRule(default=0.25, cost_weight=0.1).reward({}, Cost(steps=1)) == pytest.approx(0.15)
+    assert RewardRule().reward({}, Cost(steps=1)) is None
+
+
+@given(st.floats(0, 60))
+def test_a_metric_to_minimise_counts_as_its_mirror_image(seconds: float) -> None:
+    mirrored = RewardRule(metrics={"seconds": Metric(range=(0, 60))})
+    rule = RewardRule(metrics={"seconds": Metric(range=(0, 60), optimize="min")})
+    assert rule.quality({"seconds": seconds}) == mirrored.quality({"seconds": 60 - seconds})
+
+
+@given(VALUES)
+def test_quality_lies_between_the_worst_and_the_best_metric(values: dict[str, float]) -> None:
+    quality = RULE.quality(values)
+    assert quality is not None
+    assert min(values.values()) - 1e-12 <= quality <= max(values.values()) + 1e-12
+
+
+@pytest.mark.parametrize(
+    ("prices", "total"),
+    [
+        (Prices(steps=1), 2.0),
+        (Prices(steps=0, kilotokens=1), 0.5),
+        (Prices(steps=0, seconds=1), 3.5),
+        (Prices(steps=0, usd=10), 0.1),
+        (Prices(steps=1, kilotokens=1, seconds=1, usd=10), 6.1),
+        (Prices(steps=0), 0.0),
+    ],
+)
+def test_each_component_of_cost_has_its_price(prices: Prices, total: float) -> None:
+    assert prices.total(Cost(2, 300, 200, 0.5, 3.0, 0.01)) == pytest.approx(total)
+
+
+def test_the_reward_is_quality_minus_weighted_cost() -> None:
+    assert RULE.reward({"right": 1.0}, Cost(steps=3)) == pytest.approx(0.7)
+    free = RULE.model_copy(update={"cost_weight": 0.0})
+    assert free.reward({"right": 1.0}, Cost(steps=3)) == 1.0
+
+
+@pytest.mark.parametrize(("steps", "reward"), [(0, 0.5), (1, 0.5), (4, -0.5), (9, -0.5)])
+def test_the_reward_is_clipped_on_both_sides(steps: int, reward: float) -> None:
+    rule = RewardRule(metrics={"right": Metric()}, cost_weight=0.5, clip=(-0.5, 0.5))
+    assert rule.reward({"right": 1.0}, Cost(steps=steps)) == reward
+
+
+@given(VALUES, COSTS, st.floats(0, 5), st.floats(-2, 0), st.floats(0.1, 2))
+def test_a_reward_stays_in_its_range_and_never_rises_with_the_weight_of_cost(
+    values: dict[str, float], cost: Cost, weight: float, low: float, high: float
+) -> None:
+    rule = RULE.model_copy(update={"clip": (low, high), "cost_weight": weight})
+    reward = rule.reward(values, cost)
+    dearer = rule.model_copy(update={"cost_weight": weight + 1.0}).reward(values, cost)
+    assert reward is not None
+    assert dearer is not None
+    assert low <= dearer <= reward <= high
+
+
+# -- declarations ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("duration", "seconds"), [("PT30M", 1800.0), ("PT0.5S", 0.5), ("P1DT1H", 90000.0), ("00:01:00", 60.0)]
+)
+def test_the_wait_time_is_an_iso_duration(duration: str, seconds: float) -> None:
+    assert RewardRule(wait_time=duration).wait_s == seconds
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"wait_time": "soon"}, "'soon' is no ISO 8601 duration such as PT30M"),
+        ({"wait_time": "-PT1S"}, "must be longer than zero"),
+        ({"clip": (1, -1)}, r"clip \(1\.0, -1\.0\) is empty"),
+        ({"cost_weight": -1}, "greater than or equal to 0"),
+        ({"metrics": {"m": {"range": (1, 1)}}}, r"range \[1\.0, 1\.0\] is empty"),
+        ({"metrics": {"m": {"range": (0, math.inf)}}}, "is empty"),
+        ({"metrics": {"m": {"type": "boolean", "range": (-1, 1)}}}, "a boolean takes no range"),
+        ({"metrics": {"m": {"weight": 0}}}, "greater than 0"),
+        ({"cost": {"steps": -1}}, "greater than or equal to 0"),
+    ],
+)
+def test_a_rule_that_makes_no_sense_is_refused(wrong: dict[str, object], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        RewardRule.model_validate(wrong)

