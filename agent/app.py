@@ -8,6 +8,7 @@ import os
 import shutil
 import socket
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from ray import serve
@@ -31,6 +32,7 @@ from arms.deployment import (
     RemoteArms,
     RemoteEmbedders,
     RemoteGenerator,
+    reach,
 )
 from feedback.store import Store
 
@@ -72,6 +74,9 @@ class Ingress:
             RemoteArms({**arms, **local}),
             RemoteEmbedders(embedders),
             RemoteGenerator(config.llm.engine, generator),
+            partial(
+                reach, [*{id(host): host for host in arms.values()}.values(), *embedders.values(), generator]
+            ),
         )
 
     def __serve_build_asgi_app__(self) -> Any:
@@ -117,7 +122,7 @@ def assemble(config: AppConfig) -> Application:
     metrics.mkdir(parents=True)
     hosted = {name: spec.kind for name, spec in config.arms.items() if spec.kind != "none"}
     hosts = {
-        kind: _deployment(ArmHost, f"Arms-{kind.rpartition(':')[2]}", 4 * THREADS).bind(
+        kind: _deployment(ArmHost, f"Arms-{kind.replace(':', '.')}", 4 * THREADS).bind(
             [name for name, its in hosted.items() if its == kind],
             config.corpus.source,
             config.corpus_path,
@@ -137,7 +142,7 @@ def assemble(config: AppConfig) -> Application:
         {name: hosts[kind] for name, kind in hosted.items()},
         embedders,
         _deployment(GeneratorHost, "Generator", 4 * config.limits.in_flight).bind(config.llm),
-        _deployment(LearnerHost, "Learner", 1).bind(config),
+        _deployment(LearnerHost, "Learner", 1).options(health_check_period_s=2).bind(config),
     )
 
 

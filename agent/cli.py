@@ -1,5 +1,7 @@
 """The `armwise` verbs: serve, ingest, ask, feedback, status, simulate, replay.
 
+More than 300 lines, most of them the options of the verbs and their help.
+
 A verb that fails says in one line what is wrong and what would be right, and
 exits with 2 for a wrong request, 1 for a failure on the way.
 """
@@ -31,7 +33,7 @@ from rich.table import Table
 
 from agent import launch
 from agent.client import ClientError
-from agent.config import ConfigError, load
+from agent.config import ConfigError, CorpusSpec, load
 from agent.evaluation import evaluate_log
 from agent.simulate import Simulation, SimulationError, simulate
 from arms.corpus import Corpus, ingest
@@ -149,7 +151,8 @@ def ingest_corpus(
 ) -> None:
     """Read passages into a corpus; an interrupted run goes on where it stopped."""
     with _explained():
-        target = load(config).home_path / "corpora" / name
+        named = CorpusSpec(name=name, source=source)
+        target = load(config).home_path / "corpora" / named.name
         with _progress() as tell:
             corpus = ingest(source, target, skip_bad=skip_bad, progress=tell)
         _tell_corpus(corpus, name, source)

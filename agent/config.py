@@ -11,6 +11,7 @@ from typing import Any, get_args, get_origin
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from agent.access import Key
 from agent.features import FeatureSpec
 from agent.policies.catalog import PolicySpec, build_policy
 from arms.catalog import ArmSpec, validate_specs
@@ -93,6 +94,9 @@ class AppConfig(BaseModel):
     )
     log_url: str | None = Field(
         default=None, description="SQLAlchemy URL of the log; null is an SQLite file in home."
+    )
+    keys: tuple[Key, ...] = Field(
+        default=(), description="Who may call the service; none leaves it open, as on a laptop."
     )
     salt: str = Field(default="armwise", min_length=1, description="Enters the hash that draws an arm.")
     corpus: CorpusSpec = CorpusSpec()

@@ -39,9 +39,14 @@ class LaunchError(Exception):
 
 
 def address_of(config: Path) -> tuple[str, int]:
-    """Return the host and the port that a Serve configuration names."""
+    """Return the host and the port that a Serve configuration names. Raises LaunchError."""
     http = (yaml.safe_load(config.read_text(encoding="utf-8")) or {}).get("http_options") or {}
-    return str(http.get("host", "127.0.0.1")), int(http.get("port", 8000))
+    try:
+        return str(http.get("host", "127.0.0.1")), int(http.get("port", 8000))
+    except (AttributeError, TypeError, ValueError):
+        raise LaunchError(
+            f"{config}: http_options {http!r} is not of the form {{host: 127.0.0.1, port: 8000}}"
+        ) from None
 
 
 def require_free_port(host: str, port: int) -> None:

@@ -7,11 +7,12 @@ version, and for arms that were switched, several times a second.
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Protocol
 
 from agent.config import AppConfig
+from agent.features import describe
 from agent.learner import recipe_of
 from agent.loop import ArmInfo, Embeddings, Loop, Serving
 from agent.policies.catalog import build_policy
@@ -51,6 +52,7 @@ class Replica:
         search: Runs any arm.
         embedders: Embeds with any backbone.
         generator: The language model.
+        reach: Returns once all of these can be called.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class Replica:
         search: Arms,
         embedders: Embedders,
         generator: Generator,
+        reach: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.config = config
         self.store = Store(config.database_url)
@@ -68,6 +71,9 @@ class Replica:
         self.in_flight = 0
         self._empty = build_policy(config.policy, list(config.arms))
         self._recipe = recipe_of(config.policy, config.reward)
+        self._embedders = embedders
+        self._reach = reach
+        self._reaching: asyncio.Task[None] | None = None
         self._poller: asyncio.Task[None] | None = None
         self._refreshing = asyncio.Lock()
         self.loop = Loop(
@@ -89,24 +95,42 @@ class Replica:
 
     @property
     def ready(self) -> bool:
-        """Whether a version is served and still being looked after."""
-        return self.version is not None and self._poller is not None and not self._poller.done()
+        """Whether everything behind it was reached, and a version is served and still being looked after."""
+        reached = self._reaching is not None and self._reaching.done() and not self._failure()
+        return reached and self.version is not None and self._poller is not None and not self._poller.done()
 
     def check(self) -> None:
-        """Raise what stopped the search for versions, if it has stopped."""
-        if self._poller is not None and self._poller.done() and not self._poller.cancelled():
-            self._poller.result()
+        """Raise what stopped the search for versions or for what is behind, if it has stopped."""
+        if failure := self._failure():
+            raise failure
+
+    def _failure(self) -> BaseException | None:
+        ended = [
+            task for task in (self._poller, self._reaching) if task and task.done() and not task.cancelled()
+        ]
+        return next((error for task in ended if (error := task.exception())), None)
 
     async def start(self) -> None:
-        """Begin to look for versions."""
+        """Begin to look for versions, and for what is behind."""
         self._poller = asyncio.create_task(self._poll(), name="version-poller")
+        self._reaching = asyncio.create_task(self._look_behind(), name="reach")
 
     async def stop(self) -> None:
         """Stop looking, and commit what is still waiting."""
-        if self._poller is not None:
-            self._poller.cancel()
+        for task in (self._poller, self._reaching):
+            if task is not None:
+                task.cancel()
         await asyncio.to_thread(self.log.close)
         self.store.close()
+
+    async def _look_behind(self) -> None:
+        """Wait for the hosts, and describe one question: an encoder that does not fit is found here."""
+        if self._reach is not None:
+            await self._reach()
+        seen = self.config.features.embedding
+        if seen is not None:
+            vectors = await self._embedders.embed("Is anybody there?", frozenset({seen.backbone}))
+            describe("Is anybody there?", self.config.features, embedding=vectors[seen.backbone])
 
     async def _poll(self) -> None:
         while True:
@@ -118,9 +142,8 @@ class Replica:
 
     async def refresh(self) -> None:
         """Serve the newest version of this configuration's recipe, and the arms that are switched on."""
-        async with (
-            self._refreshing
-        ):  # a look that began before an arm was switched must not have the last word
+        # A look that began before an arm was switched must not have the last word.
+        async with self._refreshing:
             after = self.version.version if self.version else 0
             found, off = await asyncio.to_thread(self._look, after)
             if found is not None:

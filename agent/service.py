@@ -11,12 +11,13 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from typing import Annotated, Any
 
-from fastapi import FastAPI, Header, Response
+from fastapi import Depends, FastAPI, Header, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from pydantic import TypeAdapter, ValidationError
 
 from agent import errors, replies
+from agent.access import Access
 from agent.admission import BodyLimit
 from agent.errors import ApiError
 from agent.loop import Ask, Decided, Event, Finished, paced
@@ -56,14 +57,17 @@ def create_app(replica: Replica, telemetry: Telemetry) -> FastAPI:
     errors.install(app)
     app.add_middleware(BodyLimit, limit=replica.config.limits.body_bytes)
     surface = Surface(replica, telemetry)
-    app.post("/v1/chat/completions", responses={200: {"content": {"text/event-stream": {}}}})(surface.chat)
-    app.post("/v1/retrieve")(surface.retrieve)
-    app.get("/v1/decisions/{decision_id}")(surface.decision)
-    app.post("/v1/feedback", status_code=202)(surface.feedback)
-    app.get("/v1/arms")(surface.arms)
-    app.patch("/v1/arms/{name}")(surface.switch)
-    app.get("/v1/policy")(surface.policy)
-    app.get("/v1/models")(surface.models)
+    access = Access(replica.config.keys)
+    decide, tell, switch = ([Depends(access.require(scope))] for scope in ("decide", "feedback", "admin"))
+    streamed: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {}}}}
+    app.post("/v1/chat/completions", responses=streamed, dependencies=decide)(surface.chat)
+    app.post("/v1/retrieve", dependencies=decide)(surface.retrieve)
+    app.get("/v1/decisions/{decision_id}", dependencies=decide)(surface.decision)
+    app.post("/v1/feedback", status_code=202, dependencies=tell)(surface.feedback)
+    app.get("/v1/arms", dependencies=decide)(surface.arms)
+    app.patch("/v1/arms/{name}", dependencies=switch)(surface.switch)
+    app.get("/v1/policy", dependencies=decide)(surface.policy)
+    app.get("/v1/models", dependencies=decide)(surface.models)
     app.get("/health")(surface.health)
     app.get("/ready")(surface.ready)
     app.get("/metrics", response_class=PlainTextResponse)(surface.metrics)
@@ -190,7 +194,7 @@ class Surface:
         """Run a turn if there is room for it; load is shed before anything is drawn."""
         replica = self._replica
         if not replica.ready:
-            raise ApiError(503, "not_ready", "no version of the policy is loaded yet")
+            raise ApiError(503, "not_ready", "the arms, the model or the policy are not loaded yet")
         if replica.in_flight >= self._config.limits.in_flight:
             self._telemetry.shed()
             raise ApiError(503, "overloaded", f"{replica.in_flight} requests are being answered already")
@@ -325,7 +329,7 @@ class Surface:
     async def ready(self) -> JSONResponse:
         """Whether questions can be answered and kept: a version is loaded and the log can be read."""
         if not self._replica.ready:
-            raise ApiError(503, "not_ready", "no version of the policy is loaded yet")
+            raise ApiError(503, "not_ready", "the arms, the model or the policy are not loaded yet")
         await asyncio.to_thread(self._replica.store.log_seq)
         return JSONResponse({"status": "ready", "version": self._replica.loop.serving.version})
 

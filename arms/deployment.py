@@ -57,6 +57,9 @@ class ArmHost:
         self._arms: Mapping[str, Arm] = {name: build_arm(name, resources) for name in names}
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="search")
 
+    async def ready(self) -> None:
+        """Return: whoever hears it knows that the host is up."""
+
     async def search(self, arm: str, query: Query, k: int) -> Retrieval:
         """Run one arm. Raises ArmError."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, self._arms[arm].search, query, k)
@@ -67,6 +70,9 @@ class EmbedderHost:
 
     def __init__(self, backbone: Backbone) -> None:
         self._embedder = build_embedder(backbone)
+
+    async def ready(self) -> None:
+        """Return: whoever hears it knows that the host is up."""
 
     @serve.batch(max_batch_size=32, batch_wait_timeout_s=0.0)
     async def embed(self, questions: list[str]) -> list[NDArray[np.float32]]:
@@ -79,6 +85,9 @@ class GeneratorHost:
 
     def __init__(self, spec: LlmSpec) -> None:
         self._generator = build_generator(spec)
+
+    async def ready(self) -> None:
+        """Return: whoever hears it knows that the host is up."""
 
     async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
         """Yield the answer as it is written. Raises GeneratorError."""
@@ -147,6 +156,11 @@ class RemoteEmbedders:
         except (RayError, RayServeException) as error:
             raise _near(error, ArmError) from None
         return dict(zip(names, vectors, strict=True))
+
+
+async def reach(hosts: Sequence[DeploymentHandle[Any]]) -> None:
+    """Return once every host has answered; they may be loading for minutes."""
+    await asyncio.gather(*(host.ready.remote() for host in hosts))
 
 
 def _near(error: Exception, kind: type[ArmError] | type[GeneratorError]) -> Exception:

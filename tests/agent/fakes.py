@@ -195,7 +195,13 @@ class Service:
         generator: What it writes with.
     """
 
-    def __init__(self, folder: Path, generator: Generator | None = None, **changes: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        generator: Generator | None = None,
+        reach: Callable[[], Awaitable[None]] | None = None,
+        **changes: Any,
+    ) -> None:
         document = {**CONFIG, "log_url": f"sqlite:///{folder / 'log.db'}", **changes}
         self.config = parse(document)
         self.arms, self.embedders = FakeArms(), FakeEmbedders()
@@ -204,7 +210,7 @@ class Service:
             name: ArmInfo(backbones_of(name, self.config.arms), features(name, spec))
             for name, spec in self.config.arms.items()
         }
-        self.replica = Replica(self.config, known, self.arms, self.embedders, self.generator)
+        self.replica = Replica(self.config, known, self.arms, self.embedders, self.generator, reach)
         self.app = create_app(self.replica, Telemetry())
         self.learner = Learner(
             Store(self.config.database_url),

@@ -1,9 +1,12 @@
 """Keys open what their scopes say, and nothing else."""
 
+from pathlib import Path
+
 import pytest
 
 from agent.access import Access, Key
 from agent.errors import ApiError
+from tests.agent.fakes import Service
 
 
 @pytest.fixture
@@ -41,3 +44,18 @@ def test_a_variable_without_a_key_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.delenv("ABSENT_KEY", raising=False)
     with pytest.raises(ValueError, match="ABSENT_KEY"):
         Access((Key(env="ABSENT_KEY"),))
+
+
+async def test_the_service_checks_keys_and_leaves_probes_open(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("USER_KEY", "u-secret")
+    async with Service(tmp_path, keys=[{"env": "USER_KEY"}]).running() as service:
+        client, user = service.client, {"Authorization": "Bearer u-secret"}
+        for path in ("/health", "/ready", "/metrics"):
+            assert (await client.get(path)).status_code == 200
+        refused = await client.post("/v1/retrieve", json={"query": "sea"})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (401, "unauthorized")
+        assert (await client.post("/v1/retrieve", json={"query": "sea"}, headers=user)).status_code == 200
+        switch = await client.patch("/v1/arms/none", json={"enabled": False}, headers=user)
+        assert (switch.status_code, switch.json()["error"]["code"]) == (403, "forbidden")

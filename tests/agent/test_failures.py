@@ -24,7 +24,7 @@ from tests.agent.asking import (
     rows,
     tell,
 )
-from tests.agent.fakes import Service, failing, hanging
+from tests.agent.fakes import DIM, Service, failing, hanging
 
 # -- arms, models, deadlines, load -------------------------------------------------------------------
 
@@ -358,3 +358,28 @@ async def test_a_repeated_answer_of_an_arm_that_is_gone_is_a_conflict(tmp_path: 
     async with Service(tmp_path, arms=arms).running() as service:
         response = await look_up(service, {"idempotency-key": "k-2"}, agent={"excluded_arms": ["bm25"]})
         assert "'none'" in refused(response, 409, "idempotency_conflict", "Idempotency-Key")
+
+
+async def test_a_service_is_not_ready_before_what_is_behind_it_was_reached(tmp_path: Path) -> None:
+    up = asyncio.Event()
+
+    async def reach() -> None:
+        await up.wait()
+
+    async with Service(tmp_path, reach=reach).running() as service:
+        assert (await service.client.get("/ready")).status_code == 503
+        refused(await look_up(service), 503, "not_ready")
+        assert (await rows(service))["decisions"] == 0
+        up.set()
+        async with asyncio.timeout(10):
+            while not service.replica.ready:
+                await asyncio.sleep(0)
+        assert (await look_up(service)).status_code == 200
+
+
+async def test_an_encoder_that_does_not_fit_the_features_is_found_at_the_start(tmp_path: Path) -> None:
+    embedding = {"backbone": "tiny", "dims": DIM + 1}
+    async with Service(tmp_path, features={"embedding": embedding}).running() as service:
+        with pytest.raises(ValueError, match=f"fewer than dims: {DIM + 1}"):
+            service.replica.check()
+        assert (await service.client.get("/ready")).status_code == 503
