@@ -6,7 +6,7 @@ on a network.
 
 import hmac
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Literal
 
 from fastapi import Header
@@ -45,10 +45,11 @@ class Access:
         if missing:
             raise ValueError(f"no key in the environment variable {missing[0]}, which `keys` names")
 
-    def require(self, scope: Scope) -> Callable[..., None]:
+    def require(self, scope: Scope) -> Callable[..., Awaitable[None]]:
         """Return a dependency that lets a request pass only with a key of this scope."""
 
-        def check(authorization: Annotated[str | None, Header()] = None) -> None:
+        # a coroutine, as FastAPI would take a function to a thread
+        async def check(authorization: Annotated[str | None, Header()] = None) -> None:
             if not self._keys:
                 return
             token = (authorization or "").removeprefix("Bearer ").strip().encode()

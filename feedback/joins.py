@@ -14,14 +14,8 @@ import sqlalchemy as sa
 from feedback import tables as t
 from feedback.events import Decision, Example, Execution, Feedback, Mode, Status
 from feedback.reward import RewardRule
-from feedback.store import (
-    Store,
-    cost_of,
-    decision_of,
-    load_decisions,
-    load_executions,
-    load_feedback,
-)
+from feedback.rows import cost_of, decision_of, load_decisions, load_executions, load_feedback
+from feedback.store import Store
 
 GRACE_S = 2.0
 """How long after a deadline a decision is closed: time for commits that were under way."""

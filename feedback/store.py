@@ -25,7 +25,15 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from feedback import tables as t
-from feedback.events import Context, Cost, Decision, Execution, Feedback, Mode, Status
+from feedback.events import Decision, Execution, Feedback
+from feedback.rows import (
+    decision_row,
+    execution_row,
+    feedback_row,
+    load_decisions,
+    load_executions,
+    read_feedback,
+)
 
 BUSY_S = 10.0
 """How long a SQLite writer waits for another process before it gives up."""
@@ -175,26 +183,28 @@ class Store:
         with self.writing() as connection:
             if decisions:
                 try:
-                    connection.execute(self._insert_decision, [_decision_row(fact) for fact in decisions])
+                    connection.execute(self._insert_decision, [decision_row(fact) for fact in decisions])
                 except IntegrityError as error:
                     raise ConflictError(f"a decision id is already taken: {error.orig}") from error
             if executions:
-                connection.execute(self._insert_execution, [_execution_row(fact) for fact in executions])
+                connection.execute(self._insert_execution, [execution_row(fact) for fact in executions])
             receipts = iter(self._append_feedback(connection, feedback)) if feedback else iter(())
         return [next(receipts) if isinstance(fact, Feedback) else Receipt() for fact in facts]
 
     def _append_feedback(self, connection: sa.Connection, items: Sequence[Feedback]) -> list[Receipt]:
         unique: dict[str, Feedback] = {}
         for item in items:
+            if not math.isfinite(item.value):
+                raise StoreError(f"feedback {item.id!r} has the value {item.value}: it is not finite")
             _same_or_conflict(unique.setdefault(item.id, item), item)
-        rows = [_feedback_row(item) for item in unique.values()]
+        rows = [feedback_row(item) for item in unique.values()]
         fresh = {
             key: Receipt(seq, _status(unique[key], deadline, learned))
             for key, seq, deadline, learned in connection.execute(self._insert_feedback, rows)
         }
         seqs = {key: receipt.seq for key, receipt in fresh.items()}
         if known := unique.keys() - seqs.keys():
-            for stored, seq in _feedback(connection, t.feedback.c.id.in_(known)):
+            for stored, seq in read_feedback(connection, t.feedback.c.id.in_(known)):
                 _same_or_conflict(stored, unique[stored.id])
                 seqs[stored.id] = seq
         return [
@@ -212,7 +222,7 @@ class Store:
                 return None
             execution = load_executions(connection, [decision_id]).get(decision_id)
             feedback = tuple(
-                item for item, _ in _feedback(connection, t.feedback.c.decision_id == decision_id)
+                item for item, _ in read_feedback(connection, t.feedback.c.decision_id == decision_id)
             )
             learned = connection.execute(
                 sa.select(t.examples.c.seq, t.examples.c.metrics).where(
@@ -269,131 +279,3 @@ def _status(item: Feedback, deadline: float | None, learned: int | None) -> Feed
     if learned is not None or item.received_at > deadline:
         return FeedbackStatus.LATE_NOT_LEARNED
     return FeedbackStatus.ACCEPTED
-
-
-# -- rows and facts ------------------------------------------------------------------------------
-
-
-def _decision_row(d: Decision) -> dict[str, object]:
-    return {
-        "id": d.id,
-        "decided_at": d.decided_at,
-        "deadline": d.deadline,
-        "mode": d.mode.value,
-        "policy": d.policy,
-        "version": d.version,
-        "drawn": d.drawn,
-        "propensity": d.propensity,
-        "episode_id": d.episode_id,
-        "request_digest": d.request_digest,
-        "question": d.context.question,
-        "arms": d.arms,
-        "probabilities": d.probabilities,
-        "features": {
-            "sparse": d.context.features,
-            "embedding": d.context.embedding,
-            "arms": d.context.arms,
-        },
-    }
-
-
-def _execution_row(e: Execution) -> dict[str, object]:
-    return {
-        "decision_id": e.decision_id,
-        "served": e.served,
-        "status": e.status.value,
-        "steps": e.cost.steps,
-        "prompt_tokens": e.cost.prompt_tokens,
-        "completion_tokens": e.cost.completion_tokens,
-        "retrieval_s": e.cost.retrieval_s,
-        "llm_s": e.cost.llm_s,
-        "usd": e.cost.usd,
-        "passages": e.passages,
-        "answer": e.answer,
-        "error": e.error,
-        "finished_at": e.finished_at,
-    }
-
-
-def _feedback_row(f: Feedback) -> dict[str, object]:
-    if not math.isfinite(f.value):
-        raise StoreError(f"feedback {f.id!r} has the value {f.value}; a finite number was expected")
-    return {
-        "id": f.id,
-        "decision_id": f.decision_id,
-        "metric": f.metric,
-        "value": f.value,
-        "received_at": f.received_at,
-        "event_time": f.event_time,
-        "tags": dict(f.tags),
-    }
-
-
-def _feedback(connection: sa.Connection, where: sa.ColumnElement[bool]) -> Iterator[tuple[Feedback, int]]:
-    for row in connection.execute(sa.select(t.feedback).where(where).order_by(t.feedback.c.seq)):
-        yield (
-            Feedback(
-                row.id, row.decision_id, row.metric, row.value, row.received_at, row.event_time, row.tags
-            ),
-            row.seq,
-        )
-
-
-def load_feedback(
-    connection: sa.Connection, decision_ids: Sequence[str], upto: int
-) -> dict[str, list[tuple[Feedback, int]]]:
-    """Return the feedback of each decision with its position, in recorded order, up to position `upto`."""
-    found: dict[str, list[tuple[Feedback, int]]] = {}
-    where = t.feedback.c.decision_id.in_(decision_ids) & (t.feedback.c.seq <= upto)
-    for item, seq in _feedback(connection, where):
-        found.setdefault(item.decision_id, []).append((item, seq))
-    return found
-
-
-def load_decisions(connection: sa.Connection, ids: Sequence[str]) -> dict[str, Decision]:
-    """Return the decisions that exist among `ids`."""
-    rows = connection.execute(sa.select(t.decisions).where(t.decisions.c.id.in_(ids)))
-    return {row.id: decision_of(row) for row in rows}
-
-
-def decision_of(row: sa.Row[Any]) -> Decision:
-    """Return the fact in a row of `decisions`."""
-    features = row.features
-    context = Context(row.question, features["sparse"], tuple(features["embedding"]), features["arms"])
-    return Decision(
-        id=row.id,
-        context=context,
-        arms=tuple(row.arms),
-        probabilities=tuple(row.probabilities),
-        drawn=row.drawn,
-        policy=row.policy,
-        version=row.version,
-        mode=Mode(row.mode),
-        decided_at=row.decided_at,
-        deadline=row.deadline,
-        episode_id=row.episode_id,
-        request_digest=row.request_digest,
-    )
-
-
-def cost_of(row: sa.Row[Any]) -> Cost:
-    """Return the raw cost vector in a row of `executions`."""
-    return Cost(row.steps, row.prompt_tokens, row.completion_tokens, row.retrieval_s, row.llm_s, row.usd)
-
-
-def load_executions(connection: sa.Connection, ids: Sequence[str]) -> dict[str, Execution]:
-    """Return the executions that exist among the decisions `ids`."""
-    rows = connection.execute(sa.select(t.executions).where(t.executions.c.decision_id.in_(ids)))
-    return {
-        row.decision_id: Execution(
-            row.decision_id,
-            row.served,
-            Status(row.status),
-            cost_of(row),
-            tuple(row.passages),
-            row.answer,
-            row.error,
-            row.finished_at,
-        )
-        for row in rows
-    }

@@ -16,27 +16,27 @@ def access(monkeypatch: pytest.MonkeyPatch) -> Access:
     return Access((Key(env="USER_KEY"), Key(env="ADMIN_KEY", scopes=("admin",))))
 
 
-def test_without_keys_everything_is_open() -> None:
-    Access(()).require("admin")(None)
+async def test_without_keys_everything_is_open() -> None:
+    await Access(()).require("admin")(None)
 
 
-def test_a_key_opens_its_scopes(access: Access) -> None:
-    access.require("decide")("Bearer u-secret")
-    access.require("feedback")("Bearer u-secret")
-    access.require("admin")("Bearer a-secret")
+async def test_a_key_opens_its_scopes(access: Access) -> None:
+    await access.require("decide")("Bearer u-secret")
+    await access.require("feedback")("Bearer u-secret")
+    await access.require("admin")("Bearer a-secret")
 
 
 @pytest.mark.parametrize("header", [None, "", "Bearer ", "Bearer wrong", "u-secret-", "Bearer ü"])
-def test_no_key_or_a_wrong_one_is_unauthorized(access: Access, header: str | None) -> None:
+async def test_no_key_or_a_wrong_one_is_unauthorized(access: Access, header: str | None) -> None:
     with pytest.raises(ApiError) as refused:
-        access.require("decide")(header)
+        await access.require("decide")(header)
     assert (refused.value.status, refused.value.code) == (401, "unauthorized")
 
 
 @pytest.mark.parametrize(("header", "scope"), [("Bearer u-secret", "admin"), ("Bearer a-secret", "decide")])
-def test_a_key_without_the_scope_is_forbidden(access: Access, header: str, scope: str) -> None:
+async def test_a_key_without_the_scope_is_forbidden(access: Access, header: str, scope: str) -> None:
     with pytest.raises(ApiError, match=f"scope '{scope}'") as refused:
-        access.require(scope)(header)  # type: ignore[arg-type]
+        await access.require(scope)(header)  # type: ignore[arg-type]
     assert (refused.value.status, refused.value.code) == (403, "forbidden")
 
 

@@ -16,7 +16,8 @@ from agent.policies.catalog import build_policy
 from agent.policy import mix_floor
 from feedback import tables as t
 from feedback.events import Mode
-from feedback.store import Store, decision_of
+from feedback.rows import decision_of
+from feedback.store import Store
 from feedback.versions import checkpoint
 from tests.live.conftest import SUBJECTS, Live, has_model, until
 
