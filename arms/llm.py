@@ -43,11 +43,6 @@ class EmbeddedSpec(_Spec):
         ge=1,
         description="Threads that compute; null leaves one of the machine's cores to the service.",
     )
-    repeat_penalty: float = Field(
-        default=1.1,
-        ge=1,
-        description="How much what was just written is held back; small models repeat themselves without.",
-    )
 
 
 class OpenAISpec(_Spec):
@@ -108,11 +103,7 @@ def build_generator(spec: EmbeddedSpec | OpenAISpec | VllmSpec | ScriptedSpec) -
             from arms.llm_embedded import EmbeddedGenerator
 
             return EmbeddedGenerator(
-                spec.model,
-                context_tokens=spec.context_tokens,
-                slots=spec.slots,
-                threads=spec.threads,
-                repeat_penalty=spec.repeat_penalty,
+                spec.model, context_tokens=spec.context_tokens, slots=spec.slots, threads=spec.threads
             )
         case OpenAISpec():
             from arms.llm_openai import OpenAIGenerator

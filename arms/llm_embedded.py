@@ -32,7 +32,6 @@ class EmbeddedGenerator(Generator):
         context_tokens: Longest prompt and answer together; memory grows with it, once a slot.
         slots: Answers written at once; more wait in line.
         threads: Threads that compute; None takes one for each of `compute_cores`.
-        repeat_penalty: How much what was just written is held back; 1 for not at all.
 
     Raises:
         ModelNotFoundError: There is no such file.
@@ -40,13 +39,7 @@ class EmbeddedGenerator(Generator):
     """
 
     def __init__(
-        self,
-        model: str,
-        *,
-        context_tokens: int = 4096,
-        slots: int = 4,
-        threads: int | None = None,
-        repeat_penalty: float = 1.1,
+        self, model: str, *, context_tokens: int = 4096, slots: int = 4, threads: int | None = None
     ) -> None:
         path = Path(locate(model))
         params = xllamacpp.CommonParams()
@@ -55,7 +48,6 @@ class EmbeddedGenerator(Generator):
         params.n_parallel = slots
         for cpu in (params.cpuparams, params.cpuparams_batch):
             cpu.n_threads = threads or len(compute_cores())
-        params.sampling.penalty_repeat = repeat_penalty
         params.cache_ram_mib = 0  # prefixes are reused within a slot; a second copy may take 8 GiB
         params.port = 0
         params.api_keys = [secrets.token_urlsafe()]
