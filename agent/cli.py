@@ -67,10 +67,10 @@ def _explained() -> Iterator[None]:
         launch.LaunchError,
         ValueError,
     ) as error:
-        errors.print(str(error), style="red", markup=False)
+        errors.print(str(error), style="red", markup=False, soft_wrap=True)
         raise typer.Exit(1 if isinstance(error, LogUnavailableError) else 2) from None
     except (ClientError, SimulationError, openai.OpenAIError) as error:
-        errors.print(str(error), style="red", markup=False)
+        errors.print(str(error), style="red", markup=False, soft_wrap=True)
         raise typer.Exit(1) from None
 
 
