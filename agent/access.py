@@ -52,7 +52,8 @@ class Access:
         async def check(authorization: Annotated[str | None, Header()] = None) -> None:
             if not self._keys:
                 return
-            token = (authorization or "").removeprefix("Bearer ").strip().encode()
+            scheme, _, key = (authorization or "").partition(" ")
+            token = key.strip().encode() if scheme.lower() == "bearer" else b""
             # every key is compared, in constant time, so that the time taken tells nothing
             held = [scopes for secret, scopes in self._keys if hmac.compare_digest(secret.encode(), token)]
             if not held:

@@ -7,8 +7,9 @@ serve` all come through `build`.
 import os
 import shutil
 import socket
+import time
 from collections.abc import Mapping
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from ray import serve
@@ -34,6 +35,7 @@ from arms.deployment import (
     RemoteGenerator,
     reach,
 )
+from feedback.joins import take_epoch
 from feedback.store import Store
 
 CPUS_A_REPLICA = 0.1
@@ -89,24 +91,32 @@ class Ingress:
 
 
 class LearnerHost:
-    """The one learner. A replacement takes a new epoch, and the old one stops writing."""
+    """The one learner. It takes an epoch once; a replacement takes a newer one, and the old one stops."""
 
     def __init__(self, config: AppConfig) -> None:
         self._config = config
         self._thread = LearnerThread(self._learner, config.learning.interval_s)
 
+    @cached_property
+    def _store(self) -> Store:
+        return Store(self._config.database_url)
+
+    @cached_property
+    def _epoch(self) -> int:
+        return take_epoch(self._store, f"{socket.gethostname()}:{os.getpid()}", time.time())
+
     def _learner(self) -> Learner:
         config = self._config
         return Learner(
-            Store(config.database_url),
+            self._store,
             build_policy(config.policy, list(config.arms)),
             config.policy,
             config.reward,
-            holder=f"{socket.gethostname()}:{os.getpid()}",
+            self._epoch,
         )
 
     def check_health(self) -> None:
-        """Fail when learning has stopped, so that the learner is replaced."""
+        """Fail when learning has failed, so that the learner is replaced; not when it was superseded."""
         self._thread.check()
 
 

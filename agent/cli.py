@@ -47,6 +47,9 @@ errors = Console(stderr=True, highlight=False)
 
 ConfigPath = Annotated[Path, typer.Option("--config", "-c", help="The Ray Serve configuration file.")]
 Url = Annotated[str, typer.Option("--url", help="Address of the service.", envvar="ARMWISE_URL")]
+Key = Annotated[
+    str | None, typer.Option("--key", help="Key, where the service asks for one.", envvar="ARMWISE_API_KEY")
+]
 
 CONFIG = Path("serve_config.yaml")
 URL = "http://127.0.0.1:8000"
@@ -123,6 +126,7 @@ def serve(
     question: Annotated[
         str | None, typer.Option("--ask", help="Ask this once it is ready, then stop.")
     ] = None,
+    key: Key = None,
 ) -> None:
     """Build what is missing (corpus, indexes), then serve until interrupted or, with --ask, answered."""
     with _explained():
@@ -132,7 +136,7 @@ def serve(
         with _progress() as tell:
             launch.prepare(settings, tell)
         if not prepare_only:
-            once = None if question is None else partial(_ask, question, None)
+            once = None if question is None else partial(_ask, question, None, key=key)
             raise typer.Exit(launch.serve(config, address, console, once))
 
 
@@ -174,14 +178,15 @@ def ask(
         str | None, typer.Option("--arm", help="Force an arm instead of letting the policy choose.")
     ] = None,
     url: Url = URL,
+    key: Key = None,
 ) -> None:
     """Ask a question and watch the answer being written."""
     with _explained():
-        _ask(question, arm, url)
+        _ask(question, arm, url, key)
 
 
-def _ask(question: str, arm: str | None, url: str) -> None:
-    client = openai.OpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=2)
+def _ask(question: str, arm: str | None, url: str, key: str | None) -> None:
+    client = openai.OpenAI(base_url=f"{url}/v1", api_key=key or "unused", max_retries=2)
     stream = client.chat.completions.create(
         model=f"arm/{arm}" if arm else "auto",
         messages=[{"role": "user", "content": question}],
@@ -221,6 +226,7 @@ def feedback(
         list[str], typer.Argument(help="metric=value, one or more; true and false are values too.")
     ],
     url: Url = URL,
+    key: Key = None,
 ) -> None:
     """Say how good an answer was."""
     with _explained():
@@ -228,7 +234,7 @@ def feedback(
             {"decision_id": decision_id, "metric_name": name, "value": value}
             for name, value in map(_value, values)
         ]
-        for row in _post(url, "/v1/feedback", {"items": items})["items"]:
+        for row in _request("POST", url, "/v1/feedback", key, {"items": items})["items"]:
             if "error" in row:
                 raise ClientError(f"{row['error']['code']}: {row['error']['message']}")
             console.print(f"{row['status']}, log position {row['log_seq']}", markup=False)
@@ -252,10 +258,11 @@ def _value(text: str) -> tuple[str, float | bool]:
 
 
 @app.command()
-def status(url: Url = URL) -> None:
+def status(url: Url = URL, key: Key = None) -> None:
     """Show the policy that decides now, how much it has learned, and the arms."""
     with _explained():
-        policy, arms = _get(url, "/v1/policy"), _get(url, "/v1/arms")["arms"]
+        policy = _request("GET", url, "/v1/policy", key)
+        arms = _request("GET", url, "/v1/arms", key)["arms"]
         about = Table(title="policy", show_header=False)
         for key in ("kind", "params", "floor", "version", "digest", "examples_seq", "applied_seq", "log_seq"):
             about.add_row(key, str(policy[key]))
@@ -289,12 +296,14 @@ def simulate_traffic(
         bool, typer.Option("--baselines", help="Also ask each arm, to know the truth.")
     ] = False,
     url: Url = URL,
+    key: Key = None,
 ) -> None:
     """Send questions with known answers to a live service, score, feed back, and draw the learning curve."""
     with _explained():
         settings = Simulation.model_validate(
             {
                 "url": url,
+                "api_key": key or None,
                 "questions": questions,
                 "metrics": dict(_scored(text) for text in metric),
                 "endpoint": endpoint,
@@ -344,22 +353,20 @@ def replay(
             output.write_text(json.dumps(report.as_json(), indent=2))
 
 
-def _get(url: str, path: str) -> dict[str, Any]:
-    return _request("GET", url, path, None)
-
-
-def _post(url: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
-    return _request("POST", url, path, body)
-
-
 def _request(
-    method: Literal["GET", "POST"], url: str, path: str, body: dict[str, Any] | None
+    method: Literal["GET", "POST"],
+    url: str,
+    path: str,
+    key: str | None,
+    body: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
+    headers = {"Authorization": f"Bearer {key}"} if key else None
     try:
-        response = httpx.request(method, url + path, json=body, timeout=30)
-        document: dict[str, Any] = response.json()
+        response = httpx.request(method, url + path, json=body, headers=headers, timeout=30)
     except httpx.HTTPError as error:
         raise ClientError(f"no service answers at {url} ({error}); is it running there?") from None
+    try:
+        document: dict[str, Any] = response.json()
     except ValueError:
         raise ClientError(f"{url + path} gave {response.status_code} and no JSON") from None
     if response.is_error:

@@ -3,8 +3,8 @@
 A typo is an error that names the key and the nearest right one.
 """
 
-import difflib
 import os
+import re
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -17,7 +17,11 @@ from agent.policies.catalog import PolicySpec, build_policy
 from arms.catalog import ArmSpec, validate_specs
 from arms.embedding import Backbone
 from arms.llm import LlmSpec
+from arms.nearest import nearest
 from feedback.reward import RewardRule
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
+"""Arms stand in headers and URLs, backbones in names of deployments."""
 
 
 class ConfigError(ValueError):
@@ -117,9 +121,9 @@ class AppConfig(BaseModel):
     @model_validator(mode="after")
     def _consistent(self) -> "AppConfig":
         names = list(self.arms)
-        for name in names:
-            if not name or "/" in name or len(name) > 128:
-                raise ValueError(f"arm name {name!r} must have 1 to 128 characters and no slash")
+        for name in (*names, *self.backbones):
+            if not _NAME.fullmatch(name):
+                raise ValueError(f"{name!r} is no name: 1 to 100 of A-Z a-z 0-9 . _ - are")
         validate_specs(self.arms, self.backbones)
         build_policy(self.policy, names)
         if self.fallback is not None and self.fallback not in names:
@@ -136,6 +140,10 @@ class AppConfig(BaseModel):
             usual, limit = getattr(self.answering, key), getattr(self.limits, largest)
             if usual > limit:
                 raise ValueError(f"answering.{key} {usual} is above limits.{largest} {limit}")
+        if (least := 2 * self.limits.arm_timeout_s + self.limits.llm_timeout_s) >= self.reward.wait_s:
+            raise ValueError(
+                f"reward.wait_time {self.reward.wait_time} is shorter than a turn: up to {least:g} s"
+            )
         if not self.reward.metrics:
             raise ValueError("reward.metrics declares no metric: nothing could be learned")
         return self
@@ -162,19 +170,13 @@ class AppConfig(BaseModel):
 
     def settled(self) -> "AppConfig":
         """Return the same configuration with the paths of this machine and environment written in."""
-        return self.model_copy(update={"home": str(self.home_path), "log_url": self.database_url})
-
-
-def nearest(word: str, words: Any) -> str:
-    """Return a hint that ends an error message.
-
-    >>> nearest("bm52", ["none", "bm25"])
-    '; did you mean bm25?'
-    >>> nearest("xyz", ["none", "bm25"])
-    '; known are: bm25, none'
-    """
-    found = difflib.get_close_matches(word, list(words), n=1)
-    return f"; did you mean {found[0]}?" if found else f"; known are: {', '.join(sorted(words)) or 'none'}"
+        source = self.corpus.source
+        if source != "stdlib":
+            source = str(Path(source).expanduser().absolute())
+        corpus = self.corpus.model_copy(update={"source": source})
+        return self.model_copy(
+            update={"home": str(self.home_path), "log_url": self.database_url, "corpus": corpus}
+        )
 
 
 def parse(args: object) -> AppConfig:

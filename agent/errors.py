@@ -12,11 +12,15 @@ from starlette.exceptions import HTTPException
 from agent.features import FeatureError
 from agent.loop import NoEligibleArmError, TurnError
 from arms.base import ArmError
+from arms.generator import PromptTooLongError
 from feedback.events import Status
 from feedback.reward import RewardError, UnknownMetricError
 from feedback.store import ConflictError, LogUnavailableError
 
 RETRY_AFTER_S = "1"
+
+BUG = 500
+"""Status of what nobody foresaw; the traceback is in the log of the service."""
 
 
 class Failure(BaseModel):
@@ -107,6 +111,8 @@ def translate(error: Exception) -> ApiError:
         case ApiError():
             return error
         case TurnError():
+            if isinstance(error.__cause__, PromptTooLongError):
+                return ApiError(400, "context_length_exceeded", str(error), "messages", error.decision_id)
             status, code = _TURN_FAILURES[error.status]
             return ApiError(status, code, str(error), decision_id=error.decision_id)
         case RequestValidationError():
@@ -119,7 +125,7 @@ def translate(error: Exception) -> ApiError:
     for kind, status, code, param in _RAISED:
         if isinstance(error, kind):
             return ApiError(status, code, str(error), param)
-    return ApiError(500, "internal_error", f"{type(error).__name__}: see the log of the service")
+    return ApiError(BUG, "internal_error", f"{type(error).__name__}: see the log of the service")
 
 
 _SOURCES = ("body", "query", "path", "header")

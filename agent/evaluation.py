@@ -1,5 +1,6 @@
 """What other policies would have earned: the log of a service, replayed."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -10,13 +11,16 @@ from rich.table import Table
 
 from agent.config import AppConfig
 from agent.policies.catalog import build_policy
-from agent.policy import mix_floor, validate
+from agent.policy import served_distribution
 from arms.corpus import Progress
-from feedback.estimators import Estimate
+from feedback.estimators import Estimate, NeverDrawnError
 from feedback.events import Context, Example
 from feedback.joins import read_examples
-from feedback.replay import Log, evaluate, fit_reward_model, fixed, target, uniform
+from feedback.replay import ESTIMATORS, Log, evaluate, fit_reward_model, fixed, target, uniform
 from feedback.store import Store
+
+NEVER_DRAWN = "never drawn"
+"""What is said of a candidate none of whose arms the log drew."""
 
 
 class EvaluationError(ValueError):
@@ -30,12 +34,14 @@ class Report:
     Attributes:
         earned: Mean reward of the decisions that were replayed.
         n: How many they are.
-        excluded: Decisions that were left out, by reason.
-        candidates: Estimates by candidate.
+        n_questions: How many different questions they ask.
+        excluded: Decisions that were left out, by reason, most frequent first.
+        candidates: Estimates by candidate; none for one that was never drawn.
     """
 
     earned: float
     n: int
+    n_questions: int
     excluded: dict[str, int]
     candidates: dict[str, list[Estimate]]
 
@@ -45,6 +51,8 @@ class Report:
         for column in ("policy", "estimator", "value", "95 % interval", "effective n"):
             table.add_column(column, justify="left" if column in ("policy", "estimator") else "right")
         for name, estimates in self.candidates.items():
+            if not estimates:
+                table.add_row(name, NEVER_DRAWN, "n/a", "n/a", "0")
             for row, estimate in enumerate(estimates):
                 interval = f"[{estimate.low:+.4f}, {estimate.high:+.4f}]"
                 label = name if row == 0 else ""
@@ -59,16 +67,26 @@ class Report:
         return table
 
     def footnote(self) -> str:
-        """Say what was left out, and how the configured policy was treated."""
+        """Say what was left out, what is assumed of it, and how the configured policy was treated."""
         left_out = ", ".join(f"{n:,} {reason}" for reason, n in self.excluded.items()) or "none"
+        without_dr = (
+            " dr is left out: it needs two different questions or more." if self.n_questions < 2 else ""
+        )
         return (
-            f"Left out: {left_out}. The configured policy is learned from the log as it is replayed: each "
-            "decision is scored before it is learned from."
+            f"Left out: {left_out}. Values are of explored turns that succeeded and were judged; the others "
+            f"are assumed to be missing at random.{without_dr} The configured policy is learned from the log "
+            "as it is replayed: each decision is scored before it is learned from."
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Return the report as a document."""
-        return asdict(self)
+        """Return the report as a document; what is not known is null, and a `note` says why."""
+        unknown = {"estimator": None, "value": None, "low": None, "high": None}
+        missing = [{**unknown, "n": self.n, "effective_n": 0.0, "note": NEVER_DRAWN}]
+        rows = {
+            name: [{**asdict(estimate), "note": ""} for estimate in estimates] or missing
+            for name, estimates in self.candidates.items()
+        }
+        return {**asdict(self), "candidates": rows}
 
 
 def evaluate_log(
@@ -94,12 +112,21 @@ def evaluate_log(
         )
     log = Log.from_examples(examples, config.reward.reward)
     candidates = list(names or ["uniform", *(f"fixed:{arm}" for arm in log.arms), "configured"])
-    q_hat = fit_reward_model(log, rng)
-    estimates = {}
+    excluded = Counter(log.excluded) + Counter(store.unlearned())
+    predictable = log.n_questions > 1
+    q_hat = fit_reward_model(log, rng) if predictable else None
+    estimators = [name for name in ESTIMATORS if predictable or name != "dr"]
+    estimates: dict[str, list[Estimate]] = {}
     for done, name in enumerate(candidates, start=1):
-        estimates[name] = evaluate(log, _target(config, log, name), rng, q_hat=q_hat)
+        p_target = _target(config, log, name)
+        try:
+            estimates[name] = evaluate(log, p_target, rng, estimators, q_hat=q_hat)
+        except NeverDrawnError:
+            estimates[name] = []
         progress("evaluating policies", done, len(candidates))
-    return Report(float(log.reward.mean()), len(log), dict(log.excluded), estimates)
+    return Report(
+        float(log.reward.mean()), len(log), log.n_questions, dict(excluded.most_common()), estimates
+    )
 
 
 def _counted(examples: Iterable[Example], total: int, progress: Progress) -> Iterable[Example]:
@@ -123,13 +150,11 @@ def _target(config: AppConfig, log: Log, name: str) -> NDArray[np.float64]:
 
 def _progressive(config: AppConfig, log: Log) -> NDArray[np.float64]:
     """Let the configured policy decide each row before it learns from it."""
-    policy = build_policy(config.policy, log.arms)
+    policy = build_policy(config.policy, list(config.arms))
     rewards = iter(zip(log.decisions, log.reward.tolist(), strict=True))
 
     def probabilities(context: Context, arms: Sequence[str]) -> NDArray[np.float64]:
-        p = mix_floor(
-            validate(policy.probabilities(context, arms), len(arms)), min(config.floor, 1 / len(arms))
-        )
+        p = served_distribution(policy, context, arms, config.floor)
         decision, reward = next(rewards)
         policy.learn(decision, reward)
         return p

@@ -65,6 +65,7 @@ def require_free_port(host: str, port: int) -> None:
 
 def prepare(config: AppConfig, progress: Progress) -> None:
     """Ingest the corpus and build the indexes, where they are not there yet."""
+    config = config.settled()
     corpus = ingest(config.corpus.source, config.corpus_path, progress=progress)
     resources = Resources(corpus, config.indexes_path, config.backbones, config.arms)
     prepare_arms(resources, progress=progress)

@@ -11,11 +11,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from agent.policies.catalog import PolicySpec
-from agent.policy import Policy
-from feedback.joins import Joiner, Position, SupersededError, read_examples, take_epoch
+from agent.policy import Policy, PolicyError
+from feedback.joins import Joiner, Position, SupersededError, read_examples
 from feedback.reward import RewardRule
 from feedback.store import LogUnavailableError, Store
 from feedback.versions import Version, checkpoint, digest_of, latest, publish
@@ -32,6 +33,25 @@ def recipe_of(policy: PolicySpec, rule: RewardRule) -> str:
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
+def restore(empty: Policy, version: Version, state: bytes | None) -> Policy:
+    """Return the policy of a version.
+
+    Args:
+        empty: A policy as the version's specification builds it.
+        version: What was published.
+        state: Its bytes; None when they were pruned.
+
+    Raises:
+        PolicyError: The bytes are missing or damaged, or the policy refuses them.
+    """
+    if state is None or digest_of(state) != version.digest:
+        raise PolicyError(f"checkpoint of version {version.version} is missing or damaged")
+    try:
+        return empty.load(state)
+    except PolicyError as error:
+        raise PolicyError(f"checkpoint of version {version.version} cannot be loaded: {error}") from error
+
+
 class Learner:
     """The only writer of versions; fenced by an epoch in the log.
 
@@ -40,7 +60,7 @@ class Learner:
         policy: An empty policy, as the specification builds it.
         spec: What built it.
         rule: How rewards are made.
-        holder: Who is learning, for the record.
+        epoch: The right to write, from `take_epoch`.
         clock: Seconds since the epoch.
     """
 
@@ -50,7 +70,7 @@ class Learner:
         policy: Policy,
         spec: PolicySpec,
         rule: RewardRule,
-        holder: str,
+        epoch: int,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
@@ -58,8 +78,8 @@ class Learner:
         self._rule = rule
         self._clock = clock
         self._recipe = recipe_of(spec, rule)
-        self._epoch = take_epoch(store, holder, clock())
-        self._joiner = Joiner(store, rule, self._epoch)
+        self._epoch = epoch
+        self._joiner = Joiner(store, rule, epoch)
         self._policy = policy
         self._examples_seq = 0
         self._version: Version | None = None
@@ -71,16 +91,15 @@ class Learner:
         self._version = latest(self._store, self._recipe)
         if self._version is None:
             return
-        state = checkpoint(self._store, self._version.version)
-        if state is None or digest_of(state) != self._version.digest:
+        try:
+            saved = restore(self._policy, self._version, checkpoint(self._store, self._version.version))
+        except PolicyError as error:
             # No replica can serve it either: what the replay gives is published anew.
-            logger.warning(
-                "checkpoint of version %d is missing or damaged: replaying the log", self._version.version
-            )
+            logger.warning("%s: replaying the log", error)
             return
         self._published = (self._version.examples_seq, self._version.applied_seq)
-        if self._policy.resumes_exactly:
-            self._policy = self._policy.load(state)
+        if saved.resumes_exactly:
+            self._policy = saved
             self._examples_seq = self._version.examples_seq
 
     def step(self) -> Version | None:
@@ -115,16 +134,18 @@ class Learner:
             epoch=self._epoch,
             created_at=self._clock(),
         )
-        return Version(
-            publish(self._store, draft, state), *(getattr(draft, n) for n in Version.__slots__[1:])
-        )
+        return replace(draft, version=publish(self._store, draft, state))
 
 
 class LearnerThread:
     """Run a learner until it is stopped or superseded.
 
+    A superseded one has its successor already: it ends in silence, as starting it again
+    would take the right to write back.
+
     Args:
-        make: Builds the learner, in the thread; called again after the log was away.
+        make: Builds the learner, in the thread; called again after the log was away, for
+            a learner of the same epoch.
         interval_s: Pause between two looks at the log.
     """
 
@@ -137,7 +158,7 @@ class LearnerThread:
         self._thread.start()
 
     def check(self) -> None:
-        """Raise what stopped the learner, if it stopped by itself."""
+        """Raise what the learner failed of, if it did."""
         if self._failure is not None:
             raise self._failure
 
@@ -157,7 +178,6 @@ class LearnerThread:
                 learner = None  # its policy may have learned what was not published
             except SupersededError as error:
                 logger.info("the learner stops: %s", error)
-                self._failure = error
                 return
             except Exception as error:
                 logger.exception("the learner failed")

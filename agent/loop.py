@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agent.features import FeatureSpec, describe
-from agent.policy import Policy, choose, mix_floor, uniform_from, validate
+from agent.policy import Policy, choose, served_distribution, uniform_from
 from arms.base import ArmError, Passage, Query, Retrieval
 from arms.generator import Chunk, Generator, GeneratorError, GeneratorTimeoutError, Message, Prompt
 from arms.prompts import answer_prompt
@@ -86,7 +86,7 @@ class Ask:
         excluded: Arms not to choose.
         explore: False takes the most probable arm; it is recorded as greedy.
         context: The caller's own features.
-        episode_id: Groups turns that share one feedback.
+        episode_id: Groups the turns of one conversation; kept and told again.
         request_digest: Tells a retry from another request under the same id.
         max_tokens: Longest answer.
         temperature: Of the model.
@@ -238,8 +238,7 @@ class Loop:
         else:
             arms = self.eligible(ask)
             mode = Mode.EXPLORE if ask.explore else Mode.GREEDY
-            p = validate(serving.policy.probabilities(context, arms), len(arms))
-            p = mix_floor(p, min(self.floor, 1.0 / len(arms)))
+            p = served_distribution(serving.policy, context, arms, self.floor)
         now = self.clock()
         drawn = (
             choose(p, uniform_from(ask.decision_id, self.salt)) if mode is Mode.EXPLORE else int(p.argmax())
@@ -277,7 +276,8 @@ class Loop:
         try:
             return await self._search(work.decision.drawn, query, k, work)
         except (ArmError, TimeoutError) as error:
-            if self.fallback is None or self.fallback == work.decision.drawn:
+            # It must have been eligible: not switched off, not excluded, and no other arm forced.
+            if self.fallback == work.decision.drawn or self.fallback not in work.decision.arms:
                 raise
             work.error = described(error)
             return await self._search(self.fallback, query, k, work)

@@ -98,13 +98,35 @@ def mix_floor(probabilities: NDArray[np.float64], floor: float) -> NDArray[np.fl
     return (1.0 - floor * n) * probabilities + floor
 
 
+def served_distribution(
+    policy: Policy, context: Context, arms: Sequence[str], floor: float
+) -> NDArray[np.float64]:
+    """Return what an arm is drawn from: the policy's distribution with the floor mixed in, shape (n_arms,).
+
+    Args:
+        policy: Asked once.
+        context: What it sees.
+        arms: The eligible arms, at least one.
+        floor: Least probability of each; lowered to 1 / n_arms where that is less.
+
+    Raises:
+        PolicyError: The policy's answer is no distribution over the arms.
+
+    >>> served_distribution(Fixed("bm25"), Context("who?"), ["none", "bm25"], 0.1).round(3).tolist()
+    [0.1, 0.9]
+    """
+    p = validate(policy.probabilities(context, arms), len(arms))
+    return mix_floor(p, min(floor, 1.0 / len(arms)))
+
+
 def uniform_from(decision_id: str, salt: str) -> float:
     """Hash a decision id to a number in [0, 1): BLAKE2b, 53 bits.
 
     >>> 0.0 <= uniform_from("d-1", "salt") < 1.0
     True
     """
-    digest = hashlib.blake2b(decision_id.encode(), key=salt.encode()[:64], digest_size=8).digest()
+    key = hashlib.blake2b(salt.encode()).digest()  # of any length; a key has at most 64 bytes
+    digest = hashlib.blake2b(decision_id.encode(), key=key, digest_size=8).digest()
     return (int.from_bytes(digest, "big") >> 11) / (1 << 53)
 
 

@@ -7,21 +7,23 @@ version, and for arms that were switched, several times a second.
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Protocol
 
 from agent.config import AppConfig
 from agent.features import describe
-from agent.learner import recipe_of
+from agent.learner import recipe_of, restore
 from agent.loop import ArmInfo, Embeddings, Loop, Serving
 from agent.policies.catalog import build_policy
+from agent.policy import PolicyError
 from arms.base import Query, Retrieval
 from arms.generator import Generator
 from feedback.events import Feedback
-from feedback.store import LogUnavailableError, Receipt, Store
+from feedback.store import ConflictError, LogUnavailableError, Receipt, Store, StoreError
 from feedback.switches import disabled, switch
-from feedback.versions import Version, checkpoint, digest_of, latest
+from feedback.versions import Version, checkpoint, latest
 from feedback.writer import GroupCommit
 
 logger = logging.getLogger(__name__)
@@ -68,6 +70,7 @@ class Replica:
         self.store = Store(config.database_url)
         self.log = GroupCommit(self.store)
         self.version: Version | None = None
+        self._unreadable = 0  # the last version that was warned of
         self.in_flight = 0
         self._empty = build_policy(config.policy, list(config.arms))
         self._recipe = recipe_of(config.policy, config.reward)
@@ -158,30 +161,41 @@ class Replica:
         version = latest(self.store, self._recipe, after)
         if version is None:
             return None, off
-        state = checkpoint(self.store, version.version)
-        if state is None or digest_of(state) != version.digest:
-            # Pruned since: a newer one is there. Damaged: the next one will not be.
-            logger.warning("version %d cannot be read; still serving the one before", version.version)
+        try:
+            policy = restore(self._empty, version, checkpoint(self.store, version.version))
+        except PolicyError as error:
+            # Pruned since: a newer one is there. Damaged, or of another library: the next one will not be.
+            if version.version != self._unreadable:
+                logger.warning("%s; still serving the version before", error)
+                self._unreadable = version.version
             return None, off
-        return (version, Serving(self._empty.load(state), version.version)), off
+        return (version, Serving(policy, version.version)), off
 
     async def switch(self, arm: str, enabled: bool) -> None:
         """Switch an arm on or off, here at once and in every replica at its next look."""
         await asyncio.to_thread(switch, self.store, arm, enabled, time.time())
         await self.refresh()
 
-    async def accept(self, items: list[Feedback]) -> list[Receipt | Exception]:
-        """Commit feedback, each item for itself; return its receipt or what refused it."""
-        outcomes = await asyncio.gather(*(self._append(item) for item in items), return_exceptions=True)
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException) and not isinstance(outcome, Exception):
-                raise outcome
-        return [
-            outcome
-            for outcome in outcomes
-            if not isinstance(outcome, BaseException) or isinstance(outcome, Exception)
-        ]
+    async def accept(self, items: Sequence[Feedback]) -> list[Receipt | Exception]:
+        """Commit feedback and return, for each item, its receipt or what refused it.
 
-    async def _append(self, item: Feedback) -> Receipt:
-        (receipt,) = await self.log.append(item)
-        return receipt
+        Items of one decision are committed together, so that none is learned without the others.
+        """
+        groups: dict[str, list[int]] = {}
+        for place, item in enumerate(items):
+            groups.setdefault(item.decision_id, []).append(place)
+        outcomes = await asyncio.gather(
+            *(self._commit([items[i] for i in group]) for group in groups.values())
+        )
+        placed = dict(zip(chain.from_iterable(groups.values()), chain.from_iterable(outcomes), strict=True))
+        return [placed[place] for place in range(len(items))]
+
+    async def _commit(self, items: Sequence[Feedback]) -> Sequence[Receipt | Exception]:
+        try:
+            return await self.log.append(*items)
+        except ConflictError as error:
+            if len(items) == 1:
+                return [error]
+            return [outcome for item in items for outcome in await self._commit([item])]
+        except StoreError as error:
+            return [error] * len(items)

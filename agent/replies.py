@@ -1,5 +1,6 @@
 """The shapes of replies: pure functions from facts to what a client reads."""
 
+import logging
 import time
 from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import aclosing
@@ -18,6 +19,8 @@ from arms.generator import Chunk
 from feedback.events import Cost, Decision, Feedback
 from feedback.store import Receipt, Record
 from feedback.versions import Version
+
+logger = logging.getLogger(__name__)
 
 
 class Json(JSONResponse):
@@ -50,7 +53,7 @@ def cost(raw: Cost, config: AppConfig) -> dict[str, float]:
     }
 
 
-def agent(decision: Decision, served: str, raw: Cost | None, config: AppConfig) -> dict[str, Any]:
+def agent(decision: Decision, served: str | None, raw: Cost | None, config: AppConfig) -> dict[str, Any]:
     """Return our own fields."""
     return {
         "decision_id": decision.id,
@@ -134,8 +137,12 @@ async def sse(
                     )
                     if include_usage:
                         yield _event(frame | {"choices": [], "usage": usage(raw)})
-        except Exception as error:  # noqa: BLE001 - the status line has left: the failure travels as an event
-            yield _event(errors.translate(error).body(None))
+        except Exception as error:
+            # The status line has left: the failure travels as an event.
+            failure = errors.translate(error)
+            if failure.status == errors.BUG:
+                logger.exception("a stream broke off")
+            yield _event(failure.body(None))
     yield b"data: [DONE]\n\n"
 
 
@@ -153,7 +160,7 @@ def receipt(fact: Feedback, kept: Receipt) -> dict[str, Any]:
 def record(found: Record, config: AppConfig, now: float) -> dict[str, Any]:
     """Return everything known about a decision."""
     decision, execution = found.decision, found.execution
-    served = execution.served if execution and execution.served else decision.drawn
+    served = execution.served if execution else None
     metrics = found.metrics if found.metrics is not None else config.reward.aggregate(found.feedback)
     reward = config.reward.reward(metrics, execution.cost) if execution else None
     return agent(decision, served, execution.cost if execution else None, config) | {

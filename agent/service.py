@@ -31,7 +31,7 @@ from agent.schemas import (
     Identifier,
     RetrieveRequest,
 )
-from agent.telemetry import Telemetry
+from agent.telemetry import CountedLog, Telemetry
 from arms.generator import Chunk, Message
 from feedback.events import Execution, Feedback, Status
 from feedback.reward import RewardError
@@ -56,6 +56,7 @@ def create_app(replica: Replica, telemetry: Telemetry) -> FastAPI:
     app = FastAPI(title="Armwise", version="0.1.0", lifespan=lifespan, responses=failures)
     errors.install(app)
     app.add_middleware(BodyLimit, limit=replica.config.limits.body_bytes)
+    replica.loop.log = CountedLog(replica.log, telemetry)
     surface = Surface(replica, telemetry)
     access = Access(replica.config.keys)
     decide, tell, switch = ([Depends(access.require(scope))] for scope in ("decide", "feedback", "admin"))
@@ -204,10 +205,8 @@ class Surface:
         try:
             async with aclosing(replica.loop.turn(ask)) as turn:
                 async for event in paced(turn, deadline) if deadline else turn:
-                    if isinstance(event, Decided):
-                        self._telemetry.decided(event.decision)
-                    elif isinstance(event, Finished):
-                        self._telemetry.finished(event.execution, time.perf_counter() - started)
+                    if isinstance(event, Finished):
+                        self._telemetry.took(event.execution.served, time.perf_counter() - started)
                     yield event
         except TimeoutError:
             self._telemetry.failed("deadline_exceeded")
@@ -234,7 +233,9 @@ class Surface:
         execution = record.execution
         if record.decision.request_digest != ask.request_digest:
             why = f"id {ask.decision_id!r} was used for another request"
-        elif execution is None or execution.status not in (Status.OK, Status.FELL_BACK):
+        elif execution is None:
+            why = f"{ask.decision_id!r} is still being answered, or was cut off; ask again under another id"
+        elif execution.status not in (Status.OK, Status.FELL_BACK):
             why = f"{ask.decision_id!r} was decided but not answered; ask again under another id"
         elif execution.served not in self._config.arms:
             why = f"{ask.decision_id!r} was answered by arm {execution.served!r}, which is gone"

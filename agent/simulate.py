@@ -253,10 +253,7 @@ class _Run:
     def _reward(self, scores: dict[str, float], answer: Answer) -> float | None:
         """Return the declared reward; the reply's cost is priced already. None without a score."""
         quality = self._rule.quality(scores) if scores else None
-        if quality is None:
-            return None
-        low, high = self._rule.clip
-        return min(high, max(low, quality - self._rule.cost_weight * answer.agent.cost.total))
+        return None if quality is None else self._rule.net(quality, answer.agent.cost.total)
 
 
 async def _in_parallel(items: Iterable[Item], n: int, work: Callable[[Item], Awaitable[None]]) -> None:

@@ -5,7 +5,10 @@ Each replica writes its numbers into a file of a shared folder
 replica can answer a scrape for all of them.
 """
 
+import asyncio
 from collections.abc import Iterator
+from functools import partial
+from typing import Any
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -18,11 +21,16 @@ from prometheus_client import (
 from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from agent.loop import Log
 from feedback.events import Decision, Execution, Feedback
 from feedback.store import Receipt
 from feedback.versions import Version
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+
+NOBODY = "none served"
+"""Stands for the arm where every arm failed."""
 
 
 class Telemetry:
@@ -70,12 +78,14 @@ class Telemetry:
         """Count a decision."""
         self._decisions.labels(decision.drawn, decision.mode.value).inc()
 
-    def finished(self, execution: Execution, seconds: float) -> None:
-        """Count a turn that ended."""
-        arm = execution.served or "none served"
-        self._executions.labels(arm, execution.status.value).inc()
-        self._turns.labels(arm).observe(seconds)
-        self._retrieval.labels(arm).observe(execution.cost.retrieval_s)
+    def took(self, served: str | None, seconds: float) -> None:
+        """Note how long a whole turn took, from admission to its last word."""
+        self._turns.labels(served or NOBODY).observe(seconds)
+
+    def finished(self, execution: Execution, drawn: str) -> None:
+        """Count how a turn ended, by the arm that was drawn for it."""
+        self._executions.labels(drawn, execution.status.value).inc()
+        self._retrieval.labels(execution.served or NOBODY).observe(execution.cost.retrieval_s)
         if execution.answer is not None:
             self._llm.observe(execution.cost.llm_s)
             self._tokens.labels("read").inc(execution.cost.prompt_tokens)
@@ -104,6 +114,31 @@ class Telemetry:
         state = CollectorRegistry()
         state.register(_State(log_seq, version))
         return text + generate_latest(state)
+
+
+class CountedLog:
+    """A log that counts the decisions and executions it was given, however their turns end."""
+
+    def __init__(self, log: Log, telemetry: Telemetry) -> None:
+        self._log = log
+        self._telemetry = telemetry
+        self._drawn: dict[str, str] = {}  # of the turns under way
+
+    def append(self, *facts: Decision | Execution) -> "asyncio.Future[Any]":
+        """Queue facts, and count them unless their commit fails."""
+        future = self._log.append(*facts)
+        future.add_done_callback(partial(self._count, facts))
+        return future
+
+    def _count(self, facts: tuple[Decision | Execution, ...], future: "asyncio.Future[Any]") -> None:
+        if not future.cancelled() and future.exception() is not None:
+            return  # a cancelled wait is no failed commit: the write goes on
+        for fact in facts:
+            if isinstance(fact, Decision):
+                self._drawn[fact.id] = fact.drawn
+                self._telemetry.decided(fact)
+            else:
+                self._telemetry.finished(fact, self._drawn.pop(fact.decision_id, NOBODY))
 
 
 class _State(Collector):

@@ -6,7 +6,6 @@ build, one line a kind; a class of the user's own enters by its import path,
 needs stand in its class attribute `backbones`.
 """
 
-import difflib
 import importlib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from arms.dense import Dense, DenseParams
 from arms.embedding import Backbone
 from arms.fusion import Fusion, FusionParams
 from arms.lexical import BM25, BM25Params
+from arms.nearest import nearest
 
 P = TypeVar("P", bound=BaseModel)
 
@@ -140,11 +140,11 @@ def validate_specs(specs: Mapping[str, ArmSpec], backbones: Collection[str]) -> 
         for backbone in kind.backbones(params):
             if backbone not in backbones:
                 raise ArmSpecError(
-                    f"arm {name!r}: unknown backbone {backbone!r}{_nearest(backbone, backbones)}"
+                    f"arm {name!r}: unknown backbone {backbone!r}{nearest(backbone, backbones)}"
                 )
         for member in kind.members(params):
             if member not in specs:
-                raise ArmSpecError(f"arm {name!r}: unknown arm {member!r}{_nearest(member, specs)}")
+                raise ArmSpecError(f"arm {name!r}: unknown arm {member!r}{nearest(member, specs)}")
     for name in specs:
         _refuse_cycles(name, specs, ())
 
@@ -211,7 +211,7 @@ def features(name: str, spec: ArmSpec) -> dict[str, float]:
 
 def _spec(name: str, specs: Mapping[str, ArmSpec]) -> ArmSpec:
     if name not in specs:
-        raise ArmSpecError(f"unknown arm {name!r}{_nearest(name, specs)}")
+        raise ArmSpecError(f"unknown arm {name!r}{nearest(name, specs)}")
     return specs[name]
 
 
@@ -229,7 +229,7 @@ def _told(problem: Mapping[str, Any], params: type[BaseModel]) -> str:
     """Say in one line what is wrong with a parameter."""
     where = ".".join(map(str, problem["loc"]))
     if problem["type"] == "extra_forbidden":
-        return f"unknown parameter {where!r}{_nearest(where, params.model_fields)}"
+        return f"unknown parameter {where!r}{nearest(where, params.model_fields)}"
     return f"{where}: {problem['msg']}, got {problem['input']!r}"
 
 
@@ -246,7 +246,7 @@ def _own_kind(name: str, path: str) -> Kind[Any]:
     module, colon, attribute = path.partition(":")
     if not colon:
         raise ArmSpecError(
-            f"arm {name!r}: unknown kind {path!r}{_nearest(path, KINDS)}; "
+            f"arm {name!r}: unknown kind {path!r}{nearest(path, KINDS)}; "
             "a class of your own is written package.module:Class"
         )
     try:
@@ -273,13 +273,3 @@ def _own_arm(name: str, own_class: type, params: Mapping[str, Any]) -> Arm:
     if lacking:
         raise ArmSpecError(f"arm {name!r}: {own_class.__name__} is no arm, it lacks: {', '.join(lacking)}")
     return cast(Arm, arm)
-
-
-def _nearest(wrong: str, right: Collection[str]) -> str:
-    """Suggest the name that was meant, or list them all.
-
-    >>> _nearest("bm52", ["bm25", "dense"]), _nearest("x", ["bm25", "dense"])
-    (", did you mean 'bm25'?", '; there are: bm25, dense')
-    """
-    close = difflib.get_close_matches(wrong, right, n=1)
-    return f", did you mean {close[0]!r}?" if close else f"; there are: {', '.join(sorted(right)) or 'none'}"

@@ -36,10 +36,10 @@ def chunks(text: str) -> list[str]:
         if end + SLACK_WORDS >= len(spans):
             end = len(spans)
         else:
-            end = _nearest(openings, end, start + CHUNK_WORDS // 2, end + SLACK_WORDS)
+            end = _snapped(openings, end, start + CHUNK_WORDS // 2, end + SLACK_WORDS)
         pieces.append(text[spans[start][0] : spans[end - 1][1]])
         start = end - OVERLAP_WORDS
-        start = _nearest(openings, start, start - OVERLAP_WORDS // 2, start + OVERLAP_WORDS // 2)
+        start = _snapped(openings, start, start - OVERLAP_WORDS // 2, start + OVERLAP_WORDS // 2)
     return pieces
 
 
@@ -52,10 +52,10 @@ def _openings(text: str, begins: list[int]) -> list[int]:
     return [bisect_left(begins, border.end()) for border in PARAGRAPH_BORDER.finditer(text)]
 
 
-def _nearest(candidates: list[int], wanted: int, low: int, high: int) -> int:
+def _snapped(candidates: list[int], wanted: int, low: int, high: int) -> int:
     """Return the candidate in [low, high] nearest to `wanted`, or `wanted` when there is none.
 
-    >>> _nearest([10, 50, 90], 60, 40, 100), _nearest([10, 50, 90], 60, 70, 80)
+    >>> _snapped([10, 50, 90], 60, 40, 100), _snapped([10, 50, 90], 60, 70, 80)
     (50, 60)
     """
     within = candidates[bisect_left(candidates, low) : bisect_right(candidates, high)]

@@ -8,7 +8,6 @@ HashingEmbedder   no model at all: words hashed to signs, for tests and dry runs
 
 import hashlib
 import os
-import re
 import threading
 from collections.abc import Sequence
 from functools import lru_cache
@@ -20,10 +19,9 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from arms.models import digest_of, locate
+from arms.words import words
 
 HASHING = "hashing:"
-
-_WORD = re.compile(r"\w+")
 
 
 class Backbone(BaseModel):
@@ -104,7 +102,7 @@ class HashingEmbedder:
         """Return unit rows; a text whose words are none, or cancel out, is hashed whole."""
         vectors = np.zeros((len(texts), self.dim), dtype=np.float32)
         for row, text in zip(vectors, texts, strict=True):
-            for word in _WORD.findall(text.lower()):
+            for word in words(text):
                 self._add(row, word)
             if not row.any():
                 self._add(row, text)

@@ -8,7 +8,6 @@ import os
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
-import httpx
 import openai
 from typing_extensions import override
 
@@ -81,12 +80,12 @@ class OpenAIGenerator(Generator):
                         if text := choice.delta.content:
                             written.append(text)
                             yield Chunk(text)
-        except (openai.APITimeoutError, httpx.TimeoutException) as error:
+        except openai.APITimeoutError as error:
             raise GeneratorTimeoutError(f"{self._name} was silent for {self._timeout_s} s") from error
         except openai.BadRequestError as error:
             too_long = "context" in str(error)  # in the code or the message of all servers that we know
             raise (PromptTooLongError if too_long else GeneratorError)(f"{self._name}: {error}") from error
-        except (openai.OpenAIError, httpx.HTTPError) as error:
+        except openai.OpenAIError as error:
             raise GeneratorError(f"{self._name}: {error}") from error
         if finish_reason is None:
             raise GeneratorError(f"{self._name} ended its answer without a finish reason")

@@ -27,6 +27,10 @@ TOLERANCE = 1e-6
 """How far a distribution may be from summing to 1 (some policies keep float32)."""
 
 
+class NeverDrawnError(ValueError):
+    """The target draws none of the logged arms, so the log cannot tell its value."""
+
+
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """The value of a policy, and how sure the log can be of it.
@@ -88,8 +92,8 @@ def ips(p_log: Floats, p_target: Floats, reward: Floats) -> Terms:
         reward: What it earned, shape (n,), finite.
 
     Raises:
-        ValueError: A value out of its range, shapes that differ, an empty log, or
-            a target that draws none of the logged arms.
+        NeverDrawnError: The target draws none of the logged arms.
+        ValueError: A value out of its range, shapes that differ, or an empty log.
 
     >>> half = np.array([0.5, 0.5, 0.5, 0.5])
     >>> ips(half, np.array([1.0, 1.0, 0.0, 0.0]), np.array([1.0, 0.0, 1.0, 1.0])).value
@@ -126,6 +130,7 @@ def dr(p_log: Floats, p_target: Floats, drawn: Integers, reward: Floats, q_hat: 
         q_hat: Predicted reward of every arm, shape (n, n_arms), finite.
 
     Raises:
+        NeverDrawnError: As `ips`.
         ValueError: As `ips`; also a `drawn` that is no column.
 
     >>> p_target, q_hat = np.array([[1.0, 0.0], [1.0, 0.0]]), np.array([[0.5, 0.0], [0.5, 0.0]])
@@ -186,7 +191,7 @@ def _weights(p_log: Floats, p_target: Floats, reward: Floats) -> Floats:
     refuse("reward", reward, np.isfinite(reward), "finite")
     weight: Floats = p_target / p_log
     if not weight.any():
-        raise ValueError(
+        raise NeverDrawnError(
             f"the target draws none of the {len(weight)} logged arms: the log cannot tell its value"
         )
     return weight

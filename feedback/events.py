@@ -65,7 +65,7 @@ class Decision:
         mode: How the arm came to be chosen.
         decided_at: Seconds since the epoch, UTC.
         deadline: Until when feedback counts, seconds since the epoch, UTC.
-        episode_id: Groups decisions that share one feedback.
+        episode_id: Groups the decisions of one conversation; kept and told again.
         request_digest: Tells a retry from another request under the same id; empty when unused.
     """
 

@@ -3,10 +3,12 @@
 Each decision enters the training log at most once, at the moment when its
 feedback is complete by the declared rule or when its wait time has passed.
 Rows and the position reached are written in one transaction, so that a crash
-neither loses an example nor writes it twice.
+neither loses an example nor writes it twice. What is read for it is read
+before, without the lock of a writer: only a learner with a newer epoch could
+change it in between, and that is found out when writing.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -21,7 +23,7 @@ GRACE_S = 2.0
 """How long after a deadline a decision is closed: time for commits that were under way."""
 
 DANGLING_S = 60.0
-"""How long feedback waits for a decision that is not visible; then only its deadline closes it."""
+"""How long a decision that was judged, or is due, is waited for until it and its execution are visible."""
 
 _READER = "join"
 
@@ -36,7 +38,8 @@ class Position:
 
     Attributes:
         feedback_seq: Feedback up to here has been looked at.
-        deadline: Decisions whose deadline is not after this have been closed.
+        deadline: The last deadline that has been looked at; what is due until then is closed,
+            at once or, while it has no execution, as soon as that appears.
         examples_seq: Length of the training log.
     """
 
@@ -48,11 +51,22 @@ class Position:
 class Joiner:
     """Turn the log into the training log; the only writer of `examples`.
 
+    Deadlines are closed only when no feedback is left to be read, so a backlog puts
+    them off and takes nothing from them. A decision is learned although something of
+    it was committed late, within these bounds:
+
+        feedback             `GRACE_S` after the deadline, else it counts only where the
+                             deadline found nothing to learn
+        the execution        `DANGLING_S` after the last feedback, or after the deadline was
+                             looked at, whichever is later
+        the decision itself  likewise when it was judged; without feedback it must be there
+                             before a later deadline is looked at, at least `GRACE_S`
+
     Args:
         store: The log.
         rule: Says when feedback is complete and how several values become one.
         epoch: The right to write, from `take_epoch`.
-        batch: Rows of feedback, and closed decisions, looked at in one transaction.
+        batch: Rows of feedback, and decisions that are due, looked at in one pass.
     """
 
     def __init__(self, store: Store, rule: RewardRule, epoch: int, batch: int = 5000) -> None:
@@ -60,21 +74,21 @@ class Joiner:
         self._rule = rule
         self._epoch = epoch
         self._batch = batch
-        # decisions that had feedback before they, or their execution, were visible, and since when
-        self._unready: dict[str, float] | None = None
+        # decisions that were judged or due before they, or their execution, were visible, and since when
+        self._waiting: dict[str, float] | None = None
 
     def advance(self, now: float) -> Position:
-        """Join what has become complete by `now` and return the position reached.
+        """Join what has become complete by `now` and return the position reached; write only if it moved.
 
         Raises:
             SupersededError: Another learner holds a newer epoch; nothing was written.
         """
-        with self._store.writing() as connection:
+        with self._store.reading() as connection:
             confirm_epoch(connection, self._epoch)
             start = _position(connection)
-            if self._unready is None:
-                self._unready = dict.fromkeys(_recover_unready(connection, start, now - DANGLING_S), now)
-            self._unready = {key: since for key, since in self._unready.items() if since > now - DANGLING_S}
+            if self._waiting is None:
+                self._waiting = dict.fromkeys(_recover_waiting(connection, start, now - DANGLING_S), now)
+            waiting = {key: since for key, since in self._waiting.items() if since > now - DANGLING_S}
             news = connection.execute(
                 sa.select(t.feedback.c.seq, t.feedback.c.decision_id)
                 .where(t.feedback.c.seq > start.feedback_seq)
@@ -82,64 +96,80 @@ class Joiner:
                 .limit(self._batch)
             ).all()
             upto = news[-1].seq if news else start.feedback_seq
-            due, deadline = _due(connection, start.deadline, now - GRACE_S, self._batch)
-            touched = dict.fromkeys([*sorted(self._unready), *(row.decision_id for row in news)])
-            rows = self._join(connection, list(touched), upto, start.examples_seq, now, closing=False)
-            rows += self._join(connection, due, upto, start.examples_seq + len(rows), now, closing=True)
-            if rows:
-                connection.execute(sa.insert(t.examples), rows)
-            end = Position(upto, deadline, start.examples_seq + len(rows))
-            if (end.feedback_seq, end.deadline) != (start.feedback_seq, start.deadline):
+            if len(news) < self._batch:
+                due, deadline = _due(connection, start.deadline, now - GRACE_S, self._batch)
+            else:  # what is not read yet may be about decisions that are due
+                due, deadline = [], start.deadline
+            waiting |= dict.fromkeys([*due, *(row.decision_id for row in news)], now)
+            joined, unready = self._join(connection, list(waiting), upto, deadline)
+        rows = [
+            {"seq": seq, "decision_id": one.decision_id, "metrics": dict(one.metrics), "joined_at": now}
+            for seq, one in enumerate(joined, start=start.examples_seq + 1)
+        ]
+        end = Position(upto, deadline, start.examples_seq + len(rows))
+        if end != start:
+            with self._store.writing() as connection:
+                confirm_epoch(connection, self._epoch)
+                if rows:
+                    connection.execute(sa.insert(t.examples), rows)
                 _save(connection, end)
+        self._waiting = {key: since for key, since in waiting.items() if key in unready}
         return end
 
     def _join(
-        self,
-        connection: sa.Connection,
-        ids: Sequence[str],
-        upto: int,
-        last_seq: int,
-        now: float,
-        *,
-        closing: bool,
-    ) -> list[dict[str, object]]:
-        """Return the rows of `examples` for those of the decisions that can be learned."""
-        if not ids:
-            return []
-        decisions = load_decisions(connection, ids)
-        executions = load_executions(connection, ids)
-        feedback = load_feedback(connection, ids, upto)
-        learned = set(
-            connection.scalars(sa.select(t.examples.c.decision_id).where(t.examples.c.decision_id.in_(ids)))
-        )
-        complete: list[tuple[int, str, Mapping[str, float]]] = []
-        assert self._unready is not None
-        for decision_id in ids:
-            decision, execution = decisions.get(decision_id), executions.get(decision_id)
-            if decision_id in learned or not _may_teach(decision, execution):
-                self._unready.pop(decision_id, None)
-                continue
-            if decision is None or execution is None:
-                if not closing:
-                    self._unready.setdefault(decision_id, now)
-                continue
-            self._unready.pop(decision_id, None)
-            timely = [
-                (item, seq)
-                for item, seq in feedback.get(decision_id, [])
-                if item.received_at <= decision.deadline
-            ]
-            values = self._rule.aggregate(item for item, _ in timely)
-            if closing and (values or self._rule.default is not None):
-                complete.append((0, decision_id, values))
-            elif not closing and self._rule.is_complete(values):
-                complete.append((_completed_at(self._rule, timely), decision_id, values))
-        if not closing:
-            complete.sort(key=lambda found: found[0])
-        return [
-            {"seq": seq, "decision_id": decision_id, "metrics": dict(values), "joined_at": now}
-            for seq, (_, decision_id, values) in enumerate(complete, start=last_seq + 1)
-        ]
+        self, connection: sa.Connection, ids: Sequence[str], upto: int, deadline: float
+    ) -> tuple[list["_Joined"], set[str]]:
+        """Return those of the decisions that are to be learned, in order, and those that must wait."""
+        joined: list[_Joined] = []
+        unready: set[str] = set()
+        for first in range(0, len(ids), self._batch):  # databases limit the values of one statement
+            some = _not_learned(connection, ids[first : first + self._batch])
+            decisions = load_decisions(connection, some)
+            executions = load_executions(connection, some)
+            feedback = load_feedback(connection, some, upto)
+            for decision_id in some:
+                decision, execution = decisions.get(decision_id), executions.get(decision_id)
+                if not _may_teach(decision, execution):
+                    continue
+                if decision is None or execution is None:
+                    unready.add(decision_id)
+                elif found := self._joined(decision, feedback.get(decision_id, []), deadline):
+                    joined.append(found)
+        return sorted(joined, key=lambda one: one.order), unready
+
+    def _joined(
+        self, decision: Decision, feedback: Sequence[tuple[Feedback, int]], deadline: float
+    ) -> "_Joined | None":
+        """Return the decision with its values if these are complete, or if it is due by `deadline`."""
+        timely = [(item, seq) for item, seq in feedback if item.received_at <= decision.deadline]
+        values = self._rule.aggregate(item for item, _ in timely)
+        if self._rule.is_complete(values):
+            return _Joined((0, _completed_at(self._rule, timely)), decision.id, values)
+        if decision.deadline <= deadline and (values or self._rule.default is not None):
+            return _Joined((1, decision.deadline), decision.id, values)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Joined:
+    """A decision to be learned.
+
+    Attributes:
+        order: First what is complete, by the feedback that completed it; then what is due, by deadline.
+        decision_id: The decision.
+        metrics: Aggregated value of each metric.
+    """
+
+    order: tuple[int, float]
+    decision_id: str
+    metrics: Mapping[str, float]
+
+
+def _not_learned(connection: sa.Connection, ids: Sequence[str]) -> list[str]:
+    """Return those of the decisions that are not in the training log, in order."""
+    where = t.examples.c.decision_id.in_(ids)
+    learned = set(connection.scalars(sa.select(t.examples.c.decision_id).where(where)))
+    return [decision_id for decision_id in ids if decision_id not in learned]
 
 
 def _may_teach(decision: Decision | None, execution: Execution | None) -> bool:
@@ -161,18 +191,18 @@ def _completed_at(rule: RewardRule, timely: Sequence[tuple[Feedback, int]]) -> i
 
 
 def _due(connection: sa.Connection, after: float, upto: float, limit: int) -> tuple[list[str], float]:
-    """Return decisions whose deadline lies in (after, upto], oldest first, and how far that reaches."""
-    if upto <= after:
-        return [], after
+    """Return decisions whose deadline lies in (after, upto], oldest first, and the last of the deadlines."""
     where = (t.decisions.c.deadline > after) & (t.decisions.c.deadline <= upto)
     order = (t.decisions.c.deadline, t.decisions.c.seq)
     found = connection.execute(
         sa.select(t.decisions.c.id, t.decisions.c.deadline).where(where).order_by(*order).limit(limit)
     ).all()
-    if len(found) < limit:
-        return [row.id for row in found], upto
-    # stop at a deadline that is read whole: rows that share the last one may have been cut off
+    if not found:
+        return [], after
     last = found[-1].deadline
+    if len(found) < limit:
+        return [row.id for row in found], last
+    # stop at a deadline that is read whole: rows that share the last one may have been cut off
     same = connection.scalars(
         sa.select(t.decisions.c.id).where(t.decisions.c.deadline == last).order_by(t.decisions.c.seq)
     )
@@ -182,31 +212,37 @@ def _due(connection: sa.Connection, after: float, upto: float, limit: int) -> tu
 def _position(connection: sa.Connection) -> Position:
     row = connection.execute(sa.select(t.progress).where(t.progress.c.reader == _READER)).first()
     length = int(connection.scalar(sa.select(sa.func.coalesce(sa.func.max(t.examples.c.seq), 0))) or 0)
-    if row is None:
-        connection.execute(sa.insert(t.progress), {"reader": _READER, "feedback_seq": 0, "deadline": 0.0})
-        return Position(0, 0.0, length)
-    return Position(row.feedback_seq, row.deadline, length)
+    return Position(row.feedback_seq, row.deadline, length) if row else Position(0, 0.0, length)
 
 
 def _save(connection: sa.Connection, position: Position) -> None:
-    connection.execute(
-        sa.update(t.progress)
-        .where(t.progress.c.reader == _READER)
-        .values(feedback_seq=position.feedback_seq, deadline=position.deadline)
-    )
+    values = {"feedback_seq": position.feedback_seq, "deadline": position.deadline}
+    updated = connection.execute(sa.update(t.progress).where(t.progress.c.reader == _READER).values(**values))
+    if not updated.rowcount:
+        connection.execute(sa.insert(t.progress), {"reader": _READER, **values})
 
 
-def _recover_unready(connection: sa.Connection, position: Position, since: float) -> set[str]:
-    """Return decisions that had feedback before a restart and may have become ready since."""
-    return set(
-        connection.scalars(
-            sa.select(t.feedback.c.decision_id)
-            .outerjoin(t.examples, t.examples.c.decision_id == t.feedback.c.decision_id)
-            .where(t.feedback.c.seq <= position.feedback_seq)
-            .where(t.feedback.c.received_at > since)
-            .where(t.examples.c.seq.is_(None))
-        )
+def _recover_waiting(connection: sa.Connection, position: Position, since: float) -> Iterable[str]:
+    """Return decisions that may have waited for themselves or their execution before a restart.
+
+    That is what is not learned and was judged after `since`, or had its deadline looked at
+    in the last `DANGLING_S` before the restart, however long ago that was.
+    """
+    judged = (
+        sa.select(t.feedback.c.decision_id)
+        .outerjoin(t.examples, t.examples.c.decision_id == t.feedback.c.decision_id)
+        .where(t.feedback.c.seq <= position.feedback_seq)
+        .where(t.feedback.c.received_at > since)
+        .where(t.examples.c.seq.is_(None))
     )
+    due = (
+        sa.select(t.decisions.c.id)
+        .outerjoin(t.examples, t.examples.c.decision_id == t.decisions.c.id)
+        .where(t.decisions.c.deadline > position.deadline - DANGLING_S)
+        .where(t.decisions.c.deadline <= position.deadline)
+        .where(t.examples.c.seq.is_(None))
+    )
+    return sorted({*connection.scalars(judged), *connection.scalars(due)})
 
 
 def take_epoch(store: Store, holder: str, now: float) -> int:

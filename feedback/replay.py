@@ -83,6 +83,11 @@ class Log:
     def __len__(self) -> int:
         return len(self.reward)
 
+    @property
+    def n_questions(self) -> int:
+        """How many different questions the rows ask."""
+        return int(self.questions.max()) + 1
+
     @cached_property
     def propensity(self) -> Floats:
         """Probability with which the drawn arm was drawn, shape (n,)."""
@@ -218,8 +223,10 @@ def evaluate(
         resamples: 0 for the closed-form interval, more for a bootstrap of so many.
 
     Raises:
+        NeverDrawnError: The target draws none of the logged arms.
         ValueError: `p_target` is not a distribution in some row, or draws an arm that
-            the log could not have drawn there; what the estimators refuse.
+            the log could not have drawn there; `dr` of a log with a single question;
+            what the estimators refuse.
     """
     reach = largest_weight(log, p_target)
     if q_hat is None and "dr" in estimators:

@@ -204,5 +204,13 @@ class RewardRule(BaseModel):
         quality = self.quality(values)
         if quality is None:
             return None
+        return self.net(quality, self.cost.total(cost))
+
+    def net(self, quality: float, priced_cost: float) -> float:
+        """Return quality minus `cost_weight` times a cost that is priced already, clipped.
+
+        >>> RewardRule(cost_weight=0.5).net(1.0, 1.0), RewardRule(cost_weight=0.5).net(1.0, 9.0)
+        (0.5, -1.0)
+        """
         low, high = self.clip
-        return min(high, max(low, quality - self.cost_weight * self.cost.total(cost)))
+        return min(high, max(low, quality - self.cost_weight * priced_cost))

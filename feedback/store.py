@@ -21,11 +21,11 @@ from typing import Any
 
 import orjson
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from feedback import tables as t
-from feedback.events import Decision, Execution, Feedback
+from feedback.events import Decision, Execution, Feedback, Mode, Status
 from feedback.rows import (
     decision_row,
     execution_row,
@@ -103,7 +103,7 @@ def connect(url: str) -> sa.Engine:
         raise StoreError(f"{url!r} is no database URL, such as sqlite:////var/lib/armwise/log.db") from None
     options: dict[str, Any] = {"json_serializer": _dumps, "json_deserializer": orjson.loads}
     if parsed.get_backend_name() != "sqlite":
-        return sa.create_engine(parsed, pool_pre_ping=True, **options)
+        raise StoreError(f"the log is kept in SQLite; {parsed.get_backend_name()!r} is not supported yet")
     if parsed.database:
         Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
     engine = sa.create_engine(parsed, connect_args={"timeout": BUSY_S}, **options)
@@ -140,10 +140,9 @@ class Store:
 
     def __init__(self, url: str) -> None:
         self.engine = connect(url)
-        insert = sqlite.insert if self.engine.dialect.name == "sqlite" else postgresql.insert
-        self._insert_execution = insert(t.executions).on_conflict_do_nothing()
+        self._insert_execution = sqlite.insert(t.executions).on_conflict_do_nothing()
         self._insert_feedback = (
-            insert(t.feedback)
+            sqlite.insert(t.feedback)
             .on_conflict_do_nothing()
             .returning(t.feedback.c.id, t.feedback.c.seq, _DEADLINE, _LEARNED)
         )
@@ -245,6 +244,24 @@ class Store:
                 for table in (t.decisions, t.executions, t.feedback, t.examples, t.versions)
             }
 
+    def unlearned(self) -> dict[str, int]:
+        """Return how many decisions are not in the training log, by reason.
+
+        That is a mode other than `explore`, a status other than `ok`, `not finished`, or `not
+        judged`: feedback is incomplete, came too late, or never came.
+        """
+        mode, status = t.decisions.c.mode, t.executions.c.status
+        unfinished, failed = (status.is_(None), "not finished"), (status != Status.OK, status)
+        reason = sa.case((mode != Mode.EXPLORE, mode), unfinished, failed, else_="not judged")
+        query = (
+            sa.select(reason, sa.func.count())
+            .outerjoin_from(t.decisions, t.executions, t.executions.c.decision_id == t.decisions.c.id)
+            .where(t.decisions.c.id.not_in(sa.select(t.examples.c.decision_id)))
+            .group_by(reason)
+        )
+        with self.reading() as connection:
+            return {name.replace("_", " "): n for name, n in connection.execute(query)}
+
 
 @contextmanager
 def _translated() -> Iterator[None]:
@@ -255,6 +272,8 @@ def _translated() -> Iterator[None]:
         raise
     except DBAPIError as error:
         raise LogUnavailableError(f"the log cannot be used: {error.orig}") from error
+    except sa.exc.TimeoutError as error:  # all connections are busy
+        raise LogUnavailableError(f"the log cannot be used: {error}") from error
 
 
 def _same_or_conflict(stored: Feedback, item: Feedback) -> None:

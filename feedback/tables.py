@@ -49,7 +49,6 @@ decisions = Table(
     Column("probabilities", JSON, nullable=False),
     Column("features", JSON, nullable=False),
     Index("decisions_by_deadline", "deadline"),
-    Index("decisions_by_episode", "episode_id"),
     sqlite_autoincrement=True,
 )
 

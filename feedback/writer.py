@@ -94,9 +94,10 @@ class GroupCommit:
         except StoreError as error:
             if len(batch) == 1 or isinstance(error, LogUnavailableError):
                 _settle([(item, error) for item in batch])
-            else:  # one of them is at fault: find out which
-                for item in batch:
-                    self._commit([item])
+            else:  # one of them is at fault: halve, so that most still share a commit
+                middle = len(batch) // 2
+                self._commit(batch[:middle])
+                self._commit(batch[middle:])
             return
         _settle([(item, list(islice(receipts, len(item.facts)))) for item in batch])
 

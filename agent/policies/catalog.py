@@ -1,8 +1,7 @@
 """Kind -> policy: what a configuration may ask for."""
 
-import difflib
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -10,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from agent.policies.greedy import EpsilonGreedy
 from agent.policies.vowpal import VowpalPolicy
 from agent.policy import Fixed, Policy, PolicyError, Uniform
+from arms.nearest import nearest
 
 POLICIES: Mapping[str, Callable[..., Policy]] = {
     policy.kind: policy for policy in (Uniform, Fixed, EpsilonGreedy, VowpalPolicy)
@@ -42,28 +42,16 @@ def build_policy(spec: PolicySpec, arms: Sequence[str]) -> Policy:
     'fixed'
     """
     if spec.kind not in POLICIES:
-        raise PolicyError(f"no policy of kind {spec.kind!r}{_nearest(spec.kind, POLICIES)}")
+        raise PolicyError(f"no policy of kind {spec.kind!r}{nearest(spec.kind, POLICIES)}")
     build = POLICIES[spec.kind]
     known = [name for name in inspect.signature(build).parameters if not name.startswith("_")]
     for name in spec.params:
         if name not in known:
-            raise PolicyError(f"policy {spec.kind!r} has no parameter {name!r}{_nearest(name, known)}")
+            raise PolicyError(f"policy {spec.kind!r} has no parameter {name!r}{nearest(name, known)}")
     try:
         policy = build(**spec.params)
     except TypeError as error:
         raise PolicyError(f"policy {spec.kind!r} cannot be built: {error}") from error
     if isinstance(policy, Fixed) and policy.arm not in arms:
-        raise PolicyError(f"policy 'fixed' names the arm {policy.arm!r}{_nearest(policy.arm, arms)}")
+        raise PolicyError(f"policy 'fixed' names the arm {policy.arm!r}{nearest(policy.arm, arms)}")
     return policy
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    """Say what was probably meant.
-
-    >>> _nearest("vopal", ["uniform", "vowpal"])
-    "; did you mean 'vowpal'?"
-    >>> _nearest("x", ["uniform", "vowpal"])
-    '; there are: uniform, vowpal'
-    """
-    close = difflib.get_close_matches(name, known := sorted(known), n=1)
-    return f"; did you mean {close[0]!r}?" if close else f"; there are: {', '.join(known) or 'none'}"

@@ -3,6 +3,7 @@
 import copy
 import hashlib
 import importlib
+import inspect
 import io
 import json
 import math
@@ -10,6 +11,7 @@ import pickle
 import sys
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from importlib.metadata import version
 from typing import Any, Self
 
 import numpy as np
@@ -22,6 +24,9 @@ from feedback.events import Context, Decision
 LINEAR = "linear"
 """The default model: a linear regression by AdaGrad."""
 
+RIVER = version("river")
+"""Part of every state: another version may read the same pickle otherwise, or not at all."""
+
 
 class EpsilonGreedy:
     """The arm with the best predicted reward, or any arm with probability epsilon.
@@ -33,7 +38,7 @@ class EpsilonGreedy:
 
     Args:
         model: `linear`, or the import path of a river regressor, `river.tree.HoeffdingTreeRegressor`.
-        params: Arguments of that regressor.
+        params: Arguments of that regressor; a `seed` that it takes and is not given is 0.
         epsilon: Probability of exploring at the start, in [0, 1].
         decay: Rewards after which epsilon has halved; None keeps it as it is.
         min_epsilon: Where the decay ends, in [0, epsilon].
@@ -93,7 +98,7 @@ class EpsilonGreedy:
         self._rewards += 1
 
     def save(self) -> bytes:
-        """Return the model's name and a digest on one line, and the pickled regressors after it."""
+        """Return river's version, the model and a digest on one line, and the pickled regressors after it."""
         buffer = io.BytesIO()
         _Pickler(buffer, protocol=5).dump({"_rewards": self._rewards, "_regressors": self._regressors})
         return self._sealed(buffer.getvalue())
@@ -102,13 +107,19 @@ class EpsilonGreedy:
         """Return a policy with the given state, which must come from `save`: a pickle can run code.
 
         Raises:
-            PolicyError: The state is damaged, or of another model.
+            PolicyError: The state is damaged, of another model or river, or cannot be unpickled.
         """
         header, _, pickled = state.partition(b"\n")
         if self._sealed(pickled) != state:
-            raise PolicyError(f"state {header[:200]!r} is damaged, or not of {self.model} {self.params}")
+            raise PolicyError(
+                f"state {header[:200]!r} is damaged, or not of {self.model} {self.params} in river {RIVER}"
+            )
+        try:
+            regressors = _Unpickler(io.BytesIO(pickled)).load()
+        except Exception as error:  # what a pickle can raise has no end
+            raise PolicyError(f"state {header[:200]!r} cannot be unpickled: {error!r}") from error
         loaded = copy.copy(self)
-        vars(loaded).update(_Unpickler(io.BytesIO(pickled)).load())
+        vars(loaded).update(regressors)
         return loaded
 
     def _score(self, arm: str, features: dict[Any, float]) -> float:
@@ -120,7 +131,10 @@ class EpsilonGreedy:
         try:
             if self.model == LINEAR:
                 return linear_model.LinearRegression(**{"optimizer": optim.AdaGrad(0.1)} | self.params)
-            regressor = getattr(importlib.import_module(module), name)(**self.params)
+            build = getattr(importlib.import_module(module), name)
+            # Without a seed, equal histories would not give equal states.
+            seed = {"seed": 0} if "seed" in inspect.signature(build).parameters else {}
+            regressor = build(**seed | self.params)
         except (ImportError, AttributeError, ValueError, TypeError) as error:
             raise PolicyError(f"model {self.model!r} with {self.params} cannot be built: {error}") from error
         if not isinstance(regressor, base.Regressor):
@@ -129,7 +143,7 @@ class EpsilonGreedy:
 
     def _sealed(self, pickled: bytes) -> bytes:
         digest = hashlib.blake2b(pickled, digest_size=16).hexdigest()
-        header = {"river": self.model, "params": self.params, "blake2b": digest}
+        header = {"river": RIVER, "model": self.model, "params": self.params, "blake2b": digest}
         return json.dumps(header, sort_keys=True, default=str).encode() + b"\n" + pickled
 
 

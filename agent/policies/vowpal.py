@@ -18,6 +18,7 @@ import shlex
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from threading import Lock
 from typing import Any, Self
@@ -31,6 +32,9 @@ from agent.policy import PolicyError
 from feedback.events import Context, Decision
 
 DEFAULT = "--cb_explore_adf --squarecb --gamma_scale 20 --clip_p 1 --learning_rate 0.2 -q sa -q ea"
+
+VW = version("vowpalwabbit")
+"""Part of every state: another version may go on from the same model otherwise."""
 
 QUIET = ("--quiet", "--preserve_performance_counters")
 """Always added: without the second, a loaded model counts its examples from 0 again."""
@@ -143,23 +147,27 @@ class VowpalPolicy:
             self._vw._finish_example_multi_ex(examples)  # noqa: SLF001
 
     def save(self) -> bytes:
-        """Return the arguments and a digest on one line, and VW's own bytes after it."""
+        """Return VW's version, the arguments and a digest on one line, and VW's own bytes after it."""
         with self._lock, tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "model")
             self._vw.save(path)
             return self._sealed(path.read_bytes())
 
     def load(self, state: bytes) -> Self:
-        """Return a policy with the given state. Raises PolicyError if damaged, or of other arguments."""
+        """Return a policy with the given state.
+
+        Raises:
+            PolicyError: The state is damaged, of other arguments or another VW, or VW refuses it.
+        """
         header, _, model = state.partition(b"\n")
         if self._sealed(model) != state:
-            raise PolicyError(f"state {header[:300]!r} is damaged, or not of vw {self.args!r}")
+            raise PolicyError(f"state {header[:300]!r} is damaged, or not of vw {self.args!r} in {VW}")
         return type(self)(self.args, baseline=self.baseline, _model=model)
 
     def _sealed(self, model: bytes) -> bytes:
         # VW itself loads a model that was cut short.
         digest = hashlib.blake2b(model, digest_size=16).hexdigest()
-        header = {"vw": self.args, "baseline": self.baseline, "blake2b": digest}
+        header = {"vw": VW, "args": self.args, "baseline": self.baseline, "blake2b": digest}
         return json.dumps(header).encode() + b"\n" + model
 
     def _shared(self, context: Context) -> Any:

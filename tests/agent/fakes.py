@@ -22,6 +22,7 @@ from arms.catalog import backbones_of, features
 from arms.embedding import HashingEmbedder
 from arms.generator import Generator, ScriptedGenerator
 from feedback.events import Context, Decision, Execution
+from feedback.joins import take_epoch
 from feedback.store import LogUnavailableError, Store
 
 DIM = 16
@@ -212,12 +213,13 @@ class Service:
         }
         self.replica = Replica(self.config, known, self.arms, self.embedders, self.generator, reach)
         self.app = create_app(self.replica, Telemetry())
+        store = Store(self.config.database_url)
         self.learner = Learner(
-            Store(self.config.database_url),
+            store,
             build_policy(self.config.policy, list(self.config.arms)),
             self.config.policy,
             self.config.reward,
-            holder="test",
+            take_epoch(store, "test", 0.0),
         )
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://service")
 

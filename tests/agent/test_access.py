@@ -26,7 +26,14 @@ async def test_a_key_opens_its_scopes(access: Access) -> None:
     await access.require("admin")("Bearer a-secret")
 
 
-@pytest.mark.parametrize("header", [None, "", "Bearer ", "Bearer wrong", "u-secret-", "Bearer ü"])
+@pytest.mark.parametrize("scheme", ["bearer", "BEARER", "Bearer "])
+async def test_the_scheme_is_read_in_any_case(access: Access, scheme: str) -> None:
+    await access.require("decide")(f"{scheme} u-secret")
+
+
+@pytest.mark.parametrize(
+    "header", [None, "", "Bearer ", "Bearer wrong", "u-secret", "Basic u-secret", "Bearer ü"]
+)
 async def test_no_key_or_a_wrong_one_is_unauthorized(access: Access, header: str | None) -> None:
     with pytest.raises(ApiError) as refused:
         await access.require("decide")(header)

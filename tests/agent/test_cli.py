@@ -4,7 +4,7 @@ import json
 import re
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,16 @@ VERBS = ["serve", "ingest", "ask", "feedback", "status", "simulate", "replay"]
 PASSAGE = {"id": "p1", "title": "Danube", "text": "...", "score": 1.0}
 
 
+@pytest.fixture(autouse=True)
+def _no_address_and_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ARMWISE_URL", "ARMWISE_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+
+
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A Serve configuration on a port that is free, with a home and a corpus of its own."""
     monkeypatch.delenv("ARMWISE_HOME", raising=False)
-    monkeypatch.delenv("ARMWISE_URL", raising=False)
     corpus = tmp_path / "corpus.jsonl"
     lines = [{"id": f"p{i}", "title": f"River {i}", "text": f"River {i} meets the sea."} for i in range(12)]
     corpus.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -60,16 +65,19 @@ class Canned:
         url: Where it listens.
         replies: Status and body by method and path.
         asked: The bodies of the requests.
+        shown: What each request had under `Authorization`.
     """
 
     def __init__(self) -> None:
         self.replies: dict[str, tuple[int, bytes]] = {}
         self.asked: list[Any] = []
+        self.shown: list[str | None] = []
         canned = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 status, body = canned.replies[f"{self.command} {self.path}"]
+                canned.shown.append(self.headers.get("authorization"))
                 if length := int(self.headers.get("content-length", 0)):
                     canned.asked.append(json.loads(self.rfile.read(length)))
                 self.send_response(status)
@@ -143,7 +151,7 @@ def test_a_typo_in_the_configuration_is_named(config: Path, verb: list[str]) -> 
     document["applications"][0]["args"]["polcy"] = {}
     config.write_text(yaml.safe_dump(document))
     output = said(run(*verb, "-c", config), 2)
-    assert "unknown key 'polcy'; did you mean policy?" in output
+    assert "unknown key 'polcy'; did you mean 'policy'?" in output
 
 
 def files(folder: Path) -> dict[Path, int]:
@@ -297,6 +305,64 @@ def test_the_address_may_stand_in_the_environment(service: Canned, monkeypatch: 
     assert "not_ready: no version yet" in said(run("status"), 1)
 
 
+TOKEN = "Bearer s3cret"
+
+
+def needs_a_key(service: Canned) -> None:
+    """Let the service refuse whatever it is asked."""
+    for request in ("POST /v1/chat/completions", "POST /v1/feedback", "GET /v1/policy", "GET /v1/arms"):
+        service.reply(request, refusal("a key is needed", "unauthorized"), 401)
+
+
+@pytest.mark.parametrize(
+    "verb", [["ask", "?"], ["feedback", "d-1", "thumb=1"], ["status"], ["simulate", "--metric", "em"]]
+)
+@pytest.mark.parametrize("by_environment", [False, True])
+def test_the_key_is_sent_with_every_verb(
+    service: Canned,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    verb: list[str],
+    by_environment: bool,
+) -> None:
+    needs_a_key(service)
+    if verb[0] == "simulate":
+        questions = tmp_path / "questions.jsonl"
+        questions.write_text('{"id": "q1", "question": "?", "answers": ["a"], "gold_ids": []}\n')
+        verb = [*verb, str(questions), "-o", str(tmp_path / "out")]
+    if by_environment:
+        monkeypatch.setenv("ARMWISE_API_KEY", "s3cret")
+    given = [] if by_environment else ["--key", "s3cret"]
+    assert "a key is needed" in said(run(*verb, *given, "--url", service.url), 1)
+    assert set(service.shown) == {TOKEN}
+
+
+def test_serve_asks_its_one_question_with_the_key(
+    config: Path, service: Canned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ready(_config: Path, _address: object, _console: object, once: Callable[[str], None]) -> int:
+        once(service.url)
+        return 0
+
+    monkeypatch.setattr("agent.launch.prepare", lambda *_: None)
+    monkeypatch.setattr("agent.launch.serve", ready)
+    last = {"choices": [], "agent": agent()}
+    service.reply("POST /v1/chat/completions", stream(word("The Danube."), last))
+    assert "The Danube." in said(run("serve", "-c", config, "--ask", "which river?", "--key", "s3cret"), 0)
+    assert service.shown == [TOKEN]
+
+
+def test_without_a_key_none_is_sent(service: Canned) -> None:
+    needs_a_key(service)
+    assert "unauthorized: a key is needed" in said(run("status", "--url", service.url), 1)
+    assert service.shown == [None]
+
+
+def test_a_key_that_no_header_can_hold_is_refused(service: Canned) -> None:
+    assert "codec can't encode" in said(run("status", "--key", "schlüssel", "--url", service.url), 2)
+    assert service.shown == []
+
+
 def test_an_answer_that_is_no_json_is_told(service: Canned) -> None:
     service.reply("GET /v1/policy", b"<html>", 502)
     assert "/v1/policy gave 502 and no JSON" in said(run("status", "--url", service.url), 1)
@@ -336,11 +402,11 @@ def test_a_simulation_without_a_service_fails(tmp_path: Path, nowhere: str) -> N
     assert "no service answers at" in output
 
 
-def fill(config: Path) -> None:
-    """Let 60 uniform draws be judged and joined."""
+def fill(config: Path, drawn: Sequence[str] = ARMS) -> None:
+    """Let 20 uniform draws of each of these arms be judged and joined."""
     settings = load(config)
     store = Store(settings.database_url)
-    store.append([fact for number, arm in enumerate(ARMS * 20) for fact in turn(number, arm)])
+    store.append([fact for number, arm in enumerate(list(drawn) * 20) for fact in turn(number, arm)])
     Joiner(store, settings.reward, take_epoch(store, "test", 0.0)).advance(2.0)
     store.close()
 
@@ -356,6 +422,18 @@ def test_replay_prints_a_table_and_writes_a_document(config: Path, tmp_path: Pat
     report = json.loads(output.read_text())
     assert list(report["candidates"]) == ["fixed:dense", "uniform"]
     assert report["candidates"]["fixed:dense"][0]["value"] == pytest.approx(0.8)
+
+
+def test_replay_goes_on_after_an_arm_that_was_never_drawn(config: Path, tmp_path: Path) -> None:
+    fill(config, ("bm25", "dense"))
+    output = tmp_path / "report.json"
+    assert "fixed:none │ never drawn │ n/a" in said(run("replay", "-c", config, "-o", output), 0)
+    candidates = json.loads(output.read_text())["candidates"]
+    assert (candidates["fixed:none"][0]["value"], candidates["fixed:none"][0]["note"]) == (
+        None,
+        "never drawn",
+    )
+    assert candidates["fixed:dense"][0]["value"] is not None
 
 
 def test_replay_of_nothing_or_of_a_policy_unheard_of_is_refused(config: Path) -> None:

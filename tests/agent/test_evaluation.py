@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from rich.console import Console
 
 from agent.config import AppConfig, parse
 from agent.evaluation import EvaluationError, Report, evaluate_log
+from agent.policies.catalog import PolicySpec
 from feedback.events import Context, Cost, Decision, Execution, Feedback, Mode, Status
 from feedback.joins import Joiner, take_epoch
 from feedback.store import Store
@@ -65,9 +67,16 @@ def evaluated(config: AppConfig, names: list[str] | None = None) -> Report:
     return evaluate_log(config, names, np.random.default_rng(0), lambda *_: None)
 
 
+def printed(report: Report) -> list[str]:
+    output = StringIO()
+    Console(file=output, width=120).print(report.table())
+    return output.getvalue().splitlines()
+
+
 def test_every_arm_gets_its_true_value_and_uniform_what_was_earned(filled: AppConfig) -> None:
     report = evaluated(filled)
     assert list(report.candidates) == ["uniform", *(f"fixed:{arm}" for arm in ARMS), "configured"]
+    assert report.excluded == {"forced": 5}
     true = {arm: TRUTH[arm] - 0.1 * STEPS[arm] for arm in ARMS}
     assert report.n == N
     assert report.earned == pytest.approx(sum(true.values()) / 3)
@@ -100,6 +109,55 @@ def test_each_decision_is_scored_before_it_is_learned_from(config: AppConfig, st
     )
     first = evaluated(fresh, ["uniform", "configured"])
     assert first.candidates["configured"] == first.candidates["uniform"]
+
+
+def test_a_candidate_that_the_log_never_drew_has_a_row_without_a_value(
+    config: AppConfig, store: Store
+) -> None:
+    store.append([fact for number in range(8) for fact in turn(number, ("bm25", "dense")[number % 2])])
+    join(store, config)
+    report = evaluated(config)
+    assert report.candidates["fixed:none"] == []
+    assert all(found for name, found in report.candidates.items() if name != "fixed:none")
+    unknown = dict.fromkeys(("estimator", "value", "low", "high"))
+    assert report.as_json()["candidates"]["fixed:none"] == [
+        {**unknown, "n": 8, "effective_n": 0.0, "note": "never drawn"}
+    ]
+    (line,) = (line for line in printed(report) if "fixed:none" in line)
+    assert line.replace("\u2502", " ").split() == ["fixed:none", "never", "drawn", "n/a", "n/a", "0"]
+
+
+def test_one_question_alone_is_estimated_without_a_reward_model(config: AppConfig, store: Store) -> None:
+    store.append(turn(0, "dense"))
+    join(store, config)
+    report = evaluated(config, ["uniform"])
+    assert [estimate.estimator for estimate in report.candidates["uniform"]] == ["ips", "snips"]
+    assert "dr is left out: it needs two different questions" in report.footnote()
+
+
+def test_a_fixed_policy_is_evaluated_on_a_log_that_does_not_know_its_arm(
+    config: AppConfig, store: Store
+) -> None:
+    pair = ("none", "bm25")
+    for number, drawn in enumerate(pair * 3):
+        decision, *rest = turn(number, drawn)
+        store.append([replace(decision, arms=pair, probabilities=(0.5, 0.5)), *rest])
+    join(store, config)
+    fixed = config.model_copy(update={"policy": PolicySpec(kind="fixed", params={"arm": "dense"})})
+    report = evaluated(fixed, ["uniform", "configured"])
+    assert report.candidates["configured"] == report.candidates["uniform"]
+
+
+def test_what_was_not_learned_is_counted_by_reason(filled: AppConfig, store: Store) -> None:
+    failed, quiet = turn(1000, "bm25"), turn(1001, "bm25")
+    failed[1] = replace(failed[1], status=Status.ARM_FAILED)
+    store.append([*failed, *quiet[:2], *turn(1002, "none", Mode.GREEDY)])
+    report = evaluated(filled, ["uniform"])
+    assert report.n == N
+    assert report.excluded == {"forced": 5, "arm failed": 1, "greedy": 1, "not judged": 1}
+    assert report.footnote().startswith(
+        "Left out: 5 forced, 1 arm failed, 1 greedy, 1 not judged. Values are"
+    )
 
 
 def test_the_same_seed_gives_the_same_report(filled: AppConfig) -> None:
@@ -143,9 +201,12 @@ def test_a_report_is_a_document_and_a_table(filled: AppConfig) -> None:
     document = json.loads(json.dumps(report.as_json()))
     assert document["candidates"]["fixed:dense"][0]["estimator"] == "ips"
     assert document["n"] == N
-    output = StringIO()
-    Console(file=output, width=120).print(report.table())
-    lines = output.getvalue().splitlines()
+    lines = printed(report)
     assert f"{N} logged decisions" in lines[0]
     assert sum("snips" in line for line in lines) == 2
-    assert "Left out: none" in report.footnote()
+
+
+def test_a_log_that_was_learned_whole_leaves_nothing_out(config: AppConfig, store: Store) -> None:
+    store.append(turn(0, "dense") + turn(1, "none"))
+    join(store, config)
+    assert "Left out: none." in evaluated(config, ["uniform"]).footnote()

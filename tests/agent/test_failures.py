@@ -40,25 +40,67 @@ async def test_a_failed_arm_is_a_502_and_its_row_stays(service: Service, stream:
     assert (found["status"], found["arm_drawn"]) == ("arm_failed", "bm25")
 
 
+ALWAYS_BM25: dict[str, Any] = {"policy": {"kind": "fixed", "params": {"arm": "bm25"}}, "floor": 1e-12}
+
+
 async def test_with_a_fallback_the_answer_names_both_arms(tmp_path: Path) -> None:
-    async with Service(tmp_path, fallback="none").running() as service:
+    async with Service(tmp_path, fallback="none", **ALWAYS_BM25).running() as service:
         service.arms.behaviour["bm25"] = failing
-        response = await ask(service, model="arm/bm25")
+        response = await ask(service)
         ours = response.json()["agent"]
         assert (ours["arm_drawn"], ours["arm_served"]) == ("bm25", "none")
         assert (response.headers["x-arm"], response.json()["model"]) == ("none", "arm/none")
         found = (await service.client.get(f"/v1/decisions/{ours['decision_id']}")).json()
         assert (found["status"], found["error"]) == ("fell_back", "ArmError: the index is gone")
+        metrics = (await service.client.get("/metrics")).text
+        assert 'armwise_executions_total{arm="bm25",status="fell_back"} 1.0' in metrics
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [{"model": "arm/bm25"}, {"agent": {"excluded_arms": ["none"]}}, {"agent": {"allowed_arms": ["bm25"]}}],
+)
+async def test_a_fallback_that_was_not_eligible_does_not_answer(tmp_path: Path, wish: dict[str, Any]) -> None:
+    async with Service(tmp_path, fallback="none", **ALWAYS_BM25).running() as service:
+        service.arms.behaviour["bm25"] = failing
+        refused(await ask(service, **wish), 502, "arm_failed")
+        assert (
+            'armwise_executions_total{arm="bm25",status="arm_failed"} 1.0'
+            in (await service.client.get("/metrics")).text
+        )
 
 
 async def test_a_language_model_that_fails_is_a_502(service: Service) -> None:
     assert isinstance(service.generator, ScriptedGenerator)
-    service.generator.error = PromptTooLongError("5000 tokens; 4096 fit")
+    service.generator.error = GeneratorError("the engine is gone")
     response = await ask(service)
-    assert "4096 fit" in refused(response, 502, "llm_failed")
+    assert "the engine is gone" in refused(response, 502, "llm_failed")
     found = await record(service, response.headers["x-decision-id"], lambda r: r.execution)
     assert found.execution is not None
     assert found.execution.status is Status.LLM_FAILED
+
+
+async def test_a_conversation_that_does_not_fit_the_model_is_the_callers_to_shorten(service: Service) -> None:
+    assert isinstance(service.generator, ScriptedGenerator)
+    service.generator.error = PromptTooLongError("5000 tokens; 4096 fit")
+    assert "4096 fit" in refused(await ask(service), 400, "context_length_exceeded", "messages")
+
+
+async def test_values_of_one_decision_sent_together_are_committed_together(service: Service) -> None:
+    decision_id = (await look_up(service)).json()["agent"]["decision_id"]
+    items = [
+        {"decision_id": decision_id, "metric_name": "thumb", "value": 1.0, "feedback_id": "a"},
+        {"decision_id": "another", "metric_name": "thumb", "value": 1.0, "feedback_id": "b"},
+        {"decision_id": decision_id, "metric_name": "right", "value": True, "feedback_id": "c"},
+    ]
+    seqs = [
+        item["log_seq"]
+        for item in (await service.client.post("/v1/feedback", json={"items": items})).json()["items"]
+    ]
+    assert (seqs[2] - seqs[0], len(set(seqs))) == (1, 3)
+    await service.learn()
+    found = (await service.client.get(f"/v1/decisions/{decision_id}")).json()
+    assert found["metrics"] == {"thumb": 1.0, "right": 1.0}
 
 
 async def test_a_stream_that_fails_half_way_says_so_in_its_last_event(service: Service) -> None:

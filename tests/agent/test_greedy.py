@@ -85,6 +85,13 @@ def test_any_river_regressor_will_do(model: str, params: dict[str, object]) -> N
     assert policy.load(policy.save()).save() == policy.save()
 
 
+@pytest.mark.parametrize("params", [{"n_models": 3}, {"n_models": 3, "seed": 5}])
+def test_equal_histories_give_equal_bytes_for_a_model_that_draws(params: dict[str, object]) -> None:
+    first, second = (EpsilonGreedy("river.forest.ARFRegressor", params) for _ in range(2))
+    rows = history(first, 60, seed=36)
+    assert teach(first, rows).save() == teach(second, rows).save()
+
+
 def test_equal_states_give_equal_bytes_whatever_objects_hold_their_names() -> None:
     first, second = EpsilonGreedy(), EpsilonGreedy()
     for policy, names in ((first, ["size", "size"]), (second, ["si" + "ze"[:], "".join(["s", "ize"])])):
@@ -118,6 +125,24 @@ def test_state_that_is_damaged_or_of_another_model_is_refused() -> None:
     for wrong in (b"", state[:-1], state + b"?", other):
         with pytest.raises(PolicyError, match="is damaged, or not of linear"):
             policy.load(wrong)
+
+
+def test_state_of_another_river_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = EpsilonGreedy()
+    with monkeypatch.context() as before:
+        before.setattr("agent.policies.greedy.RIVER", "0.1.0")
+        old = policy.save()
+    with pytest.raises(PolicyError, match=r'"river": "0\.1\.0".* is damaged, or not of linear'):
+        policy.load(old)
+
+
+def test_state_that_cannot_be_unpickled_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = EpsilonGreedy()
+    policy.learn(decision("bm25"), 1.0)
+    state = policy.save()
+    monkeypatch.delattr("river.linear_model.lin_reg.LinearRegression")
+    with pytest.raises(PolicyError, match="cannot be unpickled: AttributeError"):
+        policy.load(state)
 
 
 def test_a_reward_that_is_not_finite_is_refused() -> None:

@@ -1,5 +1,7 @@
 """What is drawn is what was stated, and what is no distribution is refused."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,7 +9,17 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from agent.policies.catalog import PolicySpec, build_policy
-from agent.policy import Fixed, PolicyError, Uniform, choose, greedy, mix_floor, uniform_from, validate
+from agent.policy import (
+    Fixed,
+    PolicyError,
+    Uniform,
+    choose,
+    greedy,
+    mix_floor,
+    served_distribution,
+    uniform_from,
+    validate,
+)
 from feedback.events import Context
 
 weights = st.lists(st.integers(0, 1000), min_size=1, max_size=12).filter(any)
@@ -54,6 +66,32 @@ def test_the_floor_holds_and_order_is_kept(counts: list[int], share: float) -> N
 def test_a_floor_that_cannot_hold_is_refused(floor: float) -> None:
     with pytest.raises(PolicyError, match=rf"floor {floor} is too large for 3 arms"):
         mix_floor(np.full(3, 1 / 3), floor)
+
+
+@given(weights, st.floats(0, 1))
+def test_what_is_served_is_the_policy_with_a_floor_that_fits(counts: list[int], floor: float) -> None:
+    class Stated(Uniform):
+        def probabilities(self, context: Context, arms: Sequence[str]) -> np.ndarray:
+            del context
+            return distribution(counts)[: len(arms)].astype(np.float32)
+
+    arms = [f"arm {i}" for i in range(len(counts))]
+    p = served_distribution(Stated(), Context("?"), arms, floor)
+    assert p.sum() == pytest.approx(1.0)
+    assert p.min() >= min(floor, 1 / len(arms)) - 1e-12
+    if floor * len(arms) <= 1:
+        np.testing.assert_allclose(p, mix_floor(distribution(counts), floor), atol=1e-6)
+    else:
+        np.testing.assert_allclose(p, 1 / len(arms))
+
+
+def test_what_is_no_distribution_is_not_served() -> None:
+    class Short(Uniform):
+        def probabilities(self, context: Context, arms: Sequence[str]) -> np.ndarray:
+            return super().probabilities(context, arms[1:])
+
+    with pytest.raises(PolicyError, match=r"over 2 arms was expected, got shape \(1,\)"):
+        served_distribution(Short(), Context("?"), ["a", "b"], 0.1)
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,8 @@ def samples(text: bytes) -> dict[str, float]:
 def test_what_happened_is_counted() -> None:
     telemetry = Telemetry()
     telemetry.decided(DECISION)
-    telemetry.finished(EXECUTION, 0.4)
+    telemetry.finished(EXECUTION, "a")
+    telemetry.took("a", 0.4)
     telemetry.fed_back(Feedback("f", "d", "thumb", 1.0), Receipt(1, FeedbackStatus.DUPLICATE))
     telemetry.failed("arm_failed")
     telemetry.shed()
@@ -67,9 +68,9 @@ def test_without_a_version_the_state_is_zero() -> None:
 
 def test_a_turn_without_a_language_model_counts_no_tokens() -> None:
     telemetry = Telemetry()
-    telemetry.finished(Execution("d", None, Status.CANCELLED, Cost()), 0.1)
+    telemetry.finished(Execution("d", None, Status.CANCELLED, Cost()), "a")
     found = samples(telemetry.exposition(0, None))
-    assert found["armwise_executions_total arm=none served status=cancelled"] == 1.0
+    assert found["armwise_executions_total arm=a status=cancelled"] == 1.0
     assert found["armwise_llm_seconds_count"] == 0.0
     assert not any(name.startswith("armwise_tokens_total") for name in found)
 

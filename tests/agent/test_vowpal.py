@@ -171,6 +171,15 @@ def test_state_that_is_damaged_or_of_other_arguments_is_refused() -> None:
             policy.load(wrong)
 
 
+def test_state_of_another_vw_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = VowpalPolicy()
+    with monkeypatch.context() as before:
+        before.setattr("agent.policies.vowpal.VW", "8.0.0")
+        old = policy.save()
+    with pytest.raises(PolicyError, match=r'"vw": "8\.0\.0".* is damaged, or not of vw'):
+        policy.load(old)
+
+
 @pytest.mark.parametrize("reward", [float("nan"), float("inf")])
 def test_a_reward_that_is_not_finite_is_refused_and_nothing_is_learned(reward: float) -> None:
     policy = VowpalPolicy()

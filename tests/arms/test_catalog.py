@@ -114,18 +114,18 @@ def test_other_parameters_get_an_index_of_their_own(resources: Resources) -> Non
 @pytest.mark.parametrize(
     ("specs", "message"),
     [
-        ({"a": ArmSpec(kind="bm52")}, "arm 'a': unknown kind 'bm52', did you mean 'bm25'"),
+        ({"a": ArmSpec(kind="bm52")}, "arm 'a': unknown kind 'bm52'; did you mean 'bm25'"),
         ({"a": ArmSpec(kind="x")}, "there are: bm25, dense, none, rrf; a class of your own is written"),
-        ({"a": ArmSpec(kind="bm25", params={"k": 1})}, "unknown parameter 'k', did you mean 'k1'"),
+        ({"a": ArmSpec(kind="bm25", params={"k": 1})}, "unknown parameter 'k'; did you mean 'k1'"),
         ({"a": ArmSpec(kind="bm25", params={"b": 7})}, "b: Input should be less than or equal to 1, got 7"),
         ({"a": ArmSpec(kind="dense")}, "arm 'a' of kind 'dense': backbone: Field required"),
         (
             {"a": ArmSpec(kind="dense", params={"backbone": "hashde"})},
-            "unknown backbone 'hashde', did you mean 'hashed'",
+            "unknown backbone 'hashde'; did you mean 'hashed'",
         ),
         (
             {"word": ArmSpec(kind="bm25"), "a": ArmSpec(kind="rrf", params={"arms": ["word", "wort"]})},
-            "arm 'a': unknown arm 'wort', did you mean 'word'",
+            "arm 'a': unknown arm 'wort'; did you mean 'word'",
         ),
         (
             {
@@ -169,7 +169,7 @@ def test_a_class_that_is_no_arm_is_refused(
 
 
 def test_an_unknown_arm_is_named_with_its_nearest(resources: Resources) -> None:
-    with pytest.raises(ArmSpecError, match="unknown arm 'word', did you mean 'words'"):
+    with pytest.raises(ArmSpecError, match="unknown arm 'word'; did you mean 'words'"):
         build_arm("word", resources)
 
 

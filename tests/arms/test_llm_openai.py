@@ -26,12 +26,14 @@ def _delta(text: str, finish_reason: str | None = None) -> dict[str, Any]:
     return {"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": finish_reason}]}
 
 
-def _stream(*events: dict[str, Any], stall: bool = False) -> StreamingResponse:
+def _stream(*events: dict[str, Any], stall: bool = False, tear: bool = False) -> StreamingResponse:
     async def lines() -> AsyncIterator[bytes]:
         for event in events:
             yield b"data: " + orjson.dumps({"id": "1", "object": "chat.completion.chunk", **event}) + b"\n\n"
         if stall:
             await asyncio.Event().wait()
+        if tear:
+            raise ConnectionError("the endpoint dies")
         yield b"data: [DONE]\n\n"
 
     return StreamingResponse(lines(), media_type="text/event-stream")
@@ -64,6 +66,11 @@ async def _silent() -> None:
 @endpoint.post("/stalling/chat/completions")
 async def _stalling() -> StreamingResponse:
     return _stream(_delta("One"), stall=True)
+
+
+@endpoint.post("/torn/chat/completions")
+async def _torn() -> StreamingResponse:
+    return _stream(_delta("One"), tear=True)
 
 
 @endpoint.post("/failing/chat/completions")
@@ -108,6 +115,7 @@ def url() -> Iterator[str]:
         ("broken", GeneratorError, "out of memory"),
         ("refusing", GeneratorError, "no such model"),
         ("failing", GeneratorError, "worker died"),
+        ("torn", GeneratorError, "Connection error"),
         ("cut", GeneratorError, "without a finish reason"),
         ("silent", GeneratorTimeoutError, "silent for 0.3 s"),
         ("stalling", GeneratorTimeoutError, "silent for 0.3 s"),

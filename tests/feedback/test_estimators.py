@@ -1,5 +1,6 @@
 """Laws and small examples of the three estimators."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from feedback.estimators import Floats, Integers, Terms, dr, ips, snips
+from feedback.estimators import Floats, Integers, NeverDrawnError, Terms, dr, ips, snips
 
 N_ARMS = 3
 
@@ -121,7 +122,6 @@ FIRST = np.zeros(3, dtype=np.int64)
         (HALF, HALF, [1.0, 1.0, np.inf], "reward must be finite, got inf at row 2"),
         (HALF, HALF, [1.0, 1.0], r"must share one shape \(n,\), got \(3,\), \(3,\) and \(2,\)"),
         ([], [], [], "the log is empty"),
-        (HALF, np.zeros(3), ONES, "the target draws none of the 3 logged arms"),
     ],
 )
 def test_a_log_that_cannot_be_right_is_refused_by_value_and_row(
@@ -129,6 +129,19 @@ def test_a_log_that_cannot_be_right_is_refused_by_value_and_row(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         estimate(np.array(p_log), np.array(p_target), np.array(reward))
+
+
+@pytest.mark.parametrize(
+    "estimate",
+    [
+        lambda: ips(HALF, np.zeros(3), ONES),
+        lambda: snips(HALF, np.zeros(3), ONES),
+        lambda: dr(HALF, SURE, FIRST + 1, ONES, NOUGHT),
+    ],
+)
+def test_a_target_that_was_never_drawn_has_an_error_of_its_own(estimate: Callable[[], Terms]) -> None:
+    with pytest.raises(NeverDrawnError, match="the target draws none of the 3 logged arms"):
+        estimate()
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,15 @@
 """The training log: each decision once, in order, whatever the order of the facts."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
+import sqlalchemy as sa
 
-from feedback.events import Mode, Status
-from feedback.joins import GRACE_S, Joiner, SupersededError, read_examples, take_epoch
+from feedback.events import Decision, Mode, Status
+from feedback.joins import DANGLING_S, GRACE_S, Joiner, SupersededError, read_examples, take_epoch
 from feedback.reward import Complete, Metric, RewardRule
+from feedback.rows import load_decisions
 from feedback.store import FeedbackStatus, Store
 from tests.feedback.conftest import Turn, decision, execution, value
 
@@ -162,6 +166,110 @@ def test_many_deadlines_at_one_moment_are_all_closed(store: Store, turn: Turn) -
     for _ in range(6):
         join.advance(now=500.0)
     assert len(learned(store)) == 20
+
+
+def test_what_is_judged_and_due_in_one_pass_is_learned_once(store: Store, turn: Turn) -> None:
+    turn("d1", at=100.0)
+    store.append([value("d1")])
+    joiner(store).advance(now=500.0)
+    assert learned(store) == [(1, "d1", {"right": 1.0})]
+
+
+def test_a_backlog_puts_deadlines_off_and_takes_no_feedback_from_them(store: Store, turn: Turn) -> None:
+    names = [f"d{i}" for i in range(5)]
+    for name in names:
+        turn(name, at=100.0)
+        store.append([value(name)])
+    join = joiner(store, rule(Complete.DEADLINE, default=0.0), batch=2)
+    join.advance(now=500.0)
+    assert learned(store) == [], "three values are not read yet"
+    for _ in range(5):
+        join.advance(now=500.0)
+    assert learned(store) == [(seq, name, {"right": 1.0}) for seq, name in enumerate(names, start=1)]
+
+
+@pytest.mark.parametrize("restart", [False, True], ids=["running", "restarted"])
+def test_a_decision_due_before_its_execution_is_closed_when_that_appears(
+    store: Store, turn: Turn, *, restart: bool
+) -> None:
+    store.append([decision("slow", at=100.0)])
+    turn("later", at=101.0)
+    join = joiner(store, rule(default=0.0))
+    join.advance(now=170.0)
+    assert [name for _, name, _ in learned(store)] == ["later"]
+    store.append([execution("slow")])
+    if restart:
+        join = joiner(store, rule(default=0.0))
+    join.advance(now=5000.0 if restart else 171.0)
+    assert [name for _, name, _ in learned(store)] == ["later", "slow"]
+
+
+def test_a_decision_whose_execution_never_comes_is_given_up(store: Store) -> None:
+    store.append([decision("lost", at=100.0)])
+    join = joiner(store, rule(default=0.0))
+    join.advance(now=170.0)
+    join.advance(now=170.0 + DANGLING_S)
+    store.append([execution("lost")])
+    join.advance(now=171.0 + DANGLING_S)
+    assert learned(store) == []
+
+
+def test_a_decision_committed_after_its_deadline_is_closed_all_the_same(store: Store, turn: Turn) -> None:
+    turn("d1", at=100.0)
+    join = joiner(store, rule(default=0.0))
+    join.advance(now=500.0)
+    turn("d2", at=101.0)
+    join.advance(now=501.0)
+    assert [name for _, name, _ in learned(store)] == ["d1", "d2"]
+
+
+def test_feedback_ahead_of_a_decision_that_is_due_already_waits_for_it(store: Store, turn: Turn) -> None:
+    turn("d2", at=101.0)
+    join = joiner(store, rule(Complete.DEADLINE))
+    store.append([value("d1")])
+    join.advance(now=500.0)
+    turn("d1", at=100.0)
+    join.advance(now=501.0)
+    assert learned(store) == [(1, "d1", {"right": 1.0})]
+
+
+def test_the_join_takes_no_lock_while_there_is_nothing_to_write(store: Store, turn: Turn) -> None:
+    turn("d1", at=100.0)
+    store.append([value("d1"), value("unknown")])
+    join = joiner(store)
+    position = join.advance(now=500.0)
+    writes: list[str] = []
+
+    def noted(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if not statement.startswith(("SELECT", "BEGIN")) or "IMMEDIATE" in statement:
+            writes.append(statement)
+
+    sa.event.listen(store.engine, "before_cursor_execute", noted)
+    assert [join.advance(now=501.0 + second) for second in range(100)] == [position] * 100
+    assert writes == []
+    turn("d2", at=100.0)
+    store.append([value("d2")])
+    join.advance(now=700.0)
+    assert any("IMMEDIATE" in statement for statement in writes)
+
+
+def test_what_is_learned_is_not_loaded_again(
+    store: Store, turn: Turn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turn("d1"), turn("d2")
+    join = joiner(store)
+    store.append([value("d1")])
+    join.advance(now=110.0)
+    loaded: list[str] = []
+
+    def noted(connection: sa.Connection, ids: Sequence[str]) -> dict[str, Decision]:
+        loaded.extend(ids)
+        return load_decisions(connection, ids)
+
+    monkeypatch.setattr("feedback.joins.load_decisions", noted)
+    store.append([value("d1", "thumb"), value("d2")])
+    join.advance(now=111.0)
+    assert loaded == ["d2"]
 
 
 def test_the_training_log_is_read_in_pieces(store: Store, turn: Turn) -> None:

@@ -57,6 +57,7 @@ def test_each_row_keeps_its_own_eligible_arms(log: Log) -> None:
     np.testing.assert_allclose(log.reward, [0.99, -0.01, 0.99])
     np.testing.assert_array_equal(log.questions, [0, 1, 0])
     assert log.X.shape[0] == len(log) == 3
+    assert log.n_questions == 2
 
 
 def test_what_may_not_be_evaluated_is_counted_by_reason(log: Log) -> None:

@@ -185,6 +185,7 @@ def test_the_reward_is_quality_minus_weighted_cost() -> None:
 def test_the_reward_is_clipped_on_both_sides(steps: int, reward: float) -> None:
     rule = RewardRule(metrics={"right": Metric()}, cost_weight=0.5, clip=(-0.5, 0.5))
     assert rule.reward({"right": 1.0}, Cost(steps=steps)) == reward
+    assert rule.net(1.0, steps) == reward, "the same of a cost that was priced before"
 
 
 @given(VALUES, COSTS, st.floats(0, 5), st.floats(-2, 0), st.floats(0.1, 2))

@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedback.events import Context, Decision, Feedback, Mode
+from feedback.events import Context, Decision, Feedback, Mode, Status
+from feedback.joins import Joiner, take_epoch
+from feedback.reward import Metric, RewardRule
 from feedback.store import ConflictError, FeedbackStatus, LogUnavailableError, Store, StoreError
 from tests.feedback.conftest import Turn, decision, execution, value
 
@@ -144,6 +146,25 @@ def test_a_locked_database_is_an_error_worth_a_retry(tmp_path: Path, monkeypatch
     blocker.close()
     store.append([decision("d1")])
     store.close()
+
+
+def test_a_decision_that_is_not_learned_is_counted_under_one_reason(store: Store, turn: Turn) -> None:
+    assert store.unlearned() == {}
+    for name in ("learned", "quiet", "quiet too"):
+        turn(name)
+    turn("forced", mode=Mode.FORCED)
+    turn("forced and failed", mode=Mode.FORCED, status=Status.LLM_FAILED)
+    turn("greedy", mode=Mode.GREEDY)
+    turn("failed", status=Status.LLM_FAILED)
+    store.append([decision("running"), value("learned")])
+    Joiner(store, RewardRule(metrics={"right": Metric()}), take_epoch(store, "test", 0.0)).advance(110.0)
+    assert store.unlearned() == {
+        "forced": 2,
+        "not judged": 2,
+        "greedy": 1,
+        "llm failed": 1,
+        "not finished": 1,
+    }
 
 
 def test_a_malformed_url_is_named() -> None:

@@ -68,6 +68,22 @@ async def test_a_refused_append_fails_alone(store: Store) -> None:
     log.close()
 
 
+async def test_a_refused_append_costs_the_others_few_commits(store: Store) -> None:
+    store.append([decision("taken")])
+    gated = GatedStore(store)
+    log = GroupCommit(gated)  # type: ignore[arg-type]
+    first = log.append(decision("d0"))
+    await asyncio.to_thread(gated.entered.wait)
+    rest = [log.append(decision("taken" if i == 77 else f"d{i}")) for i in range(1, 129)]
+    gated.gate.set()
+    await first
+    outcomes = await asyncio.gather(*rest, return_exceptions=True)
+    assert [i for i, outcome in enumerate(outcomes, start=1) if isinstance(outcome, ConflictError)] == [77]
+    assert gated.batches[:2] == [1, 128]
+    assert len(gated.batches) == 2 + 2 * 7, "two for each of the times that 128 can be halved"
+    log.close()
+
+
 async def test_a_client_that_goes_away_loses_nothing(store: Store) -> None:
     gated = GatedStore(store)
     log = GroupCommit(gated)  # type: ignore[arg-type]
