@@ -70,9 +70,8 @@ def a_store(tmp_path: Path) -> Iterator[MakeStore]:
 
 
 def a_learner(store: Store, spec: PolicySpec = EXACT, rule: RewardRule = RULE) -> Learner:
-    return Learner(
-        store, build_policy(spec, ARMS), spec, rule, take_epoch(store, "test", NOW), lambda: NOW + 1
-    )
+    epoch = take_epoch(store, "test", NOW)
+    return Learner(store, build_policy(spec, ARMS), spec, rule, epoch, clock=lambda: NOW + 1)
 
 
 def live(store: Store, numbers: range, learner: Learner) -> Version:
