@@ -76,9 +76,7 @@ class Ingress:
             RemoteArms({**arms, **local}),
             RemoteEmbedders(embedders),
             RemoteGenerator(config.llm.engine, generator),
-            partial(
-                reach, [*{id(host): host for host in arms.values()}.values(), *embedders.values(), generator]
-            ),
+            partial(reach, [*arms.values(), *embedders.values(), generator]),
         )
 
     def __serve_build_asgi_app__(self) -> Any:

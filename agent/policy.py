@@ -6,6 +6,7 @@ log. The draw is hashed from the decision id: the same id draws the same arm.
 
 import hashlib
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Protocol, Self, runtime_checkable
 
 import numpy as np
@@ -125,9 +126,14 @@ def uniform_from(decision_id: str, salt: str) -> float:
     >>> 0.0 <= uniform_from("d-1", "salt") < 1.0
     True
     """
-    key = hashlib.blake2b(salt.encode()).digest()  # of any length; a key has at most 64 bytes
-    digest = hashlib.blake2b(decision_id.encode(), key=key, digest_size=8).digest()
+    digest = hashlib.blake2b(decision_id.encode(), key=_key(salt), digest_size=8).digest()
     return (int.from_bytes(digest, "big") >> 11) / (1 << 53)
+
+
+@lru_cache(maxsize=8)
+def _key(salt: str) -> bytes:
+    """Return a key of 64 bytes, the most that BLAKE2b takes, for a salt of any length."""
+    return hashlib.blake2b(salt.encode()).digest()
 
 
 def choose(probabilities: NDArray[np.float64], u: float) -> int:

@@ -22,7 +22,7 @@ from vowpalwabbit import Workspace
 
 from agent.policies.catalog import PolicySpec, build_policy
 from agent.policies.vowpal import DEFAULT
-from agent.policy import Policy, choose, mix_floor, uniform_from, validate
+from agent.policy import Policy, choose, served_distribution, uniform_from
 from feedback.events import Context, Decision
 
 ARMS = tuple(f"arm{i}" for i in range(10))
@@ -61,8 +61,7 @@ def taught(spec: PolicySpec, seen: list[Context]) -> Policy:
 
 def decide(policy: Policy, seen: list[Context], i: int) -> int:
     """Draw an arm as the service does."""
-    p = validate(policy.probabilities(seen[i], ARMS), len(ARMS))
-    return choose(mix_floor(p, FLOOR), uniform_from(f"decision-{i}", "salt"))
+    return choose(served_distribution(policy, seen[i], ARMS, FLOOR), uniform_from(f"decision-{i}", "salt"))
 
 
 def as_text(context: Context) -> str:
