@@ -14,8 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from agent.access import Key
 from agent.features import FeatureSpec
 from agent.policies.catalog import PolicySpec, build_policy
-from arms.catalog import ArmSpec, validate_specs
+from arms.catalog import validate_specs
 from arms.embedding import Backbone
+from arms.kinds import ArmSpec
 from arms.llm import LlmSpec
 from arms.nearest import nearest
 from feedback.reward import RewardRule

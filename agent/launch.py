@@ -21,9 +21,9 @@ import yaml
 from rich.console import Console
 
 from agent.config import AppConfig
-from arms.catalog import Resources
 from arms.catalog import prepare as prepare_arms
 from arms.corpus import Progress, ingest
+from arms.kinds import Resources
 
 STOP_S = 30.0
 """Time to shut down in order before it is asked less kindly."""

@@ -14,8 +14,8 @@ from agent import errors
 from agent.config import AppConfig
 from agent.loop import ArmInfo, Decided, Event, Finished
 from arms.base import Passage
-from arms.catalog import ArmSpec
 from arms.generator import Chunk
+from arms.kinds import ArmSpec
 from feedback.events import Cost, Decision, Feedback
 from feedback.store import Receipt, Record
 from feedback.versions import Version

@@ -7,41 +7,21 @@ needs stand in its class attribute `backbones`.
 """
 
 import importlib
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Generic, TypeVar, cast
+from collections.abc import Collection, Iterable, Mapping
+from functools import partial
+from typing import Any, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
+from arms import dense, fusion, lexical
 from arms.base import Arm, NoRetrieval
-from arms.corpus import Corpus, Progress
-from arms.dense import Dense, DenseParams
-from arms.embedding import Backbone
-from arms.fusion import Fusion, FusionParams
-from arms.lexical import BM25, BM25Params
+from arms.corpus import Progress
+from arms.kinds import ArmSpec, Kind, NoParams, Resources
 from arms.nearest import nearest
-
-P = TypeVar("P", bound=BaseModel)
 
 
 class ArmSpecError(ValueError):
     """An arm is described wrongly; the message names the arm and what would be right."""
-
-
-class ArmSpec(BaseModel):
-    """An arm as the configuration describes it."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    kind: str = Field(description="A kind of the catalogue, or `package.module:Class` of your own.")
-    params: dict[str, Any] = Field(default_factory=dict, description="Parameters of that kind.")
-
-
-class NoParams(BaseModel):
-    """There is nothing to set."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class OwnParams(BaseModel):
@@ -50,80 +30,11 @@ class OwnParams(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
 
 
-@dataclass(frozen=True)
-class Resources:
-    """What arms are built from: all of it, checked.
-
-    Attributes:
-        corpus: The passages.
-        indexes: The folder in which indexes are kept.
-        backbones: Embedding models by name.
-        specs: Every arm by name; a fused arm refers to others.
-    """
-
-    corpus: Corpus
-    indexes: Path
-    backbones: Mapping[str, Backbone]
-    specs: Mapping[str, ArmSpec]
-
-    def __post_init__(self) -> None:
-        validate_specs(self.specs, self.backbones)
-
-
-def _nothing(*_: object) -> None:
-    """Do nothing: the kind has no index."""
-
-
-def _none(_: BaseModel) -> tuple[str, ...]:
-    return ()
-
-
-@dataclass(frozen=True)
-class Kind(Generic[P]):
-    """How one kind of arm is described and made.
-
-    Attributes:
-        params: Its parameters.
-        build: Make the arm of a name, from parameters and resources.
-        prepare: Build the index it needs where it is missing, and tell the progress.
-        backbones: Name the backbones that its parameters refer to.
-        members: Name the arms that its parameters refer to.
-        steps: Rounds of retrieval to expect.
-    """
-
-    params: type[P]
-    build: Callable[[str, P, Resources], Arm]
-    prepare: Callable[[P, Resources, Progress | None], None] = _nothing
-    backbones: Callable[[P], tuple[str, ...]] = _none
-    members: Callable[[P], tuple[str, ...]] = _none
-    steps: float = 1.0
-
-
-def _prepare_bm25(params: BM25Params, have: Resources, progress: Progress | None) -> None:
-    BM25.prepare(have.corpus, have.indexes, params, progress)
-
-
-def _build_bm25(name: str, params: BM25Params, have: Resources) -> Arm:
-    return BM25.open(name, have.corpus, have.indexes, params)
-
-
-def _prepare_dense(params: DenseParams, have: Resources, progress: Progress | None) -> None:
-    Dense.prepare(have.corpus, have.indexes, params, have.backbones[params.backbone], progress)
-
-
-def _build_dense(name: str, params: DenseParams, have: Resources) -> Arm:
-    return Dense.open(name, have.corpus, have.indexes, params, have.backbones[params.backbone])
-
-
-def _build_fusion(name: str, params: FusionParams, have: Resources) -> Arm:
-    return Fusion(name, [build_arm(member, have) for member in params.arms], params)
-
-
 KINDS: dict[str, Kind[Any]] = {
-    "none": Kind(NoParams, lambda name, _params, _have: NoRetrieval(name), steps=0.0),
-    "bm25": Kind(BM25Params, _build_bm25, _prepare_bm25),
-    "dense": Kind(DenseParams, _build_dense, _prepare_dense, backbones=lambda params: (params.backbone,)),
-    "rrf": Kind(FusionParams, _build_fusion, members=lambda params: params.arms),
+    "none": Kind(NoParams, lambda name, *_: NoRetrieval(name), steps=lambda _: 0.0),
+    "bm25": lexical.KIND,
+    "dense": dense.KIND,
+    "rrf": fusion.KIND,
 }
 """Every kind of arm that needs no import path."""
 
@@ -160,13 +71,18 @@ def prepare(
         progress: Told what is being built, and how much of it is.
 
     Raises:
-        ArmSpecError: There is no such arm.
+        ArmSpecError: There is no such arm, or one is described wrongly.
         ModelNotFoundError: The model of a backbone is not where its name says.
     """
-    for name in resources.specs if names is None else names:
+    validate_specs(resources.specs, resources.backbones)
+    _prepare(resources, resources.specs if names is None else names, progress)
+
+
+def _prepare(resources: Resources, names: Iterable[str], progress: Progress | None) -> None:
+    for name in names:
         kind, params = _described(name, _spec(name, resources.specs))
         kind.prepare(params, resources, progress)
-        prepare(resources, kind.members(params), progress)
+        _prepare(resources, kind.members(params), progress)
 
 
 def build_arm(name: str, resources: Resources) -> Arm:
@@ -177,7 +93,7 @@ def build_arm(name: str, resources: Resources) -> Arm:
         IndexMismatchError: Its index is missing: call `prepare` first.
     """
     kind, params = _described(name, _spec(name, resources.specs))
-    return kind.build(name, params, resources)
+    return kind.build(name, params, resources, partial(build_arm, resources=resources))
 
 
 def backbones_of(name: str, specs: Mapping[str, ArmSpec]) -> frozenset[str]:
@@ -205,8 +121,9 @@ def features(name: str, spec: ArmSpec) -> dict[str, float]:
     kind, params = _described(name, spec)
     told = [f"arm={name}", f"kind={spec.kind}"]
     told += [f"backbone={backbone}" for backbone in kind.backbones(params)]
+    numbers = {f"{spec.kind}.{told}": float(getattr(params, told)) for told in kind.told}
     told += [f"member={member}" for member in kind.members(params)]
-    return {**dict.fromkeys(told, 1.0), "steps": kind.steps}
+    return {**dict.fromkeys(told, 1.0), **numbers, "steps": kind.steps(params)}
 
 
 def _spec(name: str, specs: Mapping[str, ArmSpec]) -> ArmSpec:
@@ -258,7 +175,7 @@ def _own_kind(name: str, path: str) -> Kind[Any]:
     needed = tuple(getattr(found, "backbones", ()))
     return Kind(
         OwnParams,
-        lambda name, params, _: _own_arm(name, found, params.model_dump()),
+        lambda name, params, *_: _own_arm(name, found, params.model_dump()),
         backbones=lambda _: needed,
     )
 

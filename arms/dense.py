@@ -1,54 +1,35 @@
-"""Search by meaning: unit vectors in a FAISS index, the inner product as the score."""
+"""Search by meaning: the passages whose vectors are nearest to the question's."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Self
 
-import faiss
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
 
 from arms.base import ArmError, Query, Retrieval
+from arms.candidates import FirstStage, first_stage
 from arms.corpus import Corpus, Progress
 from arms.embedding import Backbone
-from arms.indexes import Identity, check, folder, publish
-from arms.vectors import Vectors
-
-INDEX = "index.faiss"
-ADD_AT_ONCE = 65_536
-"""Vectors that are copied into an index at a time."""
+from arms.kinds import Batch, Kind, Members, Resources
+from arms.vector_index import IndexParams, VectorIndex
 
 
-class DenseParams(BaseModel):
-    """Parameters of a dense arm."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    backbone: str = Field(description="Name of the backbone that embeds passages and queries.")
-    index: Literal["flat", "hnsw"] = Field(
-        "flat", description="`flat` compares with every passage; `hnsw` walks a graph, faster and not exact."
-    )
-    neighbors: int = Field(32, ge=2, description="hnsw: links of a passage.")
-    build_width: int = Field(200, ge=1, description="hnsw: candidates looked at when a passage is linked.")
-    search_width: int = Field(128, ge=1, description="hnsw: candidates looked at in a search, at least k.")
+class DenseParams(IndexParams):
+    """Parameters of a dense arm: those of its index."""
 
 
 class Dense:
     """Rank passages by the cosine between their vector and the query's.
 
     The arm embeds nothing: the query brings its vector, made once for all arms.
-
-    Source: Johnson et al. 2017, Billion-scale similarity search with GPUs,
-    arXiv:1702.08734; Malkov and Yashunin 2016, Efficient and robust approximate nearest
-    neighbor search using Hierarchical Navigable Small World graphs, arXiv:1603.09320.
     """
 
-    def __init__(self, name: str, corpus: Corpus, params: DenseParams, index: Any) -> None:
-        """Take an index as it is: a FAISS index whose rows are the positions of the corpus."""
+    def __init__(self, name: str, corpus: Corpus, params: DenseParams, index: VectorIndex) -> None:
         self.name = name
         self.backbones = frozenset({params.backbone})
         self._corpus = corpus
-        self._params = params
+        self._backbone = params.backbone
         self._index = index
 
     @classmethod
@@ -61,72 +42,55 @@ class Dense:
         progress: Progress | None = None,
     ) -> None:
         """Embed the corpus and build the index, each where it is missing. Raises ModelNotFoundError."""
-        vectors = Vectors.of(corpus, indexes, backbone)
-        identity = _identity(vectors, params)
-
-        def write(unfinished: Path) -> None:
-            vectors.prepare(corpus, backbone, progress)
-            faiss.write_index(_build(vectors.read(), params, progress), str(unfinished / INDEX))
-
-        publish(folder(indexes, "dense", identity), identity, write)
+        VectorIndex.prepare(corpus, indexes, params, backbone, progress)
 
     @classmethod
     def open(cls, name: str, corpus: Corpus, indexes: Path, params: DenseParams, backbone: Backbone) -> Self:
         """Map the index that `prepare` built into memory. Raises IndexMismatchError."""
-        identity = _identity(Vectors.of(corpus, indexes, backbone), params)
-        target = folder(indexes, "dense", identity)
-        check(target, identity)
-        return cls(name, corpus, params, faiss.read_index(str(target / INDEX), faiss.IO_FLAG_MMAP_IFC))
+        return cls(name, corpus, params, VectorIndex.open(corpus, indexes, params, backbone))
 
     def search(self, query: Query, k: int) -> Retrieval:
         """Return the `k` nearest passages. Raises MissingEmbeddingError, ArmError."""
-        vector = query.embedding(self._params.backbone, arm=self.name)
-        if vector.shape != (self._index.d,):
+        vector = query.embedding(self._backbone, arm=self.name)
+        if vector.shape != (self._index.dim,):
             raise ArmError(
-                f"arm {self.name!r}: the query's {self._params.backbone!r} embedding has shape "
-                f"{vector.shape}, the index holds vectors of shape ({self._index.d},)"
+                f"arm {self.name!r}: the query's {self._backbone!r} embedding has shape "
+                f"{vector.shape}, the index holds vectors of shape ({self._index.dim},)"
             )
-        scores, positions = self._nearest(vector, k)
-        found = zip(self._corpus.passages(positions), scores, strict=True)
+        scores, positions = self._index.nearest(vector, k)
+        found = zip(self._corpus.passages(positions), scores.tolist(), strict=True)
         ranked = sorted((p.scored(score) for p, score in found), key=lambda p: (-p.score, p.id))
         return Retrieval(tuple(ranked[:k]))
 
-    def _nearest(self, vector: NDArray[np.float32], k: int) -> tuple[list[float], list[int]]:
-        """Return the scores and positions of the `k` nearest, and of all that tie with the last of them."""
-        width = k + 1
-        while True:
-            scores, positions = self._index.search(vector[np.newaxis], width, params=self._effort(width))
-            reached = positions[0] >= 0  # fewer than asked for: the corpus or the graph has no more
-            # FAISS keeps any of equal vectors; the lowest ids are sure to be among them only when all are
-            if not reached.all() or scores[0, -1] < scores[0, k - 1]:
-                return scores[0, reached].tolist(), positions[0, reached].tolist()
-            width *= 2
 
-    def _effort(self, width: int) -> Any:
-        if self._params.index == "flat":
-            return None
-        return faiss.SearchParametersHNSW(  # type: ignore[attr-defined]  # not in its stubs
-            efSearch=max(self._params.search_width, width)
-        )
+class DenseBatch:
+    """Dense arms over one index: they all find the same."""
+
+    def __init__(self, names: Sequence[str], stage: FirstStage) -> None:
+        self.names = tuple(names)
+        self.backbones = frozenset({stage.backbone})
+        self._stage = stage
+
+    def positions(self, query: Query, k: int) -> NDArray[np.intp]:
+        """Return the `k` nearest, a row an arm; passages that tie are in order of position."""
+        near = self._stage.candidates(query, k, arm=self.names[0]).positions
+        return np.tile(np.pad(near, (0, k - len(near)), constant_values=-1), (len(self.names), 1))
 
 
-def _build(vectors: NDArray[np.float32], params: DenseParams, progress: Progress | None) -> Any:
-    """Return a FAISS index over the vectors; two graphs over the same vectors may differ in some links."""
-    total, dim = vectors.shape
-    index: Any = faiss.IndexFlatIP(dim)
-    if params.index == "hnsw":
-        index = faiss.IndexHNSWFlat(dim, params.neighbors, faiss.METRIC_INNER_PRODUCT)
-        index.hnsw.efConstruction = params.build_width
-    for start in range(0, total, ADD_AT_ONCE):
-        index.add(vectors[start : start + ADD_AT_ONCE])
-        if progress is not None:
-            progress("indexing vectors", index.ntotal, total)
-    return index
+def prepare_index(params: IndexParams, have: Resources, progress: Progress | None = None) -> None:
+    """Build the index that an arm starts from, where it is missing. Raises ModelNotFoundError."""
+    VectorIndex.prepare(have.corpus, have.indexes, params, have.backbones[params.backbone], progress)
 
 
-def _identity(vectors: Vectors, params: DenseParams) -> Identity:
-    """What the index follows from: the vectors and the shape of the graph, not how it is searched."""
-    shape = (
-        {"neighbors": params.neighbors, "build_width": params.build_width} if params.index == "hnsw" else {}
-    )
-    return {**vectors.identity, "index": params.index, **shape}
+def _build(name: str, params: DenseParams, have: Resources, _: Members) -> Dense:
+    return Dense.open(name, have.corpus, have.indexes, params, have.backbones[params.backbone])
+
+
+def _batches(group: Mapping[str, DenseParams], have: Resources) -> list[Batch]:
+    by_index: dict[DenseParams, list[str]] = {}
+    for name, params in group.items():
+        by_index.setdefault(params, []).append(name)
+    return [DenseBatch(names, first_stage(params, have)) for params, names in by_index.items()]
+
+
+KIND = Kind(DenseParams, _build, prepare_index, _batches, backbones=lambda params: (params.backbone,))

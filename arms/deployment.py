@@ -21,10 +21,11 @@ from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 
 from arms.base import Arm, ArmError, Query, Retrieval
-from arms.catalog import ArmSpec, Resources, build_arm, prepare
+from arms.catalog import build_arm, prepare
 from arms.corpus import ingest
 from arms.embedding import Backbone, build_embedder
 from arms.generator import Chunk, Generator, GeneratorError, Prompt
+from arms.kinds import ArmSpec, Resources
 from arms.llm import LlmSpec, build_generator
 
 THREADS = max(2, os.cpu_count() or 2)

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,11 @@ class Backbone(BaseModel):
     query_prefix: str = Field("", description="Put before each query, such as `query: `.")
     passage_prefix: str = Field("", description="Put before each passage, such as `passage: `.")
     batch_size: int = Field(32, ge=1, description="Texts that the model reads at once.")
+    precision: Literal["float32", "bfloat16"] = Field(
+        "float32",
+        description="Of the weights. bfloat16 is about three times as fast where the processor has "
+        "it, and turns vectors by a cosine of about .001.",
+    )
 
 
 class Embedder(Protocol):
@@ -77,7 +82,8 @@ def digest_backbone(backbone: Backbone) -> str:
         return f"hashing-{_hashing_dim(backbone.model)}"
     place = locate(backbone.model)
     weights = digest_of(place) if isinstance(place, Path) else _hub_commit(place)
-    return hashlib.sha256(f"{weights}\0{backbone.passage_prefix}".encode()).hexdigest()
+    precision = "" if backbone.precision == "float32" else f"\0{backbone.precision}"
+    return hashlib.sha256(f"{weights}\0{backbone.passage_prefix}{precision}".encode()).hexdigest()
 
 
 class HashingEmbedder:
@@ -117,16 +123,18 @@ class SentenceEmbedder:
     """A sentence-transformers model, from a folder or a hub, on the processor or a GPU."""
 
     def __init__(self, backbone: Backbone) -> None:
-        from sentence_transformers import SentenceTransformer  # here: it loads torch, which takes seconds
+        import torch  # here: both take seconds to load
+        from sentence_transformers import SentenceTransformer
         from transformers.utils import logging
 
         logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # of loading: noise in a log
         place = locate(backbone.model)
         self.digest = digest_backbone(backbone)
+        weights = {"dtype": getattr(torch, backbone.precision)}
         if isinstance(place, Path):
-            self._model = SentenceTransformer(str(place), local_files_only=True)
+            self._model = SentenceTransformer(str(place), local_files_only=True, model_kwargs=weights)
         else:
-            self._model = SentenceTransformer(place, revision=_hub_commit(place))
+            self._model = SentenceTransformer(place, revision=_hub_commit(place), model_kwargs=weights)
         self._backbone = backbone
         self._lock = threading.Lock()
         self.dim = self.encode_queries(["?"]).shape[1]
@@ -149,11 +157,12 @@ class SentenceEmbedder:
             vectors = self._model.encode(
                 texts,
                 batch_size=self._backbone.batch_size,
-                normalize_embeddings=True,
                 show_progress_bar=False,
                 prompt="",  # the prefix is the configuration's, not the model card's
             )
-        return np.asarray(vectors, dtype=np.float32)
+        # Made units here: in bfloat16 a model's own would be off by some thousandths.
+        wide = np.asarray(vectors, dtype=np.float32)
+        return np.asarray(wide / np.linalg.norm(wide, axis=1, keepdims=True), dtype=np.float32)
 
 
 def _threads() -> int:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pydantic import BaseModel, ConfigDict, Field
 
 from arms.base import Arm, Passage, Query, Retrieval
+from arms.kinds import Kind, Members, Resources
 
 
 class FusionParams(BaseModel):
@@ -63,3 +64,10 @@ def fuse(rankings: Sequence[Sequence[Passage]], constant: float) -> tuple[Passag
     # fsum: the order of the members must not decide a tie
     fused = [passages[name].scored(math.fsum(parts)) for name, parts in found.items()]
     return tuple(sorted(fused, key=lambda passage: (-passage.score, passage.id)))
+
+
+def _build(name: str, params: FusionParams, _: Resources, member: Members) -> Fusion:
+    return Fusion(name, [member(other) for other in params.arms], params)
+
+
+KIND = Kind(FusionParams, _build, members=lambda params: params.arms)

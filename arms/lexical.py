@@ -20,6 +20,7 @@ from rank_bm25 import BM25Okapi
 from arms.base import Query, Retrieval
 from arms.corpus import Corpus, Progress
 from arms.indexes import Identity, check, folder, publish
+from arms.kinds import Kind, Members, Resources
 from arms.ranking import best
 from arms.words import StopWords, words
 
@@ -208,3 +209,14 @@ def _documents(corpus: Corpus, params: BM25Params, progress: Progress | None) ->
 
 def _identity(corpus: Corpus, params: BM25Params) -> Identity:
     return {"format": FORMAT, "corpus": corpus.digest, **params.model_dump()}
+
+
+def _prepare(params: BM25Params, have: Resources, progress: Progress | None) -> None:
+    BM25.prepare(have.corpus, have.indexes, params, progress)
+
+
+def _build(name: str, params: BM25Params, have: Resources, _: Members) -> BM25:
+    return BM25.open(name, have.corpus, have.indexes, params)
+
+
+KIND = Kind(BM25Params, _build, _prepare)

@@ -25,9 +25,10 @@ from rich.progress import Progress
 from rich.table import Table
 
 from arms.base import Query
-from arms.catalog import ArmSpec, Resources, build_arm, prepare
+from arms.catalog import build_arm, prepare
 from arms.corpus import ingest
 from arms.embedding import Backbone, build_embedder
+from arms.kinds import ArmSpec, Resources
 
 Recalls = dict[str, dict[str, float]]
 """Arm to data set to mean recall in [0, 1]; the data set `all` is the mean over questions."""

@@ -7,9 +7,7 @@ import pytest
 from arms.base import NoRetrieval, Query, Retrieval
 from arms.catalog import (
     KINDS,
-    ArmSpec,
     ArmSpecError,
-    Resources,
     backbones_of,
     build_arm,
     features,
@@ -19,6 +17,7 @@ from arms.catalog import (
 from arms.corpus import Corpus
 from arms.embedding import Backbone
 from arms.indexes import IndexMismatchError
+from arms.kinds import ArmSpec, Resources
 from tests.arms.contract import DIM, ask, check_arm
 
 SPECS = {
@@ -148,9 +147,9 @@ def test_a_wrong_description_is_refused_and_the_right_one_suggested(
     assert message in str(refusal.value)
 
 
-def test_resources_are_checked_when_they_are_put_together(corpus: Corpus, tmp_path: Path) -> None:
+def test_nothing_is_prepared_from_a_wrong_description(corpus: Corpus, tmp_path: Path) -> None:
     with pytest.raises(ArmSpecError, match="unknown kind"):
-        Resources(corpus, tmp_path, {}, {"a": ArmSpec(kind="bm52")})
+        prepare(Resources(corpus, tmp_path, {}, {"a": ArmSpec(kind="bm52")}))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,140 @@
+"""What a kind of arm is, and what arms are built from.
+
+Each family of arms describes its kinds in its own file; `arms.catalog` names them.
+"""
+
+import threading
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+
+from arms.base import Arm, ArmError, Query
+from arms.corpus import Corpus, Progress
+from arms.embedding import Backbone
+from arms.generator import Chunk, Prompt
+
+P = TypeVar("P", bound=BaseModel)
+T = TypeVar("T")
+
+Embed = Callable[[str, frozenset[str]], Mapping[str, NDArray[np.float32]]]
+"""Text and names of backbones -> a unit vector of shape (dim,) for each. Raises ArmError."""
+
+Write = Callable[[Prompt], tuple[str, Chunk]]
+"""A prompt -> the answer of the language model, and its last chunk with the usage. Raises GeneratorError."""
+
+Members = Callable[[str], Arm]
+"""The name of an arm -> that arm, built."""
+
+
+class ArmSpec(BaseModel):
+    """An arm as the configuration describes it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    kind: str = Field(description="A kind of the catalogue, or `package.module:Class` of your own.")
+    params: dict[str, Any] = Field(default_factory=dict, description="Parameters of that kind.")
+
+
+class NoParams(BaseModel):
+    """There is nothing to set."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def _no_embedder(_: str, backbones: frozenset[str]) -> Mapping[str, NDArray[np.float32]]:
+    raise ArmError(f"no encoder is at hand to embed with {', '.join(sorted(backbones))}")
+
+
+def _no_writer(_: Prompt) -> tuple[str, Chunk]:
+    raise ArmError("no language model is at hand")
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What arms are built from.
+
+    Attributes:
+        corpus: The passages.
+        indexes: The folder in which indexes are kept.
+        backbones: Embedding models by name.
+        specs: Every arm by name; an arm may refer to others.
+        embed: Embeds a text that an arm made up itself, such as a follow-up question.
+        write: Asks the language model; blocks, and may be called from many threads.
+    """
+
+    corpus: Corpus
+    indexes: Path
+    backbones: Mapping[str, Backbone]
+    specs: Mapping[str, ArmSpec]
+    embed: Embed = _no_embedder
+    write: Write = _no_writer
+    _shared: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
+    _lock: threading.RLock = field(default_factory=threading.RLock, repr=False, compare=False)
+
+    def shared(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Return what `make` returned for this key the first time: an index that several arms read."""
+        with self._lock:
+            if key not in self._shared:
+                self._shared[key] = make()
+            return cast(T, self._shared[key])
+
+
+class Batch(Protocol):
+    """Arms of one kind that share their work on a query; safe to call from many threads.
+
+    Attributes:
+        names: The arms.
+        backbones: The embeddings that a query must carry.
+    """
+
+    names: tuple[str, ...]
+    backbones: frozenset[str]
+
+    def positions(self, query: Query, k: int) -> NDArray[np.intp]:
+        """Return what each arm would, as positions in the corpus, best first.
+
+        Returns:
+            Shape (n_arms, k), rows in the order of `names`; -1 where an arm finds fewer than `k`.
+
+        Raises:
+            ArmError: The question cannot be looked up.
+        """
+        ...
+
+
+def _nothing(*_: object) -> None:
+    """Do nothing: the kind has no index."""
+
+
+def _none(_: BaseModel) -> tuple[str, ...]:
+    return ()
+
+
+@dataclass(frozen=True)
+class Kind(Generic[P]):
+    """How one kind of arm is described and made.
+
+    Attributes:
+        params: Its parameters.
+        build: Make the arm of a name, from parameters, resources and the members it refers to.
+        prepare: Build the index it needs where it is missing, and tell the progress.
+        batch: Make batches of all arms of this kind, given by name; None where they share no work.
+        backbones: Name the backbones that its parameters refer to.
+        members: Name the arms that its parameters refer to.
+        told: Names of the numbers among its parameters that a policy sees.
+        steps: Rounds of retrieval to expect.
+    """
+
+    params: type[P]
+    build: Callable[[str, P, Resources, Members], Arm]
+    prepare: Callable[[P, Resources, Progress | None], None] = _nothing
+    batch: Callable[[Mapping[str, P], Resources], Sequence[Batch]] | None = None
+    backbones: Callable[[P], tuple[str, ...]] = _none
+    members: Callable[[P], tuple[str, ...]] = _none
+    told: tuple[str, ...] = ()
+    steps: Callable[[P], float] = lambda _: 1.0
