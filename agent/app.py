@@ -18,15 +18,12 @@ from ray.serve.handle import DeploymentHandle
 
 from agent.config import AppConfig, parse
 from agent.learner import Learner, LearnerThread
-from agent.loop import ArmInfo
 from agent.policies.catalog import build_policy
 from agent.replica import Replica
 from agent.service import create_app
 from agent.telemetry import Telemetry
-from arms.base import Arm, NoRetrieval
-from arms.catalog import backbones_of, features
+from arms.catalog import closure
 from arms.deployment import (
-    THREADS,
     ArmHost,
     EmbedderHost,
     GeneratorHost,
@@ -50,7 +47,7 @@ class Ingress:
 
     Args:
         config: The settled configuration.
-        arms: The host of each arm that needs one; several arms share a host.
+        arms: The hosts of the arms, by the name that an arm calls its host.
         embedders: The host of each backbone.
         generator: The host of the language model.
         learner: The learner.
@@ -65,15 +62,9 @@ class Ingress:
         learner: DeploymentHandle[Any],
     ) -> None:
         del learner  # named so that it is deployed with the application; the log is the only road to it
-        local: dict[str, Arm] = {n: NoRetrieval(n) for n, s in config.arms.items() if s.kind == "none"}
-        known = {
-            name: ArmInfo(backbones_of(name, config.arms), features(name, spec))
-            for name, spec in config.arms.items()
-        }
         self._replica = Replica(
             config,
-            known,
-            RemoteArms({**arms, **local}),
+            RemoteArms(arms, config.arms),
             RemoteEmbedders(embedders),
             RemoteGenerator(config.llm.engine, generator),
             partial(reach, [*arms.values(), *embedders.values(), generator]),
@@ -107,7 +98,7 @@ class LearnerHost:
         config = self._config
         return Learner(
             self._store,
-            build_policy(config.policy, list(config.arms)),
+            build_policy(config.policy, list(config.actions)),
             config.policy,
             config.reward,
             self._epoch,
@@ -128,28 +119,33 @@ def assemble(config: AppConfig) -> Application:
     metrics = config.home_path / "metrics"
     shutil.rmtree(metrics, ignore_errors=True)  # the counters of the processes of an earlier start
     metrics.mkdir(parents=True)
-    hosted = {name: spec.kind for name, spec in config.arms.items() if spec.kind != "none"}
-    hosts = {
-        kind: _deployment(ArmHost, f"Arms-{kind.replace(':', '.')}", 4 * THREADS).bind(
-            [name for name, its in hosted.items() if its == kind],
-            config.corpus.source,
-            config.corpus_path,
-            config.indexes_path,
-            config.backbones,
-            config.arms,
-        )
-        for kind in dict.fromkeys(hosted.values())
-    }
     embedders = {
         name: _deployment(EmbedderHost, f"Embedder-{name}", 128).bind(backbone)
         for name, backbone in config.backbones.items()
     }
+    generator = _deployment(GeneratorHost, "Generator", 4 * config.limits.in_flight).bind(config.llm)
+    hosts = {
+        host: _deployment(ArmHost, host, 4 * config.limits.in_flight).bind(
+            config.corpus.source,
+            config.corpus_path,
+            config.indexes_path,
+            config.backbones,
+            {
+                n: closure(n, config.arms)
+                for n, s in config.arms.items()
+                if s.host == host and s.kind != "none"
+            },
+            embedders,
+            generator,
+        )
+        for host in dict.fromkeys(spec.host for spec in config.arms.values())
+    }
     environment = {"env_vars": {METRICS_FOLDER: str(metrics)}}
     return _deployment(Ingress, "Ingress", 4 * config.limits.in_flight, runtime_env=environment).bind(
         config,
-        {name: hosts[kind] for name, kind in hosted.items()},
+        hosts,
         embedders,
-        _deployment(GeneratorHost, "Generator", 4 * config.limits.in_flight).bind(config.llm),
+        generator,
         _deployment(LearnerHost, "Learner", 1).options(health_check_period_s=2).bind(config),
     )
 

@@ -1,4 +1,4 @@
-"""The `armwise` verbs: serve, ingest, ask, feedback, status, simulate, replay.
+"""The `armwise` verbs: serve, ingest, ask, feedback, status, apply, simulate, replay.
 
 More than 300 lines, most of them the options of the verbs and their help.
 
@@ -9,7 +9,7 @@ exits with 2 for a wrong request, 1 for a failure on the way.
 import asyncio
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -33,11 +33,12 @@ from rich.table import Table
 
 from agent import launch
 from agent.client import ClientError
-from agent.config import ConfigError, CorpusSpec, load
+from agent.config import ConfigError, CorpusSpec, load, read_portfolio
 from agent.evaluation import evaluate_log
 from agent.simulate import Simulation, SimulationError, simulate
 from arms.corpus import Corpus, ingest
 from arms.models import ModelNotFoundError
+from arms.nearest import nearest
 from arms.readers import CorpusError
 from feedback.store import LogUnavailableError, StoreError
 
@@ -53,6 +54,8 @@ Key = Annotated[
 
 CONFIG = Path("serve_config.yaml")
 URL = "http://127.0.0.1:8000"
+BUILD_S = 3600.0
+"""How long the service may take to build the indexes of new arms."""
 
 Tell = Callable[[str, int, int | None], None]
 
@@ -275,6 +278,29 @@ def status(url: Url = URL, key: Key = None) -> None:
         console.print(table)
 
 
+@app.command("apply")
+def apply_portfolio(
+    portfolio: Annotated[Path, typer.Argument(help="A file that `armwise portfolio` wrote.")],
+    keep: Annotated[
+        list[str] | None,
+        typer.Option("--keep", help="An arm that is live now and stays beside the new ones; repeatable."),
+    ] = None,
+    url: Url = URL,
+    key: Key = None,
+) -> None:
+    """Make the arms of a portfolio the live ones, while the service runs; what was learned stays."""
+    with _explained():
+        document = read_portfolio(portfolio)
+        live = {arm["name"]: arm for arm in _request("GET", url, "/v1/arms", key)["arms"]}
+        for name in keep or ():
+            if name not in live:
+                raise ValueError(f"--keep {name}: no such arm is live{nearest(name, live)}")
+            kept = {part: live[name][part] for part in ("kind", "params", "host")}
+            document["arms"].setdefault(name, kept)
+        now = _request("PUT", url, "/v1/arms", key, document, timeout_s=BUILD_S)["arms"]
+        console.print(f"live now: {', '.join(arm['name'] for arm in now)}", markup=False, soft_wrap=True)
+
+
 @app.command("simulate")
 def simulate_traffic(
     questions: Annotated[
@@ -354,15 +380,16 @@ def replay(
 
 
 def _request(
-    method: Literal["GET", "POST"],
+    method: Literal["GET", "POST", "PUT"],
     url: str,
     path: str,
     key: str | None,
-    body: dict[str, Any] | None = None,
+    body: Mapping[str, Any] | None = None,
+    timeout_s: float = 30.0,
 ) -> dict[str, Any]:
     headers = {"Authorization": f"Bearer {key}"} if key else None
     try:
-        response = httpx.request(method, url + path, json=body, headers=headers, timeout=30)
+        response = httpx.request(method, url + path, json=body, headers=headers, timeout=timeout_s)
     except httpx.HTTPError as error:
         raise ClientError(f"no service answers at {url} ({error}); is it running there?") from None
     try:

@@ -5,6 +5,7 @@ A typo is an error that names the key and the nearest right one.
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -107,6 +108,10 @@ class AppConfig(BaseModel):
     corpus: CorpusSpec = CorpusSpec()
     backbones: dict[str, Backbone] = Field(default_factory=dict, description="Sentence encoders by name.")
     arms: dict[str, ArmSpec] = Field(min_length=1, description="The actions of the bandit, by name.")
+    portfolio: str | None = Field(
+        default=None,
+        description="A file that `armwise portfolio` wrote: its arms and backbones stand beside these.",
+    )
     fallback: str | None = Field(
         default=None, description="Arm that answers when the drawn one fails; null makes a failure a 502."
     )
@@ -121,11 +126,13 @@ class AppConfig(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> "AppConfig":
-        names = list(self.arms)
-        for name in (*names, *self.backbones):
+        for name in (*self.arms, *self.backbones):
             if not _NAME.fullmatch(name):
                 raise ValueError(f"{name!r} is no name: 1 to 100 of A-Z a-z 0-9 . _ - are")
         validate_specs(self.arms, self.backbones)
+        names = list(self.actions)
+        if not names:
+            raise ValueError("no arm is an action: nothing could be chosen")
         build_policy(self.policy, names)
         if self.fallback is not None and self.fallback not in names:
             raise ValueError(f"fallback {self.fallback!r} is no arm{nearest(self.fallback, names)}")
@@ -141,6 +148,10 @@ class AppConfig(BaseModel):
             usual, limit = getattr(self.answering, key), getattr(self.limits, largest)
             if usual > limit:
                 raise ValueError(f"answering.{key} {usual} is above limits.{largest} {limit}")
+        return self
+
+    @model_validator(mode="after")
+    def _learnable(self) -> "AppConfig":
         if (least := 2 * self.limits.arm_timeout_s + self.limits.llm_timeout_s) >= self.reward.wait_s:
             raise ValueError(
                 f"reward.wait_time {self.reward.wait_time} is shorter than a turn: up to {least:g} s"
@@ -148,6 +159,11 @@ class AppConfig(BaseModel):
         if not self.reward.metrics:
             raise ValueError("reward.metrics declares no metric: nothing could be learned")
         return self
+
+    @property
+    def actions(self) -> dict[str, ArmSpec]:
+        """The arms that a policy chooses among; the others are only parts of these."""
+        return {name: spec for name, spec in self.arms.items() if spec.action}
 
     @property
     def home_path(self) -> Path:
@@ -169,6 +185,10 @@ class AppConfig(BaseModel):
         """The folder of all indexes."""
         return self.home_path / "indexes"
 
+    def with_arms(self, arms: Mapping[str, Any]) -> "AppConfig":
+        """Return the same configuration with other arms, as it is written. Raises ConfigError."""
+        return parse({**self.model_dump(mode="json"), "arms": dict(arms)})
+
     def settled(self) -> "AppConfig":
         """Return the same configuration with the paths of this machine and environment written in."""
         source = self.corpus.source
@@ -181,11 +201,39 @@ class AppConfig(BaseModel):
 
 
 def parse(args: object) -> AppConfig:
-    """Validate the `args` of the application. Raises ConfigError."""
+    """Validate the `args` of the application; read the portfolio they name. Raises ConfigError."""
     try:
-        return AppConfig.model_validate(args)
+        return AppConfig.model_validate(_with_portfolio(args))
     except ValidationError as error:
         raise ConfigError("\n".join(_lines(error))) from None
+
+
+def _with_portfolio(args: object) -> object:
+    """Write the arms and backbones of the portfolio into the arguments. Raises ConfigError."""
+    if not isinstance(args, dict) or not isinstance(args.get("portfolio"), str):
+        return args
+    merged = {**args, "portfolio": None}
+    for key, chosen in read_portfolio(Path(args["portfolio"]).expanduser()).items():
+        here = args.get(key) or {}
+        for name, document in chosen.items():
+            if here.get(name, document) != document:
+                raise ConfigError(f"{args['portfolio']}: {key}.{name} is another in the configuration")
+        merged[key] = {**here, **chosen}
+    return merged
+
+
+def read_portfolio(path: Path) -> dict[str, dict[str, Any]]:
+    """Return the `arms` and the `backbones` of a portfolio file, unchecked. Raises ConfigError."""
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path}: {error}") from None
+    if not isinstance(document, dict) or not document.get("arms"):
+        raise ConfigError(f"{path}: no `arms` stand there; `armwise portfolio` writes such a file")
+    for key, value in document.items():
+        if key not in ("arms", "backbones") or not isinstance(value, dict):
+            raise ConfigError(f"{path}: `arms` and `backbones` were expected, each by name; got {key!r}")
+    return document
 
 
 def load(path: Path) -> AppConfig:

@@ -150,7 +150,7 @@ def _target(config: AppConfig, log: Log, name: str) -> NDArray[np.float64]:
 
 def _progressive(config: AppConfig, log: Log) -> NDArray[np.float64]:
     """Let the configured policy decide each row before it learns from it."""
-    policy = build_policy(config.policy, list(config.arms))
+    policy = build_policy(config.policy, list(config.actions))
     rewards = iter(zip(log.decisions, log.reward.tolist(), strict=True))
 
     def probabilities(context: Context, arms: Sequence[str]) -> NDArray[np.float64]:

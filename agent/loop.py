@@ -178,11 +178,12 @@ class Loop:
             NoEligibleArmError: Nothing was decided.
             TurnError: The arm or the model failed; the decision and the failure are committed.
         """
-        query, context = await self.look(ask)
-        decision = self.choose(ask, context)
+        arms = self.arms  # the same for the whole turn, whatever is switched or replaced meanwhile
+        query, context = await self.look(ask, arms)
+        decision = self.choose(ask, context, arms)
         committed = self.log.append(decision)  # while the arm works; nothing leaves before it is durable
         committed.add_done_callback(_seen)
-        work = _Work(decision)
+        work = _Work(decision, arms)
         try:
             retrieval = await self.retrieve(query, ask.k, work)
             await asyncio.shield(committed)
@@ -208,7 +209,7 @@ class Loop:
         if not committed.cancelled() and committed.exception() is None:
             self.log.append(execution).add_done_callback(_seen)
 
-    async def look(self, ask: Ask) -> tuple[Query, Context]:
+    async def look(self, ask: Ask, arms: Mapping[str, ArmInfo]) -> tuple[Query, Context]:
         """Describe the question as the policy will see it; embed it if the policy looks at that."""
         seen = self.features.embedding
         embeddings = await self._embedded(ask.question, seen.backbone) if seen else {}
@@ -217,7 +218,7 @@ class Loop:
             self.features,
             embedding=embeddings[seen.backbone] if seen else None,
             extra=ask.context,
-            arms={name: info.features for name, info in self.arms.items()},
+            arms={name: info.features for name, info in arms.items()},
         )
         seed = int(uniform_from(ask.decision_id, self.salt + "/arm") * (1 << 53))
         return Query(ask.question, embeddings, seed), context
@@ -230,15 +231,15 @@ class Loop:
             message = f"no embedding of the question by {backbone!r} within {self.arm_timeout_s:g} s"
             raise ArmError(message) from None
 
-    def choose(self, ask: Ask, context: Context) -> Decision:
+    def choose(self, ask: Ask, context: Context, arms: Mapping[str, ArmInfo]) -> Decision:
         """Draw an eligible arm from the policy's distribution, the floor mixed in."""
         serving = self.serving
         if ask.forced is not None:
-            arms, mode, p = [ask.forced], Mode.FORCED, np.ones(1)
+            names, mode, p = [ask.forced], Mode.FORCED, np.ones(1)
         else:
-            arms = self.eligible(ask)
+            names = eligible(ask, arms)
             mode = Mode.EXPLORE if ask.explore else Mode.GREEDY
-            p = served_distribution(serving.policy, context, arms, self.floor)
+            p = served_distribution(serving.policy, context, names, self.floor)
         now = self.clock()
         drawn = (
             choose(p, uniform_from(ask.decision_id, self.salt)) if mode is Mode.EXPLORE else int(p.argmax())
@@ -246,9 +247,9 @@ class Loop:
         return Decision(
             id=ask.decision_id,
             context=context,
-            arms=tuple(arms),
+            arms=tuple(names),
             probabilities=tuple(p.tolist()),
-            drawn=arms[drawn],
+            drawn=names[drawn],
             policy=serving.policy.kind,
             version=serving.version,
             mode=mode,
@@ -257,19 +258,6 @@ class Loop:
             episode_id=ask.episode_id,
             request_digest=ask.request_digest,
         )
-
-    def eligible(self, ask: Ask) -> list[str]:
-        """Return the arms that may be drawn. Raises NoEligibleArmError."""
-        arms = [
-            name
-            for name, info in self.arms.items()
-            if info.enabled and name not in ask.excluded and (ask.allowed is None or name in ask.allowed)
-        ]
-        if not arms:
-            raise NoEligibleArmError(
-                f"no arm is left of {', '.join(self.arms)}: all are disabled or excluded"
-            )
-        return arms
 
     async def retrieve(self, query: Query, k: int, work: "_Work") -> Retrieval:
         """Run the drawn arm, or the fallback where it fails and one is declared."""
@@ -288,16 +276,17 @@ class Loop:
         Raises:
             ArmError: They cannot be found now.
         """
-        query, _ = await self.look(ask)
+        arms = self.arms
+        query, _ = await self.look(ask, arms)
         served = execution.served or decision.drawn
         try:
-            retrieval = await self._search(served, query, ask.k, _Work(decision))
+            retrieval = await self._search(served, query, ask.k, _Work(decision, arms))
         except TimeoutError:
             raise ArmError(f"arm {served!r} took longer than {self.arm_timeout_s:g} s") from None
         return Decided(decision, retrieval, served)
 
     async def _search(self, arm: str, query: Query, k: int, work: "_Work") -> Retrieval:
-        missing = self.arms[arm].backbones - query.embeddings.keys()
+        missing = work.arms[arm].backbones - query.embeddings.keys()
         started = time.perf_counter()
         try:
             async with asyncio.timeout(self.arm_timeout_s):
@@ -340,6 +329,7 @@ class _Work:
     """What a turn has done so far; becomes its execution, however it ends."""
 
     decision: Decision
+    arms: Mapping[str, ArmInfo]
     served: str | None = None
     retrieval: Retrieval = field(default_factory=lambda: Retrieval(steps=0))
     answer: str | None = None
@@ -382,6 +372,18 @@ class _Work:
             error=described(error) if error else self.error,
             finished_at=now,
         )
+
+
+def eligible(ask: Ask, arms: Mapping[str, ArmInfo]) -> list[str]:
+    """Return the arms that may be drawn. Raises NoEligibleArmError."""
+    names = [
+        name
+        for name, info in arms.items()
+        if info.enabled and name not in ask.excluded and (ask.allowed is None or name in ask.allowed)
+    ]
+    if not names:
+        raise NoEligibleArmError(f"no arm is left of {', '.join(arms)}: all are disabled or excluded")
+    return names
 
 
 T = TypeVar("T")

@@ -10,16 +10,20 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Protocol
+from typing import Any, Protocol
 
-from agent.config import AppConfig
+from agent.config import AppConfig, ConfigError
 from agent.features import describe
 from agent.learner import recipe_of, restore
 from agent.loop import ArmInfo, Embeddings, Loop, Serving
 from agent.policies.catalog import build_policy
 from agent.policy import PolicyError
-from arms.base import Query, Retrieval
+from arms.base import ArmError, Query, Retrieval
+from arms.catalog import backbones_of, features
 from arms.generator import Generator
+from arms.kinds import ArmSpec
+from feedback.armsets import ArmSet, live, started
+from feedback.armsets import replace as replace_live
 from feedback.events import Feedback
 from feedback.store import ConflictError, LogUnavailableError, Receipt, Store, StoreError
 from feedback.switches import disabled, switch
@@ -36,6 +40,10 @@ class Arms(Protocol):
         """Run one arm by name. Raises ArmError."""
         ...
 
+    async def load(self, specs: Mapping[str, ArmSpec]) -> None:
+        """Build these arms, and know them from now on besides those before. Raises ArmError."""
+        ...
+
 
 class Embedders(Protocol):
     """Every encoder, wherever it runs."""
@@ -50,8 +58,7 @@ class Replica:
 
     Args:
         config: The whole configuration, settled.
-        arms: What is known of every arm, by name.
-        search: Runs any arm.
+        arms: Runs any arm.
         embedders: Embeds with any backbone.
         generator: The language model.
         reach: Returns once all of these can be called.
@@ -60,8 +67,7 @@ class Replica:
     def __init__(
         self,
         config: AppConfig,
-        arms: Mapping[str, ArmInfo],
-        search: Arms,
+        arms: Arms,
         embedders: Embedders,
         generator: Generator,
         reach: Callable[[], Awaitable[None]] | None = None,
@@ -72,18 +78,22 @@ class Replica:
         self.version: Version | None = None
         self._unreadable = 0  # the last version that was warned of
         self.in_flight = 0
-        self._empty = build_policy(config.policy, list(config.arms))
+        self._empty = build_policy(config.policy, list(config.actions))
         self._recipe = recipe_of(config.policy, config.reward)
+        self._configured = config.arms
+        self._arms = arms
+        self._arm_set = 0  # position of the live one; 0 before the log was read
+        self._unloadable = 0  # the last one that was warned of
         self._embedders = embedders
         self._reach = reach
         self._reaching: asyncio.Task[None] | None = None
         self._poller: asyncio.Task[None] | None = None
         self._refreshing = asyncio.Lock()
         self.loop = Loop(
-            arms=arms,
+            arms=known(config.arms),
             serving=Serving(self._empty, 0),
             embed=embedders.embed,
-            search=search.search,
+            search=arms.search,
             generator=generator,
             log=self.log,
             features=config.features,
@@ -144,23 +154,27 @@ class Replica:
             await asyncio.sleep(self.config.learning.poll_s)
 
     async def refresh(self) -> None:
-        """Serve the newest version of this configuration's recipe, and the arms that are switched on."""
+        """Serve the newest version of this configuration's recipe, and the arms that are live."""
         # A look that began before an arm was switched must not have the last word.
         async with self._refreshing:
             after = self.version.version if self.version else 0
-            found, off = await asyncio.to_thread(self._look, after)
+            found, arms, off = await asyncio.to_thread(self._look, after)
+            if arms.seq != self._arm_set:
+                await self._take(arms)
             if found is not None:
                 self.version, self.loop.serving = found
+            off &= self.loop.arms.keys()
             if off != {name for name, info in self.loop.arms.items() if not info.enabled}:
                 self.loop.arms = {
                     name: replace(info, enabled=name not in off) for name, info in self.loop.arms.items()
                 }
 
-    def _look(self, after: int) -> tuple[tuple[Version, Serving] | None, frozenset[str]]:
-        off = disabled(self.store) & self.config.arms.keys()
+    def _look(self, after: int) -> tuple[tuple[Version, Serving] | None, ArmSet, frozenset[str]]:
+        arms = live(self.store) if self._arm_set else started(self.store, documents(self._configured))
+        off = disabled(self.store)
         version = latest(self.store, self._recipe, after)
         if version is None:
-            return None, off
+            return None, arms, off
         try:
             policy = restore(self._empty, version, checkpoint(self.store, version.version))
         except PolicyError as error:
@@ -168,8 +182,38 @@ class Replica:
             if version.version != self._unreadable:
                 logger.warning("%s; still serving the version before", error)
                 self._unreadable = version.version
-            return None, off
-        return (version, Serving(policy, version.version)), off
+            return None, arms, off
+        return (version, Serving(policy, version.version)), arms, off
+
+    async def _take(self, found: ArmSet) -> None:
+        """Make an arm set the live one, once its arms are built."""
+        try:
+            config = self.config.with_arms(found.arms)
+            if config.arms != self.config.arms:
+                await self._arms.load(config.arms)
+        except (ConfigError, ArmError) as error:
+            if found.seq != self._unloadable:
+                logger.warning("still serving the arms before set %d: %s", found.seq, error)
+                self._unloadable = found.seq
+            return
+        self.config, self._arm_set = config, found.seq
+        self.loop.arms = known(config.arms)
+
+    async def replace_arms(self, arms: Mapping[str, Any]) -> None:
+        """Replace the live arms, here and in every replica at its next look.
+
+        Args:
+            arms: Every arm that is live from now on, as the configuration writes them.
+
+        Raises:
+            ConfigError: They are described wrongly, or do not fit the rest of the configuration.
+            ArmError: One of them cannot be built; nothing has changed.
+            ConflictError: A name stood for another arm before.
+        """
+        wanted = self.config.with_arms(arms).arms
+        await self._arms.load(wanted)
+        await asyncio.to_thread(replace_live, self.store, documents(wanted), documents(self._configured))
+        await self.refresh()
 
     async def switch(self, arm: str, enabled: bool) -> None:
         """Switch an arm on or off, here at once and in every replica at its next look."""
@@ -199,3 +243,17 @@ class Replica:
             return [outcome for item in items for outcome in await self._commit([item])]
         except StoreError as error:
             return [error] * len(items)
+
+
+def known(specs: Mapping[str, ArmSpec]) -> dict[str, ArmInfo]:
+    """Return what a turn knows of each arm before it runs."""
+    return {
+        name: ArmInfo(backbones_of(name, specs), features(name, spec))
+        for name, spec in specs.items()
+        if spec.action
+    }
+
+
+def documents(specs: Mapping[str, ArmSpec]) -> dict[str, dict[str, Any]]:
+    """Return arms as the log keeps them."""
+    return {name: spec.model_dump(mode="json") for name, spec in specs.items()}

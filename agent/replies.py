@@ -207,6 +207,7 @@ def arm(name: str, spec: ArmSpec, info: ArmInfo) -> dict[str, Any]:
         "name": name,
         "kind": spec.kind,
         "params": spec.params,
+        "host": spec.host,
         "backbones": sorted(info.backbones),
         "features": dict(info.features),
         "enabled": info.enabled,

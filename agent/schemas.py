@@ -17,6 +17,8 @@ from pydantic import (
     WithJsonSchema,
 )
 
+from arms.embedding import Backbone
+
 
 def _storable(text: str) -> str:
     """Refuse what JSON can say and a log cannot keep."""
@@ -173,3 +175,24 @@ class ArmSwitch(Request):
     """`PATCH /v1/arms/{name}`."""
 
     enabled: StrictBool
+
+
+class ArmDescription(Request):
+    """An arm as the configuration describes it."""
+
+    kind: Text
+    params: dict[Text, Any] = Field(default_factory=dict)
+    action: StrictBool = True
+    host: Text = "Arms"
+
+
+class ArmsReplacement(Request):
+    """`PUT /v1/arms`."""
+
+    arms: dict[Annotated[StrictStr, Field(pattern=r"^[A-Za-z0-9._-]{1,100}$")], ArmDescription] = Field(
+        min_length=1, max_length=1000
+    )
+    backbones: dict[Text, Backbone] = Field(
+        default_factory=dict,
+        description="What the arms were chosen with; refused where another is here.",
+    )

@@ -19,11 +19,13 @@ from pydantic import TypeAdapter, ValidationError
 from agent import errors, replies
 from agent.access import Access
 from agent.admission import BodyLimit
+from agent.config import AppConfig, ConfigError
 from agent.errors import ApiError
 from agent.loop import Ask, Decided, Event, Finished, paced
 from agent.replica import Replica
 from agent.schemas import (
     AgentOptions,
+    ArmsReplacement,
     ArmSwitch,
     ChatRequest,
     FeedbackItem,
@@ -32,10 +34,11 @@ from agent.schemas import (
     RetrieveRequest,
 )
 from agent.telemetry import CountedLog, Telemetry
+from arms.base import ArmError
 from arms.generator import Chunk, Message
 from feedback.events import Execution, Feedback, Status
 from feedback.reward import RewardError
-from feedback.store import Receipt, Record
+from feedback.store import ConflictError, Receipt, Record
 
 IdempotencyKey = Annotated[Identifier | None, Header(alias="Idempotency-Key")]
 Timeout = Annotated[float | None, Header(alias="X-Request-Timeout-Seconds", gt=0, allow_inf_nan=False)]
@@ -66,6 +69,7 @@ def create_app(replica: Replica, telemetry: Telemetry) -> FastAPI:
     app.get("/v1/decisions/{decision_id}", dependencies=decide)(surface.decision)
     app.post("/v1/feedback", status_code=202, dependencies=tell)(surface.feedback)
     app.get("/v1/arms", dependencies=decide)(surface.arms)
+    app.put("/v1/arms", dependencies=switch)(surface.replace_arms)
     app.patch("/v1/arms/{name}", dependencies=switch)(surface.switch)
     app.get("/v1/policy", dependencies=decide)(surface.policy)
     app.get("/v1/models", dependencies=decide)(surface.models)
@@ -81,7 +85,11 @@ class Surface:
     def __init__(self, replica: Replica, telemetry: Telemetry) -> None:
         self._replica = replica
         self._telemetry = telemetry
-        self._config = replica.config
+
+    @property
+    def _config(self) -> AppConfig:
+        """The configuration, with the arms that are live now."""
+        return self._replica.config
 
     # -- asking ----------------------------------------------------------------------------------
 
@@ -180,8 +188,8 @@ class Surface:
         )
 
     def _known(self, arm: str, param: str) -> None:
-        if arm not in self._config.arms:
-            known = ", ".join(self._config.arms)
+        if arm not in self._replica.loop.arms:
+            known = ", ".join(self._replica.loop.arms)
             raise ApiError(400, "unknown_arm", f"arm {arm!r} is not configured; there are: {known}", param)
 
     async def _events(
@@ -237,7 +245,7 @@ class Surface:
             why = f"{ask.decision_id!r} is still being answered, or was cut off; ask again under another id"
         elif execution.status not in (Status.OK, Status.FELL_BACK):
             why = f"{ask.decision_id!r} was decided but not answered; ask again under another id"
-        elif execution.served not in self._config.arms:
+        elif execution.served not in self._replica.loop.arms:
             why = f"{ask.decision_id!r} was answered by arm {execution.served!r}, which is gone"
         else:
             return execution
@@ -301,10 +309,27 @@ class Surface:
 
     async def arms(self) -> JSONResponse:
         """The arms, as configured and as switched."""
-        arms = [
-            replies.arm(name, spec, self._replica.loop.arms[name]) for name, spec in self._config.arms.items()
-        ]
+        live, specs = self._replica.loop.arms, self._config.arms
+        arms = [replies.arm(name, specs[name], info) for name, info in live.items()]
         return JSONResponse({"arms": arms})
+
+    async def replace_arms(self, body: ArmsReplacement) -> JSONResponse:
+        """Replace the live arms; returns once they are built, and every replica follows within a second."""
+        arms = {name: spec.model_dump(mode="json") for name, spec in body.arms.items()}
+        for name, backbone in body.backbones.items():
+            here = self._config.backbones.get(name)
+            if backbone != here:
+                what = "is not configured" if here is None else f"is {here.model_dump()} here"
+                raise ApiError(400, "invalid_value", f"backbone {name!r} {what}", "backbones")
+        try:
+            await self._replica.replace_arms(arms)
+        except ConfigError as error:
+            raise ApiError(400, "invalid_value", str(error), "arms") from None
+        except ArmError as error:
+            raise ApiError(502, "arm_failed", str(error)) from None
+        except ConflictError as error:
+            raise ApiError(409, "arm_conflict", str(error), "arms") from None
+        return await self.arms()
 
     async def switch(self, name: str, body: ArmSwitch) -> JSONResponse:
         """Switch an arm on or off; a disabled arm is not drawn."""
@@ -319,7 +344,7 @@ class Surface:
 
     async def models(self) -> JSONResponse:
         """The models that a client can name: `auto`, or an arm."""
-        names = ["auto", *(f"arm/{name}" for name in self._config.arms)]
+        names = ["auto", *(f"arm/{name}" for name in self._replica.loop.arms)]
         models = [{"id": name, "object": "model", "created": 0, "owned_by": "armwise"} for name in names]
         return JSONResponse({"object": "list", "data": models})
 

@@ -96,6 +96,20 @@ def build_arm(name: str, resources: Resources) -> Arm:
     return kind.build(name, params, resources, partial(build_arm, resources=resources))
 
 
+def closure(name: str, specs: Mapping[str, ArmSpec]) -> dict[str, ArmSpec]:
+    """Return an arm and all that it is made of, by name. Raises ArmSpecError.
+
+    >>> specs = {"d": ArmSpec(kind="bm25"), "b": ArmSpec(kind="bm25"), "e": ArmSpec(kind="none")}
+    >>> sorted(closure("f", {**specs, "f": ArmSpec(kind="rrf", params={"arms": ["b", "d"]})}))
+    ['b', 'd', 'f']
+    """
+    kind, params = _described(name, _spec(name, specs))
+    found = {name: specs[name]}
+    for member in kind.members(params):
+        found |= closure(member, specs)
+    return found
+
+
 def backbones_of(name: str, specs: Mapping[str, ArmSpec]) -> frozenset[str]:
     """Return the embeddings that a query must carry for an arm and its members. Raises ArmSpecError.
 

@@ -1,15 +1,18 @@
 """Any arm, encoder or language model behind a Serve handle, and the near ends of those handles.
 
-Arms of one kind share a deployment, so that each kind scales by itself. Work
-that blocks runs in threads: the event loop of a replica stays free for health
+Work that blocks runs in threads: the event loop of a replica stays free for health
 checks and cancellation.
 """
 
 import asyncio
+import hashlib
+import json
 import os
+import threading
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,50 +23,117 @@ from ray.exceptions import RayError, RayTaskError
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 
-from arms.base import Arm, ArmError, Query, Retrieval
-from arms.catalog import build_arm, prepare
-from arms.corpus import ingest
+from arms.base import Arm, ArmError, NoRetrieval, Query, Retrieval
+from arms.blocking import Blocking
+from arms.catalog import ArmSpecError, build_arm, closure, prepare
+from arms.corpus import CorpusError, ingest
 from arms.embedding import Backbone, build_embedder
 from arms.generator import Chunk, Generator, GeneratorError, Prompt
+from arms.indexes import IndexMismatchError
 from arms.kinds import ArmSpec, Resources
 from arms.llm import LlmSpec, build_generator
+from arms.models import ModelNotFoundError
+from arms.nearest import nearest
 
-THREADS = max(2, os.cpu_count() or 2)
-"""Searches that one replica runs at once."""
+THREADS = max(8, os.cpu_count() or 8)
+"""Searches that one replica runs at once: more than processors, as some wait for a language model."""
+
+Specs = Mapping[str, ArmSpec]
+
+
+class UnknownArmError(Exception):
+    """This host has not built the arm yet, and wants to be told what it is."""
 
 
 class ArmHost:
-    """Hosts the arms of one kind; builds the indexes that they need and that are not there yet.
+    """Hosts arms; builds them, and the indexes that they need, where they are not there yet.
+
+    An arm is known by a key over its description and its members', so that another arm
+    of the same name is never taken for it. Those of the configuration are built at the
+    start, others when they are loaded, or asked for for the first time.
 
     Args:
-        names: The arms.
         source: Where the corpus comes from, should it not be ingested yet.
         corpus: Folder of the ingested corpus.
         indexes: Folder of all indexes.
         backbones: Sentence encoders by name.
-        specs: All arms of the configuration by name.
+        arms: The arms to build at the start, each with its members.
+        embedders: The hosts of the encoders, for what arms make up themselves.
+        generator: The host of the language model, for arms that ask it.
     """
 
     def __init__(
         self,
-        names: Sequence[str],
         source: str,
         corpus: Path,
         indexes: Path,
         backbones: Mapping[str, Backbone],
-        specs: Mapping[str, ArmSpec],
+        arms: Mapping[str, Specs],
+        embedders: Mapping[str, DeploymentHandle[Any]],
+        generator: DeploymentHandle[Any],
     ) -> None:
-        resources = Resources(ingest(source, corpus), indexes, backbones, specs)
-        prepare(resources, names)
-        self._arms: Mapping[str, Arm] = {name: build_arm(name, resources) for name in names}
+        waiting, near = Blocking(), RemoteEmbedders(embedders)
+        self._resources = Resources(
+            ingest(source, corpus),
+            indexes,
+            backbones,
+            {},
+            lambda text, names: waiting.run(near.embed(text, names)),
+            waiting.writer(RemoteGenerator("the language model", generator)),
+        )
+        self._arms: dict[str, Arm] = {}
+        self._building = threading.Lock()
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="search")
+        for name, specs in arms.items():
+            self._build(name, specs)
 
     async def ready(self) -> None:
         """Return: whoever hears it knows that the host is up."""
 
-    async def search(self, arm: str, query: Query, k: int) -> Retrieval:
-        """Run one arm. Raises ArmError."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, self._arms[arm].search, query, k)
+    async def load(self, arms: Mapping[str, Specs]) -> None:
+        """Build arms ahead of their first search, each given with its members. Raises ArmError."""
+        for name, specs in arms.items():
+            await asyncio.to_thread(self._build, name, specs)
+
+    async def search(self, arm: str, key: str, query: Query, k: int, specs: Specs | None = None) -> Retrieval:
+        """Run one arm.
+
+        Args:
+            arm: Its name.
+            key: Its key.
+            query: The question.
+            k: Passages to find.
+            specs: The arm and its members, for a host that does not know the key.
+
+        Raises:
+            ArmError: The arm could not answer.
+            UnknownArmError: It is not known here, and was not described.
+        """
+        found = self._arms.get(key)
+        if found is None:
+            if specs is None:
+                raise UnknownArmError(arm)
+            found = await asyncio.to_thread(self._build, arm, specs)
+        return await asyncio.get_running_loop().run_in_executor(self._pool, found.search, query, k)
+
+    def _build(self, name: str, specs: Specs) -> Arm:
+        """Return the arm, from its index. Raises ArmError."""
+        key = key_of(name, specs)
+        with self._building:
+            if key not in self._arms:
+                resources = replace(self._resources, specs=specs)
+                try:
+                    prepare(resources, [name])
+                    self._arms[key] = build_arm(name, resources)
+                except (ArmSpecError, ModelNotFoundError, IndexMismatchError, CorpusError) as error:
+                    raise ArmError(f"arm {name!r} cannot be built: {error}") from error
+            return self._arms[key]
+
+
+def key_of(name: str, specs: Specs) -> str:
+    """Return what tells an arm from every other: a hash of its name, its description and its members'."""
+    told = [name, *((n, s.kind, sorted(s.params.items())) for n, s in sorted(specs.items()))]
+    return hashlib.blake2b(json.dumps(told, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 class EmbedderHost:
@@ -119,25 +189,69 @@ class RemoteGenerator(Generator):
         """Do nothing: the host owns the engine."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Hosted:
+    """Where an arm runs, and how it is asked for there."""
+
+    host: DeploymentHandle[Any]
+    key: str
+    specs: Specs
+
+
 class RemoteArms:
     """The near end of the ArmHosts: runs any arm by name.
 
+    An arm that was once known stays known: a turn that was decided before the arms were
+    replaced is searched as it was decided.
+
     Args:
-        handles: The host of each arm; local arms are given themselves.
+        hosts: The hosts by name.
+        specs: Every arm by name.
     """
 
-    def __init__(self, handles: Mapping[str, DeploymentHandle[Any] | Arm]) -> None:
-        self._handles = handles
+    def __init__(self, hosts: Mapping[str, DeploymentHandle[Any]], specs: Specs) -> None:
+        self._hosts = hosts
+        self._known = self._described(specs)
+
+    def _described(self, specs: Specs) -> dict[str, _Hosted | Arm]:
+        """Return how each arm is reached; what looks nothing up needs no host. Raises ArmError."""
+        known: dict[str, _Hosted | Arm] = {}
+        for name, spec in specs.items():
+            if spec.kind == "none":
+                known[name] = NoRetrieval(name)
+                continue
+            if spec.host not in self._hosts:
+                there = nearest(spec.host, self._hosts)
+                raise ArmError(f"arm {name!r}: no deployment {spec.host!r} hosts arms{there}")
+            members = closure(name, specs)
+            known[name] = _Hosted(self._hosts[spec.host], key_of(name, members), members)
+        return known
+
+    async def load(self, specs: Specs) -> None:
+        """Have these arms built, and know them from now on. Raises ArmError."""
+        known = self._described(specs)
+        waiting = [
+            arm.host.load.remote({name: arm.specs}) for name, arm in known.items() if isinstance(arm, _Hosted)
+        ]
+        try:
+            await asyncio.gather(*waiting)
+        except (RayError, RayServeException) as error:
+            raise _near(error, ArmError) from None
+        self._known.update(known)
 
     async def search(self, arm: str, query: Query, k: int) -> Retrieval:
         """Run one arm. Raises ArmError."""
-        handle = self._handles[arm]
-        if not isinstance(
-            handle, DeploymentHandle
-        ):  # asking for an Arm would not tell: a handle has every attribute
-            return handle.search(query, k)
+        known = self._known[arm]
+        if not isinstance(known, _Hosted):
+            return known.search(query, k)
+        search = known.host.search
         try:
-            retrieval: Retrieval = await handle.search.remote(arm, query, k)
+            try:
+                retrieval: Retrieval = await search.remote(arm, known.key, query, k)
+            except RayTaskError as error:
+                if not isinstance(error.cause, UnknownArmError):
+                    raise
+                retrieval = await search.remote(arm, known.key, query, k, known.specs)
         except (RayError, RayServeException) as error:
             raise _near(error, ArmError) from None
         return retrieval

@@ -38,6 +38,16 @@ class ArmSpec(BaseModel):
 
     kind: str = Field(description="A kind of the catalogue, or `package.module:Class` of your own.")
     params: dict[str, Any] = Field(default_factory=dict, description="Parameters of that kind.")
+    action: bool = Field(
+        default=True,
+        description="False: not an action of the bandit, only a part of other arms that name it.",
+    )
+    host: str = Field(
+        default="Arms",
+        pattern=r"^[A-Za-z0-9_-]{1,100}$",
+        description="Deployment that runs it: arms that name another than the rest have processes, "
+        "and a number of replicas, of their own.",
+    )
 
 
 class NoParams(BaseModel):

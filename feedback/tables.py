@@ -136,6 +136,16 @@ switches = Table(
     sqlite_autoincrement=True,
 )
 
+arm_sets = Table(
+    "arm_sets",
+    metadata,
+    Column("seq", _SEQ, primary_key=True, autoincrement=True),
+    Column("arms", JSON, nullable=False),
+    Column("configured", String(64), nullable=False),
+    Column("at", Double, nullable=False),
+    sqlite_autoincrement=True,
+)
+
 checkpoints = Table(
     "checkpoints",
     metadata,

@@ -12,15 +12,14 @@ from numpy.typing import NDArray
 
 from agent.config import parse
 from agent.learner import Learner
-from agent.loop import ArmInfo
 from agent.policies.catalog import build_policy
 from agent.replica import Replica
 from agent.service import create_app
 from agent.telemetry import Telemetry
 from arms.base import ArmError, Passage, Query, Retrieval
-from arms.catalog import backbones_of, features
 from arms.embedding import HashingEmbedder
 from arms.generator import Generator, ScriptedGenerator
+from arms.kinds import ArmSpec
 from feedback.events import Context, Decision, Execution
 from feedback.joins import take_epoch
 from feedback.store import LogUnavailableError, Store
@@ -88,11 +87,15 @@ class FakeArms:
     Attributes:
         calls: The arm, the query and k of each search.
         behaviour: What an arm does instead, by name.
+        loaded: The arms of each call to build them.
+        unbuildable: Arms that cannot be built.
     """
 
     def __init__(self, behaviour: Mapping[str, Search] | None = None) -> None:
         self.calls: list[tuple[str, Query, int]] = []
         self.behaviour = dict(behaviour or {})
+        self.loaded: list[frozenset[str]] = []
+        self.unbuildable: frozenset[str] = frozenset()
 
     async def search(self, arm: str, query: Query, k: int) -> Retrieval:
         self.calls.append((arm, query, k))
@@ -100,6 +103,11 @@ class FakeArms:
             return await self.behaviour[arm](query, k)
         passages = tuple(Passage(f"{arm}-{i}", f"title {i}", f"text {i}", 1.0 / i) for i in range(1, k + 1))
         return Retrieval(passages, steps=0 if arm == "none" else 1)
+
+    async def load(self, specs: Mapping[str, ArmSpec]) -> None:
+        if self.unbuildable & specs.keys():
+            raise ArmError(f"arm {min(self.unbuildable)!r} cannot be built")
+        self.loaded.append(frozenset(specs))
 
     @property
     def asked(self) -> list[str]:
@@ -188,6 +196,7 @@ class Service:
     """One replica and a learner over a log on disk, without Ray.
 
     Attributes:
+        folder: Where its log is.
         client: Speaks to the application without a network.
         replica: The state behind it.
         learner: Learns when it is told to.
@@ -204,14 +213,11 @@ class Service:
         **changes: Any,
     ) -> None:
         document = {**CONFIG, "log_url": f"sqlite:///{folder / 'log.db'}", **changes}
+        self.folder = folder
         self.config = parse(document)
         self.arms, self.embedders = FakeArms(), FakeEmbedders()
         self.generator = generator or ScriptedGenerator({}, default="The Danube does.")
-        known = {
-            name: ArmInfo(backbones_of(name, self.config.arms), features(name, spec))
-            for name, spec in self.config.arms.items()
-        }
-        self.replica = Replica(self.config, known, self.arms, self.embedders, self.generator, reach)
+        self.replica = Replica(self.config, self.arms, self.embedders, self.generator, reach)
         self.app = create_app(self.replica, Telemetry())
         store = Store(self.config.database_url)
         self.learner = Learner(

@@ -199,3 +199,51 @@ def test_what_a_turn_may_take_is_the_same_by_default_in_the_loop_and_in_the_sett
     assert Loop.__dataclass_fields__["arm_timeout_s"].default == limits.arm_timeout_s
     assert Loop.__dataclass_fields__["llm_timeout_s"].default == limits.llm_timeout_s
     assert Loop.__dataclass_fields__["word_budget"].default == answering.word_budget
+
+
+PORTFOLIO = {
+    "backbones": {"other": {"model": "hashing:8"}},
+    "arms": {"near": {"kind": "dense", "params": {"backbone": "other"}}, "bm25": {"kind": "bm25"}},
+}
+
+
+def portfolio(folder: Path, document: object) -> str:
+    path = folder / "portfolio.yaml"
+    path.write_text(yaml.safe_dump(document, sort_keys=False))
+    return str(path)
+
+
+def test_the_arms_of_a_portfolio_stand_beside_those_of_the_configuration(tmp_path: Path) -> None:
+    config = parse({**CONFIG, "portfolio": portfolio(tmp_path, PORTFOLIO)})
+    assert list(config.arms) == ["none", "bm25", "dense", "near"]
+    assert set(config.backbones) == {"tiny", "other"}
+    assert config.portfolio is None, "what it said is written in: another machine need not have the file"
+
+
+def test_a_portfolio_alone_is_arms_enough(tmp_path: Path) -> None:
+    bare = {key: value for key, value in CONFIG.items() if key not in ("arms", "backbones")}
+    assert list(parse({**bare, "portfolio": portfolio(tmp_path, PORTFOLIO)}).arms) == ["near", "bm25"]
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ({"arms": {"bm25": {"kind": "none"}}}, "arms.bm25 is another in the configuration"),
+        ({"arms": {"x": {"kind": "bm52"}}}, "did you mean 'bm25'"),
+        ({"backbones": {}}, "no `arms` stand there"),
+        ({"arms": ["bm25"]}, "each by name; got 'arms'"),
+        ({"arms": {"x": {"kind": "bm25"}}, "floor": 0.1}, "got 'floor'"),
+        ("nothing", "no `arms` stand there"),
+    ],
+)
+def test_a_portfolio_that_is_none_is_refused(tmp_path: Path, document: object, message: str) -> None:
+    assert message in complaint({**CONFIG, "portfolio": portfolio(tmp_path, document)})
+
+
+def test_a_portfolio_that_is_not_there_is_named() -> None:
+    assert "nowhere.yaml" in complaint({**CONFIG, "portfolio": "nowhere.yaml"})
+
+
+def test_an_arm_that_is_only_a_part_is_no_action() -> None:
+    config = parse(changed("arms/bm25/action", False))
+    assert list(config.actions) == ["none", "dense"]

@@ -381,7 +381,7 @@ async def test_a_time_out_reaches_the_reader_and_never_cancels_it() -> None:
 
 def drawn(loop: Loop, **wishes: Any) -> Decision:
     ask = replace(CHAT, **wishes)
-    return loop.choose(ask, asyncio.run(loop.look(ask))[1])
+    return loop.choose(ask, asyncio.run(loop.look(ask, loop.arms))[1], loop.arms)
 
 
 def test_a_forced_arm_is_recorded_with_probability_one() -> None:

@@ -2,15 +2,22 @@
 
 import os
 import signal
+import threading
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
+import httpx
 import numpy as np
 import openai
 import pytest
 import sqlalchemy as sa
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
+from typer.testing import CliRunner
 
+from agent.cli import app
 from agent.config import AppConfig, load
 from agent.policies.catalog import build_policy
 from agent.policy import mix_floor
@@ -191,6 +198,57 @@ def test_a_switched_off_arm_is_drawn_by_no_replica(live: Live) -> None:
     until(lambda: all("dense" in live.look_up("x")["pmf"] for _ in range(8)))
 
 
+def test_the_arms_are_replaced_under_traffic_without_a_failed_request(live: Live, tmp_path: Path) -> None:
+    before = {arm["name"]: arm for arm in live.client.get("/v1/arms").json()["arms"]}
+    original = {
+        name: {part: arm[part] for part in ("kind", "params", "host")} for name, arm in before.items()
+    }
+    chosen = {
+        "words": {"kind": "bm25", "params": {"k1": 0.9}},
+        "near": {"kind": "dense", "params": {"backbone": "tiny", "index": "hnsw"}},
+    }
+    file = tmp_path / "portfolio.yaml"
+    file.write_text(
+        yaml.safe_dump({"arms": chosen, "backbones": {"tiny": {"model": "hashing:64"}}}, sort_keys=False)
+    )
+    statuses: Counter[int] = Counter()
+    served: Counter[str] = Counter()
+    over = threading.Event()
+
+    def ask() -> None:
+        with httpx.Client(base_url=live.url, timeout=30) as client:
+            while not over.is_set():
+                response = client.post("/v1/retrieve", json={"query": "Where is the bridge?"})
+                statuses[response.status_code] += 1
+                if response.status_code == 200:
+                    served[response.json()["agent"]["arm_served"]] += 1
+
+    askers = [threading.Thread(target=ask) for _ in range(3)]
+    for asker in askers:
+        asker.start()
+    try:
+        said = CliRunner().invoke(app, ["apply", str(file), "--keep", "none", "--url", live.url])
+        assert said.exit_code == 0, said.output
+        assert "live now: words, near, none" in said.output
+
+        def everywhere() -> bool:
+            drawn = [set(live.look_up("Where is the moon?")["pmf"]) for _ in range(8)]
+            return all(names == {"words", "near", "none"} for names in drawn)
+
+        until(everywhere)
+        seen = served["words"] + served["near"]
+        until(lambda: served["words"] + served["near"] > seen + 20)
+    finally:
+        over.set()
+        for asker in askers:
+            asker.join()
+        assert live.client.put("/v1/arms", json={"arms": original}).status_code == 200
+        until(lambda: all(set(live.look_up("Where is the sea?")["pmf"]) == set(before) for _ in range(8)))
+    assert set(statuses) == {200}
+    assert served["words"]
+    assert served["near"]
+
+
 def test_a_killed_learner_comes_back_and_learns_on(live: Live, store: Store) -> None:
     def learner() -> int:
         with store.reading() as connection:
@@ -232,4 +290,4 @@ def test_metrics_are_those_of_all_replicas_and_fit_the_log(live: Live, store: St
     counted = sum(sample.value for sample in families["armwise_decisions"].samples)
     assert counted == store.counts()["decisions"]
     arms = {sample.labels["arm"] for sample in families["armwise_decisions"].samples}
-    assert arms <= set(ARMS)
+    assert arms <= {*ARMS, "words", "near"}

@@ -1,0 +1,92 @@
+"""Which arms are live: facts, seen by every replica. The newest one counts.
+
+A set is written when the service starts with other arms in its configuration than the
+last time, and when the arms are replaced while it runs. So what was said last holds,
+in the file or by a call, and a replica that is restarted takes up what the others serve.
+"""
+
+import hashlib
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from feedback import tables as t
+from feedback.store import ConflictError, Store
+
+Arms = Mapping[str, Mapping[str, Any]]
+"""Name -> what describes the arm, as JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArmSet:
+    """The arms that are live since a point in the log.
+
+    Attributes:
+        seq: Its position; newer ones are higher.
+        arms: Every arm by name, as JSON.
+    """
+
+    seq: int
+    arms: Arms
+
+
+def started(store: Store, configured: Arms) -> ArmSet:
+    """Return the live arms, after a start with these in the configuration."""
+    with store.writing() as connection:
+        row = connection.execute(_NEWEST).first()
+        if row is None or row.configured != _digest(configured):
+            _insert(connection, configured, configured)
+            row = connection.execute(_NEWEST).one()
+        return ArmSet(row.seq, row.arms)
+
+
+def live(store: Store) -> ArmSet:
+    """Return the live arms; `started` was called before."""
+    with store.reading() as connection:
+        row = connection.execute(_NEWEST).one()
+        return ArmSet(row.seq, row.arms)
+
+
+def replace(store: Store, arms: Arms, configured: Arms) -> ArmSet:
+    """Make these the live arms.
+
+    Args:
+        store: The log.
+        arms: Every arm that is live from now on.
+        configured: Those of the configuration file; another file will win over this set.
+
+    Raises:
+        ConflictError: A name stood for another arm before: what was learned of that one
+            would be taken for knowledge of this one.
+    """
+    with store.writing() as connection:
+        before: dict[str, Mapping[str, Any]] = {}
+        for known in connection.scalars(sa.select(t.arm_sets.c.arms).order_by(t.arm_sets.c.seq)):
+            before |= known
+        for name, spec in arms.items():
+            if name in before and not _same(before[name], spec):
+                was = json.dumps({part: before[name][part] for part in ("kind", "params")})
+                raise ConflictError(f"arm {name!r} was {was} before: give this one another name")
+        _insert(connection, arms, configured)
+        row = connection.execute(_NEWEST).one()
+        return ArmSet(row.seq, row.arms)
+
+
+_NEWEST = sa.select(t.arm_sets).order_by(t.arm_sets.c.seq.desc()).limit(1)
+
+
+def _insert(connection: sa.Connection, arms: Arms, configured: Arms) -> None:
+    row = {"arms": dict(arms), "configured": _digest(configured), "at": time.time()}
+    connection.execute(sa.insert(t.arm_sets), row)
+
+
+def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return (one["kind"], one["params"]) == (other["kind"], other["params"])
+
+
+def _digest(arms: Arms) -> str:
+    return hashlib.sha256(json.dumps(arms, sort_keys=True).encode()).hexdigest()
