@@ -8,6 +8,6 @@ torch_first() { { grep '^torch==' "$1" | sed 's/+.*//'; grep -v '^torch==' "$1";
 
 $compile --upgrade --output-file "$here/base.all" pyproject.toml
 torch_first "$here/base.all" "$here/base.txt"
-$compile --constraint "$here/base.txt" --extra dev --extra bench --output-file "$here/dev.all" pyproject.toml
+$compile --constraint "$here/base.txt" --extra dev --extra bench --extra ner --output-file "$here/dev.all" pyproject.toml
 torch_first "$here/dev.all" "$here/dev.txt"
 rm "$here/base.all" "$here/dev.all"
