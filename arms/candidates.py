@@ -53,6 +53,7 @@ class FirstStage:
         self.backbone = backbone
         self.vectors = vectors
         self._index = index
+        self._deepest = 1
         self._kept: OrderedDict[bytes, Candidates] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -76,11 +77,13 @@ class FirstStage:
         vector = self.embedding(query, arm=arm)
         key = vector.tobytes()
         with self._lock:
+            # As deep as was ever asked for: a shallow arm that comes first does not cost a second search.
+            self._deepest = max(self._deepest, depth)
             found = self._kept.get(key)
             if found is not None:
                 self._kept.move_to_end(key)
         if found is None or (len(found.positions) < depth and len(found.positions) < len(self.vectors)):
-            found = self._search(vector, depth)
+            found = self._search(vector, self._deepest)
             with self._lock:
                 self._kept[key] = found
                 while len(self._kept) > KEPT:
