@@ -15,7 +15,7 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Self
@@ -142,12 +142,13 @@ class Corpus:
         """Return every id, in order of position."""
         return [name for (name,) in self._database.execute("SELECT id FROM passages ORDER BY position")]
 
-    def position(self, passage_id: str) -> int:
-        """Return the position of the passage with this id. Raises CorpusError."""
-        found = self._database.execute("SELECT position FROM passages WHERE id = ?", (passage_id,)).fetchone()
-        if found is None:
-            raise CorpusError(f"no passage {passage_id!r} in corpus {self.name!r}")
-        return int(found[0])
+    def positions(self, ids: Sequence[str]) -> list[int]:
+        """Return the positions of the passages with these ids, in this order. Raises CorpusError."""
+        execute, lookup = self._database.execute, "SELECT position FROM passages WHERE id = ?"
+        rows = [execute(lookup, (passage_id,)).fetchone() for passage_id in ids]
+        if None in rows:
+            raise CorpusError(f"no passage {ids[rows.index(None)]!r} in corpus {self.name!r}")
+        return [position for (position,) in rows]
 
     def skipped(self) -> list[str]:
         """Return what was left out and why, such as `corpus.jsonl:17: not JSON: ...`."""

@@ -50,7 +50,8 @@ def test_a_corpus_gives_back_what_was_ingested_in_order(tmp_path: Path, source: 
     assert corpus.ids() == [passage.id for passage in expected]
     assert corpus.passages([7, 0, 7]) == [expected[7], expected[0], expected[7]]
     assert corpus.passages(np.array([3, 11])) == [expected[3], expected[11]]
-    assert [corpus.position(name) for name in corpus.ids()] == list(range(12))
+    assert corpus.positions(corpus.ids()) == list(range(12))
+    assert corpus.positions(["d7", "d0", "d7"]) == [7, 0, 7]
     assert corpus.skipped() == []
 
 
@@ -62,7 +63,7 @@ def test_a_position_outside_the_corpus_is_an_error(tmp_path: Path, source: Path,
 
 def test_an_unknown_id_is_an_error(tmp_path: Path, source: Path) -> None:
     with pytest.raises(CorpusError, match="no passage 'd99' in corpus 'docs'"):
-        ingest(source, tmp_path / "corpus").position("d99")
+        ingest(source, tmp_path / "corpus").positions(["d0", "d99", "d98"])
 
 
 def test_a_second_ingest_of_an_unchanged_source_reads_nothing(tmp_path: Path, source: Path) -> None:

@@ -25,7 +25,7 @@ def test_there_are_thousands_of_passages_and_no_two_are_alike(corpus: Corpus) ->
 
 
 def test_a_function_is_told_with_its_name_signature_and_docstring(corpus: Corpus) -> None:
-    (merge,) = corpus.passages([corpus.position("heapq.merge")])
+    (merge,) = corpus.passages(corpus.positions(["heapq.merge"]))
     assert merge.title == "heapq.merge"
     assert merge.text.startswith(
         "heapq.merge(*iterables, key=None, reverse=False)\n\nMerge multiple sorted inputs"
@@ -89,6 +89,6 @@ def test_reading_writes_nothing_to_standard_error() -> None:
 
 
 def test_a_class_is_told_with_its_constructor(corpus: Corpus) -> None:
-    (thread,) = corpus.passages([corpus.position("threading.Thread")])
+    (thread,) = corpus.passages(corpus.positions(["threading.Thread"]))
     assert "A class that represents a thread of control." in thread.text
     assert "*target* is the callable object to be invoked" in thread.text

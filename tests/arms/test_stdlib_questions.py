@@ -55,7 +55,7 @@ def test_a_gold_passage_holds_an_answer_as_whole_words(
     for question in questions:
         if question["type"] == "general":
             continue
-        gold = corpus.passages([corpus.position(passage_id) for passage_id in question["gold_ids"]])
+        gold = corpus.passages(corpus.positions(question["gold_ids"]))
         told = "\n".join(f"{passage.title}\n{passage.text}" for passage in gold)
         forms = "|".join(re.escape(re.sub(r"\s+", " ", form)) for form in question["answers"])
         if not re.search(rf"(?<!\w)({forms})(?!\w)", re.sub(r"\s+", " ", told), re.IGNORECASE):
