@@ -37,14 +37,15 @@ def answer_prompt(
     >>> answer_prompt([{"role": "user", "content": "2 + 2?"}], [])[0]["content"]
     'You are a helpful assistant. Answer in one short sentence.'
     """
-    shown = "\n\n".join(_numbered(passages, word_budget))
+    shown = "\n\n".join(numbered(passages, word_budget))
     own = WITH_PASSAGES.format(passages=shown) if shown else WITHOUT_PASSAGES
     given = [message["content"] for message in conversation if message["role"] == "system"]
     system: Message = {"role": "system", "content": "\n\n".join([*given, own])}
     return (system, *(message for message in conversation if message["role"] != "system"))
 
 
-def _numbered(passages: Sequence[Passage], word_budget: int) -> Iterator[str]:
+def numbered(passages: Sequence[Passage], word_budget: int) -> Iterator[str]:
+    """Yield the passages as a model is shown them, until the words are used up."""
     left = word_budget
     for number, passage in enumerate(passages, start=1):
         left -= len(passage.title.split())
@@ -69,4 +70,4 @@ def cut(text: str, n_words: int) -> str:
     return text[: len(text) - len(rest[0])].rstrip() if rest else text
 
 
-__all__ = ["WITHOUT_PASSAGES", "WITH_PASSAGES", "answer_prompt", "cut"]
+__all__ = ["WITHOUT_PASSAGES", "WITH_PASSAGES", "answer_prompt", "cut", "numbered"]
