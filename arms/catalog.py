@@ -13,7 +13,20 @@ from typing import Any, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from arms import dense, fusion, lexical
+from arms import (
+    cross_encoder,
+    dense,
+    discounted,
+    ensemble,
+    fusion,
+    graph_dense,
+    lexical,
+    multistep,
+    remote,
+    rerank,
+    vendi,
+    vendi_rag,
+)
 from arms.base import Arm, NoRetrieval
 from arms.corpus import Progress
 from arms.kinds import ArmSpec, Kind, NoParams, Resources
@@ -34,7 +47,17 @@ KINDS: dict[str, Kind[Any]] = {
     "none": Kind(NoParams, lambda name, *_: NoRetrieval(name), steps=lambda _: 0.0),
     "bm25": lexical.KIND,
     "dense": dense.KIND,
+    "ds": discounted.KIND,
+    "vendi": vendi.KIND,
+    "graph": graph_dense.KIND,
     "rrf": fusion.KIND,
+    "regularize": rerank.REGULARIZE,
+    "plackett_luce": rerank.PLACKETT_LUCE,
+    "cross_encoder": cross_encoder.KIND,
+    "multistep": multistep.KIND,
+    "vendi_rag": vendi_rag.KIND,
+    "ensemble": ensemble.KIND,
+    "remote": remote.KIND,
 }
 """Every kind of arm that needs no import path."""
 
@@ -118,7 +141,8 @@ def backbones_of(name: str, specs: Mapping[str, ArmSpec]) -> frozenset[str]:
     frozenset({'minilm'})
     """
     kind, params = _described(name, _spec(name, specs))
-    return frozenset(kind.backbones(params)).union(*(backbones_of(n, specs) for n in kind.members(params)))
+    own = kind.backbones if kind.embeds is None else kind.embeds
+    return frozenset(own(params)).union(*(backbones_of(n, specs) for n in kind.members(params)))
 
 
 def features(name: str, spec: ArmSpec) -> dict[str, float]:

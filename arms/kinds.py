@@ -135,6 +135,7 @@ class Kind(Generic[P]):
         prepare: Build the index it needs where it is missing, and tell the progress.
         batch: Make batches of all arms of this kind, given by name; None where they share no work.
         backbones: Name the backbones that its parameters refer to.
+        embeds: Name those that a query must carry; None where it must carry all of them.
         members: Name the arms that its parameters refer to.
         told: Names of the numbers among its parameters that a policy sees.
         steps: Rounds of retrieval to expect.
@@ -145,6 +146,7 @@ class Kind(Generic[P]):
     prepare: Callable[[P, Resources, Progress | None], None] = _nothing
     batch: Callable[[Mapping[str, P], Resources], Sequence[Batch]] | None = None
     backbones: Callable[[P], tuple[str, ...]] = _none
+    embeds: Callable[[P], tuple[str, ...]] | None = None
     members: Callable[[P], tuple[str, ...]] = _none
     told: tuple[str, ...] = ()
     steps: Callable[[P], float] = lambda _: 1.0
