@@ -19,7 +19,7 @@ from agent.loop import ArmInfo, Embeddings, Loop, Serving
 from agent.policies.catalog import build_policy
 from agent.policy import PolicyError
 from arms.base import ArmError, Query, Retrieval
-from arms.catalog import backbones_of, features
+from arms.catalog import embeddings_of, features
 from arms.generator import Generator
 from arms.kinds import ArmSpec
 from feedback.armsets import ArmSet, live, started
@@ -248,7 +248,7 @@ class Replica:
 def known(specs: Mapping[str, ArmSpec]) -> dict[str, ArmInfo]:
     """Return what a turn knows of each arm before it runs."""
     return {
-        name: ArmInfo(backbones_of(name, specs), features(name, spec))
+        name: ArmInfo(embeddings_of(name, specs), features(name, spec))
         for name, spec in specs.items()
         if spec.action
     }

@@ -134,15 +134,24 @@ def closure(name: str, specs: Mapping[str, ArmSpec]) -> dict[str, ArmSpec]:
 
 
 def backbones_of(name: str, specs: Mapping[str, ArmSpec]) -> frozenset[str]:
-    """Return the embeddings that a query must carry for an arm and its members. Raises ArmSpecError.
+    """Return the backbones that an arm and its members are built with. Raises ArmSpecError.
 
     >>> specs = {"d": ArmSpec(kind="dense", params={"backbone": "minilm"}), "b": ArmSpec(kind="bm25")}
     >>> backbones_of("f", {**specs, "f": ArmSpec(kind="rrf", params={"arms": ["b", "d"]})})
     frozenset({'minilm'})
     """
-    kind, params = _described(name, _spec(name, specs))
-    own = kind.backbones if kind.embeds is None else kind.embeds
-    return frozenset(own(params)).union(*(backbones_of(n, specs) for n in kind.members(params)))
+    parts = (_described(*part) for part in closure(name, specs).items())
+    return frozenset[str]().union(*(kind.backbones(params) for kind, params in parts))
+
+
+def embeddings_of(name: str, specs: Mapping[str, ArmSpec]) -> frozenset[str]:
+    """Return the backbones that a query must be embedded with for an arm and its members.
+
+    >>> embeddings_of("d", {"d": ArmSpec(kind="dense", params={"backbone": "minilm"})})
+    frozenset({'minilm'})
+    """
+    parts = (_described(*part) for part in closure(name, specs).items())
+    return frozenset[str]().union(*((kind.embeds or kind.backbones)(params) for kind, params in parts))
 
 
 def features(name: str, spec: ArmSpec) -> dict[str, float]:

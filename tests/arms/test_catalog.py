@@ -12,8 +12,8 @@ from arms.blocking import Blocking
 from arms.catalog import (
     KINDS,
     ArmSpecError,
-    backbones_of,
     build_arm,
+    embeddings_of,
     features,
     prepare,
     validate_specs,
@@ -87,7 +87,7 @@ def resources(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Resou
 def test_every_arm_that_is_built_keeps_the_contract(resources: Resources, name: str) -> None:
     arm = build_arm(name, resources)
     assert arm.name == name
-    assert arm.backbones == backbones_of(name, SPECS)
+    assert arm.backbones == embeddings_of(name, SPECS)
     check_arm(arm, resources.corpus)
 
 
