@@ -1,4 +1,4 @@
-"""The `armwise` verbs: serve, ingest, ask, feedback, status, apply, simulate, replay.
+"""The `armwise` verbs: serve, ingest, ask, feedback, status, apply, simulate, score, portfolio, replay.
 
 More than 300 lines, most of them the options of the verbs and their help.
 
@@ -8,43 +8,25 @@ exits with 2 for a wrong request, 1 for a failure on the way.
 
 import asyncio
 import json
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import httpx
-import numpy as np
 import openai
 import typer
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-)
 from rich.table import Table
 
-from agent import launch
+from agent import launch, offline
 from agent.client import ClientError
-from agent.config import ConfigError, CorpusSpec, load, read_portfolio
-from agent.evaluation import evaluate_log
-from agent.simulate import Simulation, SimulationError, simulate
+from agent.config import CorpusSpec, load, read_portfolio
+from agent.console import console, errors, explained, progress
+from agent.simulate import Simulation, simulate
 from arms.corpus import Corpus, ingest
-from arms.models import ModelNotFoundError
 from arms.nearest import nearest
-from arms.readers import CorpusError
-from feedback.store import LogUnavailableError, StoreError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, rich_markup_mode=None)
-console = Console()
-errors = Console(stderr=True, highlight=False)
 
 ConfigPath = Annotated[Path, typer.Option("--config", "-c", help="The Ray Serve configuration file.")]
 Url = Annotated[str, typer.Option("--url", help="Address of the service.", envvar="ARMWISE_URL")]
@@ -56,68 +38,6 @@ CONFIG = Path("serve_config.yaml")
 URL = "http://127.0.0.1:8000"
 BUILD_S = 3600.0
 """How long the service may take to build the indexes of new arms."""
-
-Tell = Callable[[str, int, int | None], None]
-
-
-@contextmanager
-def _explained() -> Iterator[None]:
-    """Turn what users can mend into one line and an exit code."""
-    try:
-        yield
-    except (
-        ConfigError,
-        CorpusError,
-        ModelNotFoundError,
-        StoreError,
-        launch.LaunchError,
-        ValueError,
-    ) as error:
-        errors.print(str(error), style="red", markup=False, soft_wrap=True)
-        raise typer.Exit(1 if isinstance(error, LogUnavailableError) else 2) from None
-    except (ClientError, SimulationError, openai.OpenAIError) as error:
-        errors.print(str(error), style="red", markup=False, soft_wrap=True)
-        raise typer.Exit(1) from None
-
-
-@contextmanager
-def _progress() -> Iterator[Tell]:
-    """Show a bar for each piece of work that is told of; where there is no terminal, a line now and then."""
-    if not console.is_terminal:
-        yield _Lines()
-        return
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console) as bars:
-        tasks: dict[str, TaskID] = {}
-
-        def tell(what: str, done: int, total: int | None) -> None:
-            if what not in tasks:
-                tasks[what] = bars.add_task(what, total=total)
-            bars.update(tasks[what], completed=done, total=total)
-
-        yield tell
-
-
-class _Lines:
-    """Print how far each piece of work is: at its first word, at its end, and every few seconds."""
-
-    def __init__(self, every_s: float = 5.0) -> None:
-        self._every_s = every_s
-        self._next: dict[str, float] = {}
-
-    def __call__(self, what: str, done: int, total: int | None) -> None:
-        now = time.monotonic()
-        if done == total or now >= self._next.get(what, 0.0):
-            self._next[what] = now + self._every_s
-            console.print(
-                f"{what}: {done:,}" + (f" of {total:,}" if total else ""), markup=False, highlight=False
-            )
 
 
 @app.command()
@@ -132,11 +52,11 @@ def serve(
     key: Key = None,
 ) -> None:
     """Build what is missing (corpus, indexes), then serve until interrupted or, with --ask, answered."""
-    with _explained():
+    with explained():
         settings = load(config)
         address = launch.address_of(config)
         launch.require_free_port(*address)
-        with _progress() as tell:
+        with progress() as tell:
             launch.prepare(settings, tell)
         if not prepare_only:
             once = None if question is None else partial(_ask, question, None, key=key)
@@ -157,10 +77,10 @@ def ingest_corpus(
     ] = False,
 ) -> None:
     """Read passages into a corpus; an interrupted run goes on where it stopped."""
-    with _explained():
+    with explained():
         named = CorpusSpec(name=name, source=source)
         target = load(config).home_path / "corpora" / named.name
-        with _progress() as tell:
+        with progress() as tell:
             corpus = ingest(source, target, skip_bad=skip_bad, progress=tell)
         _tell_corpus(corpus, name, source)
 
@@ -184,7 +104,7 @@ def ask(
     key: Key = None,
 ) -> None:
     """Ask a question and watch the answer being written."""
-    with _explained():
+    with explained():
         _ask(question, arm, url, key)
 
 
@@ -232,7 +152,7 @@ def feedback(
     key: Key = None,
 ) -> None:
     """Say how good an answer was."""
-    with _explained():
+    with explained():
         items = [
             {"decision_id": decision_id, "metric_name": name, "value": value}
             for name, value in map(_value, values)
@@ -263,7 +183,7 @@ def _value(text: str) -> tuple[str, float | bool]:
 @app.command()
 def status(url: Url = URL, key: Key = None) -> None:
     """Show the policy that decides now, how much it has learned, and the arms."""
-    with _explained():
+    with explained():
         policy = _request("GET", url, "/v1/policy", key)
         arms = _request("GET", url, "/v1/arms", key)["arms"]
         about = Table(title="policy", show_header=False)
@@ -289,7 +209,7 @@ def apply_portfolio(
     key: Key = None,
 ) -> None:
     """Make the arms of a portfolio the live ones, while the service runs; what was learned stays."""
-    with _explained():
+    with explained():
         document = read_portfolio(portfolio)
         live = {arm["name"]: arm for arm in _request("GET", url, "/v1/arms", key)["arms"]}
         for name in keep or ():
@@ -325,7 +245,7 @@ def simulate_traffic(
     key: Key = None,
 ) -> None:
     """Send questions with known answers to a live service, score, feed back, and draw the learning curve."""
-    with _explained():
+    with explained():
         settings = Simulation.model_validate(
             {
                 "url": url,
@@ -354,31 +274,6 @@ def _scored(text: str) -> tuple[str, str]:
     return name, score or name
 
 
-@app.command()
-def replay(
-    config: ConfigPath = CONFIG,
-    policy: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--policy", help="uniform, fixed:<arm>, or configured; repeatable; all of them when not given."
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Of the folds of the reward model.")] = 0,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the estimates as JSON, too.")
-    ] = None,
-) -> None:
-    """Estimate from the log what other policies would have earned."""
-    with _explained():
-        settings = load(config)
-        with _progress() as tell:
-            report = evaluate_log(settings, policy, np.random.default_rng(seed), tell)
-        console.print(report.table())
-        console.print(report.footnote(), markup=False, style="dim")
-        if output is not None:
-            output.write_text(json.dumps(report.as_json(), indent=2))
-
-
 def _request(
     method: Literal["GET", "POST", "PUT"],
     url: str,
@@ -399,6 +294,10 @@ def _request(
     if response.is_error:
         raise ClientError(f"{document['error']['code']}: {document['error']['message']}")
     return document
+
+
+for verb in (offline.score, offline.portfolio, offline.replay):
+    app.command()(verb)
 
 
 def main() -> None:

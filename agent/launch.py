@@ -21,6 +21,7 @@ import yaml
 from rich.console import Console
 
 from agent.config import AppConfig
+from arms.blocking import LateWriter
 from arms.catalog import prepare as prepare_arms
 from arms.corpus import Progress, ingest
 from arms.kinds import Resources
@@ -67,7 +68,8 @@ def prepare(config: AppConfig, progress: Progress) -> None:
     """Ingest the corpus and build the indexes, where they are not there yet."""
     config = config.settled()
     corpus = ingest(config.corpus.source, config.corpus_path, progress=progress)
-    resources = Resources(corpus, config.indexes_path, config.backbones, config.arms)
+    write = LateWriter(config.llm)  # an index may be made of what it reads in the passages
+    resources = Resources(corpus, config.indexes_path, config.backbones, config.arms, write=write)
     prepare_arms(resources, progress=progress)
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib.util
+from functools import lru_cache
 from pathlib import Path
 
 PACKAGE = "package:"
@@ -52,9 +53,15 @@ def _in_package(model: str) -> Path:
 def digest_of(path: Path) -> str:
     """Return a hash over a model's file, or over the names and contents of all files in its folder."""
     files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
+    looks = tuple((file, file.stat().st_size, file.stat().st_mtime_ns) for file in files)
+    return _digest(path, looks)
+
+
+@lru_cache(maxsize=64)  # hundreds of arms may stand on one model of some hundred megabytes
+def _digest(path: Path, files: tuple[tuple[Path, int, int], ...]) -> str:
     digest = hashlib.sha256()
-    for file in files:
-        digest.update(f"{file.relative_to(path)}\0{file.stat().st_size}\0".encode())
+    for file, size, _ in files:
+        digest.update(f"{file.relative_to(path)}\0{size}\0".encode())
         with file.open("rb") as stream:
             digest.update(hashlib.file_digest(stream, "sha256").digest())
     return digest.hexdigest()

@@ -7,7 +7,7 @@
 A log whose policy keeps a small floor hides its own variance: the few rows with a
 large weight may not have been drawn at all, and then no interval that looks only at
 the drawn rows can know of them. `hedged` puts that knowledge back, and the first two
-intervals should be asked of hedged terms. Run `benchmarks/coverage.py` to see what it
+intervals should be asked of hedged terms. Run `benchmarks/interval_coverage.py` to see what it
 is worth.
 """
 
@@ -104,7 +104,7 @@ def normal(terms: Terms) -> Interval:
 
     On hedged terms it is the default for all three estimators. Over 1,000 simulated
     worlds with four arms, a floor of 0.02, rewards in [-0.1, 1] and four targets
-    (`benchmarks/coverage.py 1000`) it held the truth in this share of logs:
+    (`benchmarks/interval_coverage.py 1000`) it held the truth in this share of logs:
 
         rows    ips     snips   dr      each target by itself
         500     0.975   0.959   0.973   0.941 to 0.988

@@ -20,7 +20,7 @@ from feedback.store import Store
 from tests.agent.fakes import CONFIG
 from tests.agent.test_evaluation import ARMS, turn
 
-VERBS = ["serve", "ingest", "ask", "feedback", "status", "apply", "simulate", "replay"]
+VERBS = ["serve", "ingest", "ask", "feedback", "status", "apply", "simulate", "score", "portfolio", "replay"]
 PASSAGE = {"id": "p1", "title": "Danube", "text": "...", "score": 1.0}
 
 

@@ -1,6 +1,6 @@
 """How often do the 95 % intervals of `feedback.intervals` hold the truth?
 
-    python benchmarks/coverage.py [simulations]
+    python benchmarks/interval_coverage.py [simulations]
 
 Each simulation invents a world of six kinds of questions and four arms, lets an
 epsilon-greedy policy with a floor of 0.02 log n decisions in it, and evaluates four

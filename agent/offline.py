@@ -1,0 +1,138 @@
+"""The verbs that need no service: score arms, choose a portfolio of them, replay the log."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from agent.config import load
+from agent.console import console, explained, progress
+from agent.evaluation import evaluate_log
+from agent.score import Scoring
+from agent.score import run as run_scoring
+from agent.selection import Selection, select_portfolio
+
+ConfigPath = Annotated[Path, typer.Option("--config", "-c", help="The Ray Serve configuration file.")]
+
+CONFIG = Path("serve_config.yaml")
+
+
+def score(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the score matrix.")],
+    queries: Annotated[
+        Path | None,
+        typer.Option("--queries", help="JSON lines with questions, answers and gold_ids; plain or .gz."),
+    ] = None,
+    from_log: Annotated[
+        bool, typer.Option("--from-log", help="Take questions and scores from the log's feedback instead.")
+    ] = False,
+    corpus: Annotated[
+        str | None, typer.Option("--corpus", help="An ingested corpus; else that of the configuration.")
+    ] = None,
+    pool: Annotated[
+        Path | None, typer.Option("--pool", help="A pool of arms; else the arms of the configuration.")
+    ] = None,
+    measure: Annotated[
+        str,
+        typer.Option(
+            "--measure", help="R@4, nDCG@4, RR@4 and the like, em, f1, acc, judge; with --from-log a metric."
+        ),
+    ] = "R@4",
+    k: Annotated[int, typer.Option("-k", help="Passages, where the measure does not say.")] = 4,
+    limit: Annotated[int | None, typer.Option("--limit", help="Score this many of the questions.")] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Of their order, and of arms that draw.")] = 0,
+    block: Annotated[int, typer.Option("--block", help="Questions that are finished together.")] = 32,
+    workers: Annotated[int | None, typer.Option("--workers", help="Processes; else one a processor.")] = None,
+    timed: Annotated[int, typer.Option("--timed", help="Searches to time each arm by; 0 times none.")] = 4,
+    config: ConfigPath = CONFIG,
+) -> None:
+    """Score every arm of a pool on every question; an interrupted run goes on where it stopped."""
+    with explained():
+        settings = Scoring(
+            config=load(config),
+            measure=measure,
+            queries=queries,
+            from_log=from_log,
+            corpus=corpus,
+            pool=pool,
+            k=k,
+            limit=limit,
+            seed=seed,
+            block=block,
+            workers=workers,
+            timed=timed,
+            output=output,
+        )
+        with progress() as tell:
+            run_scoring(settings, console, tell)
+
+
+def portfolio(
+    scores: Annotated[Path, typer.Argument(help="Folder of a score matrix, from `armwise score`.")],
+    k: Annotated[int, typer.Option("-k", help="Arms to choose, those of --start included.")] = 5,
+    budget: Annotated[
+        float | None, typer.Option("--budget", help="What the arms may cost together, instead of -k.")
+    ] = None,
+    cost: Annotated[
+        str | None, typer.Option("--cost", help="What a budget is in: seconds, steps, tokens.")
+    ] = None,
+    start: Annotated[
+        list[str] | None, typer.Option("--start", help="An arm that must be chosen; repeatable.")
+    ] = None,
+    include: Annotated[
+        list[str] | None, typer.Option("--include", help="Pattern of arms to choose from; repeatable.")
+    ] = None,
+    exclude: Annotated[
+        list[str] | None, typer.Option("--exclude", help="Pattern of arms to leave out; repeatable.")
+    ] = None,
+    held_out: Annotated[
+        float, typer.Option("--held-out", help="Part of the questions to check the choice on.")
+    ] = 0.5,
+    splits: Annotated[int, typer.Option("--splits", help="Ways to split the questions.")] = 1,
+    seed: Annotated[int, typer.Option("--seed", help="Of the splits, and of intervals.")] = 0,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for arms, figures and plot.")] = Path(
+        "portfolio"
+    ),
+) -> None:
+    """Choose the few arms that together serve most; the result is configuration for `armwise apply`."""
+    with explained():
+        settings = Selection(
+            scores=scores,
+            k=k,
+            budget=budget,
+            cost=cost,
+            start=tuple(start or ()),
+            include=tuple(include or ("*",)),
+            exclude=tuple(exclude or ()),
+            held_out=held_out,
+            splits=splits,
+            seed=seed,
+            output=output,
+        )
+        select_portfolio(settings, console)
+
+
+def replay(
+    config: ConfigPath = CONFIG,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--policy", help="uniform, fixed:<arm>, or configured; repeatable; all of them when not given."
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Of the folds of the reward model.")] = 0,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the estimates as JSON, too.")
+    ] = None,
+) -> None:
+    """Estimate from the log what other policies would have earned."""
+    with explained():
+        settings = load(config)
+        with progress() as tell:
+            report = evaluate_log(settings, policy, np.random.default_rng(seed), tell)
+        console.print(report.table())
+        console.print(report.footnote(), markup=False, style="dim")
+        if output is not None:
+            output.write_text(json.dumps(report.as_json(), indent=2))

@@ -1,0 +1,211 @@
+"""Score arms on questions into a matrix: by what is known to be right, by a judge, or by the log.
+
+R@4, nDCG@4, RR@4     the passages, against those that support the answer
+em, f1, acc           the answer that the language model writes from the passages
+judge                 the passages, graded by the language model
+a metric, or reward   what feedback said of the decisions in the log
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from agent.config import AppConfig
+from agent.questions import SHAPE, load_questions, shuffled
+from arms.corpus import Corpus, Progress, ingest
+from arms.embedding import Backbone
+from arms.kinds import ArmSpec, Write
+from arms.matrix import ArmTable, Question, write_matrix
+from arms.pool import expand, load_pool
+from arms.scorers import AnswerScorer, JudgeScorer, RetrievalScorer, Scorer
+from arms.scoring_job import Job, Report
+from feedback.joins import read_examples
+from feedback.labels import labels, value_of
+from feedback.metrics import METRICS
+from feedback.store import Store
+
+JUDGE = "judge"
+
+SHOWN = 10
+"""Arms with unknown scores that are named; the others are counted."""
+
+
+class Scoring(BaseModel):
+    """What to score, on what, and by what."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    config: AppConfig = Field(description="Names the corpus, the arms, the language model and the log.")
+    measure: str = Field(
+        default="R@4",
+        description="A measure of ir-measures, em, f1, acc, judge; of the log a metric, or reward.",
+    )
+    queries: Path | None = Field(default=None, description=f"JSON lines, plain or .gz, each {SHAPE}.")
+    from_log: bool = Field(default=False, description="Take questions and scores from the log.")
+    corpus: str | None = Field(
+        default=None, description="Name of an ingested corpus; null is that of the configuration."
+    )
+    pool: Path | None = Field(
+        default=None, description="YAML with `backbones` and `pool`; null is the arms of the configuration."
+    )
+    k: int = Field(default=4, ge=1, description="Passages to look at, where the measure does not say.")
+    limit: int | None = Field(default=None, ge=1, description="Score so many of the shuffled questions.")
+    seed: int = Field(default=0, ge=0, description="Of the shuffle, and of arms that draw.")
+    block: int = Field(default=32, ge=1, description="Questions that are finished, and kept, together.")
+    workers: int | None = Field(default=None, ge=1, description="Processes; null is one a processor.")
+    timed: int = Field(default=4, ge=0, description="Searches to time each arm by; 0 times none.")
+    output: Path = Field(description="Folder of the matrix; must not hold another one.")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "Scoring":
+        if (self.queries is None) != self.from_log:
+            raise ValueError("either queries or from_log says which questions are scored")
+        if self.from_log and (self.pool or self.corpus):
+            raise ValueError("the log knows the arms of the configuration alone: leave out pool and corpus")
+        return self
+
+
+def run(settings: Scoring, console: Console, tell: Progress) -> Report:
+    """Write the matrix to `settings.output`, say what came of it, and return that.
+
+    Args:
+        settings: What is scored.
+        console: Where the outcome goes.
+        tell: Told of the progress.
+
+    Raises:
+        ValueError: Questions, pool, measure or output do not fit; a subclass of it says which.
+        CorpusError: The corpus cannot be read.
+        ModelNotFoundError: The model of a backbone is not where its name says.
+        StoreError: The log cannot be read.
+    """
+    if settings.queries is None:
+        report = _from_log(settings, console, tell)
+    else:
+        report = _score(settings, settings.queries, tell)
+    _tell(report, settings, console)
+    return report
+
+
+def _score(settings: Scoring, queries: Path, tell: Progress) -> Report:
+    from arms.scoring import score  # here: Ray takes a second to load
+
+    config = settings.config.settled()
+    scorer = _scorer(settings)
+    specs, backbones = _arms(settings)
+    questions = _questions(queries, settings)
+    if settings.corpus is None:
+        corpus = ingest(config.corpus.source, config.corpus_path, progress=tell)
+    else:
+        corpus = Corpus.open(config.home_path / "corpora" / settings.corpus)
+    job = Job(
+        questions=questions,
+        corpus=corpus,
+        indexes=config.indexes_path,
+        specs=specs,
+        backbones=backbones,
+        scorer=scorer,
+        llm=config.llm,
+        seed=settings.seed,
+        block=settings.block,
+        timed=settings.timed,
+    )
+    return score(job, settings.output, workers=settings.workers, progress=tell)
+
+
+def _arms(settings: Scoring) -> tuple[dict[str, ArmSpec], dict[str, Backbone]]:
+    if settings.pool is None:
+        return settings.config.arms, settings.config.backbones
+    file = load_pool(settings.pool)
+    return expand(file.pool), file.backbones
+
+
+def _questions(queries: Path, settings: Scoring) -> tuple[Question, ...]:
+    found = load_questions(queries)
+    if settings.limit is not None:
+        found = shuffled(found, settings.seed)[: settings.limit]
+    return tuple(Question(q.id, q.question, q.gold_ids, q.answers, q.dataset or "") for q in found)
+
+
+def _scorer(settings: Scoring) -> Callable[[Write], Scorer]:
+    """Return what makes the scorer of a measure, once there is a language model to ask."""
+    name, k, answering = settings.measure, settings.k, settings.config.answering
+    if name in METRICS:
+        return lambda write: AnswerScorer(
+            name,
+            METRICS[name],
+            write,
+            k=k,
+            word_budget=answering.word_budget,
+            max_tokens=answering.max_tokens,
+        )
+    if name == JUDGE:
+        return lambda write: JudgeScorer(write, k=k, word_budget=answering.word_budget)
+    retrieval = RetrievalScorer(name, k)  # here: a wrong name is refused before anything is read
+    return lambda _: retrieval
+
+
+def _from_log(settings: Scoring, console: Console, tell: Progress) -> Report:
+    config = settings.config.settled()
+    value = value_of(config.reward, settings.measure)
+    store = Store(config.database_url)
+    try:
+        total = store.counts()["examples"]
+        tell("reading the log", 0, total)
+        found = labels(read_examples(store, upto=total), value, config.arms)
+        excluded = Counter(store.unlearned()) + Counter(found.excluded)
+    finally:
+        store.close()
+    tell("reading the log", total, total)
+    table = ArmTable(
+        {arm: config.arms[arm] for arm in found.arms},
+        config.backbones,
+        {name: dict(zip(found.arms, values.tolist(), strict=True)) for name, values in found.costs.items()},
+        f"{settings.measure} of the log",
+        {"source": "log", "examples": str(total), "measure": settings.measure},
+    )
+    questions = [Question(_id(text), text) for text in found.questions]
+    write_matrix(settings.output, table, [(questions, found.scores)])
+    left_out = ", ".join(f"{n:,} {reason}" for reason, n in excluded.most_common()) or "none"
+    console.print(f"{found.used:,} decisions used; left out: {left_out}", markup=False, highlight=False)
+    unknown = np.isnan(found.scores).sum(axis=0).tolist()
+    return Report(table.measure, len(questions), 0, dict(zip(found.arms, unknown, strict=True)), {})
+
+
+def _id(question: str) -> str:
+    """Return an id of a question that has only its text."""
+    return hashlib.blake2b(question.encode(), digest_size=8).hexdigest()
+
+
+def _tell(report: Report, settings: Scoring, console: Console) -> None:
+    n, unknown = report.n_questions, {arm: n for arm, n in report.unknown.items() if n}
+    before = f" ({report.resumed:,} of them before)" if report.resumed else ""
+    console.print(
+        f"{len(report.unknown):,} arms on {n:,} questions{before} by {report.measure}, "
+        f"{sum(unknown.values()):,} of {n * len(report.unknown):,} scores unknown; "
+        f"written to {settings.output}",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
+    if silent := [arm for arm, missing in unknown.items() if missing == n]:
+        console.print(f"NO SCORE AT ALL: {', '.join(silent)}", style="bold red", markup=False, soft_wrap=True)
+    if not unknown or settings.from_log:  # a log knows one arm of each decision, and no more is wrong
+        return
+    table = Table("arm", "unknown", "first reason", title="scores that are unknown")
+    worst = sorted(unknown, key=lambda arm: -unknown[arm])
+    for arm in worst[:SHOWN]:
+        table.add_row(arm, f"{unknown[arm]:,}", escape(report.problems.get(arm, "")))
+    if len(worst) > SHOWN:
+        table.add_row(f"and {len(worst) - SHOWN:,} more", "", "")
+    console.print(table)
+
+
+__all__ = ["Scoring", "run"]

@@ -1,0 +1,124 @@
+"""The figures of a portfolio as tables, and what there is to say of them."""
+
+from statistics import fmean, pstdev
+
+from rich.table import Table
+
+from agent.selection_report import Comparison, Report
+
+
+def tables(report: Report) -> list[Table]:
+    """Lay the figures out: value against size, each data set, value against budget, each split."""
+    found = [_by_size(report), _by_dataset(report)]
+    if report.budgets:
+        found.append(_by_budget(report))
+    if len(report.splits) > 1:
+        found.append(_by_split(report))
+    return found
+
+
+def notes(report: Report) -> list[str]:
+    """Say what the sample proves, and what is not known."""
+    bound = report.bound
+    said = [
+        f"With probability {1.0 - bound.delta:g}, {report.measure} on new questions like these is at least "
+        f"{bound.factor:.3f} of the best possible less {bound.error:.3f}: "
+        f"it was chosen on {bound.questions:,} questions; an error of {bound.tolerable:g} would take "
+        f"{bound.needed:,}."
+    ]
+    if (known := report.known) is not None:
+        support = ", ".join(f"{arm} {n:,}" for arm, n in zip(report.arms, known.support, strict=True))
+        said.append(
+            f"{known.share:.1%} of the scores are known; the others count as what is expected of them. "
+            f"Held out, {report.measure} of the portfolio is {known.low:.3f} if they are all 0 and "
+            f"{known.high:.3f} if they are all 1. Known scores behind each pick: {support}."
+        )
+        if known.questions_left_out:
+            said.append(f"{known.questions_left_out:,} questions without any known score are left out.")
+        if known.arms_left_out:
+            said.append(f"Arms without any known score are left out: {', '.join(known.arms_left_out)}.")
+    return said
+
+
+def _by_size(report: Report) -> Table:
+    parts = report.chosen, report.held_out
+    table = _table(
+        f"{report.measure} of the best of the arms, chosen on {parts[0].questions:,} questions, "
+        f"held out {parts[1].questions:,}",
+        *("arms", "added"),
+        *(
+            f"{name}{part}"
+            for part in ("", ", held out")
+            for name in ("portfolio", "by average", "lead [95 %]")
+        ),
+    )
+    for size in range(len(parts[0].portfolio)):
+        added = report.arms[size] if size < len(report.arms) else ""
+        table.add_row(str(size + 1), added, *(cell for part in parts for cell in _cells(part, size)))
+    table.add_section()
+    for name, values in (
+        ("best single arm", [part.single for part in parts]),
+        (f"oracle of all {report.pool}", [part.oracle for part in parts]),
+    ):
+        table.add_row("", name, *(cell for value in values for cell in (f"{value:.3f}", "", "")))
+    return table
+
+
+def _by_dataset(report: Report) -> Table:
+    table = _table(
+        f"{report.measure} by data set, held out",
+        *("data set", "questions", "portfolio", "by average", "lead [95 %]", "best single", "oracle"),
+    )
+    rows = (
+        {**report.datasets, "all": report.held_out} if len(report.datasets) > 1 else {"all": report.held_out}
+    )
+    for name, part in rows.items():
+        table.add_row(
+            name, f"{part.questions:,}", *_cells(part, -1), f"{part.single:.3f}", f"{part.oracle:.3f}"
+        )
+    return table
+
+
+def _by_budget(report: Report) -> Table:
+    table = _table(
+        f"{report.measure} by budget in {report.cost}",
+        *("budget", "arms", "portfolio", "portfolio, held out", "by average, held out"),
+    )
+    for row in report.budgets:
+        values = (f"{value:.3f}" for value in (row.chosen, row.held_out, row.average))
+        table.add_row(f"{row.budget:.4g}", str(len(row.arms)), *values)
+    return table
+
+
+def _by_split(report: Report) -> Table:
+    splits = report.splits
+    table = _table(
+        f"{report.measure} held out, over {len(splits)} splits", "", "mean", "spread", "least", "most"
+    )
+    for name, values in (
+        ("portfolio", [split.portfolio[-1] for split in splits]),
+        ("by average", [split.average[-1] for split in splits]),
+        ("lead", [split.difference for split in splits]),
+        ("best single arm", [split.single for split in splits]),
+        ("oracle", [split.oracle for split in splits]),
+    ):
+        shown = (fmean(values), pstdev(values), min(values), max(values))
+        table.add_row(name, *(f"{value:.3f}" for value in shown))
+    return table
+
+
+def _cells(part: Comparison, size: int) -> tuple[str, str, str]:
+    difference = part.portfolio[size] - part.average[size]
+    low, high = part.lead[size]
+    lead = f"{difference:+.3f} [{low:+.3f}, {high:+.3f}]"
+    return f"{part.portfolio[size]:.3f}", f"{part.average[size]:.3f}", lead
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    for i, column in enumerate(columns):
+        table.add_column(column, justify="left" if not i or column == "added" else "right")
+    return table
+
+
+__all__ = ["notes", "tables"]

@@ -1,0 +1,192 @@
+"""A block of a job: what each cell is, what it took, and what its scores follow from."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import HttpUrl
+
+from arms.base import ArmError, Query, Retrieval
+from arms.blocking import LateWriter, ModelStartError
+from arms.catalog import build_arm, prepare
+from arms.corpus import Corpus
+from arms.embedding import Backbone
+from arms.generator import Prompt
+from arms.kinds import ArmSpec, Resources
+from arms.llm import OpenAISpec, ScriptedSpec
+from arms.matrix import Question
+from arms.scorers import AnswerScorer, RetrievalScorer, ScoringError
+from arms.scoring_job import Job, Worker, seed_of
+from tests.arms.contract import DIM, ask
+
+HERE = "tests.arms.test_scoring_job"
+TINY = {"tiny": Backbone(model=f"hashing:{DIM}")}
+
+QUESTIONS = (
+    Question("q1", "Which river flows through Vienna?", ("danube", "vienna"), ("the Danube",), "rivers"),
+    Question("q2", "Who composed an opera in Vienna?", ("mozart",), ("Mozart",), "people"),
+    Question("q3", "Where does the red fox live?", ("fox", "fox-again", "alps"), ("in forests",), "animals"),
+    Question("q4", "What flows slowly down a valley?", ("glacier",), ("a glacier",), "rivers"),
+    Question("q5", "zyzzyva", ("tide",), ("nobody knows",), ""),
+)
+
+SPECS = {
+    "none": ArmSpec(kind="none"),
+    "bm25": ArmSpec(kind="bm25"),
+    "dense": ArmSpec(kind="dense", params={"backbone": "tiny"}),
+    "hnsw": ArmSpec(kind="dense", params={"backbone": "tiny", "index": "hnsw"}),
+    "rrf": ArmSpec(kind="rrf", params={"arms": ["bm25", "dense"]}),
+    "drawn": ArmSpec(kind=f"{HERE}:Drawn"),
+}
+
+
+class Drawn:
+    """Takes as many steps as the seed of the query says, for nothing, and fails on the fox."""
+
+    backbones = frozenset({"tiny"})
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def search(self, query: Query, k: int) -> Retrieval:
+        del k
+        if "fox" in query.text:
+            raise ArmError("no foxes")
+        return Retrieval(steps=int(np.random.default_rng(query.seed).integers(1000)), tokens=7)
+
+
+def make_job(corpus: Corpus, indexes: Path, **fields: Any) -> Job:
+    """A job on the questions above, with its indexes prepared."""
+    job = Job(QUESTIONS, corpus, indexes, SPECS, TINY, lambda _: RetrievalScorer("R@3"), block=2)
+    job = replace(job, **fields)
+    prepare(Resources(corpus, indexes, job.backbones, job.specs))
+    return job
+
+
+def recalls(job: Job, k: int) -> np.ndarray[Any, Any]:
+    """Return what a direct search of each arm gives, shape (n_questions, n_arms)."""
+    have = Resources(job.corpus, job.indexes, job.backbones, job.specs)
+    rows = []
+    for question in job.questions:
+        row = []
+        for name in job.specs:
+            try:
+                query = replace(ask(question.text, frozenset(TINY)), seed=seed_of(job.seed, question.id))
+                found = {passage.id for passage in build_arm(name, have).search(query, k).passages}
+                row.append(len(found & set(question.gold_ids)) / len(question.gold_ids))
+            except ArmError:
+                row.append(np.nan)
+        rows.append(row)
+    return np.array(rows, dtype=np.float32)
+
+
+def test_blocks_hold_what_every_arm_earns_by_itself(corpus: Corpus, tmp_path: Path) -> None:
+    job = make_job(corpus, tmp_path)
+    worker = Worker(job)
+    blocks = [worker.score(number) for number in range(job.n_blocks)]
+    assert [block.scores.shape for block in blocks] == [(2, 6), (2, 6), (1, 6)]
+    scores = np.concatenate([block.scores for block in blocks])
+    np.testing.assert_array_equal(scores, recalls(job, 3))
+    assert 0.0 < np.nanmean(scores) < 1.0
+
+
+def test_a_cell_that_is_unknown_is_counted_out_of_the_costs_and_explained(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    job = make_job(corpus, tmp_path)
+    block = Worker(job).score(1)
+    drawn = list(SPECS).index("drawn")
+    assert np.isnan(block.scores[0, drawn])
+    assert np.isnan(block.scores).sum() == 1
+    assert block.answered.tolist() == [2, 2, 2, 2, 2, 1]
+    expected = np.random.default_rng(seed_of(0, "q4")).integers(1000)
+    assert block.steps.tolist() == [0, 2, 2, 2, 2, expected]
+    assert block.tokens.tolist() == [0, 0, 0, 0, 0, 7]
+    assert block.problems == {drawn: "question 'q3': no foxes"}
+
+
+def test_a_block_without_one_score_is_refused(corpus: Corpus, tmp_path: Path) -> None:
+    worker = Worker(make_job(corpus, tmp_path, specs={"drawn": SPECS["drawn"]}, block=1))
+    assert not np.isnan(worker.score(1).scores).any()
+    with pytest.raises(ScoringError, match=r"no arm has a score on any of them; question 'q3': no foxes"):
+        worker.score(2)
+
+
+def test_draws_follow_from_the_question_and_the_seed_and_not_from_the_block(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    steps = [Worker(make_job(corpus, tmp_path, block=5, seed=seed)).score(0).steps[-1] for seed in (0, 0, 1)]
+    in_blocks = sum(
+        Worker(make_job(corpus, tmp_path, block=1)).score(number).steps[-1] for number in range(5)
+    )
+    assert steps[0] == steps[1] == in_blocks != steps[2]
+
+
+def test_the_language_model_of_the_job_answers_from_the_passages(corpus: Corpus, tmp_path: Path) -> None:
+    replies = {QUESTIONS[0].text: "the Danube", QUESTIONS[1].text: "Haydn"}
+    job = make_job(
+        corpus,
+        tmp_path,
+        scorer=lambda write: AnswerScorer("em", lambda answer, golds: float(answer in golds), write),
+        llm=ScriptedSpec(engine="scripted", replies=replies),
+    )
+    assert Worker(job).score(0).scores.tolist() == [[1.0] * 6, [0.0] * 6]
+
+
+def test_without_a_language_model_what_needs_one_is_refused(corpus: Corpus, tmp_path: Path) -> None:
+    job = make_job(corpus, tmp_path, scorer=lambda write: AnswerScorer("em", lambda *_: 1.0, write))
+    with pytest.raises(ModelStartError, match="a language model is asked for, and there is none"):
+        Worker(job).score(0)
+
+
+def test_the_language_model_is_loaded_by_the_first_prompt() -> None:
+    prompt = Prompt(({"role": "user", "content": "2 + 2?"},))
+    url = HttpUrl("http://127.0.0.1:1/v1")
+    write = LateWriter(OpenAISpec(engine="openai", base_url=url, model="m", api_key_env="NO_SUCH_KEY"))
+    with pytest.raises(ModelStartError, match=r"the language model does not start: .*NO_SUCH_KEY"):
+        write(prompt)
+    assert LateWriter(ScriptedSpec(engine="scripted", default="4"))(prompt)[0] == "4"
+
+
+def test_every_arm_is_timed(corpus: Corpus, tmp_path: Path) -> None:
+    worker = Worker(make_job(corpus, tmp_path, timed=1))
+    seconds = worker.seconds(["rrf", "none"]) | worker.seconds(["bm25"])
+    assert seconds.keys() == {"rrf", "none", "bm25"}
+    assert all(taken > 0.0 for taken in seconds.values())
+
+
+OTHER_BM25 = {**SPECS, "bm25": ArmSpec(kind="bm25", params={"b": 0.5})}
+OTHER_GOLD = (replace(QUESTIONS[0], gold_ids=("fox",)), *QUESTIONS[1:])
+
+
+@pytest.mark.parametrize(
+    ("fact", "fields"),
+    [
+        ("questions", {"questions": QUESTIONS[::-1]}),
+        ("questions", {"questions": OTHER_GOLD}),
+        ("arms", {"specs": OTHER_BM25}),
+        ("arms", {"backbones": {"tiny": Backbone(model=f"hashing:{DIM}", query_prefix="query: ")}}),
+        ("model tiny", {"backbones": {"tiny": Backbone(model="hashing:65")}}),
+        ("language model", {"llm": ScriptedSpec(engine="scripted")}),
+        ("seed", {"seed": 1}),
+        ("block", {"block": 3}),
+    ],
+)
+def test_what_changes_scores_or_blocks_changes_the_identity(
+    corpus: Corpus, tmp_path: Path, fact: str, fields: dict[str, Any]
+) -> None:
+    job = make_job(corpus, tmp_path)
+    before = job.identity("R@3")
+    assert before[fact] != replace(job, **fields).identity("R@3")[fact]
+
+
+def test_the_identity_names_corpus_and_measure_and_not_what_is_only_measured(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    job = make_job(corpus, tmp_path)
+    identity = job.identity("R@3")
+    assert (identity["corpus"], identity["measure"]) == (corpus.digest, "R@3")
+    assert identity["model tiny"] == f"hashing-{DIM}"
+    assert replace(job, timed=9).identity("R@3") == identity
