@@ -137,7 +137,7 @@ def test_the_configuration_has_all_that_the_arms_need_and_no_more(tmp_path: Path
     assert document == {
         "arms": {
             "fused": {"kind": "rrf", "params": {"arms": ["words", "mini"]}},
-            "words": {"kind": "bm25"},
+            "words": {"kind": "bm25", "action": False},
             "mini": {"kind": "dense", "params": {"backbone": "mini"}},
         },
         "backbones": {"mini": {"model": "hashing:8"}},
