@@ -8,7 +8,8 @@ one question's candidates beside a greedy with the vendi-score package, and
 DiscountedSimilarity beside the greedy of its formula, one configuration after another.
 
 Vectors are made up, in topics and with a direction that all have in common, as those of
-language models have: independent ones would all be alike far from each other. Everything
+language models have: independent ones would all be alike far from each other. So is the
+graph: six names in each passage, some of which are in hundreds. Everything
 runs on one thread; picks are compared, and a difference is an error.
 """
 
@@ -29,12 +30,16 @@ from threadpoolctl import threadpool_limits
 from vendi_score import vendi as package
 
 from arms import discounted, vendi
-from arms.base import Query
+from arms.base import Passage, Query
 from arms.candidates import Candidates, FirstStage
 from arms.dense import DenseBatch
 from arms.discounted import DiscountedParams
 from arms.diversity import DiverseBatch, Pick
+from arms.graph import Graph
+from arms.graph_dense import Explorer, GraphBatch, GraphParams
 from arms.kinds import Batch
+from arms.names import Known
+from arms.pool import DiscountedGrid, GraphGrid, VendiGrid
 from arms.vector_index import IndexParams, VectorIndex
 from arms.vendi import VendiParams
 
@@ -43,13 +48,12 @@ Plain = Callable[[Any, Candidates, int], list[int]]
 """One configuration, candidates and k -> picks."""
 
 DIMS = {"small": 384, "large": 768}
-GAMMAS = (0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0, 4.0, 6.0, 8.0, 10.0)
-THRESHOLDS = tuple(tenths / 10 for tenths in range(10))
-DIVERSITIES = tuple(twentieths / 20 for twentieths in range(21))
-DEPTH = 1000
+DISCOUNTED, VENDI, GRAPH = DiscountedGrid(), VendiGrid(), GraphGrid()
+DEPTH = DISCOUNTED.depth
 GOAL = 3.0
 """Times what the shared searches take: the most that all arms may."""
 SEARCH = "dense search"
+LONGEST = max(GRAPH.max_hops), max(GRAPH.max_candidates)
 SEED = 7
 
 
@@ -78,15 +82,48 @@ def questions(near: Floats, n: int, rng: np.random.Generator) -> Floats:
 def discounted_grid(backbone: str) -> list[DiscountedParams]:
     """Return the 140 configurations over a backbone."""
     over: dict[str, Any] = {"backbone": backbone, "depth": DEPTH}
-    return [DiscountedParams(**over, gamma=g, threshold=r) for g, r in product(GAMMAS, THRESHOLDS)]
+    return [
+        DiscountedParams(**over, gamma=g, threshold=r)
+        for g, r in product(DISCOUNTED.gammas, DISCOUNTED.thresholds)
+    ]
 
 
 def vendi_grid(backbone: str) -> list[VendiParams]:
     """Return the 21 configurations over a backbone."""
-    return [VendiParams(backbone=backbone, depth=DEPTH, diversity=s) for s in DIVERSITIES]
+    return [VendiParams(backbone=backbone, depth=DEPTH, diversity=s) for s in VENDI.diversities]
 
 
-def batches(backbone: str, stage: FirstStage) -> dict[str, Batch]:
+class Spaced:
+    """Questions that are names with spaces between them."""
+
+    identity, step = "spaced", 1
+
+    def of_passages(self, passages: Sequence[Passage]) -> list[list[str] | None]:
+        """Take the titles."""
+        return [passage.title.split() for passage in passages]
+
+    def of_question(self, text: str, known: Known) -> tuple[list[str], int]:
+        """Take all of them, at no token."""
+        del known
+        return text.split(), 0
+
+
+def entities(n: int, rng: np.random.Generator) -> list[list[str]]:
+    """Return the names in each passage: its own, and five others of which some are everywhere."""
+    others = (n * rng.random((n, 5)) ** 3).astype(int)
+    return [[f"e{number}", *(f"e{other}" for other in row)] for number, row in enumerate(others.tolist())]
+
+
+def graph_grid(backbone: str) -> dict[str, GraphParams]:
+    """Return the 18 configurations over a backbone."""
+    grid = product(GRAPH.max_hops, GRAPH.max_entity_df, GRAPH.max_candidates)
+    return {
+        f"arm {n}": GraphParams(backbone=backbone, max_hops=hops, max_entity_df=df, max_candidates=size)
+        for n, (hops, df, size) in enumerate(grid)
+    }
+
+
+def batches(backbone: str, stage: FirstStage, explorer: Explorer) -> dict[str, Batch]:
     """Return the arms over a backbone, by family."""
 
     def batch(params: Sequence[Any], pick: Pick[Any]) -> Batch:
@@ -95,6 +132,7 @@ def batches(backbone: str, stage: FirstStage) -> dict[str, Batch]:
     return {
         "DiscountedSimilarity": batch(discounted_grid(backbone), discounted.pick),
         "Vendi": batch(vendi_grid(backbone), vendi.pick),
+        "GraphDense": GraphBatch(graph_grid(backbone), stage, explorer, LONGEST),
         "dense": DenseBatch(["dense"], stage),
     }
 
@@ -152,10 +190,14 @@ def compare(
 
 
 def ask(
-    stages: Mapping[str, FirstStage], indexes: Mapping[str, VectorIndex], asked: list[Query], k: int
+    stages: Mapping[str, FirstStage],
+    indexes: Mapping[str, VectorIndex],
+    explorer: Explorer,
+    asked: list[Query],
+    k: int,
 ) -> dict[tuple[str, str], list[float]]:
     """Ask every batch every question; return the seconds by backbone and what was done."""
-    pool = {backbone: batches(backbone, stage) for backbone, stage in stages.items()}
+    pool = {backbone: batches(backbone, stage, explorer) for backbone, stage in stages.items()}
     taken: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
     for query, (backbone, stage) in product(asked, stages.items()):
         vector = query.embedding(backbone, arm="benchmark")
@@ -212,14 +254,19 @@ def main(
         indexes[backbone] = VectorIndex(flat, IndexParams(backbone=backbone))
         stages[backbone] = FirstStage(backbone, indexes[backbone], vectors)
         embeddings[backbone] = questions(vectors, n_questions + 1, rng)
+    named = entities(n_passages, rng)
+    explorer = Explorer(Graph.build(named), Spaced())
     asked = [
-        Query("?", {backbone: rows[n] for backbone, rows in embeddings.items()})
+        Query(
+            " ".join(named[rng.integers(n_passages)][:3]),
+            {backbone: rows[n] for backbone, rows in embeddings.items()},
+        )
         for n in range(n_questions + 1)
     ]
     console = Console()
     with threadpool_limits(1):
-        ask(stages, indexes, asked[:1], k)  # warms
-        console.print(show_pool(ask(stages, indexes, asked[1:], k), n_passages))
+        ask(stages, indexes, explorer, asked[:1], k)  # warms
+        console.print(show_pool(ask(stages, indexes, explorer, asked[1:], k), n_passages))
         console.print(show_kernels(stages["large"], asked[1:], k))
 
 
