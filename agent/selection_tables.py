@@ -45,22 +45,18 @@ def _by_size(report: Report) -> Table:
     table = _table(
         f"{report.measure} of the best of the arms, chosen on {parts[0].questions:,} questions, "
         f"held out {parts[1].questions:,}",
-        *("arms", "added"),
-        *(
-            f"{name}{part}"
-            for part in ("", ", held out")
-            for name in ("portfolio", "by average", "lead [95 %]")
-        ),
+        *("arms", "added", "portfolio", "by average"),
+        *(f"{name}, held out" for name in ("portfolio", "by average", "lead [95 %]")),
     )
     for size in range(len(parts[0].portfolio)):
         added = report.arms[size] if size < len(report.arms) else ""
-        table.add_row(str(size + 1), added, *(cell for part in parts for cell in _cells(part, size)))
+        table.add_row(str(size + 1), added, *_cells(parts[0], size)[:2], *_cells(parts[1], size))
     table.add_section()
-    for name, values in (
+    for name, (chosen, held_out) in (
         ("best single arm", [part.single for part in parts]),
         (f"oracle of all {report.pool}", [part.oracle for part in parts]),
     ):
-        table.add_row("", name, *(cell for value in values for cell in (f"{value:.3f}", "", "")))
+        table.add_row("", name, f"{chosen:.3f}", "", f"{held_out:.3f}", "", "")
     return table
 
 
@@ -117,7 +113,8 @@ def _cells(part: Comparison, size: int) -> tuple[str, str, str]:
 def _table(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left")
     for i, column in enumerate(columns):
-        table.add_column(column, justify="left" if not i or column == "added" else "right")
+        left = not i or column == "added"
+        table.add_column(column, justify="left" if left else "right", overflow="fold" if left else "ellipsis")
     return table
 
 

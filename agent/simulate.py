@@ -115,6 +115,8 @@ async def _run(settings: Simulation, questions: list[Question], client: Client, 
     if settings.baselines:
         await run.ask_arms(questions, arms, console)
     traffic = Traffic(duration_s, len(run.failures), client.retries, learned)
+    if not run.truth:  # the arms may have been replaced meanwhile
+        arms = list(dict.fromkeys([*arms, *(name for turn in run.turns for name in turn.pmf)]))
     summary = summarise(run.turns, arms, run.truth, traffic)
     (settings.output / "summary.json").write_bytes(orjson.dumps(summary, option=orjson.OPT_INDENT_2))
     draw(run.turns, arms, run.truth, settings.output / "curve.png")
