@@ -16,10 +16,10 @@ from ray import serve
 from ray.serve import Application, Deployment
 from ray.serve.handle import DeploymentHandle
 
-from agent.config import AppConfig, parse
+from agent.config import AppConfig, ConfigError, parse
 from agent.learner import Learner, LearnerThread
 from agent.policies.catalog import build_policy
-from agent.replica import Replica
+from agent.replica import Replica, documents
 from agent.service import create_app
 from agent.telemetry import Telemetry
 from arms.catalog import closure
@@ -32,8 +32,10 @@ from arms.deployment import (
     RemoteGenerator,
     reach,
 )
+from arms.kinds import USUAL_HOST, ArmSpec
+from feedback.armsets import at_start
 from feedback.joins import take_epoch
-from feedback.store import Store
+from feedback.store import LogUnavailableError, Store
 
 CPUS_A_REPLICA = 0.1
 """What Ray sets aside for a replica: little, so that the whole service starts on one small machine."""
@@ -123,31 +125,52 @@ def assemble(config: AppConfig) -> Application:
         name: _deployment(EmbedderHost, f"Embedder-{name}", 128).bind(backbone)
         for name, backbone in config.backbones.items()
     }
-    generator = _deployment(GeneratorHost, "Generator", 4 * config.limits.in_flight).bind(config.llm)
+    at_once = 4 * config.limits.in_flight
+    generator = _deployment(GeneratorHost, "Generator", at_once).bind(config.llm)
     hosts = {
-        host: _deployment(ArmHost, host, 4 * config.limits.in_flight).bind(
+        host: _deployment(ArmHost, host, at_once).bind(
             config.corpus.source,
             config.corpus_path,
             config.indexes_path,
             config.backbones,
-            {
-                n: closure(n, config.arms)
-                for n, s in config.arms.items()
-                if s.host == host and s.kind != "none"
-            },
+            arms_on(host, config.arms),
+            partial(live_on, host, config),
             embedders,
             generator,
+            config.limits.arm_timeout_s,
         )
-        for host in dict.fromkeys(spec.host for spec in config.arms.values())
+        for host in dict.fromkeys([USUAL_HOST, *(spec.host for spec in config.arms.values())])
     }
     environment = {"env_vars": {METRICS_FOLDER: str(metrics)}}
-    return _deployment(Ingress, "Ingress", 4 * config.limits.in_flight, runtime_env=environment).bind(
+    return _deployment(Ingress, "Ingress", at_once, runtime_env=environment).bind(
         config,
         hosts,
         embedders,
         generator,
         _deployment(LearnerHost, "Learner", 1).options(health_check_period_s=2).bind(config),
     )
+
+
+def arms_on(host: str, arms: Mapping[str, ArmSpec]) -> dict[str, dict[str, ArmSpec]]:
+    """Return the arms that a host runs, each with its members."""
+    return {
+        name: closure(name, arms)
+        for name, spec in arms.items()
+        if spec.host == host and spec.action and spec.kind != "none"
+    }
+
+
+def live_on(host: str, config: AppConfig) -> dict[str, dict[str, ArmSpec]]:
+    """Return the arms of a host that are live now; those of the configuration where the log is away."""
+    try:
+        store = Store(config.database_url)
+        try:
+            arms = config.with_arms(at_start(store, documents(config.arms))).arms
+        finally:
+            store.close()
+    except (LogUnavailableError, ConfigError):
+        arms = config.arms
+    return arms_on(host, arms)
 
 
 def _deployment(host: type, name: str, at_once: int, **actor: Any) -> Deployment:

@@ -23,7 +23,9 @@ from agent.client import ClientError
 from agent.config import CorpusSpec, load, read_portfolio
 from agent.console import console, errors, explained, progress
 from agent.simulate import Simulation, simulate
+from arms.catalog import closure
 from arms.corpus import Corpus, ingest
+from arms.kinds import ArmSpec
 from arms.nearest import nearest
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, rich_markup_mode=None)
@@ -211,12 +213,17 @@ def apply_portfolio(
     """Make the arms of a portfolio the live ones, while the service runs; what was learned stays."""
     with explained():
         document = read_portfolio(portfolio)
-        live = {arm["name"]: arm for arm in _request("GET", url, "/v1/arms", key)["arms"]}
+        before = _request("GET", url, "/v1/arms", key)
+        live = {
+            arm["name"]: ArmSpec(**{p: arm[p] for p in ("kind", "params", "host")}) for arm in before["arms"]
+        }
+        parts = {name: ArmSpec.model_validate(part) for name, part in before["parts"].items()}
         for name in keep or ():
             if name not in live:
                 raise ValueError(f"--keep {name}: no such arm is live{nearest(name, live)}")
-            kept = {part: live[name][part] for part in ("kind", "params", "host")}
-            document["arms"].setdefault(name, kept)
+            for part, spec in closure(name, {**parts, **live}).items():
+                kept = spec.model_copy(update={"action": part in (keep or ())})
+                document["arms"].setdefault(part, kept.model_dump(mode="json", exclude_defaults=True))
         now = _request("PUT", url, "/v1/arms", key, document, timeout_s=BUILD_S)["arms"]
         console.print(f"live now: {', '.join(arm['name'] for arm in now)}", markup=False, soft_wrap=True)
 

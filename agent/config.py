@@ -15,12 +15,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from agent.access import Key
 from agent.features import FeatureSpec
 from agent.policies.catalog import PolicySpec, build_policy
-from arms.catalog import validate_specs
+from arms.catalog import same, validate_specs
 from arms.embedding import Backbone
 from arms.kinds import ArmSpec
 from arms.llm import LlmSpec
 from arms.nearest import nearest
 from feedback.reward import RewardRule
+
+TAKEN = ("Ingress", "Learner", "Generator")
+"""Deployments that no host of arms can be called."""
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 """Arms stand in headers and URLs, backbones in names of deployments."""
@@ -151,6 +154,13 @@ class AppConfig(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _hosted(self) -> "AppConfig":
+        for name, spec in self.arms.items():
+            if spec.host in TAKEN or spec.host.startswith("Embedder-"):
+                raise ValueError(f"arm {name!r}: host {spec.host!r} is another deployment of the service")
+        return self
+
+    @model_validator(mode="after")
     def _learnable(self) -> "AppConfig":
         if (least := 2 * self.limits.arm_timeout_s + self.limits.llm_timeout_s) >= self.reward.wait_s:
             raise ValueError(
@@ -215,11 +225,23 @@ def _with_portfolio(args: object) -> object:
     merged = {**args, "portfolio": None}
     for key, chosen in read_portfolio(Path(args["portfolio"]).expanduser()).items():
         here = args.get(key) or {}
-        for name, document in chosen.items():
-            if here.get(name, document) != document:
+        if not isinstance(here, dict):
+            return args  # told as what it is, with all else that is wrong
+        for name in chosen.keys() & here.keys():
+            if not _alike(key, chosen[name], here[name]):
                 raise ConfigError(f"{args['portfolio']}: {key}.{name} is another in the configuration")
-        merged[key] = {**here, **chosen}
+        merged[key] = {**here, **{name: told for name, told in chosen.items() if name not in here}}
     return merged
+
+
+def _alike(key: str, one: object, other: object) -> bool:
+    """Return whether two descriptions of an arm or a backbone mean the same."""
+    try:
+        if key == "backbones":
+            return Backbone.model_validate(one) == Backbone.model_validate(other)
+        return same(ArmSpec.model_validate(one), ArmSpec.model_validate(other))
+    except ValueError:
+        return one == other  # what is wrong with them is told later
 
 
 def read_portfolio(path: Path) -> dict[str, dict[str, Any]]:

@@ -153,6 +153,7 @@ class Loop:
         arm_timeout_s: Seconds that an arm may take, and the embedding of a question.
         llm_timeout_s: Seconds that the model may take.
         clock: Seconds since the epoch.
+        former: Arms that were live before, for those who ask again what these answered.
     """
 
     arms: Mapping[str, ArmInfo]
@@ -170,6 +171,7 @@ class Loop:
     arm_timeout_s: float = 10.0
     llm_timeout_s: float = 120.0
     clock: Callable[[], float] = time.time
+    former: Mapping[str, ArmInfo] = field(default_factory=dict)
 
     async def turn(self, ask: Ask) -> AsyncGenerator[Event, None]:
         """Answer one question: yield the decision, the answer as it is written, and the end.
@@ -234,6 +236,8 @@ class Loop:
     def choose(self, ask: Ask, context: Context, arms: Mapping[str, ArmInfo]) -> Decision:
         """Draw an eligible arm from the policy's distribution, the floor mixed in."""
         serving = self.serving
+        if ask.forced is not None and ask.forced not in arms:
+            raise NoEligibleArmError(f"arm {ask.forced!r} is not live any more; there are: {', '.join(arms)}")
         if ask.forced is not None:
             names, mode, p = [ask.forced], Mode.FORCED, np.ones(1)
         else:
@@ -276,7 +280,7 @@ class Loop:
         Raises:
             ArmError: They cannot be found now.
         """
-        arms = self.arms
+        arms = {**self.former, **self.arms}
         query, _ = await self.look(ask, arms)
         served = execution.served or decision.drawn
         try:

@@ -19,7 +19,7 @@ from agent.loop import ArmInfo, Embeddings, Loop, Serving
 from agent.policies.catalog import build_policy
 from agent.policy import PolicyError
 from arms.base import ArmError, Query, Retrieval
-from arms.catalog import embeddings_of, features
+from arms.catalog import embeddings_of, features, same
 from arms.generator import Generator
 from arms.kinds import ArmSpec
 from feedback.armsets import ArmSet, live, started
@@ -32,6 +32,9 @@ from feedback.writer import GroupCommit
 
 logger = logging.getLogger(__name__)
 
+REBUILD_S = 30.0
+"""Pause before arms that could not be built are tried again."""
+
 
 class Arms(Protocol):
     """Every arm, wherever it runs."""
@@ -41,7 +44,11 @@ class Arms(Protocol):
         ...
 
     async def load(self, specs: Mapping[str, ArmSpec]) -> None:
-        """Build these arms, and know them from now on besides those before. Raises ArmError."""
+        """Build these arms. Raises ArmError."""
+        ...
+
+    def know(self, specs: Mapping[str, ArmSpec]) -> None:
+        """Run these arms by their names from now on, besides those before. Raises ArmError."""
         ...
 
 
@@ -82,8 +89,12 @@ class Replica:
         self._recipe = recipe_of(config.policy, config.reward)
         self._configured = config.arms
         self._arms = arms
-        self._arm_set = 0  # position of the live one; 0 before the log was read
-        self._unloadable = 0  # the last one that was warned of
+        self.arm_set = 0  # position of the live one; 0 before the log was read
+        self._started = False
+        self._off: frozenset[str] = frozenset()
+        self._unbuilt = 0  # the last arm set that could not be built, and when to try again
+        self._again_at = 0.0
+        self._building: asyncio.Task[None] | None = None
         self._embedders = embedders
         self._reach = reach
         self._reaching: asyncio.Task[None] | None = None
@@ -130,7 +141,7 @@ class Replica:
 
     async def stop(self) -> None:
         """Stop looking, and commit what is still waiting."""
-        for task in (self._poller, self._reaching):
+        for task in (self._poller, self._reaching, self._building):
             if task is not None:
                 task.cancel()
         await asyncio.to_thread(self.log.close)
@@ -158,19 +169,16 @@ class Replica:
         # A look that began before an arm was switched must not have the last word.
         async with self._refreshing:
             after = self.version.version if self.version else 0
-            found, arms, off = await asyncio.to_thread(self._look, after)
-            if arms.seq != self._arm_set:
-                await self._take(arms)
+            found, arms, self._off = await asyncio.to_thread(self._look, after)
             if found is not None:
                 self.version, self.loop.serving = found
-            off &= self.loop.arms.keys()
-            if off != {name for name, info in self.loop.arms.items() if not info.enabled}:
-                self.loop.arms = {
-                    name: replace(info, enabled=name not in off) for name, info in self.loop.arms.items()
-                }
+            if arms.seq > self.arm_set:
+                await self._follow(arms)
+            self.loop.arms = self._switched(self.loop.arms)
 
     def _look(self, after: int) -> tuple[tuple[Version, Serving] | None, ArmSet, frozenset[str]]:
-        arms = live(self.store) if self._arm_set else started(self.store, documents(self._configured))
+        arms = live(self.store) if self._started else started(self.store, documents(self._configured))
+        self._started = True
         off = disabled(self.store)
         version = latest(self.store, self._recipe, after)
         if version is None:
@@ -185,34 +193,69 @@ class Replica:
             return None, arms, off
         return (version, Serving(policy, version.version)), arms, off
 
-    async def _take(self, found: ArmSet) -> None:
-        """Make an arm set the live one, once its arms are built."""
+    def _switched(self, arms: Mapping[str, ArmInfo]) -> Mapping[str, ArmInfo]:
+        """Return the arms as they are switched on and off."""
+        if {name for name, info in arms.items() if not info.enabled} == self._off & arms.keys():
+            return arms
+        return {name: replace(info, enabled=name not in self._off) for name, info in arms.items()}
+
+    async def _follow(self, found: ArmSet) -> None:
+        """See to it that an arm set is served; one that could not be is tried again after a while."""
+        now = asyncio.get_running_loop().time()
+        if found.seq == self._unbuilt and now < self._again_at:
+            return
+        if not self.arm_set and found.seq != self._unbuilt:
+            await self._build(found)  # nothing is served yet that would have to go on
+        elif self._building is None or self._building.done():
+            self._building = asyncio.create_task(self._build(found), name="arm-builder")
+
+    async def _build(self, found: ArmSet) -> None:
+        """Have the arms of a set built, which may take minutes, and serve it."""
         try:
             config = self.config.with_arms(found.arms)
             if config.arms != self.config.arms:
                 await self._arms.load(config.arms)
+            self._adopt(config, found.seq)
         except (ConfigError, ArmError) as error:
-            if found.seq != self._unloadable:
+            if found.seq != self._unbuilt:
                 logger.warning("still serving the arms before set %d: %s", found.seq, error)
-                self._unloadable = found.seq
-            return
-        self.config, self._arm_set = config, found.seq
-        self.loop.arms = known(config.arms)
+            self._unbuilt = found.seq
+            self._again_at = asyncio.get_running_loop().time() + REBUILD_S
 
-    async def replace_arms(self, arms: Mapping[str, Any]) -> None:
+    def _adopt(self, config: AppConfig, seq: int) -> None:
+        """Serve the arms of a configuration, unless newer ones are served."""
+        if seq <= self.arm_set:
+            return
+        self._arms.know(config.arms)
+        self.config, self.arm_set = config, seq
+        self.loop.former = {**self.loop.former, **self.loop.arms}
+        self.loop.arms = self._switched(known(config.arms))
+
+    async def replace_arms(self, arms: Mapping[str, Mapping[str, Any]]) -> None:
         """Replace the live arms, here and in every replica at its next look.
 
         Args:
             arms: Every arm that is live from now on, as the configuration writes them.
 
         Raises:
-            ConfigError: They are described wrongly, or do not fit the rest of the configuration.
+            ConfigError: They are described wrongly, do not fit the rest of the configuration,
+                or are code that the configuration file does not name.
             ArmError: One of them cannot be built; nothing has changed.
-            ConflictError: A name stood for another arm before.
+            ConflictError: A name stood for another arm before; nothing has changed.
         """
-        wanted = self.config.with_arms(arms).arms
-        await self._arms.load(wanted)
-        await asyncio.to_thread(replace_live, self.store, documents(wanted), documents(self._configured))
+        own = {spec.kind for spec in self._configured.values()}
+        for name, document in arms.items():
+            if ":" in document["kind"] and document["kind"] not in own:
+                raise ConfigError(
+                    f"arm {name!r}: {document['kind']!r} is code of your own; only an arm of the "
+                    "configuration file can bring it in"
+                )
+        config = self.config.with_arms(arms)
+        await self._arms.load(config.arms)
+        found = await asyncio.to_thread(
+            replace_live, self.store, documents(config.arms), documents(self._configured), _same
+        )
+        self._adopt(config, found.seq)
         await self.refresh()
 
     async def switch(self, arm: str, enabled: bool) -> None:
@@ -256,4 +299,8 @@ def known(specs: Mapping[str, ArmSpec]) -> dict[str, ArmInfo]:
 
 def documents(specs: Mapping[str, ArmSpec]) -> dict[str, dict[str, Any]]:
     """Return arms as the log keeps them."""
-    return {name: spec.model_dump(mode="json") for name, spec in specs.items()}
+    return {name: spec.model_dump(mode="json", exclude_defaults=True) for name, spec in specs.items()}
+
+
+def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return same(ArmSpec.model_validate(one), ArmSpec.model_validate(other))

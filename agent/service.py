@@ -34,7 +34,7 @@ from agent.schemas import (
     RetrieveRequest,
 )
 from agent.telemetry import CountedLog, Telemetry
-from arms.base import ArmError
+from arms.base import ArmBuildError, ArmError
 from arms.generator import Chunk, Message
 from feedback.events import Execution, Feedback, Status
 from feedback.reward import RewardError
@@ -160,9 +160,6 @@ class Surface:
         if len(question) > limit:
             message = f"the question has {len(question)} characters; at most {limit} are read"
             raise ApiError(400, "invalid_value", message, param)
-        for field in ("allowed_arms", "excluded_arms"):
-            for name in getattr(options, field) or ():
-                self._known(name, f"agent.{field}")
         forced = None
         if model != "auto":
             prefix, _, forced = model.partition("/")
@@ -170,9 +167,6 @@ class Surface:
                 raise ApiError(
                     400, "unknown_arm", f"model {model!r}: 'auto' or 'arm/<name>' was expected", "model"
                 )
-            self._known(forced, "model")
-            if not self._replica.loop.arms[forced].enabled:
-                raise ApiError(400, "no_eligible_arm", f"arm {forced!r} is switched off", "model")
         digest = hashlib.sha256(body.model_dump_json().encode()).hexdigest() if key else ""
         return Ask(
             decision_id=key or new_id(),
@@ -197,7 +191,20 @@ class Surface:
     ) -> AsyncGenerator[Event, None]:
         """Return the events of a turn: of the one that went before under the same key, or of a new one."""
         record = None if key is None else await asyncio.to_thread(self._replica.store.record, key)
-        return self._admitted(ask, timeout_s) if record is None else self._repeated(ask, record)
+        if record is not None:
+            return self._repeated(ask, record)  # whatever became of the arms since
+        self._check_arms(ask)
+        return self._admitted(ask, timeout_s)
+
+    def _check_arms(self, ask: Ask) -> None:
+        """Refuse names of arms that are not live. Raises ApiError."""
+        for field, names in (("allowed_arms", ask.allowed or ()), ("excluded_arms", ask.excluded)):
+            for name in sorted(names):
+                self._known(name, f"agent.{field}")
+        if ask.forced is not None:
+            self._known(ask.forced, "model")
+            if not self._replica.loop.arms[ask.forced].enabled:
+                raise ApiError(400, "no_eligible_arm", f"arm {ask.forced!r} is switched off", "model")
 
     async def _admitted(self, ask: Ask, timeout_s: float | None) -> AsyncGenerator[Event, None]:
         """Run a turn if there is room for it; load is shed before anything is drawn."""
@@ -245,7 +252,7 @@ class Surface:
             why = f"{ask.decision_id!r} is still being answered, or was cut off; ask again under another id"
         elif execution.status not in (Status.OK, Status.FELL_BACK):
             why = f"{ask.decision_id!r} was decided but not answered; ask again under another id"
-        elif execution.served not in self._replica.loop.arms:
+        elif execution.served not in {**self._replica.loop.former, **self._replica.loop.arms}:
             why = f"{ask.decision_id!r} was answered by arm {execution.served!r}, which is gone"
         else:
             return execution
@@ -308,14 +315,15 @@ class Surface:
         return JSONResponse(replies.record(record, self._config, time.time()))
 
     async def arms(self) -> JSONResponse:
-        """The arms, as configured and as switched."""
+        """The live arms, as described and as switched, and the arms that are only parts of these."""
         live, specs = self._replica.loop.arms, self._config.arms
         arms = [replies.arm(name, specs[name], info) for name, info in live.items()]
-        return JSONResponse({"arms": arms})
+        parts = {name: spec.model_dump(mode="json") for name, spec in specs.items() if not spec.action}
+        return JSONResponse({"arms": arms, "parts": parts, "arm_set": self._replica.arm_set})
 
     async def replace_arms(self, body: ArmsReplacement) -> JSONResponse:
         """Replace the live arms; returns once they are built, and every replica follows within a second."""
-        arms = {name: spec.model_dump(mode="json") for name, spec in body.arms.items()}
+        arms = {name: spec.model_dump() for name, spec in body.arms.items()}
         for name, backbone in body.backbones.items():
             here = self._config.backbones.get(name)
             if backbone != here:
@@ -324,6 +332,8 @@ class Surface:
         try:
             await self._replica.replace_arms(arms)
         except ConfigError as error:
+            raise ApiError(400, "invalid_value", str(error), "arms") from None
+        except ArmBuildError as error:
             raise ApiError(400, "invalid_value", str(error), "arms") from None
         except ArmError as error:
             raise ApiError(502, "arm_failed", str(error)) from None
@@ -335,6 +345,7 @@ class Surface:
         """Switch an arm on or off; a disabled arm is not drawn."""
         self._known(name, "name")
         await self._replica.switch(name, body.enabled)
+        self._known(name, "name")  # the arms may have been replaced meanwhile
         return JSONResponse(replies.arm(name, self._config.arms[name], self._replica.loop.arms[name]))
 
     async def policy(self) -> JSONResponse:

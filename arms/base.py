@@ -4,6 +4,7 @@ Everything in this package speaks the five words of this file. An arm knows
 nothing of learning, of HTTP or of Ray: it is built once, and then only read.
 
     ArmError                   an arm could not answer
+    |-- ArmBuildError          it cannot be built as it is described
     `-- MissingEmbeddingError  the query lacks the embedding the arm needs
 """
 
@@ -17,6 +18,10 @@ from numpy.typing import NDArray
 
 class ArmError(Exception):
     """An arm could not answer; the message says which one and why."""
+
+
+class ArmBuildError(ArmError):
+    """An arm cannot be built as it is described; the message says why."""
 
 
 class MissingEmbeddingError(ArmError):
@@ -119,4 +124,13 @@ class NoRetrieval:
         return Retrieval(steps=0)
 
 
-__all__ = ["Arm", "ArmError", "MissingEmbeddingError", "NoRetrieval", "Passage", "Query", "Retrieval"]
+__all__ = [
+    "Arm",
+    "ArmBuildError",
+    "ArmError",
+    "MissingEmbeddingError",
+    "NoRetrieval",
+    "Passage",
+    "Query",
+    "Retrieval",
+]

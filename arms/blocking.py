@@ -5,7 +5,7 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from arms.generator import Chunk, Generator, GeneratorError, Prompt, complete
+from arms.generator import Chunk, Generator, GeneratorError, GeneratorTimeoutError, Prompt, complete
 from arms.kinds import Write
 from arms.llm import LlmSpec, build_generator
 
@@ -13,15 +13,25 @@ T = TypeVar("T")
 
 
 class Blocking:
-    """An event loop in a thread of its own, which other threads hand their work to."""
+    """An event loop in a thread of its own, which other threads hand their work to.
 
-    def __init__(self) -> None:
+    Args:
+        limit_s: Seconds that a piece of work may take; None for any time.
+    """
+
+    def __init__(self, limit_s: float | None = None) -> None:
+        self._limit_s = limit_s
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="blocking", daemon=True).start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return what the coroutine returns; the calling thread waits for it."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        """Return what the coroutine returns; the calling thread waits for it. Raises TimeoutError."""
+
+        async def limited() -> T:
+            async with asyncio.timeout(self._limit_s):
+                return await work
+
+        return asyncio.run_coroutine_threadsafe(limited(), self._loop).result()
 
     def writer(self, generator: Generator) -> Write:
         """Return a function that asks a language model and waits for the whole answer.
@@ -33,7 +43,12 @@ class Blocking:
         """
 
         def write(prompt: Prompt) -> tuple[str, Chunk]:
-            return self.run(complete(generator, prompt))
+            try:
+                return self.run(complete(generator, prompt))
+            except TimeoutError:
+                raise GeneratorTimeoutError(
+                    f"{generator.model} took longer than {self._limit_s:g} s"
+                ) from None
 
         return write
 

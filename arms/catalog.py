@@ -7,8 +7,9 @@ needs stand in its class attribute `backbones`.
 """
 
 import importlib
+from collections import deque
 from collections.abc import Collection, Iterable, Mapping
-from functools import partial
+from functools import cache
 from typing import Any, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -79,8 +80,9 @@ def validate_specs(specs: Mapping[str, ArmSpec], backbones: Collection[str]) -> 
         for member in kind.members(params):
             if member not in specs:
                 raise ArmSpecError(f"arm {name!r}: unknown arm {member!r}{nearest(member, specs)}")
+    sound: set[str] = set()
     for name in specs:
-        _refuse_cycles(name, specs, ())
+        _refuse_cycles(name, specs, (), sound)
 
 
 def prepare(
@@ -98,14 +100,13 @@ def prepare(
         ModelNotFoundError: The model of a backbone is not where its name says.
     """
     validate_specs(resources.specs, resources.backbones)
-    _prepare(resources, resources.specs if names is None else names, progress)
-
-
-def _prepare(resources: Resources, names: Iterable[str], progress: Progress | None) -> None:
-    for name in names:
-        kind, params = _described(name, _spec(name, resources.specs))
+    parts: dict[str, ArmSpec] = {}
+    for name in resources.specs if names is None else names:
+        if name not in parts:
+            parts |= closure(name, resources.specs)
+    for name, spec in parts.items():
+        kind, params = _described(name, spec)
         kind.prepare(params, resources, progress)
-        _prepare(resources, kind.members(params), progress)
 
 
 def build_arm(name: str, resources: Resources) -> Arm:
@@ -115,8 +116,14 @@ def build_arm(name: str, resources: Resources) -> Arm:
         ArmSpecError: There is no such arm, or the user's own class is no arm.
         IndexMismatchError: Its index is missing: call `prepare` first.
     """
-    kind, params = _described(name, _spec(name, resources.specs))
-    return kind.build(name, params, resources, partial(build_arm, resources=resources))
+
+    @cache  # what several arms are made of is built once
+    def build(name: str) -> Arm:
+        kind, params = _described(name, _spec(name, resources.specs))
+        arm: Arm = kind.build(name, params, resources, build)
+        return arm
+
+    return build(name)
 
 
 def closure(name: str, specs: Mapping[str, ArmSpec]) -> dict[str, ArmSpec]:
@@ -126,10 +133,13 @@ def closure(name: str, specs: Mapping[str, ArmSpec]) -> dict[str, ArmSpec]:
     >>> sorted(closure("f", {**specs, "f": ArmSpec(kind="rrf", params={"arms": ["b", "d"]})}))
     ['b', 'd', 'f']
     """
-    kind, params = _described(name, _spec(name, specs))
-    found = {name: specs[name]}
-    for member in kind.members(params):
-        found |= closure(member, specs)
+    found: dict[str, ArmSpec] = {}
+    waiting = deque([name])
+    while waiting:
+        if (part := waiting.popleft()) not in found:
+            found[part] = _spec(part, specs)
+            kind, params = _described(part, found[part])
+            waiting += kind.members(params)
     return found
 
 
@@ -173,6 +183,17 @@ def features(name: str, spec: ArmSpec) -> dict[str, float]:
     return {**dict.fromkeys(told, 1.0), **numbers, "steps": kind.steps(params)}
 
 
+def same(one: ArmSpec, other: ArmSpec) -> bool:
+    """Return whether two descriptions mean the same arm, wherever it is hosted. Raises ArmSpecError.
+
+    >>> same(ArmSpec(kind="bm25"), ArmSpec(kind="bm25", params={"k1": 1.2}))
+    True
+    """
+    if one.kind != other.kind:
+        return False
+    return bool(_described("one", one)[1] == _described("other", other)[1])
+
+
 def _spec(name: str, specs: Mapping[str, ArmSpec]) -> ArmSpec:
     if name not in specs:
         raise ArmSpecError(f"unknown arm {name!r}{nearest(name, specs)}")
@@ -197,12 +218,15 @@ def _told(problem: Mapping[str, Any], params: type[BaseModel]) -> str:
     return f"{where}: {problem['msg']}, got {problem['input']!r}"
 
 
-def _refuse_cycles(name: str, specs: Mapping[str, ArmSpec], path: tuple[str, ...]) -> None:
+def _refuse_cycles(name: str, specs: Mapping[str, ArmSpec], path: tuple[str, ...], sound: set[str]) -> None:
     if name in path:
         raise ArmSpecError(f"arm {name!r} is a member of itself: {' -> '.join((*path, name))}")
+    if name in sound:
+        return
     kind, params = _described(name, specs[name])
     for member in kind.members(params):
-        _refuse_cycles(member, specs, (*path, name))
+        _refuse_cycles(member, specs, (*path, name), sound)
+    sound.add(name)
 
 
 def _own_kind(name: str, path: str) -> Kind[Any]:
@@ -215,11 +239,16 @@ def _own_kind(name: str, path: str) -> Kind[Any]:
         )
     try:
         found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ArmSpecError(f"arm {name!r}: cannot import {path!r}: {error}") from error
+    except Exception as error:  # what an import can raise has no end
+        raise ArmSpecError(f"arm {name!r}: cannot import {path!r}: {error!r}") from error
     if not isinstance(found, type):
         raise ArmSpecError(f"arm {name!r}: {path!r} is a {type(found).__name__}, not a class")
-    needed = tuple(getattr(found, "backbones", ()))
+    if not callable(getattr(found, "search", None)):
+        raise ArmSpecError(f"arm {name!r}: {found.__name__} is no arm, it lacks: search")
+    declared: Any = getattr(found, "backbones", frozenset())
+    if not isinstance(declared, frozenset | set | tuple | list):
+        raise ArmSpecError(f"arm {name!r}: {found.__name__}.backbones must be names, set on the class")
+    needed = tuple(declared)
     return Kind(
         OwnParams,
         lambda name, params, *_: _own_arm(name, found, params.model_dump()),

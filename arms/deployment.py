@@ -7,9 +7,11 @@ checks and cancellation.
 import asyncio
 import hashlib
 import json
+import logging
 import os
 import threading
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -23,7 +25,7 @@ from ray.exceptions import RayError, RayTaskError
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 
-from arms.base import Arm, ArmError, NoRetrieval, Query, Retrieval
+from arms.base import Arm, ArmBuildError, ArmError, NoRetrieval, Query, Retrieval
 from arms.blocking import Blocking
 from arms.catalog import ArmSpecError, build_arm, closure, prepare
 from arms.corpus import CorpusError, ingest
@@ -35,10 +37,12 @@ from arms.llm import LlmSpec, build_generator
 from arms.models import ModelNotFoundError
 from arms.nearest import nearest
 
-THREADS = max(8, os.cpu_count() or 8)
-"""Searches that one replica runs at once: more than processors, as some wait for a language model."""
+THREADS = max(4, os.cpu_count() or 4)
+"""Searches of one arm that a replica runs at once; no arm takes them from another."""
 
 Specs = Mapping[str, ArmSpec]
+
+logger = logging.getLogger(__name__)
 
 
 class UnknownArmError(Exception):
@@ -49,17 +53,20 @@ class ArmHost:
     """Hosts arms; builds them, and the indexes that they need, where they are not there yet.
 
     An arm is known by a key over its description and its members', so that another arm
-    of the same name is never taken for it. Those of the configuration are built at the
-    start, others when they are loaded, or asked for for the first time.
+    of the same name is never taken for it. Those that are live at the start are built
+    then, others when they are loaded, or asked for for the first time. Each has threads
+    of its own: one that waits for a language model holds up no other.
 
     Args:
         source: Where the corpus comes from, should it not be ingested yet.
         corpus: Folder of the ingested corpus.
         indexes: Folder of all indexes.
         backbones: Sentence encoders by name.
-        arms: The arms to build at the start, each with its members.
+        arms: Those of the configuration, each with its members.
+        live: Tells the arms to build at the start: these, or what replaced them since.
         embedders: The hosts of the encoders, for what arms make up themselves.
         generator: The host of the language model, for arms that ask it.
+        limit_s: Seconds that an arm waits for an encoder, or for one answer of the model.
     """
 
     def __init__(
@@ -69,10 +76,12 @@ class ArmHost:
         indexes: Path,
         backbones: Mapping[str, Backbone],
         arms: Mapping[str, Specs],
+        live: Callable[[], Mapping[str, Specs]],
         embedders: Mapping[str, DeploymentHandle[Any]],
         generator: DeploymentHandle[Any],
+        limit_s: float,
     ) -> None:
-        waiting, near = Blocking(), RemoteEmbedders(embedders)
+        waiting, near = Blocking(limit_s), RemoteEmbedders(embedders)
         self._resources = Resources(
             ingest(source, corpus),
             indexes,
@@ -81,17 +90,21 @@ class ArmHost:
             lambda text, names: waiting.run(near.embed(text, names)),
             waiting.writer(RemoteGenerator("the language model", generator)),
         )
-        self._arms: dict[str, Arm] = {}
+        self._arms: dict[str, _Built] = {}
         self._building = threading.Lock()
-        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="search")
-        for name, specs in arms.items():
-            self._build(name, specs)
+        for name, specs in live().items():
+            try:
+                self._build(name, specs)
+            except ArmBuildError as error:
+                if arms.get(name) == specs:
+                    raise
+                logger.warning("%s", error)  # replicas go on with the arms that they serve
 
     async def ready(self) -> None:
         """Return: whoever hears it knows that the host is up."""
 
     async def load(self, arms: Mapping[str, Specs]) -> None:
-        """Build arms ahead of their first search, each given with its members. Raises ArmError."""
+        """Build arms ahead of their first search, each given with its members. Raises ArmBuildError."""
         for name, specs in arms.items():
             await asyncio.to_thread(self._build, name, specs)
 
@@ -114,20 +127,29 @@ class ArmHost:
             if specs is None:
                 raise UnknownArmError(arm)
             found = await asyncio.to_thread(self._build, arm, specs)
-        return await asyncio.get_running_loop().run_in_executor(self._pool, found.search, query, k)
+        return await asyncio.get_running_loop().run_in_executor(found.pool, found.arm.search, query, k)
 
-    def _build(self, name: str, specs: Specs) -> Arm:
-        """Return the arm, from its index. Raises ArmError."""
+    def _build(self, name: str, specs: Specs) -> "_Built":
+        """Return the arm, from its index. Raises ArmBuildError."""
         key = key_of(name, specs)
         with self._building:
             if key not in self._arms:
                 resources = replace(self._resources, specs=specs)
                 try:
                     prepare(resources, [name])
-                    self._arms[key] = build_arm(name, resources)
+                    arm = build_arm(name, resources)
                 except (ArmSpecError, ModelNotFoundError, IndexMismatchError, CorpusError) as error:
-                    raise ArmError(f"arm {name!r} cannot be built: {error}") from error
+                    raise ArmBuildError(f"arm {name!r} cannot be built: {error}") from error
+                self._arms[key] = _Built(arm, ThreadPoolExecutor(THREADS, thread_name_prefix=name))
             return self._arms[key]
+
+
+@dataclass(frozen=True, slots=True)
+class _Built:
+    """An arm, and the threads that it searches in."""
+
+    arm: Arm
+    pool: ThreadPoolExecutor
 
 
 def key_of(name: str, specs: Specs) -> str:
@@ -214,30 +236,35 @@ class RemoteArms:
         self._known = self._described(specs)
 
     def _described(self, specs: Specs) -> dict[str, _Hosted | Arm]:
-        """Return how each arm is reached; what looks nothing up needs no host. Raises ArmError."""
+        """Return how each arm is reached; what looks nothing up needs no host. Raises ArmBuildError."""
         known: dict[str, _Hosted | Arm] = {}
         for name, spec in specs.items():
             if spec.kind == "none":
                 known[name] = NoRetrieval(name)
                 continue
+            if not spec.action:
+                continue
             if spec.host not in self._hosts:
                 there = nearest(spec.host, self._hosts)
-                raise ArmError(f"arm {name!r}: no deployment {spec.host!r} hosts arms{there}")
+                raise ArmBuildError(f"arm {name!r}: no deployment {spec.host!r} hosts arms{there}")
             members = closure(name, specs)
             known[name] = _Hosted(self._hosts[spec.host], key_of(name, members), members)
         return known
 
     async def load(self, specs: Specs) -> None:
-        """Have these arms built, and know them from now on. Raises ArmError."""
-        known = self._described(specs)
-        waiting = [
-            arm.host.load.remote({name: arm.specs}) for name, arm in known.items() if isinstance(arm, _Hosted)
-        ]
+        """Have these arms built, by one replica of each host. Raises ArmError."""
+        by_host: defaultdict[str, dict[str, Specs]] = defaultdict(dict)
+        for name, arm in self._described(specs).items():
+            if isinstance(arm, _Hosted):
+                by_host[specs[name].host][name] = arm.specs
         try:
-            await asyncio.gather(*waiting)
+            await asyncio.gather(*(self._hosts[host].load.remote(arms) for host, arms in by_host.items()))
         except (RayError, RayServeException) as error:
             raise _near(error, ArmError) from None
-        self._known.update(known)
+
+    def know(self, specs: Specs) -> None:
+        """Run these arms by their names from now on. Raises ArmBuildError."""
+        self._known.update(self._described(specs))
 
     async def search(self, arm: str, query: Query, k: int) -> Retrieval:
         """Run one arm. Raises ArmError."""

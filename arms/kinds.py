@@ -3,15 +3,17 @@
 Each family of arms describes its kinds in its own file; `arms.catalog` names them.
 """
 
+import math
 import threading
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from arms.base import Arm, ArmError, Query
 from arms.corpus import Corpus, Progress
@@ -20,6 +22,9 @@ from arms.generator import Chunk, Prompt
 
 P = TypeVar("P", bound=BaseModel)
 T = TypeVar("T")
+
+USUAL_HOST = "Arms"
+"""The deployment that runs every arm that names no other."""
 
 Embed = Callable[[str, frozenset[str]], Mapping[str, NDArray[np.float32]]]
 """Text and names of backbones -> a unit vector of shape (dim,) for each. Raises ArmError."""
@@ -43,11 +48,31 @@ class ArmSpec(BaseModel):
         description="False: not an action of the bandit, only a part of other arms that name it.",
     )
     host: str = Field(
-        default="Arms",
+        default=USUAL_HOST,
         pattern=r"^[A-Za-z0-9_-]{1,100}$",
         description="Deployment that runs it: arms that name another than the rest have processes, "
         "and a number of replicas, of their own.",
     )
+
+    @field_validator("params")
+    @classmethod
+    def _storable(cls, params: dict[str, Any]) -> dict[str, Any]:
+        """Refuse what the log could not keep."""
+        try:
+            orjson.loads(orjson.dumps(params))
+        except (orjson.JSONEncodeError, RecursionError) as error:
+            raise ValueError(f"parameters must be numbers, texts, lists and maps ({error})") from None
+        if any(not math.isfinite(number) for number in _numbers(params)):
+            raise ValueError("parameters must be finite")
+        return params
+
+
+def _numbers(value: object) -> Iterator[float]:
+    if isinstance(value, dict | list | tuple):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _numbers(part)
+    elif isinstance(value, float):
+        yield value
 
 
 class NoParams(BaseModel):

@@ -8,7 +8,7 @@ in the file or by a call, and a replica that is restarted takes up what the othe
 import hashlib
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,9 @@ from feedback import tables as t
 from feedback.store import ConflictError, Store
 
 Arms = Mapping[str, Mapping[str, Any]]
-"""Name -> what describes the arm, as JSON."""
+"""Name -> what describes the arm, as JSON, without what is as usual."""
+
+Same = Callable[[Mapping[str, Any], Mapping[str, Any]], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,25 +53,44 @@ def live(store: Store) -> ArmSet:
         return ArmSet(row.seq, row.arms)
 
 
-def replace(store: Store, arms: Arms, configured: Arms) -> ArmSet:
+def at_start(store: Store, configured: Arms) -> Arms:
+    """Return the arms that `started` would return, and write nothing."""
+    with store.reading() as connection:
+        row = connection.execute(_NEWEST).first()
+        return configured if row is None or row.configured != _digest(configured) else row.arms
+
+
+def defined(store: Store) -> dict[str, Mapping[str, Any]]:
+    """Return every arm that was ever live, as its name was last defined."""
+    with store.reading() as connection:
+        return _defined(connection)
+
+
+def _defined(connection: sa.Connection) -> dict[str, Mapping[str, Any]]:
+    found: dict[str, Mapping[str, Any]] = {}
+    for arms in connection.scalars(sa.select(t.arm_sets.c.arms).order_by(t.arm_sets.c.seq)):
+        found |= arms
+    return found
+
+
+def replace(store: Store, arms: Arms, configured: Arms, same: Same) -> ArmSet:
     """Make these the live arms.
 
     Args:
         store: The log.
         arms: Every arm that is live from now on.
         configured: Those of the configuration file; another file will win over this set.
+        same: Whether two descriptions mean the same arm.
 
     Raises:
         ConflictError: A name stood for another arm before: what was learned of that one
             would be taken for knowledge of this one.
     """
     with store.writing() as connection:
-        before: dict[str, Mapping[str, Any]] = {}
-        for known in connection.scalars(sa.select(t.arm_sets.c.arms).order_by(t.arm_sets.c.seq)):
-            before |= known
+        before = _defined(connection)
         for name, spec in arms.items():
-            if name in before and not _same(before[name], spec):
-                was = json.dumps({part: before[name][part] for part in ("kind", "params")})
+            if name in before and not same(before[name], spec):
+                was = json.dumps(dict(before[name]))
                 raise ConflictError(f"arm {name!r} was {was} before: give this one another name")
         _insert(connection, arms, configured)
         row = connection.execute(_NEWEST).one()
@@ -82,10 +103,6 @@ _NEWEST = sa.select(t.arm_sets).order_by(t.arm_sets.c.seq.desc()).limit(1)
 def _insert(connection: sa.Connection, arms: Arms, configured: Arms) -> None:
     row = {"arms": dict(arms), "configured": _digest(configured), "at": time.time()}
     connection.execute(sa.insert(t.arm_sets), row)
-
-
-def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    return (one["kind"], one["params"]) == (other["kind"], other["params"])
 
 
 def _digest(arms: Arms) -> str:

@@ -88,6 +88,7 @@ class FakeArms:
         calls: The arm, the query and k of each search.
         behaviour: What an arm does instead, by name.
         loaded: The arms of each call to build them.
+        known: The arms that it was last told of.
         unbuildable: Arms that cannot be built.
     """
 
@@ -95,6 +96,7 @@ class FakeArms:
         self.calls: list[tuple[str, Query, int]] = []
         self.behaviour = dict(behaviour or {})
         self.loaded: list[frozenset[str]] = []
+        self.known: frozenset[str] = frozenset()
         self.unbuildable: frozenset[str] = frozenset()
 
     async def search(self, arm: str, query: Query, k: int) -> Retrieval:
@@ -108,6 +110,9 @@ class FakeArms:
         if self.unbuildable & specs.keys():
             raise ArmError(f"arm {min(self.unbuildable)!r} cannot be built")
         self.loaded.append(frozenset(specs))
+
+    def know(self, specs: Mapping[str, ArmSpec]) -> None:
+        self.known = frozenset(specs)
 
     @property
     def asked(self) -> list[str]:

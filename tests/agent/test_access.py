@@ -66,3 +66,5 @@ async def test_the_service_checks_keys_and_leaves_probes_open(
         assert (await client.post("/v1/retrieve", json={"query": "sea"}, headers=user)).status_code == 200
         switch = await client.patch("/v1/arms/none", json={"enabled": False}, headers=user)
         assert (switch.status_code, switch.json()["error"]["code"]) == (403, "forbidden")
+        replaced = await client.put("/v1/arms", json={"arms": {"bm25": {"kind": "bm25"}}}, headers=user)
+        assert (replaced.status_code, replaced.json()["error"]["code"]) == (403, "forbidden")

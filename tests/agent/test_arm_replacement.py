@@ -7,8 +7,9 @@ from typing import Any
 import httpx
 import pytest
 
-from arms.base import Query, Retrieval
-from tests.agent.asking import look_up
+from agent.loop import Ask, NoEligibleArmError
+from arms.base import ArmBuildError, Query, Retrieval
+from tests.agent.asking import look_up, tell
 from tests.agent.fakes import CONFIG, Service
 
 NEW = {
@@ -134,8 +135,102 @@ async def test_a_replica_that_cannot_build_them_says_so_once_and_serves_the_arms
             for _ in range(5):
                 await other.replica.refresh()
             assert list(other.replica.loop.arms) == list(CONFIG["arms"])
-            other.arms.unbuildable = frozenset()
-            await other.replica.refresh()
-            assert list(other.replica.loop.arms) == ["none", "fused"]
     warned = [record.message for record in caplog.records if record.name == "agent.replica"]
     assert warned == ["still serving the arms before set 2: arm 'fused' cannot be built"]
+
+
+async def test_arms_that_could_not_be_built_are_tried_again_later(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent.replica.REBUILD_S", 0.0)
+    await put(service, NEW)
+    other = Service(service.folder)
+    other.arms.unbuildable = frozenset({"fused"})
+    async with other.running(ready=False):
+        await other.replica.refresh()
+        other.arms.unbuildable = frozenset()
+        while list(other.replica.loop.arms) != ["none", "fused"]:
+            await other.replica.refresh()
+
+
+async def test_versions_and_switches_are_followed_while_arms_are_built(service: Service) -> None:
+    other = Service(service.folder)
+    built = asyncio.Event()
+
+    async def slow(_specs: object) -> None:
+        await built.wait()
+
+    async with other.running(ready=False):
+        await other.replica.refresh()
+        other.arms.load = slow  # type: ignore[method-assign]
+        await put(service, NEW)
+        await service.client.patch("/v1/arms/none", json={"enabled": False})
+        await tell(service, (await look_up(service)).json()["agent"]["decision_id"])
+        await other.learn()
+        await service.replica.refresh()
+        assert list(other.replica.loop.arms) == list(CONFIG["arms"])
+        assert not other.replica.loop.arms["none"].enabled
+        assert other.replica.version == service.replica.version
+        built.set()
+        while list(other.replica.loop.arms) != ["none", "fused"]:
+            await other.replica.refresh()
+        assert not other.replica.loop.arms["none"].enabled
+
+
+async def test_a_refused_set_leaves_the_arms_that_are_run_as_they_were(service: Service) -> None:
+    await put(service, {"bm25": {"kind": "bm25", "params": {"k1": 2.0}}})
+    assert service.arms.known == frozenset(CONFIG["arms"])
+
+
+async def test_code_comes_in_by_the_configuration_file_alone(service: Service) -> None:
+    refused = await put(service, {"x": {"kind": "this:s"}})
+    assert refused.status_code == 400
+    assert "only an arm of the configuration file can bring it in" in refused.json()["error"]["message"]
+
+
+async def test_an_arm_that_cannot_be_built_as_described_is_the_caller_s_mistake(service: Service) -> None:
+    async def load(_specs: object) -> None:
+        raise ArmBuildError("arm 'x': no deployment 'GPU' hosts arms; there are: Arms")
+
+    service.arms.load = load  # type: ignore[method-assign]
+    refused = await put(service, {"x": {"kind": "bm25", "host": "GPU"}})
+    assert refused.status_code == 400
+    assert "no deployment 'GPU'" in refused.json()["error"]["message"]
+
+
+async def test_an_arm_that_vanished_meanwhile_is_refused_and_nothing_decided(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = service.replica.store.record
+
+    def swap(key: str) -> Any:
+        service.replica.loop.arms = {"none": service.replica.loop.arms["none"]}
+        return record(key)
+
+    loop = service.replica.loop
+    monkeypatch.setattr(service.replica.store, "record", swap)
+    body = {"query": "Who?", "model": "arm/dense"}
+    refused = await service.client.post("/v1/retrieve", json=body, headers={"idempotency-key": "k"})
+    assert refused.status_code == 400
+    with pytest.raises(NoEligibleArmError, match="arm 'dense' is not live any more; there are: none"):
+        await anext(loop.turn(Ask("id", "Who?", forced="dense")))
+
+
+async def test_what_a_former_arm_answered_is_answered_again(service: Service) -> None:
+    asked = {"query": "Who?", "agent": {"allowed_arms": ["dense"]}}
+    key = {"idempotency-key": "k-1"}
+    first = await service.client.post("/v1/retrieve", json=asked, headers=key)
+    await put(service, NEW)
+    again = await service.client.post("/v1/retrieve", json=asked, headers=key)
+    assert again.status_code == 200, again.text
+    assert again.json()["agent"]["arm_served"] == first.json()["agent"]["arm_served"] == "dense"
+
+
+async def test_the_parts_of_arms_are_told_so_that_what_was_read_can_be_put_back(service: Service) -> None:
+    await put(service, NEW)
+    told = (await service.client.get("/v1/arms")).json()
+    assert set(told["parts"]) == {"bm25", "dense"}
+    live = {arm["name"]: {part: arm[part] for part in ("kind", "params", "host")} for arm in told["arms"]}
+    again = await put(service, {**live, **told["parts"]})
+    assert again.status_code == 200, again.text
+    assert again.json()["arm_set"] == told["arm_set"] + 1

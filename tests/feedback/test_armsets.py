@@ -1,15 +1,24 @@
 """The live arms: what was said last holds, and a name stands for one arm."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from feedback.armsets import live, replace, started
+from feedback import armsets
+from feedback.armsets import Arms, ArmSet, at_start, defined, live, started
 from feedback.store import ConflictError, Store
 
 
 def arm(kind: str, host: str = "Arms", **params: Any) -> dict[str, Any]:
     return {"kind": kind, "params": params, "host": host}
+
+
+def replace(store: Store, arms: Arms, configured: Arms) -> ArmSet:
+    def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+        return (one["kind"], one["params"]) == (other["kind"], other["params"])
+
+    return armsets.replace(store, arms, configured, same)
 
 
 CONFIGURED = {"none": arm("none"), "bm25": arm("bm25", k1=1.2)}
@@ -46,7 +55,7 @@ def test_a_name_that_stood_for_another_arm_is_refused(store: Store) -> None:
     started(store, CONFIGURED)
     replace(store, CHOSEN, CONFIGURED)
     with pytest.raises(
-        ConflictError, match=r"arm 'bm25' was \{\"kind\": \"bm25\", \"params\": \{\"k1\": 1.2\}\}"
+        ConflictError, match=r"arm 'bm25' was .*\"k1\": 1.2.* before: give this one another name"
     ):
         replace(store, {"bm25": arm("bm25", k1=0.9)}, CONFIGURED)
     assert live(store).arms == CHOSEN
@@ -64,3 +73,19 @@ def test_what_the_configuration_redefined_is_the_arm_that_a_name_stands_for(stor
     edited = {"bm25": arm("bm25", k1=2.0)}
     started(store, edited)
     assert replace(store, {**CHOSEN, **edited}, edited).arms == {**CHOSEN, **edited}
+
+
+def test_what_a_start_would_find_is_told_without_a_row(store: Store) -> None:
+    assert at_start(store, CONFIGURED) == CONFIGURED
+    assert defined(store) == {}
+    started(store, CONFIGURED)
+    replace(store, CHOSEN, CONFIGURED)
+    assert at_start(store, CONFIGURED) == CHOSEN
+    edited = {"bm25": arm("bm25", k1=2.0)}
+    assert at_start(store, edited) == edited
+
+
+def test_every_arm_that_was_ever_live_stays_defined(store: Store) -> None:
+    started(store, CONFIGURED)
+    replace(store, CHOSEN, CONFIGURED)
+    assert defined(store) == {**CONFIGURED, **CHOSEN}
