@@ -18,20 +18,14 @@ from ray.serve.handle import DeploymentHandle
 
 from agent.config import AppConfig, ConfigError, parse
 from agent.learner import Learner, LearnerThread
+from agent.live_arms import documents
 from agent.policies.catalog import build_policy
-from agent.replica import Replica, documents
+from agent.replica import Replica
 from agent.service import create_app
 from agent.telemetry import Telemetry
+from arms.arm_host import ArmHost, RemoteArms
 from arms.catalog import closure
-from arms.deployment import (
-    ArmHost,
-    EmbedderHost,
-    GeneratorHost,
-    RemoteArms,
-    RemoteEmbedders,
-    RemoteGenerator,
-    reach,
-)
+from arms.deployment import EmbedderHost, GeneratorHost, RemoteEmbedders, RemoteGenerator, reach
 from arms.kinds import USUAL_HOST, ArmSpec
 from feedback.armsets import at_start
 from feedback.joins import take_epoch

@@ -7,12 +7,13 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from agent.access import Key
+from agent.config_errors import lines
 from agent.features import FeatureSpec
 from agent.policies.catalog import PolicySpec, build_policy
 from arms.catalog import same, validate_specs
@@ -215,7 +216,7 @@ def parse(args: object) -> AppConfig:
     try:
         return AppConfig.model_validate(_with_portfolio(args))
     except ValidationError as error:
-        raise ConfigError("\n".join(_lines(error))) from None
+        raise ConfigError("\n".join(lines(error, AppConfig))) from None
 
 
 def _with_portfolio(args: object) -> object:
@@ -273,50 +274,3 @@ def load(path: Path) -> AppConfig:
         return parse(applications[0].get("args") or {})
     except ConfigError as error:
         raise ConfigError("\n".join(f"{path}: {line}" for line in str(error).splitlines())) from None
-
-
-def _lines(error: ValidationError) -> list[str]:
-    """Say what is wrong, a line a key."""
-    lines = []
-    for problem in error.errors():
-        key, known = _follow(problem["loc"])
-        message = problem["msg"].removeprefix("Value error, ")
-        match problem["type"]:
-            case "extra_forbidden":
-                lines.append(f"unknown key {key!r}{nearest(str(problem['loc'][-1]), known)}")
-            case "missing":
-                lines.append(f"key {key!r} is missing")
-            case "union_tag_not_found":
-                lines.append(f"key {key + '.engine'!r} is missing")
-            case "value_error":  # one of ours, which names the value
-                lines.append(f"{key}: {message}" if key else message)
-            case _:
-                lines.append(f"{key or 'args'}: {message}, got {problem['input']!r}")
-    return lines
-
-
-def _follow(place: tuple[int | str, ...]) -> tuple[str, list[str]]:
-    """Return a place as it is written in the file, and the keys that may stand beside its last part."""
-    annotation: Any = AppConfig
-    written: list[str] = []
-    known: list[str] = []
-    for part in place:
-        models = models_in(annotation)
-        if len(models) > 1:  # the part says which of them was chosen, and is no key
-            annotation = next(m for m in models if part in get_args(m.model_fields["engine"].annotation))
-            continue
-        written.append(str(part))
-        if get_origin(annotation) in (dict, list, tuple):
-            annotation = next(inner for inner in reversed(get_args(annotation)) if inner is not Ellipsis)
-        else:
-            fields = models[0].model_fields if models else {}
-            known = sorted(fields)
-            annotation = fields[str(part)].annotation if part in fields else None
-    return ".".join(written), known
-
-
-def models_in(annotation: Any) -> list[type[BaseModel]]:
-    """Return the models inside an annotation, such as the values of a dict."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [model for inner in getattr(annotation, "__args__", ()) for model in models_in(inner)]

@@ -48,11 +48,11 @@ class Report:
     def table(self) -> Table:
         """Return the estimates as a table."""
         table = Table(title=f"value of a policy on {self.n:,} logged decisions (earned: {self.earned:+.4f})")
-        for column in ("policy", "estimator", "value", "95 % interval", "effective n"):
+        for column in ("policy", "estimator", "value", "95 % interval", "decisions", "effective n"):
             table.add_column(column, justify="left" if column in ("policy", "estimator") else "right")
         for name, estimates in self.candidates.items():
             if not estimates:
-                table.add_row(name, NEVER_DRAWN, "n/a", "n/a", "0")
+                table.add_row(name, NEVER_DRAWN, "n/a", "n/a", "0", "0")
             for row, estimate in enumerate(estimates):
                 interval = f"[{estimate.low:+.4f}, {estimate.high:+.4f}]"
                 label = name if row == 0 else ""
@@ -61,6 +61,7 @@ class Report:
                     estimate.estimator,
                     f"{estimate.value:+.4f}",
                     interval,
+                    f"{estimate.n:,}",
                     f"{estimate.effective_n:,.0f}",
                 )
             table.add_section()
@@ -75,7 +76,8 @@ class Report:
         return (
             f"Left out: {left_out}. Values are of explored turns that succeeded and were judged; the others "
             f"are assumed to be missing at random.{without_dr} The configured policy is learned from the log "
-            "as it is replayed: each decision is scored before it is learned from."
+            "as it is replayed: each decision is scored before it is learned from. A fixed arm is evaluated "
+            "on the decisions for which it could have been drawn."
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -118,9 +120,12 @@ def evaluate_log(
     estimators = [name for name in ESTIMATORS if predictable or name != "dr"]
     estimates: dict[str, list[Estimate]] = {}
     for done, name in enumerate(candidates, start=1):
-        p_target = _target(config, log, name)
+        kept = _rows(log, name)
+        part = log if kept.all() else log.where(kept)
+        p_target = _target(config, part, name)
+        predicted = None if q_hat is None else q_hat[kept]
         try:
-            estimates[name] = evaluate(log, p_target, rng, estimators, q_hat=q_hat)
+            estimates[name] = evaluate(part, p_target, rng, estimators, q_hat=predicted)
         except NeverDrawnError:
             estimates[name] = []
         progress("evaluating policies", done, len(candidates))
@@ -134,6 +139,12 @@ def _counted(examples: Iterable[Example], total: int, progress: Progress) -> Ite
         if done % 1000 == 0 or done == total:
             progress("reading the log", done, total)
         yield example
+
+
+def _rows(log: Log, name: str) -> NDArray[np.bool_]:
+    """Return the rows that a candidate is evaluated on: those in which a fixed arm could have been drawn."""
+    kind, _, arm = name.partition(":")
+    return log.eligible(arm) if kind == "fixed" and arm else np.ones(len(log), dtype=np.bool_)
 
 
 def _target(config: AppConfig, log: Log, name: str) -> NDArray[np.float64]:

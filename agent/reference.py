@@ -14,7 +14,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from agent.config import AppConfig, models_in
+from agent.config import AppConfig
+from agent.config_errors import models_in
 from agent.policies.catalog import POLICIES
 from arms.catalog import KINDS
 

@@ -15,11 +15,11 @@ from typing import Any, Protocol
 from agent.config import AppConfig, ConfigError
 from agent.features import describe
 from agent.learner import recipe_of, restore
+from agent.live_arms import documents, known, same_document
 from agent.loop import ArmInfo, Embeddings, Loop, Serving
 from agent.policies.catalog import build_policy
 from agent.policy import PolicyError
 from arms.base import ArmError, Query, Retrieval
-from arms.catalog import embeddings_of, features, same
 from arms.generator import Generator
 from arms.kinds import ArmSpec
 from feedback.armsets import ArmSet, live, started
@@ -253,7 +253,7 @@ class Replica:
         config = self.config.with_arms(arms)
         await self._arms.load(config.arms)
         found = await asyncio.to_thread(
-            replace_live, self.store, documents(config.arms), documents(self._configured), _same
+            replace_live, self.store, documents(config.arms), documents(self._configured), same_document
         )
         self._adopt(config, found.seq)
         await self.refresh()
@@ -286,21 +286,3 @@ class Replica:
             return [outcome for item in items for outcome in await self._commit([item])]
         except StoreError as error:
             return [error] * len(items)
-
-
-def known(specs: Mapping[str, ArmSpec]) -> dict[str, ArmInfo]:
-    """Return what a turn knows of each arm before it runs."""
-    return {
-        name: ArmInfo(embeddings_of(name, specs), features(name, spec))
-        for name, spec in specs.items()
-        if spec.action
-    }
-
-
-def documents(specs: Mapping[str, ArmSpec]) -> dict[str, dict[str, Any]]:
-    """Return arms as the log keeps them."""
-    return {name: spec.model_dump(mode="json", exclude_defaults=True) for name, spec in specs.items()}
-
-
-def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    return same(ArmSpec.model_validate(one), ArmSpec.model_validate(other))

@@ -19,6 +19,7 @@ from rich.table import Table
 
 from agent.config import AppConfig
 from agent.questions import SHAPE, load_questions, shuffled
+from arms.catalog import closure
 from arms.corpus import Corpus, Progress, ingest
 from arms.embedding import Backbone
 from arms.kinds import ArmSpec, Write
@@ -26,6 +27,7 @@ from arms.matrix import ArmTable, Question, write_matrix
 from arms.pool import expand, load_pool
 from arms.scorers import AnswerScorer, JudgeScorer, RetrievalScorer, Scorer
 from arms.scoring_job import Job, Report
+from feedback.armsets import defined
 from feedback.joins import read_examples
 from feedback.labels import labels, value_of
 from feedback.metrics import METRICS
@@ -159,24 +161,34 @@ def _from_log(settings: Scoring, console: Console, tell: Progress) -> Report:
     try:
         total = store.counts()["examples"]
         tell("reading the log", 0, total)
-        found = labels(read_examples(store, upto=total), value, config.arms)
+        # the arms that were live, whatever the configuration names now
+        arms = {**config.arms, **{n: ArmSpec.model_validate(told) for n, told in defined(store).items()}}
+        found = labels(read_examples(store, upto=total), value, arms)
         excluded = Counter(store.unlearned()) + Counter(found.excluded)
     finally:
         store.close()
     tell("reading the log", total, total)
+    specs: dict[str, ArmSpec] = {arm: arms[arm] for arm in found.arms}
+    for arm in found.arms:
+        specs |= closure(arm, arms)
+    silent = len(specs) - len(found.arms)  # parts that were never drawn themselves come last
+    scores = np.pad(found.scores, ((0, 0), (0, silent)), constant_values=np.nan)
     table = ArmTable(
-        {arm: config.arms[arm] for arm in found.arms},
+        specs,
         config.backbones,
-        {name: dict(zip(found.arms, values.tolist(), strict=True)) for name, values in found.costs.items()},
+        {
+            name: dict(zip(specs, [*values.tolist(), *[0.0] * silent], strict=True))
+            for name, values in found.costs.items()
+        },
         f"{settings.measure} of the log",
         {"source": "log", "examples": str(total), "measure": settings.measure},
     )
     questions = [Question(_id(text), text) for text in found.questions]
-    write_matrix(settings.output, table, [(questions, found.scores)])
+    write_matrix(settings.output, table, [(questions, scores)])
     left_out = ", ".join(f"{n:,} {reason}" for reason, n in excluded.most_common()) or "none"
     console.print(f"{found.used:,} decisions used; left out: {left_out}", markup=False, highlight=False)
-    unknown = np.isnan(found.scores).sum(axis=0).tolist()
-    return Report(table.measure, len(questions), 0, dict(zip(found.arms, unknown, strict=True)), {})
+    unknown = np.isnan(scores).sum(axis=0).tolist()
+    return Report(table.measure, len(questions), 0, dict(zip(specs, unknown, strict=True)), {})
 
 
 def _id(question: str) -> str:

@@ -8,10 +8,12 @@ The defaults are the 360 arms of the paper, over any two backbones:
     graph       3 numbers of hops x 3 frequencies x 2 sizes       18 a backbone
 
 A name tells the parameters: `ds-mpnet-g0.4-r0.6`, `vendi-mpnet-s0.25`,
-`graph-mpnet-h3-df100-c1000`, `dense-mpnet`. The same grid has the same names everywhere,
-so that matrices of several runs can be laid beside each other.
+`graph-mpnet-h3-df100-c1000`, `dense-mpnet`; what is not as in the paper is told at the end,
+`-d500`, `-ner`, `-hnsw`. A name means the same arm everywhere: matrices of several runs can be
+laid beside each other, and a service can go from one portfolio to another.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from itertools import product
@@ -24,6 +26,11 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from arms.embedding import Backbone
 from arms.kinds import ArmSpec
 from arms.nearest import nearest
+
+USUAL_DEPTH = 1000
+"""Passages of a first stage, where a name says nothing else."""
+
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]")
 
 DECIMALS = 6
 """Of a number of a grid: three times 0.1 is 0.3 here, and called so."""
@@ -65,7 +72,7 @@ class DiscountedGrid(_Grid):
         default=tuple(tenths / 10 for tenths in range(10)),
         description="Likeness below which nothing is marked down.",
     )
-    depth: Count = Field(default=1000, description="Passages of the first stage.")
+    depth: Count = Field(default=USUAL_DEPTH, description="Passages of the first stage.")
 
 
 class VendiGrid(_Grid):
@@ -75,7 +82,7 @@ class VendiGrid(_Grid):
         default=tuple(twentieths / 20 for twentieths in range(21)),
         description="Weight of diversity against likeness to the question.",
     )
-    depth: Count = Field(default=1000, description="Passages of the first stage.")
+    depth: Count = Field(default=USUAL_DEPTH, description="Passages of the first stage.")
 
 
 class GraphGrid(_Grid):
@@ -190,24 +197,31 @@ def expand(pool: PoolSpec) -> dict[str, ArmSpec]:
 def _grids(pool: PoolSpec) -> Iterator[tuple[str, ArmSpec]]:
     for backbone in pool.backbones:
         base = {"backbone": backbone, "index": pool.index}
+        kept = "" if pool.index == "flat" else f"-{pool.index}"
         if pool.dense:
-            yield f"dense-{backbone}", ArmSpec(kind="dense", params=base)
+            yield f"dense-{backbone}{kept}", ArmSpec(kind="dense", params=base)
         if pool.discounted is not None:
             for gamma, r in product(pool.discounted.gammas, pool.discounted.thresholds):
                 params = {**base, "depth": pool.discounted.depth, "gamma": gamma, "threshold": r}
-                yield f"ds-{backbone}-g{gamma:.10g}-r{r:.10g}", ArmSpec(kind="ds", params=params)
+                name = f"ds-{backbone}-g{gamma:.10g}-r{r:.10g}{_depth(pool.discounted.depth)}{kept}"
+                yield name, ArmSpec(kind="ds", params=params)
         if pool.vendi is not None:
             for s in pool.vendi.diversities:
                 params = {**base, "depth": pool.vendi.depth, "diversity": s}
-                yield f"vendi-{backbone}-s{s:.10g}", ArmSpec(kind="vendi", params=params)
+                name = f"vendi-{backbone}-s{s:.10g}{_depth(pool.vendi.depth)}{kept}"
+                yield name, ArmSpec(kind="vendi", params=params)
         if pool.graph is not None:
             grid = pool.graph
             for hops, df, most in product(grid.max_hops, grid.max_entity_df, grid.max_candidates):
                 params = {"max_hops": hops, "max_entity_df": df, "max_candidates": most}
-                yield (
-                    f"graph-{backbone}-h{hops}-df{df}-c{most}",
-                    ArmSpec(kind="graph", params={**base, **grid.params, **params}),
-                )
+                further = "".join(f"-{value}" for _, value in sorted(grid.params.items()))
+                name = f"graph-{backbone}-h{hops}-df{df}-c{most}{_NOT_IN_NAMES.sub('_', further)}{kept}"
+                yield name, ArmSpec(kind="graph", params={**base, **grid.params, **params})
+
+
+def _depth(depth: int) -> str:
+    """Return what a name says of a first stage: nothing of the usual one."""
+    return "" if depth == USUAL_DEPTH else f"-d{depth}"
 
 
 def _told(place: tuple[int | str, ...], message: str) -> str:

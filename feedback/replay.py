@@ -10,12 +10,13 @@ train it on the rows before.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain
+from itertools import chain, compress
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from feedback.estimators import (
     Estimate,
@@ -94,6 +95,26 @@ class Log:
         chances: Floats = self.p_log[np.arange(len(self)), self.drawn]
         return chances
 
+    def where(self, kept: NDArray[np.bool_]) -> "Log":
+        """Return the log of some rows, at least one; `kept` has shape (n,)."""
+        _, questions = np.unique(self.questions[kept], return_inverse=True)
+        return replace(
+            self,
+            drawn=self.drawn[kept],
+            p_log=self.p_log[kept],
+            reward=self.reward[kept],
+            questions=questions,
+            X=self.X[np.flatnonzero(kept)],
+            decisions=tuple(compress(self.decisions, kept)),
+        )
+
+    def eligible(self, arm: str) -> NDArray[np.bool_]:
+        """Return in which rows an arm could have been drawn, shape (n,). Raises ValueError."""
+        if arm not in self.arms:
+            raise ValueError(f"arm {arm!r} is not in the log; it has: {', '.join(self.arms)}")
+        possible: NDArray[np.bool_] = self.p_log[:, self.arms.index(arm)] > 0.0
+        return possible
+
     @classmethod
     def from_examples(
         cls, examples: Iterable[Example], reward: Callable[[Mapping[str, float], Cost], float | None]
@@ -170,11 +191,9 @@ def fixed(log: Log, arm: str) -> Floats:
     Raises:
         ValueError: The log does not know the arm.
     """
-    if arm not in log.arms:
-        raise ValueError(f"arm {arm!r} is not in the log; it has: {', '.join(log.arms)}")
-    column = log.arms.index(arm)
-    only = np.eye(len(log.arms))[column]
-    return np.where(log.p_log[:, [column]] > 0.0, only, uniform(log))
+    eligible = log.eligible(arm)
+    only = np.eye(len(log.arms))[log.arms.index(arm)]
+    return np.where(eligible[:, np.newaxis], only, uniform(log))
 
 
 def terms(log: Log, p_target: Floats, estimator: str, q_hat: Floats | None = None) -> Terms:

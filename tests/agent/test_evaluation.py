@@ -26,9 +26,10 @@ N = 240
 ESTIMATORS = ["ips", "snips", "dr"]
 
 
-def turn(number: int, drawn: str, mode: Mode = Mode.EXPLORE) -> list[Any]:
+def turn(number: int, drawn: str, mode: Mode = Mode.EXPLORE, eligible: tuple[str, ...] = ARMS) -> list[Any]:
     name = f"d-{number}"
-    arms, p = (ARMS, (1 / 3,) * 3) if mode is Mode.EXPLORE else ((drawn,), (1.0,))
+    arms = eligible if mode is Mode.EXPLORE else (drawn,)
+    p = (1 / len(arms),) * len(arms)
     context = Context(f"question {number}", {"w=river": 1.0}, (), {arm: {} for arm in ARMS})
     return [
         Decision(name, context, arms, p, drawn, "uniform", 1, mode, decided_at=1.0, deadline=100.0),
@@ -124,7 +125,7 @@ def test_a_candidate_that_the_log_never_drew_has_a_row_without_a_value(
         {**unknown, "n": 8, "effective_n": 0.0, "note": "never drawn"}
     ]
     (line,) = (line for line in printed(report) if "fixed:none" in line)
-    assert line.replace("\u2502", " ").split() == ["fixed:none", "never", "drawn", "n/a", "n/a", "0"]
+    assert line.replace("\u2502", " ").split() == ["fixed:none", "never", "drawn", "n/a", "n/a", "0", "0"]
 
 
 def test_one_question_alone_is_estimated_without_a_reward_model(config: AppConfig, store: Store) -> None:
@@ -210,3 +211,17 @@ def test_a_log_that_was_learned_whole_leaves_nothing_out(config: AppConfig, stor
     store.append(turn(0, "dense") + turn(1, "none"))
     join(store, config)
     assert "Left out: none." in evaluated(config, ["uniform"]).footnote()
+
+
+def test_a_fixed_arm_is_evaluated_where_it_could_have_been_drawn(config: AppConfig, store: Store) -> None:
+    facts = [fact for n in range(60) for fact in turn(n, ARMS[n % 2], eligible=ARMS[:2])]
+    store.append([*facts, *(fact for n in range(60, 90) for fact in turn(n, ARMS[n % 3]))])
+    join(store, config)
+    candidates = ["fixed:dense", "fixed:bm25"]
+    report = evaluate_log(config, candidates, np.random.default_rng(0), lambda *_: None)
+    assert {name: {e.n for e in found} for name, found in report.candidates.items()} == {
+        "fixed:dense": {30},
+        "fixed:bm25": {90},
+    }
+    dense = {e.estimator: e.value for e in report.candidates["fixed:dense"]}
+    assert dense["snips"] == pytest.approx(TRUTH["dense"] - 0.1 * STEPS["dense"])

@@ -156,3 +156,21 @@ def test_a_file_that_is_no_pool_is_refused_with_its_name(
         path.write_text(text)
     with pytest.raises(PoolError, match=message):
         load_pool(path)
+
+
+def test_what_is_not_as_in_the_paper_is_told_by_the_name() -> None:
+    shallow = PoolSpec(
+        backbones=("a",),
+        index="hnsw",
+        discounted=DiscountedGrid(gammas=(1,), thresholds=(0,), depth=500),
+        vendi=VendiGrid(diversities=(0.5,), depth=500),
+        graph=GraphGrid(
+            max_hops=(1,), max_entity_df=(100,), max_candidates=(1000,), params={"entities": "ner"}
+        ),
+    )
+    assert list(expand(shallow)) == [
+        "dense-a-hnsw",
+        "ds-a-g1-r0-d500-hnsw",
+        "vendi-a-s0.5-d500-hnsw",
+        "graph-a-h1-df100-c1000-ner-hnsw",
+    ]

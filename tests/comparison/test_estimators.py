@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from benchmarks.coverage import World
+from benchmarks.interval_coverage import World
 from benchmarks.replay import invent, points, points_by_row
 from feedback.estimators import Floats, Terms, ips, snips
 from feedback.intervals import bootstrap, influence, normal

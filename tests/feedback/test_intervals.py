@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from benchmarks.coverage import simulate
+from benchmarks.interval_coverage import simulate
 from feedback.estimators import Floats, Terms, dr, ips, snips
 from feedback.intervals import bernstein, bootstrap, by_group, hedged, influence, normal, replicates
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.coverage import World
+from benchmarks.interval_coverage import World
 from feedback.estimators import Floats
 from feedback.events import Context, Cost, Decision, Example, Mode
 from feedback.replay import Log, evaluate, fit_reward_model, fixed, target, terms, uniform
