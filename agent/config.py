@@ -4,7 +4,6 @@ A typo is an error that names the key and the nearest right one.
 """
 
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,16 +17,13 @@ from agent.features import FeatureSpec
 from agent.policies.catalog import PolicySpec, build_policy
 from arms.catalog import same, validate_specs
 from arms.embedding import Backbone
-from arms.kinds import ArmSpec
+from arms.kinds import NAME, ArmSpec
 from arms.llm import LlmSpec
 from arms.nearest import nearest
 from feedback.reward import RewardRule
 
 TAKEN = ("Ingress", "Learner", "Generator")
 """Deployments that no host of arms can be called."""
-
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
-"""Arms stand in headers and URLs, backbones in names of deployments."""
 
 
 class ConfigError(ValueError):
@@ -131,7 +127,7 @@ class AppConfig(BaseModel):
     @model_validator(mode="after")
     def _consistent(self) -> "AppConfig":
         for name in (*self.arms, *self.backbones):
-            if not _NAME.fullmatch(name):
+            if not NAME.fullmatch(name):
                 raise ValueError(f"{name!r} is no name: 1 to 100 of A-Z a-z 0-9 . _ - are")
         validate_specs(self.arms, self.backbones)
         names = list(self.actions)

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 import openai
 import typer
+from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -22,6 +23,8 @@ from agent.config import ConfigError
 from agent.launch import LaunchError
 from agent.simulate import SimulationError
 from arms.base import ArmError
+from arms.generator import GeneratorError
+from arms.indexes import IndexMismatchError
 from arms.models import ModelNotFoundError
 from arms.readers import CorpusError
 from feedback.store import LogUnavailableError, StoreError
@@ -37,10 +40,17 @@ def explained() -> Iterator[None]:
     """Turn what users can mend into one line and an exit code."""
     try:
         yield
+    except ValidationError as error:  # of the options of a verb; a configuration's is told before
+        for problem in error.errors():
+            where, message = ".".join(map(str, problem["loc"])), problem["msg"].removeprefix("Value error, ")
+            told = f"{where}: {message}, got {problem['input']!r}" if where else message
+            errors.print(told, style="red", markup=False, soft_wrap=True)
+        raise typer.Exit(2) from None
     except (
         ArmError,
         ConfigError,
         CorpusError,
+        IndexMismatchError,
         ModelNotFoundError,
         StoreError,
         LaunchError,
@@ -48,7 +58,7 @@ def explained() -> Iterator[None]:
     ) as error:
         errors.print(str(error), style="red", markup=False, soft_wrap=True)
         raise typer.Exit(1 if isinstance(error, LogUnavailableError) else 2) from None
-    except (ClientError, SimulationError, openai.OpenAIError) as error:
+    except (ClientError, SimulationError, GeneratorError, OSError, openai.OpenAIError) as error:
         errors.print(str(error), style="red", markup=False, soft_wrap=True)
         raise typer.Exit(1) from None
 

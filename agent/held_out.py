@@ -1,12 +1,16 @@
 """Questions to choose arms on, and questions that are held out to see what the choice is worth."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from agent.selection_report import Budgeted
 from arms.completion import complete
 from arms.matrix import ScoreMatrix
+from arms.portfolio import ROUNDING, Portfolio, greedy, knapsack, top_by_average, values
 
 Scores = NDArray[np.float32]
 Floats = NDArray[np.float64]
@@ -30,6 +34,7 @@ class Pool:
         datasets: Their names.
         cost: Name of the cost that budgets are in.
         costs: Of each arm, shape (n_arms,); None when no cost was measured.
+        share: Part of the scores that are known.
         lost_arms: Arms of which no score is known.
         lost_questions: How many questions of which no score is known.
     """
@@ -40,8 +45,14 @@ class Pool:
     datasets: tuple[str, ...]
     cost: str | None
     costs: Floats | None
+    share: float
     lost_arms: tuple[str, ...]
     lost_questions: int
+
+    @property
+    def whole(self) -> bool:
+        """Whether every score is known, so that none is filled in."""
+        return self.share == 1.0
 
     @classmethod
     def of(cls, matrix: ScoreMatrix, cost: str | None) -> "Pool":
@@ -75,6 +86,7 @@ class Pool:
             datasets=tuple(datasets),
             cost=cost,
             costs=costs,
+            share=int(np.count_nonzero(~unknown)) / scores.size,
             lost_arms=tuple(name for arm, name in enumerate(matrix.arms) if arm not in arms),
             lost_questions=len(matrix.questions) - len(questions),
         )
@@ -109,4 +121,98 @@ class Pool:
         return chosen, held_out
 
 
-__all__ = ["Pool"]
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What was chosen on the first part of the questions.
+
+    Attributes:
+        chosen: The scores on that part, the unknown ones as expected, shape (n_arms, n_chosen).
+        held_out: Those on the others.
+        portfolio: The arms.
+        average: Arms with the largest means, within the same size or budget.
+        single: The arm with the largest mean, whatever it costs.
+    """
+
+    chosen: Scores
+    held_out: Scores
+    portfolio: Portfolio
+    average: tuple[int, ...]
+    single: int
+
+
+def choose(
+    chosen: Scores,
+    held_out: Scores,
+    costs: Floats | None,
+    size: int,
+    budget: float | None,
+    start: Sequence[int],
+) -> Choice:
+    """Choose on the first part of the questions.
+
+    Args:
+        chosen: The scores on it, all known, shape (n_arms, n_chosen).
+        held_out: Those on the others.
+        costs: Of each arm, shape (n_arms,).
+        size: Arms to choose, unless there is a budget.
+        budget: What they may cost together.
+        start: Arms that must be among them.
+
+    Raises:
+        ValueError: What is asked for cannot be chosen, or there are no costs for a budget.
+    """
+    single, *_ = top_by_average(chosen, 1)
+    if budget is None:
+        return Choice(chosen, held_out, greedy(chosen, size, start), top_by_average(chosen, size), single)
+    if costs is None:
+        raise ValueError("a budget needs costs, and the matrix has none")
+    return Choice(chosen, held_out, *_bought(chosen, costs, budget, start), single)
+
+
+def _bought(
+    chosen: Scores, costs: Floats, budget: float, start: Sequence[int]
+) -> tuple[Portfolio, tuple[int, ...]]:
+    """Return the portfolio, and the arms with the largest means that can be paid, one after the other."""
+    portfolio = knapsack(chosen, costs, budget, start)
+    average: list[int] = []
+    for arm in top_by_average(chosen, len(chosen)):
+        if costs[[*average, arm]].sum() <= budget * (1.0 + ROUNDING):
+            average.append(arm)
+    return portfolio, tuple(average)
+
+
+def by_budget(
+    pool: Pool, choice: Choice, points: int, most: float, start: Sequence[int]
+) -> tuple[Budgeted, ...]:
+    """Choose again, for budgets from the least that buys anything of use.
+
+    Args:
+        pool: The arms.
+        choice: What to compare with: the last budget is at least what it costs.
+        points: Budgets, less those that are the same; 0 for none.
+        most: The last budget, unless it buys too little.
+        start: Arms that must be chosen.
+    """
+    if pool.costs is None or not points:
+        return ()
+    paid = pool.costs[(pool.costs > 0.0) & (choice.chosen.max(axis=1) > 0.0)]
+    if not len(paid):
+        return ()
+    least = max(float(paid.min()), math.fsum(pool.costs[list(start)]))
+    most = max(most, math.fsum(pool.costs[list(choice.portfolio.arms)]), least)
+    found = []
+    for budget in np.unique(np.geomspace(least, most, points)).tolist():
+        portfolio, average = _bought(choice.chosen, pool.costs, budget, start)
+        found.append(
+            Budgeted(
+                budget,
+                tuple(pool.arms[arm] for arm in portfolio.arms),
+                portfolio.values[-1],
+                values(choice.held_out, portfolio.arms)[-1],
+                values(choice.held_out, average)[-1],
+            )
+        )
+    return tuple(found)
+
+
+__all__ = ["Choice", "Pool", "Scores", "by_budget", "choose"]

@@ -35,36 +35,45 @@ def score(
         Path | None, typer.Option("--pool", help="A pool of arms; else the arms of the configuration.")
     ] = None,
     measure: Annotated[
-        str,
+        str | None,
         typer.Option(
-            "--measure", help="R@4, nDCG@4, RR@4 and the like, em, f1, acc, judge; with --from-log a metric."
+            "--measure",
+            help="R@4 (the default), nDCG@4, RR@4 and the like, em, f1, acc, judge; of the log a metric.",
         ),
-    ] = "R@4",
-    k: Annotated[int, typer.Option("-k", help="Passages, where the measure does not say.")] = 4,
+    ] = None,
+    k: Annotated[
+        int | None, typer.Option("-k", help="Passages, where the measure does not say; else 4.")
+    ] = None,
     limit: Annotated[int | None, typer.Option("--limit", help="Score this many of the questions.")] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Of their order, and of arms that draw.")] = 0,
-    block: Annotated[int, typer.Option("--block", help="Questions that are finished together.")] = 32,
+    seed: Annotated[
+        int | None, typer.Option("--seed", help="Of their order, and of arms that draw; else 0.")
+    ] = None,
+    block: Annotated[
+        int | None, typer.Option("--block", help="Questions that are finished together; else 32.")
+    ] = None,
     workers: Annotated[int | None, typer.Option("--workers", help="Processes; else one a processor.")] = None,
-    timed: Annotated[int, typer.Option("--timed", help="Searches to time each arm by; 0 times none.")] = 4,
+    timed: Annotated[
+        int | None, typer.Option("--timed", help="Searches to time each arm by, else 4; 0 times none.")
+    ] = None,
     config: ConfigPath = CONFIG,
 ) -> None:
     """Score every arm of a pool on every question; an interrupted run goes on where it stopped."""
     with explained():
-        settings = Scoring(
-            config=load(config),
-            measure=measure,
-            queries=queries,
-            from_log=from_log,
-            corpus=corpus,
-            pool=pool,
-            k=k,
-            limit=limit,
-            seed=seed,
-            block=block,
-            workers=workers,
-            timed=timed,
-            output=output,
-        )
+        given = {
+            "measure": measure,
+            "queries": queries,
+            "corpus": corpus,
+            "pool": pool,
+            "k": k,
+            "limit": limit,
+            "seed": seed,
+            "block": block,
+            "workers": workers,
+            "timed": timed,
+        }
+        asked = {name: value for name, value in given.items() if value is not None}
+        named = {"config": load(config), "output": output, "from_log": from_log}
+        settings = Scoring.model_validate({**named, **asked})
         with progress() as tell:
             run_scoring(settings, console, tell)
 
@@ -76,7 +85,8 @@ def portfolio(
         float | None, typer.Option("--budget", help="What the arms may cost together, instead of -k.")
     ] = None,
     cost: Annotated[
-        str | None, typer.Option("--cost", help="What a budget is in: seconds, steps, tokens.")
+        str | None,
+        typer.Option("--cost", help="What a budget is in: seconds, steps, tokens, or of a log total_tokens."),
     ] = None,
     start: Annotated[
         list[str] | None, typer.Option("--start", help="An arm that must be chosen; repeatable.")

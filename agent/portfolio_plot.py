@@ -1,14 +1,14 @@
 """The picture of a portfolio: what it earns against how many arms it has, and against what they cost."""
 
-from pathlib import Path
+from io import BytesIO
 from typing import Any
 
 from agent.curves import GREY, INK, PALETTE
 from agent.selection_report import Report
 
 
-def draw(report: Report, path: Path) -> None:
-    """Draw mean score against size and, where there are costs, against budget; write it as a PNG."""
+def draw(report: Report) -> bytes:
+    """Draw mean score against size and, where there are costs, against budget; return it as a PNG."""
     # Imported here as it takes a second, which no other command of the program should wait for.
     from matplotlib.figure import Figure
 
@@ -24,7 +24,9 @@ def draw(report: Report, path: Path) -> None:
         axes.grid(axis="y", color="#e6e8eb")
         axes.set_axisbelow(True)
     by_size.set_ylabel(f"{report.measure}, best of the arms", color=INK)
-    figure.savefig(path)
+    picture = BytesIO()
+    figure.savefig(picture, format="png")
+    return picture.getvalue()
 
 
 def _draw_sizes(axes: Any, report: Report) -> None:

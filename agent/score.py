@@ -35,6 +35,9 @@ from feedback.store import Store
 
 JUDGE = "judge"
 
+NOT_OF_LOG = ("block", "corpus", "k", "limit", "pool", "seed", "timed", "workers")
+"""Settings that say nothing of a log, which is read whole, with the arms that were live."""
+
 SHOWN = 10
 """Arms with unknown scores that are named; the others are counted."""
 
@@ -69,8 +72,13 @@ class Scoring(BaseModel):
     def _one_source(self) -> "Scoring":
         if (self.queries is None) != self.from_log:
             raise ValueError("either queries or from_log says which questions are scored")
-        if self.from_log and (self.pool or self.corpus):
-            raise ValueError("the log knows the arms of the configuration alone: leave out pool and corpus")
+        given = [
+            name for name in NOT_OF_LOG if getattr(self, name) is not None and name in self.model_fields_set
+        ]
+        if self.from_log and given:
+            raise ValueError(
+                f"the log is read whole, with the arms that were live: leave out {', '.join(given)}"
+            )
         return self
 
 
@@ -91,18 +99,18 @@ def run(settings: Scoring, console: Console, tell: Progress) -> Report:
     if settings.queries is None:
         report = _from_log(settings, console, tell)
     else:
-        report = _score(settings, settings.queries, tell)
+        report = _score(settings, settings.queries, console, tell)
     _tell(report, settings, console)
     return report
 
 
-def _score(settings: Scoring, queries: Path, tell: Progress) -> Report:
+def _score(settings: Scoring, queries: Path, console: Console, tell: Progress) -> Report:
     from arms.scoring import score  # here: Ray takes a second to load
 
     config = settings.config.settled()
     scorer = _scorer(settings)
     specs, backbones = _arms(settings)
-    questions = _questions(queries, settings)
+    questions = _questions(queries, settings, console)
     if settings.corpus is None:
         corpus = ingest(config.corpus.source, config.corpus_path, progress=tell)
     else:
@@ -129,8 +137,15 @@ def _arms(settings: Scoring) -> tuple[dict[str, ArmSpec], dict[str, Backbone]]:
     return expand(file.pool), file.backbones
 
 
-def _questions(queries: Path, settings: Scoring) -> tuple[Question, ...]:
-    found = load_questions(queries)
+def _questions(queries: Path, settings: Scoring, console: Console) -> tuple[Question, ...]:
+    """Return the questions that the measure can score; say how many it cannot. Raises ValueError."""
+    everything = load_questions(queries)
+    needed = "answers" if settings.measure in METRICS else "gold_ids"
+    found = [q for q in everything if settings.measure == JUDGE or getattr(q, needed)]
+    if not found:
+        raise ValueError(f"{queries}: no question has {needed}, which {settings.measure} needs")
+    if left_out := len(everything) - len(found):
+        console.print(f"{left_out:,} questions without {needed} are left out", highlight=False)
     if settings.limit is not None:
         found = shuffled(found, settings.seed)[: settings.limit]
     return tuple(Question(q.id, q.question, q.gold_ids, q.answers, q.dataset or "") for q in found)

@@ -7,38 +7,28 @@ scores -> split -> choose on one part -> compare on both -> portfolio.yaml   arm
 
 import math
 import tempfile
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 import numpy as np
 import orjson
 import yaml
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 from rich.console import Console
 
-from agent.held_out import Pool
+from agent.held_out import Choice, Pool, Scores, by_budget, choose
 from agent.portfolio_plot import draw
-from agent.selection_report import Bound, Budgeted, Known, Outcomes, Report
+from agent.selection_report import Bound, Known, Outcomes, Report
 from agent.selection_tables import notes, tables
 from arms.catalog import backbones_of, closure
 from arms.completion import extremes
 from arms.kinds import ArmSpec
 from arms.matrix import ArmTable, read_arms, read_matrix
 from arms.nearest import nearest
-from arms.portfolio import (
-    ROUNDING,
-    Portfolio,
-    greedy,
-    knapsack,
-    sample_error,
-    sample_size,
-    top_by_average,
-    values,
-)
-
-Scores = NDArray[np.float32]
+from arms.portfolio import affordable, sample_error, sample_size
 
 TOLERABLE = 0.05
 """Error of a mean score for which it is told how many questions it would take."""
@@ -74,25 +64,6 @@ class Selection(BaseModel):
     output: Path = Field(description="Folder for the results; those of an earlier run are replaced.")
 
 
-@dataclass(frozen=True, slots=True)
-class _Choice:
-    """What was chosen on the first part of the questions.
-
-    Attributes:
-        cut: Questions in that part.
-        chosen: Its scores, the unknown ones as expected, shape (n_arms, cut).
-        held_out: Those of the others.
-        portfolio: The arms.
-        average: Arms with the largest means, within the same size or budget.
-    """
-
-    cut: int
-    chosen: Scores
-    held_out: Scores
-    portfolio: Portfolio
-    average: tuple[int, ...]
-
-
 def select_portfolio(settings: Selection, console: Console) -> Report:
     """Choose, write the results to `settings.output`, print them, and return the figures.
 
@@ -114,10 +85,14 @@ def select_portfolio(settings: Selection, console: Console) -> Report:
     for split in range(1, settings.splits):
         rng = np.random.default_rng([settings.seed, split])
         other = _choose(pool, settings, rng)
-        outcomes = Outcomes.of(other.held_out, other.portfolio.arms, other.average)
-        splits.append(outcomes.compare(rng))
+        splits.append(_outcomes(other.held_out, other).compare(rng if pool.whole else None))
     report = replace(report, splits=tuple(splits))
-    _write(report, table, settings)
+    results = {
+        PICTURE: draw(report),
+        FIGURES: orjson.dumps(report, option=orjson.OPT_INDENT_2),
+        YAML: _configuration(report, table, settings).encode(),  # the last: what a service reads
+    }
+    _write(settings.output, results)
     for one in tables(report):
         console.print(one)
     for note in notes(report):
@@ -148,67 +123,54 @@ def _candidates(settings: Selection, table: ArmTable) -> list[str]:
     return found
 
 
-def _choose(pool: Pool, settings: Selection, rng: np.random.Generator) -> _Choice:
+def _choose(pool: Pool, settings: Selection, rng: np.random.Generator) -> Choice:
     """Split the questions and choose. Raises ValueError."""
-    cut = pool.split(settings.held_out, rng)
-    chosen, held_out = pool.halves(cut)
-    portfolio, average = _best(chosen, pool, settings, settings.budget)
-    return _Choice(cut, chosen, held_out, portfolio, average)
+    chosen, held_out = pool.halves(pool.split(settings.held_out, rng))
+    return choose(chosen, held_out, pool.costs, settings.k, settings.budget, _start(pool, settings))
 
 
-def _best(
-    chosen: Scores, pool: Pool, settings: Selection, budget: float | None
-) -> tuple[Portfolio, tuple[int, ...]]:
-    """Return the portfolio, and as many arms, or for as much, by their means. Raises ValueError."""
-    start = [pool.arms.index(arm) for arm in settings.start]
-    if budget is None:
-        return greedy(chosen, settings.k, start), top_by_average(chosen, settings.k)
-    if pool.costs is None:
-        raise ValueError("a budget needs costs, and the matrix has none")
-    portfolio = knapsack(chosen, pool.costs, budget, start)
-    bought: list[int] = []
-    for arm in top_by_average(chosen, len(chosen)):
-        if pool.costs[[*bought, arm]].sum() <= budget * (1.0 + ROUNDING):
-            bought.append(arm)
-    return portfolio, tuple(bought)
+def _start(pool: Pool, settings: Selection) -> list[int]:
+    return [pool.arms.index(arm) for arm in settings.start]
+
+
+def _outcomes(scores: Scores, choice: Choice) -> Outcomes:
+    return Outcomes.of(scores, choice.portfolio.arms, choice.average, choice.single)
 
 
 def _report(
-    pool: Pool, settings: Selection, table: ArmTable, choice: _Choice, rng: np.random.Generator
+    pool: Pool, settings: Selection, table: ArmTable, choice: Choice, rng: np.random.Generator
 ) -> Report:
     """Work out all figures of one split."""
-    picks, n = choice.portfolio.arms, choice.cut
-    outcomes = Outcomes.of(choice.held_out, picks, choice.average)
-    groups = pool.groups[n:]
-    held_out = outcomes.compare(rng)
+    picks, groups = choice.portfolio.arms, pool.groups[choice.chosen.shape[1] :]
+    outcomes, resamples = _outcomes(choice.held_out, choice), rng if pool.whole else None
+    held_out = outcomes.compare(resamples)
     return Report(
         measure=table.measure,
         algorithm="greedy" if settings.budget is None else "knapsack",
         pool=len(pool.arms),
         arms=tuple(pool.arms[arm] for arm in picks),
         average=tuple(pool.arms[arm] for arm in choice.average),
-        chosen=Outcomes.of(choice.chosen, picks, choice.average).compare(rng),
+        chosen=_outcomes(choice.chosen, choice).compare(resamples),
         held_out=held_out,
         datasets={
-            pool.datasets[group]: outcomes.compare(rng, np.flatnonzero(groups == group))
+            pool.datasets[group]: outcomes.compare(resamples, np.flatnonzero(groups == group))
             for group in np.unique(groups).tolist()
         },
         cost=pool.cost,
         spent=None if pool.costs is None else math.fsum(pool.costs[list(picks)]),
-        budgets=_by_budget(pool, settings, choice),
-        bound=_bound(pool, settings, choice),
+        budgets=by_budget(pool, choice, settings.budgets, settings.budget or 0.0, _start(pool, settings)),
+        bound=_bound(pool, settings, choice) if pool.whole else None,
         known=_known(pool, choice),
         splits=(held_out,),
         manifest=table.manifest,
     )
 
 
-def _bound(pool: Pool, settings: Selection, choice: _Choice) -> Bound:
+def _bound(pool: Pool, settings: Selection, choice: Choice) -> Bound:
     most = settings.k
     if settings.budget is not None and pool.costs is not None:
-        cheapest = np.sort(pool.costs).cumsum()
-        most = int(np.searchsorted(cheapest, settings.budget * (1.0 + ROUNDING), side="right"))
-    n, n_arms, delta, factor = choice.cut, len(pool.arms), settings.delta, choice.portfolio.guarantee
+        most = affordable(pool.costs, settings.budget)
+    (n_arms, n), delta, factor = choice.chosen.shape, settings.delta, choice.portfolio.guarantee
     return Bound(
         factor=factor,
         error=sample_error(n, most, n_arms, delta, factor),
@@ -219,52 +181,34 @@ def _bound(pool: Pool, settings: Selection, choice: _Choice) -> Bound:
     )
 
 
-def _by_budget(pool: Pool, settings: Selection, choice: _Choice) -> tuple[Budgeted, ...]:
-    """Choose for budgets from the least that buys anything of use to what the portfolio costs, or may."""
-    if pool.costs is None or not settings.budgets:
-        return ()
-    paid = pool.costs[(pool.costs > 0.0) & (choice.chosen.max(axis=1) > 0.0)]
-    if not len(paid):
-        return ()
-    least = max(float(paid.min()), math.fsum(pool.costs[pool.arms.index(arm)] for arm in settings.start))
-    most = max(settings.budget or 0.0, math.fsum(pool.costs[list(choice.portfolio.arms)]), least)
-    found = []
-    for budget in np.geomspace(least, most, settings.budgets).tolist():
-        portfolio, average = _best(choice.chosen, pool, settings, budget)
-        found.append(
-            Budgeted(
-                budget,
-                tuple(pool.arms[arm] for arm in portfolio.arms),
-                portfolio.values[-1],
-                values(choice.held_out, portfolio.arms)[-1],
-                values(choice.held_out, average)[-1],
-            )
-        )
-    return tuple(found)
-
-
-def _known(pool: Pool, choice: _Choice) -> Known | None:
+def _known(pool: Pool, choice: Choice) -> Known | None:
     """Tell how much is known, unless everything is."""
-    known = math.fsum(np.count_nonzero(~np.isnan(row)) for row in pool.scores)
-    if known == pool.scores.size and not pool.lost_arms and not pool.lost_questions:
+    if pool.whole and not pool.lost_arms and not pool.lost_questions:
         return None
-    picks = choice.portfolio.arms
-    support = (int((~np.isnan(pool.scores[arm, : choice.cut])).sum()) for arm in picks)
-    low, high = extremes(pool.scores[:, choice.cut :], picks)
-    return Known(known / pool.scores.size, pool.lost_arms, pool.lost_questions, tuple(support), low, high)
+    picks, cut = choice.portfolio.arms, choice.chosen.shape[1]
+    support = (int((~np.isnan(pool.scores[arm, :cut])).sum()) for arm in picks)
+    low, high = extremes(pool.scores[:, cut:], picks)
+    return Known(pool.share, pool.lost_arms, pool.lost_questions, tuple(support), low, high)
 
 
-def _write(report: Report, table: ArmTable, settings: Selection) -> None:
-    """Write all results under other names first, so that none is ever half there; the arms come last."""
-    output = settings.output
-    output.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{output.name}-", dir=output.parent) as name:
-        unfinished = Path(name)
-        draw(report, unfinished / PICTURE)
-        (unfinished / FIGURES).write_bytes(orjson.dumps(report, option=orjson.OPT_INDENT_2))
-        (unfinished / YAML).write_text(_configuration(report, table, settings), encoding="utf-8")
-        for file in (PICTURE, FIGURES, YAML):
-            (unfinished / file).replace(output / file)
+def _write(output: Path, results: Mapping[str, bytes]) -> None:
+    """Write all files under other names first, so that none is ever half there, in their order.
+
+    Where that fails, no folder is left behind that was not there and is empty.
+    """
+    made = [folder for folder in (output, *output.parents) if not folder.exists()]
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=output) as unfinished:
+            for file, content in results.items():
+                (Path(unfinished) / file).write_bytes(content)
+            for file in results:
+                (Path(unfinished) / file).replace(output / file)
+    except BaseException:
+        for folder in made:
+            with suppress(OSError):
+                folder.rmdir()
+        raise
 
 
 def _configuration(report: Report, table: ArmTable, settings: Selection) -> str:

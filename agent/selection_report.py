@@ -27,7 +27,8 @@ class Comparison:
         questions: How many they are.
         portfolio: Of the first arm that was picked, of the best of the first two, and so on.
         average: The same of the arms with the largest means on the questions used for choosing.
-        lead: 95 % interval of the portfolio minus these, for each number of arms.
+        lead: 95 % interval of the portfolio minus these, for each number of arms; None where
+            scores are filled in: what is expected varies less than what happens.
         single: Of the arm with the largest mean on the questions used for choosing.
         oracle: Of the best of all arms on each question.
     """
@@ -35,7 +36,7 @@ class Comparison:
     questions: int
     portfolio: tuple[float, ...]
     average: tuple[float, ...]
-    lead: tuple[Interval, ...]
+    lead: tuple[Interval, ...] | None
     single: float
     oracle: float
 
@@ -122,7 +123,7 @@ class Report:
         cost: Name of the cost that budgets are in; None when there is none.
         spent: What the portfolio costs, as the sum over its arms.
         budgets: Value against budget.
-        bound: What the sample proves.
+        bound: What the sample proves; None where scores are filled in: then it proves nothing.
         known: What is known; None when everything is.
         splits: The held-out comparison of each split of the questions, this one first.
         manifest: What the scores follow from.
@@ -139,7 +140,7 @@ class Report:
     cost: str | None
     spent: float | None
     budgets: tuple[Budgeted, ...]
-    bound: Bound
+    bound: Bound | None
     known: Known | None
     splits: tuple[Comparison, ...]
     manifest: Mapping[str, str]
@@ -152,34 +153,37 @@ class Outcomes:
     Attributes:
         portfolio: Of the first picks, shape (n_sizes, n_questions).
         average: Of as many arms with the largest means, shape (n_sizes, n_questions).
+        single: Of the single arm, shape (n_questions,).
         oracle: Of the best arm, shape (n_questions,).
     """
 
     portfolio: Scores
     average: Scores
+    single: Scores
     oracle: Scores
 
     @classmethod
-    def of(cls, scores: Scores, picks: Sequence[int], average: Sequence[int]) -> "Outcomes":
+    def of(cls, scores: Scores, picks: Sequence[int], average: Sequence[int], single: int) -> "Outcomes":
         """Look them up; where one of the two has fewer arms, its last set stands for the larger ones."""
         sizes = np.arange(max(len(picks), len(average)))
         grown = (
             np.maximum.accumulate(scores[list(arms)], axis=0)[sizes.clip(max=len(arms) - 1)]
             for arms in (picks, average)
         )
-        return cls(next(grown), next(grown), best_of(scores, range(len(scores))))
+        return cls(next(grown), next(grown), scores[single], best_of(scores, range(len(scores))))
 
-    def compare(self, rng: np.random.Generator, where: Indices | slice = slice(None)) -> Comparison:
-        """Average over some of the questions; `rng` draws the resamples of the intervals."""
+    def compare(self, rng: np.random.Generator | None, where: Indices | slice = slice(None)) -> Comparison:
+        """Average over some questions; `rng` draws the resamples of the intervals, None leaves them out."""
         portfolio, average = self.portfolio[:, where], self.average[:, where]
         leads = (portfolio - average).astype(np.float64)
         one = np.ones(leads.shape[1])
+        terms = [Terms("ips", lead, one, one) for lead in leads]
         return Comparison(
             questions=len(one),
             portfolio=_means(portfolio),
             average=_means(average),
-            lead=tuple(bootstrap([Terms("ips", lead, one, one) for lead in leads], rng)),
-            single=_means(average)[0],
+            lead=None if rng is None else tuple(bootstrap(terms, rng)),
+            single=float(self.single[where].mean(dtype=np.float64)),
             oracle=float(self.oracle[where].mean(dtype=np.float64)),
         )
 

@@ -19,24 +19,27 @@ def tables(report: Report) -> list[Table]:
 
 def notes(report: Report) -> list[str]:
     """Say what the sample proves, and what is not known."""
-    bound = report.bound
-    said = [
-        f"With probability {1.0 - bound.delta:g}, {report.measure} on new questions like these is at least "
-        f"{bound.factor:.3f} of the best possible less {bound.error:.3f}: "
-        f"it was chosen on {bound.questions:,} questions; an error of {bound.tolerable:g} would take "
-        f"{bound.needed:,}."
-    ]
-    if (known := report.known) is not None:
+    said = []
+    if (bound := report.bound) is not None:
+        said.append(
+            f"With probability {1.0 - bound.delta:g}, {report.measure} on new questions like these is at "
+            f"least {bound.factor:.3f} of the best possible less {bound.error:.3f}: it was chosen on "
+            f"{bound.questions:,} questions; an error of {bound.tolerable:g} would take {bound.needed:,}."
+        )
+    if (known := report.known) is None:
+        return said
+    if known.share < 1.0:
         support = ", ".join(f"{arm} {n:,}" for arm, n in zip(report.arms, known.support, strict=True))
         said.append(
-            f"{known.share:.1%} of the scores are known; the others count as what is expected of them. "
+            f"{known.share:.1%} of the scores are known; the others count as what is expected of them, "
+            f"so there are no intervals, and nothing is proved of new questions. "
             f"Held out, {report.measure} of the portfolio is {known.low:.3f} if they are all 0 and "
             f"{known.high:.3f} if they are all 1. Known scores behind each pick: {support}."
         )
-        if known.questions_left_out:
-            said.append(f"{known.questions_left_out:,} questions without any known score are left out.")
-        if known.arms_left_out:
-            said.append(f"Arms without any known score are left out: {', '.join(known.arms_left_out)}.")
+    if known.questions_left_out:
+        said.append(f"{known.questions_left_out:,} questions without any known score are left out.")
+    if known.arms_left_out:
+        said.append(f"Arms without any known score are left out: {', '.join(known.arms_left_out)}.")
     return said
 
 
@@ -46,7 +49,7 @@ def _by_size(report: Report) -> Table:
         f"{report.measure} of the best of the arms, chosen on {parts[0].questions:,} questions, "
         f"held out {parts[1].questions:,}",
         *("arms", "added", "portfolio", "by average"),
-        *(f"{name}, held out" for name in ("portfolio", "by average", "lead [95 %]")),
+        *(f"{name}, held out" for name in ("portfolio", "by average", _lead(report))),
     )
     for size in range(len(parts[0].portfolio)):
         added = report.arms[size] if size < len(report.arms) else ""
@@ -63,7 +66,7 @@ def _by_size(report: Report) -> Table:
 def _by_dataset(report: Report) -> Table:
     table = _table(
         f"{report.measure} by data set, held out",
-        *("data set", "questions", "portfolio", "by average", "lead [95 %]", "best single", "oracle"),
+        *("data set", "questions", "portfolio", "by average", _lead(report), "best single", "oracle"),
     )
     rows = (
         {**report.datasets, "all": report.held_out} if len(report.datasets) > 1 else {"all": report.held_out}
@@ -103,10 +106,16 @@ def _by_split(report: Report) -> Table:
     return table
 
 
+def _lead(report: Report) -> str:
+    """Return what the column of leads is called."""
+    return "lead" if report.held_out.lead is None else "lead [95 %]"
+
+
 def _cells(part: Comparison, size: int) -> tuple[str, str, str]:
-    difference = part.portfolio[size] - part.average[size]
-    low, high = part.lead[size]
-    lead = f"{difference:+.3f} [{low:+.3f}, {high:+.3f}]"
+    lead = f"{part.portfolio[size] - part.average[size]:+.3f}"
+    if part.lead is not None:
+        low, high = part.lead[size]
+        lead += f" [{low:+.3f}, {high:+.3f}]"
     return f"{part.portfolio[size]:.3f}", f"{part.average[size]:.3f}", lead
 
 

@@ -102,11 +102,11 @@ class BlockFolder:
         written.replace(self._folder / name)
 
     def claim(self, identity: Mapping[str, str]) -> None:
-        """Begin with this identity, or go on with it. Raises ScoringError when it was another."""
-        path = self._folder / IDENTITY
-        if path.exists():
-            refuse_other(path, identity)
+        """Begin with this identity, or go on with it. Raises ScoringError when blocks are of another."""
+        if self.finished():
+            refuse_other(self._folder / IDENTITY, identity)
         else:
+            (self._folder / SECONDS).unlink(missing_ok=True)
             self._replace(IDENTITY, orjson.dumps(dict(identity), option=orjson.OPT_INDENT_2))
 
 

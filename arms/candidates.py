@@ -23,7 +23,7 @@ KEPT = 8
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """What the first stage found for one question, nearest first, ties by position.
+    """What the first stage found for one question, nearest first, ties by id.
 
     Attributes:
         positions: Places in the corpus, shape (m,).
@@ -54,18 +54,23 @@ class FirstStage:
         self.vectors = vectors
         self._index = index
         self._deepest = 1
-        self._kept: OrderedDict[bytes, Candidates] = OrderedDict()
+        self._kept: OrderedDict[tuple[bytes, int], Candidates] = OrderedDict()
         self._lock = threading.Lock()
+
+    @property
+    def ranks(self) -> NDArray[np.intp]:
+        """Place of each passage in the order of ids, by position: what ties are broken by."""
+        return self._index.ranks
 
     def embedding(self, query: Query, *, arm: str) -> NDArray[np.float32]:
         """Return the question's vector, shape (dim,). Raises MissingEmbeddingError, ArmError."""
-        vector = query.embedding(self.backbone, arm=arm)
-        if vector.shape != (self._index.dim,):
-            raise ArmError(
-                f"arm {arm!r}: the query's {self.backbone!r} embedding has shape {vector.shape}, "
-                f"the index holds vectors of shape ({self._index.dim},)"
-            )
-        return vector
+        return question_vector(query, self.backbone, self._index.dim, arm=arm)
+
+    def forget(self) -> None:
+        """Drop what is kept of former questions."""
+        with self._lock:
+            self._kept.clear()
+            self._deepest = 1
 
     def candidates(self, query: Query, depth: int, *, arm: str) -> Candidates:
         """Return the `depth` nearest passages, or all where there are fewer.
@@ -75,15 +80,17 @@ class FirstStage:
             ArmError: Its embedding has another dimension than the index.
         """
         vector = self.embedding(query, arm=arm)
-        key = vector.tobytes()
         with self._lock:
             # As deep as was ever asked for: a shallow arm that comes first does not cost a second search.
+            # Only where a deeper search finds the same first ones: what others asked must change no answer.
             self._deepest = max(self._deepest, depth)
+            reach = self._deepest if self._index.exact else depth
+            key = vector.tobytes(), 0 if self._index.exact else depth
             found = self._kept.get(key)
             if found is not None:
                 self._kept.move_to_end(key)
         if found is None or (len(found.positions) < depth and len(found.positions) < len(self.vectors)):
-            found = self._search(vector, self._deepest)
+            found = self._search(vector, reach)
             with self._lock:
                 self._kept[key] = found
                 while len(self._kept) > KEPT:
@@ -92,11 +99,28 @@ class FirstStage:
 
     def _search(self, vector: NDArray[np.float32], depth: int) -> Candidates:
         relevance, positions = self._index.nearest(vector, depth)
-        # All that tie with the last are kept too: whoever cuts at an id finds the same ones.
         order = np.argsort(positions)  # a mapped file is read in its own order
         vectors = np.empty((len(positions), self.vectors.shape[1]), dtype=np.float32)
         vectors[order] = self.vectors[positions[order]]
         return Candidates(positions, relevance, vectors)
+
+
+def question_vector(query: Query, backbone: str, dim: int, *, arm: str) -> NDArray[np.float32]:
+    """Return the question's vector, shape (dim,), finite.
+
+    Raises:
+        MissingEmbeddingError: The query does not carry the embedding of this backbone.
+        ArmError: It has another shape, or a number in it is not finite.
+    """
+    vector = query.embedding(backbone, arm=arm)
+    if vector.shape != (dim,):
+        raise ArmError(
+            f"arm {arm!r}: the query's {backbone!r} embedding has shape {vector.shape}, "
+            f"the index holds vectors of shape ({dim},)"
+        )
+    if not np.isfinite(vector).all():
+        raise ArmError(f"arm {arm!r}: the query's {backbone!r} embedding holds a number that is not finite")
+    return vector
 
 
 def first_stage(params: IndexParams, have: Resources) -> FirstStage:

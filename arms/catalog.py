@@ -7,6 +7,7 @@ needs stand in its class attribute `backbones`.
 """
 
 import importlib
+import math
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from functools import cache
@@ -178,7 +179,8 @@ def features(name: str, spec: ArmSpec) -> dict[str, float]:
     kind, params = _described(name, spec)
     told = [f"arm={name}", f"kind={spec.kind}"]
     told += [f"backbone={backbone}" for backbone in kind.backbones(params)]
-    numbers = {f"{spec.kind}.{told}": float(getattr(params, told)) for told in kind.told}
+    # as logarithms: hundreds of passages stand beside shares and ones
+    numbers = {f"{spec.kind}.{name}": math.log1p(getattr(params, name)) for name in kind.told}
     told += [f"member={member}" for member in kind.members(params)]
     return {**dict.fromkeys(told, 1.0), **numbers, "steps": kind.steps(params)}
 

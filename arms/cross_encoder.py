@@ -90,4 +90,10 @@ def _build(name: str, params: CrossEncoderParams, have: Resources, member: Membe
     return Reranked(name, member(params.arm), params.depth, read)
 
 
-KIND = Kind(CrossEncoderParams, _build, members=lambda params: (params.arm,), told=("depth",))
+KIND = Kind(
+    CrossEncoderParams,
+    _build,
+    members=lambda params: (params.arm,),
+    models=lambda params: (params.model,),
+    told=("depth",),
+)

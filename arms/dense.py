@@ -7,8 +7,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from arms.base import ArmError, Query, Retrieval
-from arms.candidates import FirstStage, first_stage
+from arms.base import Query, Retrieval
+from arms.candidates import FirstStage, first_stage, question_vector
 from arms.corpus import Corpus, Progress
 from arms.embedding import Backbone
 from arms.kinds import Batch, Kind, Members, Resources
@@ -51,16 +51,10 @@ class Dense:
 
     def search(self, query: Query, k: int) -> Retrieval:
         """Return the `k` nearest passages. Raises MissingEmbeddingError, ArmError."""
-        vector = query.embedding(self._backbone, arm=self.name)
-        if vector.shape != (self._index.dim,):
-            raise ArmError(
-                f"arm {self.name!r}: the query's {self._backbone!r} embedding has shape "
-                f"{vector.shape}, the index holds vectors of shape ({self._index.dim},)"
-            )
+        vector = question_vector(query, self._backbone, self._index.dim, arm=self.name)
         scores, positions = self._index.nearest(vector, k)
-        found = zip(self._corpus.passages(positions), scores.tolist(), strict=True)
-        ranked = sorted((p.scored(score) for p, score in found), key=lambda p: (-p.score, p.id))
-        return Retrieval(tuple(ranked[:k]))
+        found = zip(self._corpus.passages(positions[:k]), scores[:k].tolist(), strict=True)
+        return Retrieval(tuple(passage.scored(score) for passage, score in found))
 
 
 class DenseBatch:
@@ -72,7 +66,7 @@ class DenseBatch:
         self._stage = stage
 
     def positions(self, query: Query, k: int) -> NDArray[np.intp]:
-        """Return the `k` nearest, a row an arm; passages that tie are in order of position."""
+        """Return the `k` nearest, a row an arm."""
         near = self._stage.candidates(query, k, arm=self.names[0]).positions
         return np.tile(np.pad(near, (0, k - len(near)), constant_values=-1), (len(self.names), 1))
 

@@ -82,25 +82,27 @@ class DiverseBatch(Generic[P]):
     def picks(self, query: Query, k: int) -> Picks:
         """Return positions in the corpus and scores, n of them: `k`, or all where the corpus has fewer.
 
+        A pick scores what it added, or what the pick before it did where that was less;
+        those that score the same are in the order of their ids.
+
         Raises:
             ArmError: The query's embedding is missing, or has another dimension than the index.
         """
         depth = max(k, self._configurations[0].depth)
         candidates = self._stage.candidates(query, depth, arm=self.names[0])
         picks, scores = self._pick(self._configurations, candidates, min(k, len(candidates.positions)))
-        return candidates.positions[picks], scores
+        positions, falling = candidates.positions[picks], np.minimum.accumulate(scores, axis=1)
+        order = np.lexsort((self._stage.ranks[positions], -falling), axis=-1)
+        return np.take_along_axis(positions, order, axis=1), np.take_along_axis(falling, order, axis=1)
 
     def positions(self, query: Query, k: int) -> NDArray[np.intp]:
-        """Return what each arm picks, in the order in which it does."""
+        """Return what each arm picks."""
         positions, _ = self.picks(query, k)
         return np.pad(positions, ((0, 0), (0, k - positions.shape[1])), constant_values=-1)
 
 
 class Diverse(Generic[P]):
-    """An arm that chooses among the nearest passages.
-
-    A passage is scored as it was when it was picked, or as the pick before it where that scored less.
-    """
+    """An arm that chooses among the nearest passages."""
 
     def __init__(self, name: str, corpus: Corpus, params: P, stage: FirstStage, pick: Pick[P]) -> None:
         self.name = name
@@ -111,10 +113,8 @@ class Diverse(Generic[P]):
     def search(self, query: Query, k: int) -> Retrieval:
         """Return `k` passages, those picked first first. Raises MissingEmbeddingError, ArmError."""
         (positions,), (scores,) = self._batch.picks(query, k)
-        falling = np.minimum.accumulate(scores).tolist()
-        found = zip(self._corpus.passages(positions), falling, strict=True)
-        ranked = sorted((p.scored(score) for p, score in found), key=lambda p: (-p.score, p.id))
-        return Retrieval(tuple(ranked))
+        found = zip(self._corpus.passages(positions), scores.tolist(), strict=True)
+        return Retrieval(tuple(passage.scored(score) for passage, score in found))
 
 
 def diverse_kind(params: type[P], pick: Pick[P], told: tuple[str, ...]) -> Kind[P]:

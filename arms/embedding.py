@@ -187,6 +187,7 @@ def _hashing_dim(model: str) -> int:
     return int(dim)
 
 
+@lru_cache(maxsize=64)  # hundreds of arms may stand on one model, and all of them on one commit of it
 def _hub_commit(name: str) -> str:
     """Return the commit that a hub name stands for now; without a network, the one in the cache."""
     from huggingface_hub import hf_hub_download

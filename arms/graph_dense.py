@@ -73,6 +73,11 @@ class Explorer:
         entities, tokens = self._entities(question)
         return self._graph.walk(entities, *limits), tokens
 
+    def forget(self) -> None:
+        """Drop what is kept of former questions."""
+        self._entities.cache_clear()
+        self._walks.cache_clear()
+
     def _find_entities(self, question: str) -> tuple[NDArray[np.intp], int]:
         names, tokens = self._extractor.of_question(question, self._graph.known)
         return self._graph.numbers(names), tokens
@@ -135,11 +140,11 @@ class GraphBatch:
         self._reach = reach
 
     def positions(self, query: Query, k: int) -> NDArray[np.intp]:
-        """Return the best of what each arm gathers; passages that tie are in order of position."""
+        """Return the best of what each arm gathers."""
         vector = self._stage.embedding(query, arm=self.names[0])
         walks = {df: self._explorer.walk(query.text, df, *self._reach)[0] for df in self._frequencies}
         union = np.unique(np.concatenate([walk.passages for walk in walks.values()]))
-        order = np.argsort(-_relevance(self._stage, union, vector), kind="stable")
+        order = np.lexsort((self._stage.ranks[union], -_relevance(self._stage, union, vector)))
         ranks = np.empty_like(order)
         ranks[order] = np.arange(len(order))
         ranked = union[order]
@@ -200,6 +205,8 @@ def _batches(group: Mapping[str, GraphParams], have: Resources) -> Sequence[Batc
     )
     alike: dict[tuple[FirstStage, Explorer], dict[str, GraphParams]] = {}
     for name, params in group.items():
+        if params.entities == "llm":
+            continue  # asked one by one: a batch does not tell what each of its arms spends
         alike.setdefault((first_stage(params, have), _explorer(params, have)), {})[name] = params
     return [GraphBatch(members, *shared, reach) for shared, members in alike.items()]
 
@@ -210,5 +217,6 @@ KIND = Kind(
     _prepare,
     _batches,
     backbones=lambda params: (params.backbone,),
-    told=("max_hops",),
+    models=lambda params: (params.ner_model,) if params.entities == "ner" else (),
+    told=("max_hops", "max_entity_df", "max_candidates"),
 )

@@ -8,7 +8,8 @@ folder, so an index is never stale. What was built is whole or absent.
 import fcntl
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import orjson
@@ -33,26 +34,28 @@ def folder(indexes: Path, kind: str, identity: Identity) -> Path:
     return indexes / f"{kind}-{hashlib.blake2b(told, digest_size=8).hexdigest()}"
 
 
-def publish(target: Path, identity: Identity, write: Callable[[Path], None]) -> None:
+def publish(target: Path, identity: Identity, write: Callable[[Path], None]) -> bool:
     """Have `write` fill a folder, once; return at once when that has been done.
 
-    A builder that was killed leaves its folder behind, and the next one gets it back:
-    `write` may go on from what it finds. Of two builders, the second waits for the
-    first and has nothing left to do.
+    A builder that was killed leaves its folder behind, `.<name>.part` beside the target, and
+    the next one gets it back: `write` may go on from what it finds. Of two builders, the
+    second waits for the first and has nothing left to do.
 
     Args:
         target: Where the finished folder belongs.
         identity: Kept beside the contents, for `check`.
         write: Fills the folder that it is given.
+
+    Returns:
+        Whether this call filled it.
     """
     if target.exists():
-        return
+        return False
     target.parent.mkdir(parents=True, exist_ok=True)
-    with target.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # the system lets go of it when the process dies
+    with _alone(target.with_name(f".{target.name}.lock")):
         if target.exists():
-            return
-        unfinished = target.with_suffix(".part")
+            return False
+        unfinished = target.with_name(f".{target.name}.part")
         unfinished.mkdir(exist_ok=True)
         write(unfinished)
         (unfinished / MANIFEST).write_bytes(orjson.dumps(dict(identity), option=orjson.OPT_INDENT_2))
@@ -60,6 +63,7 @@ def publish(target: Path, identity: Identity, write: Callable[[Path], None]) -> 
             _sync(path)
         unfinished.rename(target)
         _sync(target.parent)
+    return True
 
 
 def check(target: Path, identity: Identity) -> None:
@@ -77,6 +81,25 @@ def check(target: Path, identity: Identity) -> None:
                 f"the index in {target} was built with {fact} {built.get(fact)!r}, "
                 f"but {fact} {identity.get(fact)!r} is asked for: prepare the arms again"
             )
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Keep others out by the lock of a file that is removed before the lock is let go of.
+
+    Whoever waited for it then holds the lock of a file that nobody else can find: it tries
+    again, with the file that is there by now or a new one.
+    """
+    while True:
+        with path.open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # the system lets go of it when the process dies
+            if os.fstat(lock.fileno()).st_nlink == 0:
+                continue
+            try:
+                yield
+            finally:
+                path.unlink()
+            return
 
 
 def _sync(path: Path) -> None:

@@ -4,6 +4,7 @@ Each family of arms describes its kinds in its own file; `arms.catalog` names th
 """
 
 import math
+import re
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,9 @@ from arms.generator import Chunk, Prompt
 
 P = TypeVar("P", bound=BaseModel)
 T = TypeVar("T")
+
+NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
+"""Arms stand in headers and URLs, backbones in names of deployments."""
 
 USUAL_HOST = "Arms"
 """The deployment that runs every arm that names no other."""
@@ -111,6 +115,13 @@ class Resources:
     _shared: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
     _lock: threading.RLock = field(default_factory=threading.RLock, repr=False, compare=False)
 
+    def forget(self) -> None:
+        """Drop what shared things keep of former questions, so that the next search pays for all of it."""
+        with self._lock:
+            for thing in self._shared.values():
+                if callable(forget := getattr(thing, "forget", None)):
+                    forget()
+
     def shared(self, key: Hashable, make: Callable[[], T]) -> T:
         """Return what `make` returned for this key the first time: an index that several arms read."""
         with self._lock:
@@ -158,10 +169,11 @@ class Kind(Generic[P]):
         params: Its parameters.
         build: Make the arm of a name, from parameters, resources and the members it refers to.
         prepare: Build the index it needs where it is missing, and tell the progress.
-        batch: Make batches of all arms of this kind, given by name; None where they share no work.
+        batch: Make batches of the arms of this kind, given by name, that share work; None where none do.
         backbones: Name the backbones that its parameters refer to.
         embeds: Name those that a query must carry; None where it must carry all of them.
         members: Name the arms that its parameters refer to.
+        models: Name the models that it loads itself, as `arms.models.locate` takes them.
         told: Names of the numbers among its parameters that a policy sees.
         steps: Rounds of retrieval to expect.
     """
@@ -173,5 +185,6 @@ class Kind(Generic[P]):
     backbones: Callable[[P], tuple[str, ...]] = _none
     embeds: Callable[[P], tuple[str, ...]] | None = None
     members: Callable[[P], tuple[str, ...]] = _none
+    models: Callable[[P], tuple[str, ...]] = _none
     told: tuple[str, ...] = ()
     steps: Callable[[P], float] = lambda _: 1.0

@@ -165,9 +165,8 @@ def write_matrix(folder: Path, arms: ArmTable, blocks: Blocks) -> None:
     Raises:
         MatrixError: The folder exists, there is no question, or a block does not fit: nothing is kept.
     """
-    if folder.exists():
+    if not publish(folder, arms.manifest, partial(_write, arms=arms, blocks=blocks)):
         raise MatrixError(f"{folder} exists already; scores are never overwritten")
-    publish(folder, arms.manifest, partial(_write, arms=arms, blocks=blocks))
 
 
 def read_arms(folder: Path) -> ArmTable:

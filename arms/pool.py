@@ -24,7 +24,7 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from arms.embedding import Backbone
-from arms.kinds import ArmSpec
+from arms.kinds import NAME, ArmSpec
 from arms.nearest import nearest
 
 USUAL_DEPTH = 1000
@@ -189,6 +189,9 @@ def expand(pool: PoolSpec) -> dict[str, ArmSpec]:
     for name in pool.extra:
         if name in kept:
             raise PoolError(f"extra: {name!r} is an arm of the grids already; call yours otherwise")
+    for name in (*kept, *pool.extra):
+        if not NAME.fullmatch(name):
+            raise PoolError(f"{name!r} is no name of an arm: 1 to 100 of A-Z a-z 0-9 . _ - are")
     if not kept and not pool.extra:
         raise PoolError("the pool is empty: every family is off or left out, and there is no extra arm")
     return {**kept, **pool.extra}

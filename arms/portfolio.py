@@ -119,7 +119,7 @@ def knapsack(scores: Scores, costs: Floats, budget: float, start: Sequence[int] 
 
     Raises:
         ValueError: A score is not in [0, 1], a cost is negative or not finite, the budget
-            buys no arm or not those of `start`, or `start` does not fit.
+            buys no arm that scores above 0 or not those of `start`, or `start` does not fit.
 
     Source: 1-Guess Greedy+ of Feldman, Nutov and Shoham, see `KNAPSACK`.
 
@@ -129,7 +129,8 @@ def knapsack(scores: Scores, costs: Floats, budget: float, start: Sequence[int] 
     """
     scores = checked(scores)
     arms = _checked_start(start, len(scores))
-    costs, limit = _checked_costs(costs, budget, arms, len(scores))
+    costs = _checked_costs(costs, budget, arms, len(scores))
+    limit = budget * (1.0 + ROUNDING)
     for arm in np.flatnonzero(costs == 0.0).tolist():
         if (scores[arm] > best_of(scores, arms)).any():
             arms.append(arm)
@@ -160,6 +161,11 @@ def knapsack(scores: Scores, costs: Floats, budget: float, start: Sequence[int] 
                 arm, _ = _densest(scores, best, bounds, prices, run)
                 filled.append(arm)
                 np.maximum(best, scores[arm], out=best)
+    if not chosen and (useful := scores.any(axis=1)).any():
+        least = costs[useful].min()
+        raise ValueError(
+            f"budget {budget:g} is too small: the cheapest arm that scores above 0 costs {least:g}"
+        )
     return _portfolio(scores, chosen, KNAPSACK)
 
 
@@ -174,6 +180,15 @@ def top_by_average(scores: Scores, k: int) -> tuple[int, ...]:
     return tuple(np.argsort(-means, kind="stable")[:k].tolist())
 
 
+def affordable(costs: Floats, budget: float) -> int:
+    """Return how many arms a budget buys at most: the cheapest ones.
+
+    >>> affordable(np.array([0.3, 0.1, 0.2]), budget=0.3)
+    2
+    """
+    return int(np.searchsorted(np.sort(costs).cumsum(), budget * (1.0 + ROUNDING), side="right"))
+
+
 def sample_error(n: int, k: int, n_arms: int, delta: float, factor: float = GREEDY) -> float:
     """Return the eps for which F(S) >= factor * OPT - eps, S chosen on n questions, OPT the best of new ones.
 
@@ -184,7 +199,7 @@ def sample_error(n: int, k: int, n_arms: int, delta: float, factor: float = GREE
 
     Args:
         n: Questions that the portfolio was chosen on, drawn like those to come.
-        k: Arms chosen; under a budget, the most that it can buy.
+        k: Arms chosen; under a budget, `affordable`.
         n_arms: Arms that they were chosen from.
         delta: Chance that the bound does not hold, in (0, 1).
         factor: Guarantee of the algorithm.
@@ -251,19 +266,18 @@ def _checked_start(start: Sequence[int], n_arms: int) -> list[int]:
     return list(start)
 
 
-def _checked_costs(costs: Floats, budget: float, start: list[int], n_arms: int) -> tuple[Floats, float]:
-    """Return the costs and the most that may be spent. Raises ValueError."""
+def _checked_costs(costs: Floats, budget: float, start: list[int], n_arms: int) -> Floats:
+    """Return the costs as float64. Raises ValueError."""
     costs = np.asarray(costs, dtype=np.float64)
     if costs.shape != (n_arms,):
         raise ValueError(f"{n_arms} arms need costs of shape ({n_arms},), got {costs.shape}")
     for arm in np.flatnonzero(~((costs >= 0.0) & (costs < np.inf))):
         raise ValueError(f"arm {arm} costs {costs[arm]:g}; costs must be finite and not negative")
-    least = math.fsum(costs[start]) if start else float(costs.min())
-    limit = budget * (1.0 + ROUNDING)
-    if not least <= limit < np.inf:
-        what = "the arms of start cost" if start else "the cheapest arm costs"
-        raise ValueError(f"budget {budget:g} is too small: {what} {least:g}")
-    return costs, limit
+    if not 0.0 <= budget < np.inf:
+        raise ValueError(f"budget {budget:g} must be finite and not negative")
+    if (least := math.fsum(costs[start])) > budget * (1.0 + ROUNDING):
+        raise ValueError(f"budget {budget:g} is too small: the arms of start cost {least:g}")
+    return costs
 
 
 __all__ = [
@@ -271,6 +285,7 @@ __all__ = [
     "KNAPSACK",
     "ROUNDING",
     "Portfolio",
+    "affordable",
     "best_of",
     "greedy",
     "knapsack",

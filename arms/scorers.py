@@ -8,7 +8,7 @@ A scorer is asked about the distinct rankings of a question, once: of hundreds o
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
@@ -53,10 +53,12 @@ class Scorer(Protocol):
     Attributes:
         measure: What the scores are of, such as `R@4`.
         k: Passages that are looked at.
+        identity: What the scores follow from, beside the measure, the questions and the passages.
     """
 
     measure: str
     k: int
+    identity: Mapping[str, str | int]
 
     def check(self, questions: Sequence[Question], corpus: Corpus) -> None:
         """Refuse questions that could not be scored. Raises ScoringError."""
@@ -87,17 +89,20 @@ class RetrievalScorer(Scorer):
             self._measure = ir_measures.parse_measure(measure)
             self.k = int(self._measure.params.get("cutoff", k))
             # What can be parsed may still be no measure. A cut of 0 would crash the process.
-            best = self._values(["a", "b"], [["a", "b"]])[0] if self.k > 0 else math.nan
-        except (NameError, ValueError, AssertionError) as error:
+            probed = self._values(["a", "b"], [["a", "b"], ["c"], []]) if self.k > 0 else [math.nan] * 3
+        except (NameError, ValueError, AssertionError, ArithmeticError, LookupError) as error:
             raise ScoringError(
-                f"no measure {measure!r} ({error}); R@4, nDCG@4 and RR@4 are, and others of ir-measures"
+                f"no measure {measure!r} that takes any ranking ({type(error).__name__}: {error}); "
+                "R@4, nDCG@4 and RR@4 do, and others of ir-measures"
             ) from None
         self.measure = str(self._measure)
-        if not 0.0 <= best <= 1.0:
-            raise ScoringError(
-                f"measure {measure!r} gives {best:g} to two right passages; "
-                "it must look at one or more, and stay in [0, 1]"
-            )
+        self.identity = {"k": self.k}
+        for value, ranking in zip(probed, ("two right passages", "a wrong one", "none"), strict=True):
+            if not 0.0 <= value <= 1.0:
+                raise ScoringError(
+                    f"measure {measure!r} gives {value:g} to {ranking}; it must look at one or more, "
+                    "and stay in [0, 1], as R@4, nDCG@4 and RR@4 do"
+                )
 
     def check(self, questions: Sequence[Question], corpus: Corpus) -> None:
         """Refuse questions without supporting passages, or with some that are not in the corpus."""
@@ -155,6 +160,7 @@ class AnswerScorer(Scorer):
     ) -> None:
         self.measure = f"{name} of the answer from {k}"
         self.k = k
+        self.identity = {"k": k, "word budget": word_budget, "max tokens": max_tokens}
         self._metric = metric
         self._write = write
         self._word_budget = word_budget
@@ -196,6 +202,7 @@ class JudgeScorer(Scorer):
     def __init__(self, write: Write, *, k: int = 4, word_budget: int = 600, at_once: int = 4) -> None:
         self.measure = f"judge of {k} passages"
         self.k = k
+        self.identity = {"k": k, "word budget": word_budget}
         self._write = write
         self._word_budget = word_budget
         self._at_once = at_once

@@ -10,8 +10,9 @@ is not done again, whatever was killed: the driver, a worker or the machine.
 import contextlib
 import logging
 import os
+import time
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,12 @@ ATTEMPTS = 3
 TIMED_AT_ONCE = 10
 """Arms that are timed between two words of progress."""
 
+PATIENCE = 96
+"""Questions in a row of which no score is known, after which something must be away."""
+
+FREE_WITHIN_S = 10.0
+"""How long a cluster may take to have a processor free: one that was let go of is told of late."""
+
 OBJECT_STORE_BYTES = 128 * 2**20
 """Of a Ray of our own: the job, and a block for each worker, are all that passes through it."""
 
@@ -51,8 +58,9 @@ def score(job: Job, output: Path, *, workers: int | None = None, progress: Progr
         progress: Told what is being done, and how much of it is done.
 
     Raises:
-        ScoringError: The questions cannot be scored, the output holds other scores, or
-            workers failed; what is finished is kept.
+        ScoringError: The questions cannot be scored, the output holds other scores, no
+            processor is free, no score is known of many questions in a row, or workers
+            failed; what is finished is kept.
         ArmSpecError: An arm is described wrongly.
         MatrixError: There is no arm, or one has a name that no column can have.
         ModelNotFoundError: The model of a backbone is not where its name says.
@@ -63,7 +71,7 @@ def score(job: Job, output: Path, *, workers: int | None = None, progress: Progr
     validate_specs(job.specs, job.backbones)
     needed = frozenset[str]().union(*(backbones_of(name, job.specs) for name in job.specs))
     job = replace(job, backbones={name: one for name, one in job.backbones.items() if name in needed})
-    identity = job.identity(scorer.measure)
+    identity = job.identity(scorer)
     table = ArmTable(job.specs, job.backbones, {}, scorer.measure, identity)
     if output.exists():
         return _report_of(output, identity)
@@ -89,7 +97,7 @@ def _finish(job: Job, blocks: BlockFolder, workers: int | None, tell: Progress) 
     done = total - sum(len(job.questions_of(number)) for number in missing)
     with cluster(workers) as free, contextlib.closing(_Crew(job, min(workers or free, free))) as crew:
         tell("scoring questions", done, total)
-        for number, block in crew.blocks(missing):
+        for number, block in _trusted(crew.blocks(missing), min(PATIENCE, total)):
             blocks.write(number, block)
             done += len(block.scores)
             tell("scoring questions", done, total)
@@ -99,6 +107,27 @@ def _finish(job: Job, blocks: BlockFolder, workers: int | None, tell: Progress) 
                 seconds |= some
                 tell("timing arms", len(seconds), len(untimed))
             blocks.write_seconds(seconds)
+
+
+def _trusted(found: Iterable[tuple[int, Block]], patience: int) -> Iterator[tuple[int, Block]]:
+    """Hold back blocks in which no score is known until one comes in which one is, or the last.
+
+    Some questions are beyond every arm, and such blocks are kept. Many of them in a row say
+    that something is away: they are dropped, and done again by the next run.
+
+    Raises:
+        ScoringError: Not one score is known of `patience` questions in a row.
+    """
+    held: list[tuple[int, Block]] = []
+    for number, block in found:
+        held.append((number, block))
+        if not np.isnan(block.scores).all():
+            yield from held
+            held.clear()
+        elif (unknown := sum(len(block.scores) for _, block in held)) >= patience:
+            problem = next(iter(block.problems.values()))
+            raise ScoringError(f"no arm has a score on any of {unknown} questions in a row; {problem}")
+    yield from held
 
 
 class _Crew:
@@ -187,6 +216,9 @@ def cluster(workers: int | None = None) -> Iterator[int]:
 
     Yields:
         How many processors are free, at least 1.
+
+    Raises:
+        ScoringError: None is.
     """
     ours = not ray.is_initialized()
     quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
@@ -203,11 +235,26 @@ def cluster(workers: int | None = None) -> Iterator[int]:
             **quiet,
         )
     try:
-        free: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]
-        yield max(1, int(free.get("CPU", 0)))
+        yield _free_processors()
     finally:
         if ours:
             ray.shutdown()
+
+
+def _free_processors() -> int:
+    """Return how many processors of the cluster are free, at least 1. Raises ScoringError."""
+    deadline = time.monotonic() + FREE_WITHIN_S
+    while True:
+        resources: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]
+        if (free := int(resources.get("CPU", 0))) >= 1:
+            return free
+        if time.monotonic() >= deadline:
+            address = ray.get_runtime_context().gcs_address
+            raise ScoringError(
+                f"the Ray cluster at {address} has no free processor: wait until it has one, "
+                "or unset RAY_ADDRESS to score on this machine alone"
+            )
+        time.sleep(0.1)
 
 
 def _summed(

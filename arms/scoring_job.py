@@ -1,5 +1,6 @@
 """What a scoring job is, and how a block of its questions is scored: plain Python, in one process."""
 
+import contextlib
 import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -13,16 +14,18 @@ from numpy.typing import NDArray
 from arms.base import Query
 from arms.blocking import LateWriter
 from arms.blocks import Block
+from arms.catalog import KINDS
 from arms.corpus import Corpus
 from arms.embedding import Backbone, build_embedder, digest_backbone
 from arms.kinds import ArmSpec, Resources, Write
-from arms.llm import LlmSpec
+from arms.llm import EmbeddedSpec, LlmSpec, VllmSpec
 from arms.matrix import Question
-from arms.scorers import Scorer, ScoringError
+from arms.models import ModelNotFoundError, digest_of, locate
+from arms.scorers import Scorer
 from arms.sweep import FAILED, Stopwatch, Sweep
 
 TIMED_QUESTIONS = 32
-"""Questions that arms are timed on in turn: several times more than a first stage keeps."""
+"""Questions that arms are timed on in turn."""
 
 
 @dataclass(frozen=True)
@@ -62,20 +65,21 @@ class Job:
         """Return the questions of a block."""
         return self.questions[number * self.block : (number + 1) * self.block]
 
-    def identity(self, measure: str) -> dict[str, str]:
-        """Return all that the scores follow from. Raises ModelNotFoundError."""
+    def identity(self, scorer: Scorer) -> dict[str, str]:
+        """Return all that the scores by this scorer follow from. Raises ModelNotFoundError."""
         arms = [(name, spec.kind, spec.params) for name, spec in self.specs.items()]
         encoders = {name: backbone.model_dump() for name, backbone in self.backbones.items()}
-        models = {f"model {name}": digest_backbone(one) for name, one in self.backbones.items()}
         return {
             "corpus": self.corpus.digest,
             "questions": _digest(self.questions),
             "arms": _digest([arms, encoders]),
-            "language model": _digest(self.llm.model_dump(mode="json")) if self.llm else "none",
-            "measure": measure,
+            "language model": _language_model(self.llm),
+            "measure": scorer.measure,
             "seed": str(self.seed),
             "block": str(self.block),
-            **models,
+            **{fact: str(value) for fact, value in scorer.identity.items()},
+            **{f"model {name}": digest_backbone(one) for name, one in self.backbones.items()},
+            **{f"weights of {model}": _weights(model) for model in sorted(_models(self.specs))},
         }
 
 
@@ -115,11 +119,7 @@ class Worker:
         self._stopwatch: Stopwatch | None = None
 
     def score(self, number: int) -> Block:
-        """Ask every arm each question of a block, and score what they found.
-
-        Raises:
-            ScoringError: Not one score is known: something is away, and the block is better done again.
-        """
+        """Ask every arm each question of a block, and score what they found."""
         questions = self._job.questions_of(number)
         n_arms = len(self._job.specs)
         scores = np.empty((len(questions), n_arms), dtype=np.float32)
@@ -136,8 +136,6 @@ class Worker:
             for column in np.flatnonzero(np.isnan(scores[row])).tolist():
                 told = found.problems.get(column) or marks[found.which[column]].problem
                 problems.setdefault(column, f"question {question.id!r}: {told}")
-        if np.isnan(scores).all():
-            raise ScoringError(f"no arm has a score on any of them; {next(iter(problems.values()))}")
         return Block(scores, answered, steps, tokens, problems)
 
     def seconds(self, names: Sequence[str]) -> dict[str, float]:
@@ -171,6 +169,33 @@ def seed_of(seed: int, question: str) -> int:
     (True, False)
     """
     return int.from_bytes(hashlib.blake2b(f"{seed}\0{question}".encode(), digest_size=7).digest())
+
+
+def _models(specs: Mapping[str, ArmSpec]) -> set[str]:
+    """Name the models that arms load themselves; what a class of the user's own loads is not known."""
+    return {
+        model
+        for spec in specs.values()
+        if (kind := KINDS.get(spec.kind)) is not None
+        for model in kind.models(kind.params.model_validate(spec.params))
+    }
+
+
+def _language_model(spec: LlmSpec | None) -> str:
+    """Return a digest of a language model: of the spec, and of the weights that run in this process."""
+    if spec is None:
+        return "none"
+    weights = ""
+    if isinstance(spec, EmbeddedSpec | VllmSpec):
+        with contextlib.suppress(ModelNotFoundError):  # it may be that nobody asks it
+            weights = _weights(spec.model)
+    return _digest([spec.model_dump(mode="json"), weights])
+
+
+def _weights(model: str) -> str:
+    """Return a digest of a model on disk, or the name of one on a hub. Raises ModelNotFoundError."""
+    place = locate(model)
+    return digest_of(place) if isinstance(place, Path) else place
 
 
 def _digest(document: object) -> str:

@@ -123,11 +123,9 @@ class Sweep:
 class Stopwatch:
     """Times arms one by one, each alone and on the thread that asks.
 
-    The arms take their questions in turn from one round, so that no arm finds in a cache
-    what another one searched for: where there are several times more questions than
-    `arms.candidates` keeps, each search pays for its own first stage. The embedding of
-    the question is not part of it: every turn of the service makes it once, whichever
-    arm is drawn.
+    What arms share forgets before each search what it knows of former questions, so that
+    an arm pays for its own first stage. The embedding of the question is not part of it:
+    every turn of the service makes it once, whichever arm is drawn.
 
     Args:
         resources: What the arms are built from; their indexes must be there.
@@ -154,6 +152,7 @@ class Stopwatch:
 
     def _search(self, arm: Arm) -> float:
         query = next(self._turns)
+        self._resources.forget()
         started = time.perf_counter()
         with contextlib.suppress(ArmError, GeneratorError):  # what it costs to fail is a cost, too
             arm.search(query, self._k)

@@ -37,15 +37,19 @@ class VectorIndex:
 
     Attributes:
         dim: Length of the vectors.
+        exact: Whether a deeper search finds the same first ones.
+        ranks: Place of each passage in the order of ids, by position, shape (n_passages,).
 
     Source: Johnson et al. 2017, Billion-scale similarity search with GPUs,
     arXiv:1702.08734; Malkov and Yashunin 2016, Efficient and robust approximate nearest
     neighbor search using Hierarchical Navigable Small World graphs, arXiv:1603.09320.
     """
 
-    def __init__(self, index: Any, params: IndexParams) -> None:
-        """Take an index as it is."""
+    def __init__(self, index: Any, params: IndexParams, ranks: NDArray[np.intp] | None = None) -> None:
+        """Take an index as it is; without `ranks`, ids are in the order of positions."""
         self.dim = int(index.d)
+        self.exact = params.index == "flat"
+        self.ranks = np.arange(index.ntotal) if ranks is None else ranks
         self._index = index
         self._params = params
 
@@ -74,7 +78,10 @@ class VectorIndex:
         identity = _identity(Vectors.of(corpus, indexes, backbone), params)
         target = folder(indexes, "dense", identity)
         check(target, identity)
-        return cls(faiss.read_index(str(target / INDEX), faiss.IO_FLAG_MMAP_IFC), params)
+        ids = corpus.ids()
+        ranks = np.empty(len(ids), dtype=np.intp)
+        ranks[sorted(range(len(ids)), key=ids.__getitem__)] = np.arange(len(ids))
+        return cls(faiss.read_index(str(target / INDEX), faiss.IO_FLAG_MMAP_IFC), params, ranks)
 
     def nearest(self, vector: NDArray[np.float32], k: int) -> tuple[NDArray[np.float32], NDArray[np.intp]]:
         """Return the scores and positions of the `k` nearest, and of all that tie with the last of them.
@@ -84,7 +91,7 @@ class VectorIndex:
             k: At least 1.
 
         Returns:
-            Two arrays of shape (m,), highest score first, ties by position; m is below k only
+            Two arrays of shape (m,), highest score first, ties by id; m is below k only
             where the corpus or the graph has no more.
         """
         width = k + 1
@@ -94,7 +101,7 @@ class VectorIndex:
             # FAISS keeps any of equal vectors; the lowest ids are sure to be among them only when all are
             if not reached.all() or scores[0, -1] < scores[0, k - 1]:
                 kept, where = scores[0, reached], positions[0, reached]
-                order = np.lexsort((where, -kept))
+                order = np.lexsort((self.ranks[where], -kept))
                 return kept[order], where[order]
             width *= 2
 

@@ -35,7 +35,8 @@ class Labels:
         scores: Mean value of all decisions with this question and arm, in [0, 1], NaN
             where there was none, shape (n_questions, n_arms), float32.
         costs: Name of a cost to its mean for each arm over all its decisions, each of
-            shape (n_arms,): `steps`, `tokens` of the answer included, `seconds` in the arm.
+            shape (n_arms,): `steps` and `seconds` of the arm, and `total_tokens`: what the arm
+            spent and what the answer took, which the log does not tell apart.
         used: How many decisions that are.
         excluded: Decisions that were left out, by reason.
     """
@@ -119,7 +120,7 @@ def labels(examples: Iterable[Example], value: Value, arms: Collection[str]) -> 
     for (row, arm), found in cells.items():
         scores[row, column[arm]] = np.mean(found)
     n, *sums = np.array([took[arm] for arm in drawn]).T
-    costs = {name: total / n for name, total in zip(("steps", "tokens", "seconds"), sums, strict=True)}
+    costs = {name: total / n for name, total in zip(("steps", "total_tokens", "seconds"), sums, strict=True)}
     return Labels(tuple(rows), drawn, scores, costs, int(n.sum()), dict(excluded))
 
 

@@ -94,7 +94,8 @@ def queries(tmp_path: Path) -> Path:
 def scored(tmp_path: Path, config: AppConfig, **fields: Any) -> str:
     """Run, and return what was printed."""
     output = StringIO()
-    settings = Scoring.model_validate({"config": config, "output": tmp_path / "scores", "timed": 0, **fields})
+    fast = {} if "from_log" in fields else {"timed": 0}
+    settings = Scoring.model_validate({"config": config, "output": tmp_path / "scores", **fast, **fields})
     run(settings, Console(file=output, width=120), lambda *_: None)
     return output.getvalue()
 
@@ -168,12 +169,20 @@ def test_an_empty_corpus_is_refused(tmp_path: Path, config: AppConfig, queries: 
         scored(tmp_path, config, queries=queries)
 
 
+def test_settings_that_are_not_given_are_no_matter_to_the_log(tmp_path: Path, config: AppConfig) -> None:
+    settings = Scoring(config=config, output=tmp_path / "scores", from_log=True, pool=None, limit=None)
+    assert (settings.from_log, settings.pool, settings.k) == (True, None, 4)
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
         ({}, "either queries or from_log"),
         ({"queries": "q.jsonl", "from_log": True}, "either queries or from_log"),
-        ({"from_log": True, "pool": "pool.yaml"}, "leave out pool and corpus"),
+        ({"from_log": True, "pool": "pool.yaml"}, r"with the arms that were live: leave out pool \["),
+        ({"from_log": True, "corpus": "small"}, r"leave out corpus \["),
+        ({"from_log": True, "timed": 4, "k": 4, "seed": 0}, r"leave out k, seed, timed \["),
+        ({"from_log": True, "block": 8, "limit": 9, "workers": 1}, r"leave out block, limit, workers \["),
         ({"queries": "q.jsonl", "block": 0}, "greater than or equal to 1"),
         ({"queries": "q.jsonl", "blocks": 1}, "Extra inputs"),
     ],
@@ -230,7 +239,7 @@ def test_the_log_is_a_matrix_whose_other_cells_are_unknown(
     assert dict(matrix.table.specs) == {name: config.arms[name] for name in ("bm25", "dense")}
     assert matrix.table.costs == {
         "steps": {"bm25": 2.0, "dense": 2.0},
-        "tokens": {"bm25": 10.0, "dense": 10.0},
+        "total_tokens": {"bm25": 10.0, "dense": 10.0},
         "seconds": {"bm25": 0.5, "dense": 0.5},
     }
     assert "3 decisions used; left out: 2 forced, 1 not judged" in said

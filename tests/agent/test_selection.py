@@ -20,6 +20,7 @@ from arms.catalog import validate_specs
 from arms.embedding import Backbone
 from arms.kinds import ArmSpec
 from arms.matrix import ArmTable, Question, ScoreMatrix, read_matrix, write_matrix
+from arms.portfolio import KNAPSACK, sample_error, sample_size
 
 Scores = NDArray[np.float32]
 
@@ -78,6 +79,7 @@ def test_arms_that_complement_each_other_are_chosen_and_judged_on_other_question
     held_out = report.held_out
     assert held_out.portfolio[1] > held_out.average[1] > held_out.single
     assert held_out.oracle > held_out.portfolio[1]
+    assert held_out.lead is not None
     low, high = held_out.lead[1]
     assert 0.0 < low < held_out.difference < high
     assert held_out.lead[0][0] <= held_out.portfolio[0] - held_out.average[0] <= held_out.lead[0][1]
@@ -126,6 +128,7 @@ def test_the_figures_can_be_worked_out_in_the_head(tmp_path: Path) -> None:
         "by budget in steps",
     ):
         assert shown in said
+    assert report.bound is not None
     assert f"less {report.bound.error:.3f}: it was chosen on 50 questions" in said
 
 
@@ -163,10 +166,11 @@ def test_all_results_are_written_and_earlier_ones_replaced(tmp_path: Path) -> No
     figures = orjson.loads((out / "portfolio.json").read_bytes())
     assert tuple(figures["arms"]) == report.arms
     assert figures["held_out"]["portfolio"] == list(report.held_out.portfolio)
+    assert report.bound is not None
     assert figures["bound"]["needed"] == report.bound.needed
     height, width, _ = imread(out / "portfolio.png").shape
     assert width > 2 * height > 1000
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "scores", "scores.lock"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "scores"]
 
 
 def test_nothing_is_written_when_an_arm_cannot_be_described(tmp_path: Path) -> None:
@@ -176,7 +180,47 @@ def test_nothing_is_written_when_an_arm_cannot_be_described(tmp_path: Path) -> N
     write_matrix(tmp_path / "scores", table, blocks)
     with pytest.raises(ValueError, match="unknown arm 'a'"):
         choose(tmp_path, tmp_path / "scores", k=1)
-    assert list((tmp_path / "out").iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["scores"]
+
+
+def test_a_failure_to_write_leaves_earlier_results_and_no_folder_that_was_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores = keep(tmp_path, world())
+    choose(tmp_path, scores, k=1)
+    before = {path: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    (tmp_path / "empty").mkdir()
+    write_bytes = Path.write_bytes
+
+    def full(path: Path, content: bytes) -> int:
+        if path.suffix == ".yaml":
+            raise OSError("no space left on device")
+        return write_bytes(path, content)
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    for name in ("out", "new/deeper", "empty"):
+        with pytest.raises(OSError, match="no space left"):
+            choose(tmp_path, scores, k=2, output=tmp_path / name)
+    assert {path: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "out", "scores"]
+    assert list((tmp_path / "empty").iterdir()) == []
+
+
+def test_nothing_is_written_beside_the_folder_of_the_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its parent may not be writable, or of another file system."""
+    seen: set[Path] = set()
+    write_bytes = Path.write_bytes
+
+    def watch(path: Path, content: bytes) -> int:
+        seen.add(path.parent.parent)
+        return write_bytes(path, content)
+
+    scores = keep(tmp_path, world())
+    monkeypatch.setattr(Path, "write_bytes", watch)
+    choose(tmp_path, scores)
+    assert seen == {tmp_path / "out"}
 
 
 def test_a_choice_can_be_made_again(tmp_path: Path) -> None:
@@ -205,11 +249,29 @@ def test_a_budget_buys_what_is_worth_its_price(tmp_path: Path) -> None:
     assert report.cost == "seconds"
     assert report.spent == pytest.approx(0.3)
     assert report.average == ("words", "mini", "none")
-    assert report.bound.factor == pytest.approx(0.6174)
+    assert report.bound is not None
+    assert report.bound.factor == KNAPSACK
+    assert report.bound.error == sample_error(200, k=3, n_arms=5, delta=0.05, factor=KNAPSACK), "3 cost 0.3"
+    assert report.bound.needed == sample_size(0.05, k=3, n_arms=5, delta=0.05, factor=KNAPSACK)
     assert report.budgets[-1].budget == pytest.approx(0.3)
     assert report.budgets[-1].arms == report.arms
     assert [row.chosen for row in report.budgets] == sorted(row.chosen for row in report.budgets)
     assert "by budget in seconds" in said
+
+
+def test_the_best_single_arm_is_that_of_all_whatever_it_costs(tmp_path: Path) -> None:
+    scores = keep(tmp_path, halves((0.25, 0.5), (0.25, 0.25), (1.0, 0.75)))
+    report, _ = choose(tmp_path, scores, budget=0.3)
+    assert report.average == ("words", "mini", "none"), "large costs more"
+    assert (report.chosen.single, report.held_out.single) == (0.875, 0.875)
+    assert {name: part.single for name, part in report.datasets.items()} == {NQ: 1.0, SQUAD: 0.75}
+
+
+def test_budgets_that_are_the_same_are_told_once(tmp_path: Path) -> None:
+    flat = {"steps": dict.fromkeys(SPECS, 1.0)}
+    report, _ = choose(tmp_path, keep(tmp_path, world(), costs=flat), k=1)
+    assert [row.budget for row in report.budgets] == [1.0]
+    assert len(choose(tmp_path, tmp_path / "scores", k=2)[0].budgets) == 8
 
 
 def test_patterns_say_which_arms_there_are_to_choose_from(tmp_path: Path) -> None:
@@ -230,7 +292,7 @@ def test_a_log_that_knows_one_arm_a_question_is_enough(tmp_path: Path) -> None:
     drawn, asked = rng.integers(0, 4, 2000), np.arange(2000)
     log[drawn, asked] = whole[drawn, asked]
     log[:, 7] = np.nan
-    report, said = choose(tmp_path, keep(tmp_path, log))
+    report, said = choose(tmp_path, keep(tmp_path, log), splits=2)
     assert set(report.arms) == {"words", "mini"}
     known = report.known
     assert known is not None
@@ -239,9 +301,33 @@ def test_a_log_that_knows_one_arm_a_question_is_enough(tmp_path: Path) -> None:
     assert known.questions_left_out == 1
     assert sum(known.support) == pytest.approx(500, abs=60)
     assert known.low < report.held_out.portfolio[-1] < known.high
+    assert report.bound is None
+    parts = (report.chosen, report.held_out, *report.datasets.values(), *report.splits)
+    assert [part.lead for part in parts] == [None] * 6
+    figures = orjson.loads((tmp_path / "out" / "portfolio.json").read_bytes())
+    assert (figures["bound"], figures["held_out"]["lead"]) == (None, None)
+    assert "With probability" not in said
+    assert "so there are no intervals, and nothing is proved of new questions" in said
+    assert "95 %" not in said
+    assert f"{report.held_out.difference:+.3f}" in said
     assert "25.0% of the scores are known" in said
     assert "1 questions without any known score are left out" in said
     assert "Arms without any known score are left out: none" in said
+
+
+def test_what_is_left_out_whole_takes_nothing_from_what_is_proved_of_the_rest(tmp_path: Path) -> None:
+    scores = world()
+    scores[2] = np.nan
+    scores[:, 7] = np.nan
+    report, said = choose(tmp_path, keep(tmp_path, scores))
+    assert report.bound is not None
+    assert report.held_out.lead is not None
+    assert report.known is not None
+    assert (report.known.share, report.known.arms_left_out) == (1.0, ("large",))
+    assert "With probability 0.95" in said
+    assert "1 questions without any known score are left out" in said
+    assert "Arms without any known score are left out: large" in said
+    assert "of the scores are known" not in said
 
 
 def test_an_arm_that_is_only_known_on_questions_held_out_is_not_chosen(tmp_path: Path) -> None:
@@ -288,7 +374,8 @@ def test_questions_that_cannot_be_split_are_refused(tmp_path: Path) -> None:
     ("settings", "message"),
     [
         ({"k": 6}, "k is 6; of 5 arms, 1 to 5 can be chosen"),
-        ({"budget": 0.05, "exclude": ["none"]}, "budget 0.05 is too small: the cheapest arm costs 0.1"),
+        ({"budget": 0.05}, "budget 0.05 is too small: the cheapest arm that scores above 0 costs 0.1"),
+        ({"budget": 0.05, "exclude": ["none"]}, "too small: the cheapest arm that scores above 0 costs 0.1"),
         ({"budget": 1.0, "cost": "euros"}, "no cost 'euros' was measured"),
         ({"k": 1, "start": ["words", "mini"]}, "start names 2 arms, more than k = 1"),
     ],
@@ -325,7 +412,8 @@ def test_settings_out_of_their_range_are_refused(tmp_path: Path, bad: dict[str, 
 
 def test_the_smaller_of_two_sets_stands_for_its_larger_ones() -> None:
     scores = np.eye(3, dtype=np.float32)
-    outcomes = Outcomes.of(scores, (2,), (0, 1))
+    outcomes = Outcomes.of(scores, (2,), (0, 1), 1)
     assert outcomes.portfolio.tolist() == [[0, 0, 1], [0, 0, 1]]
     assert outcomes.average.tolist() == [[1, 0, 0], [1, 1, 0]]
+    assert outcomes.single.tolist() == [0, 1, 0]
     assert outcomes.oracle.tolist() == [1, 1, 1]

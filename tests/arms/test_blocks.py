@@ -1,5 +1,6 @@
 """Finished blocks: kept whole, given back as they were, and never to another job."""
 
+import os
 from dataclasses import fields
 from pathlib import Path
 
@@ -45,6 +46,30 @@ def test_what_a_killed_writer_left_is_no_block(tmp_path: Path) -> None:
         assert_same(blocks.read(1), block(1))
 
 
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+def test_a_write_that_is_interrupted_leaves_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    def no_room(*_: object) -> None:
+        raise OSError("no room")
+
+    with open_blocks(tmp_path / "b", IDENTITY) as blocks:
+        blocks.write(0, block(0))
+        blocks.write_seconds({"a": 0.25})
+        with monkeypatch.context() as broken:
+            broken.setattr(os, step, no_room)
+            for write in (
+                lambda: blocks.write(0, block(1)),
+                lambda: blocks.write(1, block(1)),
+                lambda: blocks.write_seconds({"a": 9.0}),
+            ):
+                with pytest.raises(OSError, match="no room"):
+                    write()
+        assert blocks.finished() == {0}
+        assert_same(blocks.read(0), block(0))
+        assert blocks.read_seconds() == {"a": 0.25}
+
+
 def test_seconds_are_unknown_until_they_are_written(tmp_path: Path) -> None:
     with open_blocks(tmp_path / "b", IDENTITY) as blocks:
         assert blocks.read_seconds() is None
@@ -68,6 +93,22 @@ def test_another_job_is_refused_and_told_what_differs(
     with pytest.raises(ScoringError, match=message), open_blocks(tmp_path / "b", identity):
         pass
     with open_blocks(tmp_path / "b", IDENTITY) as blocks:
+        assert blocks.finished() == {0}
+
+
+def test_a_job_that_finished_no_block_leaves_the_folder_to_any_other(tmp_path: Path) -> None:
+    with open_blocks(tmp_path / "b", IDENTITY) as blocks:
+        blocks.write_seconds({"a": 0.25})  # as in a folder whose blocks were being deleted
+    other = {**IDENTITY, "seed": "1"}
+    with open_blocks(tmp_path / "b", other) as blocks:
+        assert blocks.read_seconds() is None
+        blocks.write(0, block(0))
+    with (
+        pytest.raises(ScoringError, match="with seed '1', but seed None"),
+        open_blocks(tmp_path / "b", IDENTITY),
+    ):
+        pass
+    with open_blocks(tmp_path / "b", other) as blocks:
         assert blocks.finished() == {0}
 
 

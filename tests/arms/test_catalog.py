@@ -13,9 +13,11 @@ from arms.catalog import (
     KINDS,
     ArmSpecError,
     build_arm,
+    closure,
     embeddings_of,
     features,
     prepare,
+    same,
     validate_specs,
 )
 from arms.corpus import Corpus
@@ -210,3 +212,32 @@ def test_no_retrieval_needs_no_index(corpus: Corpus, tmp_path: Path) -> None:
     assert isinstance(
         build_arm("n", Resources(corpus, tmp_path, {}, {"n": ArmSpec(kind="none")})), NoRetrieval
     )
+
+
+def test_a_policy_is_told_the_numbers_of_an_arm_as_logarithms() -> None:
+    told = features("d", SPECS["discounted"])
+    assert told["kind=ds"] == told["backbone=hashed"] == told["steps"] == 1.0
+    assert told["ds.gamma"] == pytest.approx(np.log(2.0))
+    assert told["ds.threshold"] == pytest.approx(np.log(1.2))
+
+
+def test_a_lattice_of_fusions_is_checked_and_built_in_no_time(corpus: Corpus, tmp_path: Path) -> None:
+    specs = {"a0": ArmSpec(kind="none"), "b0": ArmSpec(kind="none")}
+    for level in range(1, 40):
+        below = {"arms": [f"a{level - 1}", f"b{level - 1}"]}
+        specs |= {f"{side}{level}": ArmSpec(kind="rrf", params=below) for side in "ab"}
+    validate_specs(specs, {})
+    assert len(closure("a39", specs)) == 79
+    assert build_arm("a39", Resources(corpus, tmp_path, {}, specs)).name == "a39"
+
+
+def test_two_ways_to_say_the_same_arm_are_the_same() -> None:
+    assert same(ArmSpec(kind="bm25"), ArmSpec(kind="bm25", params={"k1": 1.2}, host="GPU"))
+    assert not same(ArmSpec(kind="bm25"), ArmSpec(kind="bm25", params={"k1": 1.3}))
+    assert not same(ArmSpec(kind="bm25"), ArmSpec(kind="none"))
+
+
+@pytest.mark.parametrize("params", [{"k1": float("inf")}, {"k1": 10**30}, {"x": "\ud800"}, {"x": {1, 2}}])
+def test_parameters_that_a_log_cannot_keep_are_refused(params: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="parameters must be"):
+        ArmSpec(kind="bm25", params=params)

@@ -102,14 +102,20 @@ def test_the_digest_follows_from_what_shapes_a_passage(tiny_model: Path, tiny: E
     assert digest_backbone(Backbone(model="hashing:16")) != digest_backbone(Backbone(model="hashing:32"))
 
 
-def test_a_model_of_a_hub_is_known_by_its_commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    commit = "a" * 40
-    monkeypatch.setattr(
-        huggingface_hub, "hf_hub_download", lambda name, file: f"/cache/{name}/snapshots/{commit}/{file}"
-    )
-    before = digest_backbone(Backbone(model="owner/name"))
-    commit = "b" * 40
-    assert digest_backbone(Backbone(model="owner/name")) != before
+def test_a_model_of_a_hub_is_known_by_its_commit_which_is_looked_up_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+
+    def download(name: str, file: str) -> str:
+        asked.append(name)
+        return f"/cache/{name}/snapshots/{name[-1] * 40}/{file}"
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    one, other, same = (digest_backbone(Backbone(model=name)) for name in ("own/1", "own/2", "another/1"))
+    assert one == same != other
+    assert digest_backbone(Backbone(model="own/1")) == one
+    assert asked == ["own/1", "own/2", "another/1"]
 
 
 @given(st.text(), st.integers(1, 64))

@@ -351,12 +351,11 @@ def test_a_language_model_is_asked_once_for_a_question_and_its_tokens_are_told(
     write = CountingWriter(list_known)
     have = resources(corpus, tmp_path, write)
     group = {backbone: have.params(backbone=backbone, entities="llm") for backbone in BACKBONES}
-    batches = have.batches(group)
+    assert have.batches(group) == [], "a batch does not tell tokens"
     assert write.asked == len(corpus)
     query = ask("Which river flows through Vienna?", frozenset(BACKBONES))
-    for batch in batches:
-        batch.positions(query, 4)
-    found = have.arm(entities="llm").search(query, 20)
+    first, found = (have.arm(**params.model_dump()).search(query, 20) for params in group.values())
+    assert first.tokens == found.tokens
     assert write.asked == len(corpus) + 1
     assert {p.id for p in found.passages} == {"vienna", "austria", "mozart", "danube", "alps"}
     _, last = write(Prompt(({"role": "user", "content": query.text},)))

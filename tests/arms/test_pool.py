@@ -66,7 +66,7 @@ def test_the_index_and_the_depth_reach_the_arms() -> None:
     pool = only(dense=True, index="hnsw", vendi=VendiGrid(diversities=(0.5,), depth=50))
     arms = expand(pool)
     assert {spec.params["index"] for spec in arms.values()} == {"hnsw"}
-    assert arms["vendi-m-s0.5"].params["depth"] == 50
+    assert arms["vendi-m-s0.5-d50-hnsw"].params["depth"] == 50
 
 
 def test_further_parameters_reach_every_arm_of_the_graph() -> None:

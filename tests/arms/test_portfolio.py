@@ -14,6 +14,7 @@ from arms import coverage
 from arms.portfolio import (
     GREEDY,
     KNAPSACK,
+    affordable,
     best_of,
     greedy,
     knapsack,
@@ -109,6 +110,39 @@ def test_the_picks_are_those_of_a_full_scan_where_float32_cannot_tell_arms_apart
     assert top_by_average(scores, 4) == (3, 17, 31, 0)
 
 
+@pytest.mark.parametrize("start", [(), (2,)])
+def test_an_arm_wins_whose_sum_in_float32_is_the_smaller_one(start: tuple[int, ...]) -> None:
+    """Where numbers are added to 1 in float32, one by one, 63 times 2^-25 is lost, and 2^-22 is not."""
+    n = coverage.LANES * 16
+    scores = np.zeros((3, n), dtype=np.float32)
+    scores[:2, :16] = 1.0
+    scores[0, 16:32] = 2.0**-22
+    scores[1, 16:] = 2.0**-25
+    scores[2, -1] = 2.0**-25
+    assert worth(scores, (1, *start)) > worth(scores, (0, *start))
+    float32 = coverage.totals(scores, scores[2], np.array([0, 1]), dtype=np.float32)
+    assert float32[1] < float32[0]
+    assert greedy(scores, len(start) + 1, start).arms == (*start, 1)
+
+
+def test_a_guess_is_not_given_up_for_what_float32_loses() -> None:
+    """Three cheap arms are worth more than the dear one, by less than their sums in float32 are short of."""
+    scores = np.zeros((4, coverage.LANES, 48), dtype=np.float32)
+    for arm in range(3):
+        scores[arm, 0, 16 * arm : 16 * (arm + 1)] = 1.0
+        scores[arm, 1:, 16 * arm : 16 * (arm + 1)] = 2.0**-25
+    scores[3, 0] = 1.0
+    scores[3, 1] = 52.5 * 2.0**-25
+    scores = scores.reshape(4, -1)
+    assert worth(scores, (0, 1)) < worth(scores, (3,)) < worth(scores, (0, 1, 2))
+    assert knapsack(scores, np.array([1.0, 1.0, 1.0, 3.0]), 3.0).arms == (0, 1, 2)
+
+
+def test_what_a_budget_buys_at_most_are_the_cheapest() -> None:
+    costs = np.array([0.4, 0.1, 0.0, 0.2, 0.3])
+    assert [affordable(costs, budget) for budget in (0.0, 0.05, 0.3, 0.9, 1.0, 9.0)] == [1, 1, 3, 4, 5, 5]
+
+
 @given(POOLS, st.data())
 def test_greedy_is_as_good_as_is_promised_and_never_falls(scores: Scores, data: st.DataObject) -> None:
     k = data.draw(st.integers(1, len(scores)))
@@ -161,7 +195,7 @@ def test_the_knapsack_keeps_its_promise_and_its_budget(scores: Scores, data: st.
     ]
     best = best_possible(scores, allowed)
     if best == 0.0 and not start:
-        with pytest.raises(ValueError, match="no arm that can be chosen scores above 0"):
+        with pytest.raises(ValueError, match=r"budget .* is too small: the cheapest arm that scores above 0"):
             knapsack(scores, costs, budget, start)
         return
     chosen = knapsack(scores, costs, budget, start)
@@ -257,15 +291,29 @@ def test_settings_that_do_not_fit_are_refused() -> None:
     for bad in (-1.0, np.nan, np.inf):
         with pytest.raises(ValueError, match=f"arm 1 costs {bad:g}"):
             knapsack(scores, np.array([1.0, bad, 1.0]), 1.0)
-    with pytest.raises(ValueError, match=r"budget 0.5 is too small: the cheapest arm costs 1$"):
+    with pytest.raises(
+        ValueError, match=r"budget 0.5 is too small: the cheapest arm that scores above 0 costs 1$"
+    ):
         knapsack(scores, ones, 0.5)
     with pytest.raises(ValueError, match=r"budget 1.5 is too small: the arms of start cost 2"):
         knapsack(scores, ones, 1.5, start=(0, 1))
-    for budget in (np.nan, np.inf):
-        with pytest.raises(ValueError, match=f"budget {budget:g}"):
+    for budget in (np.nan, np.inf, -1.0):
+        with pytest.raises(ValueError, match=f"budget {budget:g} must be finite and not negative"):
             knapsack(scores, ones, budget)
     with pytest.raises(ValueError, match="no arm that can be chosen scores above 0"):
         greedy(np.zeros((2, 2), np.float32), 1)
+    with pytest.raises(ValueError, match="no arm that can be chosen scores above 0"):
+        knapsack(np.zeros((2, 2), np.float32), np.ones(2), 1.0)
+
+
+@pytest.mark.parametrize("useless", [0.0, 0.25])
+def test_a_budget_that_buys_nothing_of_use_is_told_what_would_be(useless: float) -> None:
+    """What is cheaper scores 0 everywhere, whether it is free or not."""
+    scores = np.array([[0, 0], [1, 0], [1, 1]], dtype=np.float32)
+    for budget in (0.125, 0.25, 0.375):
+        with pytest.raises(ValueError, match=rf"{budget:g} is too small: .* that scores above 0 costs 0.5$"):
+            knapsack(scores, np.array([useless, 1.0, 0.5]), budget)
+    assert knapsack(scores, np.array([useless, 1.0, 0.5]), 0.5).arms == (2,)
 
 
 def test_the_sample_bound_holds_where_the_truth_is_known() -> None:

@@ -62,6 +62,15 @@ def test_k_is_the_cut_of_the_measure_or_what_was_asked_for() -> None:
     assert RetrievalScorer("Recall@7").measure == "R@7"
 
 
+def test_what_shapes_the_scores_beside_the_measure_is_told() -> None:
+    assert RetrievalScorer("RR", 3).measure == RetrievalScorer("RR", 4).measure
+    assert RetrievalScorer("RR", 3).identity == {"k": 3}
+    assert RetrievalScorer("R@7", 3).identity == {"k": 7}
+    answers = AnswerScorer("em", exact, Model(""), word_budget=99, max_tokens=8)
+    assert answers.identity == {"k": 4, "word budget": 99, "max tokens": 8}
+    assert JudgeScorer(Model(""), k=2, word_budget=99).identity == {"k": 2, "word budget": 99}
+
+
 @pytest.mark.parametrize(
     ("measure", "message"),
     [
@@ -69,7 +78,9 @@ def test_k_is_the_cut_of_the_measure_or_what_was_asked_for() -> None:
         ("R", "no measure 'R'"),
         ("R@", "no measure 'R@'"),
         ("R@0", "'R@0' gives nan.*one or more"),
-        ("NumRet", "'NumRet' gives 2"),
+        ("NumRet", "'NumRet' gives 2 to two right passages"),
+        ("Accuracy", "'Accuracy' .*ZeroDivisionError.*; R@4, nDCG@4 and RR@4"),
+        ("Judged@4", "'Judged@4' .*ZeroDivisionError.*; R@4, nDCG@4 and RR@4"),
     ],
 )
 def test_what_is_no_measure_of_a_ranking_is_refused(measure: str, message: str) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import ray
 
+from arms import scoring
 from arms.base import ArmError, Query, Retrieval
 from arms.catalog import ArmSpecError
 from arms.corpus import Corpus
@@ -20,7 +21,7 @@ from arms.embedding import Backbone
 from arms.kinds import ArmSpec
 from arms.matrix import MatrixError, Question, read_matrix
 from arms.models import ModelNotFoundError
-from arms.scorers import ScoringError
+from arms.scorers import RetrievalScorer, ScoringError
 from arms.scoring import score
 from arms.scoring_job import Job, Worker, seed_of
 from tests.arms.test_scoring_job import QUESTIONS, SPECS, make_job, recalls
@@ -75,6 +76,22 @@ class Broken:
         raise KeyError(query.text) if self._bug else ArmError("it is away")
 
 
+class Fragile:
+    """Fails on the questions that stand in a file, on all where the file is empty, on none without it."""
+
+    backbones: frozenset[str] = frozenset()
+
+    def __init__(self, name: str, away: str) -> None:
+        self.name = name
+        self._away = Path(away)
+
+    def search(self, query: Query, k: int) -> Retrieval:
+        del k
+        if self._away.exists() and query.text in (self._away.read_text() or query.text):
+            raise ArmError("away")
+        return Retrieval()
+
+
 def diary_job(corpus: Corpus, folder: Path, *, fatal: int = 0) -> Job:
     """A job with an arm that keeps a diary in the folder, a block a question, and nothing timed."""
     (folder / "fatal").write_text(str(fatal))
@@ -103,7 +120,7 @@ def test_the_matrix_is_that_of_every_arm_searched_by_itself(corpus: Corpus, tmp_
         (q.id, q.text, q.dataset) for q in QUESTIONS
     ]
     np.testing.assert_array_equal(matrix.scores, recalls(job, 3).T)
-    assert (table.measure, table.manifest) == ("R@3", job.identity("R@3"))
+    assert (table.measure, table.manifest) == ("R@3", job.identity(RetrievalScorer("R@3")))
     assert (table.specs, table.backbones) == (specs, job.backbones)
     draws = [np.random.default_rng(seed_of(0, f"q{n}")).integers(1000) for n in (1, 2, 4, 5)]
     assert matrix.costs("steps").tolist() == [0, 1, 1, 1, 1, np.mean(draws), 1], "the last as its kind does"
@@ -114,7 +131,7 @@ def test_the_matrix_is_that_of_every_arm_searched_by_itself(corpus: Corpus, tmp_
     assert report.problems == {"drawn": "question 'q3': no foxes", "away": "question 'q1': it is away"}
     assert ("scoring questions", 0, 5) in told
     assert told[-2:] == [("scoring questions", 5, 5), ("timing arms", 7, 7)]
-    assert {path.name for path in tmp_path.iterdir()} == {"indexes", "scores", "scores.lock"}
+    assert {path.name for path in tmp_path.iterdir()} == {"indexes", "scores"}
 
     # a second time there is nothing to do; another job is refused
     again = score(job, tmp_path / "scores")
@@ -181,6 +198,59 @@ def test_a_worker_that_dies_is_replaced_until_its_block_has_killed_three(
     assert report.resumed == 2, "what was finished is kept"
     assert Diary.asked(tmp_path) == {**{q.text: 1 for q in QUESTIONS}, QUESTIONS[2].text: 5}
     assert report.unknown == {**dict.fromkeys(job.specs, 0), "drawn": 1}
+
+
+@pytest.mark.usefixtures("cluster")
+def test_questions_that_no_arm_answers_are_kept_as_unknown(corpus: Corpus, tmp_path: Path) -> None:
+    job = make_job(
+        corpus,
+        tmp_path / "indexes",
+        specs={"drawn": SPECS["drawn"]},
+        block=1,
+        timed=0,
+        questions=QUESTIONS[:3],
+    )
+    report = score(job, tmp_path / "scores")  # its last block is the one without a score
+    assert report.unknown == {"drawn": 1}
+    assert np.isnan(read_matrix(tmp_path / "scores").scores).tolist() == [[False, False, True]]
+
+
+@pytest.mark.usefixtures("cluster")
+def test_many_questions_in_a_row_that_no_arm_answers_end_the_job_and_are_asked_again(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = tmp_path / "away"
+    specs = {"fragile": ArmSpec(kind=f"{HERE}:Fragile", params={"away": str(away)})}
+    job = make_job(corpus, tmp_path / "indexes", specs=specs, block=1, timed=0)
+    blocks = tmp_path / "scores.blocks"
+
+    away.touch()
+    with pytest.raises(
+        ScoringError, match=r"no arm has a score on any of 5 questions in a row; .*'q5': away"
+    ):
+        score(job, tmp_path / "scores")  # all that there are
+    assert not list(blocks.glob("*.npz"))
+    monkeypatch.setattr(scoring, "PATIENCE", 2)
+    away.write_text(QUESTIONS[1].text + QUESTIONS[3].text + QUESTIONS[4].text)
+    with pytest.raises(ScoringError, match=r"any of 2 questions in a row; question 'q5': away"):
+        score(job, tmp_path / "scores")
+    assert sorted(path.stem for path in blocks.glob("*.npz")) == ["000000", "000001", "000002"]
+
+    away.unlink()
+    report = score(job, tmp_path / "scores")
+    assert (report.resumed, report.unknown) == (3, {"fragile": 1})
+    assert np.isnan(read_matrix(tmp_path / "scores").scores).tolist() == [[False, True, False, False, False]]
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_cluster_without_a_free_processor_is_not_waited_for(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job(corpus, tmp_path / "indexes")
+    monkeypatch.setattr(scoring, "FREE_WITHIN_S", 0.0)
+    monkeypatch.setattr(ray, "available_resources", lambda: {"memory": 1.0})
+    with pytest.raises(ScoringError, match=r"Ray cluster at \S+:\d+ has no free processor: .*RAY_ADDRESS"):
+        score(job, tmp_path / "scores")
 
 
 @pytest.mark.usefixtures("cluster")

@@ -15,9 +15,9 @@ from arms.corpus import Corpus
 from arms.embedding import Backbone
 from arms.generator import Prompt
 from arms.kinds import ArmSpec, Resources
-from arms.llm import OpenAISpec, ScriptedSpec
+from arms.llm import EmbeddedSpec, OpenAISpec, ScriptedSpec
 from arms.matrix import Question
-from arms.scorers import AnswerScorer, RetrievalScorer, ScoringError
+from arms.scorers import AnswerScorer, RetrievalScorer
 from arms.scoring_job import Job, Worker, seed_of
 from tests.arms.contract import DIM, ask
 
@@ -107,11 +107,12 @@ def test_a_cell_that_is_unknown_is_counted_out_of_the_costs_and_explained(
     assert block.problems == {drawn: "question 'q3': no foxes"}
 
 
-def test_a_block_without_one_score_is_refused(corpus: Corpus, tmp_path: Path) -> None:
+def test_a_block_without_one_score_says_why(corpus: Corpus, tmp_path: Path) -> None:
     worker = Worker(make_job(corpus, tmp_path, specs={"drawn": SPECS["drawn"]}, block=1))
     assert not np.isnan(worker.score(1).scores).any()
-    with pytest.raises(ScoringError, match=r"no arm has a score on any of them; question 'q3': no foxes"):
-        worker.score(2)
+    block = worker.score(2)
+    assert np.isnan(block.scores).all()
+    assert block.problems == {0: "question 'q3': no foxes"}
 
 
 def test_draws_follow_from_the_question_and_the_seed_and_not_from_the_block(
@@ -157,6 +158,7 @@ def test_every_arm_is_timed(corpus: Corpus, tmp_path: Path) -> None:
     assert all(taken > 0.0 for taken in seconds.values())
 
 
+RECALL = RetrievalScorer("R@3")
 OTHER_BM25 = {**SPECS, "bm25": ArmSpec(kind="bm25", params={"b": 0.5})}
 OTHER_GOLD = (replace(QUESTIONS[0], gold_ids=("fox",)), *QUESTIONS[1:])
 
@@ -178,15 +180,62 @@ def test_what_changes_scores_or_blocks_changes_the_identity(
     corpus: Corpus, tmp_path: Path, fact: str, fields: dict[str, Any]
 ) -> None:
     job = make_job(corpus, tmp_path)
-    before = job.identity("R@3")
-    assert before[fact] != replace(job, **fields).identity("R@3")[fact]
+    before = job.identity(RECALL)
+    assert before[fact] != replace(job, **fields).identity(RECALL)[fact]
 
 
 def test_the_identity_names_corpus_and_measure_and_not_what_is_only_measured(
     corpus: Corpus, tmp_path: Path
 ) -> None:
     job = make_job(corpus, tmp_path)
-    identity = job.identity("R@3")
+    identity = job.identity(RECALL)
     assert (identity["corpus"], identity["measure"]) == (corpus.digest, "R@3")
     assert identity["model tiny"] == f"hashing-{DIM}"
-    assert replace(job, timed=9).identity("R@3") == identity
+    assert replace(job, timed=9).identity(RECALL) == identity
+
+
+def test_the_identity_names_what_the_scorer_says_beside_the_measure(corpus: Corpus, tmp_path: Path) -> None:
+    job = make_job(corpus, tmp_path)
+    answers = AnswerScorer("em", lambda *_: 1.0, LateWriter(None), k=3, word_budget=99, max_tokens=8)
+    told = job.identity(answers).items()
+    assert told >= {("k", "3"), ("word budget", "99"), ("max tokens", "8")}
+    assert job.identity(RetrievalScorer("RR", 3)) != job.identity(RetrievalScorer("RR", 5))
+
+
+def test_the_identity_follows_the_weights_of_every_model_that_arms_load(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    reader, ner = tmp_path / "reader", tmp_path / "ner"
+    for folder in (reader, ner):
+        folder.mkdir()
+        (folder / "weights").write_text("1")
+    graph = {"backbone": "tiny", "ner_model": str(ner)}
+    specs = {
+        **SPECS,
+        "reader": ArmSpec(kind="cross_encoder", params={"arm": "bm25", "model": str(reader)}),
+        "hub": ArmSpec(kind="cross_encoder", params={"arm": "bm25", "model": "owner/name"}),
+        "ner": ArmSpec(kind="graph", params={**graph, "entities": "ner"}),
+    }
+    job = replace(make_job(corpus, tmp_path / "indexes"), specs=specs)
+    before = job.identity(RECALL)
+    assert before["weights of owner/name"] == "owner/name"
+    for folder in (reader, ner):
+        (folder / "weights").write_text("22")
+        after = job.identity(RECALL)
+        assert {fact for fact in before if before[fact] != after[fact]} == {f"weights of {folder}"}
+        before = after
+    titles = {"titles": ArmSpec(kind="graph", params=graph)}
+    assert not any(fact.startswith("weights") for fact in replace(job, specs=titles).identity(RECALL))
+
+
+def test_the_identity_follows_the_weights_of_a_language_model_that_is_here(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    model = tmp_path / "tiny.gguf"
+    job = replace(make_job(corpus, tmp_path / "indexes"), llm=EmbeddedSpec(model=str(model)))
+    told = [job.identity(RECALL)["language model"]]  # not there, and perhaps not needed
+    for weights in ("1", "22"):
+        model.write_text(weights)
+        told.append(job.identity(RECALL)["language model"])
+    assert len(set(told)) == 3
+    assert job.identity(RECALL)["language model"] == told[-1]

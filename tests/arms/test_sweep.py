@@ -10,10 +10,11 @@ from arms.base import ArmError, Passage, Query, Retrieval
 from arms.catalog import build_arm, prepare
 from arms.corpus import Corpus
 from arms.embedding import Backbone
-from arms.generator import GeneratorError
+from arms.generator import Chunk, GeneratorError, Prompt
+from arms.graph import Graph
 from arms.kinds import ArmSpec, Resources
 from arms.sweep import FAILED, Stopwatch, Sweep
-from tests.arms.conftest import ENCYCLOPEDIA, keep
+from arms.vector_index import VectorIndex
 from tests.arms.contract import DIM, QUESTIONS, ask
 
 HERE = "tests.arms.test_sweep"
@@ -50,20 +51,25 @@ class Failing:
         return Retrieval()
 
 
+def list_vienna(_: Prompt) -> tuple[str, Chunk]:
+    """Name Vienna in every text, for seven tokens."""
+    return '["Vienna"]', Chunk(prompt_tokens=4, completion_tokens=3)
+
+
 SPECS = {
     "b": ArmSpec(kind="bm25"),
     "d": ArmSpec(kind="dense", params={"backbone": "tiny"}),
     "n": ArmSpec(kind="none"),
     "twin": ArmSpec(kind="dense", params={"backbone": "tiny"}),
-    "graph": ArmSpec(kind="dense", params={"backbone": "tiny", "index": "hnsw"}),
+    "hnsw": ArmSpec(kind="dense", params={"backbone": "tiny", "index": "hnsw"}),
     "f": ArmSpec(kind="rrf", params={"arms": ["b", "d"]}),
+    "ds": ArmSpec(kind="ds", params={"backbone": "tiny", "gamma": 2.0, "threshold": 0.1}),
+    "ds2": ArmSpec(kind="ds", params={"backbone": "tiny", "gamma": 0.1, "threshold": 0.0, "depth": 5}),
+    "v": ArmSpec(kind="vendi", params={"backbone": "tiny", "diversity": 0.4}),
+    "v2": ArmSpec(kind="vendi", params={"backbone": "tiny", "diversity": 0.8}),
+    "g": ArmSpec(kind="graph", params={"backbone": "tiny", "max_hops": 1}),
+    "g2": ArmSpec(kind="graph", params={"backbone": "tiny", "max_entity_df": 2}),
 }
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
-    """In order of the ids: a batch breaks ties by position, an arm by id."""
-    return keep(tmp_path_factory.mktemp("sorted"), tuple(sorted(ENCYCLOPEDIA, key=lambda p: p.id)))
 
 
 @pytest.fixture(scope="module")
@@ -91,10 +97,32 @@ def test_every_arm_returns_what_it_returns_alone(corpus: Corpus, indexes: Path) 
                 assert (found.steps[column], found.tokens[column]) == (alone.steps, alone.tokens)
 
 
+def test_an_arm_that_asks_a_language_model_for_the_names_tells_its_tokens(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    specs = {
+        f"{entities}{hops}": ArmSpec(
+            kind="graph", params={"backbone": "tiny", "max_hops": hops, "entities": entities}
+        )
+        for entities in ("titles", "llm")
+        for hops in (1, 3)
+    }
+    have = Resources(corpus, tmp_path, {"tiny": Backbone(model=f"hashing:{DIM}")}, specs, write=list_vienna)
+    prepare(have)
+    query = ask(QUESTIONS[0], TINY)
+    found = Sweep(have).search(query, 4)
+    assert found.tokens.tolist() == [0, 0, 7, 7]
+    for column, name in enumerate(specs):
+        alone = build_arm(name, have).search(query, 4)
+        ids = [passage.id for passage in found.rankings[found.which[column]]]
+        assert ids == [passage.id for passage in alone.passages]
+        assert alone.tokens == found.tokens[column]
+
+
 def test_arms_that_found_the_same_share_one_ranking(corpus: Corpus, indexes: Path) -> None:
     found = Sweep(resources(corpus, indexes, SPECS)).search(ask("vienna", TINY), 1)
     columns = {name: found.which[column] for column, name in enumerate(SPECS)}
-    assert columns["d"] == columns["twin"] == columns["graph"]
+    assert columns["d"] == columns["twin"] == columns["hnsw"]
     rankings = [tuple(passage.id for passage in ranking) for ranking in found.rankings]
     assert len(set(rankings)) == len(rankings)
     assert set(found.which) == set(range(len(rankings)))
@@ -124,7 +152,7 @@ def test_a_batch_that_fails_fails_for_all_its_arms_and_no_other(corpus: Corpus, 
     sweep = Sweep(resources(corpus, indexes, SPECS))
     found = sweep.search(Query("vienna", {"tiny": np.ones(DIM + 1, dtype=np.float32)}), 3)
     names = list(SPECS)
-    assert {names[column] for column in found.problems} == {"d", "twin", "graph", "f"}
+    assert {names[column] for column in found.problems} == set(names) - {"b", "n"}
     assert {names[column] for column in np.flatnonzero(found.which != FAILED)} == {"b", "n"}
     assert f"({DIM + 1},)" in found.problems[names.index("d")]
 
@@ -136,3 +164,22 @@ def test_every_arm_is_timed_on_its_own_also_one_that_fails(corpus: Corpus, index
     seconds = {name: stopwatch.seconds(name) for name in specs}
     assert all(0.0 < taken < 1.0 for taken in seconds.values())
     assert seconds["f"] > seconds["n"], "two searches take longer than none"
+
+
+def test_each_timed_search_pays_for_all_that_arms_share(
+    corpus: Corpus, indexes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared: list[str] = []
+    nearest, walk = VectorIndex.nearest, Graph.walk
+    monkeypatch.setattr(VectorIndex, "nearest", lambda *told: shared.append("index") or nearest(*told))
+    monkeypatch.setattr(Graph, "walk", lambda *told: shared.append("graph") or walk(*told))
+    have = resources(corpus, indexes, SPECS)
+    stopwatch = Stopwatch(have, [ask(QUESTIONS[0], TINY)], k=4, timed=3)
+    paid = {"ds": ["index"], "ds2": ["index"], "v": ["index"], "g": ["graph"]}
+    paid["g2"] = ["graph", "index"]  # Vienna leads nowhere: it is in more passages than two
+    warm: set[str] = set()
+    for name, steps in paid.items():
+        shared.clear()
+        stopwatch.seconds(name)
+        assert shared == steps * (3 if SPECS[name].kind in warm else 4)
+        warm.add(SPECS[name].kind)

@@ -67,7 +67,7 @@ def test_costs_are_means_over_the_decisions_of_an_arm() -> None:
     costs = labels(log, value_of(RULE, "thumb"), ARMS).costs
     assert {name: values.tolist() for name, values in costs.items()} == {
         "steps": [2.0, 0.0],
-        "tokens": [170.0, 55.0],
+        "total_tokens": [170.0, 55.0],
         "seconds": pytest.approx([0.3, 0.0]),
     }
 
