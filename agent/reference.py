@@ -18,6 +18,8 @@ from agent.config import AppConfig
 from agent.config_errors import models_in
 from agent.policies.catalog import POLICIES
 from arms.catalog import KINDS
+from arms.kinds import ArmSpec
+from arms.pool import PoolSpec
 
 INTRODUCTION = """# Configuration
 
@@ -43,6 +45,17 @@ def pages() -> Iterator[str]:
         yield f"### {name}"
         yield ""
         yield from _table(kind.params)
+        for field, inner in kind.params.model_fields.items():
+            for model in models_in(inner.annotation):
+                yield f"#### {name}.{field}"
+                yield ""
+                yield from _table(model)
+    yield "## Pools"
+    yield ""
+    yield "A file that `armwise score --pool` reads: `examples/pool.yaml` is one. Every arm that its grids make"
+    yield "is scored; its `backbones` are written as in the configuration."
+    yield ""
+    yield from _section("pool", PoolSpec, {ArmSpec})
     yield "## Kinds of policies"
     yield ""
     for name, policy in POLICIES.items():
