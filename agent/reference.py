@@ -52,7 +52,7 @@ def pages() -> Iterator[str]:
                 yield from _table(model)
     yield "## Pools"
     yield ""
-    yield "A file that `armwise score --pool` reads: `examples/pool.yaml` is one. Every arm that its grids make"
+    yield "A file that `armwise score --pool` reads, such as `examples/pool.yaml`. Every arm of its grids"
     yield "is scored; its `backbones` are written as in the configuration."
     yield ""
     yield from _section("pool", PoolSpec, {ArmSpec})
