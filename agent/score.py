@@ -222,10 +222,10 @@ def _tell(report: Report, settings: Scoring, console: Console) -> None:
         highlight=False,
         soft_wrap=True,
     )
-    if silent := [arm for arm, missing in unknown.items() if missing == n]:
-        console.print(f"NO SCORE AT ALL: {', '.join(silent)}", style="bold red", markup=False, soft_wrap=True)
     if not unknown or settings.from_log:  # a log knows one arm of each decision, and no more is wrong
         return
+    if silent := [arm for arm, missing in unknown.items() if missing == n]:
+        console.print(f"NO SCORE AT ALL: {', '.join(silent)}", style="bold red", markup=False, soft_wrap=True)
     table = Table("arm", "unknown", "first reason", title="scores that are unknown")
     worst = sorted(unknown, key=lambda arm: -unknown[arm])
     for arm in worst[:SHOWN]:
