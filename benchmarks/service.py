@@ -43,7 +43,6 @@ from rich.table import Table
 
 from agent.config import Limits
 from arms.base import Query, Retrieval
-from arms.deployment import THREADS
 
 ROOT = Path(__file__).resolve().parent.parent
 REQUESTS = {1: 200, 32: 1000}
@@ -106,10 +105,9 @@ class Bare:
 def bare(_: dict[str, Any]) -> Application:
     """Build the bare application, with the settings of ours."""
     cpus = {"num_cpus": 0.1}
-    host = serve.deployment(name="BareHost", max_ongoing_requests=4 * THREADS, ray_actor_options=cpus)
-    ingress = serve.deployment(
-        name="Bare", max_ongoing_requests=4 * Limits().in_flight, ray_actor_options=cpus
-    )
+    at_once = 4 * Limits().in_flight
+    host = serve.deployment(name="BareHost", max_ongoing_requests=at_once, ray_actor_options=cpus)
+    ingress = serve.deployment(name="Bare", max_ongoing_requests=at_once, ray_actor_options=cpus)
     return ingress(Bare).bind(host(BareHost).bind())
 
 

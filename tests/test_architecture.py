@@ -4,6 +4,7 @@ Who may import whom is checked by import-linter, from `pyproject.toml`.
 """
 
 import ast
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -64,3 +65,14 @@ def test_the_heart_is_plain_python(module: str) -> None:
     command = [sys.executable, "-c", script]
     found = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     assert found.split() == []
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "benchmarks").glob("*.py")), ids=lambda path: path.name)
+def test_what_a_benchmark_takes_from_us_is_there(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        module = node.module if isinstance(node, ast.ImportFrom) else None
+        if module and module.partition(".")[0] in ("agent", "arms", "feedback"):
+            taken = importlib.import_module(module)
+            submodules = {name.stem for name in (ROOT / module).glob("*.py")}
+            missing = {name.name for name in node.names if not hasattr(taken, name.name)} - submodules
+            assert not missing, f"{module} has no {missing}"
