@@ -7,7 +7,9 @@ from typing import Any
 
 import httpx
 
-from feedback.store import Record
+from agent.config import AppConfig
+from feedback.joins import Joiner, take_epoch
+from feedback.store import Record, Store
 from tests.agent.fakes import Service
 
 QUESTION = "which river runs through Vienna?"
@@ -70,3 +72,8 @@ def events(response: httpx.Response) -> list[Any]:
     frames = response.text.split("\n\n")
     assert frames[-2:] == ["data: [DONE]", ""]
     return [json.loads(frame.removeprefix("data: ")) for frame in frames[:-2]]
+
+
+def join(store: Store, config: AppConfig) -> None:
+    """Join all that the log holds into its training log."""
+    Joiner(store, config.reward, take_epoch(store, "test", 0.0)).advance(2.0)

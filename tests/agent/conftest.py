@@ -1,11 +1,21 @@
 """A service that runs."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
+from agent.config import AppConfig
+from feedback.store import Store
 from tests.agent.fakes import Service
+
+
+@pytest.fixture
+def store(config: AppConfig) -> Iterator[Store]:
+    """The log of the configuration of a test."""
+    store = Store(config.database_url)
+    yield store
+    store.close()
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from typer.testing import CliRunner, Result
 
 from agent.cli import app
 from agent.config import load
-from feedback.joins import Joiner, take_epoch
 from feedback.store import Store
+from tests.agent.asking import join
 from tests.agent.fakes import CONFIG
 from tests.agent.test_evaluation import ARMS, turn
 
@@ -407,7 +407,7 @@ def fill(config: Path, drawn: Sequence[str] = ARMS) -> None:
     settings = load(config)
     store = Store(settings.database_url)
     store.append([fact for number, arm in enumerate(list(drawn) * 20) for fact in turn(number, arm)])
-    Joiner(store, settings.reward, take_epoch(store, "test", 0.0)).advance(2.0)
+    join(store, settings)
     store.close()
 
 

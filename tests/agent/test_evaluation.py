@@ -1,7 +1,6 @@
 """Evaluation of a log whose truth is known: one arm is always right, the draws were uniform."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -15,8 +14,8 @@ from agent.config import AppConfig, parse
 from agent.evaluation import EvaluationError, Report, evaluate_log
 from agent.policies.catalog import PolicySpec
 from feedback.events import Context, Cost, Decision, Execution, Feedback, Mode, Status
-from feedback.joins import Joiner, take_epoch
 from feedback.store import Store
+from tests.agent.asking import join
 from tests.agent.fakes import CONFIG
 
 ARMS = tuple(CONFIG["arms"])
@@ -41,17 +40,6 @@ def turn(number: int, drawn: str, mode: Mode = Mode.EXPLORE, eligible: tuple[str
 @pytest.fixture
 def config(tmp_path: Path) -> AppConfig:
     return parse({**CONFIG, "log_url": f"sqlite:///{tmp_path / 'log.db'}"})
-
-
-@pytest.fixture
-def store(config: AppConfig) -> Iterator[Store]:
-    store = Store(config.database_url)
-    yield store
-    store.close()
-
-
-def join(store: Store, config: AppConfig) -> None:
-    Joiner(store, config.reward, take_epoch(store, "test", 0.0)).advance(2.0)
 
 
 @pytest.fixture

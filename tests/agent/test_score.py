@@ -2,7 +2,6 @@
 
 import itertools
 import json
-from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -21,37 +20,19 @@ from arms.matrix import read_matrix
 from arms.pool import PoolError
 from arms.scorers import ScoringError
 from feedback.events import Context, Cost, Decision, Execution, Feedback, Mode, Status
-from feedback.joins import Joiner, take_epoch
 from feedback.labels import LabelsError
 from feedback.reward import UnknownMetricError
 from feedback.store import Store
+from tests.agent.asking import join
+from tests.neighbours import SUBJECTS, write_corpus
 
-SUBJECTS = (
-    "river",
-    "sea",
-    "mountain",
-    "bridge",
-    "city",
-    "king",
-    "queen",
-    "moon",
-    "star",
-    "poet",
-    "ship",
-    "wall",
-)
 ASKED = "What stands beside the {}?"
 
 
 @pytest.fixture
 def config(tmp_path: Path) -> AppConfig:
     """A corpus of twelve passages, four arms, and a model that answers one question right."""
-    corpus = tmp_path / "corpus.jsonl"
-    rows = [
-        {"id": f"p{i}", "title": subject, "text": f"The {subject} stands beside the {SUBJECTS[i - 1]}."}
-        for i, subject in enumerate(SUBJECTS)
-    ]
-    corpus.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    corpus = write_corpus(tmp_path / "corpus.jsonl")
     return parse(
         {
             "home": str(tmp_path / "home"),
@@ -205,17 +186,6 @@ def turn(number: int, question: str, arm: str, thumb: float | None, mode: Mode =
         Execution(name, arm, Status.OK, Cost(steps=2, prompt_tokens=10, retrieval_s=0.5)),
     ]
     return facts if thumb is None else [*facts, Feedback(f"{name}:f", name, "thumb", thumb, 1.0)]
-
-
-@pytest.fixture
-def store(config: AppConfig) -> Iterator[Store]:
-    store = Store(config.database_url)
-    yield store
-    store.close()
-
-
-def join(store: Store, config: AppConfig) -> None:
-    Joiner(store, config.reward, take_epoch(store, "test", 0.0)).advance(2.0)
 
 
 def test_the_log_is_a_matrix_whose_other_cells_are_unknown(

