@@ -172,13 +172,16 @@ class Replica:
             found, arms, self._off = await asyncio.to_thread(self._look, after)
             if found is not None:
                 self.version, self.loop.serving = found
-            if arms.seq > self.arm_set:
+            if arms is not None:
                 await self._follow(arms)
             self.loop.arms = self._switched(self.loop.arms)
 
-    def _look(self, after: int) -> tuple[tuple[Version, Serving] | None, ArmSet, frozenset[str]]:
-        arms = live(self.store) if self._started else started(self.store, documents(self._configured))
-        self._started = True
+    def _look(self, after: int) -> tuple[tuple[Version, Serving] | None, ArmSet | None, frozenset[str]]:
+        if self._started:
+            arms = live(self.store, self.arm_set)
+        else:
+            arms = started(self.store, documents(self._configured))
+            self._started = True
         off = disabled(self.store)
         version = latest(self.store, self._recipe, after)
         if version is None:

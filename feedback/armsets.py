@@ -46,11 +46,11 @@ def started(store: Store, configured: Arms) -> ArmSet:
         return ArmSet(row.seq, row.arms)
 
 
-def live(store: Store) -> ArmSet:
-    """Return the live arms; `started` was called before."""
+def live(store: Store, after: int = 0) -> ArmSet | None:
+    """Return the live arms; None where there are none, or none newer than position `after`."""
     with store.reading() as connection:
-        row = connection.execute(_NEWEST).one()
-        return ArmSet(row.seq, row.arms)
+        row = connection.execute(_NEWEST.where(t.arm_sets.c.seq > after)).first()
+        return None if row is None else ArmSet(row.seq, row.arms)
 
 
 def at_start(store: Store, configured: Arms) -> Arms:

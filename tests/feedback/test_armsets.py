@@ -29,6 +29,7 @@ def test_a_first_start_makes_the_configured_arms_live(store: Store) -> None:
     first = started(store, CONFIGURED)
     assert first.arms == CONFIGURED
     assert live(store) == first
+    assert live(store, after=first.seq) is None
 
 
 def test_starting_again_changes_nothing(store: Store) -> None:
