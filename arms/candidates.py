@@ -123,14 +123,26 @@ def question_vector(query: Query, backbone: str, dim: int, *, arm: str) -> NDArr
     return vector
 
 
+def shared_index(params: IndexParams, have: Resources) -> VectorIndex:
+    """Return the index that all arms with these parameters of one share. Raises IndexMismatchError."""
+    told = _of_index(params)
+    backbone = have.backbones[told.backbone]
+    return have.shared(
+        ("vector index", told), lambda: VectorIndex.open(have.corpus, have.indexes, told, backbone)
+    )
+
+
 def first_stage(params: IndexParams, have: Resources) -> FirstStage:
     """Return the stage that all arms with this backbone and index share. Raises IndexMismatchError."""
-    # Only what tells one index from another: the parameters of an arm may be more.
-    told = IndexParams.model_validate({name: getattr(params, name) for name in IndexParams.model_fields})
+    told = _of_index(params)
 
     def make() -> FirstStage:
-        backbone = have.backbones[told.backbone]
-        index = VectorIndex.open(have.corpus, have.indexes, told, backbone)
-        return FirstStage(told.backbone, index, Vectors.of(have.corpus, have.indexes, backbone).read())
+        vectors = Vectors.of(have.corpus, have.indexes, have.backbones[told.backbone]).read()
+        return FirstStage(told.backbone, shared_index(told, have), vectors)
 
     return have.shared(("first stage", told), make)
+
+
+def _of_index(params: IndexParams) -> IndexParams:
+    """Return only what tells one index from another: the parameters of an arm may be more."""
+    return IndexParams.model_validate({name: getattr(params, name) for name in IndexParams.model_fields})

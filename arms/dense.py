@@ -1,16 +1,13 @@
 """Search by meaning: the passages whose vectors are nearest to the question's."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from arms.base import Query, Retrieval
-from arms.candidates import FirstStage, first_stage, question_vector
+from arms.candidates import FirstStage, first_stage, question_vector, shared_index
 from arms.corpus import Corpus, Progress
-from arms.embedding import Backbone
 from arms.kinds import Batch, Kind, Members, Resources
 from arms.vector_index import IndexParams, VectorIndex
 
@@ -31,23 +28,6 @@ class Dense:
         self._corpus = corpus
         self._backbone = params.backbone
         self._index = index
-
-    @classmethod
-    def prepare(
-        cls,
-        corpus: Corpus,
-        indexes: Path,
-        params: DenseParams,
-        backbone: Backbone,
-        progress: Progress | None = None,
-    ) -> None:
-        """Embed the corpus and build the index, each where it is missing. Raises ModelNotFoundError."""
-        VectorIndex.prepare(corpus, indexes, params, backbone, progress)
-
-    @classmethod
-    def open(cls, name: str, corpus: Corpus, indexes: Path, params: DenseParams, backbone: Backbone) -> Self:
-        """Map the index that `prepare` built into memory. Raises IndexMismatchError."""
-        return cls(name, corpus, params, VectorIndex.open(corpus, indexes, params, backbone))
 
     def search(self, query: Query, k: int) -> Retrieval:
         """Return the `k` nearest passages. Raises MissingEmbeddingError, ArmError."""
@@ -77,7 +57,7 @@ def prepare_index(params: IndexParams, have: Resources, progress: Progress | Non
 
 
 def _build(name: str, params: DenseParams, have: Resources, _: Members) -> Dense:
-    return Dense.open(name, have.corpus, have.indexes, params, have.backbones[params.backbone])
+    return Dense(name, have.corpus, params, shared_index(params, have))
 
 
 def _batches(group: Mapping[str, DenseParams], have: Resources) -> list[Batch]:

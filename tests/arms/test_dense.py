@@ -17,6 +17,7 @@ from arms.corpus import Corpus
 from arms.dense import Dense, DenseParams
 from arms.embedding import Backbone, HashingEmbedder
 from arms.indexes import IndexMismatchError, check, folder, publish
+from arms.vector_index import VectorIndex
 from arms.vectors import Vectors, embed, embedded_text
 from tests.arms.conftest import keep
 from tests.arms.contract import DIM, ask, check_arm
@@ -27,8 +28,8 @@ WORDS = frozenset({"words"})
 
 def build(corpus: Corpus, indexes: Path, **params: object) -> Dense:
     told = DenseParams.model_validate({"backbone": "words", **params})
-    Dense.prepare(corpus, indexes, told, BACKBONE)
-    return Dense.open("near", corpus, indexes, told, BACKBONE)
+    VectorIndex.prepare(corpus, indexes, told, BACKBONE)
+    return Dense("near", corpus, told, VectorIndex.open(corpus, indexes, told, BACKBONE))
 
 
 class KilledError(Exception):
@@ -120,7 +121,9 @@ def test_a_killed_build_publishes_nothing_and_the_next_one_finishes_it(
     with pytest.raises(IndexMismatchError, match="no index in"):
         Vectors.of(corpus, tmp_path, BACKBONE).read()
     told: list[tuple[str, int, int | None]] = []
-    Dense.prepare(corpus, tmp_path, DenseParams(backbone="words"), BACKBONE, lambda *step: told.append(step))
+    VectorIndex.prepare(
+        corpus, tmp_path, DenseParams(backbone="words"), BACKBONE, lambda *step: told.append(step)
+    )
     assert told == [
         ("embedding passages", 12, 13),
         ("embedding passages", 13, 13),
@@ -151,7 +154,7 @@ def test_an_index_of_another_model_or_corpus_is_refused_and_both_are_named(
     with pytest.raises(IndexMismatchError, match=f"corpus '{corpus.digest}', but corpus '{other.digest}'"):
         check(mine.target, Vectors.of(other, tmp_path, BACKBONE).identity)
     with pytest.raises(IndexMismatchError, match="prepare the arms first"):
-        Dense.open("near", other, tmp_path, DenseParams(backbone="words"), BACKBONE)
+        VectorIndex.open(other, tmp_path, DenseParams(backbone="words"), BACKBONE)
 
 
 def test_a_folder_is_published_whole_or_not_at_all(tmp_path: Path) -> None:

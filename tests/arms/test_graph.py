@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from arms import graph_dense
 from arms.base import ArmError, MissingEmbeddingError, Passage, Query
+from arms.candidates import shared_index
 from arms.corpus import Corpus
 from arms.dense import Dense, DenseParams
 from arms.embedding import Backbone, HashingEmbedder
@@ -274,7 +275,7 @@ def test_what_is_gathered_is_ranked_by_its_cosine(corpus: Corpus, have: Kept) ->
 
 def test_a_question_without_candidates_is_answered_by_the_dense_arm(corpus: Corpus, have: Kept) -> None:
     told = DenseParams(backbone="words")
-    dense = Dense.open("dense", corpus, have.indexes, told, BACKBONES["words"])
+    dense = Dense("dense", corpus, told, shared_index(told, have))
     none, common = "which animal dances to tell others", "What lies on the river in Vienna?"
     for question, arm in ((none, have.arm()), (common, have.arm(max_entity_df=1))):
         query = ask(question, arm.backbones)
