@@ -72,7 +72,7 @@ def validate_specs(specs: Mapping[str, ArmSpec], backbones: Collection[str]) -> 
             member of itself.
     """
     for name, spec in specs.items():
-        kind, params = _described(name, spec)
+        kind, params = described(name, spec)
         for backbone in kind.backbones(params):
             if backbone not in backbones:
                 raise ArmSpecError(
@@ -106,7 +106,7 @@ def prepare(
         if name not in parts:
             parts |= closure(name, resources.specs)
     for name, spec in parts.items():
-        kind, params = _described(name, spec)
+        kind, params = described(name, spec)
         kind.prepare(params, resources, progress)
 
 
@@ -120,7 +120,7 @@ def build_arm(name: str, resources: Resources) -> Arm:
 
     @cache  # what several arms are made of is built once
     def build(name: str) -> Arm:
-        kind, params = _described(name, _spec(name, resources.specs))
+        kind, params = described(name, _spec(name, resources.specs))
         arm: Arm = kind.build(name, params, resources, build)
         return arm
 
@@ -139,7 +139,7 @@ def closure(name: str, specs: Mapping[str, ArmSpec]) -> dict[str, ArmSpec]:
     while waiting:
         if (part := waiting.popleft()) not in found:
             found[part] = _spec(part, specs)
-            kind, params = _described(part, found[part])
+            kind, params = described(part, found[part])
             waiting += kind.members(params)
     return found
 
@@ -151,7 +151,7 @@ def backbones_of(name: str, specs: Mapping[str, ArmSpec]) -> frozenset[str]:
     >>> backbones_of("f", {**specs, "f": ArmSpec(kind="rrf", params={"arms": ["b", "d"]})})
     frozenset({'minilm'})
     """
-    parts = (_described(*part) for part in closure(name, specs).items())
+    parts = (described(*part) for part in closure(name, specs).items())
     return frozenset[str]().union(*(kind.backbones(params) for kind, params in parts))
 
 
@@ -161,7 +161,7 @@ def embeddings_of(name: str, specs: Mapping[str, ArmSpec]) -> frozenset[str]:
     >>> embeddings_of("d", {"d": ArmSpec(kind="dense", params={"backbone": "minilm"})})
     frozenset({'minilm'})
     """
-    parts = (_described(*part) for part in closure(name, specs).items())
+    parts = (described(*part) for part in closure(name, specs).items())
     return frozenset[str]().union(*((kind.embeds or kind.backbones)(params) for kind, params in parts))
 
 
@@ -176,7 +176,7 @@ def features(name: str, spec: ArmSpec) -> dict[str, float]:
     Raises:
         ArmSpecError: The kind or a parameter is wrong.
     """
-    kind, params = _described(name, spec)
+    kind, params = described(name, spec)
     told = [f"arm={name}", f"kind={spec.kind}"]
     told += [f"backbone={backbone}" for backbone in kind.backbones(params)]
     # as logarithms: hundreds of passages stand beside shares and ones
@@ -193,7 +193,7 @@ def same(one: ArmSpec, other: ArmSpec) -> bool:
     """
     if one.kind != other.kind:
         return False
-    return bool(_described("one", one)[1] == _described("other", other)[1])
+    return bool(described("one", one)[1] == described("other", other)[1])
 
 
 def _spec(name: str, specs: Mapping[str, ArmSpec]) -> ArmSpec:
@@ -202,8 +202,8 @@ def _spec(name: str, specs: Mapping[str, ArmSpec]) -> ArmSpec:
     return specs[name]
 
 
-def _described(name: str, spec: ArmSpec) -> tuple[Kind[Any], Any]:
-    """Return the kind of an arm and its checked parameters. Raises ArmSpecError."""
+def described(name: str, spec: ArmSpec) -> tuple[Kind[Any], Any]:
+    """Return the kind of an arm, of the user's own too, and its checked parameters. Raises ArmSpecError."""
     kind = KINDS.get(spec.kind) or _own_kind(name, spec.kind)
     try:
         return kind, kind.params.model_validate(spec.params)
@@ -225,7 +225,7 @@ def _refuse_cycles(name: str, specs: Mapping[str, ArmSpec], path: tuple[str, ...
         raise ArmSpecError(f"arm {name!r} is a member of itself: {' -> '.join((*path, name))}")
     if name in sound:
         return
-    kind, params = _described(name, specs[name])
+    kind, params = described(name, specs[name])
     for member in kind.members(params):
         _refuse_cycles(member, specs, (*path, name), sound)
     sound.add(name)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from arms.base import Query
 from arms.blocking import LateWriter
 from arms.blocks import Block
-from arms.catalog import KINDS
+from arms.catalog import described
 from arms.corpus import Corpus
 from arms.embedding import Backbone, build_embedder, digest_backbone
 from arms.kinds import ArmSpec, Resources, Write
@@ -175,9 +175,8 @@ def _models(specs: Mapping[str, ArmSpec]) -> set[str]:
     """Name the models that arms load themselves; what a class of the user's own loads is not known."""
     return {
         model
-        for spec in specs.values()
-        if (kind := KINDS.get(spec.kind)) is not None
-        for model in kind.models(kind.params.model_validate(spec.params))
+        for kind, params in (described(name, spec) for name, spec in specs.items())
+        for model in kind.models(params)
     }
 
 

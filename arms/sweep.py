@@ -7,17 +7,20 @@ comes out are the distinct rankings, and which arm returned which.
 import contextlib
 import itertools
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from arms.base import Arm, ArmError, Query
-from arms.catalog import KINDS, build_arm
+from arms.catalog import build_arm, described
 from arms.generator import GeneratorError
 from arms.kinds import Batch, Resources
 from arms.scorers import Ranking
+
+MakeBatches = Callable[[Mapping[str, Any], Resources], Sequence[Batch]]
 
 FAILED = -1
 """In place of the number of a ranking, where an arm failed."""
@@ -64,16 +67,15 @@ class Sweep:
         }
 
     def _batched(self, resources: Resources) -> Iterable[Batch]:
-        groups: dict[str, dict[str, object]] = {}
+        groups: dict[str, tuple[MakeBatches, dict[str, Any]]] = {}
         for name, spec in resources.specs.items():
-            kind = KINDS.get(spec.kind)
-            if kind is not None and kind.batch is not None:
-                params = kind.params.model_validate(spec.params)
-                groups.setdefault(spec.kind, {})[name] = params
+            kind, params = described(name, spec)
+            if kind.batch is not None:
+                _, group = groups.setdefault(spec.kind, (kind.batch, {}))
+                group[name] = params
                 self._expected_steps[self._column[name]] = kind.steps(params)
-        for name, group in groups.items():
-            if (batch := KINDS[name].batch) is not None:
-                yield from batch(group, resources)
+        for make, group in groups.values():
+            yield from make(group, resources)
 
     def search(self, query: Query, k: int) -> Found:
         """Return at most `k` passages from every arm; what an arm could not answer is told and left out."""
