@@ -22,6 +22,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from arms.indexes import difference
 from arms.scorers import ScoringError
 
 IDENTITY, SECONDS, LOCK = "identity.json", "seconds.json", "lock"
@@ -132,14 +133,11 @@ def refuse_other(path: Path, identity: Mapping[str, str]) -> None:
     """Compare an identity with the one in a file. Raises ScoringError that names the first difference."""
     if not path.exists():
         raise ScoringError(f"{path.parent} exists, and holds no scores: choose another output")
-    kept = orjson.loads(path.read_bytes())
-    for fact in sorted(kept.keys() | identity.keys()):
-        if kept.get(fact) != identity.get(fact):
-            raise ScoringError(
-                f"{path.parent} holds scores with {fact} {kept.get(fact)!r}, but {fact} "
-                f"{identity.get(fact)!r} is asked for: choose another output, or delete {path.parent} "
-                "to begin anew"
-            )
+    if (fact := difference(path, identity)) is not None:
+        raise ScoringError(
+            f"{path.parent} holds scores with {fact.name} {fact.kept!r}, but {fact.name} {fact.wanted!r} "
+            f"is asked for: choose another output, or delete {path.parent} to begin anew"
+        )
 
 
 __all__ = ["Block", "BlockFolder", "open_blocks", "refuse_other"]

@@ -10,6 +10,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import orjson
@@ -74,13 +75,29 @@ def check(target: Path, identity: Identity) -> None:
     """
     if not (target / MANIFEST).exists():
         raise IndexMismatchError(f"no index in {target}: prepare the arms first")
-    built = orjson.loads((target / MANIFEST).read_bytes())
-    for fact in sorted(built.keys() | identity.keys()):
-        if built.get(fact) != identity.get(fact):
-            raise IndexMismatchError(
-                f"the index in {target} was built with {fact} {built.get(fact)!r}, "
-                f"but {fact} {identity.get(fact)!r} is asked for: prepare the arms again"
-            )
+    if (fact := difference(target / MANIFEST, identity)) is not None:
+        raise IndexMismatchError(
+            f"the index in {target} was built with {fact.name} {fact.kept!r}, "
+            f"but {fact.name} {fact.wanted!r} is asked for: prepare the arms again"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A fact that two identities do not share: its name, and its value in each, None where it is missing."""
+
+    name: str
+    kept: str | int | float | None
+    wanted: str | int | float | None
+
+
+def difference(path: Path, identity: Identity) -> Difference | None:
+    """Return the first fact, by name, in which an identity differs from the one in a file."""
+    kept: Identity = orjson.loads(path.read_bytes())
+    for fact in sorted(kept.keys() | identity.keys()):
+        if kept.get(fact) != identity.get(fact):
+            return Difference(fact, kept.get(fact), identity.get(fact))
+    return None
 
 
 @contextmanager
