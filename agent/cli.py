@@ -22,6 +22,7 @@ from agent import launch, offline
 from agent.client import ClientError
 from agent.config import CorpusSpec, load, read_portfolio
 from agent.console import console, errors, explained, progress
+from agent.offline import CONFIG, ConfigPath
 from agent.simulate import Simulation, simulate
 from arms.catalog import closure
 from arms.corpus import Corpus, ingest
@@ -30,13 +31,11 @@ from arms.nearest import nearest
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, rich_markup_mode=None)
 
-ConfigPath = Annotated[Path, typer.Option("--config", "-c", help="The Ray Serve configuration file.")]
 Url = Annotated[str, typer.Option("--url", help="Address of the service.", envvar="ARMWISE_URL")]
 Key = Annotated[
     str | None, typer.Option("--key", help="Key, where the service asks for one.", envvar="ARMWISE_API_KEY")
 ]
 
-CONFIG = Path("serve_config.yaml")
 URL = "http://127.0.0.1:8000"
 BUILD_S = 3600.0
 """How long the service may take to build the indexes of new arms."""

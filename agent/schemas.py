@@ -18,6 +18,7 @@ from pydantic import (
 )
 
 from arms.embedding import Backbone
+from arms.kinds import NAME
 
 
 def _storable(text: str) -> str:
@@ -189,7 +190,7 @@ class ArmDescription(Request):
 class ArmsReplacement(Request):
     """`PUT /v1/arms`."""
 
-    arms: dict[Annotated[StrictStr, Field(pattern=r"^[A-Za-z0-9._-]{1,100}$")], ArmDescription] = Field(
+    arms: dict[Annotated[StrictStr, Field(pattern=f"^{NAME.pattern}$")], ArmDescription] = Field(
         min_length=1, max_length=1000
     )
     backbones: dict[Text, Backbone] = Field(
