@@ -4,9 +4,12 @@ import gzip
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+T = TypeVar("T")
 
 SHAPE = '{"id": "q1", "question": "...", "answers": ["..."], "gold_ids": ["..."], "dataset": "..."}'
 
@@ -60,7 +63,7 @@ def load_questions(path: Path) -> list[Question]:
     return questions
 
 
-def shuffled(questions: Sequence[Question], seed: int) -> list[Question]:
+def shuffled(questions: Sequence[T], seed: int) -> list[T]:
     """Return the questions in the random order that the seed stands for."""
     return [questions[i] for i in np.random.default_rng(seed).permutation(len(questions))]
 

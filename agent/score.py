@@ -10,6 +10,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -32,6 +33,9 @@ from feedback.joins import read_examples
 from feedback.labels import labels, value_of
 from feedback.metrics import METRICS
 from feedback.store import Store
+
+Needed = Literal["answers", "gold_ids"]
+"""What a question must have to be measured."""
 
 JUDGE = "judge"
 
@@ -109,15 +113,14 @@ def _score(settings: Scoring, queries: Path, console: Console, tell: Progress) -
 
     config = settings.config.settled()
     scorer = _scorer(settings)
-    specs, backbones = _arms(settings)
-    questions = _questions(queries, settings, console)
-    if settings.corpus is None:
-        corpus = ingest(config.corpus.source, config.corpus_path, progress=tell)
-    else:
-        corpus = Corpus.open(config.home_path / "corpora" / settings.corpus)
+    specs, backbones = arms_of(config, settings.pool)
+    needed: Needed = "answers" if settings.measure in METRICS else "gold_ids"
+    everything = questions_of(
+        queries, None if settings.measure == JUDGE else needed, settings.measure, console
+    )
     job = Job(
-        questions=questions,
-        corpus=corpus,
+        questions=some_of(everything, settings.limit, settings.seed),
+        corpus=corpus_of(config, settings.corpus, tell),
         indexes=config.indexes_path,
         specs=specs,
         backbones=backbones,
@@ -130,25 +133,39 @@ def _score(settings: Scoring, queries: Path, console: Console, tell: Progress) -
     return score(job, settings.output, workers=settings.workers, progress=tell)
 
 
-def _arms(settings: Scoring) -> tuple[dict[str, ArmSpec], dict[str, Backbone]]:
-    if settings.pool is None:
-        return settings.config.arms, settings.config.backbones
-    file = load_pool(settings.pool)
+def arms_of(config: AppConfig, pool: Path | None) -> tuple[dict[str, ArmSpec], dict[str, Backbone]]:
+    """Return the arms and the backbones of a pool, or of the configuration. Raises PoolError."""
+    if pool is None:
+        return config.arms, config.backbones
+    file = load_pool(pool)
     return expand(file.pool), file.backbones
 
 
-def _questions(queries: Path, settings: Scoring, console: Console) -> tuple[Question, ...]:
-    """Return the questions that the measure can score; say how many it cannot. Raises ValueError."""
+def corpus_of(config: AppConfig, name: str | None, tell: Progress) -> Corpus:
+    """Open an ingested corpus, or ingest that of the configuration. Raises CorpusError."""
+    if name is None:
+        return ingest(config.corpus.source, config.corpus_path, progress=tell)
+    return Corpus.open(config.home_path / "corpora" / name)
+
+
+def questions_of(queries: Path, needed: Needed | None, measure: str, console: Console) -> list[Question]:
+    """Return the questions that have what a measure needs; say how many have not. Raises ValueError."""
     everything = load_questions(queries)
-    needed = "answers" if settings.measure in METRICS else "gold_ids"
-    found = [q for q in everything if settings.measure == JUDGE or getattr(q, needed)]
+    found = [
+        Question(q.id, q.question, q.gold_ids, q.answers, q.dataset or "")
+        for q in everything
+        if needed is None or getattr(q, needed)
+    ]
     if not found:
-        raise ValueError(f"{queries}: no question has {needed}, which {settings.measure} needs")
+        raise ValueError(f"{queries}: no question has {needed}, which {measure} needs")
     if left_out := len(everything) - len(found):
         console.print(f"{left_out:,} questions without {needed} are left out", highlight=False)
-    if settings.limit is not None:
-        found = shuffled(found, settings.seed)[: settings.limit]
-    return tuple(Question(q.id, q.question, q.gold_ids, q.answers, q.dataset or "") for q in found)
+    return found
+
+
+def some_of(questions: list[Question], limit: int | None, seed: int) -> tuple[Question, ...]:
+    """Return so many of the shuffled questions; all, in their order, without a limit."""
+    return tuple(questions if limit is None else shuffled(questions, seed)[:limit])
 
 
 def _scorer(settings: Scoring) -> Callable[[Write], Scorer]:
@@ -235,4 +252,4 @@ def _tell(report: Report, settings: Scoring, console: Console) -> None:
     console.print(table)
 
 
-__all__ = ["Scoring", "run"]
+__all__ = ["Scoring", "arms_of", "corpus_of", "questions_of", "run", "some_of"]

@@ -2,20 +2,20 @@
 
 The judge writes a whole number from 0 to 10 as JSON. What it wrote is checked, and
 it is asked again when it is no grade. Nothing here knows of arms: the same judge
-steers a search and scores what was found offline.
+steers a search and scores what was found offline. `arms.five_scores` has a judge that
+looks at passages from five sides.
 
     ArmError
-    `-- JudgeError  the judge wrote no grade, however often it was asked
+    `-- UnreadableError
+        `-- JudgeError  the judge wrote no grade, however often it was asked
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
-import orjson
-
-from arms.base import ArmError, Passage
-from arms.generator import Message, Prompt
+from arms.asking import Asker, UnreadableError, json_values, quoted
+from arms.base import Passage
 from arms.kinds import Write
 from arms.prompts import numbered
 
@@ -37,21 +37,11 @@ PASSAGES_SYSTEM = (
 
 FORM = 'Write only JSON with the grade, a whole number n from 0 to 10: {"score": n}'
 
-AGAIN = f"That is not the form I need. {FORM}"
 
-_OBJECT = re.compile(r"\{[^{}]*\}")
+class JudgeError(UnreadableError):
+    """The judge wrote no grade, however often it was asked."""
 
-
-class JudgeError(ArmError):
-    """The judge wrote no grade, however often it was asked; the message holds what it wrote last.
-
-    Attributes:
-        tokens: Tokens that were spent in vain.
-    """
-
-    def __init__(self, message: str, tokens: int = 0) -> None:
-        super().__init__(message)
-        self.tokens = tokens
+    told: ClassVar[str] = "the judge wrote no grade"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +80,8 @@ def judge_answer(
         JudgeError: It wrote no grade.
         GeneratorError: The language model failed.
     """
-    return _judge(
-        write, ANSWER_SYSTEM, passages, f"Question: {question}\nAnswer: {answer}", word_budget, retries
-    )
+    case = f"{judged_case(question, passages, word_budget)}\nAnswer: {answer}"
+    return _judge(write, ANSWER_SYSTEM, case, retries)
 
 
 def judge_passages(
@@ -102,27 +91,23 @@ def judge_passages(
 
     Takes and raises what `judge_answer` does.
     """
-    return _judge(write, PASSAGES_SYSTEM, passages, f"Question: {question}", word_budget, retries)
+    return _judge(write, PASSAGES_SYSTEM, judged_case(question, passages, word_budget), retries)
 
 
-def _judge(
-    write: Write, system: str, passages: Sequence[Passage], case: str, word_budget: int, retries: int
-) -> Verdict:
+def judged_case(question: str, passages: Sequence[Passage], word_budget: int) -> str:
+    r"""Return passages and question as a judge is shown them.
+
+    >>> judged_case("Why?", [], 600)
+    'There are no passages.\n\nQuestion: Why?'
+    """
     shown = "\n\n".join(numbered(passages, word_budget)) or "There are no passages."
-    messages: tuple[Message, ...] = (
-        {"role": "system", "content": system},
-        {"role": "user", "content": f"{shown}\n\n{case}\n\n{FORM}"},
-    )
-    text, tokens = "", 0
-    for _ in range(1 + retries):
-        text, last = write(Prompt(messages, MAX_TOKENS))
-        tokens += last.prompt_tokens + last.completion_tokens
-        try:
-            return Verdict(grade(text) / TOP, tokens)
-        except ValueError:
-            # the same words would get the same text again: the model takes its likeliest
-            messages += ({"role": "assistant", "content": text}, {"role": "user", "content": AGAIN})
-    raise JudgeError(f"the judge wrote no grade in {1 + retries} attempts, at last {text[:200]!r}", tokens)
+    return f"{shown}\n\nQuestion: {question}"
+
+
+def _judge(write: Write, system: str, case: str, retries: int) -> Verdict:
+    asker = Asker(write, JudgeError, retries=retries)
+    score = asker.ask(system, case, FORM, grade, max_tokens=MAX_TOKENS)
+    return Verdict(score / TOP, asker.tokens)
 
 
 def grade(text: str) -> float:
@@ -134,15 +119,12 @@ def grade(text: str) -> float:
     Raises:
         ValueError: There is no JSON object with a `score` in that range.
     """
-    for found in _OBJECT.findall(text):
-        try:
-            score = orjson.loads(found).get("score")
-        except orjson.JSONDecodeError:
-            continue
+    for found in json_values(text, "{"):
+        score = found.get("score")
         # a bool is an int to Python, and no grade
         if isinstance(score, int | float) and not isinstance(score, bool) and 0 <= score <= TOP:
             return float(score)
-    raise ValueError(f'{text[:200]!r} holds no {{"score": n}} with n from 0 to {TOP}')
+    raise ValueError(f'{quoted(text)} holds no {{"score": n}} with n from 0 to {TOP}')
 
 
-__all__ = ["JudgeError", "Verdict", "grade", "judge_answer", "judge_passages"]
+__all__ = ["JudgeError", "Verdict", "grade", "judge_answer", "judge_passages", "judged_case"]

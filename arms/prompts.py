@@ -1,27 +1,93 @@
-"""The words that ask a language model for an answer, from passages or without.
+"""The words that ask a language model for an answer, and where the answer stands in what it wrote.
 
 Few and plain, because small models lose the passages behind long
 instructions. The passages go into the system message, so that the
 conversation itself stays as the client wrote it.
+
+    direct     one short sentence
+    short      a few words, to be compared with a right answer word for word
+    reasoning  some sentences of thought, then the answer inside a tag
+
+Each has a twin for the case that nothing was looked up.
 """
 
+import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 
 from arms.base import Passage
 from arms.generator import Message
 
-WITH_PASSAGES = """\
+
+class Form(StrEnum):
+    """What an answer shall look like."""
+
+    DIRECT = "direct"
+    SHORT = "short"
+    REASONING = "reasoning"
+
+
+WITH_PASSAGES = {
+    Form.DIRECT: """\
 You are a helpful assistant. Use these passages to answer in one short sentence.
 
 {passages}
 
-If the passages do not hold the answer, say so."""
+If the passages do not hold the answer, say so.""",
+    Form.SHORT: """\
+You are a helpful assistant. Use these passages to answer.
 
-WITHOUT_PASSAGES = "You are a helpful assistant. Answer in one short sentence."
+{passages}
+
+Write only the answer: a name, a number or a few words, never a sentence.""",
+    Form.REASONING: """\
+You are a helpful assistant. Use these passages to answer.
+
+{passages}
+
+First reason in a few sentences: which passages help, and what follows from them? \
+Then end with the answer alone, in a few words: <answer>the answer</answer>""",
+}
+
+WITHOUT_PASSAGES = {
+    Form.DIRECT: "You are a helpful assistant. Answer in one short sentence.",
+    Form.SHORT: (
+        "You are a helpful assistant. "
+        "Write only the answer: a name, a number or a few words, never a sentence."
+    ),
+    Form.REASONING: (
+        "You are a helpful assistant. First reason in a few sentences: what is asked, and what do you know "
+        "of it? Then end with the answer alone, in a few words: <answer>the answer</answer>"
+    ),
+}
+
+ANSWER_ALONE = "Now write only the answer to my question, in a few words, without the reasons."
+
+_OPENED = re.compile(r"<\s*answer\s*>", re.IGNORECASE)
+# or the start of a closing tag, where the text was cut off
+_CLOSED = re.compile(r"<\s*/\s*answer\s*>|<\s*/[^>]*$", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The answer in what a model wrote.
+
+    Attributes:
+        text: The answer; all that was written where it could not be told apart.
+        tagged: It stood inside a tag. Never so in a form that asks for none.
+    """
+
+    text: str
+    tagged: bool
 
 
 def answer_prompt(
-    conversation: Sequence[Message], passages: Sequence[Passage], *, word_budget: int = 600
+    conversation: Sequence[Message],
+    passages: Sequence[Passage],
+    *,
+    word_budget: int = 600,
+    form: Form = Form.DIRECT,
 ) -> tuple[Message, ...]:
     """Ask for an answer to the last message of a conversation.
 
@@ -33,15 +99,59 @@ def answer_prompt(
         passages: What the arm found, best first; empty when nothing was looked up.
         word_budget: Most words of passages, titles included; the last one that
             fits is cut, the others are left out.
+        form: What the answer shall look like.
 
     >>> answer_prompt([{"role": "user", "content": "2 + 2?"}], [])[0]["content"]
     'You are a helpful assistant. Answer in one short sentence.'
     """
     shown = "\n\n".join(numbered(passages, word_budget))
-    own = WITH_PASSAGES.format(passages=shown) if shown else WITHOUT_PASSAGES
+    own = WITH_PASSAGES[form].format(passages=shown) if shown else WITHOUT_PASSAGES[form]
     given = [message["content"] for message in conversation if message["role"] == "system"]
     system: Message = {"role": "system", "content": "\n\n".join([*given, own])}
     return (system, *(message for message in conversation if message["role"] != "system"))
+
+
+def prompt_name(form: Form, passages: Sequence[Passage], *, word_budget: int = 600) -> str:
+    """Return what the prompt is called that `answer_prompt` makes of these, to be kept with the answer.
+
+    >>> prompt_name(Form.REASONING, [Passage("1", "", "Red.")]), prompt_name(Form.SHORT, [])
+    ('reasoning', 'short_without')
+    """
+    return form.value if any(numbered(passages, word_budget)) else f"{form}_without"
+
+
+def answer_of(text: str, form: Form) -> Answered:
+    """Find the answer in what a model wrote.
+
+    Where reasons were asked for, it is what the last complete tag holds, or else all that
+    follows the last tag that was opened. Tags that hold nothing do not count.
+
+    >>> answer_of("It is in Austria, so <answer>Vienna</answer>", Form.REASONING)
+    Answered(text='Vienna', tagged=True)
+    >>> answer_of("Vienna, I think.", Form.REASONING)
+    Answered(text='Vienna, I think.', tagged=False)
+    """
+    if form is not Form.REASONING:
+        return Answered(text, tagged=False)
+    opened = [_CLOSED.split(part, maxsplit=1) for part in _OPENED.split(text)[1:]]
+    held = [part for part in opened if part[0].strip()]
+    if not held:
+        return Answered(text.strip(), tagged=False)
+    closed = [part for part in held if len(part) > 1]
+    return Answered((closed or held)[-1][0].strip(), tagged=True)
+
+
+def fallback_prompt(asked: Sequence[Message], text: str) -> tuple[Message, ...]:
+    """Ask once more, for the answer alone, where the reasons came without a tag.
+
+    Args:
+        asked: The prompt that got no tag, from `answer_prompt`.
+        text: What the model wrote.
+
+    Source: LTRR, Kim and Diaz 2025, arXiv:2506.13743, appendix B: a second prompt after a text
+    without a tag. Theirs starts afresh; here the model keeps its reasons before its eyes.
+    """
+    return (*asked, {"role": "assistant", "content": text}, {"role": "user", "content": ANSWER_ALONE})
 
 
 def numbered(passages: Sequence[Passage], word_budget: int) -> Iterator[str]:
@@ -70,4 +180,16 @@ def cut(text: str, n_words: int) -> str:
     return text[: len(text) - len(rest[0])].rstrip() if rest else text
 
 
-__all__ = ["WITHOUT_PASSAGES", "WITH_PASSAGES", "answer_prompt", "cut", "numbered"]
+__all__ = [
+    "ANSWER_ALONE",
+    "WITHOUT_PASSAGES",
+    "WITH_PASSAGES",
+    "Answered",
+    "Form",
+    "answer_of",
+    "answer_prompt",
+    "cut",
+    "fallback_prompt",
+    "numbered",
+    "prompt_name",
+]

@@ -47,7 +47,15 @@ class Score:
     problem: str = ""
 
 
-class Scorer(Protocol):
+class Checks(Protocol):
+    """Knows which questions it could not score."""
+
+    def check(self, questions: Sequence[Question], corpus: Corpus) -> None:
+        """Refuse questions that could not be scored. Raises ScoringError."""
+        ...
+
+
+class Scorer(Checks, Protocol):
     """Scores rankings; safe to use in one thread.
 
     Attributes:
@@ -59,10 +67,6 @@ class Scorer(Protocol):
     measure: str
     k: int
     identity: Mapping[str, str | int]
-
-    def check(self, questions: Sequence[Question], corpus: Corpus) -> None:
-        """Refuse questions that could not be scored. Raises ScoringError."""
-        ...
 
     def score(self, question: Question, rankings: Sequence[Ranking]) -> list[Score]:
         """Return a score for each of the distinct rankings."""
@@ -111,10 +115,7 @@ class RetrievalScorer(Scorer):
                 raise ScoringError(
                     f"question {question.id!r} has no gold_ids; {self.measure} needs one or more"
                 )
-            try:
-                corpus.positions(question.gold_ids)
-            except CorpusError as error:
-                raise ScoringError(f"question {question.id!r}, its gold_ids: {error}") from None
+            check_gold(question, corpus)
 
     def score(self, question: Question, rankings: Sequence[Ranking]) -> list[Score]:
         """Return the measure of each ranking."""
@@ -219,7 +220,15 @@ class JudgeScorer(Scorer):
         return _each(one, rankings, self._at_once)
 
 
-def check_questions(questions: Sequence[Question], scorer: Scorer, corpus: Corpus) -> None:
+def check_gold(question: Question, corpus: Corpus) -> None:
+    """Refuse a question whose supporting passages are not in the corpus. Raises ScoringError."""
+    try:
+        corpus.positions(question.gold_ids)
+    except CorpusError as error:
+        raise ScoringError(f"question {question.id!r}, its gold_ids: {error}") from None
+
+
+def check_questions(questions: Sequence[Question], scorer: Checks, corpus: Corpus) -> None:
     """Refuse, before anything is scored, what could only fail later.
 
     Raises:
@@ -255,6 +264,7 @@ def _each(one: Callable[[Ranking], float], rankings: Sequence[Ranking], at_once:
 
 __all__ = [
     "AnswerScorer",
+    "Checks",
     "JudgeScorer",
     "Metric",
     "Ranking",
@@ -262,5 +272,6 @@ __all__ = [
     "Score",
     "Scorer",
     "ScoringError",
+    "check_gold",
     "check_questions",
 ]

@@ -46,16 +46,20 @@ class Found:
 
 
 class Sweep:
-    """All arms of `resources.specs`; their columns are in that order.
+    """Arms of `resources.specs`, which are asked together.
+
+    Args:
+        resources: What the arms are built from; their indexes must be there.
+        names: The arms, in the order of their columns; None for all, the rest are only parts of these.
 
     Raises:
         ArmSpecError: An arm cannot be built.
         IndexMismatchError: An index is missing: call `arms.catalog.prepare` first.
     """
 
-    def __init__(self, resources: Resources) -> None:
+    def __init__(self, resources: Resources, names: Sequence[str] | None = None) -> None:
         self._corpus = resources.corpus
-        self._column = {name: column for column, name in enumerate(resources.specs)}
+        self._column = {name: at for at, name in enumerate(resources.specs if names is None else names)}
         self._expected_steps = np.zeros(len(self._column))
         self._batches = [
             (batch, np.array([self._column[name] for name in batch.names]))
@@ -68,7 +72,8 @@ class Sweep:
 
     def _batched(self, resources: Resources) -> Iterable[Batch]:
         groups: dict[str, tuple[MakeBatches, dict[str, Any]]] = {}
-        for name, spec in resources.specs.items():
+        for name in self._column:
+            spec = resources.specs[name]
             kind, params = described(name, spec)
             if kind.batch is not None:
                 _, group = groups.setdefault(spec.kind, (kind.batch, {}))

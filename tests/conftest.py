@@ -15,14 +15,14 @@ settings.load_profile("armwise")
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[None]:
     """A Ray of one processor inside this process, which leaves the environment as it was."""
-    from arms import scoring  # here: most tests need no Ray, and it takes a second to load
+    from arms import crew  # here: most tests need no Ray, and it takes a second to load
 
     before = dict(os.environ)
     # its own folder: short, for its sockets, and not shared with another Ray on this machine
     folder = tempfile.mkdtemp(prefix="ray", dir="/tmp")
     os.environ.pop("RAY_ADDRESS", None)
     os.environ["RAY_TMPDIR"] = folder
-    with scoring.cluster(1):
+    with crew.cluster(1):
         yield
     shutil.rmtree(folder, ignore_errors=True)
     os.environ.clear()

@@ -1,49 +1,37 @@
 """Finished blocks: kept whole, given back as they were, and never to another job."""
 
 import os
-from dataclasses import fields
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from arms.blocks import Block, open_blocks, refuse_other
-from arms.scorers import ScoringError
+from arms.blocks import JobError, open_blocks, refuse_other
 
 IDENTITY = {"corpus": "c0ffee", "measure": "R@4"}
 
 
-def block(seed: int) -> Block:
-    rng = np.random.default_rng(seed)
-    scores = rng.random((3, 2), dtype=np.float32)
-    scores[1, 0] = np.nan
-    return Block(scores, np.array([2.0, 3.0]), rng.random(2), rng.random(2), {0: "question 'q': “no”"})
-
-
-def assert_same(one: Block, other: Block) -> None:
-    for field in fields(Block):
-        np.testing.assert_equal(getattr(one, field.name), getattr(other, field.name))
+FIRST, SECOND = b"\x00first", b"second\n"
 
 
 def test_a_block_comes_back_as_it_was_written_also_after_the_folder_was_closed(tmp_path: Path) -> None:
     with open_blocks(tmp_path / "b", IDENTITY) as blocks:
         assert blocks.finished() == set()
-        blocks.write(12, block(0))
+        blocks.write(12, FIRST)
     with open_blocks(tmp_path / "b", IDENTITY) as blocks:
-        blocks.write(3, block(1))
+        blocks.write(3, SECOND)
         assert blocks.finished() == {3, 12}
-        assert_same(blocks.read(12), block(0))
-        assert_same(blocks.read(3), block(1))
+        assert blocks.read(12) == FIRST
+        assert blocks.read(3) == SECOND
 
 
 def test_what_a_killed_writer_left_is_no_block(tmp_path: Path) -> None:
     with open_blocks(tmp_path / "b", IDENTITY) as blocks:
-        blocks.write(0, block(0))
-        whole = (tmp_path / "b" / "000000.npz").read_bytes()
-        (tmp_path / "b" / "000001.npz.part").write_bytes(whole[:100])
+        blocks.write(0, FIRST)
+        whole = (tmp_path / "b.blocks" / "000000.block").read_bytes()
+        (tmp_path / "b.blocks" / "000001.block.part").write_bytes(whole[:100])
         assert blocks.finished() == {0}
-        blocks.write(1, block(1))
-        assert_same(blocks.read(1), block(1))
+        blocks.write(1, SECOND)
+        assert blocks.read(1) == SECOND
 
 
 @pytest.mark.parametrize("step", ["fsync", "replace"])
@@ -54,33 +42,36 @@ def test_a_write_that_is_interrupted_leaves_what_was_there(
         raise OSError("no room")
 
     with open_blocks(tmp_path / "b", IDENTITY) as blocks:
-        blocks.write(0, block(0))
-        blocks.write_seconds({"a": 0.25})
+        blocks.write(0, FIRST)
+        blocks.write_notes({"a": 0.25})
         with monkeypatch.context() as broken:
             broken.setattr(os, step, no_room)
             for write in (
-                lambda: blocks.write(0, block(1)),
-                lambda: blocks.write(1, block(1)),
-                lambda: blocks.write_seconds({"a": 9.0}),
+                lambda: blocks.write(0, SECOND),
+                lambda: blocks.write(1, SECOND),
+                lambda: blocks.write_notes({"a": 9.0}),
             ):
                 with pytest.raises(OSError, match="no room"):
                     write()
         assert blocks.finished() == {0}
-        assert_same(blocks.read(0), block(0))
-        assert blocks.read_seconds() == {"a": 0.25}
+        assert blocks.read(0) == FIRST
+        assert blocks.read_notes() == {"a": 0.25}
 
 
-def test_seconds_are_unknown_until_they_are_written(tmp_path: Path) -> None:
+def test_notes_are_unknown_until_they_are_written(tmp_path: Path) -> None:
     with open_blocks(tmp_path / "b", IDENTITY) as blocks:
-        assert blocks.read_seconds() is None
-        blocks.write_seconds({"a": 0.25})
-        assert blocks.read_seconds() == {"a": 0.25}
+        assert blocks.read_notes() is None
+        blocks.write_notes({"a": 0.25})
+        assert blocks.read_notes() == {"a": 0.25}
 
 
 @pytest.mark.parametrize(
     ("identity", "message"),
     [
-        ({**IDENTITY, "measure": "RR@4"}, "b holds scores with measure 'R@4', but measure 'RR@4' is asked"),
+        (
+            {**IDENTITY, "measure": "RR@4"},
+            "b.blocks was made with measure 'R@4', but measure 'RR@4' is asked",
+        ),
         ({**IDENTITY, "seed": "1"}, "with seed None, but seed '1'"),
         ({"measure": "R@4"}, "with corpus 'c0ffee', but corpus None"),
     ],
@@ -89,8 +80,8 @@ def test_another_job_is_refused_and_told_what_differs(
     tmp_path: Path, identity: dict[str, str], message: str
 ) -> None:
     with open_blocks(tmp_path / "b", IDENTITY) as blocks:
-        blocks.write(0, block(0))
-    with pytest.raises(ScoringError, match=message), open_blocks(tmp_path / "b", identity):
+        blocks.write(0, FIRST)
+    with pytest.raises(JobError, match=message), open_blocks(tmp_path / "b", identity):
         pass
     with open_blocks(tmp_path / "b", IDENTITY) as blocks:
         assert blocks.finished() == {0}
@@ -98,13 +89,13 @@ def test_another_job_is_refused_and_told_what_differs(
 
 def test_a_job_that_finished_no_block_leaves_the_folder_to_any_other(tmp_path: Path) -> None:
     with open_blocks(tmp_path / "b", IDENTITY) as blocks:
-        blocks.write_seconds({"a": 0.25})  # as in a folder whose blocks were being deleted
+        blocks.write_notes({"a": 0.25})  # as in a folder whose blocks were being deleted
     other = {**IDENTITY, "seed": "1"}
     with open_blocks(tmp_path / "b", other) as blocks:
-        assert blocks.read_seconds() is None
-        blocks.write(0, block(0))
+        assert blocks.read_notes() is None
+        blocks.write(0, FIRST)
     with (
-        pytest.raises(ScoringError, match="with seed '1', but seed None"),
+        pytest.raises(JobError, match="with seed '1', but seed None"),
         open_blocks(tmp_path / "b", IDENTITY),
     ):
         pass
@@ -112,10 +103,10 @@ def test_a_job_that_finished_no_block_leaves_the_folder_to_any_other(tmp_path: P
         assert blocks.finished() == {0}
 
 
-def test_two_processes_cannot_score_into_one_folder(tmp_path: Path) -> None:
+def test_two_processes_cannot_work_on_one_folder(tmp_path: Path) -> None:
     with (
         open_blocks(tmp_path / "b", IDENTITY),
-        pytest.raises(ScoringError, match="another process is scoring into it"),
+        pytest.raises(JobError, match="another process is at work on it"),
         open_blocks(tmp_path / "b", IDENTITY),
     ):
         pass
@@ -123,13 +114,13 @@ def test_two_processes_cannot_score_into_one_folder(tmp_path: Path) -> None:
 
 def test_deleted_blocks_are_gone_and_another_job_may_begin(tmp_path: Path) -> None:
     with open_blocks(tmp_path / "b", IDENTITY) as blocks:
-        blocks.write(0, block(0))
+        blocks.write(0, FIRST)
         blocks.delete()
-    assert not (tmp_path / "b").exists()
+    assert not (tmp_path / "b.blocks").exists()
     with open_blocks(tmp_path / "b", {"corpus": "other"}) as blocks:
         assert blocks.finished() == set()
 
 
 def test_a_folder_without_an_identity_is_no_output_of_ours(tmp_path: Path) -> None:
-    with pytest.raises(ScoringError, match="exists, and holds no scores"):
+    with pytest.raises(JobError, match="exists, and is no output of such a job"):
         refuse_other(tmp_path / "manifest.json", IDENTITY)

@@ -1,6 +1,5 @@
 """The judge: what it is shown, which of its words are a grade, and what it costs to ask again."""
 
-import asyncio
 import json
 import pickle
 
@@ -9,30 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arms.base import ArmError, Passage
-from arms.generator import Chunk, GeneratorError, Prompt, ScriptedGenerator, complete
+from arms.generator import Chunk, GeneratorError, Prompt
 from arms.judge import FORM, JudgeError, Verdict, grade, judge_answer, judge_passages
-from arms.kinds import Write
+from tests.arms.scripted import shown, writing
 
 TOWER = Passage("1", "Tokyo Tower", "It is a tower in Tokyo. It is 333 metres tall.")
 FOX = Passage("2", "Red fox", "The red fox lives in forests.")
 HOW_TALL = "How tall is Tokyo Tower?"
-
-
-def writing(*texts: str, prompts: list[Prompt] | None = None) -> Write:
-    """Return a model that writes these texts, one a call."""
-    left = list(texts)
-    scripted = ScriptedGenerator(lambda _: left.pop(0))
-
-    def write(prompt: Prompt) -> tuple[str, Chunk]:
-        if prompts is not None:
-            prompts.append(prompt)
-        return asyncio.run(complete(scripted, prompt))
-
-    return write
-
-
-def shown(prompt: Prompt) -> str:
-    return "\n".join(message["content"] for message in prompt.messages)
 
 
 @given(st.integers(0, 10))
@@ -50,6 +32,8 @@ def test_a_grade_becomes_a_fraction_of_the_best(n: int) -> None:
         ('{"score": n} is asked for, so {"score": 0}.', 0.0),
         ('{"reason": "right", "score": 10}', 10.0),
         ('{"score": 11} is too much: {"score": 10}', 10.0),
+        ('{"verdict": {"score": 6, "why": "a brace } in it"}}', 6.0),
+        ('{\n  "score": 4,\n}', 4.0),
     ],
 )
 def test_the_first_grade_in_a_text_is_read(text: str, expected: float) -> None:
@@ -122,7 +106,9 @@ def test_a_judge_that_wrote_no_grade_is_asked_again_and_both_attempts_count() ->
     assert verdict == Verdict(0.8, tokens=first + 3 + second + 2)
     assert prompts[1].messages[:-2] == prompts[0].messages
     assert prompts[1].messages[-2] == {"role": "assistant", "content": "A fine answer."}
-    assert FORM in prompts[1].messages[-1]["content"]
+    again = prompts[1].messages[-1]["content"]
+    assert again.startswith("'A fine answer.' holds no {\"score\": n}")
+    assert again.endswith(FORM)
 
 
 @pytest.mark.parametrize("retries", [0, 1, 2])

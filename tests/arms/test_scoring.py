@@ -13,17 +13,19 @@ import numpy as np
 import pytest
 import ray
 
-from arms import scoring
+from arms import crew
 from arms.base import ArmError, Query, Retrieval
+from arms.blocks import JobError
 from arms.catalog import ArmSpecError
 from arms.corpus import Corpus
 from arms.embedding import Backbone
 from arms.kinds import ArmSpec
 from arms.matrix import MatrixError, Question, read_matrix
 from arms.models import ModelNotFoundError
+from arms.pool_job import seed_of
 from arms.scorers import RetrievalScorer, ScoringError
 from arms.scoring import score
-from arms.scoring_job import Job, Worker, seed_of
+from arms.scoring_job import Job, Worker
 from tests.arms.test_scoring_job import QUESTIONS, SPECS, make_job, recalls
 
 HERE = "tests.arms.test_scoring"
@@ -136,7 +138,7 @@ def test_the_matrix_is_that_of_every_arm_searched_by_itself(corpus: Corpus, tmp_
     # a second time there is nothing to do; another job is refused
     again = score(job, tmp_path / "scores")
     assert (again.resumed, again.unknown) == (5, report.unknown)
-    with pytest.raises(ScoringError, match="scores holds scores with seed '0', but seed '1'"):
+    with pytest.raises(JobError, match="scores was made with seed '0', but seed '1'"):
         score(replace(job, seed=1), tmp_path / "scores")
 
 
@@ -157,20 +159,20 @@ def test_a_killed_job_goes_on_where_it_was_and_ends_as_if_it_had_not_been(
     wait_for_reader(gate, process, tmp_path / "output")
     process.kill()
     process.wait()
-    kept = {path.name: (path.stat().st_mtime_ns, path.stat().st_ino) for path in blocks.glob("*.npz")}
-    assert sorted(kept) == [f"{number:06}.npz" for number in range(4)]
+    kept = {path.name: (path.stat().st_mtime_ns, path.stat().st_ino) for path in blocks.glob("*.block")}
+    assert sorted(kept) == [f"{number:06}.block" for number in range(4)]
     assert not (tmp_path / "scores").exists()
 
     gate.unlink()
     gate.write_text("open")
     job = diary_job(corpus, tmp_path)
-    with pytest.raises(ScoringError, match=r"scores\.blocks holds scores with seed '0', but seed '7'"):
+    with pytest.raises(JobError, match=r"scores\.blocks was made with seed '0', but seed '7'"):
         score(replace(job, seed=7), tmp_path / "scores")
     seen: list[dict[str, tuple[int, int]]] = []
 
     def look(what: str, *_: int | None) -> None:
         if what == "scoring questions":
-            seen.append({p.name: (p.stat().st_mtime_ns, p.stat().st_ino) for p in blocks.glob("*.npz")})
+            seen.append({p.name: (p.stat().st_mtime_ns, p.stat().st_ino) for p in blocks.glob("*.block")})
 
     report = score(job, tmp_path / "scores", progress=look)
     assert report.resumed == 4
@@ -178,7 +180,7 @@ def test_a_killed_job_goes_on_where_it_was_and_ends_as_if_it_had_not_been(
     assert {name: seen[-1][name] for name in kept} == kept, "what was finished is not written again"
     asked = Diary.asked(tmp_path)
     assert asked == {**{question.text: 1 for question in QUESTIONS}, QUESTIONS[4].text: 2}
-    whole = [Worker(job).score(number).scores for number in range(5)]
+    whole = [Worker(job).block(number).scores for number in range(5)]
     np.testing.assert_array_equal(read_matrix(tmp_path / "scores").scores, np.concatenate(whole).T)
     assert not blocks.exists()
 
@@ -189,7 +191,7 @@ def test_a_worker_that_dies_is_replaced_until_its_block_has_killed_three(
 ) -> None:
     (tmp_path / "gate").write_text("open")
     job = diary_job(corpus, tmp_path, fatal=4)
-    with pytest.raises(ScoringError, match=r"questions 'q3' to 'q3': .*worker"):
+    with pytest.raises(JobError, match=r"questions 'q3' to 'q3': .*worker"):
         score(job, tmp_path / "scores")
     assert Diary.asked(tmp_path) == {QUESTIONS[0].text: 1, QUESTIONS[1].text: 1, QUESTIONS[2].text: 3}
     assert not (tmp_path / "scores").exists()
@@ -225,16 +227,14 @@ def test_many_questions_in_a_row_that_no_arm_answers_end_the_job_and_are_asked_a
     blocks = tmp_path / "scores.blocks"
 
     away.touch()
-    with pytest.raises(
-        ScoringError, match=r"no arm has a score on any of 5 questions in a row; .*'q5': away"
-    ):
+    with pytest.raises(JobError, match=r"nothing came of 5 questions in a row: .*'q5': away"):
         score(job, tmp_path / "scores")  # all that there are
-    assert not list(blocks.glob("*.npz"))
-    monkeypatch.setattr(scoring, "PATIENCE", 2)
+    assert not list(blocks.glob("*.block"))
+    monkeypatch.setattr(crew, "PATIENCE", 2)
     away.write_text(QUESTIONS[1].text + QUESTIONS[3].text + QUESTIONS[4].text)
-    with pytest.raises(ScoringError, match=r"any of 2 questions in a row; question 'q5': away"):
+    with pytest.raises(JobError, match=r"of 2 questions in a row: question 'q5': away"):
         score(job, tmp_path / "scores")
-    assert sorted(path.stem for path in blocks.glob("*.npz")) == ["000000", "000001", "000002"]
+    assert sorted(path.stem for path in blocks.glob("*.block")) == ["000000", "000001", "000002"]
 
     away.unlink()
     report = score(job, tmp_path / "scores")
@@ -247,9 +247,9 @@ def test_a_cluster_without_a_free_processor_is_not_waited_for(
     corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = make_job(corpus, tmp_path / "indexes")
-    monkeypatch.setattr(scoring, "FREE_WITHIN_S", 0.0)
+    monkeypatch.setattr(crew, "FREE_WITHIN_S", 0.0)
     monkeypatch.setattr(ray, "available_resources", lambda: {"memory": 1.0})
-    with pytest.raises(ScoringError, match=r"Ray cluster at \S+:\d+ has no free processor: .*RAY_ADDRESS"):
+    with pytest.raises(JobError, match=r"Ray cluster at \S+:\d+ has no free processor: .*RAY_ADDRESS"):
         score(job, tmp_path / "scores")
 
 
@@ -257,7 +257,7 @@ def test_a_cluster_without_a_free_processor_is_not_waited_for(
 def test_an_arm_with_a_bug_ends_the_job_with_its_error(corpus: Corpus, tmp_path: Path) -> None:
     specs = {**SPECS, "broken": ArmSpec(kind=f"{HERE}:Broken", params={"bug": True})}
     job = make_job(corpus, tmp_path / "indexes", specs=specs)
-    with pytest.raises(ScoringError, match="questions 'q1' to 'q2': KeyError: 'Which river"):
+    with pytest.raises(JobError, match="questions 'q1' to 'q2': KeyError: 'Which river"):
         score(job, tmp_path / "scores")
 
 
@@ -286,7 +286,7 @@ def test_nothing_is_begun_on_what_cannot_be_scored(
 
 def test_an_output_that_holds_something_else_is_left_alone(corpus: Corpus, tmp_path: Path) -> None:
     job = make_job(corpus, tmp_path / "indexes")
-    with pytest.raises(ScoringError, match="indexes exists, and holds no scores"):
+    with pytest.raises(JobError, match="indexes exists, and is no output of such a job"):
         score(job, tmp_path / "indexes")
 
 

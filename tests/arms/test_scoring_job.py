@@ -1,6 +1,6 @@
 """A block of a job: what each cell is, what it took, and what its scores follow from."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,9 @@ from arms.generator import Prompt
 from arms.kinds import ArmSpec, Resources
 from arms.llm import EmbeddedSpec, OpenAISpec, ScriptedSpec
 from arms.matrix import Question
+from arms.pool_job import seed_of
 from arms.scorers import AnswerScorer, RetrievalScorer
-from arms.scoring_job import Job, Worker, seed_of
+from arms.scoring_job import Block, Job, Worker
 from tests.arms.contract import DIM, ask
 
 HERE = "tests.arms.test_scoring_job"
@@ -59,7 +60,15 @@ class Drawn:
 
 def make_job(corpus: Corpus, indexes: Path, **fields: Any) -> Job:
     """A job on the questions above, with its indexes prepared."""
-    job = Job(QUESTIONS, corpus, indexes, SPECS, TINY, lambda _: RetrievalScorer("R@3"), block=2)
+    job = Job(
+        questions=QUESTIONS,
+        corpus=corpus,
+        indexes=indexes,
+        specs=SPECS,
+        backbones=TINY,
+        scorer=lambda _: RetrievalScorer("R@3"),
+        block=2,
+    )
     job = replace(job, **fields)
     prepare(Resources(corpus, indexes, job.backbones, job.specs))
     return job
@@ -85,7 +94,7 @@ def recalls(job: Job, k: int) -> np.ndarray[Any, Any]:
 def test_blocks_hold_what_every_arm_earns_by_itself(corpus: Corpus, tmp_path: Path) -> None:
     job = make_job(corpus, tmp_path)
     worker = Worker(job)
-    blocks = [worker.score(number) for number in range(job.n_blocks)]
+    blocks = [worker.block(number) for number in range(job.n_blocks)]
     assert [block.scores.shape for block in blocks] == [(2, 6), (2, 6), (1, 6)]
     scores = np.concatenate([block.scores for block in blocks])
     np.testing.assert_array_equal(scores, recalls(job, 3))
@@ -96,7 +105,7 @@ def test_a_cell_that_is_unknown_is_counted_out_of_the_costs_and_explained(
     corpus: Corpus, tmp_path: Path
 ) -> None:
     job = make_job(corpus, tmp_path)
-    block = Worker(job).score(1)
+    block = Worker(job).block(1)
     drawn = list(SPECS).index("drawn")
     assert np.isnan(block.scores[0, drawn])
     assert np.isnan(block.scores).sum() == 1
@@ -109,18 +118,28 @@ def test_a_cell_that_is_unknown_is_counted_out_of_the_costs_and_explained(
 
 def test_a_block_without_one_score_says_why(corpus: Corpus, tmp_path: Path) -> None:
     worker = Worker(make_job(corpus, tmp_path, specs={"drawn": SPECS["drawn"]}, block=1))
-    assert not np.isnan(worker.score(1).scores).any()
-    block = worker.score(2)
+    assert not np.isnan(worker.block(1).scores).any()
+    block = worker.block(2)
     assert np.isnan(block.scores).all()
     assert block.problems == {0: "question 'q3': no foxes"}
+    assert (worker.block(1).problem, block.problem) == ("", "question 'q3': no foxes")
+
+
+def test_a_block_comes_back_as_it_was_packed() -> None:
+    scores = np.array([[0.5, np.nan], [1.0, 0.25], [0.0, 1.0]], dtype=np.float32)
+    block = Block(scores, np.array([3.0, 2.0]), np.array([3.0, 8.0]), np.array([0.0, 9.5]), {1: "q: “no”"})
+    back = Block.unpack(block.pack())
+    for field in fields(Block):
+        np.testing.assert_equal(getattr(back, field.name), getattr(block, field.name))
+    assert (back.scores.dtype, back.problem) == (np.float32, "")
 
 
 def test_draws_follow_from_the_question_and_the_seed_and_not_from_the_block(
     corpus: Corpus, tmp_path: Path
 ) -> None:
-    steps = [Worker(make_job(corpus, tmp_path, block=5, seed=seed)).score(0).steps[-1] for seed in (0, 0, 1)]
+    steps = [Worker(make_job(corpus, tmp_path, block=5, seed=seed)).block(0).steps[-1] for seed in (0, 0, 1)]
     in_blocks = sum(
-        Worker(make_job(corpus, tmp_path, block=1)).score(number).steps[-1] for number in range(5)
+        Worker(make_job(corpus, tmp_path, block=1)).block(number).steps[-1] for number in range(5)
     )
     assert steps[0] == steps[1] == in_blocks != steps[2]
 
@@ -133,13 +152,13 @@ def test_the_language_model_of_the_job_answers_from_the_passages(corpus: Corpus,
         scorer=lambda write: AnswerScorer("em", lambda answer, golds: float(answer in golds), write),
         llm=ScriptedSpec(engine="scripted", replies=replies),
     )
-    assert Worker(job).score(0).scores.tolist() == [[1.0] * 6, [0.0] * 6]
+    assert Worker(job).block(0).scores.tolist() == [[1.0] * 6, [0.0] * 6]
 
 
 def test_without_a_language_model_what_needs_one_is_refused(corpus: Corpus, tmp_path: Path) -> None:
     job = make_job(corpus, tmp_path, scorer=lambda write: AnswerScorer("em", lambda *_: 1.0, write))
     with pytest.raises(ModelStartError, match="a language model is asked for, and there is none"):
-        Worker(job).score(0)
+        Worker(job).block(0)
 
 
 def test_the_language_model_is_loaded_by_the_first_prompt() -> None:

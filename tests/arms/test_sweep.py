@@ -97,6 +97,17 @@ def test_every_arm_returns_what_it_returns_alone(corpus: Corpus, indexes: Path) 
                 assert (found.steps[column], found.tokens[column]) == (alone.steps, alone.tokens)
 
 
+def test_the_arms_that_are_named_are_asked_in_their_order_and_no_other(corpus: Corpus, indexes: Path) -> None:
+    specs = {**SPECS, "fails": ArmSpec(kind=f"{HERE}:Failing", params={"word": "vienna"})}
+    have = resources(corpus, indexes, specs)
+    names = ["v2", "f", "ds"]
+    query = ask("vienna", TINY)
+    some, every = Sweep(have, names).search(query, 4), Sweep(have).search(query, 4)
+    assert (some.which.shape, some.problems) == ((3,), {})
+    for column, name in enumerate(names):
+        assert some.rankings[some.which[column]] == every.rankings[every.which[list(specs).index(name)]]
+
+
 def test_an_arm_that_asks_a_language_model_for_the_names_tells_its_tokens(
     corpus: Corpus, tmp_path: Path
 ) -> None:

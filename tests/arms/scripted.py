@@ -1,0 +1,24 @@
+"""Language models that write what a test says, for all who ask one and wait."""
+
+import asyncio
+
+from arms.generator import Chunk, Prompt, ScriptedGenerator, complete
+from arms.kinds import Write
+
+
+def writing(*texts: str, prompts: list[Prompt] | None = None) -> Write:
+    """Return a model that writes these texts, one a call; it counts words as tokens."""
+    left = list(texts)
+    scripted = ScriptedGenerator(lambda _: left.pop(0))
+
+    def write(prompt: Prompt) -> tuple[str, Chunk]:
+        if prompts is not None:
+            prompts.append(prompt)
+        return asyncio.run(complete(scripted, prompt))
+
+    return write
+
+
+def shown(prompt: Prompt) -> str:
+    """Return all that a model was shown."""
+    return "\n".join(message["content"] for message in prompt.messages)
