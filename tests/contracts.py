@@ -6,10 +6,14 @@ A check takes a function that builds an untaught policy. Add a policy to
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
+import pytest
 
-from agent.policy import Policy, validate
+from agent.policies.linear import LinUCB
+from agent.policies.neural import NeuralGreedy
+from agent.policy import Policy, PolicyError, served_distribution, validate
 from feedback.events import Context, Decision
 
 ARMS = ("bm25", "dense", "none")
@@ -19,9 +23,10 @@ Build = Callable[[], Policy]
 
 
 def context(rng: np.random.Generator) -> Context:
-    """Return a context whose `long` tells which arm is best."""
+    """Return a context whose `long` tells which arm is best, and so does the question."""
     features = {"long": float(rng.integers(2)), "w=river": float(rng.integers(2))}
-    return Context("?", features, tuple(rng.integers(-2, 3, size=4) / 2.0), FEATURES)
+    question = ("long" if features["long"] else "short") + (" river?" if features["w=river"] else "?")
+    return Context(question, features, tuple(rng.integers(-2, 3, size=4) / 2.0), FEATURES)
 
 
 def history(policy: Policy, n: int, seed: int, best: str | None = None) -> list[tuple[Decision, float]]:
@@ -57,6 +62,16 @@ def stays_a_distribution_after_any_history(build: Build) -> None:
             p = policy.probabilities(seen, ARMS)
             assert p.dtype == np.float64
             assert validate(p, len(ARMS)).shape == (3,)
+
+
+def the_floor_is_kept_after_any_history(build: Build) -> None:
+    for n in (0, 60):
+        policy = teach(build(), history(build(), n, seed=20, best="bm25"))
+        for seen in contexts(5, seed=21):
+            for floor in (0.0, 0.05, 0.9):
+                p = served_distribution(policy, seen, ARMS, floor)
+                assert p.min() >= min(floor, 1 / 3) - 1e-12
+                assert p.sum() == pytest.approx(1.0, abs=1e-12)
 
 
 def permuting_arms_permutes_probabilities(build: Build) -> None:
@@ -103,6 +118,16 @@ def a_loaded_policy_is_the_saved_one(build: Build) -> None:
         assert loaded.probabilities(c, ARMS).tolist() == saved.probabilities(c, ARMS).tolist()
 
 
+def a_loaded_policy_learns_on_and_leaves_the_saved_one_alone(build: Build) -> None:
+    saved = teach(build(), history(build(), 25, seed=10))
+    before = saved.save()
+    loaded = build().load(before)
+    teach(loaded, history(build(), 1, seed=22))
+    for seen in contexts(5, seed=23):
+        assert validate(loaded.probabilities(seen, ARMS), len(ARMS)).shape == (3,)
+    assert saved.save() == before
+
+
 def loading_leaves_the_loader_alone(build: Build) -> None:
     policy = build()
     untaught = policy.save()
@@ -130,11 +155,13 @@ def threads_see_what_one_thread_sees(build: Build) -> None:
 
 CHECKS = (
     stays_a_distribution_after_any_history,
+    the_floor_is_kept_after_any_history,
     permuting_arms_permutes_probabilities,
     an_arm_never_seen_gets_a_probability,
     asking_changes_nothing,
     the_same_history_gives_the_same_bytes,
     a_loaded_policy_is_the_saved_one,
+    a_loaded_policy_learns_on_and_leaves_the_saved_one_alone,
     loading_leaves_the_loader_alone,
     an_exact_policy_resumes_where_it_was_saved,
     threads_see_what_one_thread_sees,
@@ -160,7 +187,52 @@ def learning_tells_contexts_apart(build: Build) -> None:
         assert ARMS[int(p.argmax())] == ("bm25" if seen.features["long"] else "dense")
 
 
-LEARNING_CHECKS = (learning_moves_probability_to_the_rewarded_arm, learning_tells_contexts_apart)
+def what_is_not_finite_is_refused_and_nothing_is_learned(build: Build) -> None:
+    policy = teach(build(), history(build(), 10, seed=24))
+    before = policy.save()
+    good, _ = history(policy, 1, seed=25)[0]
+    for bad in (float("nan"), float("inf")):
+        with pytest.raises(PolicyError, match=f"reward {bad} of decision 'd-0' is not finite"):
+            policy.learn(good, bad)
+        for broken, message in (
+            (replace(good.context, features={"long": 1.0, "odd": bad}), "feature 'odd' is"),
+            (replace(good.context, embedding=(0.5, bad, 0.5, 0.5)), "number 1 of the embedding is"),
+            (replace(good.context, arms={**FEATURES, "bm25": {"cost": bad}}), "feature 'cost' of arm 'bm25'"),
+        ):
+            with pytest.raises(PolicyError, match=message):
+                policy.probabilities(broken, ARMS)
+            with pytest.raises(PolicyError, match=message):
+                policy.learn(replace(good, context=broken), 1.0)
+    assert policy.save() == before
+
+
+def an_arm_that_was_not_eligible_teaches_nothing(build: Build) -> None:
+    policy = teach(build(), history(build(), 10, seed=26))
+    before = policy.save()
+    good, _ = history(policy, 1, seed=27)[0]
+    with pytest.raises(PolicyError, match="drew 'graph', which is not among: bm25, dense, none"):
+        policy.learn(replace(good, drawn="graph"), 1.0)
+    assert policy.save() == before
+
+
+def a_state_that_is_damaged_or_of_another_kind_is_refused(build: Build) -> None:
+    policy = teach(build(), history(build(), 10, seed=28))
+    state = policy.save()
+    middle = len(state) // 2
+    changed = state[:middle] + bytes([state[middle] ^ 1]) + state[middle + 1 :]
+    others = [other.save() for other in (LinUCB(), NeuralGreedy()) if other.kind != policy.kind]
+    for wrong in (b"", b"\n", state[:-1], state + b"?", changed, *others):
+        with pytest.raises(PolicyError, match="is damaged, or not of"):
+            build().load(wrong)
+
+
+LEARNING_CHECKS = (
+    learning_moves_probability_to_the_rewarded_arm,
+    learning_tells_contexts_apart,
+    what_is_not_finite_is_refused_and_nothing_is_learned,
+    an_arm_that_was_not_eligible_teaches_nothing,
+    a_state_that_is_damaged_or_of_another_kind_is_refused,
+)
 """What a policy that learns promises besides."""
 
 

@@ -1,12 +1,9 @@
 """Epsilon-greedy over one river regressor an arm."""
 
 import copy
-import hashlib
 import importlib
 import inspect
 import io
-import json
-import math
 import pickle
 import sys
 from collections.abc import Mapping, Sequence
@@ -18,7 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 from river import base, linear_model, optim
 
-from agent.policy import PolicyError, greedy
+from agent.policies.exploration import Decay, Exploration
+from agent.policies.inputs import check_context, check_reward
+from agent.policies.state import seal, unseal
+from agent.policy import PolicyError
 from feedback.events import Context, Decision
 
 LINEAR = "linear"
@@ -32,15 +32,14 @@ class EpsilonGreedy:
     """The arm with the best predicted reward, or any arm with probability epsilon.
 
     Epsilon is spread over all arms, the best one included, and the rest of the mass
-    over all arms tied for the best. After `t` rewards it is
-
-        max(min_epsilon, epsilon / (1 + t / decay))
+    over all arms tied for the best. It falls as `agent.policies.exploration` says.
 
     Args:
         model: `linear`, or the import path of a river regressor, `river.tree.HoeffdingTreeRegressor`.
         params: Arguments of that regressor; a `seed` that it takes and is not given is 0.
         epsilon: Probability of exploring at the start, in [0, 1].
-        decay: Rewards after which epsilon has halved; None keeps it as it is.
+        decay: Rewards after which epsilon has halved, `log` to divide it by ln(1 + rewards),
+            None to keep it as it is.
         min_epsilon: Where the decay ends, in [0, epsilon].
         prior: Predicted reward of an arm that was never tried; above every possible
             reward, new arms are tried first.
@@ -58,18 +57,12 @@ class EpsilonGreedy:
         params: Mapping[str, Any] | None = None,
         *,
         epsilon: float = 0.1,
-        decay: float | None = None,
+        decay: Decay = None,
         min_epsilon: float = 0.0,
         prior: float = 1.0,
     ) -> None:
-        if not 0.0 <= min_epsilon <= epsilon <= 1.0:
-            raise PolicyError(
-                f"0 <= min_epsilon <= epsilon <= 1 does not hold for {min_epsilon} and {epsilon}"
-            )
-        if decay is not None and not decay > 0.0:
-            raise PolicyError(f"decay {decay} is not a positive number of rewards")
-        self.model, self.params = model, dict(params or {})
-        self.epsilon, self.decay, self.min_epsilon, self.prior = epsilon, decay, min_epsilon, prior
+        self.model, self.params, self.prior = model, dict(params or {}), prior
+        self._exploration = Exploration(epsilon, decay, min_epsilon)
         self._regressors: dict[str, base.Regressor] = {}
         self._rewards = 0
         self._regressor()
@@ -77,21 +70,22 @@ class EpsilonGreedy:
     @property
     def epsilon_now(self) -> float:
         """Probability of exploring at the next decision, in [min_epsilon, epsilon]."""
-        if self.decay is None:
-            return self.epsilon
-        return max(self.min_epsilon, self.epsilon / (1.0 + self._rewards / self.decay))
+        return self._exploration.at(self._rewards)
 
     def probabilities(self, context: Context, arms: Sequence[str]) -> NDArray[np.float64]:
-        """Return epsilon shared by all arms, plus the rest shared by the best ones."""
+        """Return epsilon shared by all arms, plus the rest shared by the best ones.
+
+        Raises:
+            PolicyError: A feature, or what the model makes of it, is not finite.
+        """
+        check_context(context)
         features = _features(context)
         scores = np.array([self._score(arm, features) for arm in arms])
-        epsilon = self.epsilon_now
-        return (1.0 - epsilon) * greedy(scores) + epsilon / len(arms)
+        return self._exploration.spread(scores, self._rewards)
 
     def learn(self, decision: Decision, reward: float) -> None:
         """Show the reward to the regressor of the arm that was drawn."""
-        if not math.isfinite(reward):
-            raise PolicyError(f"reward {reward} of decision {decision.id!r} is not finite")
+        check_reward(decision, reward)
         if decision.drawn not in self._regressors:
             self._regressors[decision.drawn] = self._regressor()
         self._regressors[decision.drawn].learn_one(_features(decision.context), reward)
@@ -101,7 +95,7 @@ class EpsilonGreedy:
         """Return river's version, the model and a digest on one line, and the pickled regressors after it."""
         buffer = io.BytesIO()
         _Pickler(buffer, protocol=5).dump({"_rewards": self._rewards, "_regressors": self._regressors})
-        return self._sealed(buffer.getvalue())
+        return seal(self._made_by, buffer.getvalue())
 
     def load(self, state: bytes) -> Self:
         """Return a policy with the given state, which must come from `save`: a pickle can run code.
@@ -109,15 +103,11 @@ class EpsilonGreedy:
         Raises:
             PolicyError: The state is damaged, of another model or river, or cannot be unpickled.
         """
-        header, _, pickled = state.partition(b"\n")
-        if self._sealed(pickled) != state:
-            raise PolicyError(
-                f"state {header[:200]!r} is damaged, or not of {self.model} {self.params} in river {RIVER}"
-            )
+        pickled = unseal(state, self._made_by)
         try:
             regressors = _Unpickler(io.BytesIO(pickled)).load()
         except Exception as error:  # what a pickle can raise has no end
-            raise PolicyError(f"state {header[:200]!r} cannot be unpickled: {error!r}") from error
+            raise PolicyError(f"state of {self._made_by} cannot be unpickled: {error!r}") from error
         loaded = copy.copy(self)
         vars(loaded).update(regressors)
         return loaded
@@ -141,10 +131,9 @@ class EpsilonGreedy:
             raise PolicyError(f"model {self.model!r} is no river regressor")
         return regressor
 
-    def _sealed(self, pickled: bytes) -> bytes:
-        digest = hashlib.blake2b(pickled, digest_size=16).hexdigest()
-        header = {"river": RIVER, "model": self.model, "params": self.params, "blake2b": digest}
-        return json.dumps(header, sort_keys=True, default=str).encode() + b"\n" + pickled
+    @property
+    def _made_by(self) -> dict[str, Any]:
+        return {"river": RIVER, "model": self.model, "params": self.params}
 
 
 def _features(context: Context) -> dict[Any, float]:

@@ -6,13 +6,29 @@ that the arguments may cross and ignore by their letters:
     s  the named features of the question       e  its embedding
     a  the name of the arm                      f  the features of the arm
 
-So `-q sa` learns what each arm is good at, and `-q sf` what its relatives are.
+So `-q sa` learns what each arm is good at, and `-q sf` what its relatives are. Namespaces
+that are not crossed count too: a trained router's score, given as a feature of its arm,
+gets a weight in `f`, which a few hundred rewards or labels teach. (VW cannot begin from
+the score itself; `prior_feature` of `agent.policies.linear` can.)
+
+Some algorithms keep more than their model file holds: what they are after it was saved,
+loaded and taught on is not what they would have been. For these `resumes_exactly` is
+False, and the log is replayed.
+
+    epsilon-greedy    --epsilon 0.05                                 resumes exactly
+    SquareCB          --squarecb --gamma_scale 20 --clip_p 1         resumes exactly
+    RegCB             --regcb --cb_min_cost 0 --cb_max_cost 1        resumes exactly
+    optimistic RegCB  --regcbopt --cb_min_cost 0 --cb_max_cost 1     resumes exactly
+    softmax           --softmax --lambda 10                          resumes exactly
+    synthetic cover   --synthcover                                   resumes exactly
+    online cover      --cover 3                                      is replayed
+    bagging           --bag 5                                        is replayed
+    doubly robust     --epsilon 0.05 --cb_type dr                    is replayed
+
 Arms are shown to VW sorted by name: what it breaks by position (a tie in
 `--squarecb` or `--first_only`) does not then depend on the order they are asked in.
 """
 
-import hashlib
-import json
 import math
 import shlex
 import tempfile
@@ -28,6 +44,8 @@ from numpy.typing import NDArray
 from vowpalwabbit import Workspace
 from vowpalwabbit.pyvw import pylibvw
 
+from agent.policies.inputs import check_context, check_reward
+from agent.policies.state import seal, unseal
 from agent.policy import PolicyError
 from feedback.events import Context, Decision
 
@@ -117,8 +135,9 @@ class VowpalPolicy:
         """Return VW's distribution; arms that `--regcbopt` gives 1 each share the mass.
 
         Raises:
-            PolicyError: VW gave no distribution.
+            PolicyError: A feature is not finite, or VW gave no distribution.
         """
+        check_context(context)
         with self._lock:
             actions = self._actions_of(context, arms)
             shared = self._shared(context)
@@ -131,8 +150,7 @@ class VowpalPolicy:
 
     def learn(self, decision: Decision, reward: float) -> None:
         """Update from the cost and the propensity of the arm that was drawn."""
-        if not math.isfinite(reward):
-            raise PolicyError(f"reward {reward} of decision {decision.id!r} is not finite")
+        check_reward(decision, reward)
         cost = self.baseline - reward
         context = decision.context
         with self._lock:
@@ -151,7 +169,7 @@ class VowpalPolicy:
         with self._lock, tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "model")
             self._vw.save(path)
-            return self._sealed(path.read_bytes())
+            return seal(self._made_by, path.read_bytes())
 
     def load(self, state: bytes) -> Self:
         """Return a policy with the given state.
@@ -159,16 +177,13 @@ class VowpalPolicy:
         Raises:
             PolicyError: The state is damaged, of other arguments or another VW, or VW refuses it.
         """
-        header, _, model = state.partition(b"\n")
-        if self._sealed(model) != state:
-            raise PolicyError(f"state {header[:300]!r} is damaged, or not of vw {self.args!r} in {VW}")
+        # VW itself would load a model that was cut short.
+        model = unseal(state, self._made_by)
         return type(self)(self.args, baseline=self.baseline, _model=model)
 
-    def _sealed(self, model: bytes) -> bytes:
-        # VW itself loads a model that was cut short.
-        digest = hashlib.blake2b(model, digest_size=16).hexdigest()
-        header = {"vw": VW, "args": self.args, "baseline": self.baseline, "blake2b": digest}
-        return json.dumps(header).encode() + b"\n" + model
+    @property
+    def _made_by(self) -> dict[str, Any]:
+        return {"vw": VW, "args": self.args, "baseline": self.baseline}
 
     def _shared(self, context: Context) -> Any:
         example = pylibvw.example(self._vw, self._kind)

@@ -12,10 +12,23 @@ ADF = "--cb_explore_adf -q sa -q ea"
 STILL = {
     "uniform": PolicySpec(kind="uniform"),
     "fixed": PolicySpec(kind="fixed", params={"arm": "dense"}),
+    "routed": PolicySpec(kind="routed", params={"feature": "steps"}),
+    "routed softmax": PolicySpec(kind="routed", params={"feature": "steps", "explore": "softmax"}),
+    "routed squarecb": PolicySpec(kind="routed", params={"feature": "steps", "explore": "squarecb"}),
 }
 LEARNING = {
     "epsilon_greedy": PolicySpec(kind="epsilon_greedy"),
     "epsilon_greedy decaying": PolicySpec(kind="epsilon_greedy", params={"epsilon": 0.5, "decay": 20.0}),
+    "epsilon_greedy falling with the logarithm": PolicySpec(
+        kind="epsilon_greedy", params={"epsilon": 1.0, "decay": "log"}
+    ),
+    "linucb": PolicySpec(kind="linucb"),
+    "linucb disjoint": PolicySpec(kind="linucb", params={"shared": False}),
+    "linucb on a prior": PolicySpec(kind="linucb", params={"prior_feature": "steps", "dims": 8}),
+    "linear_thompson": PolicySpec(kind="linear_thompson"),
+    "linear_thompson disjoint": PolicySpec(kind="linear_thompson", params={"shared": False}),
+    "neural": PolicySpec(kind="neural"),
+    "neural without a hidden layer": PolicySpec(kind="neural", params={"hidden": 0, "learning_rate": 0.02}),
     "vowpal": PolicySpec(kind="vowpal"),
 } | {
     f"vowpal {flags}": PolicySpec(kind="vowpal", params={"args": f"{ADF} {flags}"})

@@ -123,7 +123,7 @@ def test_state_that_is_damaged_or_of_another_model_is_refused() -> None:
     state = policy.save()
     other = EpsilonGreedy("river.linear_model.BayesianLinearRegression").save()
     for wrong in (b"", state[:-1], state + b"?", other):
-        with pytest.raises(PolicyError, match="is damaged, or not of linear"):
+        with pytest.raises(PolicyError, match=r'is damaged, or not of \{"model": "linear"'):
             policy.load(wrong)
 
 
@@ -132,7 +132,7 @@ def test_state_of_another_river_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
     with monkeypatch.context() as before:
         before.setattr("agent.policies.greedy.RIVER", "0.1.0")
         old = policy.save()
-    with pytest.raises(PolicyError, match=r'"river": "0\.1\.0".* is damaged, or not of linear'):
+    with pytest.raises(PolicyError, match=r'"river": "0\.1\.0".* is damaged, or not of \{"model": "linear"'):
         policy.load(old)
 
 

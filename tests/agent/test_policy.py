@@ -139,7 +139,11 @@ def test_uniform_state_is_empty() -> None:
     ("spec", "message"),
     [
         ({"kind": "vopal"}, "no policy of kind 'vopal'; did you mean 'vowpal'?"),
-        ({"kind": "zzz"}, "no policy of kind 'zzz'; there are: epsilon_greedy, fixed, uniform, vowpal"),
+        (
+            {"kind": "zzz"},
+            "no policy of kind 'zzz'; there are: epsilon_greedy, fixed, linear_thompson, linucb, "
+            "neural, routed, uniform, vowpal",
+        ),
         (
             {"kind": "epsilon_greedy", "params": {"epsilom": 0.1}},
             "policy 'epsilon_greedy' has no parameter 'epsilom'; did you mean 'epsilon'?",

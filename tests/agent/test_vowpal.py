@@ -1,5 +1,6 @@
 """Without text in between, VW still gives what it gives for text."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 from vowpalwabbit import Workspace
 
+from agent.policies import vowpal
 from agent.policies.vowpal import QUIET, VowpalPolicy
 from agent.policy import PolicyError
 from feedback.events import Context, Decision
@@ -108,6 +110,27 @@ def test_three_rewards_give_the_probabilities_of_epsilon_greedy() -> None:
     assert policy.probabilities(Context("?"), ARMS).tolist() == pytest.approx([0.1, 0.8, 0.1])
 
 
+def table() -> list[tuple[str, bool]]:
+    """Return the arguments of each algorithm that the module tells of, and whether it resumes exactly."""
+    lines = re.findall(r"  (--.*\S)\s+(resumes exactly|is replayed)$", vowpal.__doc__ or "", re.MULTILINE)
+    return [(flags, said == "resumes exactly") for flags, said in lines]
+
+
+def test_the_table_of_algorithms_is_complete() -> None:
+    wanted = {"epsilon", "squarecb", "regcb", "regcbopt", "softmax", "synthcover", "cover", "bag"}
+    assert {flags.split()[0].removeprefix("--") for flags, _ in table()} == wanted
+
+
+@pytest.mark.parametrize(("flags", "exact"), table())
+def test_an_algorithm_resumes_as_the_table_says(flags: str, exact: bool) -> None:
+    kept = VowpalPolicy(f"{ADF} {flags}")
+    rows = history(kept, 60, seed=24)
+    teach(kept, rows[:30])
+    resumed = kept.load(kept.save())
+    same = teach(kept, rows[30:]).save() == teach(resumed, rows[30:]).save()
+    assert (kept.resumes_exactly, same) == (exact, exact)
+
+
 @pytest.mark.parametrize("flags", ALGORITHMS)
 def test_exact_resuming_is_claimed_where_it_holds_and_only_there(flags: str) -> None:
     kept = VowpalPolicy(f"{ADF} {flags}")
@@ -167,7 +190,7 @@ def test_state_that_is_damaged_or_of_other_arguments_is_refused() -> None:
     policy = VowpalPolicy()
     state = policy.save()
     for wrong in (b"", b"\n", state[:-1], state + b"?", VowpalPolicy(baseline=0.5).save()):
-        with pytest.raises(PolicyError, match="is damaged, or not of vw '--cb_explore_adf"):
+        with pytest.raises(PolicyError, match=r'is damaged, or not of \{"args": "--cb_explore_adf'):
             policy.load(wrong)
 
 
@@ -176,7 +199,7 @@ def test_state_of_another_vw_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
     with monkeypatch.context() as before:
         before.setattr("agent.policies.vowpal.VW", "8.0.0")
         old = policy.save()
-    with pytest.raises(PolicyError, match=r'"vw": "8\.0\.0".* is damaged, or not of vw'):
+    with pytest.raises(PolicyError, match=r'"vw": "8\.0\.0".* is damaged, or not of \{"args"'):
         policy.load(old)
 
 
