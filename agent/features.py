@@ -31,6 +31,13 @@ MOST_CAPITALS = 8
 
 QUESTION_WORDS = frozenset(WORD.findall("who whom whose what which when where why how"))
 
+FORM = (
+    *(f"shape={shape}" for shape in ("keyword", "question", "statement")),
+    *(f"ask={word}" for word in sorted(QUESTION_WORDS)),
+    *("has_mark", "has_digit", "has_quote", "length", "capitals"),
+)
+"""All that may be said of the form of a question, by name."""
+
 STOP_WORDS = frozenset(
     WORD.findall("""
     a an and are as at be been but by can could did do does for from had has have he her him his i if in
@@ -112,6 +119,16 @@ def describe(
         features |= dict(_named(key, value) for key, value in extra.items())
     dense = _dense(embedding, spec.embedding) if spec.embedding else ()
     return Context(question, features, dense, arms or {})
+
+
+def form(question: str) -> dict[str, float]:
+    """Return what is said of the form of a question, by names of `FORM`; those left out are 0.
+
+    >>> form("Who wrote Emma?")["length"]
+    0.09375
+    """
+    words = WORD.findall(question)
+    return _shape(question, words, [word.lower() for word in words])
 
 
 def _words(lower: list[str], spec: FeatureSpec) -> dict[str, float]:

@@ -5,7 +5,6 @@ answer from them, which is one more call of the language model.
 """
 
 import re
-import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +13,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from arms.agreement import normalised
 from arms.base import Arm, ArmError, Query, Retrieval
 from arms.generator import GeneratorError, Message, Prompt
 from arms.kinds import Kind, Members, Resources, Write
@@ -29,8 +29,6 @@ PICK_TOKENS = 8
 """Room for a number and a word before it."""
 
 PICK_ATTEMPTS = 2
-
-_ARTICLES = frozenset({"a", "an", "the"})
 
 
 class EnsembleParams(BaseModel):
@@ -145,21 +143,6 @@ def vote(answers: Sequence[str]) -> int:
     every = [normalised(answer) for answer in answers]
     votes = Counter(every)
     return max(range(len(every)), key=lambda index: (every[index] != "", votes[every[index]]))
-
-
-def normalised(answer: str) -> str:
-    """Return an answer without case, punctuation, articles and further spaces.
-
-    Source: Rajpurkar et al. 2016, SQuAD: 100,000+ Questions for Machine Comprehension
-    of Text, arXiv:1606.05250; here punctuation and symbols are those of Unicode.
-
-    >>> normalised(" The  U.S.!")
-    'us'
-    """
-    folded = unicodedata.normalize("NFKC", answer).casefold()
-    kept = "".join(c for c in folded if unicodedata.category(c)[0] not in "PS")
-    every = kept.split()
-    return " ".join([word for word in every if word not in _ARTICLES] or every)
 
 
 def _build(name: str, params: EnsembleParams, have: Resources, member: Members) -> Ensemble:

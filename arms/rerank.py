@@ -92,7 +92,7 @@ class Regularizer:
 
 
 def regularized(
-    scores: NDArray[np.float64], vectors: NDArray[np.float32], neighbors: int, passes: int = 1
+    scores: NDArray[np.float64], vectors: NDArray[np.floating], neighbors: int, passes: int = 1
 ) -> NDArray[np.float64]:
     """Return P^passes scores: each score becomes the mean over alike passages, weighted by their cosines.
 

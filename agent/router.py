@@ -1,0 +1,213 @@
+"""A router scores arms on a question; it is fitted to labels offline and learns nothing while it serves.
+
+outcomes, scores, judge, log --utility--> Labels --fit--> Router --scores--> (n_questions, n_arms)
+"""
+
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import TypeAdapter, ValidationError
+from safetensors import SafetensorError
+from safetensors.numpy import load as load_arrays
+from safetensors.numpy import save as save_arrays
+
+from agent.labels import ArmTable, Features, Floats, Labels, RouterError, Stage, positions
+
+State = Mapping[str, NDArray[Any]]
+"""What a fitted router holds, as named arrays."""
+
+FORMAT = 1
+"""Version of the file of a router: a file of another one is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """What a router was fitted on, by name.
+
+    Attributes:
+        arms: In the order of its outputs.
+        names: Of the numbers of a question.
+        dim: Of the embedding.
+        retrieved: Names of what retrieval tells of an arm; empty where the router does not look at it.
+        answered: Names of what answers tell of an arm; likewise.
+    """
+
+    arms: tuple[str, ...]
+    names: tuple[str, ...]
+    dim: int
+    retrieved: tuple[str, ...] = ()
+    answered: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, features: Features, stage: Stage) -> "Schema":
+        """Describe features, as far as a router of this stage looks at them. Raises RouterError."""
+        if features.stage < stage:
+            told, needed = features.stage.name.lower(), stage.name.lower()
+            raise RouterError(f"the router looks at what is {needed}, but the features stop at {told}")
+        tables = (features.retrieved, features.answered)
+        seen = [
+            table.names if table is not None and stage >= at else ()
+            for at, table in zip((Stage.RETRIEVED, Stage.ANSWERED), tables, strict=True)
+        ]
+        return cls(features.arms, features.names, features.embedding.shape[1], *seen)
+
+    def conform(self, features: Features) -> Features:
+        """Return features with exactly these columns, in this order; arms as they were asked.
+
+        Raises:
+            RouterError: An arm or a column is missing.
+        """
+        positions(self.arms, features.arms)
+        if features.embedding.shape[1] != self.dim:
+            raise RouterError(
+                f"embeddings of {features.embedding.shape[1]} numbers; the router was fitted on {self.dim}"
+            )
+        question = features.question
+        if features.names != self.names:
+            question = question[:, positions(features.names, self.names)]
+        return Features(
+            features.arms,
+            features.texts,
+            self.names,
+            question,
+            features.embedding,
+            _columns(features.retrieved, self.retrieved),
+            _columns(features.answered, self.answered),
+        )
+
+
+def _columns(table: ArmTable | None, names: tuple[str, ...]) -> ArmTable | None:
+    if not names:
+        return None
+    if table is None:
+        raise RouterError(f"the router looks at {', '.join(names)} of each arm; nothing was retrieved")
+    if table.names == names:
+        return table
+    return ArmTable(names, table.values[:, :, positions(table.names, names)])
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The first line of a saved router.
+
+    Attributes:
+        format: Version of the file.
+        kind: Of the router.
+        params: What it was built with.
+        schema: What it was fitted on.
+        blake2b: Digest of the arrays that follow.
+    """
+
+    format: int
+    kind: str
+    params: dict[str, Any]
+    schema: Schema
+    blake2b: str
+
+
+def read_header(saved: bytes) -> tuple[Header, bytes]:
+    """Return what a saved router says of itself, and the bytes of its arrays. Raises RouterError."""
+    line, _, arrays = saved.partition(b"\n")
+    try:
+        return TypeAdapter(Header).validate_json(line), arrays
+    except ValidationError:
+        raise RouterError(f"{line[:80]!r} does not begin a saved router") from None
+
+
+class Router(ABC):
+    """Scores arms on questions; the highest is the one to ask.
+
+    A subclass says how it is fitted and asked, given features that have the columns of its schema.
+    Cells of unknown utility are left out of what it is fitted to. Randomness comes from a `seed` parameter.
+
+    Attributes:
+        kind: Name in the catalogue of routers.
+        stage: How far a question must have come before it can be asked.
+        schema: What it was fitted on; None before.
+    """
+
+    kind: ClassVar[str]
+    stage: Stage = Stage.QUESTION
+    schema: Schema | None = None
+
+    def fit(self, labels: Labels) -> Self:
+        """Fit to labels, anew, and return itself. Raises RouterError."""
+        schema = Schema.of(labels.features, self.stage)
+        self._fit(replace(labels, features=schema.conform(labels.features)))
+        self.schema = schema
+        return self
+
+    def scores(self, features: Features) -> Floats:
+        """Return a finite score of each arm on each question, shape (n_questions, n_arms).
+
+        Raises:
+            RouterError: It was not fitted, or an arm or a column is unknown to it or missing.
+        """
+        scores = self._scores(self._fitted.conform(features))
+        if not np.isfinite(scores).all():
+            raise RouterError(f"router {self.kind!r} gave a score that is not finite")
+        return scores
+
+    def save(self) -> bytes:
+        """Return the fitted router: a line that describes it and its digest, and its arrays."""
+        schema = self._fitted
+        arrays = save_arrays({name: np.asarray(value, order="C") for name, value in self._state().items()})
+        return json.dumps(asdict(self._header(schema, arrays))).encode() + b"\n" + arrays
+
+    def load(self, saved: bytes) -> Self:
+        """Take the state of a router of the same kind and parameters, and return itself.
+
+        Raises:
+            RouterError: The bytes are damaged, or of another kind, other parameters or another version.
+        """
+        told, arrays = read_header(saved)
+        mine = self._header(told.schema, arrays)
+        for key in ("format", "kind", "params", "blake2b"):
+            if (found := getattr(told, key)) != getattr(mine, key):
+                raise RouterError(
+                    f"the saved router is another or damaged: {key} is {found!r}, not {getattr(mine, key)!r}"
+                )
+        try:
+            self._restore(told.schema, load_arrays(arrays))
+        except (SafetensorError, KeyError, ValueError) as error:
+            raise RouterError(f"the arrays of router {self.kind!r} cannot be read: {error}") from error
+        self.schema = told.schema
+        return self
+
+    @property
+    def _fitted(self) -> Schema:
+        if self.schema is None:
+            raise RouterError(f"router {self.kind!r} was not fitted yet")
+        return self.schema
+
+    def _header(self, schema: Schema, arrays: bytes) -> "Header":
+        digest = hashlib.blake2b(arrays, digest_size=16).hexdigest()
+        # through JSON, so that a tuple among the parameters equals what is read back
+        params = json.loads(json.dumps(self.params))
+        return Header(FORMAT, self.kind, params, schema, digest)
+
+    @property
+    @abstractmethod
+    def params(self) -> Mapping[str, Any]:
+        """The parameters that it was built with, as JSON takes them; `kind` and these build it again."""
+
+    @abstractmethod
+    def _fit(self, labels: Labels) -> None: ...
+
+    @abstractmethod
+    def _scores(self, features: Features) -> Floats: ...
+
+    @abstractmethod
+    def _state(self) -> State: ...
+
+    @abstractmethod
+    def _restore(self, schema: Schema, state: State) -> None: ...
+
+
+__all__ = ["Header", "Router", "Schema", "State", "read_header"]

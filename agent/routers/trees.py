@@ -1,0 +1,293 @@
+"""Routers of boosted trees: fitted by xgboost, asked without it.
+
+A row that a tree sees tells first what is known of the question, then what is known of the arm, then which
+arm it is. Of a pair of arms, it has the differences of the latter two.
+"""
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from scipy.special import expit
+
+from agent.labels import Features, Floats, Labels, RouterError, Stage, positions
+from agent.router import Router, Schema, State
+from agent.routers.forest import Forest, Leaves, Trees
+from agent.routers.preparation import Preparation
+
+THREADS = 1
+"""Of a fit, so that equal labels give equal bytes. On busy cores, two took five times as long as one."""
+
+AT_ONCE = 4096
+"""Rows that are scored together: more take memory and save no time."""
+
+Mask = NDArray[np.bool_]
+
+
+class Boosting(BaseModel):
+    """How rows are made and trees are grown; the trees are those of LTRR by default."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    stage: Literal["question", "retrieved", "answered"] = Field(
+        "retrieved", description="How far a question must have come; what is known later is not looked at."
+    )
+    dims: int = Field(32, ge=0, description="Principal components kept of the question's embedding.")
+    identity: bool = Field(True, description="Whether a row tells which arm it is of; in LTRR it does not.")
+    impute: bool = Field(
+        False,
+        description="Whether the median of the training data stands for what is missing of an arm: LTRR. "
+        "Otherwise each node learns where to send it.",
+    )
+    rounds: int = Field(100, ge=1, description="Trees.")
+    depth: int = Field(5, ge=1, le=6, description="Most nodes between the root of a tree and a leaf.")
+    learning_rate: float = Field(0.05, gt=0.0, le=1.0, description="What the leaves of a tree are scaled by.")
+    min_child_weight: float = Field(2.0, ge=0.0, description="Least sum of second derivatives in a leaf.")
+    gamma: float = Field(0.1, ge=0.0, description="Least gain of a split.")
+    subsample: float = Field(0.8, gt=0.0, le=1.0, description="Share of the rows that a tree is grown on.")
+    colsample: float = Field(0.8, gt=0.0, le=1.0, description="Share of the columns that a tree looks at.")
+    seed: int = Field(0, ge=0, description="Of both draws.")
+
+
+class PointwiseBoosting(Boosting):
+    """How trees that predict utilities are grown, many and careful ones by default."""
+
+    centre: bool = Field(
+        True,
+        description="Whether the mean utility of a question is taken off: how hard it is says nothing of "
+        "arms. A question of which one arm is known then teaches nothing.",
+    )
+    rounds: int = Field(300, ge=1, description="Trees.")
+    depth: int = Field(4, ge=1, le=6, description="Most nodes between the root of a tree and a leaf.")
+    learning_rate: float = Field(0.03, gt=0.0, le=1.0, description="What the leaves of a tree are scaled by.")
+    min_child_weight: float = Field(20.0, ge=0.0, description="Least sum of second derivatives in a leaf.")
+    gamma: float = Field(0.0, ge=0.0, description="Least gain of a split.")
+    subsample: float = Field(0.7, gt=0.0, le=1.0, description="Share of the rows that a tree is grown on.")
+    colsample: float = Field(0.5, gt=0.0, le=1.0, description="Share of the columns that a tree looks at.")
+
+
+class BoostedTrees(Router, ABC):
+    """Trees over rows of one arm, or of a pair of arms.
+
+    Args:
+        params: The fields of `Params`.
+
+    Attributes:
+        Params: What may be chosen.
+        objective: What xgboost is to optimise.
+
+    Raises:
+        RouterError: A parameter that is unknown or out of its range.
+    """
+
+    Params: ClassVar[type[Boosting]] = Boosting
+    objective: ClassVar[Mapping[str, Any]]
+    __signature__: ClassVar[inspect.Signature]
+
+    def __init_subclass__(cls) -> None:
+        """Let the class be seen to take the fields of its parameters."""
+        super().__init_subclass__()
+        cls.__signature__ = inspect.signature(cls.Params)
+
+    def __init__(self, **params: Any) -> None:
+        try:
+            self._chosen = self.Params(**params)
+        except ValidationError as error:
+            wrong = error.errors()[0]
+            name = ".".join(map(str, wrong["loc"]))
+            raise RouterError(f"{self.kind}: {name}: {wrong['msg']}, got {wrong['input']!r}") from None
+        self.stage = Stage[self._chosen.stage.upper()]
+
+    @property
+    def params(self) -> Mapping[str, Any]:
+        """All of them, also those that were left at their defaults."""
+        return self._chosen.model_dump()
+
+    @abstractmethod
+    def _rows(self, of_arms: Floats) -> Floats:
+        """Turn numbers of arms, shape (..., n_arms, c), into numbers of rows: (..., n_arms, [n_arms,] c)."""
+
+    @abstractmethod
+    def _targets(self, utility: Floats) -> tuple[Floats, Mask]:
+        """Return what each row is worth and whether it teaches anything, both (n, n_arms, [n_arms])."""
+
+    @abstractmethod
+    def _ranked(self, sums: Floats) -> Floats:
+        """Turn what the trees say of rows, shape (n, n_arms, [n_arms]), into scores (n, n_arms)."""
+
+    def _fit(self, labels: Labels) -> None:
+        import xgboost  # here, because what is fitted can do without
+
+        chosen, features = self._chosen, labels.features
+        self._preparation = Preparation.of(features, chosen.dims)
+        known = self._known(features)
+        if not known.shape[-1] and not chosen.identity:
+            raise RouterError(
+                f"{self.kind}: nothing is known of an arm at stage {chosen.stage!r}, and identity is false: "
+                "arms would all look the same"
+            )
+        target, taught = self._targets(labels.utility)
+        of_question = np.nonzero(taught)[0]
+        names = self._rows(self._names(len(features.arms)))
+        parts = (
+            self._preparation.question(features)[of_question],
+            self._rows(known)[taught],
+            np.broadcast_to(names, (*taught.shape, names.shape[-1]))[taught],
+        )
+        rows = np.concatenate(parts, axis=1, dtype=np.float32)
+        listwise = {"qid": of_question} if self.objective["objective"] == "rank:ndcg" else {}
+        booster = xgboost.train(
+            {
+                "nthread": THREADS,
+                "max_depth": chosen.depth,
+                "eta": chosen.learning_rate,
+                "min_child_weight": chosen.min_child_weight,
+                "gamma": chosen.gamma,
+                "subsample": chosen.subsample,
+                "colsample_bytree": chosen.colsample,
+                "seed": chosen.seed,
+                **self.objective,
+            },
+            xgboost.QuantileDMatrix(rows, target[taught], nthread=THREADS, **listwise),
+            chosen.rounds,
+        )
+        self._take(Trees.of_xgboost(booster.save_raw("json")), len(features.arms))
+
+    def _take(self, trees: Trees, n_arms: int) -> None:
+        """Take what was grown, and look up what is known before any question: which arm is which."""
+        names = self._rows(self._names(n_arms))
+        self._trees, self._forest = trees, Forest(trees)
+        self._named = self._forest.possible(names, trees.n_columns - names.shape[-1])
+
+    def _scores(self, features: Features) -> Floats:
+        schema = self._fitted
+        named = self._named
+        if features.arms != schema.arms:
+            at = positions(schema.arms, features.arms)
+            named = named[np.ix_(*[at] * (named.ndim - 1))]
+        step = max(1, AT_ONCE // named[..., 0].size)
+        if len(features) <= step:
+            return self._scored(features, named)
+        parts = [features.rows(range(len(features))[at : at + step]) for at in range(0, len(features), step)]
+        return np.concatenate([self._scored(part, named) for part in parts])
+
+    def _scored(self, features: Features, named: Leaves) -> Floats:
+        question = self._preparation.question(features)
+        shared = self._forest.possible(question).reshape(
+            len(features), *[1] * (named.ndim - 1), named.shape[-1]
+        )
+        own = self._forest.possible(self._rows(self._known(features)), question.shape[1])
+        return self._ranked(self._forest.sums(shared & own & named))
+
+    def _known(self, features: Features) -> Floats:
+        return (
+            self._preparation.imputed(features) if self._chosen.impute else self._preparation.arms(features)
+        )
+
+    def _names(self, n_arms: int) -> Floats:
+        return np.eye(n_arms, n_arms if self._chosen.identity else 0)
+
+    def _state(self) -> State:
+        return {**self._preparation.state(), **self._trees.state()}
+
+    def _restore(self, schema: Schema, state: State) -> None:
+        self._preparation = Preparation.restore(state)
+        self._take(Trees.restore(state), len(schema.arms))
+
+
+class PointwiseXGBoost(BoostedTrees):
+    """Predicts the utility of each arm by itself, by regression on squared errors.
+
+    Unlike in the paper, a row tells which arm it is of, and the mean utility of a question is taken off
+    first (`identity`, `centre`).
+
+    Source: LTRR: Learning To Rank Retrievers for LLMs (2025), arXiv:2506.13743; Chen and Guestrin 2016,
+    XGBoost: a scalable tree boosting system, arXiv:1603.02754.
+    """
+
+    kind = "pointwise_xgboost"
+    Params = PointwiseBoosting
+    objective: ClassVar[Mapping[str, Any]] = {"objective": "reg:squarederror"}
+    _chosen: PointwiseBoosting
+
+    def _rows(self, of_arms: Floats) -> Floats:
+        return of_arms
+
+    def _targets(self, utility: Floats) -> tuple[Floats, Mask]:
+        known = ~np.isnan(utility)
+        if not self._chosen.centre:
+            return utility, known
+        count = known.sum(axis=1, keepdims=True)
+        mean = np.nansum(utility, axis=1, keepdims=True) / np.maximum(count, 1)
+        return utility - mean, known & (count > 1)
+
+    def _ranked(self, sums: Floats) -> Floats:
+        return sums
+
+
+class PairwiseXGBoost(BoostedTrees):
+    """Predicts which of two arms is the better one; an arm's score is its mean probability to win.
+
+    It learns from every pair in both directions, ties left out. Both directions are asked too, an arm
+    against itself counts as a half, and the mean is over the arms that were asked for: without one of
+    them, the scores of the others change. Unlike in the paper, a row also tells which arms it is of.
+
+    Source: LTRR: Learning To Rank Retrievers for LLMs (2025), arXiv:2506.13743.
+    """
+
+    kind = "pairwise_xgboost"
+    objective: ClassVar[Mapping[str, Any]] = {"objective": "binary:logistic"}
+
+    def _rows(self, of_arms: Floats) -> Floats:
+        return of_arms[..., :, None, :] - of_arms[..., None, :, :]
+
+    def _targets(self, utility: Floats) -> tuple[Floats, Mask]:
+        ahead = utility[:, :, None] - utility[:, None, :]
+        return (ahead > 0.0).astype(np.float64), ~np.isnan(ahead) & (ahead != 0.0)
+
+    def _ranked(self, sums: Floats) -> Floats:
+        wins = expit(sums)
+        return np.asarray(0.5 + (wins - wins.swapaxes(1, 2)).mean(axis=2) / 2.0)
+
+
+class LambdaMART(BoostedTrees):
+    """Ranks the arms of a question as a list, by the gradient of NDCG.
+
+    The relevance of an arm is its utility, scaled to [0, 1] between the worst and the best known arm of the
+    question; it is the gain itself, so that utilities need no grades. LTRR trains a network by the same
+    gradient; these are trees, as in the method that the name is of.
+
+    Source: Burges 2010, From RankNet to LambdaRank to LambdaMART: an overview, MSR-TR-2010-82; for the
+    utilities, LTRR: Learning To Rank Retrievers for LLMs (2025), arXiv:2506.13743.
+    """
+
+    kind = "lambdamart"
+    objective: ClassVar[Mapping[str, Any]] = {"objective": "rank:ndcg", "ndcg_exp_gain": False}
+
+    def _rows(self, of_arms: Floats) -> Floats:
+        return of_arms
+
+    def _targets(self, utility: Floats) -> tuple[Floats, Mask]:
+        known = ~np.isnan(utility)
+        low = np.where(known, utility, np.inf).min(axis=1, keepdims=True)
+        high = np.where(known, utility, -np.inf).max(axis=1, keepdims=True)
+        telling = high > low
+        relevance = (utility - np.where(telling, low, 0.0)) / np.where(telling, high - low, 1.0)
+        return relevance, known & telling
+
+    def _ranked(self, sums: Floats) -> Floats:
+        return sums
+
+
+__all__ = [
+    "BoostedTrees",
+    "Boosting",
+    "LambdaMART",
+    "PairwiseXGBoost",
+    "PointwiseBoosting",
+    "PointwiseXGBoost",
+]
