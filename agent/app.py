@@ -23,6 +23,7 @@ from agent.policies.catalog import build_policy
 from agent.replica import Replica
 from agent.service import create_app
 from agent.telemetry import Telemetry
+from agent.trained import looked_at, read_about, warn_of_unknown
 from arms.arm_host import ArmHost, RemoteArms
 from arms.catalog import closure
 from arms.deployment import EmbedderHost, GeneratorHost, RemoteEmbedders, RemoteGenerator, reach
@@ -111,7 +112,9 @@ def build(args: dict[str, Any]) -> Application:
 
 
 def assemble(config: AppConfig) -> Application:
-    """Build the application from a settled configuration."""
+    """Build the application from a settled configuration; warn of arms that its router does not know."""
+    if config.router is not None:
+        warn_of_unknown(read_about(config.router.path), config.actions)
     metrics = config.home_path / "metrics"
     shutil.rmtree(metrics, ignore_errors=True)  # the counters of the processes of an earlier start
     metrics.mkdir(parents=True)
@@ -132,6 +135,7 @@ def assemble(config: AppConfig) -> Application:
             embedders,
             generator,
             config.limits.arm_timeout_s,
+            looked_at(config.router) if host == USUAL_HOST else frozenset(),
         )
         for host in dict.fromkeys([USUAL_HOST, *(spec.host for spec in config.arms.values())])
     }

@@ -1,4 +1,4 @@
-"""The `armwise` verbs: serve, ingest, ask, feedback, status, apply, simulate, score, portfolio, replay.
+"""The verbs: ingest, serve, ask, give feedback, simulate; score, choose, label, train, warm up, replay.
 
 More than 300 lines, most of them the options of the verbs and their help.
 
@@ -22,7 +22,7 @@ from agent import launch, offline
 from agent.client import ClientError
 from agent.config import CorpusSpec, load, read_portfolio
 from agent.console import console, errors, explained, progress
-from agent.offline import CONFIG, ConfigPath
+from agent.offline import CONFIG, ConfigPath, scored
 from agent.simulate import Simulation, simulate
 from arms.catalog import closure
 from arms.corpus import Corpus, ingest
@@ -257,7 +257,7 @@ def simulate_traffic(
                 "url": url,
                 "api_key": key or None,
                 "questions": questions,
-                "metrics": dict(_scored(text) for text in metric),
+                "metrics": dict(scored(text) for text in metric),
                 "endpoint": endpoint,
                 "k": k,
                 "limit": limit,
@@ -268,16 +268,6 @@ def simulate_traffic(
             }
         )
         asyncio.run(simulate(settings, console))
-
-
-def _scored(text: str) -> tuple[str, str]:
-    """Read one `declared=score`; a name alone is both.
-
-    >>> _scored("answer_correct=em"), _scored("recall")
-    (('answer_correct', 'em'), ('recall', 'recall'))
-    """
-    name, _, score = text.partition("=")
-    return name, score or name
 
 
 def _request(
@@ -302,7 +292,14 @@ def _request(
     return document
 
 
-for verb in (offline.score, offline.portfolio, offline.replay):
+for verb in (
+    offline.score,
+    offline.portfolio,
+    offline.label,
+    offline.train,
+    offline.warm_start,
+    offline.replay,
+):
     app.command()(verb)
 
 

@@ -4,7 +4,7 @@ A typo is an error that names the key and the nearest right one.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from agent.access import Key
 from agent.config_errors import lines
 from agent.features import FeatureSpec
 from agent.policies.catalog import PolicySpec, build_policy
+from agent.trained import RouterConfig
 from arms.catalog import same, validate_specs
 from arms.embedding import Backbone
 from arms.kinds import NAME, ArmSpec
@@ -119,6 +120,9 @@ class AppConfig(BaseModel):
     answering: Answering = Answering()
     policy: PolicySpec = PolicySpec(kind="vowpal")
     features: FeatureSpec = FeatureSpec()
+    router: RouterConfig | None = Field(
+        default=None, description="A trained router, whose scores the policy sees; null for none."
+    )
     floor: float = Field(default=0.01, gt=0, lt=1, description="Least probability of every eligible arm.")
     reward: RewardRule
     learning: Learning = Learning()
@@ -148,6 +152,12 @@ class AppConfig(BaseModel):
             usual, limit = getattr(self.answering, key), getattr(self.limits, largest)
             if usual > limit:
                 raise ValueError(f"answering.{key} {usual} is above limits.{largest} {limit}")
+        return self
+
+    @model_validator(mode="after")
+    def _routed(self) -> "AppConfig":
+        if self.router is not None:
+            self.router.check(self.backbones, self.actions)
         return self
 
     @model_validator(mode="after")
@@ -202,9 +212,9 @@ class AppConfig(BaseModel):
         if source != "stdlib":
             source = str(Path(source).expanduser().absolute())
         corpus = self.corpus.model_copy(update={"source": source})
-        return self.model_copy(
-            update={"home": str(self.home_path), "log_url": self.database_url, "corpus": corpus}
-        )
+        router = self.router and self.router.settled()
+        settled = {"home": str(self.home_path), "log_url": self.database_url, "corpus": corpus}
+        return self.model_copy(update={**settled, "router": router})
 
 
 def parse(args: object) -> AppConfig:
@@ -255,8 +265,16 @@ def read_portfolio(path: Path) -> dict[str, dict[str, Any]]:
     return document
 
 
-def load(path: Path) -> AppConfig:
-    """Read the application's `args` from a Ray Serve configuration file. Raises ConfigError."""
+def load(path: Path, without: Collection[str] = ()) -> AppConfig:
+    """Read the application's `args` from a Ray Serve configuration file.
+
+    Args:
+        path: The file.
+        without: Keys of `args` that are passed over, whatever they hold.
+
+    Raises:
+        ConfigError: It cannot be read, or what it says cannot be used.
+    """
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -267,6 +285,9 @@ def load(path: Path) -> AppConfig:
     if not isinstance(applications, list) or len(applications) != 1 or not isinstance(applications[0], dict):
         raise ConfigError(f"{path}: exactly one application is expected under `applications`")
     try:
-        return parse(applications[0].get("args") or {})
+        args = applications[0].get("args") or {}
+        if isinstance(args, dict):
+            args = {key: value for key, value in args.items() if key not in without}
+        return parse(args)
     except ConfigError as error:
         raise ConfigError("\n".join(f"{path}: {line}" for line in str(error).splitlines())) from None

@@ -14,7 +14,7 @@ from agent.policies.catalog import build_policy
 from agent.policy import served_distribution
 from arms.corpus import Progress
 from feedback.estimators import Estimate, NeverDrawnError
-from feedback.events import Context, Example
+from feedback.events import LABELS, Context, Example, Mode
 from feedback.joins import read_examples
 from feedback.replay import ESTIMATORS, Log, evaluate, fit_reward_model, fixed, target, uniform
 from feedback.store import Store
@@ -76,8 +76,8 @@ class Report:
         return (
             f"Left out: {left_out}. Values are of explored turns that succeeded and were judged; the others "
             f"are assumed to be missing at random.{without_dr} The configured policy is learned from the log "
-            "as it is replayed: each decision is scored before it is learned from. A fixed arm is evaluated "
-            "on the decisions for which it could have been drawn."
+            "as it is replayed: each decision is scored before it is learned from, labels only teach. "
+            "A fixed arm is evaluated on the decisions for which it could have been drawn."
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def evaluate_log(
     for done, name in enumerate(candidates, start=1):
         kept = _rows(log, name)
         part = log if kept.all() else log.where(kept)
-        p_target = _target(config, part, name)
+        p_target = _target(config, part, name, examples)
         predicted = None if q_hat is None else q_hat[kept]
         try:
             estimates[name] = evaluate(part, p_target, rng, estimators, q_hat=predicted)
@@ -147,7 +147,7 @@ def _rows(log: Log, name: str) -> NDArray[np.bool_]:
     return log.eligible(arm) if kind == "fixed" and arm else np.ones(len(log), dtype=np.bool_)
 
 
-def _target(config: AppConfig, log: Log, name: str) -> NDArray[np.float64]:
+def _target(config: AppConfig, log: Log, name: str, examples: Iterable[Example]) -> NDArray[np.float64]:
     """Return what a candidate would have drawn from in each row, shape (n, n_arms)."""
     kind, _, arm = name.partition(":")
     if kind == "fixed" and arm:
@@ -155,18 +155,26 @@ def _target(config: AppConfig, log: Log, name: str) -> NDArray[np.float64]:
     if name == "uniform":
         return uniform(log)
     if name == "configured":
-        return _progressive(config, log)
+        return _progressive(config, log, examples)
     raise EvaluationError(f"policy {name!r} is none of: uniform, fixed:<arm>, configured")
 
 
-def _progressive(config: AppConfig, log: Log) -> NDArray[np.float64]:
-    """Let the configured policy decide each row before it learns from it."""
+def _progressive(config: AppConfig, log: Log, examples: Iterable[Example]) -> NDArray[np.float64]:
+    """Let the configured policy decide each row before it learns from it; labels it only learns from."""
     policy = build_policy(config.policy, list(config.actions))
-    rewards = iter(zip(log.decisions, log.reward.tolist(), strict=True))
+    lessons = (
+        (example.decision, reward)
+        for example in examples
+        if example.decision.mode is Mode.EXPLORE
+        and (reward := config.reward.reward(example.metrics, example.cost)) is not None
+    )
 
     def probabilities(context: Context, arms: Sequence[str]) -> NDArray[np.float64]:
+        decision, reward = next(lessons)
+        while decision.policy == LABELS:
+            policy.learn(decision, reward)
+            decision, reward = next(lessons)
         p = served_distribution(policy, context, arms, config.floor)
-        decision, reward = next(rewards)
         policy.learn(decision, reward)
         return p
 

@@ -21,10 +21,12 @@ import yaml
 from rich.console import Console
 
 from agent.config import AppConfig
+from agent.trained import looked_at
 from arms.blocking import LateWriter
 from arms.catalog import prepare as prepare_arms
 from arms.corpus import Progress, ingest
 from arms.kinds import Resources
+from arms.vectors import Vectors
 
 STOP_S = 30.0
 """Time to shut down in order before it is asked less kindly."""
@@ -71,6 +73,9 @@ def prepare(config: AppConfig, progress: Progress) -> None:
     write = LateWriter(config.llm)  # an index may be made of what it reads in the passages
     resources = Resources(corpus, config.indexes_path, config.backbones, config.arms, write=write)
     prepare_arms(resources, progress=progress)
+    for name in looked_at(config.router):
+        backbone = config.backbones[name]
+        Vectors.of(corpus, config.indexes_path, backbone).prepare(corpus, backbone, progress)
 
 
 def serve(

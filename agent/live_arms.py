@@ -1,11 +1,37 @@
-"""The live arms: what a turn knows of them, and how the log keeps them."""
+"""The live arms: how they are run, what a turn knows of them, and how the log keeps them."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from agent.loop import ArmInfo
+from agent.probe import Embeddings
+from arms.base import Query, Retrieval
 from arms.catalog import embeddings_of, features, same
 from arms.kinds import ArmSpec
+
+
+class Arms(Protocol):
+    """Every arm, wherever it runs."""
+
+    async def search(self, arm: str, query: Query, k: int) -> Retrieval:
+        """Run one arm by name. Raises ArmError."""
+        ...
+
+    async def vectors(self, backbone: str, ids: Sequence[str]) -> Embeddings:
+        """Return unit vectors, of shape (dim,), of those of these passages that are of the corpus.
+
+        Raises:
+            ArmError: They cannot be had.
+        """
+        ...
+
+    async def load(self, specs: Mapping[str, ArmSpec]) -> None:
+        """Build these arms. Raises ArmError."""
+        ...
+
+    def know(self, specs: Mapping[str, ArmSpec]) -> None:
+        """Run these arms by their names from now on, besides those before. Raises ArmError."""
+        ...
 
 
 def known(specs: Mapping[str, ArmSpec]) -> dict[str, ArmInfo]:

@@ -1,8 +1,8 @@
 """One turn: look, choose, remember, act. Read this first.
 
-A turn is plain Python over five seams: embed a question, search with an arm,
-write with a language model, append to the log, and the policy now serving. It
-runs in a unit test without a cluster.
+A turn is plain Python over six seams: embed a question, ask a router, search with
+an arm, write with a language model, append to the log, and the policy now serving.
+It runs in a unit test without a cluster.
 
 More than 300 lines: the words that a turn is told in stand above it, and what
 it leaves on record below, so that it can be read in one place.
@@ -10,23 +10,21 @@ it leaves on record below, so that it can be read in one place.
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from agent.features import FeatureSpec, describe
 from agent.policy import Policy, choose, served_distribution, uniform_from
+from agent.probe import Advisor, Embed, Embeddings, Probes, Search, probe, with_scores
 from arms.base import ArmError, Passage, Query, Retrieval
 from arms.generator import Chunk, Generator, GeneratorError, GeneratorTimeoutError, Message, Prompt
 from arms.prompts import answer_prompt
 from feedback.events import Context, Cost, Decision, Execution, Mode, Status
-
-Embeddings = Mapping[str, NDArray[np.float32]]
 
 
 class NoEligibleArmError(ValueError):
@@ -154,12 +152,13 @@ class Loop:
         llm_timeout_s: Seconds that the model may take.
         clock: Seconds since the epoch.
         former: Arms that were live before, for those who ask again what these answered.
+        advisor: A trained router, whose scores the policy sees; None for none.
     """
 
     arms: Mapping[str, ArmInfo]
     serving: Serving
-    embed: Callable[[str, frozenset[str]], Awaitable[Embeddings]]
-    search: Callable[[str, Query, int], Awaitable[Retrieval]]
+    embed: Embed
+    search: Search
     generator: Generator | None
     log: Log
     features: FeatureSpec
@@ -172,6 +171,7 @@ class Loop:
     llm_timeout_s: float = 120.0
     clock: Callable[[], float] = time.time
     former: Mapping[str, ArmInfo] = field(default_factory=dict)
+    advisor: Advisor | None = None
 
     async def turn(self, ask: Ask) -> AsyncGenerator[Event, None]:
         """Answer one question: yield the decision, the answer as it is written, and the end.
@@ -182,10 +182,11 @@ class Loop:
         """
         arms = self.arms  # the same for the whole turn, whatever is switched or replaced meanwhile
         query, context = await self.look(ask, arms)
-        decision = self.choose(ask, context, arms)
+        context, probes = await self.advise(ask, query, context, arms)
+        decision = self.choose(ask, context, arms, probes.failed)
         committed = self.log.append(decision)  # while the arm works; nothing leaves before it is durable
         committed.add_done_callback(_seen)
-        work = _Work(decision, arms)
+        work = _Work(decision, arms, probes)
         try:
             retrieval = await self.retrieve(query, ask.k, work)
             await asyncio.shield(committed)
@@ -212,28 +213,42 @@ class Loop:
             self.log.append(execution).add_done_callback(_seen)
 
     async def look(self, ask: Ask, arms: Mapping[str, ArmInfo]) -> tuple[Query, Context]:
-        """Describe the question as the policy will see it; embed it if the policy looks at that."""
-        seen = self.features.embedding
-        embeddings = await self._embedded(ask.question, seen.backbone) if seen else {}
-        context = describe(
-            ask.question,
-            self.features,
-            embedding=embeddings[seen.backbone] if seen else None,
-            extra=ask.context,
-            arms={name: info.features for name, info in arms.items()},
-        )
+        """Describe the question as the policy will see it, embedded where the policy or a router needs it."""
+        looking = (self.features.embedding, self.advisor if ask.forced is None else None)
+        backbones = {each.backbone for each in looking if each is not None}
+        embeddings = await self._embedded(ask.question, frozenset(backbones)) if backbones else {}
+        context = context_of(ask.question, self.features, embeddings, arms, ask.context)
         seed = int(uniform_from(ask.decision_id, self.salt + "/arm") * (1 << 53))
         return Query(ask.question, embeddings, seed), context
 
-    async def _embedded(self, question: str, backbone: str) -> Embeddings:
+    async def _embedded(self, question: str, backbones: frozenset[str]) -> Embeddings:
         try:
             async with asyncio.timeout(self.arm_timeout_s):
-                return await self.embed(question, frozenset({backbone}))
+                return await self.embed(question, backbones)
         except TimeoutError:
-            message = f"no embedding of the question by {backbone!r} within {self.arm_timeout_s:g} s"
+            names = " and ".join(map(repr, sorted(backbones)))
+            message = f"no embedding of the question by {names} within {self.arm_timeout_s:g} s"
             raise ArmError(message) from None
 
-    def choose(self, ask: Ask, context: Context, arms: Mapping[str, ArmInfo]) -> Decision:
+    async def advise(
+        self, ask: Ask, query: Query, context: Context, arms: Mapping[str, ArmInfo]
+    ) -> tuple[Context, Probes]:
+        """Let the router score the eligible arms that it knows; they search first if it looks at that."""
+        advisor, probes = self.advisor, Probes()
+        if advisor is None or ask.forced is not None:
+            return context, probes
+        known = [name for name in eligible(ask, arms) if name in advisor.arms]
+        if advisor.k:
+            needs = {name: arms[name].backbones for name in known}
+            depth, limit_s = self._depth(ask.k), self.arm_timeout_s
+            probes = await probe(query, depth, needs, self.embed, self.search, limit_s)
+            known = list(probes.found)
+        scores = await advisor.scores(query, known, probes.found) if known else {}
+        return with_scores(context, scores), probes
+
+    def choose(
+        self, ask: Ask, context: Context, arms: Mapping[str, ArmInfo], failed: Collection[str] = ()
+    ) -> Decision:
         """Draw an eligible arm from the policy's distribution, the floor mixed in."""
         serving = self.serving
         if ask.forced is not None and ask.forced not in arms:
@@ -241,7 +256,7 @@ class Loop:
         if ask.forced is not None:
             names, mode, p = [ask.forced], Mode.FORCED, np.ones(1)
         else:
-            names = eligible(ask, arms)
+            names = eligible(ask, arms, failed)
             mode = Mode.EXPLORE if ask.explore else Mode.GREEDY
             p = served_distribution(serving.policy, context, names, self.floor)
         now = self.clock()
@@ -290,6 +305,13 @@ class Loop:
         return Decided(decision, retrieval, served)
 
     async def _search(self, arm: str, query: Query, k: int, work: "_Work") -> Retrieval:
+        found = work.probes.of(arm)
+        if found is None:
+            found = await self._find(arm, query, k, work)
+        work.served, work.retrieval = arm, replace(found, passages=found.passages[:k])
+        return work.retrieval
+
+    async def _find(self, arm: str, query: Query, k: int, work: "_Work") -> Retrieval:
         missing = work.arms[arm].backbones - query.embeddings.keys()
         started = time.perf_counter()
         try:
@@ -297,11 +319,15 @@ class Loop:
                 if missing:
                     embeddings = await self.embed(query.text, frozenset(missing))
                     query = replace(query, embeddings={**query.embeddings, **embeddings})
-                retrieval = await self.search(arm, query, k)
+                found = await self.search(arm, query, self._depth(k))
         finally:
             work.retrieval_s += time.perf_counter() - started
-        work.served, work.retrieval = arm, retrieval
-        return retrieval
+        work.steps, work.tokens = work.steps + found.steps, work.tokens + found.tokens
+        return found
+
+    def _depth(self, k: int) -> int:
+        """Passages to search for: the same with and without a probe, so that the first `k` are, too."""
+        return max(k, self.advisor.k) if self.advisor else k
 
     async def generate(
         self, ask: Ask, passages: Sequence[Passage], work: "_Work"
@@ -334,11 +360,14 @@ class _Work:
 
     decision: Decision
     arms: Mapping[str, ArmInfo]
+    probes: Probes = field(default_factory=Probes)
     served: str | None = None
     retrieval: Retrieval = field(default_factory=lambda: Retrieval(steps=0))
     answer: str | None = None
     usage: Chunk = field(default_factory=Chunk)
     finish_reason: str = "stop"
+    steps: int = 0
+    tokens: int = 0
     retrieval_s: float = 0.0
     llm_s: float = 0.0
     error: str = ""
@@ -364,10 +393,10 @@ class _Work:
             served=self.served,
             status=self.status(error, cancelled),
             cost=Cost(
-                steps=self.retrieval.steps,
-                prompt_tokens=self.usage.prompt_tokens + self.retrieval.tokens,
+                steps=self.probes.steps + self.steps,
+                prompt_tokens=self.usage.prompt_tokens + self.probes.tokens + self.tokens,
                 completion_tokens=self.usage.completion_tokens,
-                retrieval_s=self.retrieval_s,
+                retrieval_s=self.probes.seconds + self.retrieval_s,
                 llm_s=self.llm_s,
                 usd=self.usage.usd,
             ),
@@ -378,8 +407,41 @@ class _Work:
         )
 
 
-def eligible(ask: Ask, arms: Mapping[str, ArmInfo]) -> list[str]:
-    """Return the arms that may be drawn. Raises NoEligibleArmError."""
+def context_of(
+    question: str,
+    spec: FeatureSpec,
+    embeddings: Embeddings,
+    arms: Mapping[str, ArmInfo],
+    extra: Mapping[str, float | str | bool] | None = None,
+) -> Context:
+    """Return what a policy sees of a question: the same in a turn and in a label of a warm start.
+
+    Args:
+        question: The text as it was asked.
+        spec: What to look at.
+        embeddings: Of the question, by the backbone that `spec` names, if it names one.
+        arms: The live arms.
+        extra: What the caller knows.
+
+    Raises:
+        FeatureError: An extra number that is not finite.
+        ValueError: An embedding that is too short.
+    """
+    return describe(
+        question,
+        spec,
+        embedding=embeddings[spec.embedding.backbone] if spec.embedding else None,
+        extra=extra,
+        arms={name: info.features for name, info in arms.items()},
+    )
+
+
+def eligible(ask: Ask, arms: Mapping[str, ArmInfo], failed: Collection[str] = ()) -> list[str]:
+    """Return the arms that may be drawn; one that failed before the draw, only where all of them did.
+
+    Raises:
+        NoEligibleArmError: There is none.
+    """
     names = [
         name
         for name, info in arms.items()
@@ -387,7 +449,7 @@ def eligible(ask: Ask, arms: Mapping[str, ArmInfo]) -> list[str]:
     ]
     if not names:
         raise NoEligibleArmError(f"no arm is left of {', '.join(arms)}: all are disabled or excluded")
-    return names
+    return [name for name in names if name not in failed] or names
 
 
 T = TypeVar("T")

@@ -12,16 +12,18 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any, Protocol
 
+from agent.advisor import advisor_of
 from agent.config import AppConfig, ConfigError
 from agent.features import describe
 from agent.learner import recipe_of, restore
-from agent.live_arms import documents, known, same_document
-from agent.loop import ArmInfo, Embeddings, Loop, Serving
+from agent.live_arms import Arms, documents, known, same_document
+from agent.loop import ArmInfo, Loop, Serving
 from agent.policies.catalog import build_policy
 from agent.policy import PolicyError
-from arms.base import ArmError, Query, Retrieval
+from agent.probe import Embeddings
+from agent.trained import warn_of_unknown
+from arms.base import ArmError
 from arms.generator import Generator
-from arms.kinds import ArmSpec
 from feedback.armsets import ArmSet, live, started
 from feedback.armsets import replace as replace_live
 from feedback.events import Feedback
@@ -34,22 +36,6 @@ logger = logging.getLogger(__name__)
 
 REBUILD_S = 30.0
 """Pause before arms that could not be built are tried again."""
-
-
-class Arms(Protocol):
-    """Every arm, wherever it runs."""
-
-    async def search(self, arm: str, query: Query, k: int) -> Retrieval:
-        """Run one arm by name. Raises ArmError."""
-        ...
-
-    async def load(self, specs: Mapping[str, ArmSpec]) -> None:
-        """Build these arms. Raises ArmError."""
-        ...
-
-    def know(self, specs: Mapping[str, ArmSpec]) -> None:
-        """Run these arms by their names from now on, besides those before. Raises ArmError."""
-        ...
 
 
 class Embedders(Protocol):
@@ -96,6 +82,7 @@ class Replica:
         self._again_at = 0.0
         self._building: asyncio.Task[None] | None = None
         self._embedders = embedders
+        self.advisor = advisor_of(config, arms.vectors)
         self._reach = reach
         self._reaching: asyncio.Task[None] | None = None
         self._poller: asyncio.Task[None] | None = None
@@ -115,6 +102,7 @@ class Replica:
             word_budget=config.answering.word_budget,
             arm_timeout_s=config.limits.arm_timeout_s,
             llm_timeout_s=config.limits.llm_timeout_s,
+            advisor=self.advisor,
         )
 
     @property
@@ -148,13 +136,15 @@ class Replica:
         self.store.close()
 
     async def _look_behind(self) -> None:
-        """Wait for the hosts, and describe one question: an encoder that does not fit is found here."""
+        """Wait for the hosts, and look at one question: an encoder that does not fit is found here."""
         if self._reach is not None:
             await self._reach()
         seen = self.config.features.embedding
         if seen is not None:
             vectors = await self._embedders.embed("Is anybody there?", frozenset({seen.backbone}))
             describe("Is anybody there?", self.config.features, embedding=vectors[seen.backbone])
+        if self.advisor is not None:
+            await self.advisor.rehearse(self._embedders.embed)
 
     async def _poll(self) -> None:
         while True:
@@ -230,6 +220,8 @@ class Replica:
         if seq <= self.arm_set:
             return
         self._arms.know(config.arms)
+        if self.advisor is not None:
+            warn_of_unknown(self.advisor.about, config.actions)
         self.config, self.arm_set = config, seq
         self.loop.former = {**self.loop.former, **self.loop.arms}
         self.loop.arms = self._switched(known(config.arms))

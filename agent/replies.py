@@ -13,6 +13,7 @@ from typing_extensions import override
 from agent import errors
 from agent.config import AppConfig
 from agent.loop import ArmInfo, Decided, Event, Finished
+from agent.trained import About
 from arms.base import Passage
 from arms.generator import Chunk
 from arms.kinds import ArmSpec
@@ -214,8 +215,8 @@ def arm(name: str, spec: ArmSpec, info: ArmInfo) -> dict[str, Any]:
     }
 
 
-def policy(version: Version | None, log_seq: int, config: AppConfig) -> dict[str, Any]:
-    """Return the policy that decides now and how much of the log it has learned."""
+def policy(version: Version | None, log_seq: int, config: AppConfig, router: About | None) -> dict[str, Any]:
+    """Return the policy that decides now, how much of the log it has learned, and the router it hears."""
     served: Mapping[str, Any] = (
         {
             "version": None,
@@ -242,6 +243,14 @@ def policy(version: Version | None, log_seq: int, config: AppConfig) -> dict[str
         **served,
         "log_seq": log_seq,
         "reward": config.reward.model_dump(mode="json"),
+        "router": router
+        and {
+            "kind": router.kind,
+            "params": router.params,
+            "stage": router.stage,
+            "digest": router.digest,
+            "arms": router.arms,
+        },
     }
 
 

@@ -349,9 +349,11 @@ class Surface:
         return JSONResponse(replies.arm(name, self._config.arms[name], self._replica.loop.arms[name]))
 
     async def policy(self) -> JSONResponse:
-        """The policy that decides now, and how much of the log it has learned."""
+        """The policy that decides now, how much of the log it has learned, and the router that it hears."""
         log_seq = await asyncio.to_thread(self._replica.store.log_seq)
-        return JSONResponse(replies.policy(self._replica.version, log_seq, self._config))
+        advisor = self._replica.advisor
+        router = None if advisor is None else advisor.about
+        return JSONResponse(replies.policy(self._replica.version, log_seq, self._config, router))
 
     async def models(self) -> JSONResponse:
         """The models that a client can name: `auto`, or an arm."""

@@ -11,12 +11,14 @@ import logging
 import os
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from ray.exceptions import RayError, RayTaskError
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
@@ -28,9 +30,10 @@ from arms.corpus import CorpusError, ingest
 from arms.deployment import RemoteEmbedders, RemoteGenerator, near
 from arms.embedding import Backbone
 from arms.indexes import IndexMismatchError
-from arms.kinds import ArmSpec, Resources
+from arms.kinds import USUAL_HOST, ArmSpec, Resources
 from arms.models import ModelNotFoundError
 from arms.nearest import nearest
+from arms.vectors import PassageVectors, Vectors
 
 THREADS = max(4, os.cpu_count() or 4)
 """Searches of one arm that a replica runs at once; no arm takes them from another."""
@@ -62,6 +65,7 @@ class ArmHost:
         embedders: The hosts of the encoders, for what arms make up themselves.
         generator: The host of the language model, for arms that ask it.
         limit_s: Seconds that an arm waits for an encoder, or for one answer of the model.
+        looked_at: Backbones by which the vectors of passages are asked for.
     """
 
     def __init__(
@@ -75,6 +79,7 @@ class ArmHost:
         embedders: Mapping[str, DeploymentHandle[Any]],
         generator: DeploymentHandle[Any],
         limit_s: float,
+        looked_at: frozenset[str] = frozenset(),
     ) -> None:
         waiting, encoders = Blocking(limit_s), RemoteEmbedders(embedders)
         self._resources = Resources(
@@ -87,6 +92,7 @@ class ArmHost:
         )
         self._arms: dict[str, _Built] = {}
         self._building = threading.Lock()
+        self._vectors = {name: self._prepared(name) for name in looked_at}
         for name, specs in live().items():
             try:
                 self._build(name, specs)
@@ -123,6 +129,21 @@ class ArmHost:
                 raise UnknownArmError(arm)
             found = await asyncio.to_thread(self._build, arm, specs)
         return await asyncio.get_running_loop().run_in_executor(found.pool, found.arm.search, query, k)
+
+    async def vectors(self, backbone: str, ids: Sequence[str]) -> dict[str, NDArray[np.float32]]:
+        """Return the unit vectors, of shape (dim,), of those of these passages that are of the corpus.
+
+        Args:
+            backbone: One of `looked_at`.
+            ids: Of the passages.
+        """
+        return await asyncio.to_thread(self._vectors[backbone].of, ids)
+
+    def _prepared(self, name: str) -> PassageVectors:
+        corpus, indexes = self._resources.corpus, self._resources.indexes
+        backbone = self._resources.backbones[name]
+        Vectors.of(corpus, indexes, backbone).prepare(corpus, backbone)
+        return PassageVectors(corpus, indexes, backbone)
 
     def _build(self, name: str, specs: Specs) -> "_Built":
         """Return the arm, from its index. Raises ArmBuildError."""
@@ -224,3 +245,12 @@ class RemoteArms:
         except (RayError, RayServeException) as error:
             raise near(error, ArmError) from None
         return retrieval
+
+    async def vectors(self, backbone: str, ids: Sequence[str]) -> dict[str, NDArray[np.float32]]:
+        """Return the unit vectors of those of these passages that are of the corpus. Raises ArmError."""
+        vectors = self._hosts[USUAL_HOST].vectors
+        try:
+            found: dict[str, NDArray[np.float32]] = await vectors.remote(backbone, ids)
+        except (RayError, RayServeException) as error:
+            raise near(error, ArmError) from None
+        return found

@@ -5,6 +5,8 @@ all of it is there, so that a corpus is whole or absent. Each commit holds the
 passages and how far the source had been read, so that a killed run goes on where
 its last commit ended. Positions are 0..n-1 in the order of the source: the rows of
 every index that is built over the corpus.
+
+More than 300 lines: what writes the file and what reads it stand together.
 """
 
 import contextlib
@@ -144,11 +146,17 @@ class Corpus:
 
     def positions(self, ids: Sequence[str]) -> list[int]:
         """Return the positions of the passages with these ids, in this order. Raises CorpusError."""
+        known = self.known(ids)
+        for passage_id in ids:
+            if passage_id not in known:
+                raise CorpusError(f"no passage {passage_id!r} in corpus {self.name!r}")
+        return [known[passage_id] for passage_id in ids]
+
+    def known(self, ids: Iterable[str]) -> dict[str, int]:
+        """Return the positions of those of these ids that it has."""
         execute, lookup = self._database.execute, "SELECT position FROM passages WHERE id = ?"
-        rows = [execute(lookup, (passage_id,)).fetchone() for passage_id in ids]
-        if None in rows:
-            raise CorpusError(f"no passage {ids[rows.index(None)]!r} in corpus {self.name!r}")
-        return [position for (position,) in rows]
+        rows = {passage_id: execute(lookup, (passage_id,)).fetchone() for passage_id in ids}
+        return {passage_id: row[0] for passage_id, row in rows.items() if row is not None}
 
     def skipped(self) -> list[str]:
         """Return what was left out and why, such as `corpus.jsonl:17: not JSON: ...`."""

@@ -4,6 +4,7 @@ Every dense index over the corpus is built from them, so that trying another kin
 index does not embed again.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,6 +59,29 @@ class Vectors:
             embed(corpus, embedder, unfinished, BATCHES_PER_STEP * backbone.batch_size, progress)
 
         publish(self.target, self.identity, write)
+
+
+class PassageVectors:
+    """The vectors of a corpus by the ids of its passages; safe to use from many threads.
+
+    Args:
+        corpus: The passages.
+        indexes: The folder in which their vectors are kept.
+        backbone: Whose vectors these are.
+
+    Raises:
+        ModelNotFoundError: The model is not where its name says.
+        IndexMismatchError: They were not prepared.
+    """
+
+    def __init__(self, corpus: Corpus, indexes: Path, backbone: Backbone) -> None:
+        self._corpus = corpus
+        self._vectors = Vectors.of(corpus, indexes, backbone).read()
+
+    def of(self, ids: Iterable[str]) -> dict[str, NDArray[np.float32]]:
+        """Return the unit vector of each of these passages that is of the corpus, of shape (dim,)."""
+        known = self._corpus.known(ids)
+        return dict(zip(known, np.asarray(self._vectors[list(known.values())]), strict=True))
 
 
 def embed(

@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+LABELS = "labels"
+"""Stands for the policy of a decision that no policy made: a label, entered to warm one up."""
+
 
 class Mode(StrEnum):
     """How an arm came to be chosen; only `EXPLORE` may teach or be evaluated."""
@@ -60,8 +63,8 @@ class Decision:
         arms: The eligible arms, in the order of `probabilities`.
         probabilities: The distribution that was drawn from, summing to 1.
         drawn: The arm that the draw fell on.
-        policy: Kind of the policy.
-        version: Version of the policy's state that gave the distribution.
+        policy: Kind of the policy; `LABELS` where it is a label.
+        version: Version of the policy's state that gave the distribution; 0 for a label.
         mode: How the arm came to be chosen.
         decided_at: Seconds since the epoch, UTC.
         deadline: Until when feedback counts, seconds since the epoch, UTC.

@@ -2,6 +2,8 @@
 
 Of each decision the log knows one arm. All other cells of the table are unknown, which
 is not the same as worthless: whoever reads it must fill them in or leave them out.
+
+What was entered to warm up a policy counts too: an arm is worth the same whoever drew it.
 """
 
 from collections import Counter

@@ -29,7 +29,7 @@ from feedback.estimators import (
     refuse_unless_distributions,
     snips,
 )
-from feedback.events import Context, Cost, Decision, Example, Mode
+from feedback.events import LABELS, Context, Cost, Decision, Example, Mode
 from feedback.intervals import bootstrap, by_group, hedged, normal
 from feedback.reward_model import cross_fit, describe
 
@@ -119,7 +119,7 @@ class Log:
     def from_examples(
         cls, examples: Iterable[Example], reward: Callable[[Mapping[str, float], Cost], float | None]
     ) -> "Log":
-        """Keep the examples that were drawn from a distribution and have a reward.
+        """Keep the examples that a policy drew from a distribution and that have a reward.
 
         Args:
             examples: The training log, in any order.
@@ -134,6 +134,8 @@ class Log:
         for example in examples:
             if example.decision.mode is not Mode.EXPLORE:
                 excluded[str(example.decision.mode)] += 1
+            elif example.decision.policy == LABELS:
+                excluded[LABELS] += 1
             elif (value := reward(example.metrics, example.cost)) is None:
                 excluded["no reward"] += 1
             else:

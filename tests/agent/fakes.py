@@ -90,6 +90,7 @@ class FakeArms:
         loaded: The arms of each call to build them.
         known: The arms that it was last told of.
         unbuildable: Arms that cannot be built.
+        looked_at: The backbone and the passages of each call for vectors.
     """
 
     def __init__(self, behaviour: Mapping[str, Search] | None = None) -> None:
@@ -98,6 +99,7 @@ class FakeArms:
         self.loaded: list[frozenset[str]] = []
         self.known: frozenset[str] = frozenset()
         self.unbuildable: frozenset[str] = frozenset()
+        self.looked_at: list[tuple[str, tuple[str, ...]]] = []
 
     async def search(self, arm: str, query: Query, k: int) -> Retrieval:
         self.calls.append((arm, query, k))
@@ -105,6 +107,10 @@ class FakeArms:
             return await self.behaviour[arm](query, k)
         passages = tuple(Passage(f"{arm}-{i}", f"title {i}", f"text {i}", 1.0 / i) for i in range(1, k + 1))
         return Retrieval(passages, steps=0 if arm == "none" else 1)
+
+    async def vectors(self, backbone: str, ids: Sequence[str]) -> dict[str, NDArray[np.float32]]:
+        self.looked_at.append((backbone, tuple(ids)))
+        return dict(zip(ids, HashingEmbedder(DIM).encode_passages(list(ids)), strict=True))
 
     async def load(self, specs: Mapping[str, ArmSpec]) -> None:
         if self.unbuildable & specs.keys():

@@ -20,7 +20,10 @@ from tests.agent.asking import join
 from tests.agent.fakes import CONFIG
 from tests.agent.test_evaluation import ARMS, turn
 
-VERBS = ["serve", "ingest", "ask", "feedback", "status", "apply", "simulate", "score", "portfolio", "replay"]
+VERBS = [
+    *("serve", "ingest", "ask", "feedback", "status", "apply", "simulate"),
+    *("score", "portfolio", "label", "train", "warm-start", "replay"),
+]
 PASSAGE = {"id": "p1", "title": "Danube", "text": "...", "score": 1.0}
 
 

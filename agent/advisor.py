@@ -1,0 +1,96 @@
+"""A trained router at work in a replica: from a question, and what arms found for it, to their scores."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agent.config import AppConfig
+from agent.evidence import QUESTION, question_table, retrieved_table
+from agent.labels import Features, Stage
+from agent.probe import Embed
+from agent.trained import Trained, read_trained
+from arms.base import ArmError, Passage, Query, Retrieval
+
+Vectors = Mapping[str, NDArray[np.float32]]
+
+Look = Callable[[str, Sequence[str]], Awaitable[Vectors]]
+"""A backbone and ids of passages -> their unit vectors; those that are not of the corpus are left out."""
+
+
+class RouterAdvisor:
+    """Scores arms with a trained router, as `agent.probe.Advisor` has it.
+
+    A passage that is not of the corpus, such as one that a search API returned, has no vector: it counts as
+    not found.
+
+    Args:
+        trained: The router.
+        k: Passages of each arm to look at; None for as many as it was trained on.
+        vectors: Tells the vectors of passages.
+        limit_s: Seconds that this may take.
+
+    Attributes:
+        about: What is told of the router.
+    """
+
+    def __init__(self, trained: Trained, k: int | None, vectors: Look, limit_s: float) -> None:
+        self.about = trained.about
+        self.backbone = trained.about.backbone
+        self.arms = frozenset(trained.about.arms)
+        self.k = 0 if trained.router.stage is Stage.QUESTION else k or trained.about.k
+        self._router = trained.router
+        self._vectors = vectors
+        self._limit_s = limit_s
+
+    async def rehearse(self, embed: Embed) -> None:
+        """Score a question for which nothing is found: what does not fit, or loads late, shows here."""
+        question = "Is anybody there?"
+        query = Query(question, await embed(question, frozenset({self.backbone})))
+        await self.scores(query, self.about.arms, dict.fromkeys(self.about.arms, Retrieval()))
+
+    async def scores(
+        self, query: Query, arms: Sequence[str], found: Mapping[str, Retrieval]
+    ) -> dict[str, float]:
+        """Score in a thread: some routers take milliseconds."""
+        if not self.k:
+            return await asyncio.to_thread(self._scores, query, arms, None, {})
+        every = [found[arm].passages[: self.k] for arm in arms]
+        vectors = await self._vectors_of(sorted({one.id for passages in every for one in passages}))
+        known = [[one for one in passages if one.id in vectors] for passages in every]
+        return await asyncio.to_thread(self._scores, query, arms, known, vectors)
+
+    async def _vectors_of(self, ids: Sequence[str]) -> Vectors:
+        if not ids:
+            return {}
+        try:
+            async with asyncio.timeout(self._limit_s):
+                return await self._vectors(self.backbone, ids)
+        except TimeoutError:
+            raise ArmError(f"no vectors of {len(ids)} passages within {self._limit_s:g} s") from None
+
+    def _scores(
+        self, query: Query, arms: Sequence[str], found: list[list[Passage]] | None, vectors: Vectors
+    ) -> dict[str, float]:
+        embedding = query.embeddings[self.backbone][None]
+        seen = Features(
+            tuple(arms),
+            (query.text,),
+            QUESTION,
+            question_table([query.text]),
+            embedding,
+            None if found is None else retrieved_table([query.text], embedding, [found], vectors),
+        )
+        return dict(zip(arms, self._router.scores(seen)[0].tolist(), strict=True))
+
+
+def advisor_of(config: AppConfig, vectors: Look) -> RouterAdvisor | None:
+    """Return the configured router at work, None where there is none. Raises RouterError."""
+    if config.router is None:
+        return None
+    trained = read_trained(config.router.path)
+    return RouterAdvisor(trained, config.router.k, vectors, config.limits.arm_timeout_s)
+
+
+__all__ = ["Look", "RouterAdvisor", "advisor_of"]

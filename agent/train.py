@@ -1,0 +1,213 @@
+"""Train a router on what arms did on questions, see what it is worth on others, and keep it in a folder.
+
+outcomes --utility--> labels --fit--> router --> figures on held-out questions
+                        '------------fit------> the router that is kept, of all questions
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from rich.console import Console
+
+from agent.config import AppConfig
+from agent.labelled import of_arms, read_labelled
+from agent.labels import Features, Labels, RouterError, Stage
+from agent.questions import SHAPE, load_questions
+from agent.routers.catalog import RouterSpec, build_router
+from agent.routers.folds import Rows, folds
+from agent.sight import sight_of
+from agent.trained import About, Trained, digest_of, write_trained
+from agent.trial import Trial, trial
+from agent.utility import Utility, utilities
+from arms.corpus import Progress
+from arms.embedding import digest_backbone
+from arms.matrix import Question
+from arms.models import digest_of as digest_of_file
+from arms.nearest import nearest
+from arms.outcomes import Outcomes
+
+PLAIN: Any = {"markup": False, "highlight": False, "soft_wrap": True}
+
+
+class Training(BaseModel):
+    """What a router is trained on, and to what end."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    config: AppConfig = Field(description="Names the backbone, the corpus and its vectors.")
+    outcomes: tuple[Path, ...] = Field(
+        min_length=1, description="Outcomes, or folders of `armwise label` or `armwise score`."
+    )
+    queries: Path | None = Field(default=None, description=f"JSON lines, plain or .gz, each {SHAPE}.")
+    router: RouterSpec = Field(description="Kind and parameters of the router.")
+    utility: Utility = Field(default=Utility(), description="What an answer is worth.")
+    quality: str | None = Field(
+        default=None, description="Score of what was retrieved, for routers that learn from it, too."
+    )
+    backbone: str | None = Field(default=None, description="Of the configuration; null is its first.")
+    held_out: float = Field(
+        default=0.2, ge=0, lt=1, description="Part of the questions to see its worth on; 0 for none."
+    )
+    folds: int | None = Field(
+        default=None, ge=2, description="Hold out each of so many parts in turn, in place of one part."
+    )
+    seed: int = Field(default=0, ge=0, description="Of what is held out.")
+    output: Path = Field(description="Folder of the router; one that is there is replaced.")
+
+
+def read_spec(kind: str | None, file: Path | None) -> RouterSpec:
+    """Return the router of a kind, or the one that a YAML file describes.
+
+    Raises:
+        RouterError: Neither or both are given, or the file describes no router.
+    """
+    if (kind is None) == (file is None):
+        raise RouterError("either a kind or a file says which router is trained")
+    if file is None:
+        return RouterSpec(kind=str(kind))
+    try:
+        return RouterSpec.model_validate(yaml.safe_load(file.read_text(encoding="utf-8")))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, ValidationError) as error:
+        raise RouterError(f"{file} describes no router: {error}") from None
+
+
+def run(settings: Training, console: Console, tell: Progress) -> Trained:
+    """Train a router, write it to `settings.output`, say what it is worth, and return it.
+
+    Args:
+        settings: What it is trained on.
+        console: Where the figures go.
+        tell: Told of the progress.
+
+    Raises:
+        ValueError: Outcomes, questions, router, utility or backbone do not fit; a subclass of it says which.
+        CorpusError: The corpus cannot be read.
+        ModelNotFoundError: The model of the backbone is not where its name says.
+    """
+    config = settings.config.settled()
+    name = _backbone(settings)
+    stage = build_router(settings.router).stage
+    outcomes = _labelled(settings, console)
+    parts = _parts(settings, [question.text for question in outcomes.questions])
+    sight = sight_of(outcomes, config, name, stage, tell)
+    if sight.foreign:
+        corpus = config.corpus.name
+        console.print(f"{sight.foreign:,} passages not of corpus {corpus!r} count as not found", **PLAIN)
+    tried = _tried(settings, outcomes, sight.features, parts, tell)
+    router = build_router(settings.router).fit(_labels(settings, outcomes, sight.features))
+    backbone = config.backbones[name]
+    about = About(
+        kind=router.kind,
+        params=dict(router.params),
+        stage=stage.name.lower(),
+        digest=digest_of(router.save()),
+        arms=outcomes.arms,
+        backbone=name,
+        encoder=digest_backbone(backbone),
+        query_prefix=backbone.query_prefix,
+        k=sight.k,
+        corpus=sight.corpus,
+        utility=settings.utility.model_dump(mode="json"),
+        inputs={str(path): digest_of_file(path) for path in (*settings.outcomes, settings.queries) if path},
+        questions=len(outcomes.questions),
+        held_out=None if tried is None else asdict(tried),
+    )
+    trained = Trained(router, about)
+    write_trained(settings.output, trained)
+    _tell(tried, trained, settings, console)
+    return trained
+
+
+def _backbone(settings: Training) -> str:
+    """Name the backbone. Raises RouterError where it is not declared."""
+    known = settings.config.backbones
+    if not known:
+        raise RouterError("a router needs a sentence encoder: declare one in `backbones`")
+    name = settings.backbone or next(iter(known))
+    if name not in known:
+        raise RouterError(f"backbone {name!r} is not declared{nearest(name, known)}")
+    return name
+
+
+def _labelled(settings: Training, console: Console) -> Outcomes:
+    """Read the outcomes of the arms of which anything is known. Raises ValueError."""
+    told = [] if settings.queries is None else load_questions(settings.queries)
+    questions = [Question(q.id, q.question, q.gold_ids, q.answers, q.dataset or "") for q in told]
+    outcomes = read_labelled(settings.outcomes, questions)
+    if settings.quality is not None and settings.quality not in outcomes.scores:
+        hint = nearest(settings.quality, outcomes.scores)
+        raise RouterError(f"no score {settings.quality!r} among the outcomes{hint}")
+    known = ~np.isnan(utilities(outcomes, settings.utility)).all(axis=0)
+    left = of_arms(outcomes, np.flatnonzero(known).tolist())
+    if silent := [arm for arm in outcomes.arms if arm not in left.arms]:
+        names = ", ".join(silent)
+        console.print(f"left out, as nothing is known of what they are worth: {names}", **PLAIN)
+    return left
+
+
+def _labels(settings: Training, outcomes: Outcomes, features: Features) -> Labels:
+    """Return the labels of questions. Raises RouterError."""
+    quality = None if settings.quality is None else outcomes.scores[settings.quality]
+    return Labels(features, utilities(outcomes, settings.utility), quality)
+
+
+def _tried(
+    settings: Training,
+    outcomes: Outcomes,
+    features: Features,
+    parts: Sequence[tuple[Rows, Rows]],
+    tell: Progress,
+) -> Trial | None:
+    """Fit to some questions and ask on the others; None where none are held out. Raises RouterError."""
+    scores = np.full((len(features), len(features.arms)), np.nan)
+    for number, (seen, held_out) in enumerate(parts, start=1):
+        labels = _labels(settings, outcomes.only(seen), features.rows(seen))
+        scores[held_out] = build_router(settings.router).fit(labels).scores(features.rows(held_out))
+        tell("fitting to a part", number, len(parts))
+    asked = ~np.isnan(scores).any(axis=1)
+    if not asked.any():
+        return None
+    stage = build_router(settings.router).stage
+    return trial(outcomes.only(asked), scores[asked], settings.utility, stage)
+
+
+def _parts(settings: Training, texts: Sequence[str]) -> list[tuple[Rows, Rows]]:
+    """Return questions to fit to and questions to ask, of other texts. Raises RouterError."""
+    if settings.folds is not None:
+        return folds(texts, settings.folds, settings.seed)
+    if settings.held_out == 0.0:
+        return []
+    _, text = np.unique(np.array(texts), return_inverse=True)
+    n = int(text.max()) + 1
+    order = np.random.default_rng(settings.seed).permutation(n)
+    held_out = np.isin(text, order[: round(n * settings.held_out)])
+    if held_out.all() or not held_out.any():
+        raise RouterError(f"{n} questions cannot be split so that {settings.held_out:g} of them is held out")
+    return [(np.flatnonzero(~held_out), np.flatnonzero(held_out))]
+
+
+def _tell(tried: Trial | None, trained: Trained, settings: Training, console: Console) -> None:
+    """Print the figures, and how the router is served."""
+    if tried is None:
+        console.print("no question was held out on which every arm is known: its worth is not known", **PLAIN)
+    else:
+        console.print(tried.table())
+        console.print(tried.conclusion(), **PLAIN)
+    about = trained.about
+    if about.k:
+        console.print("it looks at what every arm finds: all of them search before one is drawn", **PLAIN)
+    console.print(
+        f"{about.kind} on {about.questions:,} questions and {len(about.arms)} arms, written to "
+        f"{settings.output}",
+        **PLAIN,
+    )
+    if trained.router.stage is not Stage.ANSWERED:
+        console.print(f"serve it with   router: {{path: {settings.output.absolute()}}}", **PLAIN)
+
+
+__all__ = ["Training", "read_spec", "run"]

@@ -1,0 +1,61 @@
+"""Turns that were over before the log heard of them: each is in it once, with all that belongs to it."""
+
+from dataclasses import replace
+
+import pytest
+
+from feedback.events import LABELS, Example
+from feedback.joins import Joiner, read_examples, take_epoch
+from feedback.past_turns import PastTurn, enter, new_among
+from feedback.replay import Log
+from feedback.reward import Metric, RewardRule
+from feedback.store import ConflictError, Store
+from tests.feedback.conftest import decision, execution, value
+
+RULE = RewardRule(metrics={"right": Metric()}, cost_weight=0.0)
+
+
+def past(name: str) -> PastTurn:
+    return PastTurn(
+        replace(decision(name, at=100.0, wait_s=0.0), policy=LABELS),
+        execution(name),
+        (value(name, at=100.0),),
+    )
+
+
+def test_a_turn_is_entered_whole_and_once(store: Store) -> None:
+    assert enter(store, [past("a"), past("b")]) == 2
+    assert new_among(store, [past("c"), past("a"), past("d")]) == [past("c"), past("d")]
+    assert enter(store, [past("c"), past("a"), past("d")]) == 2
+    assert enter(store, [past("c"), past("a")]) == 0
+    assert enter(store, []) == 0
+    record = store.record("c")
+    assert record is not None
+    assert PastTurn(record.decision, record.execution or execution("?"), record.feedback) == past("c")
+    counts = store.counts()
+    assert (counts["decisions"], counts["executions"], counts["feedback"]) == (4, 4, 4)
+
+
+def test_of_a_batch_that_cannot_be_entered_nothing_is(store: Store) -> None:
+    with pytest.raises(ConflictError, match="already taken"):
+        enter(store, [past("a"), past("b"), past("a")])
+    assert store.counts()["decisions"] == 0
+
+
+def test_turns_that_were_due_before_they_were_entered_are_learned_at_once_and_in_order(store: Store) -> None:
+    joiner = Joiner(store, RULE, take_epoch(store, "test", 0.0))
+    enter(store, [past("z")])
+    joiner.advance(1000.0)
+    enter(store, [past("c"), past("a"), past("b")])
+    joiner.advance(1000.25)
+    assert [example.decision.id for example in read_examples(store)] == ["z", "c", "a", "b"]
+
+
+def test_a_label_is_not_evaluated() -> None:
+    cost = execution("a").cost
+    live = Example(1, decision("a"), cost, {"right": 1.0})
+    label = Example(2, past("b").decision, cost, {"right": 0.0})
+    log = Log.from_examples([live, label], RULE.reward)
+    assert (log.decisions, log.reward.tolist(), log.excluded) == ((live.decision,), [1.0], {"labels": 1})
+    with pytest.raises(ValueError, match=r"left out: \{'labels': 1\}"):
+        Log.from_examples([label], RULE.reward)
