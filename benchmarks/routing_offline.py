@@ -1,0 +1,257 @@
+"""Routers fitted offline on outcomes, and what needs no router: single arms, chance, the oracle."""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+from routing_data import DataSet
+from routing_online import BLENDED, CALIBRATED, Curve, Player, learn_online
+
+from agent.labels import Features, Labels, Stage
+from agent.routers.catalog import RouterSpec, build_router
+from arms.outcomes import Outcomes
+
+Floats = NDArray[np.float64]
+
+REPEATS = 5
+"""Folds, seeds and orders."""
+
+LIMIT = 2000
+"""Questions of the larger files."""
+
+ASKED = 3000
+"""Most questions of an order."""
+
+TRAIN_FREE = ("overall_sim", "avg_sim", "max_sim", "var_sim", "moran")
+
+TRAINED = (
+    "pointwise_xgboost",
+    "pairwise_xgboost",
+    "lambdamart",
+    "pointwise_svm",
+    "pairwise_svm",
+    "pointwise_ffn",
+    "pairwise_ffn",
+    "listnet",
+)
+
+SHORTLISTS = {
+    "2 answers": ("rrf", "graph"),
+    "3 answers": ("none", "rrf", "graph"),
+    "4 answers": ("none", "bm25", "minilm", "graph"),
+}
+"""Arms that are all asked, for a router to pick among their answers; all arms besides."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A router of the table.
+
+    Attributes:
+        name: As the table calls it.
+        spec: What is fitted.
+        arms: Those that it chooses among; None for all.
+        net: Whether it is fitted to the reward net of cost, and not to exact match.
+    """
+
+    name: str
+    spec: RouterSpec
+    arms: tuple[str, ...] | None = None
+    net: bool = False
+
+
+@dataclass
+class Played:
+    """What a row of the table earned on each scored question.
+
+    Attributes:
+        values: Name of a column to its values, each of shape (n_questions,).
+        spread: Standard deviation over folds, seeds or orders of the share of the gap.
+        fit_s: Seconds that one fit took.
+    """
+
+    values: dict[str, Floats]
+    sees: str = ""
+    gaps: list[float] = field(default_factory=list)
+    fit_s: float = 0.0
+
+
+def rows_of(data: DataSet) -> Iterator[Row]:
+    """Yield every router of the table, as far as the data set tells what it looks at."""
+
+    def row(
+        name: str, kind: str, *, net: bool = False, arms: tuple[str, ...] | None = None, **params: object
+    ) -> Row:
+        return Row(name, RouterSpec(kind=kind, params=params), arms, net)
+
+    for kind in TRAIN_FREE if data.passages else ():
+        yield row(kind, kind)
+    for on in ("words", "embedding", "features"):
+        yield row(f"ridge on {on}", "ridge", on=on)
+    for stage, after in (("question", ""), ("retrieved", ", after retrieval")):
+        for kind in TRAINED if data.passages or not after else ():
+            yield row(f"{kind}{after}", kind, stage=stage)
+    yield row("contrastive", "contrastive")
+    yield row("capability (R3AG, reduced)", "capability")
+    yield row("blend", "blend", members=BLENDED)
+    yield Row("blend, calibrated, for the reward", CALIBRATED, net=True)
+    if data.passages:
+        careful = {"dims": 0, "rounds": 600}
+        yield row("careful trees, after retrieval", "pointwise_xgboost", stage="retrieved", **careful)
+        for name, arms in SHORTLISTS.items():
+            yield row(f"careful trees, {name}", "pointwise_xgboost", arms=arms, stage="answered", **careful)
+        yield row("careful trees, all answers", "pointwise_xgboost", stage="answered", **careful)
+
+
+def quality(outcomes: Outcomes) -> Floats:
+    """Return what a reward is made of: F1 where it is known, else whether the answer is right."""
+    return outcomes.scores["f1" if "f1" in outcomes.scores else "em"]
+
+
+def reward_of(data: DataSet) -> Floats:
+    """Return the reward of each arm on each question, net of cost."""
+    cost, weight = data.cost
+    spent = data.outcomes.costs.get(cost)
+    return quality(data.outcomes) - (0.0 if spent is None else weight * spent)
+
+
+def tokens_of(outcomes: Outcomes) -> Floats | None:
+    """Return the tokens of each answer; None where nothing is known of them."""
+    if "prompt_tokens" not in outcomes.costs:
+        return None
+    total: Floats = outcomes.costs["prompt_tokens"] + outcomes.costs["completion_tokens"]
+    return total
+
+
+def played(data: DataSet, picks: NDArray[np.intp], stage: Stage, arms: Sequence[int]) -> dict[str, Floats]:
+    """Return what picking these arms earned and cost; -1 is not scored, and NaN.
+
+    Args:
+        data: The outcomes.
+        picks: Column of an arm on each question, shape (n_questions,).
+        stage: What had to be known for it.
+        arms: Columns of the arms that were looked at.
+    """
+    outcomes = data.outcomes
+    at = np.arange(len(picks))
+    values = {"em": outcomes.scores["em"][at, picks], "f1": quality(outcomes)[at, picks]}
+    for name, spent in (("cost", outcomes.costs.get(data.cost[0])), ("tokens", tokens_of(outcomes))):
+        if spent is None:
+            continue
+        own, every = spent[at, picks], spent[:, list(arms)].sum(axis=1)
+        if stage is Stage.RETRIEVED and name == "tokens":
+            # an arm of several calls has asked all but the last of them while it searched
+            calls = outcomes.costs["llm_calls"][:, list(arms)]
+            searched = (spent[:, list(arms)] * (1.0 - 1.0 / calls)).sum(axis=1)
+            last = spent[at, picks] / outcomes.costs["llm_calls"][at, picks]
+            every = searched + last
+        values[name] = own if stage is Stage.QUESTION else every
+    values["reward"] = values["f1"] - (data.cost[1] * values["cost"] if "cost" in values else 0.0)
+    return {name: np.where(picks < 0, np.nan, column) for name, column in values.items()}
+
+
+def splits(data: DataSet) -> list[tuple[NDArray[np.bool_], int]]:
+    """Return which questions to fit on, and the seed: a published split five times, or five folds."""
+    n = len(data.outcomes.questions)
+    if data.fit is not None:
+        return [(data.fit, seed) for seed in range(REPEATS)]
+    fold = np.random.default_rng(0).permutation(n) % REPEATS
+    return [(fold != number, number) for number in range(REPEATS)]
+
+
+HERE: list[DataSet] = []
+"""The data set that a worker was given when it started."""
+
+
+def adopt(data: DataSet) -> None:
+    """Give a worker its data set."""
+    HERE.append(data)
+
+
+@cache
+def seen(arms: tuple[str, ...]) -> Features:
+    """Return what a router sees at most, worked out once a worker."""
+    return HERE[0].features(arms)
+
+
+def in_all_orders(player: Player) -> list[Curve]:
+    """Let a policy learn online in every order."""
+    return [learn_online(player, HERE[0], reward_of(HERE[0]), order, ASKED) for order in range(REPEATS)]
+
+
+def fit_and_score(row: Row) -> Played:
+    """Fit a router on each split, and play what it picks on the rest."""
+    data = HERE[0]
+    arms = row.arms or data.outcomes.arms
+    looks = build_router(row.spec).stage is not Stage.QUESTION
+    features = seen(arms) if looks else data.asked()
+    at = [data.outcomes.arms.index(arm) for arm in arms]
+    worth = (reward_of(data) if row.net else data.outcomes.scores["em"])[:, at]
+    told: list[dict[str, Floats]] = []
+    result = Played({}, build_router(row.spec).stage.name.lower())
+    begun = time.perf_counter()
+    for fit, seed in splits(data):
+        router = build_router(seeded(row.spec, seed))
+        router.fit(Labels(features.rows(fit), worth[fit]))
+        scores = router.scores(features.rows(~fit))
+        picks = np.full(len(fit), -1)
+        picks[~fit] = np.array(at)[scores.argmax(axis=1)]
+        told.append(played(data, picks, router.stage, at))
+        result.gaps.append(gap(told[-1]["em"], data))
+    result.fit_s = (time.perf_counter() - begun) / REPEATS
+    result.values = {name: nanmean([one[name] for one in told]) for name in told[0]}
+    return result
+
+
+def seeded(spec: RouterSpec, seed: int) -> RouterSpec:
+    """Return the spec with the seed, where its class takes one."""
+    router = build_router(spec)
+    if "seed" not in router.params:
+        return spec
+    return spec.model_copy(update={"params": {**spec.params, "seed": seed}})
+
+
+def nanmean(columns: Sequence[Floats]) -> Floats:
+    """Return the mean of what is known of each question, NaN where nothing is."""
+    stacked = np.stack(columns)
+    known = ~np.isnan(stacked)
+    total = np.where(known, stacked, 0.0).sum(axis=0)
+    return np.where(known.any(axis=0), total / np.maximum(known.sum(axis=0), 1), np.nan)
+
+
+def gap(em: Floats, data: DataSet) -> float:
+    """Return the share of the gap between the best single arm and the oracle that is closed."""
+    known = ~np.isnan(em)
+    scores = data.outcomes.scores["em"][known]
+    best = scores.mean(axis=0).max()
+    return float((em[known].mean() - best) / (scores.max(axis=1).mean() - best))
+
+
+def baselines(data: DataSet) -> Iterator[tuple[str, Played]]:
+    """Yield what needs no router: chance, single arms, the best one of each group, the oracle."""
+    em = data.outcomes.scores["em"]
+    every = range(len(data.outcomes.arms))
+    scored = np.any([~fit for fit, _ in splits(data)], axis=0)
+
+    def fixed(picks: NDArray[np.intp]) -> dict[str, Floats]:
+        return played(data, np.where(scored, picks, -1), Stage.QUESTION, every)
+
+    single = {arm: fixed(np.full(len(em), column)) for column, arm in enumerate(data.outcomes.arms)}
+    chance = {name: nanmean([one[name] for one in single.values()]) for name in single[data.outcomes.arms[0]]}
+    yield "random arm", Played(chance)
+    for arm, values in sorted(single.items(), key=lambda item: np.nanmean(item[1]["em"])):
+        yield f"always {arm}", Played(values)
+    groups = np.array([question.dataset for question in data.outcomes.questions])
+    told = []
+    for fit, _ in splits(data):
+        picks = np.full(len(em), -1)
+        for group in np.unique(groups):
+            known = fit & (groups == group)
+            best = em[known if known.any() else fit].mean(axis=0).argmax()
+            picks[~fit & (groups == group)] = best
+        told.append(played(data, picks, Stage.QUESTION, every))
+    yield "best arm of each source", Played({name: nanmean([one[name] for one in told]) for name in told[0]})
+    yield "oracle", Played(fixed(em.argmax(axis=1)))

@@ -1,0 +1,188 @@
+"""Policies that learn online from the one arm that they draw, on questions whose every outcome is known."""
+
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from routing_data import DataSet
+
+from agent.features import EmbeddingSpec, FeatureSpec, describe
+from agent.label_decisions import label_decisions
+from agent.labels import Labels
+from agent.policies.catalog import PolicySpec, build_policy
+from agent.policy import Policy, choose, served_distribution, uniform_from
+from agent.routers.catalog import RouterSpec, build_router
+from feedback.events import Context, Decision
+
+Floats = NDArray[np.float64]
+
+FORM = FeatureSpec(words=0)
+WORDS = FeatureSpec(words=16)
+DENSE = FeatureSpec(words=0, embedding=EmbeddingSpec(backbone="minilm", dims=32))
+
+LABELLED = 1000
+"""Other questions whose labels a warm start is given."""
+
+
+@dataclass(frozen=True)
+class Player:
+    """A policy, what it sees, and what it starts from.
+
+    Attributes:
+        policy: What learns.
+        features: What it sees of a question.
+        floor: Least probability of an arm.
+        router: Fitted to the labels of other questions; its score is a feature of each arm.
+        labels: Whether labels are learned as decisions.
+        measure: What the router is fitted to: the reward, or a score, such as recall, which needs no answer.
+    """
+
+    policy: PolicySpec
+    features: FeatureSpec
+    floor: float
+    router: RouterSpec | None = None
+    labels: bool = False
+    measure: str = "reward"
+
+
+@dataclass(frozen=True)
+class Curve:
+    """What a policy drew from, in one order.
+
+    Attributes:
+        asked: Numbers of the questions, in order.
+        probabilities: Shape (n_asked, n_arms).
+        seconds: What deciding and learning took.
+    """
+
+    asked: NDArray[np.intp]
+    probabilities: Floats
+    seconds: float
+
+
+def learn_online(player: Player, data: DataSet, reward: Floats, order: int, limit: int) -> Curve:
+    """Let a policy choose for questions in a random order, and learn the reward of what it drew.
+
+    Args:
+        player: The policy, and what it is given before.
+        data: The questions.
+        reward: Of each arm on each question, shape (n_questions, n_arms).
+        order: Seed of the order. The labels of a warm start are of questions that it leaves out.
+        limit: Most questions to ask.
+    """
+    shuffled = np.random.default_rng(order).permutation(len(reward))
+    labelled, asked = shuffled[:LABELLED], shuffled[LABELLED:][:limit]
+    arms = data.outcomes.arms
+    told: Floats | None = None
+    if player.router is not None:
+        worth = reward if player.measure == "reward" else data.outcomes.scores[player.measure]
+        features = data.asked()
+        router = build_router(player.router).fit(Labels(features.rows(labelled), worth[labelled]))
+        told = router.scores(features)
+    policy = build_policy(player.policy, arms)
+    if player.labels:
+        _learn_labels(policy, player, data, labelled)
+    probabilities = np.empty((len(asked), len(arms)))
+    contexts = [_context(player, data, row, None if told is None else told[row]) for row in asked]
+    begun = time.perf_counter()
+    for turn, (row, context) in enumerate(zip(asked.tolist(), contexts, strict=True)):
+        p = served_distribution(policy, context, arms, player.floor)
+        probabilities[turn] = p
+        name = f"{order}/{turn}"
+        drawn = choose(p, uniform_from(name, "routing"))
+        decision = Decision(name, context, arms, tuple(p.tolist()), arms[drawn], policy.kind, turn)
+        policy.learn(decision, float(reward[row, drawn]))
+    return Curve(asked, probabilities, time.perf_counter() - begun)
+
+
+def _context(player: Player, data: DataSet, row: int, told: Floats | None) -> Context:
+    """Return what the policy sees of a question: the score of the router is a feature of each arm."""
+    arms = data.outcomes.arms
+    scores = [{}] * len(arms) if told is None else [{"router": score} for score in told.tolist()]
+    about = {arm: {**data.about.get(arm, {}), **score} for arm, score in zip(arms, scores, strict=True)}
+    embedding = data.vectors[row] if player.features.embedding else None
+    return describe(data.outcomes.questions[row].text, player.features, embedding=embedding, arms=about)
+
+
+def _learn_labels(policy: Policy, player: Player, data: DataSet, labelled: NDArray[np.intp]) -> None:
+    """Let a policy learn every arm on the labelled questions, as decisions of a uniform draw."""
+    contexts = [_context(player, data, row, None) for row in labelled.tolist()]
+    score = "f1" if "f1" in data.outcomes.scores else "em"
+    labels = label_decisions(
+        data.outcomes.only(labelled), contexts, data.rule, {"quality": score}, data.outcomes.arms
+    )
+    for decision, reward in labels:
+        policy.learn(decision, reward)
+
+
+BLENDED = [
+    {"kind": "ridge", "params": {"on": "features"}},
+    {"kind": "pointwise_xgboost", "params": {"stage": "question", "depth": 3, "rounds": 150}},
+]
+"""A linear model and trees: they err differently."""
+
+CALIBRATED = RouterSpec(
+    kind="calibrated", params={"router": {"kind": "blend", "params": {"members": BLENDED}}}
+)
+"""Their mean as an expected reward, so that it can be the prior of a policy."""
+
+VW = "--cb_explore_adf"
+
+
+def vowpal(flags: str, features: FeatureSpec = FORM, floor: float = 0.001, **params: Any) -> Player:
+    """Return Vowpal Wabbit with these flags, crossing what a question says with the arm's name."""
+    args = f"{VW} {flags} --clip_p 1 --learning_rate 0.2 -q sa -q ea"
+    return Player(PolicySpec(kind="vowpal", params={"args": args, **params}), features, floor)
+
+
+def policy(kind: str, features: FeatureSpec = FORM, floor: float = 0.001, **params: Any) -> Player:
+    """Return a policy of another kind, which starts cold."""
+    return Player(PolicySpec(kind=kind, params=params), features, floor)
+
+
+COLD: dict[str, Player] = {
+    "uniform": policy("uniform"),
+    "plain VW over words": policy("vowpal", WORDS, args=f"{VW} --epsilon 0.05 -q sa"),
+    "VW epsilon": vowpal("--epsilon 0.05"),
+    "VW SquareCB": vowpal("--squarecb --gamma_scale 20"),
+    "VW RegCB": vowpal("--regcbopt --cb_min_cost -1 --cb_max_cost 2 --mellowness 0.01"),
+    "VW bag": vowpal("--bag 5 --random_seed 7"),
+    "VW cover": vowpal("--cover 3"),
+    "VW softmax": vowpal("--softmax --lambda 20"),
+    "VW synthetic cover": vowpal("--synthcover"),
+    "epsilon-greedy": policy("epsilon_greedy"),
+    "epsilon decay": policy("epsilon_greedy", epsilon=0.5, decay=100.0, min_epsilon=0.01),
+    "LinUCB": policy("linucb", ridge=100.0),
+    "LinUCB, disjoint": policy("linucb", ridge=100.0, shared=False),
+    "Thompson": policy("linear_thompson", scale=0.2, ridge=100.0, dims=8),
+    "Thompson, embedding": policy("linear_thompson", DENSE, scale=0.2, ridge=100.0, dims=8),
+    "neural (MBA-RAG, head)": policy("neural", DENSE),
+}
+"""What starts knowing nothing."""
+
+WARM: dict[str, Player] = {
+    "VW SquareCB, warm by labels": replace(COLD["VW SquareCB"], labels=True),
+    "LinUCB, warm by labels": replace(COLD["LinUCB"], labels=True),
+    "Thompson, warm by labels": replace(COLD["Thompson"], labels=True),
+    "router": replace(policy("routed", epsilon=0.0), router=CALIBRATED),
+    "router, epsilon 0.05": replace(policy("routed", epsilon=0.05), router=CALIBRATED),
+    "router of recall": replace(policy("routed", epsilon=0.0), router=CALIBRATED, measure="recall"),
+    "LinUCB from the router": replace(
+        policy("linucb", alpha=0.0, ridge=1000.0, dims=0, prior_feature="router"), router=CALIBRATED
+    ),
+    "Thompson from the router": replace(
+        policy("linear_thompson", ridge=1000.0, dims=0, prior_feature="router"), router=CALIBRATED
+    ),
+}
+"""What starts from labels of other questions: learned as decisions, or in a router."""
+
+
+def players(data: DataSet) -> dict[str, Player]:
+    """Return the policies of a data set: all whose labels it has."""
+    told = {"reward", *data.outcomes.scores}
+    return {name: one for name, one in (COLD | WARM).items() if one.measure in told}
+
+
+__all__ = ["BLENDED", "CALIBRATED", "Curve", "Player", "learn_online", "players"]
