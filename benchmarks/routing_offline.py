@@ -12,6 +12,7 @@ from routing_online import BLENDED, CALIBRATED, Curve, Player, learn_online
 
 from agent.labels import Features, Labels, Stage
 from agent.routers.catalog import RouterSpec, build_router
+from agent.utility import R3AG, utilities
 from arms.outcomes import Outcomes
 
 Floats = NDArray[np.float64]
@@ -26,6 +27,10 @@ ASKED = 3000
 """Most questions of an order."""
 
 TRAIN_FREE = ("overall_sim", "avg_sim", "max_sim", "var_sim", "moran")
+
+AFTER = ", after retrieval"
+
+CAREFUL = RouterSpec(kind="pointwise_xgboost", params={"dims": 0, "rounds": 600, "stage": "retrieved"})
 
 TRAINED = (
     "pointwise_xgboost",
@@ -54,13 +59,13 @@ class Row:
         name: As the table calls it.
         spec: What is fitted.
         arms: Those that it chooses among; None for all.
-        net: Whether it is fitted to the reward net of cost, and not to exact match.
+        label: What it is fitted to: a score, `em + recall`, `r3ag`, or the reward, which is net of cost.
     """
 
     name: str
     spec: RouterSpec
     arms: tuple[str, ...] | None = None
-    net: bool = False
+    label: str = "em"
 
 
 @dataclass
@@ -83,27 +88,54 @@ def rows_of(data: DataSet) -> Iterator[Row]:
     """Yield every router of the table, as far as the data set tells what it looks at."""
 
     def row(
-        name: str, kind: str, *, net: bool = False, arms: tuple[str, ...] | None = None, **params: object
+        name: str, kind: str, *, label: str = "em", arms: tuple[str, ...] | None = None, **params: object
     ) -> Row:
-        return Row(name, RouterSpec(kind=kind, params=params), arms, net)
+        return Row(name, RouterSpec(kind=kind, params=params), arms, label)
 
     for kind in TRAIN_FREE if data.passages else ():
         yield row(kind, kind)
     for on in ("words", "embedding", "features"):
         yield row(f"ridge on {on}", "ridge", on=on)
-    for stage, after in (("question", ""), ("retrieved", ", after retrieval")):
+    for stage, after in (("question", ""), ("retrieved", AFTER)):
         for kind in TRAINED if data.passages or not after else ():
             yield row(f"{kind}{after}", kind, stage=stage)
     yield row("contrastive", "contrastive")
     yield row("capability (R3AG, reduced)", "capability")
     yield row("blend", "blend", members=BLENDED)
-    yield Row("blend, calibrated, for the reward", CALIBRATED, net=True)
+    yield Row("blend, calibrated, for the reward", CALIBRATED, label="reward")
     if data.passages:
-        careful = {"dims": 0, "rounds": 600}
-        yield row("careful trees, after retrieval", "pointwise_xgboost", stage="retrieved", **careful)
+        yield row("pairwise_ffn, for recall", "pairwise_ffn", label="recall", stage="question")
+        yield row("contrastive, for recall", "contrastive", label="recall")
+        yield row("capability (R3AG, reduced), for its utility", "capability", label="r3ag")
+        yield Row(f"pointwise_xgboost{AFTER}, for EM + recall", CAREFUL, label="em + recall")
+        yield row(f"blend of three{AFTER}", "blend", members=of_three("retrieved"))
         for name, arms in SHORTLISTS.items():
-            yield row(f"careful trees, {name}", "pointwise_xgboost", arms=arms, stage="answered", **careful)
-        yield row("careful trees, all answers", "pointwise_xgboost", stage="answered", **careful)
+            yield row(f"blend of three, {name}", "blend", arms=arms, members=of_three("answered"))
+        yield row("blend of three, all answers", "blend", members=of_three("answered"))
+
+
+def of_three(stage: str) -> list[dict[str, object]]:
+    """Return three models that err differently: of one arm, of pairs, of all arms of a question."""
+    return [
+        {"kind": "pointwise_xgboost", "params": {"dims": 0, "rounds": 600, "stage": stage}},
+        {"kind": "pairwise_xgboost", "params": {"stage": stage}},
+        {"kind": "listnet", "params": {"stage": stage}},
+    ]
+
+
+def labels_of(data: DataSet, row: Row, at: Sequence[int]) -> tuple[Floats, Floats | None]:
+    """Return what a router is fitted to, and its label of quality where it takes one, of some arms."""
+    scores = data.outcomes.scores
+    match row.label:
+        case "reward":
+            worth = reward_of(data)
+        case "em + recall":
+            worth = scores["em"] + scores["recall"]
+        case "r3ag":
+            return utilities(data.outcomes, R3AG)[:, at], scores["recall"][:, at]
+        case score:
+            worth = scores[score]
+    return worth[:, at], None
 
 
 def quality(outcomes: Outcomes) -> Floats:
@@ -189,13 +221,13 @@ def fit_and_score(row: Row) -> Played:
     looks = build_router(row.spec).stage is not Stage.QUESTION
     features = seen(arms) if looks else data.asked()
     at = [data.outcomes.arms.index(arm) for arm in arms]
-    worth = (reward_of(data) if row.net else data.outcomes.scores["em"])[:, at]
+    worth, worthy = labels_of(data, row, at)
     told: list[dict[str, Floats]] = []
     result = Played({}, build_router(row.spec).stage.name.lower())
     begun = time.perf_counter()
     for fit, seed in splits(data):
         router = build_router(seeded(row.spec, seed))
-        router.fit(Labels(features.rows(fit), worth[fit]))
+        router.fit(Labels(features.rows(fit), worth[fit], None if worthy is None else worthy[fit]))
         scores = router.scores(features.rows(~fit))
         picks = np.full(len(fit), -1)
         picks[~fit] = np.array(at)[scores.argmax(axis=1)]
