@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agent.config import AppConfig
-from agent.evidence import QUESTION, question_table, retrieved_table
-from agent.labels import Features, Stage
+from agent.evidence import shown
+from agent.labels import Stage
 from agent.probe import Embed
 from agent.trained import Trained, read_trained
 from arms.base import ArmError, Passage, Query, Retrieval
@@ -58,8 +58,7 @@ class RouterAdvisor:
             return await asyncio.to_thread(self._scores, query, arms, None, {})
         every = [found[arm].passages[: self.k] for arm in arms]
         vectors = await self._vectors_of(sorted({one.id for passages in every for one in passages}))
-        known = [[one for one in passages if one.id in vectors] for passages in every]
-        return await asyncio.to_thread(self._scores, query, arms, known, vectors)
+        return await asyncio.to_thread(self._scores, query, arms, every, vectors)
 
     async def _vectors_of(self, ids: Sequence[str]) -> Vectors:
         if not ids:
@@ -71,17 +70,13 @@ class RouterAdvisor:
             raise ArmError(f"no vectors of {len(ids)} passages within {self._limit_s:g} s") from None
 
     def _scores(
-        self, query: Query, arms: Sequence[str], found: list[list[Passage]] | None, vectors: Vectors
+        self,
+        query: Query,
+        arms: Sequence[str],
+        found: Sequence[Sequence[Passage]] | None,
+        vectors: Vectors,
     ) -> dict[str, float]:
-        embedding = query.embeddings[self.backbone][None]
-        seen = Features(
-            tuple(arms),
-            (query.text,),
-            QUESTION,
-            question_table([query.text]),
-            embedding,
-            None if found is None else retrieved_table([query.text], embedding, [found], vectors),
-        )
+        seen = shown(query.text, query.embeddings[self.backbone], arms, found, vectors)
         return dict(zip(arms, self._router.scores(seen)[0].tolist(), strict=True))
 
 

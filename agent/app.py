@@ -19,6 +19,7 @@ from ray.serve.handle import DeploymentHandle
 from agent.config import AppConfig, ConfigError, parse
 from agent.learner import Learner, LearnerThread
 from agent.live_arms import documents
+from agent.picker import open_picker
 from agent.policies.catalog import build_policy
 from agent.replica import Replica
 from agent.service import create_app
@@ -136,6 +137,7 @@ def assemble(config: AppConfig) -> Application:
             generator,
             config.limits.arm_timeout_s,
             looked_at(config.router) if host == USUAL_HOST else frozenset(),
+            open_picker,
         )
         for host in dict.fromkeys([USUAL_HOST, *(spec.host for spec in config.arms.values())])
     }

@@ -3,16 +3,19 @@
 before a search     question_table   form, clauses, comparisons
 after the searches  retrieved_table  what the passages' vectors tell, and where retrievers agree
 after the answers   answered_table   where answers agree, and where they stand in passages
+
+`shown` puts together what is known of one question, as far as it has come.
 """
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agent.features import FORM, form
-from agent.labels import ArmTable, Floats
+from agent.labels import ArmTable, Features, Floats
 from arms.agreement import ANSWERED, FOUND, answer_signals, found_signals, normalised
 from arms.base import Passage
 from arms.signals import SIGNALS, WORDED, signals, word_signals
@@ -116,4 +119,42 @@ def answered_table(
     return ArmTable(names, np.array(rows, dtype=np.float64).reshape(len(texts), len(arms), len(names)))
 
 
-__all__ = ["QUESTION", "RETRIEVED", "answered_table", "question_table", "retrieved_table", "scaled"]
+def shown(
+    text: str,
+    embedding: Vectors,
+    arms: Sequence[str],
+    found: Sequence[Sequence[Passage]] | None = None,
+    vectors: Mapping[str, Vectors] | None = None,
+    answers: Sequence[str] | None = None,
+) -> Features:
+    """Return what a router sees of one question.
+
+    Args:
+        text: The question.
+        embedding: Its unit vector, shape (dim,).
+        arms: Those that are asked.
+        found: What each of them found, best first; None before they have searched.
+        vectors: Unit vectors of passages by id, shape (dim,); a passage without one counts as not found.
+        answers: What was answered from each; None before that.
+    """
+    embeddings, texts = embedding[None], (text,)
+    asked = Features(tuple(arms), texts, QUESTION, question_table(texts), embeddings)
+    if found is None or vectors is None:
+        return asked
+    known = [[[passage for passage in passages if passage.id in vectors] for passages in found]]
+    return replace(
+        asked,
+        retrieved=retrieved_table(texts, embeddings, known, vectors),
+        answered=None if answers is None else answered_table(texts, arms, [answers], known),
+    )
+
+
+__all__ = [
+    "QUESTION",
+    "RETRIEVED",
+    "answered_table",
+    "question_table",
+    "retrieved_table",
+    "scaled",
+    "shown",
+]

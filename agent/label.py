@@ -19,6 +19,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from agent.config import AppConfig
+from agent.picker import open_picker
 from agent.questions import SHAPE
 from agent.score import JUDGE, Needed, arms_of, corpus_of, questions_of, some_of
 from arms.catalog import closure
@@ -127,6 +128,7 @@ def run(settings: Labelling, console: Console, tell: Progress) -> Outcomes:
         llm=config.llm,
         seed=settings.seed,
         block=settings.block,
+        picker=open_picker,
         arms=asked,
         form=settings.form,
         of_answers=_of_answers(settings, measured),

@@ -6,12 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
 from agent.labels import Floats, RouterError
 from agent.utility import of_matrix
+from arms.indexes import MANIFEST
 from arms.matrix import SCORES, Question, read_matrix
 from arms.outcomes import Outcomes, read_outcomes
+from arms.prompts import Writing
 
 OF_LOG = " of the log"
 """How the measure of a matrix ends that `armwise score --from-log` wrote."""
@@ -40,6 +43,30 @@ def _read(path: Path, questions: Sequence[Question]) -> Outcomes:
         return read_outcomes(path, questions)
     matrix = read_matrix(path)
     return of_matrix(matrix, matrix.table.measure.removesuffix(OF_LOG))
+
+
+def written(paths: Sequence[Path]) -> Writing | None:
+    """Return how the answers of these places were written, None where one of them does not tell.
+
+    Raises:
+        RouterError: They were not written in one way.
+    """
+    manifests = [path / MANIFEST for path in paths]
+    told = [orjson.loads(file.read_bytes()) if file.exists() else {} for file in manifests]
+    if any("form" not in facts for facts in told):
+        return None
+    first, *others = [Writing.of(facts) for facts in told]
+    for path, other in zip(paths[1:], others, strict=True):
+        if other != first:
+            raise RouterError(
+                f"answers of {paths[0]} were written with {_told_of(first)}, those of {path} with "
+                f"{_told_of(other)}: a router that compares answers learns from one way"
+            )
+    return first
+
+
+def _told_of(writing: Writing) -> str:
+    return ", ".join(f"{fact} {value}" for fact, value in writing.facts.items())
 
 
 def joined(outcomes: Sequence[Outcomes]) -> Outcomes:
@@ -131,4 +158,4 @@ def _told(outcomes: Outcomes) -> NDArray[np.bool_]:
     return told
 
 
-__all__ = ["joined", "of_arms", "read_labelled"]
+__all__ = ["joined", "of_arms", "read_labelled", "written"]

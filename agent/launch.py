@@ -21,6 +21,7 @@ import yaml
 from rich.console import Console
 
 from agent.config import AppConfig
+from agent.picker import open_picker
 from agent.trained import looked_at
 from arms.blocking import LateWriter
 from arms.catalog import prepare as prepare_arms
@@ -71,7 +72,9 @@ def prepare(config: AppConfig, progress: Progress) -> None:
     config = config.settled()
     corpus = ingest(config.corpus.source, config.corpus_path, progress=progress)
     write = LateWriter(config.llm)  # an index may be made of what it reads in the passages
-    resources = Resources(corpus, config.indexes_path, config.backbones, config.arms, write=write)
+    resources = Resources(
+        corpus, config.indexes_path, config.backbones, config.arms, write=write, picker=open_picker
+    )
     prepare_arms(resources, progress=progress)
     for name in looked_at(config.router):
         backbone = config.backbones[name]

@@ -258,6 +258,10 @@ def train(
         Path | None,
         typer.Option("--queries", help="JSON lines with questions, where outcomes lack them."),
     ] = None,
+    arms: Annotated[
+        list[str] | None,
+        typer.Option("--arms", help="Pattern of arms to choose among, else all; repeatable."),
+    ] = None,
     measure: Annotated[
         list[str] | None,
         typer.Option("--measure", help="Score of the outcomes, with =WEIGHT if not 1; else f1; repeatable."),
@@ -308,6 +312,7 @@ def train(
             "config": settings,
             "outcomes": outcomes,
             "queries": queries,
+            "arms": arms or ("*",),
             "router": read_spec(router, spec),
             "utility": utility,
             "quality": quality,

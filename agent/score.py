@@ -19,6 +19,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from agent.config import AppConfig
+from agent.picker import open_picker
 from agent.questions import SHAPE, load_questions, shuffled
 from arms.catalog import closure
 from arms.corpus import Corpus, Progress, ingest
@@ -129,6 +130,7 @@ def _score(settings: Scoring, queries: Path, console: Console, tell: Progress) -
         seed=settings.seed,
         block=settings.block,
         timed=settings.timed,
+        picker=open_picker,
     )
     return score(job, settings.output, workers=settings.workers, progress=tell)
 

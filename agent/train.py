@@ -4,8 +4,10 @@ outcomes --utility--> labels --fit--> router --> figures on held-out questions
                         '------------fit------> the router that is kept, of all questions
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from rich.console import Console
 
 from agent.config import AppConfig
-from agent.labelled import of_arms, read_labelled
+from agent.labelled import of_arms, read_labelled, written
 from agent.labels import Features, Labels, RouterError, Stage
 from agent.questions import SHAPE, load_questions
 from agent.routers.catalog import RouterSpec, build_router
@@ -44,6 +46,11 @@ class Training(BaseModel):
         min_length=1, description="Outcomes, or folders of `armwise label` or `armwise score`."
     )
     queries: Path | None = Field(default=None, description=f"JSON lines, plain or .gz, each {SHAPE}.")
+    arms: tuple[str, ...] = Field(
+        default=("*",),
+        min_length=1,
+        description="Patterns of the arms to choose among; the router sees nothing of others.",
+    )
     router: RouterSpec = Field(description="Kind and parameters of the router.")
     utility: Utility = Field(default=Utility(), description="What an answer is worth.")
     quality: str | None = Field(
@@ -93,6 +100,7 @@ def run(settings: Training, console: Console, tell: Progress) -> Trained:
     name = _backbone(settings)
     stage = build_router(settings.router).stage
     outcomes = _labelled(settings, console)
+    writing = written(settings.outcomes) if stage is Stage.ANSWERED else None
     parts = _parts(settings, [question.text for question in outcomes.questions])
     sight = sight_of(outcomes, config, name, stage, tell)
     if sight.foreign:
@@ -112,6 +120,7 @@ def run(settings: Training, console: Console, tell: Progress) -> Trained:
         query_prefix=backbone.query_prefix,
         k=sight.k,
         corpus=sight.corpus,
+        writing=writing,
         utility=settings.utility.model_dump(mode="json"),
         inputs={str(path): digest_of_file(path) for path in (*settings.outcomes, settings.queries) if path},
         questions=len(outcomes.questions),
@@ -142,12 +151,21 @@ def _labelled(settings: Training, console: Console) -> Outcomes:
     if settings.quality is not None and settings.quality not in outcomes.scores:
         hint = nearest(settings.quality, outcomes.scores)
         raise RouterError(f"no score {settings.quality!r} among the outcomes{hint}")
+    outcomes = of_arms(outcomes, _asked(settings.arms, outcomes.arms))
     known = ~np.isnan(utilities(outcomes, settings.utility)).all(axis=0)
     left = of_arms(outcomes, np.flatnonzero(known).tolist())
     if silent := [arm for arm in outcomes.arms if arm not in left.arms]:
         names = ", ".join(silent)
         console.print(f"left out, as nothing is known of what they are worth: {names}", **PLAIN)
     return left
+
+
+def _asked(patterns: Sequence[str], arms: Sequence[str]) -> list[int]:
+    """Return where the arms stand that a pattern fits. Raises RouterError where one fits none."""
+    for pattern in patterns:
+        if not any(fnmatchcase(arm, pattern) for arm in arms):
+            raise RouterError(f"no arm of the outcomes is called {pattern!r}{nearest(pattern, arms)}")
+    return [at for at, arm in enumerate(arms) if any(fnmatchcase(arm, pattern) for pattern in patterns)]
 
 
 def _labels(settings: Training, outcomes: Outcomes, features: Features) -> Labels:
@@ -199,15 +217,31 @@ def _tell(tried: Trial | None, trained: Trained, settings: Training, console: Co
         console.print(tried.table())
         console.print(tried.conclusion(), **PLAIN)
     about = trained.about
-    if about.k:
-        console.print("it looks at what every arm finds: all of them search before one is drawn", **PLAIN)
     console.print(
         f"{about.kind} on {about.questions:,} questions and {len(about.arms)} arms, written to "
         f"{settings.output}",
         **PLAIN,
     )
-    if trained.router.stage is not Stage.ANSWERED:
-        console.print(f"serve it with   router: {{path: {settings.output.absolute()}}}", **PLAIN)
+    folder = settings.output.absolute()
+    if trained.router.stage is Stage.ANSWERED:
+        console.print(
+            "it compares the answers of all arms: each is asked, whichever answer is picked", **PLAIN
+        )
+        console.print(f"serve it as an arm   {_ensemble(about, folder)}", **PLAIN)
+        return
+    if about.k:
+        console.print("it looks at what every arm finds: all of them search before one is drawn", **PLAIN)
+    console.print(f"serve it with   router: {{path: {folder}}}", **PLAIN)
+
+
+def _ensemble(about: About, folder: Path) -> str:
+    """Return the arm whose answers a router picks from, as the configuration has it."""
+    params: dict[str, Any] = {"arms": list(about.arms), "select": "learned", "router": str(folder)}
+    params["backbone"] = about.backbone
+    if about.writing is not None:
+        params |= asdict(about.writing) | {"form": about.writing.form.value}
+    document = {"kind": "ensemble", "params": params}
+    return str(yaml.safe_dump(document, default_flow_style=True, sort_keys=False, width=math.inf)).strip()
 
 
 __all__ = ["Training", "read_spec", "run"]

@@ -20,6 +20,7 @@ from agent.routers.catalog import load_router
 from arms.embedding import Backbone, digest_backbone
 from arms.models import ModelNotFoundError
 from arms.nearest import nearest
+from arms.prompts import Writing
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +75,7 @@ class About(BaseModel):
         query_prefix: What was put before each question.
         k: Passages of each arm that it was shown; 0 where it looks at the question alone.
         corpus: Digest of the corpus that they are of; None likewise.
+        writing: How the answers that it compares were written; None where it compares none, or nobody knows.
         utility: What its labels were made by.
         inputs: Digests of the files that it was trained on, by their paths.
         questions: How many there were.
@@ -93,6 +95,7 @@ class About(BaseModel):
     query_prefix: str
     k: int = Field(ge=0)
     corpus: str | None
+    writing: Writing | None = None
     utility: dict[str, Any]
     inputs: dict[str, str]
     questions: int
@@ -116,12 +119,18 @@ class Trained:
         if self.router.stage is Stage.ANSWERED:
             raise RouterError(
                 f"router {about.kind!r} compares answers, which no arm has given before one is drawn: "
-                "train one of stage question or retrieved"
+                "train one of stage question or retrieved, or name this one in an arm of kind ensemble"
             )
         if about.backbone not in backbones:
             hint = nearest(about.backbone, backbones)
             raise RouterError(f"it was trained on backbone {about.backbone!r}, which is not declared{hint}")
-        backbone = backbones[about.backbone]
+        self.check_encoder(backbones[about.backbone])
+        if not set(arms) & set(about.arms):
+            raise RouterError(f"it knows {', '.join(about.arms)}, and none of {', '.join(arms)}")
+
+    def check_encoder(self, backbone: Backbone) -> None:
+        """Refuse another backbone than it was trained on. Raises RouterError."""
+        about = self.about
         try:
             encoder = digest_backbone(backbone)
         except ModelNotFoundError as error:
@@ -133,8 +142,6 @@ class Trained:
                     f"it was trained on another backbone {about.backbone!r}: its {what} is {here!r} here "
                     f"and was {trained!r}"
                 )
-        if not set(arms) & set(about.arms):
-            raise RouterError(f"it knows {', '.join(about.arms)}, and none of {', '.join(arms)}")
 
 
 def write_trained(folder: Path, trained: Trained) -> None:

@@ -30,7 +30,7 @@ from arms.corpus import CorpusError, ingest
 from arms.deployment import RemoteEmbedders, RemoteGenerator, near
 from arms.embedding import Backbone
 from arms.indexes import IndexMismatchError
-from arms.kinds import USUAL_HOST, ArmSpec, Resources
+from arms.kinds import USUAL_HOST, ArmSpec, OpenPicker, Resources, no_picker
 from arms.models import ModelNotFoundError
 from arms.nearest import nearest
 from arms.vectors import PassageVectors, Vectors
@@ -66,6 +66,7 @@ class ArmHost:
         generator: The host of the language model, for arms that ask it.
         limit_s: Seconds that an arm waits for an encoder, or for one answer of the model.
         looked_at: Backbones by which the vectors of passages are asked for.
+        picker: Reads a trained router that picks answers.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class ArmHost:
         generator: DeploymentHandle[Any],
         limit_s: float,
         looked_at: frozenset[str] = frozenset(),
+        picker: OpenPicker = no_picker,
     ) -> None:
         waiting, encoders = Blocking(limit_s), RemoteEmbedders(embedders)
         self._resources = Resources(
@@ -89,6 +91,7 @@ class ArmHost:
             {},
             lambda text, names: waiting.run(encoders.embed(text, names)),
             waiting.writer(RemoteGenerator("the language model", generator)),
+            picker,
         )
         self._arms: dict[str, _Built] = {}
         self._building = threading.Lock()
@@ -154,7 +157,13 @@ class ArmHost:
                 try:
                     prepare(resources, [name])
                     arm = build_arm(name, resources)
-                except (ArmSpecError, ModelNotFoundError, IndexMismatchError, CorpusError) as error:
+                except (
+                    ArmBuildError,
+                    ArmSpecError,
+                    CorpusError,
+                    IndexMismatchError,
+                    ModelNotFoundError,
+                ) as error:
                     raise ArmBuildError(f"arm {name!r} cannot be built: {error}") from error
                 self._arms[key] = _Built(arm, ThreadPoolExecutor(THREADS, thread_name_prefix=name))
             return self._arms[key]

@@ -217,7 +217,7 @@ def _told(problem: Mapping[str, Any], params: type[BaseModel]) -> str:
     where = ".".join(map(str, problem["loc"]))
     if problem["type"] == "extra_forbidden":
         return f"unknown parameter {where!r}{nearest(where, params.model_fields)}"
-    return f"{where}: {problem['msg']}, got {problem['input']!r}"
+    return f"{where}: {problem['msg'].removeprefix('Value error, ')}, got {problem['input']!r}"
 
 
 def _refuse_cycles(name: str, specs: Mapping[str, ArmSpec], path: tuple[str, ...], sound: set[str]) -> None:

@@ -16,10 +16,11 @@ import orjson
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from arms.base import Arm, ArmError, Query
+from arms.base import Arm, ArmBuildError, ArmError, Passage, Query
 from arms.corpus import Corpus, Progress
 from arms.embedding import Backbone
 from arms.generator import Chunk, Prompt
+from arms.prompts import Writing
 
 P = TypeVar("P", bound=BaseModel)
 T = TypeVar("T")
@@ -93,6 +94,64 @@ def _no_writer(_: Prompt) -> tuple[str, Chunk]:
     raise ArmError("no language model is at hand")
 
 
+class Picker(Protocol):
+    """Picks one of several answers to a question; safe to call from many threads.
+
+    Attributes:
+        k: Passages of each arm that it looks at, and that an answer is to be written from.
+    """
+
+    k: int
+
+    def pick(
+        self,
+        query: Query,
+        answers: Sequence[str],
+        found: Sequence[Sequence[Passage]],
+        vectors: Mapping[str, NDArray[np.float32]],
+    ) -> int:
+        """Return the index of the best answer, of several the first.
+
+        Args:
+            query: The question, embedded with the backbone of the picker.
+            answers: One of each arm, in the order in which the picker was asked for.
+            found: The passages that each was written from, best first.
+            vectors: Unit vector of each passage of the corpus among them, shape (dim,), by id.
+
+        Raises:
+            ArmError: What it looks at does not fit.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Picking:
+    """What a picker is to do.
+
+    Attributes:
+        router: Folder of the trained router that picks.
+        arms: Whose answers it compares.
+        backbone: Name of the backbone by which it looks at the question and at passages.
+        encoder: What is declared under that name.
+        writing: How the answers are written.
+    """
+
+    router: Path
+    arms: tuple[str, ...]
+    backbone: str
+    encoder: Backbone
+    writing: Writing
+
+
+OpenPicker = Callable[[Picking], Picker]
+"""Reads a trained router that picks answers. Raises ArmBuildError where it does not fit."""
+
+
+def no_picker(wanted: Picking) -> Picker:
+    """Refuse to read a router."""
+    raise ArmBuildError(f"router {wanted.router}: nothing is at hand that reads one")
+
+
 @dataclass(frozen=True)
 class Resources:
     """What arms are built from.
@@ -104,6 +163,7 @@ class Resources:
         specs: Every arm by name; an arm may refer to others.
         embed: Embeds a text that an arm made up itself, such as a follow-up question.
         write: Asks the language model; blocks, and may be called from many threads.
+        picker: Reads a trained router that picks answers.
     """
 
     corpus: Corpus
@@ -112,6 +172,7 @@ class Resources:
     specs: Mapping[str, ArmSpec]
     embed: Embed = _no_embedder
     write: Write = _no_writer
+    picker: OpenPicker = no_picker
     _shared: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
     _lock: threading.RLock = field(default_factory=threading.RLock, repr=False, compare=False)
 

@@ -12,14 +12,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
+from arms.answering import answer_to
 from arms.base import ArmError
 from arms.corpus import Corpus
-from arms.generator import Chunk, GeneratorError, Message, Prompt
+from arms.generator import Chunk, GeneratorError, Message
 from arms.matrix import Question
 from arms.measures import Grade, Measure
 from arms.outcomes import Outcome, Outcomes
 from arms.pool_job import PoolJob, PoolWorker
-from arms.prompts import Form, answer_of, answer_prompt, fallback_prompt, prompt_name
+from arms.prompts import Form, Writing, prompt_name
 from arms.scorers import Ranking, ScoringError, check_gold
 from arms.sweep import FAILED, Found
 
@@ -51,6 +52,11 @@ class LabelJob(PoolJob):
     at_once: int = 64
 
     @property
+    def writing(self) -> Writing:
+        """How the answers are written."""
+        return Writing(self.form, self.word_budget, self.max_tokens)
+
+    @property
     def measures(self) -> tuple[Measure[Any], ...]:
         """All measures."""
         return (*self.of_answers, *self.of_passages)
@@ -69,11 +75,9 @@ class LabelJob(PoolJob):
         """Return all that the outcomes follow from. Raises ModelNotFoundError."""
         told = {
             "asked": ", ".join(self.arms),
-            "form": self.form.value,
             "measures": ", ".join(measure.name for measure in self.measures),
             "k": str(self.k),
-            "word budget": str(self.word_budget),
-            "max tokens": str(self.max_tokens),
+            **self.writing.facts,
         }
         for measure in self.measures:
             told |= measure.facts
@@ -201,12 +205,7 @@ class Worker(PoolWorker):
         replies: dict[str, Future[_Reply]] = {}
         of_rankings = []
         for ranking in found.rankings:
-            messages = answer_prompt(
-                [{"role": "user", "content": question.text}],
-                ranking,
-                word_budget=self._job.word_budget,
-                form=self._job.form,
-            )
+            messages = self._job.writing.prompt(question.text, ranking)
             shown = messages[0]["content"]
             if shown not in replies:
                 replies[shown] = self._asking.submit(self._reply, messages, ranking)
@@ -216,20 +215,13 @@ class Worker(PoolWorker):
         return _Asked(question, found, of_rankings, graded)
 
     def _reply(self, messages: tuple[Message, ...], ranking: Ranking) -> _Reply:
-        """Have the language model answer; once more, for the answer alone, where the tag is missing."""
-        form, most = self._job.form, self._job.max_tokens
-        name = prompt_name(form, ranking, word_budget=self._job.word_budget)
+        """Have the language model answer."""
+        name = prompt_name(self._job.form, ranking, word_budget=self._job.word_budget)
         try:
-            text, last = self.write(Prompt(messages, most))
-            said, calls = answer_of(text, form), (last,)
-            if form is not Form.REASONING:
-                return _Reply(name, said.text.strip(), None, calls)
-            if said.tagged:
-                return _Reply(name, said.text, True, calls)
-            text, last = self.write(Prompt(fallback_prompt(messages, text), most))
-            return _Reply(name, answer_of(text, form).text, False, (*calls, last))
+            said = answer_to(messages, self._job.writing, self.write)
         except GeneratorError as error:
             return _Reply(name, problem=str(error))
+        return _Reply(name, said.text, said.tagged, said.calls)
 
     def _graded(self, asked: _Asked) -> dict[str, "Future[_Graded]"]:
         """Set off the measures of the distinct answers to a question, and return what comes of each."""

@@ -21,7 +21,7 @@ from arms.blocking import LateWriter
 from arms.catalog import backbones_of, described, prepare, validate_specs
 from arms.corpus import Corpus, Progress
 from arms.embedding import Backbone, build_embedder, digest_backbone
-from arms.kinds import ArmSpec, Resources
+from arms.kinds import ArmSpec, OpenPicker, Resources, no_picker
 from arms.llm import EmbeddedSpec, LlmSpec, VllmSpec
 from arms.matrix import Question
 from arms.models import ModelNotFoundError, digest_of, locate
@@ -41,6 +41,7 @@ class PoolJob:
         llm: The language model, loaded by the first that asks it; None for none.
         seed: Of the arms that draw.
         block: Questions in a block, at least 1.
+        picker: Reads a trained router that picks answers; picklable.
     """
 
     questions: tuple[Question, ...]
@@ -51,6 +52,7 @@ class PoolJob:
     llm: LlmSpec | None = None
     seed: int = 0
     block: int = 32
+    picker: OpenPicker = no_picker
 
     @property
     def n_blocks(self) -> int:
@@ -72,9 +74,11 @@ class PoolJob:
         return replace(self, backbones={name: one for name, one in self.backbones.items() if name in needed})
 
     def prepare(self, progress: Progress) -> None:
-        """Build the indexes that are missing. Raises ModelNotFoundError."""
+        """Build the indexes that are missing. Raises ModelNotFoundError, ArmBuildError."""
         write = LateWriter(self.llm)  # an index may be made of what it reads in the passages
-        have = Resources(self.corpus, self.indexes, self.backbones, self.specs, write=write)
+        have = Resources(
+            self.corpus, self.indexes, self.backbones, self.specs, write=write, picker=self.picker
+        )
         prepare(have, progress=progress)
 
     def facts(self) -> dict[str, str]:
@@ -118,7 +122,9 @@ class PoolWorker:
         self._seed = job.seed
         self.embedders = {name: build_embedder(backbone) for name, backbone in job.backbones.items()}
         self.write = LateWriter(job.llm)
-        self.resources = Resources(job.corpus, job.indexes, job.backbones, job.specs, self.embed, self.write)
+        self.resources = Resources(
+            job.corpus, job.indexes, job.backbones, job.specs, self.embed, self.write, job.picker
+        )
         self.sweep = Sweep(self.resources, names)
 
     def queries(self, questions: Sequence[Question]) -> list[Query]:

@@ -12,7 +12,7 @@ Each has a twin for the case that nothing was looked up.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -67,6 +67,48 @@ ANSWER_ALONE = "Now write only the answer to my question, in a few words, withou
 _OPENED = re.compile(r"<\s*answer\s*>", re.IGNORECASE)
 # or the start of a closing tag, where the text was cut off
 _CLOSED = re.compile(r"<\s*/\s*answer\s*>|<\s*/[^>]*$", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """How answers are written.
+
+    Attributes:
+        form: What an answer shall look like.
+        word_budget: Most words of passages that it is written from.
+        max_tokens: Most tokens of a text that the model writes.
+    """
+
+    form: Form
+    word_budget: int
+    max_tokens: int
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What answers follow from, to be kept beside them.
+
+        >>> Writing(Form.SHORT, 400, 32).facts
+        {'form': 'short', 'word budget': '400', 'max tokens': '32'}
+        """
+        return {
+            "form": self.form.value,
+            "word budget": str(self.word_budget),
+            "max tokens": str(self.max_tokens),
+        }
+
+    @classmethod
+    def of(cls, facts: Mapping[str, str]) -> "Writing":
+        """Return the way that facts tell of. Raises KeyError where they tell of none.
+
+        >>> Writing.of({"form": "short", "word budget": "400", "max tokens": "32", "seed": "0"})
+        Writing(form=<Form.SHORT: 'short'>, word_budget=400, max_tokens=32)
+        """
+        return cls(Form(facts["form"]), int(facts["word budget"]), int(facts["max tokens"]))
+
+    def prompt(self, question: str, passages: Sequence[Passage]) -> tuple[Message, ...]:
+        """Ask a question that stands alone."""
+        asked: list[Message] = [{"role": "user", "content": question}]
+        return answer_prompt(asked, passages, word_budget=self.word_budget, form=self.form)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +228,7 @@ __all__ = [
     "WITH_PASSAGES",
     "Answered",
     "Form",
+    "Writing",
     "answer_of",
     "answer_prompt",
     "cut",

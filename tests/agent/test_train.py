@@ -249,13 +249,33 @@ def test_passages_that_are_not_of_the_corpus_count_as_not_found(config: AppConfi
     assert made.about.k == 4
 
 
-def test_a_router_that_compares_answers_is_trained_and_cannot_be_served(
+def test_a_router_that_compares_answers_is_served_in_an_arm_and_not_before_one_is_drawn(
     config: AppConfig, labelled: Path
 ) -> None:
     spec = {**LEARNED, "params": {**LEARNED["params"], "stage": "answered"}}
     made, said = train(config, labelled, router=spec)
     assert made.about.stage == "answered"
     assert "serve it with" not in said
+    assert "serve it as an arm   {kind: ensemble, params: {arms: [none, bm25, dense], select: learned" in said
+
+
+def test_a_router_knows_nothing_beside_the_arms_that_it_is_to_choose_among(
+    config: AppConfig, labelled: Path
+) -> None:
+    two, _ = train(config, labelled, router={"kind": "max_sim"}, arms=["bm*", "dense"])
+    assert two.about.arms == ("bm25", "dense")
+    assert two.about.held_out is not None
+    assert two.about.held_out["arms"].keys() == {"bm25", "dense"}
+    assert two.about.held_out["router"]["steps"] == 3.0
+    spec = {**LEARNED, "params": {**LEARNED["params"], "stage": "answered"}}
+    alone, all_of_them = (
+        train(config, labelled, router=spec, arms=arms)[0] for arms in (["bm25", "none"], ["*"])
+    )
+    assert alone.about.arms == ("none", "bm25"), "as they stand in the outcomes"
+    (seen, whole) = (made.router.schema for made in (alone, all_of_them))
+    assert seen is not None
+    assert whole is not None
+    assert set(whole.answered) - set(seen.answered) == {"same_as:dense"}
 
 
 # -- figures -------------------------------------------------------------------------------------------
@@ -398,6 +418,8 @@ def test_texts_come_from_the_questions_where_outcomes_leave_them_out(
     [
         ({"backbone": "tinny"}, "backbone 'tinny' is not declared; did you mean 'tiny'"),
         ({"quality": "jdge"}, "no score 'jdge' among the outcomes"),
+        ({"arms": ["none", "bm52"]}, "no arm of the outcomes is called 'bm52'; did you mean 'bm25'"),
+        ({"arms": ["none"]}, r"labels of 1 arm \(none\); a choice needs at least two"),
         ({"router": {"kind": "max_sin"}}, "no router of kind 'max_sin'; did you mean 'max_sim'"),
         ({"utility": {"over": "nothing"}}, "'nothing' is unknown here"),
         ({"held_out": 0.001}, r"60 questions cannot be split so that 0\.001 of them is held out"),
@@ -452,9 +474,11 @@ def test_the_verb_trains_what_the_configuration_already_names(
     spec.write_text(yaml.safe_dump(LEARNED))
     words = ["train", labelled, "--spec", spec, "--measure", "em", "--measure", "f1=0.2", "--prior", "0.2"]
     words += ["--cost-weight", "0.1", "--over", "none", "--minmax", "--folds", "3", "-o", target, "-c", path]
+    words += ["--arms", "none", "--arms", "bm*", "--arms", "dense"]
     result = CliRunner().invoke(app, [str(word) for word in words])
     assert result.exit_code == 0, result.output
     assert "60 questions that were held out" in result.output
+    assert read_trained(target).about.arms == ARMS
     utility = read_trained(target).about.utility
     assert utility["measures"] == {"em": 1.0, "f1": 0.2}
     assert (utility["prior"], utility["cost_weight"], utility["over"]) == (0.2, 0.1, "none")

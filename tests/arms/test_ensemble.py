@@ -4,24 +4,37 @@ import asyncio
 import string
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from arms import dense, ensemble, lexical
-from arms.base import Arm, ArmError, NoRetrieval, Passage, Query, Retrieval
+from arms.base import (
+    Arm,
+    ArmBuildError,
+    ArmError,
+    MissingEmbeddingError,
+    NoRetrieval,
+    Passage,
+    Query,
+    Retrieval,
+)
+from arms.catalog import ArmSpecError, backbones_of, build_arm, embeddings_of, prepare, validate_specs
 from arms.corpus import Corpus
 from arms.dense import DenseParams
 from arms.embedding import Backbone
-from arms.ensemble import SYSTEM, Ensemble, EnsembleParams, normalised, vote
+from arms.ensemble import SYSTEM, Ensemble, EnsembleParams, Learned, normalised, vote
 from arms.generator import Chunk, GeneratorError, Prompt, ScriptedGenerator, complete
-from arms.kinds import Resources, Write
+from arms.kinds import ArmSpec, Picker, Picking, Resources, Write
 from arms.lexical import BM25Params
+from arms.prompts import ANSWER_ALONE, WITH_PASSAGES, Form, Writing
+from arms.vectors import PassageVectors
 from feedback.metrics import words
 from tests.arms.contract import DIM, QUESTIONS, ask, check_arm
 
@@ -254,6 +267,214 @@ def test_where_there_is_nothing_to_pick_from_the_model_is_not_asked(answers: lis
     assert model.asked_to_pick == []
 
 
+# A router as the selector.
+
+
+class Fake(Picker):
+    """Picks the answer that comes last by the alphabet, and keeps what it was shown."""
+
+    def __init__(self, k: int = 2) -> None:
+        self.k = k
+        self.shown: list[tuple[Query, list[str], list[list[str]], dict[str, tuple[int, ...]]]] = []
+
+    def pick(
+        self,
+        query: Query,
+        answers: Sequence[str],
+        found: Sequence[Sequence[Passage]],
+        vectors: Mapping[str, np.ndarray],
+    ) -> int:
+        ids = [[passage.id for passage in passages] for passages in found]
+        self.shown.append((query, [*answers], ids, {name: v.shape for name, v in vectors.items()}))
+        return max(range(len(answers)), key=answers.__getitem__)
+
+
+class Finds:
+    """Finds the first passages of the corpus, and as many as it is asked for."""
+
+    def __init__(self, name: str, corpus: Corpus, *others: Passage) -> None:
+        self.name = name
+        self.backbones: frozenset[str] = frozenset()
+        self._passages = (*others, *corpus.passages(range(len(corpus))))
+        self.asked_for: list[int] = []
+
+    def search(self, query: Query, k: int) -> Retrieval:
+        del query
+        self.asked_for.append(k)
+        return Retrieval(self._passages[:k])
+
+
+LEARNED = {"select": "learned", "router": "/routers/cities", "backbone": "hashed"}
+
+
+@pytest.fixture(scope="module")
+def vectors(resources: Resources) -> PassageVectors:
+    return PassageVectors(resources.corpus, resources.indexes, resources.backbones["hashed"])
+
+
+def learned(picker: Picker, vectors: PassageVectors, write: Write, *members: Arm, **params: str) -> Ensemble:
+    own = EnsembleParams.model_validate({"arms": [member.name for member in members], **LEARNED, **params})
+    return Ensemble("all", members, own, write, Learned(picker, "hashed", vectors))
+
+
+def hashed(text: str) -> Query:
+    return ask(text, frozenset({"hashed"}))
+
+
+def test_a_router_picks_with_the_answers_and_the_passages_of_all_members_before_it(
+    corpus: Corpus, vectors: PassageVectors
+) -> None:
+    picker, web = Fake(), Passage("web", "", "Zagreb")
+    members = [Says("Rome", tokens=5), Finds("corpus", corpus, web), Says("Paris", steps=2)]
+    model = Model()
+    query = hashed("Which city?")
+    found = learned(picker, vectors, model, *members).search(query, 4)
+    assert found.passages == (web, *corpus.passages(range(3))), "four, of which the router saw two"
+    assert (found.steps, found.tokens) == (4, 5 + model.tokens), "a router takes no token"
+    assert picker.shown == [
+        (query, ["Rome", "Zagreb", "Paris"], [["Rome"], ["web", "vienna"], ["Paris"]], {"vienna": (DIM,)})
+    ]
+
+
+@pytest.mark.parametrize(("k", "depth", "returned"), [(1, 3, 1), (3, 3, 3), (5, 5, 5)])
+def test_members_are_answered_from_as_many_passages_as_the_router_knows(
+    corpus: Corpus, vectors: PassageVectors, k: int, depth: int, returned: int
+) -> None:
+    picker, deep = Fake(k=3), Finds("corpus", corpus)
+    prompts: list[Prompt] = []
+
+    def write(prompt: Prompt) -> tuple[str, Chunk]:
+        prompts.append(prompt)
+        return "Rome", Chunk()
+
+    found = learned(picker, vectors, write, deep, Says("Paris")).search(hashed("Which city?"), k)
+    assert deep.asked_for == [depth]
+    assert len(found.passages) == returned
+    (shown,) = [system for p in prompts if "[2]" in (system := p.messages[0]["content"])]
+    assert "[3]" in shown
+    assert "[4]" not in shown
+    assert picker.shown[0][2] == [["vienna", "danube", "austria"], ["Paris"]]
+
+
+def test_where_a_member_fails_the_others_vote(vectors: PassageVectors) -> None:
+    picker = Fake()
+    members = [Says("Paris"), Fails("Oslo"), Says("Rome", name="a"), Says("rome", name="b")]
+    found = learned(picker, vectors, Model(), *members).search(hashed("Which city?"), 4)
+    assert winner(found) == "a"
+    assert picker.shown == [], "it compares the answers of all members"
+
+
+def test_a_question_without_the_embedding_that_the_router_needs_is_refused_before_anything_is_spent(
+    vectors: PassageVectors,
+) -> None:
+    model = Model()
+    arm = learned(Fake(), vectors, model, Says("Rome"), Says("Paris"))
+    assert arm.backbones == {"hashed", "of Rome", "of Paris"}
+    with pytest.raises(MissingEmbeddingError, match="arm 'all' needs a 'hashed' embedding"):
+        arm.search(WHICH, 4)
+    assert model.tokens == 0
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"select": "learned"}, "router: .*`select: learned` needs it"),
+        ({"select": "learned", "router": "/r"}, "backbone: .*`select: learned` needs it"),
+        ({**LEARNED, "router": ""}, "router: .*`select: learned` needs it"),
+        ({"router": "/r"}, "router: .*only `select: learned` takes it"),
+        ({"select": "llm", "backbone": "b"}, "backbone: .*only `select: learned` takes it"),
+        ({**LEARNED, "backbone": "hashd"}, "unknown backbone 'hashd'; did you mean 'hashed'"),
+        ({**LEARNED, "form": "shrt"}, "form: Input should be"),
+    ],
+)
+def test_a_router_and_its_backbone_belong_together(wrong: dict[str, str], message: str) -> None:
+    spec = ArmSpec(kind="ensemble", params={"arms": ["a", "b"], **wrong})
+    specs = {"a": ArmSpec(kind="none"), "b": ArmSpec(kind="bm25"), "all": spec}
+    with pytest.raises(ArmSpecError, match=f"arm 'all'.*{message}"):
+        validate_specs(specs, ["hashed"])
+
+
+def picking(resources: Resources, specs: Mapping[str, ArmSpec], read: list[Picking]) -> Resources:
+    """Resources of these arms, in which every router is the fake one."""
+
+    def open_fake(wanted: Picking) -> Picker:
+        read.append(wanted)
+        return Fake()
+
+    return Resources(
+        resources.corpus, resources.indexes, resources.backbones, specs, write=Model(), picker=open_fake
+    )
+
+
+def test_a_router_is_asked_for_with_all_that_it_must_fit_and_its_vectors_are_made(
+    resources: Resources, tmp_path: Path
+) -> None:
+    params = {**LEARNED, "arms": ["none", "words"], "form": "short", "word_budget": 99, "max_tokens": 9}
+    specs = {
+        "none": ArmSpec(kind="none"),
+        "words": ArmSpec(kind="bm25"),
+        "all": ArmSpec(kind="ensemble", params=params),
+    }
+    read: list[Picking] = []
+    have = picking(Resources(resources.corpus, tmp_path, resources.backbones, {}), specs, read)
+    prepare(have)
+    arm = build_arm("all", have)
+    writing = Writing(Form.SHORT, 99, 9)
+    router, encoder = Path("/routers/cities"), resources.backbones["hashed"]
+    wanted = Picking(router, ("none", "words"), "hashed", encoder, writing)
+    assert read == [wanted, wanted]
+    assert backbones_of("all", specs) == embeddings_of("all", specs) == arm.backbones == {"hashed"}
+    assert PassageVectors(resources.corpus, tmp_path, encoder).of(["vienna"]).keys() == {"vienna"}
+
+
+def test_where_nothing_reads_a_router_an_arm_that_needs_one_is_not_prepared(resources: Resources) -> None:
+    specs = {
+        "none": ArmSpec(kind="none"),
+        "all": ArmSpec(kind="ensemble", params={**LEARNED, "arms": ["none", "none"]}),
+    }
+    have = Resources(resources.corpus, resources.indexes, resources.backbones, specs)
+    with pytest.raises(ArmBuildError, match="router /routers/cities: nothing is at hand that reads one"):
+        prepare(have)
+
+
+# What members are asked.
+
+
+@pytest.mark.parametrize("form", list(Form))
+def test_members_answer_in_the_form_that_is_asked_for(form: Form) -> None:
+    prompts: list[Prompt] = []
+
+    def write(prompt: Prompt) -> tuple[str, Chunk]:
+        prompts.append(prompt)
+        return "I think <answer>Rome</answer>", Chunk()
+
+    of(write, Says("Rome"), Says("Rome", name="again"), form=form.value).search(WHICH, 4)
+    shown = {prompt.messages[0]["content"] for prompt in prompts}
+    assert shown == {WITH_PASSAGES[form].format(passages="[1]\nRome")}
+    assert len(prompts) == 2
+
+
+def test_answers_are_compared_without_their_reasons_and_asked_for_once_more_where_they_stand_alone() -> None:
+    written = {
+        "Rome": "So <answer>Rome</answer>",
+        "Paris": "So Paris.",
+        "again": "Hence <answer>Rome</answer>",
+    }
+    spent: list[int] = []
+
+    def write(prompt: Prompt) -> tuple[str, Chunk]:
+        spent.append(3)
+        if prompt.messages[-1]["content"] == ANSWER_ALONE:
+            return "Paris", Chunk(completion_tokens=3)
+        system = prompt.messages[0]["content"]
+        return next(text for name, text in written.items() if name in system), Chunk(completion_tokens=3)
+
+    members = [Says("Paris"), Says("Rome"), Says("again")]
+    found = of(write, *members, form="reasoning").search(WHICH, 4)
+    assert winner(found) == "Rome"
+    assert (len(spent), found.tokens) == (4, 12), "the second prompt is paid for, too"
+
+
 # At once.
 
 
@@ -307,14 +528,15 @@ def member(resources: Resources) -> Callable[[str], Arm]:
     return members.__getitem__
 
 
-@pytest.mark.parametrize("select", ["vote", "llm"])
+@pytest.mark.parametrize("select", ["vote", "llm", "learned"])
 def test_an_ensemble_keeps_the_contract(
     resources: Resources, member: Callable[[str], Arm], corpus: Corpus, select: str
 ) -> None:
-    params = EnsembleParams.model_validate({"arms": ["words", "near", "none"], "select": select})
+    own = LEARNED if select == "learned" else {"select": select}
+    params = EnsembleParams.model_validate({"arms": ["words", "near", "none"], **own})
     assert ensemble.KIND.members(params) == ("words", "near", "none")
     assert ensemble.KIND.steps(params) == 3
-    arm = ensemble.KIND.build("all", params, resources, member)
+    arm = ensemble.KIND.build("all", params, picking(resources, {}, []), member)
     assert arm.backbones == {"hashed"}
     check_arm(arm, corpus)
 
