@@ -251,6 +251,10 @@ def train(
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the router.")],
     router: Annotated[str | None, typer.Option("--router", help="Kind of the router.")] = None,
+    stage: Annotated[
+        str | None,
+        typer.Option("--stage", help="How far it looks: question, retrieved or answered; else as its kind."),
+    ] = None,
     spec: Annotated[
         Path | None, typer.Option("--spec", help="YAML with `kind` and `params` instead of --router.")
     ] = None,
@@ -313,7 +317,7 @@ def train(
             "outcomes": outcomes,
             "queries": queries,
             "arms": arms or ("*",),
-            "router": read_spec(router, spec),
+            "router": read_spec(router, stage, spec),
             "utility": utility,
             "quality": quality,
             "backbone": backbone,

@@ -17,6 +17,7 @@ from pydantic_core import PydanticUndefined
 from agent.config import AppConfig
 from agent.config_errors import models_in
 from agent.policies.catalog import POLICIES
+from agent.routers.catalog import ROUTERS
 from arms.catalog import KINDS
 from arms.kinds import ArmSpec
 from arms.pool import PoolSpec
@@ -64,6 +65,17 @@ def pages() -> Iterator[str]:
         yield (inspect.getdoc(policy) or "").splitlines()[0]
         yield ""
         yield from _parameters(policy)
+    yield "## Kinds of routers"
+    yield ""
+    yield "`armwise train --router KIND`, or `--spec FILE` with `kind` and `params`."
+    yield ""
+    for name, router in ROUTERS.items():
+        yield f"### {name}"
+        yield ""
+        yield (inspect.getdoc(router) or "").splitlines()[0]
+        yield ""
+        if (model := getattr(router, "Params", None)) is not None:
+            yield from _table(model)
 
 
 def _section(title: str, model: type[BaseModel], seen: set[type[BaseModel]]) -> Iterator[str]:

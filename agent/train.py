@@ -67,8 +67,8 @@ class Training(BaseModel):
     output: Path = Field(description="Folder of the router; one that is there is replaced.")
 
 
-def read_spec(kind: str | None, file: Path | None) -> RouterSpec:
-    """Return the router of a kind, or the one that a YAML file describes.
+def read_spec(kind: str | None, stage: str | None, file: Path | None) -> RouterSpec:
+    """Return the router of a kind and stage, or the one that a YAML file describes.
 
     Raises:
         RouterError: Neither or both are given, or the file describes no router.
@@ -76,7 +76,9 @@ def read_spec(kind: str | None, file: Path | None) -> RouterSpec:
     if (kind is None) == (file is None):
         raise RouterError("either a kind or a file says which router is trained")
     if file is None:
-        return RouterSpec(kind=str(kind))
+        return RouterSpec(kind=str(kind), params={"stage": stage} if stage else {})
+    if stage is not None:
+        raise RouterError(f"{file} describes the whole router, its stage too: leave out {stage!r}")
     try:
         return RouterSpec.model_validate(yaml.safe_load(file.read_text(encoding="utf-8")))
     except (OSError, UnicodeDecodeError, yaml.YAMLError, ValidationError) as error:

@@ -95,9 +95,8 @@ def priced(outcomes: Outcomes, prices: Prices) -> Floats:
     for name, (price, costs) in parts.items():
         for cost in costs if price > 0.0 else ():
             if cost not in outcomes.costs:
-                raise RouterError(
-                    f"{name} have the price {getattr(prices, name):g}, but no outcome tells {cost!r}: set it to 0"
-                )
+                told = f"{name} have the price {getattr(prices, name):g}"
+                raise RouterError(f"{told}, but no outcome tells {cost!r}: set it to 0")
             total = total + price * outcomes.costs[cost]
     return total
 

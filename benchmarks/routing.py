@@ -40,11 +40,11 @@ from routing_offline import (
     nanmean,
     quality,
     reward_of,
-    rows_of,
     tokens_of,
 )
 from routing_online import Curve, players
 from routing_plots import draw_costs, draw_curves
+from routing_rows import rows_of
 from scipy.stats import wilcoxon
 
 Floats = NDArray[np.float64]

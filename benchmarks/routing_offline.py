@@ -1,16 +1,17 @@
 """Routers fitted offline on outcomes, and what needs no router: single arms, chance, the oracle."""
 
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 from routing_data import DataSet
-from routing_online import BLENDED, CALIBRATED, Curve, Player, learn_online
+from routing_online import Curve, Player, learn_online
+from routing_rows import Row
 
-from agent.labels import Features, Labels, Stage
+from agent.labels import ArmTable, Features, Labels, Stage
 from agent.routers.catalog import RouterSpec, build_router
 from agent.utility import R3AG, utilities
 from arms.outcomes import Outcomes
@@ -25,47 +26,6 @@ LIMIT = 2000
 
 ASKED = 3000
 """Most questions of an order."""
-
-TRAIN_FREE = ("overall_sim", "avg_sim", "max_sim", "var_sim", "moran")
-
-AFTER = ", after retrieval"
-
-CAREFUL = RouterSpec(kind="pointwise_xgboost", params={"dims": 0, "rounds": 600, "stage": "retrieved"})
-
-TRAINED = (
-    "pointwise_xgboost",
-    "pairwise_xgboost",
-    "lambdamart",
-    "pointwise_svm",
-    "pairwise_svm",
-    "pointwise_ffn",
-    "pairwise_ffn",
-    "listnet",
-)
-
-SHORTLISTS = {
-    "2 answers": ("rrf", "graph"),
-    "3 answers": ("none", "rrf", "graph"),
-    "4 answers": ("none", "bm25", "minilm", "graph"),
-}
-"""Arms that are all asked, for a router to pick among their answers; all arms besides."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """A router of the table.
-
-    Attributes:
-        name: As the table calls it.
-        spec: What is fitted.
-        arms: Those that it chooses among; None for all.
-        label: What it is fitted to: a score, `em + recall`, `r3ag`, or the reward, which is net of cost.
-    """
-
-    name: str
-    spec: RouterSpec
-    arms: tuple[str, ...] | None = None
-    label: str = "em"
 
 
 @dataclass
@@ -82,45 +42,6 @@ class Played:
     sees: str = ""
     gaps: list[float] = field(default_factory=list)
     fit_s: float = 0.0
-
-
-def rows_of(data: DataSet) -> Iterator[Row]:
-    """Yield every router of the table, as far as the data set tells what it looks at."""
-
-    def row(
-        name: str, kind: str, *, label: str = "em", arms: tuple[str, ...] | None = None, **params: object
-    ) -> Row:
-        return Row(name, RouterSpec(kind=kind, params=params), arms, label)
-
-    for kind in TRAIN_FREE if data.passages else ():
-        yield row(kind, kind)
-    for on in ("words", "embedding", "features"):
-        yield row(f"ridge on {on}", "ridge", on=on)
-    for stage, after in (("question", ""), ("retrieved", AFTER)):
-        for kind in TRAINED if data.passages or not after else ():
-            yield row(f"{kind}{after}", kind, stage=stage)
-    yield row("contrastive", "contrastive")
-    yield row("capability (R3AG, reduced)", "capability")
-    yield row("blend", "blend", members=BLENDED)
-    yield Row("blend, calibrated, for the reward", CALIBRATED, label="reward")
-    if data.passages:
-        yield row("pairwise_ffn, for recall", "pairwise_ffn", label="recall", stage="question")
-        yield row("contrastive, for recall", "contrastive", label="recall")
-        yield row("capability (R3AG, reduced), for its utility", "capability", label="r3ag")
-        yield Row(f"pointwise_xgboost{AFTER}, for EM + recall", CAREFUL, label="em + recall")
-        yield row(f"blend of three{AFTER}", "blend", members=of_three("retrieved"))
-        for name, arms in SHORTLISTS.items():
-            yield row(f"blend of three, {name}", "blend", arms=arms, members=of_three("answered"))
-        yield row("blend of three, all answers", "blend", members=of_three("answered"))
-
-
-def of_three(stage: str) -> list[dict[str, object]]:
-    """Return three models that err differently: of one arm, of pairs, of all arms of a question."""
-    return [
-        {"kind": "pointwise_xgboost", "params": {"dims": 0, "rounds": 600, "stage": stage}},
-        {"kind": "pairwise_xgboost", "params": {"stage": stage}},
-        {"kind": "listnet", "params": {"stage": stage}},
-    ]
 
 
 def labels_of(data: DataSet, row: Row, at: Sequence[int]) -> tuple[Floats, Floats | None]:
@@ -209,6 +130,16 @@ def seen(arms: tuple[str, ...]) -> Features:
     return HERE[0].features(arms)
 
 
+def without(features: Features, unseen: Collection[str]) -> Features:
+    """Return the features without some columns of what was retrieved."""
+    table = features.retrieved
+    if not unseen or table is None:
+        return features
+    kept = [number for number, name in enumerate(table.names) if name not in unseen]
+    shown = ArmTable(tuple(table.names[number] for number in kept), table.values[:, :, kept])
+    return replace(features, retrieved=shown)
+
+
 def in_all_orders(player: Player) -> list[Curve]:
     """Let a policy learn online in every order."""
     return [learn_online(player, HERE[0], reward_of(HERE[0]), order, ASKED) for order in range(REPEATS)]
@@ -219,7 +150,7 @@ def fit_and_score(row: Row) -> Played:
     data = HERE[0]
     arms = row.arms or data.outcomes.arms
     looks = build_router(row.spec).stage is not Stage.QUESTION
-    features = seen(arms) if looks else data.asked()
+    features = without(seen(arms), row.unseen) if looks else data.asked()
     at = [data.outcomes.arms.index(arm) for arm in arms]
     worth, worthy = labels_of(data, row, at)
     told: list[dict[str, Floats]] = []

@@ -448,17 +448,20 @@ def test_without_a_backbone_there_is_no_router(config: AppConfig, labelled: Path
 def test_a_router_is_named_by_its_kind_or_by_a_file(tmp_path: Path) -> None:
     file = tmp_path / "spec.yaml"
     file.write_text(yaml.safe_dump(LEARNED))
-    assert read_spec(None, file).model_dump() == LEARNED
-    assert read_spec("moran", None).kind == "moran"
+    assert read_spec(None, None, file).model_dump() == LEARNED
+    assert read_spec("listnet", "answered", None).params == {"stage": "answered"}
+    with pytest.raises(RouterError, match="its stage too: leave out 'answered'"):
+        read_spec(None, "answered", file)
+    assert read_spec("moran", None, None).kind == "moran"
     for kind, path in ((None, None), ("moran", file)):
         with pytest.raises(RouterError, match="either a kind or a file"):
-            read_spec(kind, path)
+            read_spec(kind, None, path)
     for text in ("kind: [", "params: {}", "[]"):
         file.write_text(text)
         with pytest.raises(RouterError, match=r"spec\.yaml describes no router"):
-            read_spec(None, file)
+            read_spec(None, None, file)
     with pytest.raises(RouterError, match=r"none\.yaml describes no router"):
-        read_spec(None, tmp_path / "none.yaml")
+        read_spec(None, None, tmp_path / "none.yaml")
 
 
 # -- the verb ------------------------------------------------------------------------------------------
