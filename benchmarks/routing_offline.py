@@ -13,6 +13,7 @@ from routing_rows import Row
 
 from agent.labels import ArmTable, Features, Labels, Stage
 from agent.routers.catalog import RouterSpec, build_router
+from agent.routers.folds import folds
 from agent.utility import R3AG, utilities
 from arms.outcomes import Outcomes
 
@@ -33,30 +34,34 @@ class Played:
     """What a row of the table earned on each scored question.
 
     Attributes:
-        values: Name of a column to its values, each of shape (n_questions,).
-        spread: Standard deviation over folds, seeds or orders of the share of the gap.
-        fit_s: Seconds that one fit took.
+        values: Name of a column to its values, NaN where it was not scored, each of shape (n_questions,).
+        sees: How far it looks; `online` for a policy.
+        gaps: Share of the gap that was closed in each fold, with each seed or in each order.
+        fit_s: Seconds that one fit took, features given.
+        realised: Whether the arm that was really drawn was right; for tests of policies, which explore.
     """
 
     values: dict[str, Floats]
     sees: str = ""
     gaps: list[float] = field(default_factory=list)
     fit_s: float = 0.0
+    realised: Floats | None = None
 
 
-def labels_of(data: DataSet, row: Row, at: Sequence[int]) -> tuple[Floats, Floats | None]:
-    """Return what a router is fitted to, and its label of quality where it takes one, of some arms."""
-    scores = data.outcomes.scores
+def labels_of(
+    data: DataSet, row: Row, fit: NDArray[np.bool_], at: Sequence[int]
+) -> tuple[Floats, Floats | None]:
+    """Return what a router is fitted to on some questions, and its label of quality where it takes one."""
+    outcomes = data.outcomes.only(fit)
     match row.label:
         case "reward":
-            worth = reward_of(data)
+            return reward_of(data)[fit][:, at], None
         case "em + recall":
-            worth = scores["em"] + scores["recall"]
+            return (outcomes.scores["em"] + outcomes.scores["recall"])[:, at], None
         case "r3ag":
-            return utilities(data.outcomes, R3AG)[:, at], scores["recall"][:, at]
+            return utilities(outcomes, R3AG)[:, at], outcomes.scores["recall"][:, at]
         case score:
-            worth = scores[score]
-    return worth[:, at], None
+            return outcomes.scores[score][:, at], None
 
 
 def quality(outcomes: Outcomes) -> Floats:
@@ -90,7 +95,7 @@ def played(data: DataSet, picks: NDArray[np.intp], stage: Stage, arms: Sequence[
     """
     outcomes = data.outcomes
     at = np.arange(len(picks))
-    values = {"em": outcomes.scores["em"][at, picks], "f1": quality(outcomes)[at, picks]}
+    values = {name: outcomes.scores[name][at, picks] for name in ("em", "f1") if name in outcomes.scores}
     for name, spent in (("cost", outcomes.costs.get(data.cost[0])), ("tokens", tokens_of(outcomes))):
         if spent is None:
             continue
@@ -102,17 +107,18 @@ def played(data: DataSet, picks: NDArray[np.intp], stage: Stage, arms: Sequence[
             last = spent[at, picks] / outcomes.costs["llm_calls"][at, picks]
             every = searched + last
         values[name] = own if stage is Stage.QUESTION else every
-    values["reward"] = values["f1"] - (data.cost[1] * values["cost"] if "cost" in values else 0.0)
+    spent = data.cost[1] * values["cost"] if "cost" in values else 0.0
+    values["reward"] = quality(outcomes)[at, picks] - spent
     return {name: np.where(picks < 0, np.nan, column) for name, column in values.items()}
 
 
 def splits(data: DataSet) -> list[tuple[NDArray[np.bool_], int]]:
     """Return which questions to fit on, and the seed: a published split five times, or five folds."""
-    n = len(data.outcomes.questions)
     if data.fit is not None:
         return [(data.fit, seed) for seed in range(REPEATS)]
-    fold = np.random.default_rng(0).permutation(n) % REPEATS
-    return [(fold != number, number) for number in range(REPEATS)]
+    texts = [question.text for question in data.outcomes.questions]
+    numbers = np.arange(len(texts))
+    return [(np.isin(numbers, fit), seed) for seed, (fit, _) in enumerate(folds(texts, REPEATS, 0))]
 
 
 HERE: list[DataSet] = []
@@ -150,31 +156,37 @@ def fit_and_score(row: Row) -> Played:
     data = HERE[0]
     arms = row.arms or data.outcomes.arms
     looks = build_router(row.spec).stage is not Stage.QUESTION
-    features = without(seen(arms), row.unseen) if looks else data.asked()
+    features = without(seen(arms), row.unseen) if looks else data.asked().of(arms)
     at = [data.outcomes.arms.index(arm) for arm in arms]
-    worth, worthy = labels_of(data, row, at)
     told: list[dict[str, Floats]] = []
     result = Played({}, build_router(row.spec).stage.name.lower())
-    begun = time.perf_counter()
     for fit, seed in splits(data):
         router = build_router(seeded(row.spec, seed))
-        router.fit(Labels(features.rows(fit), worth[fit], None if worthy is None else worthy[fit]))
+        labels = Labels(features.rows(fit), *labels_of(data, row, fit, at))
+        begun = time.perf_counter()
+        router.fit(labels)
+        result.fit_s += (time.perf_counter() - begun) / REPEATS
         scores = router.scores(features.rows(~fit))
         picks = np.full(len(fit), -1)
         picks[~fit] = np.array(at)[scores.argmax(axis=1)]
         told.append(played(data, picks, router.stage, at))
         result.gaps.append(gap(told[-1]["em"], data))
-    result.fit_s = (time.perf_counter() - begun) / REPEATS
     result.values = {name: nanmean([one[name] for one in told]) for name in told[0]}
     return result
 
 
 def seeded(spec: RouterSpec, seed: int) -> RouterSpec:
-    """Return the spec with the seed, where its class takes one."""
-    router = build_router(spec)
-    if "seed" not in router.params:
-        return spec
-    return spec.model_copy(update={"params": {**spec.params, "seed": seed}})
+    """Return the spec with the seed, where its class takes one, and those of its parts."""
+    params = {
+        name: [seeded(RouterSpec(**one), seed).model_dump() for one in value]
+        if name == "members"
+        else seeded(RouterSpec(**value), seed).model_dump()
+        if name == "router"
+        else value
+        for name, value in spec.params.items()
+    }
+    taken = {"seed": seed} if "seed" in build_router(spec).params else {}
+    return RouterSpec(kind=spec.kind, params={**params, **taken})
 
 
 def nanmean(columns: Sequence[Floats]) -> Floats:
@@ -217,4 +229,5 @@ def baselines(data: DataSet) -> Iterator[tuple[str, Played]]:
             picks[~fit & (groups == group)] = best
         told.append(played(data, picks, Stage.QUESTION, every))
     yield "best arm of each source", Played({name: nanmean([one[name] for one in told]) for name in told[0]})
-    yield "oracle", Played(fixed(em.argmax(axis=1)))
+    cheapest = em + 1e-6 * reward_of(data)  # of several right arms the one that earns most
+    yield "oracle", Played(fixed(cheapest.argmax(axis=1)))

@@ -54,12 +54,20 @@ class Curve:
     Attributes:
         asked: Numbers of the questions, in order.
         probabilities: Shape (n_asked, n_arms).
+        drawn: Columns of the arms that the draws fell on, shape (n_asked,).
         seconds: What deciding and learning took.
     """
 
     asked: NDArray[np.intp]
     probabilities: Floats
+    drawn: NDArray[np.intp]
     seconds: float
+
+    def lead(self, reward: Floats) -> Floats:
+        """Return the expected reward of each turn less that of the best fixed arm, shape (n_asked,)."""
+        asked = reward[self.asked]
+        expected: Floats = (self.probabilities * asked).sum(axis=1)
+        return expected - asked[:, asked.mean(axis=0).argmax()]
 
 
 def learn_online(player: Player, data: DataSet, reward: Floats, order: int, limit: int) -> Curve:
@@ -69,11 +77,17 @@ def learn_online(player: Player, data: DataSet, reward: Floats, order: int, limi
         player: The policy, and what it is given before.
         data: The questions.
         reward: Of each arm on each question, shape (n_questions, n_arms).
-        order: Seed of the order. The labels of a warm start are of questions that it leaves out.
+        order: Seed of the order. The labels of a warm start are of questions that it leaves out; where a
+            split was published, of those to fit on, and all others are asked.
         limit: Most questions to ask.
     """
     shuffled = np.random.default_rng(order).permutation(len(reward))
-    labelled, asked = shuffled[:LABELLED], shuffled[LABELLED:][:limit]
+    if data.fit is None:
+        labelled, others = shuffled[:LABELLED], shuffled[LABELLED:]
+    else:
+        labelled, others = shuffled[data.fit[shuffled]][:LABELLED], shuffled[~data.fit[shuffled]]
+    known = {data.outcomes.questions[row].text for row in labelled}
+    asked = np.array([row for row in others if data.outcomes.questions[row].text not in known])[:limit]
     arms = data.outcomes.arms
     told: Floats | None = None
     if player.router is not None:
@@ -85,16 +99,17 @@ def learn_online(player: Player, data: DataSet, reward: Floats, order: int, limi
     if player.labels:
         _learn_labels(policy, player, data, labelled)
     probabilities = np.empty((len(asked), len(arms)))
+    draws = np.empty(len(asked), dtype=np.intp)
     contexts = [_context(player, data, row, None if told is None else told[row]) for row in asked]
     begun = time.perf_counter()
     for turn, (row, context) in enumerate(zip(asked.tolist(), contexts, strict=True)):
         p = served_distribution(policy, context, arms, player.floor)
         probabilities[turn] = p
         name = f"{order}/{turn}"
-        drawn = choose(p, uniform_from(name, "routing"))
+        drawn = draws[turn] = choose(p, uniform_from(name, "routing"))
         decision = Decision(name, context, arms, tuple(p.tolist()), arms[drawn], policy.kind, turn)
         policy.learn(decision, float(reward[row, drawn]))
-    return Curve(asked, probabilities, time.perf_counter() - begun)
+    return Curve(asked, probabilities, draws, time.perf_counter() - begun)
 
 
 def _context(player: Player, data: DataSet, row: int, told: Floats | None) -> Context:

@@ -13,6 +13,9 @@ Floats = NDArray[np.float64]
 
 INK, GREY = "#22303c", "#9aa5b1"
 COLOURS = {"single": "#2f6fb7", "router": "#d1495b", "policy": "#3a9d5d", "bound": INK}
+BOUNDS = ("oracle", "random arm", "best arm of each source")
+"""What no router of the question could be; the last one is told where a question comes from."""
+
 LINES = ("#2f6fb7", "#d1495b", "#3a9d5d", "#e3a018", "#7b5ea7", "#00a1b3", "#a05a2c", "#d76ba8", "#5b6b7a")
 
 
@@ -30,12 +33,12 @@ def draw_costs(name: str, cost: str, rows: Sequence[Mapping[str, Any]], path: Pa
             [100 * row["em"] for row in points],
             s=28,
             color=colour,
-            label={"single": "single arm", "bound": "random, oracle"}.get(kind, kind),
+            label={"single": "single arm", "bound": "bounds"}.get(kind, kind),
             zorder=3,
         )
     reached = -np.inf
     for row in sorted(known, key=lambda row: (row["cost"], -row["em"])):
-        if row["em"] > reached:
+        if row["em"] > reached and _kind(str(row["row"])) != "bound":
             reached = row["em"]
             place = (row["cost"], 100 * row["em"])
             axes.annotate(row["row"], place, xytext=(5, 4), textcoords="offset points", fontsize=7, color=INK)
@@ -51,11 +54,7 @@ def draw_curves(name: str, curves: Mapping[str, Sequence[Curve]], reward: Floats
     figure = Figure(figsize=(11, 6), dpi=150, layout="constrained")
     axes = figure.subplots()
     for number, (policy, orders) in enumerate(curves.items()):
-        leads = []
-        for curve in orders:
-            asked = reward[curve.asked]
-            best = asked[:, asked.mean(axis=0).argmax()]
-            leads.append(np.cumsum((curve.probabilities * asked).sum(axis=1) - best))
+        leads = [np.cumsum(curve.lead(reward)) for curve in orders]
         total = np.mean(leads, axis=0)
         style = {"color": LINES[number % len(LINES)], "linestyle": ("-", "--", ":")[number // len(LINES) % 3]}
         axes.plot(
@@ -74,7 +73,7 @@ def draw_curves(name: str, curves: Mapping[str, Sequence[Curve]], reward: Floats
 def _kind(row: str) -> str:
     if row.startswith("always"):
         return "single"
-    if row in ("oracle", "random arm"):
+    if row in BOUNDS:
         return "bound"
     return "policy" if row.startswith("policy") else "router"
 
