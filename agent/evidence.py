@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agent.features import FORM, form
-from agent.labels import ArmTable, Features, Floats
+from agent.labels import SAME_AS, ArmTable, Features, Floats
 from arms.agreement import ANSWERED, FOUND, answer_signals, found_signals, normalised
 from arms.base import Passage
 from arms.signals import SIGNALS, WORDED, signals, word_signals
@@ -115,7 +115,7 @@ def answered_table(
     for text, given, of_arms in zip(texts, answers, found, strict=True):
         alike = np.array([normalised(answer) for answer in given])
         rows.append(np.hstack([answer_signals(text, given, of_arms), alike[:, None] == alike[None, :]]))
-    names = (*ANSWERED, *(f"same_as:{arm}" for arm in arms))
+    names = (*ANSWERED, *(f"{SAME_AS}{arm}" for arm in arms))
     return ArmTable(names, np.array(rows, dtype=np.float64).reshape(len(texts), len(arms), len(names)))
 
 

@@ -20,6 +20,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from agent.utility import needed, remedy, way_of
 from arms.matrix import Question
 from arms.nearest import nearest
 from arms.outcomes import Outcomes
@@ -30,18 +31,11 @@ from feedback.reward import RewardRule
 
 Floats = NDArray[np.float64]
 
-COSTS: Mapping[str, tuple[str, ...]] = {
-    "steps": ("steps",),
-    "prompt_tokens": ("prompt_tokens", "tokens", "total_tokens"),
-    "completion_tokens": ("completion_tokens",),
-    "retrieval_s": ("retrieval_s", "seconds"),
-    "llm_s": ("llm_s",),
-    "usd": ("usd",),
-}
-"""The fields of `Cost`, by their names among outcomes and score matrices: the first that is there counts."""
+COSTS = ("steps", "prompt_tokens", "completion_tokens", "retrieval_s", "llm_s", "usd")
+"""The fields of `Cost`."""
 
-PRICED = {"steps": "steps", "kilotokens": "prompt_tokens", "seconds": "retrieval_s"}
-"""What must be known where a price is put on it; who tells of no money charged none."""
+IN_TWO = {"kilotokens": ("prompt_tokens", "completion_tokens"), "seconds": ("retrieval_s", "llm_s")}
+"""Components of a price that are two fields; where only a total is told, the first one holds it."""
 
 
 class WarmStartError(ValueError):
@@ -106,13 +100,16 @@ def labels_of(
         )
     columns = tuple(outcomes.arms.index(arm) for arm in asked)
     values = {metric: _values(outcomes, rule, metric, score)[:, columns] for metric, score in metrics.items()}
-    costs = {field: _costs(outcomes, names)[:, columns] for field, names in COSTS.items()}
+    costs = {field: values[:, columns] for field, values in _costs(outcomes).items()}
     told = ~np.isnan(list(values.values()))
     lacking = told.any(axis=2, keepdims=True) & ~told
     gaps = {"without a score": lacking.any(axis=0) | ~told.any(axis=0)}
-    for component, field in PRICED.items():
-        if rule.cost_weight * getattr(rule.cost, component) > 0.0:
-            gaps[f"without {component}, which have a price"] = np.isnan(costs[field])
+    remedies: list[tuple[NDArray[np.bool_], str]] = []
+    for component, names in needed(rule.cost, outcomes.costs).items() if rule.cost_weight > 0.0 else ():
+        spent = np.array([_cost_of(outcomes, name)[:, columns] for name in names])
+        unknown: NDArray[np.bool_] = np.isnan(spent).any(axis=0)
+        gaps[f"without {component}, which have a price"] = unknown
+        remedies.append((unknown, remedy(component)))
     known = np.ones((len(outcomes.questions), len(asked)), dtype=np.bool_)
     left_out: dict[str, int] = {}
     for reason, gap in gaps.items():
@@ -121,7 +118,8 @@ def labels_of(
         known &= ~gap
     if not known.any():
         why = ", ".join(f"{n:,} {reason}" for reason, n in left_out.items())
-        raise WarmStartError(f"no label of {', '.join(asked)} is left: {why}")
+        do = "; ".join(told for unknown, told in remedies if unknown.any())
+        raise WarmStartError(f"no label of {', '.join(asked)} is left: {why}" + (f"; {do}" if do else ""))
     cells = np.argwhere(_drawn(known, outcomes.questions, draws, seed))
     order = np.random.default_rng(seed).permutation(len(cells))  # a policy shall see no arm in a block
     return Labels(outcomes, asked, columns, values, costs, known, cells[order], left_out)
@@ -138,10 +136,19 @@ def _values(outcomes: Outcomes, rule: RewardRule, metric: str, score: str) -> Fl
     return values
 
 
-def _costs(outcomes: Outcomes, names: Sequence[str]) -> Floats:
-    """Return the first cost of these names that there is; NaN where there is none."""
-    told = (outcomes.costs[name] for name in names if name in outcomes.costs)
-    return next(told, np.full((len(outcomes.questions), len(outcomes.arms)), np.nan))
+def _costs(outcomes: Outcomes) -> dict[str, Floats]:
+    """Return the fields of `Cost`, each of shape (n_questions, n_arms); NaN where unknown."""
+    costs = {field: _cost_of(outcomes, field) for field in COSTS}
+    for component, (first, second) in IN_TWO.items():
+        if len(way := way_of(component, outcomes.costs)) == 1:
+            costs |= {first: _cost_of(outcomes, way[0]), second: _cost_of(outcomes, "")}
+    return costs
+
+
+def _cost_of(outcomes: Outcomes, name: str) -> Floats:
+    """Return a cost, all NaN where nobody tells it."""
+    shape = len(outcomes.questions), len(outcomes.arms)
+    return outcomes.costs.get(name, np.full(shape, np.nan))
 
 
 def _drawn(

@@ -17,6 +17,9 @@ from arms.nearest import nearest
 
 Floats = NDArray[np.float64]
 
+SAME_AS = "same_as:"
+"""Begins the name of a column that says whether an arm's answer is that of the arm named after it."""
+
 
 class RouterError(ValueError):
     """Features or labels do not fit, or a router cannot be fitted, asked or loaded; the value is named."""
@@ -38,14 +41,20 @@ class ArmTable:
     """Named numbers of each arm on each question.
 
     Attributes:
-        names: What the numbers are, in the order of the last axis.
+        names: What the numbers are, in the order of the last axis; at least one, each once.
         values: Shape (n_questions, n_arms, n_names), NaN where an arm has none.
+
+    Raises:
+        RouterError: Names that do not fit, or a number that is infinite.
     """
 
     names: tuple[str, ...]
     values: Floats
 
     def __post_init__(self) -> None:
+        if not self.names:
+            raise RouterError("an arm table without a column tells nothing: leave it out")
+        _distinct("arm feature", self.names)
         if self.values.ndim != 3 or self.values.shape[2] != len(self.names):
             raise RouterError(f"{len(self.names)} names do not fit a table of shape {self.values.shape}")
         if np.isinf(self.values).any():
@@ -68,14 +77,15 @@ class Features:
     Attributes:
         arms: The arms to score, each once.
         texts: The questions, shape (n_questions,).
-        names: What is known of a question by number, in the order of the columns of `question`.
+        names: What is known of a question by number, each once, in the order of the columns of `question`.
         question: Finite, shape (n_questions, n_names).
         embedding: Unit vectors of the questions, shape (n_questions, dim); dim 0 where there are none.
         retrieved: What the arms returned; None before they have searched.
-        answered: What was answered from each arm; None before that.
+        answered: What was answered from each arm; None before that. There is none before they have searched.
 
     Raises:
-        RouterError: Shapes or names that do not fit, or a number of a question that is not finite.
+        RouterError: Shapes or names that do not fit, answers without searches, or a number of a question
+            that is not finite.
     """
 
     arms: tuple[str, ...]
@@ -87,8 +97,8 @@ class Features:
     answered: ArmTable | None = None
 
     def __post_init__(self) -> None:
-        if len(set(self.arms)) != len(self.arms):
-            raise RouterError(f"an arm stands twice among {', '.join(self.arms)}")
+        _distinct("arm", self.arms)
+        _distinct("question feature", self.names)
         n = len(self.texts)
         if self.question.shape != (n, len(self.names)):
             raise RouterError(
@@ -101,6 +111,8 @@ class Features:
                 row, column = np.argwhere(~np.isfinite(values))[0].tolist()
                 name = repr(self.names[column]) if what == "question feature" else f"number {column}"
                 raise RouterError(f"{what} {name} of {self.texts[row]!r} is {values[row, column]}")
+        if self.answered is not None and self.retrieved is None:
+            raise RouterError("features tell what was answered but not what was retrieved: give both")
         for table in (self.retrieved, self.answered):
             if table is not None and table.values.shape[:2] != (n, len(self.arms)):
                 raise RouterError(
@@ -119,7 +131,7 @@ class Features:
 
     def rows(self, rows: Sequence[int] | NDArray[Any]) -> "Features":
         """Return some of the questions, by index or by mask."""
-        at = np.arange(len(self))[np.asarray(rows)]
+        at = _indices(rows, len(self))
         return Features(
             self.arms,
             tuple(self.texts[i] for i in at),
@@ -157,6 +169,19 @@ def positions(known: Sequence[str], asked: Sequence[str]) -> list[int]:
     return [at[name] for name in asked]
 
 
+def _distinct(what: str, names: Sequence[str]) -> None:
+    if len(set(names)) != len(names):
+        twice = next(name for number, name in enumerate(names) if name in names[:number])
+        raise RouterError(f"{what} {twice!r} stands twice among {', '.join(names)}")
+
+
+def _indices(rows: Sequence[int] | NDArray[Any], n: int) -> NDArray[np.intp]:
+    """Return which of `n` are meant, by index or by mask."""
+    # of nothing, numpy would make numbers that are no indices
+    at: NDArray[np.intp] = np.arange(n)[np.asarray(rows, dtype=None if len(rows) else np.intp)]
+    return at
+
+
 @dataclass(frozen=True, slots=True)
 class Labels:
     """What each arm is worth on each question: what a router is fitted to.
@@ -190,6 +215,9 @@ class Labels:
                 )
         if len(arms) < 2:
             raise RouterError(f"labels of {len(arms)} arm ({', '.join(arms)}); a choice needs at least two")
+        if n < 2:
+            asked = ", ".join(map(repr, self.features.texts)) or "none"
+            raise RouterError(f"labels of too few questions ({asked}); a fit needs at least two")
         for column in np.flatnonzero(np.isnan(self.utility).all(axis=0)).tolist():
             raise RouterError(f"arm {arms[column]!r} has no label at all: leave it out")
         if not self.telling.any():
@@ -208,9 +236,9 @@ class Labels:
 
     def rows(self, rows: Sequence[int] | NDArray[Any]) -> "Labels":
         """Return some of the questions, by index or by mask."""
-        at = np.asarray(rows)
+        at = _indices(rows, len(self))
         quality = None if self.quality is None else self.quality[at]
         return Labels(self.features.rows(at), self.utility[at], quality)
 
 
-__all__ = ["ArmTable", "Features", "Floats", "Labels", "RouterError", "Stage", "positions"]
+__all__ = ["SAME_AS", "ArmTable", "Features", "Floats", "Labels", "RouterError", "Stage", "positions"]

@@ -74,8 +74,8 @@ def pages() -> Iterator[str]:
         yield ""
         yield (inspect.getdoc(router) or "").splitlines()[0]
         yield ""
-        if (model := getattr(router, "Params", None)) is not None:
-            yield from _table(model)
+        if params := getattr(router, "Params", None):
+            yield from _table(params)
 
 
 def _section(title: str, model: type[BaseModel], seen: set[type[BaseModel]]) -> Iterator[str]:

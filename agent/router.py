@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
 
-from agent.labels import ArmTable, Features, Floats, Labels, RouterError, Stage, positions
+from agent.labels import SAME_AS, ArmTable, Features, Floats, Labels, RouterError, Stage, positions
 
 State = Mapping[str, NDArray[Any]]
 """What a fitted router holds, as named arrays."""
@@ -89,6 +89,12 @@ def _columns(table: ArmTable | None, names: tuple[str, ...]) -> ArmTable | None:
         raise RouterError(f"the router looks at {', '.join(names)} of each arm; nothing was retrieved")
     if table.names == names:
         return table
+    for name in names:
+        if name.startswith(SAME_AS) and name not in table.names:
+            raise RouterError(
+                f"the router compares answers with that of arm {name.removeprefix(SAME_AS)!r}, which was not "
+                "asked: ask all arms that it was fitted on"
+            )
     return ArmTable(names, table.values[:, :, positions(table.names, names)])
 
 
@@ -101,7 +107,7 @@ class Header:
         kind: Of the router.
         params: What it was built with.
         schema: What it was fitted on.
-        blake2b: Digest of the arrays that follow.
+        blake2b: Digest of the rest of this line and of the arrays that follow.
     """
 
     format: int
@@ -137,8 +143,14 @@ class Router(ABC):
     schema: Schema | None = None
 
     def fit(self, labels: Labels) -> Self:
-        """Fit to labels, anew, and return itself. Raises RouterError."""
+        """Fit to labels, anew, and return itself.
+
+        Raises:
+            RouterError: The labels stop before its stage, and it is as it was; or it cannot be fitted to
+                them, and it is not fitted any more.
+        """
         schema = Schema.of(labels.features, self.stage)
+        self.schema = None  # what was fitted before may be half replaced when a fit fails
         self._fit(replace(labels, features=schema.conform(labels.features)))
         self.schema = schema
         return self
@@ -164,7 +176,8 @@ class Router(ABC):
         """Take the state of a router of the same kind and parameters, and return itself.
 
         Raises:
-            RouterError: The bytes are damaged, or of another kind, other parameters or another version.
+            RouterError: The bytes are damaged, or of another kind, other parameters or another version, and
+                it is as it was; or the arrays do not fit, and it is not fitted any more.
         """
         told, arrays = read_header(saved)
         mine = self._header(told.schema, arrays)
@@ -173,6 +186,7 @@ class Router(ABC):
                 raise RouterError(
                     f"the saved router is another or damaged: {key} is {found!r}, not {getattr(mine, key)!r}"
                 )
+        self.schema = None
         try:
             self._restore(told.schema, load_arrays(arrays))
         except (SafetensorError, KeyError, ValueError) as error:
@@ -187,10 +201,12 @@ class Router(ABC):
         return self.schema
 
     def _header(self, schema: Schema, arrays: bytes) -> "Header":
-        digest = hashlib.blake2b(arrays, digest_size=16).hexdigest()
         # through JSON, so that a tuple among the parameters equals what is read back
         params = json.loads(json.dumps(self.params))
-        return Header(FORMAT, self.kind, params, schema, digest)
+        digest = hashlib.blake2b(digest_size=16)
+        digest.update(json.dumps([FORMAT, self.kind, params, asdict(schema)]).encode() + b"\n")
+        digest.update(arrays)
+        return Header(FORMAT, self.kind, params, schema, digest.hexdigest())
 
     @property
     @abstractmethod

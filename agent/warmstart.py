@@ -3,6 +3,18 @@
     outcomes or scores of arms, questions --> decisions of the policy `labels` --> the log --> the learner
 
 A service that runs learns them at its next look at the log, another one when it starts.
+
+Labels reach a policy in two ways; either is enough.
+
+    as decisions   this module: the policy finds out by itself what they say, as from traffic. For policies
+                   without a router, for a few labels or a few arms a question, for arms that are new.
+    as a router    `armwise train`, and a policy with `prior_feature: router`, which starts from its scores
+                   and learns the rest. Where every arm was labelled on hundreds of questions: it is worth
+                   more from the first question on.
+
+With a router in the configuration, labels tell its scores, too: a policy that looks at them as at any
+feature of an arm learns how far to trust them. Of the questions that the router was trained on these are
+scores of routers that were not, which `armwise train --folds` keeps.
 """
 
 from collections import defaultdict
@@ -11,22 +23,26 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
+import orjson
 from pydantic import BaseModel, ConfigDict, Field
 from rich.console import Console
 from rich.table import Table
 
 from agent.config import AppConfig
+from agent.label_advice import Advice, advice_on
 from agent.label_decisions import Labels, WarmStartError, labels_of, reward_of, turns
+from agent.labelled import read_place
+from agent.labels import Stage
 from agent.live_arms import documents, known
 from agent.loop import context_of
+from agent.probe import Embeddings, with_scores
 from agent.questions import SHAPE, shuffled
 from agent.score import questions_of
-from agent.utility import of_matrix
-from arms.catalog import same
+from agent.trained import looked_at
+from agent.trial import uncharged
 from arms.corpus import Progress
-from arms.embedding import build_embedder
-from arms.matrix import ARMS, read_matrix
-from arms.outcomes import Outcomes, read_outcomes
+from arms.embedding import build_embedder, digest_backbone
+from arms.outcomes import Outcomes
 from feedback.armsets import at_start
 from feedback.events import Context
 from feedback.past_turns import enter, new_among
@@ -65,7 +81,8 @@ def run(settings: WarmStart, console: Console, tell: Progress) -> int:
         tell: Told of the progress.
 
     Raises:
-        ValueError: Outcomes, questions, arms or metrics do not fit; a subclass of it says which.
+        ValueError: Outcomes, questions, arms, metrics or router do not fit; a subclass of it says which.
+        CorpusError: The corpus of a router that looks at what was retrieved cannot be read.
         ModelNotFoundError: The model of a backbone is not where its name says.
         StoreError: The log cannot be read or written.
     """
@@ -74,6 +91,9 @@ def run(settings: WarmStart, console: Console, tell: Progress) -> int:
         # the arms that are live, whatever the configuration names besides
         config = settings.config.with_arms(at_start(store, documents(settings.config.arms)))
         outcomes = _outcomes(settings, config, console)
+        advice = None if config.router is None else advice_on(outcomes, config.settled(), tell)
+        if advice is not None:
+            outcomes = advice.outcomes
         labels = labels_of(
             outcomes,
             config.reward,
@@ -82,10 +102,11 @@ def run(settings: WarmStart, console: Console, tell: Progress) -> int:
             draws=settings.draws,
             seed=settings.seed,
         )
-        contexts = contexts_of(config, [question.text for question in outcomes.questions], tell)
+        contexts = contexts_of(config, [question.text for question in outcomes.questions], tell, advice)
+        source = seen_as(config) + ("" if advice is None else advice.source)
         rewards: defaultdict[str, list[float]] = defaultdict(list)
         done, new, total = 0, 0, len(labels.cells)
-        found = turns(labels, contexts, seen_as=config.features.model_dump_json())
+        found = turns(labels, contexts, seen_as=source)
         while batch := list(islice(found, BATCH)):
             new += len(new_among(store, batch)) if settings.dry_run else enter(store, batch)
             done += len(batch)
@@ -95,36 +116,70 @@ def run(settings: WarmStart, console: Console, tell: Progress) -> int:
     finally:
         store.close()
     _tell(labels, list(config.actions), rewards, new, settings.dry_run, console)
+    if advice is not None:
+        console.print(advice.told(), markup=False, highlight=False, soft_wrap=True)
+        stage = Stage.RETRIEVED if looked_at(config.router) else Stage.QUESTION
+        if config.reward.cost_weight > 0.0 and (free := uncharged(outcomes, config.reward.cost, stage)):
+            console.print(free, markup=False, highlight=False, soft_wrap=True)
     return new
 
 
-def contexts_of(config: AppConfig, texts: Sequence[str], tell: Progress) -> list[Context]:
-    """Return what a policy sees of questions, as a service of this configuration would describe them."""
+def seen_as(config: AppConfig) -> str:
+    """Return what a context follows from beside the question: features, the encoder, what is known of arms.
+
+    Raises:
+        ModelNotFoundError: The model of the backbone is not where its name says.
+    """
+    encoder = None
+    if seen := config.features.embedding:
+        backbone = config.backbones[seen.backbone]
+        encoder = digest_backbone(backbone), backbone.query_prefix
+    arms = {name: info.features for name, info in known(config.arms).items()}
+    return orjson.dumps([config.features.model_dump(mode="json"), encoder, arms]).decode()
+
+
+def contexts_of(
+    config: AppConfig, texts: Sequence[str], tell: Progress, advice: Advice | None = None
+) -> list[Context]:
+    """Return what a policy sees of questions, as a service of this configuration would describe them.
+
+    Args:
+        config: Names the features and the arms.
+        texts: The questions.
+        tell: Told of the progress.
+        advice: What the configured router tells of these questions; None leaves it out.
+    """
     arms, seen = known(config.arms), config.features.embedding
-    if seen is None:
-        return [context_of(text, config.features, {}, arms) for text in texts]
-    embedder = build_embedder(config.backbones[seen.backbone])
-    contexts: list[Context] = []
+    vectors = [{}] * len(texts) if seen is None else _embedded(config, seen.backbone, texts, tell, advice)
+    contexts = [
+        context_of(text, config.features, embedding, arms)
+        for text, embedding in zip(texts, vectors, strict=True)
+    ]
+    if advice is None:
+        return contexts
+    return [with_scores(context, told) for context, told in zip(contexts, advice.scores, strict=True)]
+
+
+def _embedded(
+    config: AppConfig, backbone: str, texts: Sequence[str], tell: Progress, advice: Advice | None
+) -> list[Embeddings]:
+    """Return the embedding of each question, the router's where it has one by the same backbone."""
+    if advice is not None and advice.backbone == backbone:
+        return [{backbone: vector} for vector in advice.embedding]
+    embedder = build_embedder(config.backbones[backbone])
+    found: list[Embeddings] = []
     for first in range(0, len(texts), BATCH):
         some = texts[first : first + BATCH]
-        for text, vector in zip(some, embedder.encode_queries(some), strict=True):
-            contexts.append(context_of(text, config.features, {seen.backbone: vector}, arms))
-        tell("embedding questions", len(contexts), len(texts))
-    return contexts
+        found += [{backbone: vector} for vector in embedder.encode_queries(some)]
+        tell("embedding questions", len(found), len(texts))
+    return found
 
 
 def _outcomes(settings: WarmStart, config: AppConfig, console: Console) -> Outcomes:
     """Read the outcomes, those of the questions that are asked for. Raises ValueError."""
     path = settings.outcomes
     asked = [] if settings.queries is None else questions_of(settings.queries, None, "", console)
-    if (path / ARMS).is_file():
-        matrix = read_matrix(path)
-        for arm, spec in matrix.table.specs.items():
-            if arm in config.actions and not same(spec, config.arms[arm]):
-                raise WarmStartError(f"arm {arm!r} is another in {path} than in the configuration")
-        outcomes = of_matrix(matrix, matrix.table.measure)
-    else:
-        outcomes = read_outcomes(path, asked)
+    outcomes = read_place(path, asked, {arm: config.arms[arm] for arm in config.actions})
     rows = list(range(len(outcomes.questions)))
     if settings.queries is not None:
         ids = {question.id for question in asked}
@@ -166,4 +221,4 @@ def _tell(
     console.print(table)
 
 
-__all__ = ["WarmStart", "contexts_of", "run"]
+__all__ = ["WarmStart", "contexts_of", "run", "seen_as"]

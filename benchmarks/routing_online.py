@@ -184,11 +184,10 @@ WARM: dict[str, Player] = {
     "router": replace(policy("routed", epsilon=0.0), router=CALIBRATED),
     "router, epsilon 0.05": replace(policy("routed", epsilon=0.05), router=CALIBRATED),
     "router of recall": replace(policy("routed", epsilon=0.0), router=CALIBRATED, measure="recall"),
-    "LinUCB from the router": replace(
-        policy("linucb", alpha=0.0, ridge=1000.0, dims=0, prior_feature="router"), router=CALIBRATED
-    ),
-    "Thompson from the router": replace(
-        policy("linear_thompson", ridge=1000.0, dims=0, prior_feature="router"), router=CALIBRATED
+    "LinUCB from the router": replace(policy("linucb", prior_feature="router"), router=CALIBRATED),
+    "Thompson from the router": replace(policy("linear_thompson", prior_feature="router"), router=CALIBRATED),
+    "LinUCB from recall": replace(
+        policy("linucb", prior_feature="router"), router=CALIBRATED, measure="recall"
     ),
 }
 """What starts from labels of other questions: learned as decisions, or in a router."""

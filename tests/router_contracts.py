@@ -4,6 +4,7 @@ A check takes a function that builds a router that is not fitted. Add a spec to 
 `tests/agent/test_routers.py`, and it inherits them all.
 """
 
+import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -68,7 +69,7 @@ def taught(build: Build, *, topics: bool = True) -> Router:
 
 def asked(n: int = 20) -> Features:
     """Return questions that no router was fitted to."""
-    return world(n, seed=2).features
+    return world(max(n, 2), seed=2).features.rows(range(n))
 
 
 def scores_are_finite_and_one_for_each_arm(build: Build) -> None:
@@ -93,6 +94,13 @@ def leaving_an_arm_out_leaves_a_choice(build: Build) -> None:
         scores = router.scores(seen.of(left))
         assert scores.shape == (len(seen), len(left))
         assert np.isfinite(scores).all()
+
+
+def leaving_an_arm_out_changes_no_other_score(build: Build) -> None:
+    router, seen = taught(build), asked()
+    for left in (("bm25", "dense"), ("none",), ("none", "graph", "bm25")):
+        expected = router.scores(seen)[:, [ARMS.index(name) for name in left]]
+        np.testing.assert_allclose(router.scores(seen.of(left)), expected, rtol=1e-6, atol=1e-6)
 
 
 def a_question_is_scored_the_same_in_any_company(build: Build) -> None:
@@ -158,6 +166,13 @@ def a_file_that_is_not_its_own_is_refused(build: Build) -> None:
     kind, version = f'"kind": "{router.kind}"'.encode(), b'"format": 1'
     assert kind in line
     assert version in line
+
+    def with_schema(**changed: object) -> bytes:
+        header = json.loads(line)
+        header["schema"] |= changed
+        return json.dumps(header).encode() + b"\n" + arrays
+
+    assert with_schema() == saved
     for told, damaged in (
         ("kind is 'another'", line.replace(kind, b'"kind": "another"') + b"\n" + arrays),
         ("format is 99", line.replace(version, b'"format": 99') + b"\n" + arrays),
@@ -167,6 +182,11 @@ def a_file_that_is_not_its_own_is_refused(build: Build) -> None:
         ),
         ("blake2b is", saved[:-1] + bytes([saved[-1] ^ 1])),
         ("blake2b is", saved[:-1]),
+        ("blake2b is", with_schema(arms=ARMS[::-1])),
+        ("blake2b is", with_schema(arms=("more", *ARMS))),
+        ("blake2b is", with_schema(names=("wh", "words"))),
+        ("blake2b is", with_schema(dim=DIM + 1)),
+        ("blake2b is", with_schema(retrieved=SEEN[::-1])),
         ("does not begin a saved router", b"x" + saved),
         ("does not begin a saved router", b""),
     ):
@@ -185,6 +205,27 @@ def it_looks_no_further_than_its_stage(build: Build) -> None:
     if router.stage > Stage.QUESTION:
         with pytest.raises(RouterError, match="nothing was retrieved"):
             router.scores(replace(seen, retrieved=None, answered=None))
+
+
+def a_fit_that_is_refused_leaves_it_as_it_was_or_not_fitted(build: Build) -> None:
+    router, labels = build().fit(world(60, seed=1)), world(60, seed=4, topics=False)
+    before = router.save()
+    if router.stage > Stage.QUESTION:
+        bare = replace(labels.features, retrieved=None, answered=None)
+        with pytest.raises(RouterError, match="but the features stop at question"):
+            router.fit(replace(labels, features=bare))
+    assert router.save() == before
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(router, "_fit", _refuse)
+        with pytest.raises(RouterError, match="these labels are refused"):
+            router.fit(labels)
+    with pytest.raises(RouterError, match="was not fitted"):
+        router.scores(asked())
+    assert router.load(before).save() == before
+
+
+def _refuse(labels: Labels) -> None:
+    raise RouterError(f"these labels are refused: {len(labels)} questions")
 
 
 def unknown_utilities_are_left_out(build: Build) -> None:
@@ -209,6 +250,7 @@ CHECKS = (
     a_question_that_does_not_fit_is_refused_by_name,
     a_file_that_is_not_its_own_is_refused,
     it_looks_no_further_than_its_stage,
+    a_fit_that_is_refused_leaves_it_as_it_was_or_not_fitted,
     unknown_utilities_are_left_out,
 )
 """What every router promises."""
@@ -235,6 +277,9 @@ def what_was_retrieved_tells_the_arm(build: Build) -> None:
     assert worth(taught(build, topics=False), held_out) > best_single(held_out) + 0.3
 
 
+APART_CHECKS = (leaving_an_arm_out_changes_no_other_score,)
+"""What a router promises besides that scores each arm by itself, whichever others are asked."""
+
 LEARNING_CHECKS = (the_question_tells_the_arm,)
 """What a router that learns promises besides."""
 
@@ -242,6 +287,7 @@ RETRIEVED_CHECKS = (what_was_retrieved_tells_the_arm,)
 """What a router that looks at what was retrieved promises besides."""
 
 __all__ = [
+    "APART_CHECKS",
     "CHECKS",
     "LEARNING_CHECKS",
     "RETRIEVED_CHECKS",

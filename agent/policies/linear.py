@@ -26,7 +26,8 @@ class LinUCB(RidgePolicy):
     Args:
         alpha: Standard deviations to hope for, not negative; with 0, nothing is explored.
         ridge: Penalty on the square of a weight: about how many rewards it takes to believe
-            in one. Where `prior_feature` is good, more of it keeps to that for longer.
+            in one. By default 10; with `prior_feature` 3000, so that a good router is not
+            unlearned from the noise of single rewards, and a wrong one is corrected.
         dims: Columns that the named features of the question are hashed into; 0 leaves them out.
         shared: Whether arms share weights (Li et al.'s hybrid model) or learn apart
             (disjoint); the features of an arm are looked at only where they do.
@@ -34,7 +35,8 @@ class LinUCB(RidgePolicy):
             range, new arms look good and are tried.
         prior_feature: A feature of an arm that tells its expected reward, such as the score
             `router` of a trained one: it ranks the arms from the start, and what is learned is
-            the rest. `prior` counts for an arm without it.
+            the rest. It should be in the unit of the reward, as the scores of a router of kind
+            `calibrated` are. `prior` counts for an arm without it.
 
     Source: Li et al. 2010, arXiv:1003.0146.
 
@@ -48,7 +50,7 @@ class LinUCB(RidgePolicy):
         self,
         *,
         alpha: float = 0.2,
-        ridge: float = 10.0,
+        ridge: float | None = None,
         dims: int = 32,
         shared: bool = True,
         prior: float = 1.0,
@@ -92,7 +94,7 @@ class LinearThompson(RidgePolicy):
         self,
         *,
         scale: float = 0.1,
-        ridge: float = 10.0,
+        ridge: float | None = None,
         dims: int = 32,
         shared: bool = True,
         prior: float = 1.0,

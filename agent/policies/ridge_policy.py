@@ -5,9 +5,14 @@ hashed into `dims` columns, and the embedding. With `shared`, all arms share the
 of these same columns and of the arm's own features (z), each of which gets a column
 when it is first learned from: so a question that is hard for every arm teaches all of
 them, and a new arm starts from what its relatives taught.
+
+What describes an arm is scaled to length 1: of an arm with many features, or large ones,
+no less is believed than of another, and no more is learned from a reward. The score of a
+router is no description: it stays as it is, and is no column where it is the prior.
 """
 
 import copy
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +26,14 @@ from agent.policies.inputs import check_context, check_reward, check_whole, hash
 from agent.policies.ridge import ArmRidge, Array
 from agent.policies.state import pack, seal, unpack, unseal
 from agent.policy import PolicyError
+from agent.probe import FEATURE
 from feedback.events import Context, Decision
+
+RIDGE, RIDGE_OF_PRIOR = 10.0, 3000.0
+"""The penalty where none is given, without and with a feature that tells the expected reward."""
+
+Features = Mapping[str, Mapping[str, float]]
+"""Features of arms, by their names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +41,11 @@ class _Asked:
     """What one decision needs of its arms, kept for the next: their features seldom change."""
 
     arms: tuple[str, ...]
-    features: dict[str, dict[str, float]]
+    features: Features
     rows: NDArray[np.intp]
     z: Array  # shape (n_arms, n_shared); the question's columns of it are written anew
-    prior: Array
 
-    def match(self, arms: Sequence[str], features: Mapping[str, Mapping[str, float]]) -> bool:
+    def match(self, arms: Sequence[str], features: Features) -> bool:
         return self.arms == tuple(arms) and self.features == features
 
 
@@ -54,6 +65,8 @@ class RidgePolicy(ABC):
 
     def __init__(self, **settings: Any) -> None:
         ridge, prior = settings["ridge"], settings["prior"]
+        if ridge is None:
+            ridge = settings["ridge"] = RIDGE if settings["prior_feature"] is None else RIDGE_OF_PRIOR
         if not 0.0 < ridge < np.inf:
             raise PolicyError(f"ridge {ridge} is not a positive number")
         if not np.isfinite(prior):
@@ -93,7 +106,7 @@ class RidgePolicy(ABC):
             if asked.z.shape[1] > seen:  # features of arms that nothing was learned of yet
                 new = asked.z[:, seen:]
                 covariance += new @ new.T / self._settings["ridge"]
-        return mean + asked.prior, covariance
+        return mean + [self._prior(context, arm) for arm in arms], covariance
 
     def learn(self, decision: Decision, reward: float) -> None:
         """Take in what the drawn arm earned beyond its prior."""
@@ -104,7 +117,7 @@ class RidgePolicy(ABC):
             self._asked = None  # rows and columns may move
             model = self._model = self._model or self._empty(x)
             known = len(self._columns)
-            z = self._shared(context, (arm,), x, self._columns)[0]
+            z = self._shared(self._columned(context, (arm,)), (arm,), x, self._columns)[0]
             if len(self._columns) > known:
                 model.add_shared(len(self._columns) - known)
             if arm not in self._rows:
@@ -152,28 +165,37 @@ class RidgePolicy(ABC):
         return ArmRidge.empty(self._settings["ridge"], len(x), len(x) if self._settings["shared"] else 0)
 
     def _ask(self, context: Context, arms: Sequence[str], x: Array) -> _Asked:
-        asked = self._asked
+        asked, features = self._asked, self._columned(context, arms)
         # Before the first reward, an embedding may still be of any length.
-        if asked is None or self._model is None or not asked.match(arms, context.arms):
+        if asked is None or self._model is None or not asked.match(arms, features):
             asked = self._asked = _Asked(
                 arms=tuple(arms),
-                features={name: dict(features) for name, features in context.arms.items()},
+                features={arm: dict(told) for arm, told in features.items()},
                 rows=np.array([self._rows.get(arm, -1) for arm in arms], dtype=np.intp),
-                z=self._shared(context, arms, x, dict(self._columns)),
-                prior=np.array([self._prior(context, arm) for arm in arms]),
+                z=self._shared(features, arms, x, dict(self._columns)),
             )
         if self._settings["shared"]:
             asked.z[:, : len(x)] = x
         return asked
 
-    def _shared(self, context: Context, arms: Sequence[str], x: Array, columns: dict[str, int]) -> Array:
+    def _columned(self, context: Context, arms: Sequence[str]) -> Features:
+        """Return the features of arms that have a column: all but the one that is the prior."""
+        named = self._settings["prior_feature"]
+        if named is None:
+            return context.arms
+        columned = {arm: dict(context.arms.get(arm, ())) for arm in arms}
+        for features in columned.values():
+            features.pop(named, None)
+        return columned
+
+    def _shared(self, features: Features, arms: Sequence[str], x: Array, columns: dict[str, int]) -> Array:
         """Return the shared columns of each arm, shape (n_arms, n_shared); `columns` takes in new names."""
         if not self._settings["shared"]:
             return np.zeros((len(arms), 0))
         cells = [
             (i, len(x) + columns.setdefault(name, len(columns)), value)
             for i, arm in enumerate(arms)
-            for name, value in context.arms.get(arm, {}).items()
+            for name, value in _scaled(features.get(arm, {})).items()
         ]
         z = np.zeros((len(arms), len(x) + len(columns)))
         z[:, : len(x)] = x
@@ -184,3 +206,13 @@ class RidgePolicy(ABC):
     def _prior(self, context: Context, arm: str) -> float:
         named, prior = self._settings["prior_feature"], self._settings["prior"]
         return float(prior if named is None else context.arms.get(arm, {}).get(named, prior))
+
+
+def _scaled(features: Mapping[str, float]) -> dict[str, float]:
+    """Scale the description of an arm to length 1; the score of a router stays as it is.
+
+    >>> _scaled({"kind=graph": 0.75, "hops": 1.0, "router": 0.4})
+    {'kind=graph': 0.6, 'hops': 0.8, 'router': 0.4}
+    """
+    length = math.hypot(*(value for name, value in features.items() if name != FEATURE)) or 1.0
+    return {name: value if name == FEATURE else value / length for name, value in features.items()}

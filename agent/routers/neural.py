@@ -8,7 +8,6 @@ How they are fitted is in `neural_fit`, what they are once they are, in `network
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import numpy as np
@@ -16,18 +15,15 @@ from pydantic import Field
 
 from agent.labels import Features, Floats, Labels, RouterError, positions
 from agent.router import Schema, State
-from agent.routers.descent import Descent, DescentParameters, Rows, on_threads, seeded
+from agent.routers.descent import Descent, DescentParameters, on_threads, seeded
 from agent.routers.network import Array, Network
 from agent.routers.parameters import Parametrised, StageParameters
+from agent.routers.parts import scored_in_parts
 from agent.routers.preparation import Preparation
+from agent.routers.targets import CentreParameters, Duels, Points, Ranking, Target
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from agent.routers.neural_fit import Examples, FeedForward
-
-AT_ONCE = 4096
-"""Rows that go through a network together: more of them take memory and save no time."""
 
 
 class NeuralParameters(StageParameters, DescentParameters):
@@ -49,7 +45,8 @@ N = TypeVar("N", bound=NeuralParameters)
 class Neural(Parametrised[N]):
     """A network over the features of the question and of an arm.
 
-    For what is not known of an arm, as all of an arm that retrieves nothing, a learned vector stands in.
+    For what is not known of an arm, as all of an arm that retrieves nothing, a learned vector stands in;
+    of what no arm lacked in training, it stays at the median.
     """
 
     _network: Network
@@ -60,7 +57,9 @@ class Neural(Parametrised[N]):
         chosen = self.chosen
         self._preparation = Preparation.of(labels.features, chosen.dims)
         examples = neural_fit.Examples.of(
-            self._of_question(labels.features), self._preparation.arms(labels.features), self._utility(labels)
+            self._of_question(labels.features),
+            self._preparation.arms(labels.features),
+            self._target.utility(labels),
         )
         if not examples.own.shape[2] and not chosen.identity:
             raise RouterError(
@@ -77,28 +76,20 @@ class Neural(Parametrised[N]):
     def _descend(self, network: "FeedForward", examples: "Examples", labels: Labels) -> None:
         chosen = self.chosen
         descent = Descent(chosen, chosen.batch_size, chosen.learning_rate, chosen.batch_size)
-        descent.run(network, self._losses(network, examples), self._questions(labels))
+        descent.run(network, self._target.losses(network, examples), self._target.questions(labels))
 
     def _of_question(self, features: Features) -> Floats:
         """Return what the network sees of each question, shape (n, d)."""
         return self._preparation.question(features)
 
-    def _utility(self, labels: Labels) -> Floats:
-        """Return what it is fitted to, NaN where unknown, shape (n, n_arms)."""
-        return labels.utility
-
-    def _questions(self, labels: Labels) -> Rows:
-        """Return the questions to fit to."""
-        return np.flatnonzero(labels.telling)
-
+    @property
     @abstractmethod
-    def _losses(self, network: "FeedForward", examples: "Examples") -> "Callable[[Rows], Tensor]":
-        """Return what turns questions into a loss of each."""
+    def _target(self) -> Target:
+        """What it is fitted to."""
 
     def _scores(self, features: Features) -> Floats:
         at = positions(self._fitted.arms, features.arms)
-        scores = [self._of_part(part, at) for part in _parts(features, max(1, AT_ONCE // len(at) ** 2))]
-        return np.concatenate([np.empty((0, len(at))), *scores])
+        return scored_in_parts(features, len(at) ** 2, lambda part: self._of_part(part, at))
 
     def _of_part(self, features: Features, at: list[int]) -> Array:
         question = self._network.of_question(self._of_question(features))
@@ -117,14 +108,8 @@ class Neural(Parametrised[N]):
         self._network = Network.restore(state, len(self.chosen.hidden))
 
 
-class PointParameters(NeuralParameters):
+class PointParameters(CentreParameters, NeuralParameters):
     """Likewise, and what a utility is."""
-
-    centre: bool = Field(
-        True,
-        description="Whether the mean utility of a question is taken off: how hard it is says nothing of "
-        "arms. A question of which one arm is known then teaches nothing.",
-    )
 
 
 class PointwiseFFN(Neural[PointParameters]):
@@ -139,16 +124,9 @@ class PointwiseFFN(Neural[PointParameters]):
     kind = "pointwise_ffn"
     Params = PointParameters
 
-    def _utility(self, labels: Labels) -> Floats:
-        return centred(labels.utility) if self.chosen.centre else labels.utility
-
-    def _questions(self, labels: Labels) -> Rows:
-        return np.flatnonzero(~np.isnan(self._utility(labels)).all(axis=1))
-
-    def _losses(self, network: "FeedForward", examples: "Examples") -> "Callable[[Rows], Tensor]":
-        from agent.routers.neural_fit import squared_losses
-
-        return lambda rows: squared_losses(network(*examples.inputs(rows)), examples.utility[rows])
+    @property
+    def _target(self) -> Target:
+        return Points(self.chosen.centre)
 
 
 class ListParameters(NeuralParameters):
@@ -171,14 +149,9 @@ class ListNet(Neural[ListParameters]):
     kind = "listnet"
     Params = ListParameters
 
-    def _losses(self, network: "FeedForward", examples: "Examples") -> "Callable[[Rows], Tensor]":
-        from agent.routers.neural_fit import top_one_losses
-
-        def losses(rows: Rows) -> "Tensor":
-            scores = network(*examples.inputs(rows))
-            return top_one_losses(scores, examples.utility[rows] / self.chosen.temperature)
-
-        return losses
+    @property
+    def _target(self) -> Target:
+        return Ranking(self.chosen.temperature)
 
 
 class PairParameters(NeuralParameters):
@@ -204,11 +177,9 @@ class PairwiseFFN(Neural[PairParameters]):
     kind = "pairwise_ffn"
     Params = PairParameters
 
-    def _losses(self, network: "FeedForward", examples: "Examples") -> "Callable[[Rows], Tensor]":
-        from agent.routers.neural_fit import pair_losses
-
-        rng = np.random.default_rng(self.chosen.seed)
-        return lambda rows: pair_losses(network, examples, rows, self.chosen.pairs, rng)
+    @property
+    def _target(self) -> Target:
+        return Duels(self.chosen.pairs, self.chosen.seed)
 
     def _of_arms(self, question: Array, arms: Array) -> Array:
         logits = self._network.rest(question[:, None, None] + (arms[:, :, None] - arms[:, None, :]))
@@ -216,26 +187,6 @@ class PairwiseFFN(Neural[PairParameters]):
         own = np.arange(arms.shape[1])
         better[:, own, own] = 0.5
         return np.asarray(better.mean(axis=2))
-
-
-def centred(utility: Floats) -> Floats:
-    """Return utilities less their mean on the question; NaN where fewer than two arms are known.
-
-    >>> centred(np.array([[1.0, 0.0, np.nan], [1.0, np.nan, np.nan]])).tolist()
-    [[0.5, -0.5, nan], [nan, nan, nan]]
-    """
-    count = (~np.isnan(utility)).sum(axis=1, keepdims=True)
-    mean = np.nansum(utility, axis=1, keepdims=True) / np.maximum(count, 1)
-    return np.where(count > 1, utility - mean, np.nan)
-
-
-def _parts(features: Features, size: int) -> Iterator[Features]:
-    """Cut questions into parts of some size."""
-    if len(features) <= size:
-        yield features
-        return
-    for start in range(0, len(features), size):
-        yield features.rows(np.arange(start, min(start + size, len(features))))
 
 
 __all__ = [
@@ -247,5 +198,4 @@ __all__ = [
     "PairwiseFFN",
     "PointParameters",
     "PointwiseFFN",
-    "centred",
 ]

@@ -87,7 +87,7 @@ class FeedForward(nn.Module):
         super().__init__()
         d, n_columns, n_arms = shape
         drawn = partial(_drawn, inputs=d + n_columns + 1)
-        self.missing = nn.Parameter(torch.randn(n_columns))
+        self.missing = nn.Parameter(torch.zeros(n_columns))  # the medians, after scaling
         self.question = nn.Parameter(drawn(d, hidden[0]))
         self.own = nn.Parameter(drawn(n_columns, hidden[0]))
         names = drawn(n_arms, hidden[0]) if identity else torch.zeros(n_arms, hidden[0])

@@ -1,6 +1,5 @@
 """LTRR's transformer: a text model reads the question, and a network scores the arms by what it read."""
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
@@ -8,14 +7,13 @@ from pydantic import Field
 
 from agent.labels import Features, Floats, Labels, RouterError
 from agent.router import Schema, State
-from agent.routers.descent import Descent, Rows, on_threads, seeded
-from agent.routers.neural import Neural, NeuralParameters, centred
+from agent.routers.descent import Descent, on_threads, seeded
+from agent.routers.neural import Neural, NeuralParameters
+from agent.routers.targets import Points, Ranking, Target
 from arms.cores import compute_cores
 from arms.embedding import Backbone, digest_backbone
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from agent.routers.neural_fit import Examples, FeedForward
     from agent.routers.text_reader import TextReader
 
@@ -99,21 +97,11 @@ class Transformer(Neural[TransformerParameters]):
         )  # fmt: skip
         both = nn.ModuleList([self._reader, network])
         with on_threads(len(compute_cores())):
-            descent.run(both, self._losses(network, reading), self._questions(labels))
+            descent.run(both, self._target.losses(network, reading), self._target.questions(labels))
 
-    def _utility(self, labels: Labels) -> Floats:
-        return labels.utility if self.chosen.loss == "listwise" else centred(labels.utility)
-
-    def _questions(self, labels: Labels) -> Rows:
-        if self.chosen.loss == "listwise":
-            return super()._questions(labels)
-        return np.flatnonzero(~np.isnan(self._utility(labels)).all(axis=1))
-
-    def _losses(self, network: "FeedForward", examples: "Examples") -> "Callable[[Rows], Tensor]":
-        from agent.routers.neural_fit import squared_losses, top_one_losses
-
-        losses = top_one_losses if self.chosen.loss == "listwise" else squared_losses
-        return lambda rows: losses(network(*examples.inputs(rows)), examples.utility[rows])
+    @property
+    def _target(self) -> Target:
+        return Ranking() if self.chosen.loss == "listwise" else Points()
 
     def _of_question(self, features: Features) -> Floats:
         return np.hstack([self._reader.read(features.texts), super()._of_question(features)])

@@ -4,39 +4,32 @@ A row that a tree sees tells first what is known of the question, then what is k
 arm it is. Of a pair of arms, it has the differences of the latter two.
 """
 
-import inspect
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 from scipy.special import expit
 
-from agent.labels import Features, Floats, Labels, RouterError, Stage, positions
-from agent.router import Router, Schema, State
+from agent.labels import Features, Floats, Labels, RouterError, positions
+from agent.router import Schema, State
 from agent.routers.forest import Forest, Leaves, Trees
+from agent.routers.parameters import Parametrised, StageParameters
+from agent.routers.parts import scored_in_parts
 from agent.routers.preparation import Preparation
+from agent.routers.targets import CentreParameters, centred
 
 THREADS = 1
 """Of a fit, so that equal labels give equal bytes. On busy cores, two took five times as long as one."""
 
-AT_ONCE = 4096
-"""Rows that are scored together: more take memory and save no time."""
-
 Mask = NDArray[np.bool_]
 
 
-class Boosting(BaseModel):
+class Boosting(StageParameters):
     """How rows are made and trees are grown; the trees are those of LTRR by default."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    stage: Literal["question", "retrieved", "answered"] = Field(
-        "retrieved", description="How far a question must have come; what is known later is not looked at."
-    )
-    dims: int = Field(32, ge=0, description="Principal components kept of the question's embedding.")
     identity: bool = Field(True, description="Whether a row tells which arm it is of; in LTRR it does not.")
     impute: bool = Field(
         False,
@@ -53,14 +46,9 @@ class Boosting(BaseModel):
     seed: int = Field(0, ge=0, description="Of both draws.")
 
 
-class PointwiseBoosting(Boosting):
+class PointwiseBoosting(CentreParameters, Boosting):
     """How trees that predict utilities are grown, many and careful ones by default."""
 
-    centre: bool = Field(
-        True,
-        description="Whether the mean utility of a question is taken off: how hard it is says nothing of "
-        "arms. A question of which one arm is known then teaches nothing.",
-    )
     rounds: int = Field(300, ge=1, description="Trees.")
     depth: int = Field(4, ge=1, le=6, description="Most nodes between the root of a tree and a leaf.")
     learning_rate: float = Field(0.03, gt=0.0, le=1.0, description="What the leaves of a tree are scaled by.")
@@ -70,42 +58,17 @@ class PointwiseBoosting(Boosting):
     colsample: float = Field(0.5, gt=0.0, le=1.0, description="Share of the columns that a tree looks at.")
 
 
-class BoostedTrees(Router, ABC):
+B = TypeVar("B", bound=Boosting)
+
+
+class BoostedTrees(Parametrised[B]):
     """Trees over rows of one arm, or of a pair of arms.
 
-    Args:
-        params: The fields of `Params`.
-
     Attributes:
-        Params: What may be chosen.
         objective: What xgboost is to optimise.
-
-    Raises:
-        RouterError: A parameter that is unknown or out of its range.
     """
 
-    Params: ClassVar[type[Boosting]] = Boosting
     objective: ClassVar[Mapping[str, Any]]
-    __signature__: ClassVar[inspect.Signature]
-
-    def __init_subclass__(cls) -> None:
-        """Let the class be seen to take the fields of its parameters."""
-        super().__init_subclass__()
-        cls.__signature__ = inspect.signature(cls.Params)
-
-    def __init__(self, **params: Any) -> None:
-        try:
-            self._chosen = self.Params(**params)
-        except ValidationError as error:
-            wrong = error.errors()[0]
-            name = ".".join(map(str, wrong["loc"]))
-            raise RouterError(f"{self.kind}: {name}: {wrong['msg']}, got {wrong['input']!r}") from None
-        self.stage = Stage[self._chosen.stage.upper()]
-
-    @property
-    def params(self) -> Mapping[str, Any]:
-        """All of them, also those that were left at their defaults."""
-        return self._chosen.model_dump()
 
     @abstractmethod
     def _rows(self, of_arms: Floats) -> Floats:
@@ -122,7 +85,7 @@ class BoostedTrees(Router, ABC):
     def _fit(self, labels: Labels) -> None:
         import xgboost  # here, because what is fitted can do without
 
-        chosen, features = self._chosen, labels.features
+        chosen, features = self.chosen, labels.features
         self._preparation = Preparation.of(features, chosen.dims)
         known = self._known(features)
         if not known.shape[-1] and not chosen.identity:
@@ -169,11 +132,7 @@ class BoostedTrees(Router, ABC):
         if features.arms != schema.arms:
             at = positions(schema.arms, features.arms)
             named = named[np.ix_(*[at] * (named.ndim - 1))]
-        step = max(1, AT_ONCE // named[..., 0].size)
-        if len(features) <= step:
-            return self._scored(features, named)
-        parts = [features.rows(range(len(features))[at : at + step]) for at in range(0, len(features), step)]
-        return np.concatenate([self._scored(part, named) for part in parts])
+        return scored_in_parts(features, named[..., 0].size, lambda part: self._scored(part, named))
 
     def _scored(self, features: Features, named: Leaves) -> Floats:
         question = self._preparation.question(features)
@@ -184,12 +143,10 @@ class BoostedTrees(Router, ABC):
         return self._ranked(self._forest.sums(shared & own & named))
 
     def _known(self, features: Features) -> Floats:
-        return (
-            self._preparation.imputed(features) if self._chosen.impute else self._preparation.arms(features)
-        )
+        return self._preparation.imputed(features) if self.chosen.impute else self._preparation.arms(features)
 
     def _names(self, n_arms: int) -> Floats:
-        return np.eye(n_arms, n_arms if self._chosen.identity else 0)
+        return np.eye(n_arms, n_arms if self.chosen.identity else 0)
 
     def _state(self) -> State:
         return {**self._preparation.state(), **self._trees.state()}
@@ -199,7 +156,7 @@ class BoostedTrees(Router, ABC):
         self._take(Trees.restore(state), len(schema.arms))
 
 
-class PointwiseXGBoost(BoostedTrees):
+class PointwiseXGBoost(BoostedTrees[PointwiseBoosting]):
     """Predicts the utility of each arm by itself, by regression on squared errors.
 
     Unlike in the paper, a row tells which arm it is of, and the mean utility of a question is taken off
@@ -212,24 +169,19 @@ class PointwiseXGBoost(BoostedTrees):
     kind = "pointwise_xgboost"
     Params = PointwiseBoosting
     objective: ClassVar[Mapping[str, Any]] = {"objective": "reg:squarederror"}
-    _chosen: PointwiseBoosting
 
     def _rows(self, of_arms: Floats) -> Floats:
         return of_arms
 
     def _targets(self, utility: Floats) -> tuple[Floats, Mask]:
-        known = ~np.isnan(utility)
-        if not self._chosen.centre:
-            return utility, known
-        count = known.sum(axis=1, keepdims=True)
-        mean = np.nansum(utility, axis=1, keepdims=True) / np.maximum(count, 1)
-        return utility - mean, known & (count > 1)
+        target = centred(utility) if self.chosen.centre else utility
+        return target, ~np.isnan(target)
 
     def _ranked(self, sums: Floats) -> Floats:
         return sums
 
 
-class PairwiseXGBoost(BoostedTrees):
+class PairwiseXGBoost(BoostedTrees[Boosting]):
     """Predicts which of two arms is the better one; an arm's score is its mean probability to win.
 
     It learns from every pair in both directions, ties left out. Both directions are asked too, an arm
@@ -240,6 +192,7 @@ class PairwiseXGBoost(BoostedTrees):
     """
 
     kind = "pairwise_xgboost"
+    Params = Boosting
     objective: ClassVar[Mapping[str, Any]] = {"objective": "binary:logistic"}
 
     def _rows(self, of_arms: Floats) -> Floats:
@@ -254,7 +207,7 @@ class PairwiseXGBoost(BoostedTrees):
         return np.asarray(0.5 + (wins - wins.swapaxes(1, 2)).mean(axis=2) / 2.0)
 
 
-class LambdaMART(BoostedTrees):
+class LambdaMART(BoostedTrees[Boosting]):
     """Ranks the arms of a question as a list, by the gradient of NDCG.
 
     The relevance of an arm is its utility, scaled to [0, 1] between the worst and the best known arm of the
@@ -266,6 +219,7 @@ class LambdaMART(BoostedTrees):
     """
 
     kind = "lambdamart"
+    Params = Boosting
     objective: ClassVar[Mapping[str, Any]] = {"objective": "rank:ndcg", "ndcg_exp_gain": False}
 
     def _rows(self, of_arms: Floats) -> Floats:

@@ -6,19 +6,27 @@ from typing import Any
 
 import numpy as np
 
-from agent.evidence import QUESTION, RETRIEVED, question_table
+from agent.evidence import QUESTION, RETRIEVED, answered_table, question_table
 from agent.labels import ArmTable, Features, Labels, Stage
 from agent.router import Router
 from agent.routers.catalog import RouterSpec, build_router
 from agent.trained import About, Trained, digest_of, write_trained
 from arms.embedding import Backbone, HashingEmbedder, digest_backbone
+from arms.prompts import Writing
 from tests.agent.fakes import DIM
 
 ARMS = ("none", "bm25", "dense")
 TEXTS = tuple(f"{word} {number}?" for number in range(8) for word in ("who", "when", "where"))
 
 
-def trained(router: Router, arms: Sequence[str] = ARMS, dim: int = DIM, *, k: int = 2) -> Trained:
+def trained(
+    router: Router,
+    arms: Sequence[str] = ARMS,
+    dim: int = DIM,
+    *,
+    k: int = 2,
+    writing: Writing | None = None,
+) -> Trained:
     """Fit a router to questions whose first word tells the best arm, as `armwise train` does.
 
     Args:
@@ -26,11 +34,13 @@ def trained(router: Router, arms: Sequence[str] = ARMS, dim: int = DIM, *, k: in
         arms: Three or more.
         dim: Of the backbone `tiny`, which hashes words.
         k: Passages that it is said to have been shown, where it looks at them.
+        writing: How the answers are said to have been written.
     """
     n = len(TEXTS)
     embedding = HashingEmbedder(dim).encode_queries(TEXTS)
     retrieved = ArmTable(RETRIEVED, np.random.default_rng(0).uniform(size=(n, len(arms), len(RETRIEVED))))
-    seen = Features(tuple(arms), TEXTS, QUESTION, question_table(TEXTS), embedding, retrieved)
+    answered = answered_table(TEXTS, arms, [arms] * n, [[()] * len(arms)] * n)
+    seen = Features(tuple(arms), TEXTS, QUESTION, question_table(TEXTS), embedding, retrieved, answered)
     router.fit(Labels(seen, np.eye(len(arms))[np.arange(n) % 3]))
     about = About(
         kind=router.kind,
@@ -43,6 +53,7 @@ def trained(router: Router, arms: Sequence[str] = ARMS, dim: int = DIM, *, k: in
         query_prefix="",
         k=0 if router.stage is Stage.QUESTION else k,
         corpus=None,
+        writing=writing,
         utility={},
         inputs={},
         questions=n,
@@ -52,8 +63,15 @@ def trained(router: Router, arms: Sequence[str] = ARMS, dim: int = DIM, *, k: in
 
 
 def kept(
-    folder: Path, kind: str = "max_sim", arms: Sequence[str] = ARMS, dim: int = DIM, **params: Any
+    folder: Path,
+    kind: str = "max_sim",
+    arms: Sequence[str] = ARMS,
+    dim: int = DIM,
+    *,
+    writing: Writing | None = None,
+    **params: Any,
 ) -> Path:
     """Train a router of a kind, keep it in a folder, and return that."""
-    write_trained(folder, trained(build_router(RouterSpec(kind=kind, params=params)), arms, dim))
+    router = build_router(RouterSpec(kind=kind, params=params))
+    write_trained(folder, trained(router, arms, dim, writing=writing))
     return folder

@@ -1,5 +1,7 @@
 """Blends and calibrated routers: their members' scores, weighed and mapped as they say."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -74,6 +76,17 @@ def test_a_blend_looks_as_far_as_the_member_that_looks_farthest() -> None:
     assert Blend(members=[RIDGE, {"kind": "max_sim"}]).stage is Stage.RETRIEVED
     assert Blend(members=[late, RIDGE]).stage is Stage.ANSWERED
     assert Calibrated(router=late).stage is Stage.ANSWERED
+
+
+def test_a_blend_of_which_a_member_refuses_new_labels_is_not_fitted() -> None:
+    labels = world(60, seed=1)
+    blend = Blend(members=[RIDGE, EMBEDDED]).fit(labels)
+    bare = replace(labels.features, embedding=np.empty((60, 0), dtype=np.float32))
+    with pytest.raises(RouterError, match="needs the questions' embeddings"):
+        blend.fit(replace(labels, features=bare))
+    for ask in (lambda: blend.scores(labels.features), blend.save):
+        with pytest.raises(RouterError, match="router 'blend' was not fitted yet"):
+            ask()
 
 
 def test_blends_and_calibrations_nest() -> None:

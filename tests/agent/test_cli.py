@@ -135,6 +135,17 @@ def test_every_verb_explains_itself(verb: str) -> None:
     assert "Usage:" in said(run(verb, "--help"), 0)
 
 
+@pytest.mark.parametrize("verb", ["label", "score"])
+def test_what_a_router_is_trained_on_can_be_made_before_there_is_one(
+    config: Path, tmp_path: Path, verb: str
+) -> None:
+    document = yaml.safe_load(config.read_text())
+    document["applications"][0]["args"]["router"] = {"path": str(tmp_path / "router")}
+    config.write_text(yaml.safe_dump(document))
+    told = said(run(verb, "--queries", tmp_path / "none.jsonl", "-o", tmp_path / "out", "-c", config), 2)
+    assert "cannot read questions from" in told
+
+
 def test_a_verb_unheard_of_is_refused() -> None:
     assert "No such command 'sreve'" in said(run("sreve"), 2)
 

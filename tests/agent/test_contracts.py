@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from agent.policies.catalog import POLICIES, PolicySpec, build_policy
-from tests.contracts import ARMS, CHECKS, LEARNING_CHECKS, Build
+from tests.contracts import ARMS, CHECKS, EXACT_CHECKS, LEARNING_CHECKS, Build
 
 ADF = "--cb_explore_adf -q sa -q ea"
 
@@ -24,7 +24,9 @@ LEARNING = {
     ),
     "linucb": PolicySpec(kind="linucb"),
     "linucb disjoint": PolicySpec(kind="linucb", params={"shared": False}),
-    "linucb on a prior": PolicySpec(kind="linucb", params={"prior_feature": "steps", "dims": 8}),
+    "linucb on a prior": PolicySpec(
+        kind="linucb", params={"prior_feature": "steps", "ridge": 10.0, "dims": 8}
+    ),
     "linear_thompson": PolicySpec(kind="linear_thompson"),
     "linear_thompson disjoint": PolicySpec(kind="linear_thompson", params={"shared": False}),
     "neural": PolicySpec(kind="neural"),
@@ -57,9 +59,18 @@ def builder(spec: PolicySpec) -> Build:
     return lambda: build_policy(spec, ARMS)
 
 
+EXACT = {name: spec for name, spec in (STILL | LEARNING).items() if builder(spec)().resumes_exactly}
+
+
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("spec", (STILL | LEARNING).values(), ids=(STILL | LEARNING).keys())
 def test_policy_keeps_its_promise(spec: PolicySpec, check: Callable[[Build], None]) -> None:
+    check(builder(spec))
+
+
+@pytest.mark.parametrize("check", EXACT_CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("spec", EXACT.values(), ids=EXACT.keys())
+def test_exact_policy_resumes(spec: PolicySpec, check: Callable[[Build], None]) -> None:
     check(builder(spec))
 
 
@@ -67,6 +78,12 @@ def test_policy_keeps_its_promise(spec: PolicySpec, check: Callable[[Build], Non
 @pytest.mark.parametrize("spec", LEARNING.values(), ids=LEARNING.keys())
 def test_learning_policy_learns(spec: PolicySpec, check: Callable[[Build], None]) -> None:
     check(builder(spec))
+
+
+def test_only_some_of_vowpal_is_not_exact() -> None:
+    inexact = {spec.kind for name, spec in (STILL | LEARNING).items() if name not in EXACT}
+    assert inexact == {"vowpal"}
+    assert "vowpal" in {spec.kind for spec in EXACT.values()}
 
 
 def test_every_kind_of_the_catalogue_is_checked() -> None:

@@ -29,7 +29,12 @@ def features(**changed: object) -> Features:
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
-        ({"arms": ("bm25", "dense", "bm25")}, "an arm stands twice among bm25, dense, bm25"),
+        ({"arms": ("bm25", "dense", "bm25")}, "arm 'bm25' stands twice among bm25, dense, bm25"),
+        ({"names": ("wh", "wh")}, "question feature 'wh' stands twice among wh, wh"),
+        (
+            {"retrieved": None},
+            "features tell what was answered but not what was retrieved: give both",
+        ),
         ({"names": ("words",)}, "2 questions with 1 features have a table of shape (2, 2)"),
         ({"texts": ("who?",)}, "1 questions with 2 features have a table of shape (2, 2)"),
         (
@@ -65,6 +70,16 @@ def test_an_arm_table_has_a_name_for_each_number() -> None:
         ArmTable(("max_sim", "moran"), np.ones((1, 1, 3)))
 
 
+def test_a_name_stands_once_in_an_arm_table() -> None:
+    with pytest.raises(RouterError, match="arm feature 'moran' stands twice among moran, max_sim, moran"):
+        ArmTable(("moran", "max_sim", "moran"), np.ones((1, 1, 3)))
+
+
+def test_an_arm_table_has_a_column() -> None:
+    with pytest.raises(RouterError, match="an arm table without a column tells nothing: leave it out"):
+        ArmTable((), np.ones((1, 1, 0)))
+
+
 @pytest.mark.parametrize(
     ("changed", "stage"),
     [
@@ -87,6 +102,15 @@ def test_rows_take_questions_by_index_or_mask(rows: object) -> None:
     assert some.retrieved.values[0, 1].tolist() == [0.5, 0.6]
     assert some.answered is not None
     assert some.answered.values[0].tolist() == [[4.0], [5.0], [6.0]]
+
+
+@pytest.mark.parametrize("rows", [[], (), range(0), np.array([]), np.zeros(2, dtype=bool)])
+def test_no_rows_are_an_empty_selection(rows: object) -> None:
+    none = features().rows(rows)  # type: ignore[arg-type]
+    assert len(none) == 0
+    assert none.question.shape == (0, 2)
+    assert none.retrieved is not None
+    assert none.retrieved.values.shape == (0, 3, 2)
 
 
 def test_of_takes_arms_by_name_in_the_order_asked() -> None:
@@ -140,6 +164,13 @@ def test_labels_of_one_arm_are_refused() -> None:
         Labels(features().of(("bm25",)), np.ones((2, 1)))
 
 
+@pytest.mark.parametrize(("rows", "told"), [([], "none"), ([1], "'why?'")])
+def test_labels_of_fewer_than_two_questions_are_refused(rows: list[int], told: str) -> None:
+    message = f"labels of too few questions ({told}); a fit needs at least two"
+    with pytest.raises(RouterError, match=re.escape(message)):
+        Labels(features(), np.eye(2, 3) + np.eye(2, 3, 2)).rows(rows)
+
+
 def test_a_question_tells_arms_apart_if_two_known_ones_differ() -> None:
     utility = np.array([[NAN, 1.0, 1.0], [0.0, NAN, 1.0], [NAN, NAN, 1.0], [NAN, NAN, NAN]])
     labels = Labels(features().rows([0, 1, 0, 1]), utility)
@@ -148,7 +179,8 @@ def test_a_question_tells_arms_apart_if_two_known_ones_differ() -> None:
 
 
 def test_rows_of_labels_keep_questions_and_utilities_together() -> None:
-    labels = Labels(features(), np.array([[0.0, 1.0, 0.0], [0.5, 0.0, 0.25]]))
-    some = labels.rows(np.array([False, True]))
-    assert some.features.texts == ("why?",)
-    assert some.utility.tolist() == [[0.5, 0.0, 0.25]]
+    three = features().rows([0, 1, 0])
+    labels = Labels(three, np.array([[0.0, 1.0, 0.0], [0.5, 0.0, 0.25], [1.0, 0.0, 0.0]]))
+    some = labels.rows(np.array([False, True, True]))
+    assert some.features.texts == ("why?", "who?")
+    assert some.utility.tolist() == [[0.5, 0.0, 0.25], [1.0, 0.0, 0.0]]

@@ -11,7 +11,7 @@ from scipy import integrate, linalg, stats
 
 from agent.policies.linear import LinearThompson, LinUCB, highest
 from agent.policies.ridge import ArmRidge
-from agent.policy import PolicyError
+from agent.policy import PolicyError, served_distribution
 from feedback.events import Context, Decision
 from tests.contracts import ARMS, contexts, history, teach
 
@@ -143,11 +143,23 @@ def test_features_of_arms_that_come_late_change_nothing_of_what_was_learned() ->
 def test_a_feature_never_learned_from_adds_its_prior_doubt_to_the_arms_that_have_it() -> None:
     policy = LinUCB(ridge=4.0)
     policy.learn(decision("bm25", Context("?")), 1.0)
-    plain, odd = Context("?"), Context("?", arms={"dense": {"odd": 2.0}, "none": {"odd": -1.0}})
+    plain, odd = Context("?"), Context("?", arms={"dense": {"odd": 3.0, "big": 4.0}, "none": {"odd": -1.0}})
     _, before = policy.posterior(plain, ARMS)
     _, after = policy.posterior(odd, ARMS)
-    expected = np.array([[0.0, 0.0, 0.0], [0.0, 4.0, -2.0], [0.0, -2.0, 1.0]]) / 4.0
+    expected = np.array([[0.0, 0.0, 0.0], [0.0, 1.0, -0.6], [0.0, -0.6, 1.0]]) / 4.0
     np.testing.assert_allclose(after - before, expected, atol=1e-12)
+
+
+def test_an_arm_with_many_features_or_large_ones_is_trusted_and_moved_as_much_as_another() -> None:
+    arms = {"bm25": {"k1": 90.0, "b": 40.0, "kind=bm25": 1.0}, "dense": {"kind=dense": 0.1}}
+    seen, names = Context("?", arms=arms), ("bm25", "dense")
+    policies = [LinUCB(prior=0.0), LinUCB(prior=0.0)]
+    for drawn, policy in zip(names, policies, strict=True):
+        policy.learn(decision(drawn, seen, names), 1.0)
+    (of_many, _), (of_one, _) = (policy.posterior(seen, names) for policy in policies)
+    assert of_many.tolist() == pytest.approx(of_one[::-1].tolist())
+    _, doubt = LinUCB().posterior(seen, names)
+    assert doubt[0, 0] == pytest.approx(doubt[1, 1])
 
 
 def test_three_rewards_by_hand() -> None:
@@ -172,7 +184,7 @@ def test_arms_of_which_nothing_is_known_share_the_mass(policy: LinUCB) -> None:
 def test_a_router_ranks_the_arms_until_rewards_know_better(
     build: type[LinUCB] | type[LinearThompson], shared: bool
 ) -> None:
-    policy = build(prior_feature="router", shared=shared)
+    policy = build(prior_feature="router", ridge=10.0, shared=shared)
     scores = {"bm25": 0.2, "dense": 0.7, "none": 0.4}
     seen = Context("?", {"long": 1.0}, arms={arm: {"router": score} for arm, score in scores.items()})
     assert policy.posterior(seen, ARMS)[0].tolist() == pytest.approx(list(scores.values()))
@@ -183,6 +195,52 @@ def test_a_router_ranks_the_arms_until_rewards_know_better(
     mean, _ = policy.posterior(seen, ARMS)
     assert mean[:2].tolist() == pytest.approx([0.9, 0.3], abs=0.1)
     assert ARMS[int(policy.probabilities(seen, ARMS).argmax())] == "bm25"
+
+
+@pytest.mark.parametrize("build", [LinUCB, LinearThompson])
+def test_a_router_that_is_right_is_not_unlearned_and_one_that_is_wrong_is_corrected(
+    build: type[LinUCB] | type[LinearThompson],
+) -> None:
+    """Beside always following it; two arms are alike on average, and a reward is 0 or 1."""
+    about = {"bm25": {"k1": 8.0, "b": 4.0}, "dense": {"kind=dense": 1.0}, "none": {}}
+    lead: dict[str, list[float]] = {"right": [], "wrong": []}
+    for seed in (21, 22, 23):
+        rng = np.random.default_rng(seed)
+        worth = np.array([0.3, 0.45, 0.44]) + 0.04 * rng.normal(size=(1500, 3))
+        outcomes = (rng.random(worth.shape) < worth).astype(float)
+        for router, scores in (("right", worth), ("wrong", worth[:, [1, 0, 2]])):
+            policy = build(prior_feature="router")
+            for truth, said, outcome in zip(worth, scores, outcomes, strict=True):
+                told = {
+                    arm: {**about[arm], "router": score}
+                    for arm, score in zip(ARMS, said.tolist(), strict=True)
+                }
+                p = served_distribution(policy, Context("?", arms=told), ARMS, 0.01)
+                lead[router].append(float(p @ truth - truth[said.argmax()]))
+                drawn = int(rng.choice(3, p=p))
+                policy.learn(decision(ARMS[drawn], Context("?", arms=told)), outcome[drawn])
+    assert np.mean(lead["right"]) > -0.004
+    assert np.mean(lead["wrong"]) > 0.015
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_the_score_of_a_router_is_learned_from_where_it_is_no_prior(shared: bool) -> None:
+    policy = LinUCB(alpha=0.0, dims=0, shared=shared)
+    rng = np.random.default_rng(19)
+
+    def scored(scores: Array) -> Context:
+        told = {arm: {"kind": 3.0, "router": score} for arm, score in zip(ARMS, scores.tolist(), strict=True)}
+        return Context("?", arms=told)
+
+    for _ in range(400):
+        scores = rng.uniform(size=3)
+        drawn = int(rng.integers(3))
+        policy.learn(decision(ARMS[drawn], scored(scores)), float(scores[drawn]))
+    best = [
+        int(policy.probabilities(scored(scores), ARMS).argmax()) == scores.argmax()
+        for scores in rng.uniform(size=(50, 3))
+    ]
+    assert np.mean(best) > 0.9 if shared else np.mean(best) < 0.6
 
 
 def test_an_arm_without_the_routers_score_starts_at_the_prior() -> None:

@@ -492,6 +492,16 @@ async def test_a_repeated_answer_is_found_again_with_the_same_seed_and_no_new_fa
     assert log.committed == before
 
 
+async def test_a_repeated_answer_needs_no_encoder_that_its_arm_does_not() -> None:
+    log, embedders = MemoryLog(), FakeEmbedders()
+    loop = a_loop(log, embed=embedders.embed, advisor=Advice(**ALL))
+    first, *_ = await run(loop, CHAT)
+    assert log.decision.drawn == "bm25"
+    assert embedders.calls == [frozenset({"tiny"})], "for the router"
+    assert await loop.again(CHAT, log.decision, log.execution) == first
+    assert len(embedders.calls) == 1
+
+
 async def test_a_stochastic_arm_gets_a_seed_of_its_own_from_each_decision() -> None:
     seeds = []
 

@@ -21,7 +21,7 @@ from agent.policies.inputs import hashed
 from agent.policies.neural import NeuralGreedy
 from agent.policy import PolicyError
 from feedback.events import Context, Decision
-from tests.contracts import ARMS, CHECKS, LEARNING_CHECKS, Build, contexts, history, teach
+from tests.contracts import ARMS, CHECKS, EXACT_CHECKS, LEARNING_CHECKS, Build, contexts, history, teach
 
 
 def make_encoder(folder: Path, hidden: int = 16) -> Path:
@@ -175,7 +175,9 @@ def test_importing_the_module_does_not_import_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-@pytest.mark.parametrize("check", [*CHECKS, *LEARNING_CHECKS], ids=lambda check: check.__name__)
+@pytest.mark.parametrize(
+    "check", [*CHECKS, *EXACT_CHECKS, *LEARNING_CHECKS], ids=lambda check: check.__name__
+)
 def test_with_an_encoder_it_keeps_every_promise(encoder: Path, check: Callable[[Build], None]) -> None:
     check(lambda: NeuralGreedy(str(encoder), learning_rate=0.005))
 

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.labels import ArmTable, Labels, RouterError
-from agent.routers import neural
+from agent.routers import parts
 from agent.routers.descent import seeded
-from agent.routers.neural import ListNet, PairwiseFFN, PointwiseFFN, centred
+from agent.routers.neural import ListNet, PairwiseFFN, PointwiseFFN
 from agent.routers.neural_fit import (
     Examples,
     FeedForward,
@@ -24,6 +24,7 @@ from agent.routers.neural_fit import (
     squared_losses,
     top_one_losses,
 )
+from agent.routers.targets import centred
 from tests.router_contracts import ARMS, world
 
 SMALL = {"hidden": [16, 8], "epochs": 3}
@@ -118,7 +119,7 @@ def test_many_questions_are_scored_in_parts(
 ) -> None:
     router, seen = build(**SMALL).fit(world(60, seed=1)), world(23, seed=2).features
     at_once = router.scores(seen)
-    monkeypatch.setattr(neural, "AT_ONCE", 160)
+    monkeypatch.setattr(parts, "AT_ONCE", 160)
     np.testing.assert_allclose(router.scores(seen), at_once, atol=1e-6)
     assert router.scores(seen.rows(np.arange(0))).shape == (0, 4)
 
@@ -127,7 +128,7 @@ def test_an_arm_that_retrieved_nothing_has_a_learned_vector_and_no_median() -> N
     labels = world(100, seed=1)
     seen = labels.features.retrieved
     assert seen is not None
-    router = PointwiseFFN(**SMALL).fit(labels)
+    router = PointwiseFFN(**SMALL, learning_rate=0.01, batch_size=16).fit(labels)
     filled = seen.values.copy()
     filled[:, 0] = np.nanmedian(seen.values.reshape(-1, 6), axis=0)
     medians = replace(labels.features, retrieved=ArmTable(seen.names, filled))
@@ -144,6 +145,25 @@ def test_the_learned_vector_is_learned() -> None:
         vectors.append(router._network.missing)  # noqa: SLF001 - no score shows it alone
     assert vectors[0].shape == (6,)
     assert not np.allclose(vectors[0], vectors[1])
+
+
+@pytest.mark.parametrize("build", [PointwiseFFN, PairwiseFFN, ListNet])
+def test_what_no_arm_lacked_in_training_is_taken_for_the_median(
+    build: type[PointwiseFFN | PairwiseFFN | ListNet],
+) -> None:
+    labels = world(60, seed=1)
+    some = ("bm25", "dense", "graph")
+    known = Labels(labels.features.of(some), labels.utility[:, 1:])
+    router, seen = build(**SMALL).fit(known), known.features.retrieved
+    assert seen is not None
+    without, filled = seen.values.copy(), seen.values.copy()
+    without[:, 1] = NAN
+    filled[:, 1] = np.median(seen.values.reshape(-1, 6), axis=0)
+    scores, expected = (
+        router.scores(replace(known.features, retrieved=ArmTable(seen.names, values)))
+        for values in (without, filled)
+    )
+    np.testing.assert_allclose(scores, expected, atol=1e-6)
 
 
 def test_what_a_question_is_worth_on_average_does_not_matter() -> None:
@@ -175,7 +195,7 @@ def test_arms_that_would_all_look_alike_are_refused() -> None:
     with pytest.raises(RouterError, match="listnet: identity is false, and at stage 'question' nothing"):
         ListNet(identity=False, stage="question").fit(world(20, seed=1))
     router = ListNet(identity=False, **SMALL).fit(world(60, seed=1, topics=False))
-    seen = world(1, seed=2).features
+    seen = world(2, seed=2).features
     assert len(set(router.scores(seen)[0].tolist())) == 4
 
 

@@ -181,12 +181,16 @@ def test_where_a_member_is_away_the_vote_decides(config: AppConfig, labels: Path
     ]
 
 
-def test_an_embedding_that_does_not_fit_is_told_by_the_arm(config: AppConfig, labels: Path) -> None:
+def test_where_the_router_fails_the_vote_decides_as_the_answers_are_paid_for(
+    config: AppConfig, labels: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     trained(config, labels)
     arm = picking(config)
     wrong = replace(asked(0), embeddings={"tiny": np.full(DIM, np.nan, dtype=np.float32)})
-    with pytest.raises(ArmError, match=r"the router cannot pick an answer: embedding number 0 of .* is nan"):
-        arm.search(wrong, 2)
+    found = arm.search(wrong, 2)
+    assert found.passages[0].id == ids_of(0, MEMBERS[-1])[0], "of two answers that differ, the first"
+    assert found.steps == 2
+    assert "arm 'all' votes: the router cannot pick an answer: embedding number 0" in caplog.text
 
 
 # -- what does not fit ---------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Looking before the draw: what arms find, what a router makes of it, and what that takes."""
 
 import asyncio
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -201,6 +202,39 @@ async def test_vectors_that_do_not_come_are_given_up() -> None:
     advisor = RouterAdvisor(trained(Watched(Stage.RETRIEVED)), None, never, 0.01)
     with pytest.raises(ArmError, match=r"no vectors of 1 passages within 0\.01 s"):
         await advisor.scores(await asked("?"), ["bm25"], {"bm25": found("p1")})
+
+
+class Stuck(Watched):
+    """A router that waits, in its thread, until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__(Stage.QUESTION)
+        self.free = threading.Event()
+
+    def _scores(self, features: Features) -> NDArray[np.float64]:
+        self.free.wait(10.0)
+        return super()._scores(features)
+
+
+async def test_a_router_that_is_stuck_is_given_up_and_keeps_no_thread_of_others() -> None:
+    router = Stuck()
+    advisor = RouterAdvisor(trained(router), None, Corpus().look, 0.01)
+    query = await asked("?")
+    calls = [advisor.scores(query, ["bm25"], {}) for _ in range(40)]  # more than the loop has threads
+    try:
+        failed = await asyncio.gather(*calls, return_exceptions=True)
+        assert {str(error) for error in failed} == {"no scores of the router within 0.01 s"}
+        assert all(isinstance(error, ArmError) for error in failed)
+        assert await asyncio.wait_for(asyncio.to_thread(str, 1), 5.0) == "1"
+    finally:
+        router.free.set()
+
+
+async def test_a_router_that_cannot_score_is_away_and_no_bug() -> None:
+    advisor = RouterAdvisor(trained(Watched(Stage.QUESTION)), None, Corpus().look, 1.0)
+    wrong = Query("?", {"tiny": np.full(DIM, np.nan, dtype=np.float32)})
+    with pytest.raises(ArmError, match=r"the router cannot score the arms: embedding number 0 of .* is nan"):
+        await advisor.scores(wrong, ["bm25"], {})
 
 
 @pytest.mark.parametrize("stage", [Stage.QUESTION, Stage.RETRIEVED])

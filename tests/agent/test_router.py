@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from agent.evidence import answered_table
 from agent.labels import ArmTable, Features, Floats, Labels, RouterError, Stage
 from agent.router import FORMAT, Router, Schema, State, read_header
 from agent.routers.catalog import RouterSpec, build_router, load_router
@@ -104,6 +105,20 @@ def test_a_missing_column_of_an_arm_is_refused_by_name() -> None:
         router.scores(replace(labels.features, retrieved=few))
 
 
+def test_an_arm_whose_answer_is_not_there_to_compare_is_named() -> None:
+    labels = world(20, seed=1)
+    found = [[()] * 4] * 20
+    answered = answered_table(labels.features.texts, ARMS, [ARMS] * 20, found)
+    router = MeanUtility(stage=Stage.ANSWERED)
+    router.fit(Labels(replace(labels.features, answered=answered), labels.utility))
+    few = ("none", "bm25", "dense")
+    fewer = answered_table(labels.features.texts, few, [few] * 20, [[()] * 3] * 20)
+    with pytest.raises(
+        RouterError, match="compares answers with that of arm 'graph', which was not asked: ask all arms"
+    ):
+        router.scores(replace(labels.features.of(few), answered=fewer))
+
+
 def test_labels_that_stop_before_the_stage_are_refused() -> None:
     labels = world(20, seed=1)
     early = Labels(replace(labels.features, answered=None), labels.utility)
@@ -143,6 +158,16 @@ def test_arrays_that_do_not_fit_are_refused_at_loading() -> None:
         RouterError, match=r"arrays of router 'mean_utility' cannot be read: \(2,\) is no mean"
     ):
         MeanUtility().load(router.save())
+
+
+def test_a_router_whose_arrays_could_not_be_taken_is_not_fitted() -> None:
+    labels = world(20, seed=1)
+    router, other = MeanUtility().fit(labels), MeanUtility().fit(labels)
+    other.mean = other.mean[:2]
+    with pytest.raises(RouterError, match="cannot be read"):
+        router.load(other.save())
+    with pytest.raises(RouterError, match="was not fitted"):
+        router.save()
 
 
 def test_a_router_that_could_not_load_is_as_it_was() -> None:

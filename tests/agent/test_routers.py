@@ -7,7 +7,7 @@ import pytest
 
 from agent.labels import Stage
 from agent.routers.catalog import ROUTERS, RouterSpec, build_router
-from tests.router_contracts import CHECKS, LEARNING_CHECKS, RETRIEVED_CHECKS, Build
+from tests.router_contracts import APART_CHECKS, CHECKS, LEARNING_CHECKS, RETRIEVED_CHECKS, Build
 
 HEURISTICS = {kind: {} for kind in ("overall_sim", "avg_sim", "max_sim", "var_sim", "moran")}
 """They learn nothing: a kind, and its parameters."""
@@ -51,11 +51,20 @@ LEARNING = {
 }
 ALL = LEARNING | {kind: partial(build_router, RouterSpec(kind=kind)) for kind in HEURISTICS}
 LATE = {name: build for name, build in ALL.items() if build().stage >= Stage.RETRIEVED}
+COMPARING = {"pairwise_xgboost", "pairwise_xgboost, answered", "pairwise_ffn", "blend of ranks"}
+"""Their score of an arm is how it does against the others that are asked."""
+APART = {name: build for name, build in ALL.items() if name not in COMPARING}
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("build", ALL.values(), ids=ALL.keys())
 def test_router_keeps_its_promise(build: Build, check: Callable[[Build], None]) -> None:
+    check(build)
+
+
+@pytest.mark.parametrize("check", APART_CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("build", APART.values(), ids=APART.keys())
+def test_router_scores_each_arm_by_itself(build: Build, check: Callable[[Build], None]) -> None:
     check(build)
 
 
@@ -69,6 +78,13 @@ def test_learning_router_learns(build: Build, check: Callable[[Build], None]) ->
 @pytest.mark.parametrize("build", LATE.values(), ids=LATE.keys())
 def test_router_of_a_later_stage_looks(build: Build, check: Callable[[Build], None]) -> None:
     check(build)
+
+
+def test_the_routers_that_compare_arms_are_checked_otherwise() -> None:
+    assert set(ALL) > COMPARING
+    for name in COMPARING:
+        with pytest.raises(AssertionError):
+            APART_CHECKS[0](ALL[name])
 
 
 def test_every_kind_of_the_catalogue_is_checked() -> None:

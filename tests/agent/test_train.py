@@ -19,12 +19,12 @@ from typer.testing import CliRunner
 from agent.advisor import RouterAdvisor
 from agent.cli import app
 from agent.config import AppConfig, load, parse
-from agent.labelled import joined, read_labelled
+from agent.labelled import joined, read_labelled, written
 from agent.labels import RouterError, Stage
 from agent.sight import sight_of
 from agent.train import Training, read_spec, run
 from agent.trained import Trained, read_trained
-from agent.trial import trial
+from agent.trial import charged, trial
 from agent.utility import Utility
 from arms.base import Query, Retrieval
 from arms.corpus import Corpus, ingest
@@ -331,6 +331,28 @@ def test_a_question_that_is_not_known_for_every_arm_does_not_count() -> None:
     assert trial(seen.only([1]), seen.scores["em"][1:], EM, Stage.QUESTION) is None
 
 
+def test_where_the_cost_of_an_arm_is_not_known_that_of_looking_is_not() -> None:
+    seen = known([[1, 0], [0, 1]], [[1, np.nan], [1, 2]])
+    looked = charged(seen, Stage.RETRIEVED).costs["steps"]
+    np.testing.assert_array_equal(looked, [[np.nan, np.nan], [3.0, 3.0]])
+    paid = replace(seen, costs={"usd": np.array([[np.nan, 0.5], [np.nan, np.nan]])})
+    money = charged(paid, Stage.ANSWERED).costs["usd"]
+    np.testing.assert_array_equal(money, [[0.5, 0.5], [0.0, 0.0]], "who tells of no money charged none")
+
+
+def test_what_a_search_alone_took_is_charged_or_said_not_to_be(config: AppConfig, tmp_path: Path) -> None:
+    costs = {"steps": 1, "prompt_tokens": 90, "completion_tokens": 10, "retrieval_s": 0.5, "llm_s": 1.0}
+    path = tmp_path / "costly.jsonl"
+    write_outcomes(path, outcomes(costs=costs))
+    prices = {"steps": 0.0, "kilotokens": 1.0, "seconds": 1.0}
+    looking = {"kind": "pointwise_xgboost", "params": {"stage": "retrieved", "dims": 0, "rounds": 2}}
+    net = {"cost_weight": 0.1, "cost": prices}
+    line = "a turn pays the kilotokens of these searches"
+    assert line in train(config, path, router=looking, utility=net)[1]
+    assert line not in train(config, path, utility=net)[1], "a router of the question lets nobody search"
+    assert line not in train(config, path, router=looking)[1], "nothing has a price"
+
+
 def test_where_one_arm_is_always_best_there_is_no_gap() -> None:
     seen = known([[1, 0], [1, 1]], [[1, 1]] * 2)
     found = trial(seen, np.zeros((2, 2)), EM, Stage.QUESTION)
@@ -422,6 +444,7 @@ def test_texts_come_from_the_questions_where_outcomes_leave_them_out(
         ({"arms": ["none"]}, r"labels of 1 arm \(none\); a choice needs at least two"),
         ({"router": {"kind": "max_sin"}}, "no router of kind 'max_sin'; did you mean 'max_sim'"),
         ({"utility": {"over": "nothing"}}, "'nothing' is unknown here"),
+        ({"folds": 1000}, "60 questions cannot be cut into 1000 folds: take 60 or fewer"),
         ({"held_out": 0.001}, r"60 questions cannot be split so that 0\.001 of them is held out"),
     ],
 )
@@ -431,6 +454,28 @@ def test_what_does_not_fit_is_refused_and_nothing_is_kept(
     with pytest.raises(RouterError, match=message):
         train(config, labelled, **fields)
     assert not (config.home_path / "router").exists()
+
+
+def test_what_is_in_the_way_is_told_before_anything_is_embedded(
+    config: AppConfig, labelled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(_: Backbone) -> None:
+        raise AssertionError("nothing is to be embedded")
+
+    monkeypatch.setattr("agent.sight.build_embedder", never)
+    for output in (labelled, labelled / "router"):
+        with pytest.raises(RouterError, match=r"as .*outcomes\.jsonl is no folder: choose another output"):
+            train(config, labelled, output=output)
+    write_outcomes(tmp_path / "rows.jsonl", outcomes(passages=None))
+    with pytest.raises(RouterError, match="the outcomes tell of no passage"):
+        train(config, tmp_path / "rows.jsonl", router={"kind": "max_sim"})
+
+
+@pytest.mark.parametrize("manifest", ["{", "[]", '{"form": "short"}', '{"form": "loud"}', "1"])
+def test_a_damaged_manifest_is_named(tmp_path: Path, manifest: str) -> None:
+    (tmp_path / "manifest.json").write_text(manifest)
+    with pytest.raises(RouterError, match=r"manifest\.json is damaged: "):
+        written([tmp_path])
 
 
 def test_a_corpus_that_holds_none_of_the_passages_is_refused(config: AppConfig, tmp_path: Path) -> None:
@@ -495,6 +540,7 @@ def test_the_verb_says_in_a_line_what_is_wrong(config: AppConfig, labelled: Path
     target = tmp_path / "router"
     for words, told in (
         (["--router", "moran", "--measure", "em=high"], "--measure em=high: 'high' is no number"),
+        (["--router", "moran", "--measure", "em", "--measure", "em=2"], "--measure em is given twice: with"),
         (["--router", "moran", "--folds", "1"], "folds: Input should be greater than or equal to 2, got 1"),
         ([], "either a kind or a file says which router is trained"),
     ):

@@ -12,7 +12,16 @@ from agent.config import ConfigError, load, parse
 from agent.labels import RouterError
 from agent.launch import prepare
 from agent.routers.catalog import RouterSpec, build_router
-from agent.trained import ABOUT, MODEL, Trained, digest_of, looked_at, read_trained, write_trained
+from agent.trained import (
+    ABOUT,
+    MODEL,
+    Trained,
+    digest_of,
+    looked_at,
+    read_trained,
+    warn_of_corpus,
+    write_trained,
+)
 from arms.corpus import Corpus
 from arms.models import ModelNotFoundError
 from arms.vectors import PassageVectors
@@ -190,6 +199,15 @@ def test_the_vectors_that_a_router_looks_at_are_made_ahead(
     prepare(config, lambda *_: None)
     vectors = PassageVectors(Corpus.open(config.corpus_path), config.indexes_path, config.backbones["tiny"])
     assert vectors.of(["p3", "of no corpus"]).keys() == {"p3"}
+
+
+def test_a_router_of_another_corpus_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    about = trained(build_router(RouterSpec(kind="max_sim"))).about.model_copy(update={"corpus": "abc"})
+    warn_of_corpus(about, "abc")
+    warn_of_corpus(about.model_copy(update={"corpus": None}), "def")  # it looks at no passage
+    assert caplog.text == ""
+    warn_of_corpus(about, "def")
+    assert "trained on what arms found in corpus abc, and this one is def" in caplog.text
 
 
 def test_vectors_are_asked_for_where_a_router_looks_at_passages(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from agent.router import read_header
 from agent.routers.transformer import Transformer
 from arms.models import ModelNotFoundError
 from tests.router_contracts import (
+    APART_CHECKS,
     CHECKS,
     LEARNING_CHECKS,
     RETRIEVED_CHECKS,
@@ -67,7 +68,7 @@ def tuned(model: str) -> Build:
 
 
 @pytest.mark.parametrize(
-    "check", CHECKS + LEARNING_CHECKS + RETRIEVED_CHECKS, ids=lambda check: check.__name__
+    "check", CHECKS + APART_CHECKS + LEARNING_CHECKS + RETRIEVED_CHECKS, ids=lambda check: check.__name__
 )
 @pytest.mark.parametrize("which", ["frozen", "tuned"])
 def test_a_transformer_keeps_its_promise(

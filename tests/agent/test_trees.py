@@ -1,5 +1,6 @@
 """Routers of boosted trees: what a row is, what its target is, and that a forest serves what xgboost grew."""
 
+import inspect
 import sys
 from dataclasses import replace
 from typing import Any
@@ -12,12 +13,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from agent.labels import ArmTable, Features, Labels, RouterError
-from agent.routers import trees
+from agent.routers import parts, trees
 from agent.routers.catalog import load_router
 from agent.routers.trees import BoostedTrees, LambdaMART, PairwiseXGBoost, PointwiseXGBoost
 from tests.router_contracts import ARMS, best_single, world, worth
 
-KINDS: tuple[type[BoostedTrees], ...] = (PointwiseXGBoost, PairwiseXGBoost, LambdaMART)
+KINDS: tuple[type[BoostedTrees[Any]], ...] = (PointwiseXGBoost, PairwiseXGBoost, LambdaMART)
 QUICK: dict[str, Any] = {"rounds": 12, "learning_rate": 0.3, "dims": 4}
 
 
@@ -55,7 +56,7 @@ def small(utility: list[list[float]]) -> Labels:
     return Labels(features, np.array(utility))
 
 
-def unscaled(router: BoostedTrees, rows: NDArray[Any]) -> NDArray[Any]:
+def unscaled(router: BoostedTrees[Any], rows: NDArray[Any]) -> NDArray[Any]:
     """Return rows with the first number of the question as it was before it was prepared."""
     prepared = router._preparation  # noqa: SLF001 - what rows are made with is nothing to the outside
     return np.column_stack([rows[:, 0] * prepared.spread[0] + prepared.mean[0], rows[:, 1:]]).round(5)
@@ -156,7 +157,7 @@ def test_the_trees_are_grown_as_the_paper_grows_them(grown: Any) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("threads", [2, 3])
 def test_the_same_bytes_come_of_any_number_of_threads(
-    monkeypatch: pytest.MonkeyPatch, kind: type[BoostedTrees], threads: int
+    monkeypatch: pytest.MonkeyPatch, kind: type[BoostedTrees[Any]], threads: int
 ) -> None:
     labels = world(100, seed=1)
     alone = kind(**QUICK | {"rounds": 4}).fit(labels).save()
@@ -187,18 +188,18 @@ def test_one_arm_alone_is_as_good_as_itself() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_many_questions_are_scored_as_few_are(
-    monkeypatch: pytest.MonkeyPatch, kind: type[BoostedTrees]
+    monkeypatch: pytest.MonkeyPatch, kind: type[BoostedTrees[Any]]
 ) -> None:
     router, seen = kind(**QUICK).fit(world(100, seed=1)), world(50, seed=2).features
     at_once = router.scores(seen)
-    monkeypatch.setattr(trees, "AT_ONCE", 40)
+    monkeypatch.setattr(parts, "AT_ONCE", 40)
     np.testing.assert_allclose(router.scores(seen), at_once, rtol=0, atol=1e-12)
     assert router.scores(seen.rows(np.zeros(50, dtype=bool))).shape == (0, len(ARMS))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_saved_router_is_asked_without_xgboost(
-    monkeypatch: pytest.MonkeyPatch, kind: type[BoostedTrees]
+    monkeypatch: pytest.MonkeyPatch, kind: type[BoostedTrees[Any]]
 ) -> None:
     router, seen = kind(**QUICK).fit(world(100, seed=1)), world(5, seed=2).features
     monkeypatch.setitem(sys.modules, "xgboost", None)
@@ -209,7 +210,7 @@ def test_a_saved_router_is_asked_without_xgboost(
 
 @pytest.mark.parametrize("topics", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
-def test_routing_beats_the_best_arm_and_a_throw_of_dice(kind: type[BoostedTrees], topics: bool) -> None:
+def test_routing_beats_the_best_arm_and_a_throw_of_dice(kind: type[BoostedTrees[Any]], topics: bool) -> None:
     router = kind(**QUICK).fit(world(300, seed=1, topics=topics))
     held_out = world(300, seed=3, topics=topics)
     oracle = held_out.utility.max(axis=1).mean()
@@ -219,7 +220,7 @@ def test_routing_beats_the_best_arm_and_a_throw_of_dice(kind: type[BoostedTrees]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_arm_that_is_good_without_any_feature_is_found(kind: type[BoostedTrees]) -> None:
+def test_an_arm_that_is_good_without_any_feature_is_found(kind: type[BoostedTrees[Any]]) -> None:
     labels = world(200, seed=1)
     rng = np.random.default_rng(0)
     utility = rng.uniform(size=(200, 4)) + np.array([0.0, 0.0, 1.0, 0.0])
@@ -243,14 +244,21 @@ def test_an_arm_that_is_good_without_any_feature_is_found(kind: type[BoostedTree
     ],
 )
 def test_a_parameter_out_of_its_range_is_refused(
-    kind: type[BoostedTrees], params: dict[str, Any], told: str
+    kind: type[BoostedTrees[Any]], params: dict[str, Any], told: str
 ) -> None:
     with pytest.raises(RouterError, match=told):
         kind(**params)
 
 
+def test_the_parameters_are_told_as_the_arguments_of_the_class() -> None:
+    for kind in KINDS:
+        assert list(inspect.signature(kind).parameters) == list(kind(**QUICK).params)
+    assert list(inspect.signature(LambdaMART).parameters)[:3] == ["stage", "dims", "identity"]
+    assert set(PointwiseXGBoost().params) - set(LambdaMART().params) == {"centre"}
+
+
 @pytest.mark.parametrize("kind", KINDS)
-def test_parameters_build_the_same_router_again(kind: type[BoostedTrees]) -> None:
+def test_parameters_build_the_same_router_again(kind: type[BoostedTrees[Any]]) -> None:
     router = kind(**QUICK, seed=5, impute=True)
     assert kind(**router.params).params == router.params
     assert router.params["seed"] == 5

@@ -43,7 +43,8 @@ def test_cost_is_priced_and_weighed() -> None:
     told = utilities(rows, Utility(measures={"acc": 1.0}, cost_weight=0.1))
     np.testing.assert_allclose(told, [[1.0, 0.9, 0.8]])
     with pytest.raises(
-        RouterError, match="kilotokens have the price 1, but no outcome tells 'completion_tokens'"
+        RouterError,
+        match="kilotokens have the price 1, but no outcome tells 'completion_tokens': price kilotokens at 0",
     ):
         priced(rows, Prices(kilotokens=1.0))
 

@@ -22,22 +22,24 @@ from agent.config import AppConfig, parse
 from agent.evaluation import evaluate_log
 from agent.features import FeatureSpec, describe
 from agent.label_decisions import WarmStartError, label_decisions, labels_of, reward_of, turns
+from agent.labels import RouterError
 from agent.learner import Learner
 from agent.policies.catalog import PolicySpec, build_policy
 from agent.policy import Policy, choose, served_distribution, uniform_from
 from agent.score import Scoring
 from agent.score import run as score
-from agent.warmstart import WarmStart, contexts_of, run
+from agent.utility import priced
+from agent.warmstart import WarmStart, contexts_of, run, seen_as
 from arms.matrix import ArmTable, Question, read_matrix, write_matrix
 from arms.outcomes import Outcome, Outcomes, OutcomesError, write_outcomes
 from feedback.events import LABELS, Context, Cost, Decision, Mode
 from feedback.joins import Joiner, read_examples, take_epoch
 from feedback.past_turns import PastTurn, enter
-from feedback.reward import Metric, RewardError, RewardRule
+from feedback.reward import Metric, Prices, RewardError, RewardRule
 from feedback.store import LogUnavailableError, Store
 from feedback.versions import digest_of, latest
 from tests.agent.asking import join, look_up
-from tests.agent.fakes import CONFIG, Service
+from tests.agent.fakes import CONFIG, DIM, Service
 from tests.agent.test_evaluation import turn
 
 ARMS = ("none", "bm25", "dense")
@@ -167,6 +169,40 @@ def test_the_costs_of_a_score_matrix_are_those_of_the_log_under_other_names() ->
     assert entered(told({"em": [[1.0, 1.0, 1.0]]}, costs), free)[0].execution.cost == Cost(
         prompt_tokens=7, retrieval_s=0.5
     )
+
+
+@pytest.mark.parametrize(
+    ("price", "costs", "message"),
+    [
+        ("kilotokens", {"prompt_tokens": 9.0}, "at 0 for these labels, or add prompt_tokens and completion"),
+        ("seconds", {"retrieval_s": 9.0}, "price seconds at 0 for these labels, or add retrieval_s and"),
+        ("seconds", {}, "3 without seconds, which have a price; price seconds at 0"),
+    ],
+)
+def test_a_cost_that_has_a_price_must_be_known_in_all_its_parts(
+    price: str, costs: dict[str, float], message: str
+) -> None:
+    rule = RULE.model_copy(update={"cost": Prices.model_validate({"steps": 0.0, price: 1.0})})
+    some = {name: np.full((1, 3), value) for name, value in costs.items()}
+    with pytest.raises(WarmStartError, match=message):
+        entered(told({"em": [[1.0, 1.0, 1.0]]}, some), rule)
+
+
+@pytest.mark.parametrize(
+    ("costs", "cost"),
+    [
+        ({"seconds": 2.0, "llm_s": 1.5}, Cost(retrieval_s=2.0)),
+        ({"seconds": 2.0, "retrieval_s": 0.5, "llm_s": 1.5}, Cost(retrieval_s=0.5, llm_s=1.5)),
+        ({"seconds": 2.0, "total_tokens": 40.0, "prompt_tokens": 30.0}, Cost(0, 40, 0, 2.0)),
+    ],
+)
+def test_a_label_costs_what_training_charges_for_it(costs: dict[str, float], cost: Cost) -> None:
+    prices = Prices(steps=0.0, seconds=1.0, kilotokens=10.0 if "total_tokens" in costs else 0.0)
+    rule = RULE.model_copy(update={"cost": prices})
+    outcomes = told({"em": [[1.0, 1.0, 1.0]]}, {name: np.full((1, 3), told) for name, told in costs.items()})
+    (one, *_) = entered(outcomes, rule)
+    assert one.execution.cost == cost
+    assert prices.total(one.execution.cost) == pytest.approx(priced(outcomes, prices)[0, 0])
 
 
 def test_labels_of_one_arm_tell_what_it_earns_and_leave_no_choice() -> None:
@@ -303,6 +339,22 @@ def test_questions_that_are_described_anew_are_labels_anew(config: AppConfig, tm
     warmed(config, path)
     other = config.model_copy(update={"features": FeatureSpec(words=0)})
     assert "90 new, 0 in the log before" in warmed(other, path)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"backbones": {"tiny": {"model": "hashing:48"}}},
+        {"backbones": {"tiny": {"model": f"hashing:{DIM}", "query_prefix": "query: "}}},
+        {"arms": {**CONFIG["arms"], "far": {"kind": "bm25"}}},
+    ],
+)
+def test_labels_are_anew_where_the_encoder_or_what_is_known_of_arms_is_another(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    first = {**CONFIG, "features": {"embedding": {"backbone": "tiny", "dims": 4}}}
+    assert seen_as(parse(first)) == seen_as(parse(first))
+    assert seen_as(parse(first)) != seen_as(parse({**first, **changes}))
 
 
 def test_a_run_that_was_killed_goes_on_and_gives_what_an_uninterrupted_one_gives(
@@ -456,7 +508,7 @@ def test_the_labels_of_a_log_are_scores_like_the_rest_of_it(
     }
     # and a matrix may warm up another service
     other = parse({**CONFIG, "log_url": f"sqlite:///{tmp_path / 'other.db'}"})
-    said = warmed(other, scores, metrics={"right": "right of the log"})
+    said = warmed(other, scores, metrics={"right": "right"})
     assert "90 labels of 3 arms on 30 questions: 90 new" in said
     assert "+0.8000" in said, "right, and two steps at a tenth each"
 
@@ -500,7 +552,7 @@ def test_a_matrix_of_another_arm_of_the_same_name_is_refused(config: AppConfig, 
     specs = {**config.arms, "bm25": config.arms["bm25"].model_copy(update={"params": {"k1": 2.0}})}
     table = ArmTable(specs, config.backbones, {"steps": dict.fromkeys(specs, 1.0)}, "R@4", {})
     write_matrix(tmp_path / "scores", table, [([Question("q", "?")], np.ones((1, 3), dtype=np.float32))])
-    with pytest.raises(WarmStartError, match="arm 'bm25' is another in"):
+    with pytest.raises(RouterError, match="arm 'bm25' is another in"):
         warmed(config, tmp_path / "scores", metrics={"right": "R@4"})
 
 
@@ -520,6 +572,9 @@ def test_the_verb_enters_labels_and_says_so(tmp_path: Path, monkeypatch: pytest.
     result = CliRunner().invoke(app, [*words, "--draws", "2", "--limit", "10"])
     assert result.exit_code == 0, result.output
     assert "20 labels of 3 arms on 10 questions: 20 new" in result.output
+    result = CliRunner().invoke(app, [*words, "--metric", "right=acc"])
+    assert result.exit_code == 2
+    assert "--metric right is given twice: with em and with acc" in result.output
     result = CliRunner().invoke(app, [*words, "--draws", "two"])
     assert result.exit_code == 2
     assert "draws: Input should be a valid integer" in result.output
