@@ -2,16 +2,21 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agent.config import AppConfig
 from agent.evidence import shown
-from agent.labels import Stage
+from agent.labels import RouterError, Stage
 from agent.probe import Embed
 from agent.trained import Trained, read_trained
 from arms.base import ArmError, Passage, Query, Retrieval
+
+SCORING = 4
+"""Questions that a replica scores at the same time; others wait."""
 
 Vectors = Mapping[str, NDArray[np.float32]]
 
@@ -29,7 +34,7 @@ class RouterAdvisor:
         trained: The router.
         k: Passages of each arm to look at; None for as many as it was trained on.
         vectors: Tells the vectors of passages.
-        limit_s: Seconds that this may take.
+        limit_s: Seconds that the vectors may take, and the scores.
 
     Attributes:
         about: What is told of the router.
@@ -43,22 +48,42 @@ class RouterAdvisor:
         self._router = trained.router
         self._vectors = vectors
         self._limit_s = limit_s
+        # Its own, so that nothing else of a replica waits behind a router that is slow.
+        self._threads = ThreadPoolExecutor(SCORING, thread_name_prefix="router")
 
     async def rehearse(self, embed: Embed) -> None:
         """Score a question for which nothing is found: what does not fit, or loads late, shows here."""
         question = "Is anybody there?"
         query = Query(question, await embed(question, frozenset({self.backbone})))
-        await self.scores(query, self.about.arms, dict.fromkeys(self.about.arms, Retrieval()))
+        nothing = [()] * len(self.about.arms) if self.k else None
+        await self._scored(query, self.about.arms, nothing, {}, None)  # a model that is loaded may take long
 
     async def scores(
         self, query: Query, arms: Sequence[str], found: Mapping[str, Retrieval]
     ) -> dict[str, float]:
-        """Score in a thread: some routers take milliseconds."""
+        """Score in a thread: some routers take milliseconds. Raises ArmError."""
         if not self.k:
-            return await asyncio.to_thread(self._scores, query, arms, None, {})
+            return await self._scored(query, arms, None, {}, self._limit_s)
         every = [found[arm].passages[: self.k] for arm in arms]
         vectors = await self._vectors_of(sorted({one.id for passages in every for one in passages}))
-        return await asyncio.to_thread(self._scores, query, arms, every, vectors)
+        return await self._scored(query, arms, every, vectors, self._limit_s)
+
+    async def _scored(
+        self,
+        query: Query,
+        arms: Sequence[str],
+        found: Sequence[Sequence[Passage]] | None,
+        vectors: Vectors,
+        limit_s: float | None,
+    ) -> dict[str, float]:
+        scores = partial(self._scores, query, arms, found, vectors)
+        try:
+            async with asyncio.timeout(limit_s):
+                return await asyncio.get_running_loop().run_in_executor(self._threads, scores)
+        except TimeoutError:
+            raise ArmError(f"no scores of the router within {limit_s:g} s") from None
+        except RouterError as error:
+            raise ArmError(f"the router cannot score the arms: {error}") from error
 
     async def _vectors_of(self, ids: Sequence[str]) -> Vectors:
         if not ids:

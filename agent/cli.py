@@ -18,12 +18,13 @@ import openai
 import typer
 from rich.table import Table
 
-from agent import launch, offline
+from agent import launch, offline, teaching
 from agent.client import ClientError
 from agent.config import CorpusSpec, load, read_portfolio
 from agent.console import console, errors, explained, progress
-from agent.offline import CONFIG, ConfigPath, scored
+from agent.offline import CONFIG, ConfigPath
 from agent.simulate import Simulation, simulate
+from agent.teaching import named_once, scored
 from arms.catalog import closure
 from arms.corpus import Corpus, ingest
 from arms.kinds import ArmSpec
@@ -257,7 +258,7 @@ def simulate_traffic(
                 "url": url,
                 "api_key": key or None,
                 "questions": questions,
-                "metrics": dict(scored(text) for text in metric),
+                "metrics": named_once("--metric", map(scored, metric)),
                 "endpoint": endpoint,
                 "k": k,
                 "limit": limit,
@@ -295,9 +296,9 @@ def _request(
 for verb in (
     offline.score,
     offline.portfolio,
-    offline.label,
-    offline.train,
-    offline.warm_start,
+    teaching.label,
+    teaching.train,
+    teaching.warm_start,
     offline.replay,
 ):
     app.command()(verb)

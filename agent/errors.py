@@ -98,7 +98,7 @@ _RAISED: tuple[tuple[type[Exception], int, str, str | None], ...] = (
     (FeatureError, 400, "invalid_value", "agent.context"),
     (ConflictError, 409, "idempotency_conflict", None),
     (LogUnavailableError, 503, "log_unavailable", None),
-    (ArmError, 503, "not_ready", None),  # before anything was drawn: an encoder is away
+    (ArmError, 503, "not_ready", None),  # before anything was drawn: an encoder, vectors or a router are away
 )
 """What may be raised before a decision, and what a client sees of it; the first that fits counts."""
 

@@ -1,10 +1,13 @@
-"""Label questions: what every arm's passages get as an answer, what that is worth, and what it takes.
+"""Label questions: what every arm's passages get as an answer, what that is worth, its steps and tokens.
 
 em, f1, acc           the answer against the right ones, word by word
 recall                the passages against those that support the answer
 answer_correctness    the claims of the answer against those of the right ones, by the language model
 judge                 the passages from five sides, by the language model
 bem                   the answer against the right ones, by a classifier that is named
+
+Seconds are not kept: they differ from run to run, and outcomes are the same bytes however often a run
+was interrupted. So a price of seconds cannot be learned from them.
 """
 
 from collections.abc import Mapping
@@ -211,6 +214,12 @@ def _tell(report: Report, job: LabelJob, settings: Labelling, console: Console) 
     if len(worst) > SHOWN:
         table.add_row(f"and {len(worst) - SHOWN:,} more", "", "")
     console.print(table)
+    console.print(
+        f"what is missing is kept as missing: to ask again, delete {settings.output} and label anew",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def _figures(report: Report, scores: list[str]) -> Table:

@@ -10,14 +10,14 @@ import orjson
 from numpy.typing import NDArray
 
 from agent.labels import Floats, RouterError
+from agent.score import OF_LOG
 from agent.utility import of_matrix
+from arms.catalog import same
 from arms.indexes import MANIFEST
-from arms.matrix import SCORES, Question, read_matrix
+from arms.kinds import ArmSpec
+from arms.matrix import ARMS, SCORES, Question, read_matrix
 from arms.outcomes import Outcomes, read_outcomes
 from arms.prompts import Writing
-
-OF_LOG = " of the log"
-"""How the measure of a matrix ends that `armwise score --from-log` wrote."""
 
 Rows = tuple[tuple[Any, ...], ...]
 
@@ -35,13 +35,30 @@ def read_labelled(paths: Sequence[Path], questions: Sequence[Question] = ()) -> 
         MatrixError: A score matrix cannot be read.
         RouterError: Two places say something else of the same question, or the same arm on it.
     """
-    return joined([_read(path, questions) for path in paths])
+    return joined([read_place(path, questions) for path in paths])
 
 
-def _read(path: Path, questions: Sequence[Question]) -> Outcomes:
-    if not (path / SCORES).exists():
+def read_place(
+    path: Path, questions: Sequence[Question] = (), arms: Mapping[str, ArmSpec] | None = None
+) -> Outcomes:
+    """Read what arms did on questions, from one place.
+
+    Args:
+        path: As in `read_labelled`.
+        questions: As there.
+        arms: What arms of these names must be, where the place tells.
+
+    Raises:
+        OutcomesError: Outcomes cannot be read.
+        MatrixError: A score matrix cannot be read.
+        RouterError: An arm is another one.
+    """
+    if not any((path / name).exists() for name in (ARMS, SCORES)):
         return read_outcomes(path, questions)
     matrix = read_matrix(path)
+    for arm, spec in matrix.table.specs.items():
+        if arms is not None and arm in arms and not same(spec, arms[arm]):
+            raise RouterError(f"arm {arm!r} is another in {path} than in the configuration")
     return of_matrix(matrix, matrix.table.measure.removesuffix(OF_LOG))
 
 
@@ -49,13 +66,13 @@ def written(paths: Sequence[Path]) -> Writing | None:
     """Return how the answers of these places were written, None where one of them does not tell.
 
     Raises:
-        RouterError: They were not written in one way.
+        RouterError: They were not written in one way, or what tells of it is damaged.
     """
-    manifests = [path / MANIFEST for path in paths]
-    told = [orjson.loads(file.read_bytes()) if file.exists() else {} for file in manifests]
-    if any("form" not in facts for facts in told):
+    told = [_written(path / MANIFEST) for path in paths]
+    found = [writing for writing in told if writing is not None]
+    if len(found) < len(told):
         return None
-    first, *others = [Writing.of(facts) for facts in told]
+    first, *others = found
     for path, other in zip(paths[1:], others, strict=True):
         if other != first:
             raise RouterError(
@@ -63,6 +80,18 @@ def written(paths: Sequence[Path]) -> Writing | None:
                 f"{_told_of(other)}: a router that compares answers learns from one way"
             )
     return first
+
+
+def _written(manifest: Path) -> Writing | None:
+    if not manifest.exists():
+        return None
+    try:
+        facts = orjson.loads(manifest.read_bytes())
+        return Writing.of(facts) if facts.keys() >= {"form"} else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RouterError(
+            f"{manifest} is damaged: {error!r}; without it nobody knows how the answers were written"
+        ) from None
 
 
 def _told_of(writing: Writing) -> str:
@@ -158,4 +187,4 @@ def _told(outcomes: Outcomes) -> NDArray[np.bool_]:
     return told
 
 
-__all__ = ["joined", "of_arms", "read_labelled", "written"]
+__all__ = ["joined", "of_arms", "read_labelled", "read_place", "written"]

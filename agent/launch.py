@@ -22,7 +22,7 @@ from rich.console import Console
 
 from agent.config import AppConfig
 from agent.picker import open_picker
-from agent.trained import looked_at
+from agent.trained import looked_at, read_about, warn_of_corpus
 from arms.blocking import LateWriter
 from arms.catalog import prepare as prepare_arms
 from arms.corpus import Progress, ingest
@@ -76,6 +76,8 @@ def prepare(config: AppConfig, progress: Progress) -> None:
         corpus, config.indexes_path, config.backbones, config.arms, write=write, picker=open_picker
     )
     prepare_arms(resources, progress=progress)
+    if config.router is not None:
+        warn_of_corpus(read_about(config.router.path), corpus.digest)
     for name in looked_at(config.router):
         backbone = config.backbones[name]
         Vectors.of(corpus, config.indexes_path, backbone).prepare(corpus, backbone, progress)

@@ -178,6 +178,7 @@ class Loop:
 
         Raises:
             NoEligibleArmError: Nothing was decided.
+            ArmError: An encoder, or what the router looks at, cannot be had; nothing was decided.
             TurnError: The arm or the model failed; the decision and the failure are committed.
         """
         arms = self.arms  # the same for the whole turn, whatever is switched or replaced meanwhile
@@ -218,8 +219,10 @@ class Loop:
         backbones = {each.backbone for each in looking if each is not None}
         embeddings = await self._embedded(ask.question, frozenset(backbones)) if backbones else {}
         context = context_of(ask.question, self.features, embeddings, arms, ask.context)
-        seed = int(uniform_from(ask.decision_id, self.salt + "/arm") * (1 << 53))
-        return Query(ask.question, embeddings, seed), context
+        return Query(ask.question, embeddings, self._seed(ask)), context
+
+    def _seed(self, ask: Ask) -> int:
+        return int(uniform_from(ask.decision_id, self.salt + "/arm") * (1 << 53))
 
     async def _embedded(self, question: str, backbones: frozenset[str]) -> Embeddings:
         try:
@@ -296,7 +299,7 @@ class Loop:
             ArmError: They cannot be found now.
         """
         arms = {**self.former, **self.arms}
-        query, _ = await self.look(ask, arms)
+        query = Query(ask.question, {}, self._seed(ask))  # embedded for nobody but the arm
         served = execution.served or decision.drawn
         try:
             retrieval = await self._search(served, query, ask.k, _Work(decision, arms))

@@ -40,6 +40,9 @@ Needed = Literal["answers", "gold_ids"]
 
 JUDGE = "judge"
 
+OF_LOG = " of the log"
+"""How the measure of a matrix ends that is made of the log."""
+
 NOT_OF_LOG = ("block", "corpus", "k", "limit", "pool", "seed", "timed", "workers")
 """Settings that say nothing of a log, which is read whole, with the arms that were live."""
 
@@ -214,7 +217,7 @@ def _from_log(settings: Scoring, console: Console, tell: Progress) -> Report:
             name: dict(zip(specs, [*values.tolist(), *[0.0] * silent], strict=True))
             for name, values in found.costs.items()
         },
-        f"{settings.measure} of the log",
+        f"{settings.measure}{OF_LOG}",
         {"source": "log", "examples": str(total), "measure": settings.measure},
     )
     questions = [Question(_id(text), text) for text in found.questions]

@@ -53,14 +53,14 @@ def sight_of(outcomes: Outcomes, config: AppConfig, backbone: str, stage: Stage,
         CorpusError: The corpus cannot be read.
         ModelNotFoundError: The model of the backbone is not where its name says.
     """
+    found = [[ids or () for ids in row] for row in outcomes.passages]
+    if stage is not Stage.QUESTION and not any(ids for row in found for ids in row):
+        raise RouterError("the router looks at what was retrieved; the outcomes tell of no passage")
     texts = tuple(question.text for question in outcomes.questions)
     embedding = _embedded(texts, config.backbones[backbone], tell)
     asked = Features(outcomes.arms, texts, QUESTION, question_table(texts), embedding)
     if stage is Stage.QUESTION:
         return Sight(asked)
-    found = [[ids or () for ids in row] for row in outcomes.passages]
-    if not any(ids for row in found for ids in row):
-        raise RouterError("the router looks at what was retrieved; the outcomes tell of no passage")
     corpus = ingest(config.corpus.source, config.corpus_path, progress=tell)
     vectors = _vectors(corpus, config, backbone, found, tell)
     passages = {one.id: one for one in corpus.passages(corpus.positions(list(vectors)))}

@@ -2,9 +2,12 @@
 
 outcomes --utility--> labels --fit--> router --> figures on held-out questions
                         '------------fit------> the router that is kept, of all questions
+
+What is said of held-out questions is kept beside the router (`agent.unseen`).
 """
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from fnmatch import fnmatchcase
@@ -18,13 +21,14 @@ from rich.console import Console
 
 from agent.config import AppConfig
 from agent.labelled import of_arms, read_labelled, written
-from agent.labels import Features, Labels, RouterError, Stage
+from agent.labels import Features, Floats, Labels, RouterError, Stage
 from agent.questions import SHAPE, load_questions
 from agent.routers.catalog import RouterSpec, build_router
 from agent.routers.folds import Rows, folds
 from agent.sight import sight_of
 from agent.trained import About, Trained, digest_of, write_trained
-from agent.trial import Trial, trial
+from agent.trial import Trial, trial, uncharged
+from agent.unseen import write_unseen
 from agent.utility import Utility, utilities
 from arms.corpus import Progress
 from arms.embedding import digest_backbone
@@ -61,7 +65,10 @@ class Training(BaseModel):
         default=0.2, ge=0, lt=1, description="Part of the questions to see its worth on; 0 for none."
     )
     folds: int | None = Field(
-        default=None, ge=2, description="Hold out each of so many parts in turn, in place of one part."
+        default=None,
+        ge=2,
+        description="Hold out each of so many parts in turn, in place of one part. A warm start that goes "
+        "with this router needs that of its questions.",
     )
     seed: int = Field(default=0, ge=0, description="Of what is held out.")
     output: Path = Field(description="Folder of the router; one that is there is replaced.")
@@ -99,6 +106,7 @@ def run(settings: Training, console: Console, tell: Progress) -> Trained:
         ModelNotFoundError: The model of the backbone is not where its name says.
     """
     config = settings.config.settled()
+    _check_output(settings.output)
     name = _backbone(settings)
     stage = build_router(settings.router).stage
     outcomes = _labelled(settings, console)
@@ -108,7 +116,11 @@ def run(settings: Training, console: Console, tell: Progress) -> Trained:
     if sight.foreign:
         corpus = config.corpus.name
         console.print(f"{sight.foreign:,} passages not of corpus {corpus!r} count as not found", **PLAIN)
-    tried = _tried(settings, outcomes, sight.features, parts, tell)
+    unseen = _unseen(settings, outcomes, sight.features, parts, tell)
+    tried = _tried(settings, outcomes, unseen, stage)
+    utility = settings.utility
+    if tried and utility.cost_weight > 0.0 and (free := uncharged(outcomes, utility.cost, stage)):
+        console.print(free, **PLAIN)
     router = build_router(settings.router).fit(_labels(settings, outcomes, sight.features))
     backbone = config.backbones[name]
     about = About(
@@ -130,8 +142,17 @@ def run(settings: Training, console: Console, tell: Progress) -> Trained:
     )
     trained = Trained(router, about)
     write_trained(settings.output, trained)
+    write_unseen(settings.output, about, sight.features.texts, unseen)
     _tell(tried, trained, settings, console)
     return trained
+
+
+def _check_output(folder: Path) -> None:
+    """Refuse a place that can be no folder of a router, before there is one. Raises RouterError."""
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        why = "is no folder" if not there.is_dir() else "cannot be written to"
+        raise RouterError(f"{folder} cannot hold a router, as {there} {why}: choose another output")
 
 
 def _backbone(settings: Training) -> str:
@@ -176,29 +197,42 @@ def _labels(settings: Training, outcomes: Outcomes, features: Features) -> Label
     return Labels(features, utilities(outcomes, settings.utility), quality)
 
 
-def _tried(
+def _unseen(
     settings: Training,
     outcomes: Outcomes,
     features: Features,
     parts: Sequence[tuple[Rows, Rows]],
     tell: Progress,
-) -> Trial | None:
-    """Fit to some questions and ask on the others; None where none are held out. Raises RouterError."""
+) -> Floats:
+    """Fit to some questions and ask on those held out; NaN for questions that never are.
+
+    Returns:
+        Shape (n_questions, n_arms).
+
+    Raises:
+        RouterError: They cannot be fitted to.
+    """
     scores = np.full((len(features), len(features.arms)), np.nan)
     for number, (seen, held_out) in enumerate(parts, start=1):
         labels = _labels(settings, outcomes.only(seen), features.rows(seen))
         scores[held_out] = build_router(settings.router).fit(labels).scores(features.rows(held_out))
         tell("fitting to a part", number, len(parts))
+    return scores
+
+
+def _tried(settings: Training, outcomes: Outcomes, scores: Floats, stage: Stage) -> Trial | None:
+    """See what a router is worth by what was said of held-out questions; None where there are none."""
     asked = ~np.isnan(scores).any(axis=1)
     if not asked.any():
         return None
-    stage = build_router(settings.router).stage
     return trial(outcomes.only(asked), scores[asked], settings.utility, stage)
 
 
 def _parts(settings: Training, texts: Sequence[str]) -> list[tuple[Rows, Rows]]:
     """Return questions to fit to and questions to ask, of other texts. Raises RouterError."""
     if settings.folds is not None:
+        if settings.folds > (n := len(set(texts))):
+            raise RouterError(f"{n} questions cannot be cut into {settings.folds} folds: take {n} or fewer")
         return folds(texts, settings.folds, settings.seed)
     if settings.held_out == 0.0:
         return []

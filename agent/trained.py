@@ -2,6 +2,7 @@
 
 router.model   what `Router.save` returned
 router.json    what must be the same where it is asked, and what people want to know of it
+unseen.jsonl   what it would have said of the questions that it was trained on (`agent.unseen`)
 """
 
 import hashlib
@@ -166,6 +167,17 @@ def warn_of_unknown(about: About, arms: Iterable[str]) -> None:
         logger.warning("the router was not trained on %s: it gives them no score", ", ".join(unknown))
 
 
+def warn_of_corpus(about: About, digest: str) -> None:
+    """Say so where a router that looks at passages was trained on those of another corpus."""
+    if about.corpus is not None and about.corpus != digest:
+        logger.warning(
+            "the router was trained on what arms found in corpus %s, and this one is %s: its scores may be "
+            "worth less; train it again",
+            about.corpus,
+            digest,
+        )
+
+
 def read_about(folder: Path) -> About:
     """Read what is told of a router, without the router. Raises RouterError."""
     try:
@@ -211,6 +223,7 @@ __all__ = [
     "looked_at",
     "read_about",
     "read_trained",
+    "warn_of_corpus",
     "warn_of_unknown",
     "write_trained",
 ]

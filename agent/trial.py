@@ -11,8 +11,9 @@ import numpy as np
 from rich.table import Table
 
 from agent.labels import Floats, Stage
-from agent.utility import Utility, utilities
+from agent.utility import Utility, cost_of, needed, utilities
 from arms.outcomes import COSTS, Outcomes
+from feedback.reward import Prices
 
 ROUTER, ORACLE = "router", "oracle"
 
@@ -21,10 +22,10 @@ SHOWN = ("em", "f1")
 
 PAID: Mapping[Stage, tuple[str, ...]] = {
     Stage.QUESTION: (),
-    Stage.RETRIEVED: ("steps", "retrieval_s"),
+    Stage.RETRIEVED: ("steps", "tokens", "retrieval_s"),
     Stage.ANSWERED: COSTS,
 }
-"""Costs of all arms that are paid before a router can be asked."""
+"""Costs of all arms that are paid before a router can be asked, as far as outcomes tell them apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +119,35 @@ def trial(outcomes: Outcomes, scores: Floats, utility: Utility, stage: Stage) ->
 
 
 def charged(outcomes: Outcomes, stage: Stage) -> Outcomes:
-    """Return the outcomes as they are for a router: each arm costs what all cost that must be looked at."""
+    """Return the outcomes as they are for a router: each arm costs what all cost that must be looked at.
+
+    Where the cost of one is not known, that of all is not.
+    """
     costs = dict(outcomes.costs)
     for name in PAID[stage]:
         if name in costs:
-            costs[name] = np.tile(np.nansum(costs[name], axis=1, keepdims=True), len(outcomes.arms))
+            costs[name] = np.tile(cost_of(outcomes, name).sum(axis=1, keepdims=True), len(outcomes.arms))
     return replace(outcomes, costs=costs)
+
+
+def uncharged(outcomes: Outcomes, prices: Prices, stage: Stage) -> str:
+    """Say in a line what has a price, but is told of a search and its answer together only; empty if nothing.
+
+    A turn pays it for the searches of all arms, and nobody knows how much that is.
+
+    Args:
+        outcomes: What is known.
+        prices: Of what a router costs.
+        stage: How far a question must have come for the router.
+    """
+    if stage is not Stage.RETRIEVED:
+        return ""
+    costs = needed(prices, outcomes.costs)
+    names = " and ".join(name for name, told in costs.items() if not set(told) & set(PAID[stage]))
+    return names and (
+        f"all arms search before one is drawn, and {names} have a price: a turn pays the {names} of these "
+        "searches, but the outcomes tell no search from its answer, so they are not charged here"
+    )
 
 
 def best(scores: Floats) -> Floats:
@@ -153,4 +177,4 @@ def _mean(values: Floats, shares: Floats) -> float:
     return float(chosen[known].mean()) if known.any() else float("nan")
 
 
-__all__ = ["Row", "Trial", "best", "charged", "trial"]
+__all__ = ["Row", "Trial", "best", "charged", "trial", "uncharged"]

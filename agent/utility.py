@@ -4,7 +4,7 @@
 arm are worth. Any of them may be net of cost.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Literal
 
 import numpy as np
@@ -19,6 +19,16 @@ from feedback.reward import Prices
 
 PRIOR_MEASURE = "em"
 """What R3AG's prior of an arm is the mean of."""
+
+TOLD_BY: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "steps": (("steps",),),
+    "kilotokens": (("prompt_tokens", "completion_tokens"), ("total_tokens",), ("tokens",)),
+    "seconds": (("retrieval_s", "llm_s"), ("seconds",)),
+}
+"""Costs that tell a component of `Prices` together: any of these ways, the first that is told counts.
+
+Dollars need none: who tells of no money charged none.
+"""
 
 
 class Utility(BaseModel):
@@ -84,21 +94,51 @@ def priced(outcomes: Outcomes, prices: Prices) -> Floats:
     Raises:
         RouterError: The outcomes do not tell a cost that has a price.
     """
-    seconds = ("seconds",) if "seconds" in outcomes.costs else ("retrieval_s", "llm_s")
-    parts: Mapping[str, tuple[float, Sequence[str]]] = {
-        "steps": (prices.steps, ("steps",)),
-        "kilotokens": (prices.kilotokens / 1000.0, ("prompt_tokens", "completion_tokens")),
-        "seconds": (prices.seconds, seconds),
-        "usd": (prices.usd, ("usd",)),
-    }
     total = np.zeros((len(outcomes.questions), len(outcomes.arms)))
-    for name, (price, costs) in parts.items():
-        for cost in costs if price > 0.0 else ():
+    if "usd" in outcomes.costs:
+        total = total + prices.usd * cost_of(outcomes, "usd")
+    for component, costs in needed(prices, outcomes.costs).items():
+        price = getattr(prices, component)
+        for cost in costs:
             if cost not in outcomes.costs:
-                told = f"{name} have the price {getattr(prices, name):g}"
-                raise RouterError(f"{told}, but no outcome tells {cost!r}: set it to 0")
-            total = total + price * outcomes.costs[cost]
+                told = f"{component} have the price {price:g}"
+                raise RouterError(f"{told}, but no outcome tells {cost!r}: {remedy(component)}")
+            total = total + (price / 1000.0 if component == "kilotokens" else price) * outcomes.costs[cost]
     return total
+
+
+def needed(prices: Prices, told: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """Return the costs that must be known of each component that has a price.
+
+    Args:
+        prices: Of the components.
+        told: Costs that something is known of.
+
+    >>> needed(Prices(steps=0, seconds=1), ["steps", "seconds"]), needed(Prices(), [])
+    ({'seconds': ('seconds',)}, {'steps': ('steps',)})
+    """
+    return {name: way_of(name, told) for name in TOLD_BY if getattr(prices, name) > 0.0}
+
+
+def way_of(component: str, told: Collection[str]) -> tuple[str, ...]:
+    """Return the costs that tell a component: the first way that is told, or the first where none is."""
+    ways = TOLD_BY[component]
+    return next((way for way in ways if all(cost in told for cost in way)), ways[0])
+
+
+def remedy(component: str) -> str:
+    """Say what to do where nobody knows a component that has a price.
+
+    >>> remedy("steps")
+    'price steps at 0 for these labels, or add steps to them'
+    """
+    return f"price {component} at 0 for these labels, or add {' and '.join(TOLD_BY[component][0])} to them"
+
+
+def cost_of(outcomes: Outcomes, name: str) -> Floats:
+    """Return a cost that is told, shape (n_questions, n_arms): NaN where unknown, 0 if that is of money."""
+    values = outcomes.costs[name]
+    return np.nan_to_num(values) if name == "usd" else values
 
 
 def _score(outcomes: Outcomes, name: str) -> Floats:
@@ -126,4 +166,15 @@ def of_matrix(matrix: ScoreMatrix, name: str) -> Outcomes:
     )
 
 
-__all__ = ["LTRR", "R3AG", "Utility", "of_matrix", "priced", "utilities"]
+__all__ = [
+    "LTRR",
+    "R3AG",
+    "Utility",
+    "cost_of",
+    "needed",
+    "of_matrix",
+    "priced",
+    "remedy",
+    "utilities",
+    "way_of",
+]

@@ -13,8 +13,9 @@ so, nobody knows what the answer is worth, and the caller counts that.
 
 import math
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
@@ -31,6 +32,9 @@ EmbedTexts = Callable[[Sequence[str]], NDArray[np.float32]]
 
 MAX_TOKENS = 512
 """Of a list of claims or of their classes: one that is cut short is none."""
+
+KEPT = 4096
+"""References whose claims are kept; those that were used last."""
 
 CLAIMS_SYSTEM = (
     "You break an answer into its claims. A claim is one short sentence that states one fact and can be "
@@ -91,10 +95,19 @@ class Correctness:
     malformed: int
 
 
+@dataclass(slots=True)
+class _Right:
+    """The claims of a reference; empty until they were asked for."""
+
+    claims: Claims = ()
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
 class AnswerCorrectness:
     """Compares answers with right ones; safe to call from many threads.
 
-    The claims of a reference are asked for once, and kept for the other answers to its question.
+    The claims of a reference are asked for once, and kept for the other answers to its question: of the
+    last `KEPT` references.
 
     Args:
         write: Asks the language model.
@@ -123,8 +136,8 @@ class AnswerCorrectness:
         self._embed = embed
         self._weights = weights
         self._retries = retries
-        self._known: dict[tuple[str, str], Claims] = {}
-        self._locks: dict[tuple[str, str], threading.Lock] = {}
+        self._known: OrderedDict[tuple[str, str], _Right] = OrderedDict()
+        self._lock = threading.Lock()
 
     def __call__(self, question: str, answer: str, references: Sequence[str]) -> Correctness:
         """Compare an answer with each of the right ones, and return the best comparison.
@@ -163,10 +176,15 @@ class AnswerCorrectness:
     def _right(self, asker: Asker, question: str, reference: str) -> Claims:
         """Return the claims of a reference, or itself where there are none; one thread asks, others wait."""
         key = question, reference
-        with self._locks.setdefault(key, threading.Lock()):
-            if key not in self._known:
-                self._known[key] = _claims(asker, question, reference) or (reference,)
-            return self._known[key]
+        with self._lock:
+            right = self._known.setdefault(key, _Right())
+            self._known.move_to_end(key)
+            while len(self._known) > KEPT:
+                self._known.popitem(last=False)
+        with right.lock:
+            if not right.claims:
+                right.claims = _claims(asker, question, reference) or (reference,)
+            return right.claims
 
 
 def claims_f1(tp: int, fp: int, fn: int) -> float:
@@ -208,9 +226,11 @@ def listed_claims(text: str) -> Claims:
     Raises:
         ValueError: There is none.
     """
-    for value in json_values(text, "["):
-        if all(isinstance(claim, str) for claim in value):
-            return tuple(dict.fromkeys(claim.strip() for claim in value if claim.strip()))
+    lists = list(json_values(text, "["))
+    if not any(isinstance(claim, list) for value in lists for claim in value):  # its parts are no whole list
+        for value in lists:
+            if all(isinstance(claim, str) for claim in value):
+                return tuple(dict.fromkeys(claim.strip() for claim in value if claim.strip()))
     raise ValueError(f"{quoted(text)} holds no JSON list of strings")
 
 

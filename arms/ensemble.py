@@ -4,6 +4,7 @@ What is returned are the passages behind the picked answer. The turn writes its 
 answer from them, which is one more call of the language model.
 """
 
+import logging
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -22,6 +23,8 @@ from arms.generator import GeneratorError, Message, Prompt
 from arms.kinds import Kind, Members, Picker, Picking, Resources, Write
 from arms.prompts import Form, Writing
 from arms.vectors import PassageVectors, Vectors
+
+logger = logging.getLogger(__name__)
 
 SYSTEM = "You pick the best answer to a question."
 
@@ -108,9 +111,9 @@ class Ensemble:
     """Run all members at once, have each one's passages answered, and return the winner's passages.
 
     A member that fails is left out. Where the language model picks no answer that it was
-    shown, asked twice, or fails at picking, the vote decides; so it does for a router where a
-    member failed, as a router compares all of them. Steps and tokens are those of all members
-    that answered: each is paid for.
+    shown, asked twice, or fails at picking, the vote decides; so it does for a router where it
+    fails, or a member did, as a router compares all of them. Steps and tokens are those of
+    all members that answered: each is paid for.
 
     Source: Retriever Portfolios, 2026, arXiv:2605.31176: members in parallel, then a selector.
     """
@@ -172,7 +175,10 @@ class Ensemble:
         elif self._learned is not None and len(answered) == len(self._members):
             found = [each.read for each in answered]
             vectors = self._learned.vectors.of({passage.id for read in found for passage in read})
-            picked = self._learned.picker.pick(query, answers, found, vectors)
+            try:
+                picked = self._learned.picker.pick(query, answers, found, vectors)
+            except ArmError as error:  # the answers are paid for
+                logger.warning("arm %r votes: %s", self.name, error)
         return vote(answers) if picked is None else picked, tokens
 
     def _pick(self, question: str, answers: Sequence[str]) -> tuple[int | None, int]:

@@ -19,7 +19,7 @@ from arms.generator import Chunk, GeneratorError, Message
 from arms.matrix import Question
 from arms.measures import Grade, Measure
 from arms.outcomes import Outcome, Outcomes
-from arms.pool_job import PoolJob, PoolWorker
+from arms.pool_job import PoolJob, PoolWorker, digest_of_document
 from arms.prompts import Form, Writing, prompt_name
 from arms.scorers import Ranking, ScoringError, check_gold
 from arms.sweep import FAILED, Found
@@ -78,6 +78,7 @@ class LabelJob(PoolJob):
             "measures": ", ".join(measure.name for measure in self.measures),
             "k": str(self.k),
             **self.writing.facts,
+            "words of prompts": digest_of_document(self.writing.words),
         }
         for measure in self.measures:
             told |= measure.facts
@@ -260,7 +261,10 @@ class Worker(PoolWorker):
 
 
 def _costs(calls: Sequence[Chunk], tokens: float) -> dict[str, float]:
-    """Return what an answer cost; as in the service, what an arm spent on its own counts as read."""
+    """Return what an answer cost; as in the service, what an arm spent on its own counts as read.
+
+    Seconds are left out: a block that is made anew after a kill must be the same bytes.
+    """
     costs: dict[str, float] = {
         "llm_calls": len(calls),
         "prompt_tokens": sum(call.prompt_tokens for call in calls) + int(tokens),

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeVar
 
 from arms.base import ArmError
-from arms.correctness import AnswerCorrectness
-from arms.five_scores import judge_five
+from arms.correctness import CLAIMS_FORM, CLAIMS_SYSTEM, CLASSES_FORM, CLASSES_SYSTEM, AnswerCorrectness
+from arms.five_scores import FORM, SYSTEM, judge_five
 from arms.matrix import Question
 from arms.outcomes import JUDGED
-from arms.pool_job import PoolWorker, weights_of
+from arms.pool_job import PoolWorker, digest_of_document, weights_of
 from arms.scorers import Metric, Ranking
 
 T = TypeVar("T")
@@ -88,7 +88,8 @@ def by_claims(backbone: str) -> Measure[str]:
 
         return grade
 
-    facts = {"similarity": backbone}
+    words = CLAIMS_SYSTEM, CLAIMS_FORM, CLASSES_SYSTEM, CLASSES_FORM
+    facts = {"similarity": backbone, "words of claims": digest_of_document(words)}
     return Measure("answer_correctness", ("answer_correctness",), make, "answers", backbone, facts)
 
 
@@ -127,7 +128,8 @@ def by_judge(word_budget: int) -> Measure[Ranking]:
 
         return grade
 
-    return Measure("judge", ("judge", *JUDGED), make)
+    facts = {"words of judge": digest_of_document([SYSTEM, FORM])}
+    return Measure("judge", ("judge", *JUDGED), make, facts=facts)
 
 
 __all__ = [

@@ -87,8 +87,8 @@ class PoolJob:
         encoders = {name: backbone.model_dump() for name, backbone in self.backbones.items()}
         return {
             "corpus": self.corpus.digest,
-            "questions": _digest(self.questions),
-            "arms": _digest([arms, encoders]),
+            "questions": digest_of_document(self.questions),
+            "arms": digest_of_document([arms, encoders]),
             "language model": _language_model(self.llm),
             "seed": str(self.seed),
             "block": str(self.block),
@@ -177,12 +177,13 @@ def _language_model(spec: LlmSpec | None) -> str:
     if isinstance(spec, EmbeddedSpec | VllmSpec):
         with contextlib.suppress(ModelNotFoundError):  # it may be that nobody asks it
             weights = weights_of(spec.model)
-    return _digest([spec.model_dump(mode="json"), weights])
+    return digest_of_document([spec.model_dump(mode="json"), weights])
 
 
-def _digest(document: object) -> str:
+def digest_of_document(document: object) -> str:
+    """Return the digest of what JSON can hold; the order of keys does not count."""
     told = orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
     return hashlib.blake2b(told, digest_size=16).hexdigest()
 
 
-__all__ = ["PoolJob", "PoolWorker", "seed_of", "weights_of"]
+__all__ = ["PoolJob", "PoolWorker", "digest_of_document", "seed_of", "weights_of"]

@@ -96,6 +96,11 @@ class Writing:
             "max tokens": str(self.max_tokens),
         }
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words that ask for such an answer."""
+        return WITH_PASSAGES[self.form], WITHOUT_PASSAGES[self.form], ANSWER_ALONE
+
     @classmethod
     def of(cls, facts: Mapping[str, str]) -> "Writing":
         """Return the way that facts tell of. Raises KeyError where they tell of none.

@@ -5,6 +5,7 @@ Who may import whom is checked by import-linter, from `pyproject.toml`.
 
 import ast
 import importlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -76,3 +77,9 @@ def test_what_a_benchmark_takes_from_us_is_there(path: Path) -> None:
             submodules = {name.stem for name in (ROOT / module).glob("*.py")}
             missing = {name.name for name in node.names if not hasattr(taken, name.name)} - submodules
             assert not missing, f"{module} has no {missing}"
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=named)
+def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+    assert [link for link in links if not (page.parent / link).exists()] == []

@@ -26,6 +26,7 @@ from arms.matrix import Question
 from arms.outcomes import Outcome, Outcomes, write_outcomes
 from feedback.events import LABELS, Example
 from feedback.joins import Joiner, read_examples, take_epoch
+from feedback.reward import Prices
 from feedback.store import Store
 from tests.agent.asking import look_up
 from tests.agent.fakes import CONFIG, Service
@@ -281,6 +282,18 @@ def test_labels_are_entered_at_the_cost_of_all_searches(config: AppConfig, tmp_p
     config = trained(config, LOOKING, file_of(tmp_path, rows(20, seed=1)), folds=2)
     warmed(config, file_of(tmp_path, rows(4, seed=2), "new"))
     assert {example.cost.steps for example in entered(config)} == {3}
+
+
+def test_what_searches_cost_that_nobody_tells_apart_is_said(config: AppConfig, tmp_path: Path) -> None:
+    served = trained(config, LOOKING, file_of(tmp_path, rows(20, 1)))
+    tokens = {"steps": 1.0, "prompt_tokens": 90.0, "completion_tokens": 10.0}
+    path = file_of(tmp_path, [replace(row, costs=tokens) for row in rows(6, 2)], "new")
+    line = "a turn pays the kilotokens of these searches"
+    assert line not in warmed(served, path, dry_run=True), "they have no price"
+    reward = served.reward.model_copy(
+        update={"cost_weight": 0.1, "cost": Prices(steps=1.0, kilotokens=1.0, seconds=0.0)}
+    )
+    assert line in warmed(served.model_copy(update={"reward": reward}), path, dry_run=True)
 
 
 def test_outcomes_that_do_not_tell_of_every_arm_are_refused(config: AppConfig, tmp_path: Path) -> None:

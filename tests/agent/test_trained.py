@@ -2,6 +2,7 @@
 
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -199,6 +200,18 @@ def test_the_vectors_that_a_router_looks_at_are_made_ahead(
     prepare(config, lambda *_: None)
     vectors = PassageVectors(Corpus.open(config.corpus_path), config.indexes_path, config.backbones["tiny"])
     assert vectors.of(["p3", "of no corpus"]).keys() == {"p3"}
+
+
+def test_a_router_that_meets_another_corpus_when_a_service_is_made_ready_is_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv("ARMWISE_HOME", raising=False)
+    one = trained(build_router(RouterSpec(kind="max_sim")))
+    write_trained(tmp_path / "router", replace(one, about=one.about.model_copy(update={"corpus": "abc"})))
+    source = {"name": "small", "source": str(write_corpus(tmp_path / "corpus.jsonl"))}
+    home = {"home": str(tmp_path / "home"), "corpus": source, "arms": {"none": {"kind": "none"}}}
+    prepare(parse(configured(tmp_path / "router", **home)), lambda *_: None)
+    assert "trained on what arms found in corpus abc" in caplog.text
 
 
 def test_a_router_of_another_corpus_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:

@@ -350,7 +350,7 @@ def test_questions_that_are_described_anew_are_labels_anew(config: AppConfig, tm
     ],
 )
 def test_labels_are_anew_where_the_encoder_or_what_is_known_of_arms_is_another(
-    tmp_path: Path, changes: dict[str, Any]
+    changes: dict[str, Any],
 ) -> None:
     first = {**CONFIG, "features": {"embedding": {"backbone": "tiny", "dims": 4}}}
     assert seen_as(parse(first)) == seen_as(parse(first))

@@ -114,6 +114,21 @@ def test_the_claims_of_a_reference_are_asked_for_once() -> None:
     assert first.tokens > second.tokens
 
 
+def test_no_more_references_are_kept_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("arms.correctness.KEPT", 2)
+    asked: list[str] = []
+
+    def write(prompt: Prompt) -> tuple[str, Chunk]:
+        asked.append("\n".join(message["content"] for message in prompt.messages))
+        return ('["a fact"]' if CLAIMS_FORM in asked[-1] else '{"TP": ["A1"], "FP": [], "FN": []}'), Chunk()
+
+    compare = AnswerCorrectness(write, alike(0.0))
+    for reference in ("r1", "r2", "r3", "r2", "r1"):
+        compare("q", "a", [reference])
+    times = [sum(f"Answer: {name}\n" in f"{text}\n" for text in asked) for name in ("r1", "r2", "r3")]
+    assert times == [2, 1, 1], "r1 was forgotten for r3"
+
+
 def test_answers_that_are_compared_at_once_ask_for_the_claims_of_a_reference_once() -> None:
     together = threading.Barrier(4)
     asked: list[str] = []
@@ -207,7 +222,20 @@ def test_claims_are_the_first_list_of_texts(text: str, claims: tuple[str, ...]) 
     assert listed_claims(text) == claims
 
 
-@pytest.mark.parametrize("text", ["", "a, b", "[1, 2]", '["a", 2]', '["a", "b"', '[{"claim": "a"}]'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "a, b",
+        "[1, 2]",
+        '["a", 2]',
+        '["a", "b"',
+        '[{"claim": "a"}]',
+        '[["a"], ["b", "c"]]',
+        '["a", ["b"]]',
+        '[["a"], ["b"],]',
+    ],
+)
 def test_what_is_no_list_of_texts_is_refused_with_its_words(text: str) -> None:
     with pytest.raises(ValueError, match="holds no JSON list of strings") as refused:
         listed_claims(text)

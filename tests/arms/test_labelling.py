@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import ray
 
-from arms import equivalence, pool_job
+from arms import equivalence, measures, pool_job, prompts
 from arms.blocks import JobError
 from arms.catalog import build_arm
 from arms.corpus import Corpus
@@ -388,6 +388,23 @@ def test_what_changes_outcomes_changes_the_identity(
     job = make_job(corpus, tmp_path)
     assert job.identity().get(fact) != replace(job, **fields).identity()[fact]
     assert job.identity() == replace(job, at_once=9).identity()
+
+
+def test_other_words_are_another_job(corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def identity() -> dict[str, str]:
+        fields = {"of_answers": (by_claims("tiny"),), "of_passages": (by_judge(9),)}
+        return make_job(corpus, tmp_path, **fields).identity()
+
+    before = identity()
+    assert before == identity()
+    monkeypatch.setitem(prompts.WITH_PASSAGES, Form.REASONING, "Think.")
+    assert before == identity(), "nobody is asked in this form"
+    monkeypatch.setitem(prompts.WITH_PASSAGES, Form.SHORT, "{passages} Answer.")
+    monkeypatch.setattr(measures, "CLAIMS_FORM", "Write a list.")
+    monkeypatch.setattr(measures, "SYSTEM", "You grade.")
+    after = identity()
+    changed = {fact for fact in before if before[fact] != after[fact]}
+    assert changed == {"words of prompts", "words of claims", "words of judge"}
 
 
 def test_the_encoder_of_a_measure_is_loaded_with_those_of_the_arms(corpus: Corpus, tmp_path: Path) -> None:
