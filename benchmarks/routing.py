@@ -177,7 +177,7 @@ def main(
     online: Annotated[bool, typer.Option(help="Let policies learn.")] = True,
 ) -> None:
     """Print a table of every router and policy for each data set; write them and plots to a folder."""
-    os.environ["OMP_NUM_THREADS"] = "1"  # for the workers, which share the cores
+    os.environ["OMP_NUM_THREADS"] = "1"  # for workers, one a core
     console = Console(width=150)
     output.mkdir(parents=True, exist_ok=True)
     columns = (SpinnerColumn(), *Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())

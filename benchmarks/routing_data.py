@@ -13,9 +13,14 @@ vectors are kept in a cache, by a digest of the texts and of the model.
 import csv
 import gzip
 import hashlib
+import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import cache
+from itertools import repeat
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +33,7 @@ from agent.labels import Features
 from agent.questions import load_questions
 from arms.base import Passage
 from arms.catalog import features
-from arms.embedding import Backbone, build_embedder, digest_backbone
+from arms.embedding import Backbone, Embedder, build_embedder, digest_backbone
 from arms.kinds import ArmSpec
 from arms.matrix import Question
 from arms.outcomes import Outcomes, read_outcomes
@@ -59,7 +64,7 @@ FILES = {
 }
 """Which language model to ask: data sets by name, and their files."""
 
-CHUNK = 1024
+CHUNK = 512
 """Texts that are encoded between two steps of the progress bar."""
 
 
@@ -122,6 +127,17 @@ class DataSet:
         )
 
 
+@cache
+def embedder() -> Embedder:
+    """Return the encoder, loaded once a process."""
+    return build_embedder(ENCODER)
+
+
+def encoded(texts: Sequence[str], passages: bool) -> Vectors:
+    """Return the unit vectors of some texts."""
+    return embedder().encode_passages(texts) if passages else embedder().encode_queries(texts)
+
+
 class Encoder:
     """Encodes texts once: the vectors are kept in a folder."""
 
@@ -134,16 +150,16 @@ class Encoder:
         path = self._cache / f"{hashlib.blake2b(told, digest_size=12).hexdigest()}.npy"
         if path.exists():
             return np.asarray(np.load(path))
-        embedder = build_embedder(ENCODER)
-        encode = embedder.encode_passages if passages else embedder.encode_queries
         # alike lengths together, so that little is padded
         order = np.argsort([len(text) for text in texts], kind="stable")
-        vectors = np.empty((len(texts), embedder.dim), dtype=np.float32)
+        parts = [order[start : start + CHUNK] for start in range(0, len(texts), CHUNK)]
+        vectors = np.empty((len(texts), embedder().dim), dtype=np.float32)
         task = self._progress.add_task(f"encode {name}", total=len(texts))
-        for start in range(0, len(texts), CHUNK):
-            at = order[start : start + CHUNK]
-            vectors[at] = encode([texts[i] for i in at])
-            self._progress.update(task, advance=len(at))
+        with ProcessPoolExecutor(len(os.sched_getaffinity(0)), get_context("spawn")) as pool:
+            given = [[texts[i] for i in part] for part in parts]
+            for part, rows in zip(parts, pool.map(encoded, given, repeat(passages)), strict=True):
+                vectors[part] = rows
+                self._progress.update(task, advance=len(part))
         self._progress.remove_task(task)
         self._cache.mkdir(parents=True, exist_ok=True)
         np.save(path.with_suffix(".part.npy"), vectors)
