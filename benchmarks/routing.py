@@ -46,8 +46,6 @@ from routing_plots import BOUNDS, draw_costs, draw_curves
 from routing_rows import rows_of
 from scipy.stats import wilcoxon
 
-from arms.cores import compute_cores
-
 Floats = NDArray[np.float64]
 
 
@@ -197,7 +195,7 @@ def main(
         for data in sets:
             # each worker computes on one core; not forked, as torch has threads by now
             with ProcessPoolExecutor(
-                len(compute_cores()), get_context("spawn"), initializer=adopt, initargs=(data,)
+                len(os.sched_getaffinity(0)), get_context("spawn"), initializer=adopt, initargs=(data,)
             ) as pool:
                 run(data, pool, output, console, progress, offline=offline, online=online)
 
