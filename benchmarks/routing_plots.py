@@ -36,12 +36,13 @@ def draw_costs(name: str, cost: str, rows: Sequence[Mapping[str, Any]], path: Pa
             label={"single": "single arm", "bound": "bounds"}.get(kind, kind),
             zorder=3,
         )
-    reached = -np.inf
+    reached, below = -np.inf, False
     for row in sorted(known, key=lambda row: (row["cost"], -row["em"])):
         if row["em"] > reached and _kind(str(row["row"])) != "bound":
-            reached = row["em"]
-            place = (row["cost"], 100 * row["em"])
-            axes.annotate(row["row"], place, xytext=(5, 4), textcoords="offset points", fontsize=7, color=INK)
+            reached, below = row["em"], not below
+            place, offset = (row["cost"], 100 * row["em"]), (6, -10 if below else 6)
+            told = {"xytext": offset, "textcoords": "offset points", "fontsize": 7, "color": INK}
+            axes.annotate(row["row"], place, **told)
     _dress(axes, f"{name}: accuracy against cost")
     axes.set_xlabel(f"{cost} a question, what a router looks at included", color=INK)
     axes.set_ylabel("exact match, %", color=INK)
