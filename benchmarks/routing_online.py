@@ -133,7 +133,7 @@ def _learn_labels(policy: Policy, player: Player, data: DataSet, labelled: NDArr
 
 
 BLENDED = [
-    {"kind": "ridge", "params": {"on": "features"}},
+    {"kind": "ridge", "params": {"sees": "features"}},
     {"kind": "pointwise_xgboost", "params": {"stage": "question", "depth": 3, "rounds": 150}},
 ]
 """A linear model and trees: they err differently."""

@@ -67,7 +67,7 @@ def rows_of(data: DataSet) -> Iterator[Row]:
     for kind in TRAIN_FREE if data.passages else ():
         yield row(kind, kind)
     for on in ("words", "embedding", "features"):
-        yield row(f"ridge on {on}", "ridge", on=on)
+        yield row(f"ridge on {on}", "ridge", sees=on)
     for stage, after in (("question", ""), ("retrieved", AFTER)):
         for kind in TRAINED if data.passages or not after else ():
             yield row(f"{kind}{after}", kind, stage=stage)

@@ -17,7 +17,7 @@ from agent.routers.words import Words
 class RidgeParameters(Parameters):
     """What a ridge regression looks at, and how strongly it is held down."""
 
-    on: Literal["words", "embedding", "features"] = Field(
+    sees: Literal["words", "embedding", "features"] = Field(
         "words",
         description="TF-IDF of words and pairs of words, the embedding, or named numbers and PCA of it.",
     )
@@ -51,11 +51,11 @@ class RidgeRouter(Parametrised[RidgeParameters]):
 
     def _fit(self, labels: Labels) -> None:
         features, utility = labels.features, labels.utility
-        if self.chosen.on == "words":
+        if self.chosen.sees == "words":
             self._words = Words.of(features.texts, self.chosen.least)
-        elif self.chosen.on == "features":
+        elif self.chosen.sees == "features":
             self._preparation = Preparation.of(features, self.chosen.dims)
-        inputs = self._words.matrix(features.texts) if self.chosen.on == "words" else self._inputs(features)
+        inputs = self._words.matrix(features.texts) if self.chosen.sees == "words" else self._inputs(features)
         strengths = sorted(self.chosen.strengths, reverse=True)
 
         def rehearse(seen: Rows, held_out: Rows) -> Iterator[Floats]:
@@ -68,7 +68,7 @@ class RidgeRouter(Parametrised[RidgeParameters]):
         self._coefficients, self._means = solve(inputs, utility, self.strength)
 
     def _scores(self, features: Features) -> Floats:
-        if self.chosen.on == "words":
+        if self.chosen.sees == "words":
             product = self._words.product(features.texts, self._coefficients)
         else:
             product = self._inputs(features) @ self._coefficients
@@ -76,7 +76,7 @@ class RidgeRouter(Parametrised[RidgeParameters]):
         return scores[:, positions(self._fitted.arms, features.arms)]
 
     def _inputs(self, features: Features) -> Floats:
-        if self.chosen.on == "features":
+        if self.chosen.sees == "features":
             return self._preparation.question(features)
         if not features.embedding.shape[1]:
             raise RouterError("router 'ridge' on the embedding needs the questions' embeddings")
@@ -88,17 +88,17 @@ class RidgeRouter(Parametrised[RidgeParameters]):
             "means": self._means,
             "strength": np.array(self.strength),
         }
-        if self.chosen.on == "words":
+        if self.chosen.sees == "words":
             return {**state, **self._words.state()}
-        return {**state, **self._preparation.state()} if self.chosen.on == "features" else state
+        return {**state, **self._preparation.state()} if self.chosen.sees == "features" else state
 
     def _restore(self, schema: Schema, state: State) -> None:
         del schema
         self._coefficients, self._means = state["coefficients"], state["means"]
         self.strength = float(state["strength"])
-        if self.chosen.on == "words":
+        if self.chosen.sees == "words":
             self._words = Words.restore(state)
-        elif self.chosen.on == "features":
+        elif self.chosen.sees == "features":
             self._preparation = Preparation.restore(state)
 
 

@@ -17,7 +17,7 @@ from agent.routers.catalog import RouterSpec, build_router, load_router
 from tests.router_contracts import ARMS, world
 
 RIDGE = {"kind": "ridge", "params": {"strengths": [3.0]}}
-EMBEDDED = {"kind": "ridge", "params": {"on": "embedding", "strengths": [3.0]}}
+EMBEDDED = {"kind": "ridge", "params": {"sees": "embedding", "strengths": [3.0]}}
 SVM = {"kind": "pairwise_svm", "params": {"strengths": [10.0]}}
 MEMORY = {"kind": "ridge", "params": {"strengths": [1e-6], "least": 1}}
 """Knows each training question by heart."""

@@ -63,7 +63,7 @@ def test_words_keep_their_meaning_when_saved() -> None:
 
 def test_ridge_on_words_is_the_ridge_regression_of_scikit_learn() -> None:
     labels, asked = world(120, seed=1), world(10, seed=2).features
-    router = RidgeRouter(on="words", strengths=[2.5], least=2).fit(labels)
+    router = RidgeRouter(sees="words", strengths=[2.5], least=2).fit(labels)
     theirs = vectorizer(2)
     inputs = theirs.fit_transform(labels.features.texts).toarray()
     model = Ridge(alpha=2.5, solver="svd").fit(inputs, labels.utility)
@@ -86,13 +86,13 @@ def test_each_arm_is_fitted_to_the_questions_where_it_is_known() -> None:
     assert intercept[3] == np.nanmin(utility)
 
 
-@pytest.mark.parametrize("on", ["words", "embedding", "features"])
-def test_ridge_lets_go_where_there_is_something_to_learn_and_holds_down_noise(on: str) -> None:
+@pytest.mark.parametrize("sees", ["words", "embedding", "features"])
+def test_ridge_lets_go_where_there_is_something_to_learn_and_holds_down_noise(sees: str) -> None:
     labels = world(200, seed=1)
-    assert RidgeRouter(on=on).fit(labels).strength < 300.0
+    assert RidgeRouter(sees=sees).fit(labels).strength < 300.0
     features = labels.features
     utility = np.random.default_rng(3).normal(np.array([0.0, 0.0, 0.6, 0.0]), size=labels.utility.shape)
-    router = RidgeRouter(on=on, strengths=[1.0, 1e6]).fit(Labels(features, utility))
+    router = RidgeRouter(sees=sees, strengths=[1.0, 1e6]).fit(Labels(features, utility))
     assert router.strength == 1e6
     assert (router.scores(features).argmax(axis=1) == 2).all()
 
@@ -109,7 +109,7 @@ def test_ridge_on_the_embedding_needs_one() -> None:
     seen = labels.features
     bare = Features(seen.arms, seen.texts, seen.names, seen.question, np.empty((30, 0), dtype=np.float32))
     with pytest.raises(RouterError, match="needs the questions' embeddings"):
-        RidgeRouter(on="embedding").fit(Labels(bare, labels.utility))
+        RidgeRouter(sees="embedding").fit(Labels(bare, labels.utility))
 
 
 @pytest.mark.parametrize("stage", ["question", "retrieved"])
@@ -232,7 +232,7 @@ def test_scores_of_some_arms_are_theirs_among_all(
     [
         ({"strengths": []}, "ridge: strengths: .* at least 1 item"),
         ({"strengths": [1.0, 0.0]}, r"ridge: strengths.1: .* greater than 0, got 0.0"),
-        ({"on": "vowels"}, "ridge: on: Input should be 'words', 'embedding' or 'features', got 'vowels'"),
+        ({"sees": "vowels"}, "ridge: sees: Input should be 'words', 'embedding' or 'features', got 'vowels'"),
         ({"alpha": 1.0}, "ridge: alpha: Extra inputs are not permitted"),
     ],
 )

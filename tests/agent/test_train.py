@@ -21,6 +21,7 @@ from agent.cli import app
 from agent.config import AppConfig, load, parse
 from agent.labelled import joined, read_labelled, written
 from agent.labels import RouterError, Stage
+from agent.routers.catalog import build_router
 from agent.sight import sight_of
 from agent.train import Training, read_spec, run
 from agent.trained import Trained, read_trained
@@ -549,3 +550,9 @@ def test_the_verb_says_in_a_line_what_is_wrong(config: AppConfig, labelled: Path
         assert result.exit_code == 2
         assert told in result.output
     assert not target.exists()
+
+
+@pytest.mark.parametrize("name", ["router_question", "router_answers"])
+def test_an_example_describes_a_router(name: str) -> None:
+    file = Path(__file__).parents[2] / "examples" / f"{name}.yaml"
+    assert build_router(read_spec(None, None, file)).params["members" if "answers" in name else "router"]
