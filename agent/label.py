@@ -10,8 +10,6 @@ Seconds are not kept: they differ from run to run, and outcomes are the same byt
 was interrupted. So a price of seconds cannot be learned from them.
 """
 
-from collections.abc import Mapping
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +30,7 @@ from arms.labelling_job import LabelJob, Report
 from arms.llm import VllmSpec
 from arms.matrix import Question
 from arms.measures import Measure, by_claims, by_equivalence, by_judge, by_passages, by_words
-from arms.nearest import nearest
+from arms.nearest import fitting, nearest
 from arms.outcomes import Outcomes
 from arms.prompts import Form
 from arms.scorers import Ranking
@@ -116,7 +114,8 @@ def run(settings: Labelling, console: Console, tell: Progress) -> Outcomes:
 
     config, answering = settings.config.settled(), settings.config.answering
     everything, backbones = arms_of(config, settings.pool)
-    asked = _asked(settings, everything)
+    actions = [name for name, spec in everything.items() if spec.action]
+    asked = tuple(fitting(actions, settings.arms, "no arm"))
     specs: dict[str, ArmSpec] = {}
     for arm in asked:
         specs |= closure(arm, everything)
@@ -145,15 +144,6 @@ def run(settings: Labelling, console: Console, tell: Progress) -> Outcomes:
     report = label(job, settings.output, workers=workers, progress=tell)
     _tell(report, job, settings, console)
     return report.outcomes
-
-
-def _asked(settings: Labelling, arms: Mapping[str, ArmSpec]) -> tuple[str, ...]:
-    """Name the arms that are asked: actions that a pattern fits. Raises ValueError where one fits none."""
-    actions = [name for name, spec in arms.items() if spec.action]
-    for pattern in settings.arms:
-        if not any(fnmatchcase(name, pattern) for name in actions):
-            raise ValueError(f"no arm is called {pattern!r}{nearest(pattern, actions)}")
-    return tuple(n for n in actions if any(fnmatchcase(n, pattern) for pattern in settings.arms))
 
 
 def _measured(settings: Labelling) -> tuple[str, ...]:

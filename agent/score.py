@@ -153,14 +153,17 @@ def corpus_of(config: AppConfig, name: str | None, tell: Progress) -> Corpus:
     return Corpus.open(config.home_path / "corpora" / name)
 
 
+def read_questions(queries: Path) -> list[Question]:
+    """Return the questions of a file, as arms are scored on them. Raises QuestionsError."""
+    return [
+        Question(q.id, q.question, q.gold_ids, q.answers, q.dataset or "") for q in load_questions(queries)
+    ]
+
+
 def questions_of(queries: Path, needed: Needed | None, measure: str, console: Console) -> list[Question]:
     """Return the questions that have what a measure needs; say how many have not. Raises ValueError."""
-    everything = load_questions(queries)
-    found = [
-        Question(q.id, q.question, q.gold_ids, q.answers, q.dataset or "")
-        for q in everything
-        if needed is None or getattr(q, needed)
-    ]
+    everything = read_questions(queries)
+    found = [question for question in everything if needed is None or getattr(question, needed)]
     if not found:
         raise ValueError(f"{queries}: no question has {needed}, which {measure} needs")
     if left_out := len(everything) - len(found):

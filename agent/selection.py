@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +26,7 @@ from arms.catalog import backbones_of, closure
 from arms.completion import extremes
 from arms.kinds import ArmSpec
 from arms.matrix import ArmTable, read_arms, read_matrix
-from arms.nearest import nearest
+from arms.nearest import fits, nearest
 from arms.portfolio import affordable, sample_error, sample_size
 
 TOLERABLE = 0.05
@@ -108,9 +107,7 @@ def _candidates(settings: Selection, table: ArmTable) -> list[str]:
             raise ValueError(f"start names {arm!r}, which was not scored{nearest(arm, table.specs)}")
 
     def wanted(arm: str) -> bool:
-        return any(fnmatchcase(arm, pattern) for pattern in settings.include) and not any(
-            fnmatchcase(arm, pattern) for pattern in settings.exclude
-        )
+        return fits(arm, settings.include) and not fits(arm, settings.exclude)
 
     found = [
         arm for arm, spec in table.specs.items() if arm in settings.start or (spec.action and wanted(arm))

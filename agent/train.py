@@ -10,7 +10,6 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import asdict
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +20,11 @@ from rich.console import Console
 
 from agent.config import AppConfig
 from agent.labelled import of_arms, read_labelled, written
-from agent.labels import Features, Floats, Labels, RouterError, Stage
-from agent.questions import SHAPE, load_questions
+from agent.labels import Features, Floats, Labels, RouterError, Stage, positions
+from agent.questions import SHAPE
 from agent.routers.catalog import RouterSpec, build_router
 from agent.routers.folds import Rows, folds
+from agent.score import read_questions
 from agent.sight import sight_of
 from agent.trained import About, Trained, digest_of, write_trained
 from agent.trial import Trial, trial, uncharged
@@ -32,9 +32,8 @@ from agent.unseen import write_unseen
 from agent.utility import Utility, utilities
 from arms.corpus import Progress
 from arms.embedding import digest_backbone
-from arms.matrix import Question
 from arms.models import digest_of as digest_of_file
-from arms.nearest import nearest
+from arms.nearest import fitting, nearest
 from arms.outcomes import Outcomes
 
 PLAIN: Any = {"markup": False, "highlight": False, "soft_wrap": True}
@@ -168,27 +167,19 @@ def _backbone(settings: Training) -> str:
 
 def _labelled(settings: Training, console: Console) -> Outcomes:
     """Read the outcomes of the arms of which anything is known. Raises ValueError."""
-    told = [] if settings.queries is None else load_questions(settings.queries)
-    questions = [Question(q.id, q.question, q.gold_ids, q.answers, q.dataset or "") for q in told]
+    questions = [] if settings.queries is None else read_questions(settings.queries)
     outcomes = read_labelled(settings.outcomes, questions)
     if settings.quality is not None and settings.quality not in outcomes.scores:
         hint = nearest(settings.quality, outcomes.scores)
         raise RouterError(f"no score {settings.quality!r} among the outcomes{hint}")
-    outcomes = of_arms(outcomes, _asked(settings.arms, outcomes.arms))
+    asked = fitting(outcomes.arms, settings.arms, "no arm of the outcomes", RouterError)
+    outcomes = of_arms(outcomes, positions(outcomes.arms, asked))
     known = ~np.isnan(utilities(outcomes, settings.utility)).all(axis=0)
     left = of_arms(outcomes, np.flatnonzero(known).tolist())
     if silent := [arm for arm in outcomes.arms if arm not in left.arms]:
         names = ", ".join(silent)
         console.print(f"left out, as nothing is known of what they are worth: {names}", **PLAIN)
     return left
-
-
-def _asked(patterns: Sequence[str], arms: Sequence[str]) -> list[int]:
-    """Return where the arms stand that a pattern fits. Raises RouterError where one fits none."""
-    for pattern in patterns:
-        if not any(fnmatchcase(arm, pattern) for arm in arms):
-            raise RouterError(f"no arm of the outcomes is called {pattern!r}{nearest(pattern, arms)}")
-    return [at for at, arm in enumerate(arms) if any(fnmatchcase(arm, pattern) for pattern in patterns)]
 
 
 def _labels(settings: Training, outcomes: Outcomes, features: Features) -> Labels:

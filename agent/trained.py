@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+from weakref import WeakValueDictionary
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -26,6 +27,9 @@ from arms.prompts import Writing
 logger = logging.getLogger(__name__)
 
 MODEL, ABOUT = "router.model", "router.json"
+
+_IN_USE: WeakValueDictionary[str, Router] = WeakValueDictionary()
+"""Routers that somebody holds, by digest: a configuration is checked often, and loading may take seconds."""
 
 
 class RouterConfig(BaseModel):
@@ -205,9 +209,11 @@ def read_trained(folder: Path) -> Trained:
     if (digest := digest_of(saved)) != about.digest:
         raise RouterError(f"{folder / MODEL} is damaged: its digest is {digest}, not {about.digest}")
     try:
-        return Trained(load_router(saved), about)
+        router = _IN_USE.get(digest) or load_router(saved)
     except (RouterError, ModelNotFoundError) as error:
         raise RouterError(f"{folder / MODEL}: {error}") from None
+    _IN_USE[digest] = router
+    return Trained(router, about)
 
 
 def digest_of(saved: bytes) -> str:

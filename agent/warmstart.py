@@ -37,7 +37,7 @@ from agent.live_arms import documents, known
 from agent.loop import context_of
 from agent.probe import Embeddings, with_scores
 from agent.questions import SHAPE, shuffled
-from agent.score import questions_of
+from agent.score import read_questions
 from agent.trained import looked_at
 from agent.trial import uncharged
 from arms.corpus import Progress
@@ -178,7 +178,7 @@ def _embedded(
 def _outcomes(settings: WarmStart, config: AppConfig, console: Console) -> Outcomes:
     """Read the outcomes, those of the questions that are asked for. Raises ValueError."""
     path = settings.outcomes
-    asked = [] if settings.queries is None else questions_of(settings.queries, None, "", console)
+    asked = [] if settings.queries is None else read_questions(settings.queries)
     outcomes = read_place(path, asked, {arm: config.arms[arm] for arm in config.actions})
     rows = list(range(len(outcomes.questions)))
     if settings.queries is not None:

@@ -15,7 +15,6 @@ laid beside each other, and a service can go from one portfolio to another.
 
 import re
 from collections.abc import Iterator, Mapping
-from fnmatch import fnmatchcase
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Literal
@@ -25,7 +24,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from arms.embedding import Backbone
 from arms.kinds import NAME, ArmSpec
-from arms.nearest import nearest
+from arms.nearest import fitting, nearest
 
 USUAL_DEPTH = 1000
 """Passages of a first stage, where a name says nothing else."""
@@ -178,14 +177,8 @@ def expand(pool: PoolSpec) -> dict[str, ArmSpec]:
     ['dense-a', 'dense-b']
     """
     found: dict[str, ArmSpec] = dict(_grids(pool))
-    for pattern in pool.exclude:
-        if not any(fnmatchcase(name, pattern) for name in found):
-            raise PoolError(f"exclude: no arm of the grids is called {pattern!r}{nearest(pattern, found)}")
-    kept = {
-        name: spec
-        for name, spec in found.items()
-        if not any(fnmatchcase(name, pattern) for pattern in pool.exclude)
-    }
+    excluded = set(fitting(found, pool.exclude, "exclude: no arm of the grids", PoolError))
+    kept = {name: spec for name, spec in found.items() if name not in excluded}
     for name in pool.extra:
         if name in kept:
             raise PoolError(f"extra: {name!r} is an arm of the grids already; call yours otherwise")

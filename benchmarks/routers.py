@@ -10,7 +10,6 @@ scaled and projected, the trees, the scores; the heuristic router is beside it. 
 sides, each side has one thread, and a ratio is a side's median over onnxruntime's in this run.
 """
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +19,7 @@ import numpy as np
 import onnxruntime
 import typer
 import xgboost
+from decision import measure
 from numpy.typing import NDArray
 from onnxmltools.convert import convert_xgboost
 from onnxmltools.convert.common.data_types import FloatTensorType
@@ -139,19 +139,6 @@ def trees(kind: str, labels: Labels) -> dict[str, Side]:
 def whole(router: Router, seen: list[Features], i: int) -> int:
     """Route one question."""
     return int(router.scores(seen[i]).argmax())
-
-
-def measure(sides: dict[str, Side], decisions: int, rounds: int) -> dict[str, NDArray[np.float64]]:
-    """Time every call of every side, in seconds; the first round only warms."""
-    taken: dict[str, list[float]] = {name: [] for name in sides}
-    for round_ in range(rounds + 1):
-        for name, side in sides.items():
-            for i in range(decisions):
-                start = time.perf_counter()
-                side(i)
-                if round_:
-                    taken[name].append(time.perf_counter() - start)
-    return {name: np.array(seconds) for name, seconds in taken.items()}
 
 
 def main(

@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from itertools import repeat
 from multiprocessing import get_context
 from pathlib import Path
@@ -29,8 +29,9 @@ from numpy.typing import NDArray
 from rich.progress import Progress
 
 from agent.evidence import QUESTION, answered_table, question_table, retrieved_table
+from agent.labelled import joined
 from agent.labels import Features
-from agent.questions import load_questions
+from agent.score import read_questions
 from arms.base import Passage
 from arms.catalog import features
 from arms.embedding import Backbone, Embedder, build_embedder, digest_backbone
@@ -68,7 +69,7 @@ CHUNK = 512
 """Texts that are encoded between two steps of the progress bar."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DataSet:
     """Questions whose every outcome is known.
 
@@ -99,6 +100,7 @@ class DataSet:
         prices = Prices(**{"steps": 0.0, name: 1.0})
         return RewardRule(metrics={"quality": Metric()}, cost_weight=weight, cost=prices)
 
+    @cached_property
     def asked(self) -> Features:
         """Return what a router sees of all arms before any of them has searched."""
         texts = [question.text for question in self.outcomes.questions]
@@ -106,7 +108,7 @@ class DataSet:
 
     def features(self, arms: Sequence[str]) -> Features:
         """Return what a router sees of these arms at most, as if there were no other."""
-        seen = self.asked().of(arms)
+        seen = self.asked.of(arms)
         if not self.passages:
             return seen
         at, texts = [self.outcomes.arms.index(arm) for arm in arms], seen.texts
@@ -172,8 +174,8 @@ def qa(folder: Path, encode: Encoder, further: Path | None) -> DataSet:
     folders = [folder, *([further] if further else [])]
     outcomes = [_qa_outcomes(one) for one in folders]
     n_fit = len(outcomes[0].questions)
-    joined = outcomes[0] if further is None else _joined(*outcomes)
-    wanted = {name for row in joined.passages for ids in row for name in ids or ()}
+    both = joined(outcomes)
+    wanted = {name for row in both.passages for ids in row for name in ids or ()}
     found: dict[str, Passage] = {}
     for one in folders:
         for told in _lines(one / "corpus.jsonl.gz"):
@@ -182,10 +184,10 @@ def qa(folder: Path, encode: Encoder, further: Path | None) -> DataSet:
     texts = [f"{passage.title}\n{passage.text}" for passage in found.values()]
     vectors = encode("passages", texts, passages=True)
     passages = {name: (passage, vectors[row]) for row, (name, passage) in enumerate(found.items())}
-    questions = encode("questions of qa", [question.text for question in joined.questions])
-    fit = None if further is None else np.arange(len(joined.questions)) < n_fit
+    questions = encode("questions of qa", [question.text for question in both.questions])
+    fit = None if further is None else np.arange(len(both.questions)) < n_fit
     about = {arm: features(arm, spec) for arm, spec in RETRIEVERS.items()}
-    return DataSet("qa", joined, questions, passages, about, fit)
+    return DataSet("qa", both, questions, passages, about, fit)
 
 
 def mba(folder: Path, encode: Encoder) -> DataSet:
@@ -235,22 +237,7 @@ def routers(folder: Path, name: str, encode: Encoder, limit: int) -> DataSet:
 
 
 def _qa_outcomes(folder: Path) -> Outcomes:
-    told = load_questions(folder / "queries.jsonl.gz")
-    questions = [Question(q.id, q.question, q.gold_ids, q.answers, q.dataset or "") for q in told]
-    return read_outcomes(folder / "outcomes.jsonl.gz", questions)
-
-
-def _joined(one: Outcomes, other: Outcomes) -> Outcomes:
-    """Put the questions of two files behind each other, the arms in the order of the first."""
-    at = [other.arms.index(arm) for arm in one.arms]
-    return Outcomes(
-        one.questions + other.questions,
-        one.arms,
-        {name: np.vstack([values, other.scores[name][:, at]]) for name, values in one.scores.items()},
-        {name: np.vstack([values, other.costs[name][:, at]]) for name, values in one.costs.items()},
-        one.passages + tuple(tuple(row[arm] for arm in at) for row in other.passages),
-        one.answers + tuple(tuple(row[arm] for arm in at) for row in other.answers),
-    )
+    return read_outcomes(folder / "outcomes.jsonl.gz", read_questions(folder / "queries.jsonl.gz"))
 
 
 def _outcomes(

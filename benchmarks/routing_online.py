@@ -92,9 +92,8 @@ def learn_online(player: Player, data: DataSet, reward: Floats, order: int, limi
     told: Floats | None = None
     if player.router is not None:
         worth = reward if player.measure == "reward" else data.outcomes.scores[player.measure]
-        features = data.asked()
-        router = build_router(player.router).fit(Labels(features.rows(labelled), worth[labelled]))
-        told = router.scores(features)
+        router = build_router(player.router).fit(Labels(data.asked.rows(labelled), worth[labelled]))
+        told = router.scores(data.asked)
     policy = build_policy(player.policy, arms)
     if player.labels:
         _learn_labels(policy, player, data, labelled)
