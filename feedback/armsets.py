@@ -15,7 +15,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from feedback import tables as t
-from feedback.store import ConflictError, Store
+from feedback.errors import ConflictError
+from feedback.store import Store
 
 Arms = Mapping[str, Mapping[str, Any]]
 """Name -> what describes the arm, as JSON, without what is as usual."""

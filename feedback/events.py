@@ -70,6 +70,12 @@ class Decision:
         deadline: Until when feedback counts, seconds since the epoch, UTC.
         episode_id: Groups the decisions of one conversation; kept and told again.
         request_digest: Tells a retry from another request under the same id; empty when unused.
+        floor: What was mixed in, so that the distribution can be computed again; None where it was
+            not recorded, as in logs of schema 1.
+        deferred: Whether it counts only once its answer was shown, which feedback of the kind
+            `ACTIVATION` says.
+        shadow: The distribution that the policy would have drawn from, had it been asked, in the
+            order of `arms`; empty where it was.
     """
 
     id: str
@@ -84,6 +90,9 @@ class Decision:
     deadline: float = 0.0
     episode_id: str | None = None
     request_digest: str = ""
+    floor: float | None = 0.0
+    deferred: bool = False
+    shadow: tuple[float, ...] = ()
 
     @property
     def propensity(self) -> float:
@@ -137,27 +146,53 @@ class Execution:
     finished_at: float = 0.0
 
 
+class Kind(StrEnum):
+    """What feedback says."""
+
+    VALUE = "value"
+    """One value of one metric."""
+    RETRACTION = "retraction"
+    """The value of the same id does not count, whichever of the two comes first."""
+    ACTIVATION = "activation"
+    """The answer was shown: a deferred decision counts from here on."""
+
+
 @dataclass(frozen=True, slots=True)
 class Feedback:
-    """One value of one metric for one decision.
+    """What was said of one decision, or of all decisions of an episode.
 
     Attributes:
-        id: Idempotency key; the same id twice is one fact.
-        decision_id: What it judges; may not be visible yet.
-        metric: A metric that the configuration declares.
-        value: Booleans as 0 or 1; within the metric's range.
+        id: Idempotency key; the same id and kind twice are one fact.
+        decision_id: What it judges; may not be visible yet. None where it judges an episode.
+        metric: A metric that the configuration declares; empty for an activation.
+        value: Booleans as 0 or 1; within the metric's range. None for all but values.
         received_at: Seconds since the epoch, UTC, by the server's clock.
         event_time: When it happened by the client's clock; None when not told.
         tags: Free text pairs, kept and not interpreted.
+        episode_id: The episode that it judges; None where it judges a decision.
+        kind: What it says.
     """
 
     id: str
-    decision_id: str
-    metric: str
-    value: float
+    decision_id: str | None
+    metric: str = ""
+    value: float | None = None
     received_at: float = 0.0
     event_time: float | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
+    episode_id: str | None = None
+    kind: Kind = Kind.VALUE
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time that passed with nothing else to write.
+
+    Attributes:
+        at: Seconds since the epoch, UTC.
+    """
+
+    at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,10 +204,13 @@ class Example:
         decision: The fact that was learned from.
         cost: The raw cost vector of its execution.
         metrics: Aggregated value of each metric that had feedback; empty when the
-            wait time passed without any.
+            wait time passed without any, and where the drawn arm failed.
+        failed: Whether the drawn arm failed, which is learned only where the reward declares
+            what that is worth.
     """
 
     seq: int
     decision: Decision
     cost: Cost
     metrics: Mapping[str, float]
+    failed: bool = False

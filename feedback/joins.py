@@ -1,35 +1,30 @@
-"""Join decisions with their executions and feedback into one ordered training log.
+"""Keep the training log: fold the facts of the log, and write what is ready to be learned.
 
-Each decision enters the training log at most once, at the moment when its
-feedback is complete by the declared rule or when its wait time has passed.
-Rows and the position reached are written in one transaction, so that a crash
-neither loses an example nor writes it twice. What is read for it is read
+What was joined and how far the log was read are written in one transaction, so
+that a crash neither loses an example nor writes one twice. The facts are read
 before, without the lock of a writer: only a learner with a newer epoch could
-change it in between, and that is found out when writing.
+change the training log in between, and that is found out when writing.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 
+import orjson
 import sqlalchemy as sa
 
 from feedback import tables as t
-from feedback.events import Decision, Example, Execution, Feedback, Mode, Status
+from feedback.errors import LogGapError, RebuiltError, SupersededError
+from feedback.events import Cost, Example, Status, Tick
+from feedback.facts import read_facts, read_unlearned
+from feedback.fold import GRACE_S, Fold, Joined
 from feedback.reward import RewardRule
-from feedback.rows import cost_of, decision_of, load_decisions, load_executions, load_feedback
+from feedback.rows import COST, DECISION, decision_of
 from feedback.store import Store
 
-GRACE_S = 2.0
-"""How long after a deadline a decision is closed: time for commits that were under way."""
+REBUILD = "armwise rebuild"
+"""Holder of an epoch that was taken to repair, and by no learner."""
 
-DANGLING_S = 60.0
-"""How long a decision that was judged, or is due, is waited for until it and its execution are visible."""
-
-_READER = "join"
-
-
-class SupersededError(Exception):
-    """Another learner has taken over; this one must stop writing."""
+_GONE = "rows of it, or the facts that these are made of, are missing; `armwise rebuild` makes it anew"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,247 +32,194 @@ class Position:
     """How far the join has read.
 
     Attributes:
-        feedback_seq: Feedback up to here has been looked at.
-        deadline: The last deadline that has been looked at; what is due until then is closed,
-            at once or, while it has no execution, as soon as that appears.
+        log_seq: Facts up to here have been folded.
+        log_at: The log's time there, seconds since the epoch.
         examples_seq: Length of the training log.
     """
 
-    feedback_seq: int
-    deadline: float
+    log_seq: int
+    log_at: float
     examples_seq: int
 
 
 class Joiner:
-    """Turn the log into the training log; the only writer of `examples`.
-
-    Deadlines are closed only when no feedback is left to be read, so a backlog puts
-    them off and takes nothing from them. A decision is learned although something of
-    it was committed late, within these bounds:
-
-        feedback             `GRACE_S` after the deadline, else it counts only where the
-                             deadline found nothing to learn
-        the execution        `DANGLING_S` after the last feedback, or after the deadline was
-                             looked at, whichever is later
-        the decision itself  likewise when it was judged; without feedback it must be there
-                             before a later deadline is looked at, at least `GRACE_S`
+    """Turn the log into the training log of a rule; the only writer of it.
 
     Args:
         store: The log.
         rule: Says when feedback is complete and how several values become one.
         epoch: The right to write, from `take_epoch`.
-        batch: Rows of feedback, and decisions that are due, looked at in one pass.
+        batch: Facts that are folded in one pass.
+
+    Attributes:
+        left: Facts that were there at the last look, and were not read yet.
     """
 
     def __init__(self, store: Store, rule: RewardRule, epoch: int, batch: int = 5000) -> None:
         self._store = store
         self._rule = rule
+        self._join = rule.join
         self._epoch = epoch
         self._batch = batch
-        # decisions that were judged or due before they, or their execution, were visible, and since when
-        self._waiting: dict[str, float] | None = None
+        self._fold: Fold | None = None  # None: to be taken up from the log
+        self._length = 0
+        self.left = 0
 
     def advance(self, now: float) -> Position:
-        """Join what has become complete by `now` and return the position reached; write only if it moved.
+        """Join what the next facts make ready and return the position reached; write only if it moved.
+
+        At the end of the log, time that passed is noted down, if anything waits for that.
+
+        Args:
+            now: Seconds since the epoch.
 
         Raises:
             SupersededError: Another learner holds a newer epoch; nothing was written.
+            LogGapError: Rows of the log, or of the training log, are missing.
+            LogUnavailableError: Try again later; nothing was lost.
         """
+        fold, self._fold = self._fold, None  # lost with whatever fails from here on
         with self._store.reading() as connection:
             confirm_epoch(connection, self._epoch)
-            start = _position(connection)
-            if self._waiting is None:
-                self._waiting = dict.fromkeys(_recover_waiting(connection, start, now - DANGLING_S), now)
-            waiting = {key: since for key, since in self._waiting.items() if since > now - DANGLING_S}
-            news = connection.execute(
-                sa.select(t.feedback.c.seq, t.feedback.c.decision_id)
-                .where(t.feedback.c.seq > start.feedback_seq)
-                .order_by(t.feedback.c.seq)
-                .limit(self._batch)
-            ).all()
-            upto = news[-1].seq if news else start.feedback_seq
-            if len(news) < self._batch:
-                due, deadline = _due(connection, start.deadline, now - GRACE_S, self._batch)
-            else:  # what is not read yet may be about decisions that are due
-                due, deadline = [], start.deadline
-            waiting |= dict.fromkeys([*due, *(row.decision_id for row in news)], now)
-            joined, unready = self._join(connection, list(waiting), upto, deadline)
-        rows = [
-            {"seq": seq, "decision_id": one.decision_id, "metrics": dict(one.metrics), "joined_at": now}
-            for seq, one in enumerate(joined, start=start.examples_seq + 1)
-        ]
-        end = Position(upto, deadline, start.examples_seq + len(rows))
+            if fold is None:
+                fold, self._length = resume(connection, self._rule)
+            start, head = fold.seq, head_of(connection)
+            if head < start:
+                raise LogGapError(f"the log ends at {head}, and was read up to {start} before")
+            end = min(head, start + self._batch)
+            facts = read_facts(connection, start, end)
+        joined = [one for fact in facts for one in fold.apply(fact)]
+        if fold.seq != end:
+            raise LogGapError(f"the log ends at {end}, and nothing is there after {fold.seq}")
+        position = Position(end, fold.at, self._length + len(joined))
         if end != start:
-            with self._store.writing() as connection:
-                confirm_epoch(connection, self._epoch)
-                if rows:
-                    connection.execute(sa.insert(t.examples), rows)
-                _save(connection, end)
-        self._waiting = {key: since for key, since in waiting.items() if key in unready}
-        return end
+            self._write(joined, position)
+        self._fold, self._length, self.left = fold, position.examples_seq, head - end
+        closing = fold.next_closing
+        if end == head and closing is not None and closing < now:
+            self._store.append([Tick(now)])
+            return self.advance(now)
+        return position
 
-    def _join(
-        self, connection: sa.Connection, ids: Sequence[str], upto: int, deadline: float
-    ) -> tuple[list["_Joined"], set[str]]:
-        """Return those of the decisions that are to be learned, in order, and those that must wait."""
-        joined: list[_Joined] = []
-        unready: set[str] = set()
-        for first in range(0, len(ids), self._batch):  # databases limit the values of one statement
-            some = _not_learned(connection, ids[first : first + self._batch])
-            decisions = load_decisions(connection, some)
-            executions = load_executions(connection, some)
-            feedback = load_feedback(connection, some, upto)
-            for decision_id in some:
-                decision, execution = decisions.get(decision_id), executions.get(decision_id)
-                if not _may_teach(decision, execution):
-                    continue
-                if decision is None or execution is None:
-                    unready.add(decision_id)
-                elif found := self._joined(decision, feedback.get(decision_id, []), deadline):
-                    joined.append(found)
-        return sorted(joined, key=lambda one: one.order), unready
-
-    def _joined(
-        self, decision: Decision, feedback: Sequence[tuple[Feedback, int]], deadline: float
-    ) -> "_Joined | None":
-        """Return the decision with its values if these are complete, or if it is due by `deadline`."""
-        timely = [(item, seq) for item, seq in feedback if item.received_at <= decision.deadline]
-        values = self._rule.aggregate(item for item, _ in timely)
-        if self._rule.is_complete(values):
-            return _Joined((0, _completed_at(self._rule, timely)), decision.id, values)
-        if decision.deadline <= deadline and (values or self._rule.default is not None):
-            return _Joined((1, decision.deadline), decision.id, values)
-        return None
+    def _write(self, joined: Sequence[Joined], position: Position) -> None:
+        rows = [
+            {
+                "join": self._join,
+                "seq": seq,
+                "decision_id": one.decision_id,
+                "metrics": one.metrics,
+                "joined_by": one.by,
+            }
+            for seq, one in enumerate(joined, start=self._length + 1)
+        ]
+        with self._store.writing() as connection:
+            confirm_epoch(connection, self._epoch)
+            if rows:
+                connection.execute(sa.insert(t.examples), rows)
+            write_position(connection, self._join, position)
 
 
-@dataclass(frozen=True, slots=True)
-class _Joined:
-    """A decision to be learned.
+def position_of(connection: sa.Connection, join: str) -> Position:
+    """Return how far a join has read."""
+    row = connection.execute(sa.select(t.progress).where(t.progress.c.join == join)).first()
+    return Position(row.log_seq, row.log_at, row.examples_seq) if row else Position(0, 0.0, 0)
 
-    Attributes:
-        order: First what is complete, by the feedback that completed it; then what is due, by deadline.
-        decision_id: The decision.
-        metrics: Aggregated value of each metric.
+
+def write_position(connection: sa.Connection, join: str, position: Position) -> None:
+    """Note how far a join has read."""
+    moved = sa.update(t.progress).where(t.progress.c.join == join).values(**asdict(position))
+    if not connection.execute(moved).rowcount:
+        connection.execute(sa.insert(t.progress), {"join": join, **asdict(position)})
+
+
+def head_of(connection: sa.Connection) -> int:
+    """Return the last position of the log; 0 where there is none."""
+    return int(connection.scalar(sa.select(t.log_head.c.seq)) or 0)
+
+
+def resume(connection: sa.Connection, rule: RewardRule) -> tuple[Fold, int]:
+    """Return the fold as it was where the join of a rule has read to, and the length of its training log.
+
+    Raises:
+        LogGapError: The training log is shorter or longer than it was.
     """
-
-    order: tuple[int, float]
-    decision_id: str
-    metrics: Mapping[str, float]
-
-
-def _not_learned(connection: sa.Connection, ids: Sequence[str]) -> list[str]:
-    """Return those of the decisions that are not in the training log, in order."""
-    where = t.examples.c.decision_id.in_(ids)
-    learned = set(connection.scalars(sa.select(t.examples.c.decision_id).where(where)))
-    return [decision_id for decision_id in ids if decision_id not in learned]
-
-
-def _may_teach(decision: Decision | None, execution: Execution | None) -> bool:
-    """Whether the decision was drawn from the policy and its arm answered, as far as is known."""
-    if decision is not None and decision.mode is not Mode.EXPLORE:
-        return False
-    return execution is None or execution.status is Status.OK
-
-
-def _completed_at(rule: RewardRule, timely: Sequence[tuple[Feedback, int]]) -> int:
-    """Return the position of the feedback that completed a decision."""
-    seen: dict[str, float] = {}
-    for item, seq in timely:
-        if item.metric in rule.metrics:
-            seen[item.metric] = item.value
-        if rule.is_complete(seen):
-            return seq
-    return timely[-1][1]
-
-
-def _due(connection: sa.Connection, after: float, upto: float, limit: int) -> tuple[list[str], float]:
-    """Return decisions whose deadline lies in (after, upto], oldest first, and the last of the deadlines."""
-    where = (t.decisions.c.deadline > after) & (t.decisions.c.deadline <= upto)
-    order = (t.decisions.c.deadline, t.decisions.c.seq)
-    found = connection.execute(
-        sa.select(t.decisions.c.id, t.decisions.c.deadline).where(where).order_by(*order).limit(limit)
-    ).all()
-    if not found:
-        return [], after
-    last = found[-1].deadline
-    if len(found) < limit:
-        return [row.id for row in found], last
-    # stop at a deadline that is read whole: rows that share the last one may have been cut off
-    same = connection.scalars(
-        sa.select(t.decisions.c.id).where(t.decisions.c.deadline == last).order_by(t.decisions.c.seq)
-    )
-    return [row.id for row in found if row.deadline < last] + list(same), last
-
-
-def _position(connection: sa.Connection) -> Position:
-    row = connection.execute(sa.select(t.progress).where(t.progress.c.reader == _READER)).first()
-    length = int(connection.scalar(sa.select(sa.func.coalesce(sa.func.max(t.examples.c.seq), 0))) or 0)
-    return Position(row.feedback_seq, row.deadline, length) if row else Position(0, 0.0, length)
-
-
-def _save(connection: sa.Connection, position: Position) -> None:
-    values = {"feedback_seq": position.feedback_seq, "deadline": position.deadline}
-    updated = connection.execute(sa.update(t.progress).where(t.progress.c.reader == _READER).values(**values))
-    if not updated.rowcount:
-        connection.execute(sa.insert(t.progress), {"reader": _READER, **values})
-
-
-def _recover_waiting(connection: sa.Connection, position: Position, since: float) -> Iterable[str]:
-    """Return decisions that may have waited for themselves or their execution before a restart.
-
-    That is what is not learned and was judged after `since`, or had its deadline looked at
-    in the last `DANGLING_S` before the restart, however long ago that was.
-    """
-    judged = (
-        sa.select(t.feedback.c.decision_id)
-        .outerjoin(t.examples, t.examples.c.decision_id == t.feedback.c.decision_id)
-        .where(t.feedback.c.seq <= position.feedback_seq)
-        .where(t.feedback.c.received_at > since)
-        .where(t.examples.c.seq.is_(None))
-    )
-    due = (
-        sa.select(t.decisions.c.id)
-        .outerjoin(t.examples, t.examples.c.decision_id == t.decisions.c.id)
-        .where(t.decisions.c.deadline > position.deadline - DANGLING_S)
-        .where(t.decisions.c.deadline <= position.deadline)
-        .where(t.examples.c.seq.is_(None))
-    )
-    return sorted({*connection.scalars(judged), *connection.scalars(due)})
+    position = position_of(connection, rule.join)
+    length = sa.select(sa.func.coalesce(sa.func.max(t.examples.c.seq), 0))
+    found = connection.scalar(length.where(t.examples.c.join == rule.join))
+    if found != position.examples_seq:
+        raise LogGapError(
+            f"the training log ends at {found} and not at {position.examples_seq}: "
+            "`armwise rebuild` makes it anew"
+        )
+    fold = Fold(rule, position.log_seq, position.log_at)
+    # Nothing that is open was committed earlier: what is closed when depends on `logged_at` or the deadline,
+    # and the deadline is no later than that and the wait time together. Twice the grace, as sums are rounded.
+    since = position.log_at - rule.wait_s - 2 * GRACE_S
+    for decided, status in read_unlearned(connection, rule.join, since, position.log_seq):
+        if fold.closing(decided) >= position.log_at:
+            fold.reopen(decided, status)
+    return fold, position.examples_seq
 
 
 def take_epoch(store: Store, holder: str, now: float) -> int:
     """Become the only learner: every older epoch loses the right to write."""
     with store.writing() as connection:
         result = connection.execute(sa.insert(t.epochs), {"holder": holder, "taken_at": now})
-        return int(result.inserted_primary_key[0]) if result.inserted_primary_key else 0
+    assert result.inserted_primary_key is not None
+    return int(result.inserted_primary_key[0])
 
 
 def confirm_epoch(connection: sa.Connection, epoch: int) -> None:
-    """Check, inside a write transaction, that `epoch` is still the newest. Raises SupersededError."""
-    newest = connection.scalar(sa.select(sa.func.max(t.epochs.c.epoch)))
-    if newest != epoch:
-        raise SupersededError(f"epoch {epoch} was superseded by epoch {newest}")
+    """Check, inside a write transaction, that `epoch` is still the newest.
+
+    Raises:
+        SupersededError: Another learner has taken over.
+        RebuiltError: The training log was made anew.
+    """
+    found, holder = newest_epoch(connection)
+    if found == epoch:
+        return
+    if holder == REBUILD:
+        raise RebuiltError(f"epoch {epoch} ended with a rebuild: start again from what is there now")
+    raise SupersededError(f"epoch {epoch} was superseded by epoch {found} of {holder}")
+
+
+def newest_epoch(connection: sa.Connection) -> tuple[int, str]:
+    """Return the epoch that may write, and who holds it; 0 and nobody where there is none."""
+    newest = sa.select(t.epochs.c.epoch, t.epochs.c.holder).order_by(t.epochs.c.epoch.desc()).limit(1)
+    row = connection.execute(newest).first()
+    return (row.epoch, row.holder) if row else (0, "nobody")
 
 
 def read_examples(
-    store: Store, after: int = 0, upto: int | None = None, chunk: int = 5000
+    store: Store, join: str, after: int = 0, upto: int | None = None, chunk: int = 1000
 ) -> Iterator[Example]:
-    """Yield the training log in order, from position `after` + 1 to `upto`, a chunk in memory at a time."""
+    """Yield a training log in order, from position `after` + 1 to `upto`, a chunk in memory at a time.
+
+    Raises:
+        LogGapError: Rows of it are missing, or of the facts that it is made of.
+    """
+    x, e = t.examples.c, t.executions.c
     query = (
-        sa.select(t.examples.c.seq.label("example_seq"), t.examples.c.metrics, t.decisions, t.executions)
-        .join(t.decisions, t.decisions.c.id == t.examples.c.decision_id)
-        .join(t.executions, t.executions.c.decision_id == t.examples.c.decision_id)
-        .order_by(t.examples.c.seq)
+        sa.select(x.seq, sa.cast(x.metrics, sa.Text), e.status, *COST, *DECISION)
+        .join(t.decisions, t.decisions.c.id == x.decision_id)
+        .join(t.executions, e.decision_id == x.decision_id)
+        .where(x.join == join)
+        .order_by(x.seq)
         .limit(chunk)
     )
+    if upto is not None:
+        query = query.where(x.seq <= upto)
     while True:
         with store.reading() as connection:
-            page = query.where(t.examples.c.seq > after)
-            if upto is not None:
-                page = page.where(t.examples.c.seq <= upto)
-            rows = connection.execute(page).all()
-        for row in rows:
-            yield Example(row.example_seq, decision_of(row), cost_of(row), row.metrics)
+            rows = connection.execute(query.where(x.seq > after)).all()
+        for seq, metrics, status, *values in rows:
+            if seq != after + 1:
+                raise LogGapError(f"the training log goes on at {seq} after {after}: {_GONE}")
+            after = seq
+            cost, decision = Cost(*values[: len(COST)]), decision_of(values[len(COST) :])
+            yield Example(seq, decision, cost, orjson.loads(metrics), failed=status != Status.OK)
         if len(rows) < chunk:
-            return
-        after = rows[-1].example_seq
+            break
+    if upto is not None and after < upto:
+        raise LogGapError(f"the training log ends at {after} and not at {upto}: {_GONE}")

@@ -66,7 +66,7 @@ def value_of(rule: RewardRule, name: str) -> Value:
     0.75
     """
     if name == REWARD and REWARD not in rule.metrics:
-        return lambda example: _scaled(rule.reward(example.metrics, example.cost), rule.clip)
+        return lambda example: _scaled(rule.reward_of(example), rule.clip)
     metric = rule.metric(name)
     low, high = metric.range if metric.optimize == "max" else metric.range[::-1]
     return lambda example: _scaled(example.metrics.get(name), (low, high))

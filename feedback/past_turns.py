@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from feedback import tables as t
+from feedback.batch import Fact
 from feedback.events import Decision, Execution, Feedback
-from feedback.store import Fact, Store
+from feedback.store import Store
 
 
 @dataclass(frozen=True, slots=True)

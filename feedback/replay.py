@@ -29,7 +29,7 @@ from feedback.estimators import (
     refuse_unless_distributions,
     snips,
 )
-from feedback.events import LABELS, Context, Cost, Decision, Example, Mode
+from feedback.events import LABELS, Context, Decision, Example, Mode
 from feedback.intervals import bootstrap, by_group, hedged, normal
 from feedback.reward_model import cross_fit, describe
 
@@ -116,14 +116,12 @@ class Log:
         return possible
 
     @classmethod
-    def from_examples(
-        cls, examples: Iterable[Example], reward: Callable[[Mapping[str, float], Cost], float | None]
-    ) -> "Log":
+    def from_examples(cls, examples: Iterable[Example], reward: Callable[[Example], float | None]) -> "Log":
         """Keep the examples that a policy drew from a distribution and that have a reward.
 
         Args:
             examples: The training log, in any order.
-            reward: Turns the metrics and the cost into one number; None when there is none.
+            reward: What an example is worth; None when that is not known.
 
         Raises:
             ValueError: No example is left, or one of them is no draw from a distribution.
@@ -136,7 +134,7 @@ class Log:
                 excluded[str(example.decision.mode)] += 1
             elif example.decision.policy == LABELS:
                 excluded[LABELS] += 1
-            elif (value := reward(example.metrics, example.cost)) is None:
+            elif (value := reward(example)) is None:
                 excluded["no reward"] += 1
             else:
                 decisions.append(example.decision)

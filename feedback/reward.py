@@ -4,6 +4,8 @@ The log keeps raw metrics and the raw cost vector; the scalar is computed from
 them when it is needed, so a changed rule can score all of history again.
 """
 
+import hashlib
+import json
 import math
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
@@ -12,7 +14,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
-from feedback.events import Cost, Feedback
+from feedback.events import Cost, Example, Feedback
 
 
 class RewardError(ValueError):
@@ -136,6 +138,10 @@ class RewardRule(BaseModel):
     default: float | None = Field(
         default=None, description="Quality of a decision without feedback; null leaves it out of learning."
     )
+    failed: float | None = Field(
+        default=None,
+        description="Quality of a decision whose drawn arm failed; null leaves it out of learning.",
+    )
     clip: tuple[float, float] = Field(default=(-1.0, 1.0), description="Rewards are cut to this range.")
 
     @model_validator(mode="after")
@@ -154,6 +160,21 @@ class RewardRule(BaseModel):
         except ValidationError:
             raise ValueError(f"wait_time {self.wait_time!r} is no ISO 8601 duration such as PT30M") from None
 
+    @property
+    def join(self) -> str:
+        """Digest of what decides which decisions are learned, when, and with which values.
+
+        Prices, weights, ranges and the clip are no part of it: they are applied to what was joined.
+        """
+        document = {
+            "metrics": {name: metric.aggregation.value for name, metric in self.metrics.items()},
+            "complete": Complete(self.complete).value,
+            "wait_s": self.wait_s,
+            "silent": self.default is not None,
+            "failed": self.failed is not None,
+        }
+        return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
+
     def metric(self, name: str) -> Metric:
         """Return a declared metric. Raises UnknownMetricError, naming those declared."""
         try:
@@ -166,7 +187,7 @@ class RewardRule(BaseModel):
         """Fold feedback, in recorded order, into one value a metric; undeclared metrics are left out."""
         values: dict[str, list[float]] = {}
         for item in feedback:
-            if item.metric in self.metrics:
+            if item.metric in self.metrics and item.value is not None:
                 values.setdefault(item.metric, []).append(item.value)
         return {name: self.metrics[name].aggregate(found) for name, found in values.items()}
 
@@ -205,6 +226,12 @@ class RewardRule(BaseModel):
         if quality is None:
             return None
         return self.net(quality, self.cost.total(cost))
+
+    def reward_of(self, example: Example) -> float | None:
+        """Return what a joined decision is worth; None where that is not declared."""
+        if not example.failed:
+            return self.reward(example.metrics, example.cost)
+        return None if self.failed is None else self.net(self.failed, self.cost.total(example.cost))
 
     def net(self, quality: float, priced_cost: float) -> float:
         """Return quality minus `cost_weight` times a cost that is priced already, clipped.

@@ -1,30 +1,37 @@
 """Facts as rows of the log, and rows as facts."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+import orjson
 import sqlalchemy as sa
 
 from feedback import tables as t
-from feedback.events import Context, Cost, Decision, Execution, Feedback, Mode, Status
+from feedback.database import kept
+from feedback.events import Context, Cost, Decision, Execution, Feedback, Kind, Mode, Status
 
 
-def decision_row(d: Decision) -> dict[str, object]:
-    """Return the row of a decision."""
+def decision_row(d: Decision, seq: int, logged_at: float) -> dict[str, object]:
+    """Return the row of a decision at a position of the log, committed at a time of the log."""
     return {
+        "seq": seq,
         "id": d.id,
         "decided_at": d.decided_at,
         "deadline": d.deadline,
+        "logged_at": logged_at,
         "mode": d.mode.value,
         "policy": d.policy,
         "version": d.version,
+        "floor": d.floor,
         "drawn": d.drawn,
         "propensity": d.propensity,
+        "deferred": d.deferred,
         "episode_id": d.episode_id,
         "request_digest": d.request_digest,
-        "question": d.context.question,
+        "question": kept(d.context.question),
         "arms": d.arms,
         "probabilities": d.probabilities,
+        "shadow": d.shadow,
         "features": {
             "sparse": d.context.features,
             "embedding": d.context.embedding,
@@ -33,9 +40,10 @@ def decision_row(d: Decision) -> dict[str, object]:
     }
 
 
-def execution_row(e: Execution) -> dict[str, object]:
-    """Return the row of an execution."""
+def execution_row(e: Execution, seq: int) -> dict[str, object]:
+    """Return the row of an execution at a position of the log."""
     return {
+        "seq": seq,
         "decision_id": e.decision_id,
         "served": e.served,
         "status": e.status.value,
@@ -46,17 +54,22 @@ def execution_row(e: Execution) -> dict[str, object]:
         "llm_s": e.cost.llm_s,
         "usd": e.cost.usd,
         "passages": e.passages,
-        "answer": e.answer,
-        "error": e.error,
+        "answer": None if e.answer is None else kept(e.answer),
+        "error": kept(e.error),
         "finished_at": e.finished_at,
     }
 
 
-def feedback_row(f: Feedback) -> dict[str, object]:
-    """Return the row of an item of feedback."""
+def feedback_row(f: Feedback, seq: int, early: bool) -> dict[str, object]:
+    """Return the row of feedback at a position of the log; `early` where its decision is not there yet."""
     return {
+        "seq": seq,
         "id": f.id,
+        "kind": f.kind.value,
         "decision_id": f.decision_id,
+        "episode_id": f.episode_id,
+        "early": early,
+        "more": False,
         "metric": f.metric,
         "value": f.value,
         "received_at": f.received_at,
@@ -65,52 +78,86 @@ def feedback_row(f: Feedback) -> dict[str, object]:
     }
 
 
-def read_feedback(connection: sa.Connection, where: sa.ColumnElement[bool]) -> Iterator[tuple[Feedback, int]]:
-    """Yield feedback with its position, in recorded order."""
-    for row in connection.execute(sa.select(t.feedback).where(where).order_by(t.feedback.c.seq)):
-        yield (
-            Feedback(
-                row.id, row.decision_id, row.metric, row.value, row.received_at, row.event_time, row.tags
-            ),
-            row.seq,
-        )
+def feedback_of(row: sa.Row[Any]) -> Feedback:
+    """Return the fact in a row of `feedback`."""
+    return Feedback(
+        row.id,
+        row.decision_id,
+        row.metric,
+        row.value,
+        row.received_at,
+        row.event_time,
+        row.tags,
+        row.episode_id,
+        Kind(row.kind),
+    )
 
 
-def load_feedback(
-    connection: sa.Connection, decision_ids: Sequence[str], upto: int
-) -> dict[str, list[tuple[Feedback, int]]]:
-    """Return the feedback of each decision with its position, in recorded order, up to position `upto`."""
-    found: dict[str, list[tuple[Feedback, int]]] = {}
-    where = t.feedback.c.decision_id.in_(decision_ids) & (t.feedback.c.seq <= upto)
-    for item, seq in read_feedback(connection, where):
-        found.setdefault(item.decision_id, []).append((item, seq))
-    return found
+def _text(column: sa.ColumnElement[Any]) -> sa.ColumnElement[str]:
+    """Return JSON as the text that it is: decoded row by row, it is gone before the next is made."""
+    return sa.cast(column, sa.Text)
+
+
+DECISION = (
+    t.decisions.c.id,
+    t.decisions.c.question,
+    _text(t.decisions.c.features),
+    _text(t.decisions.c.arms),
+    _text(t.decisions.c.probabilities),
+    t.decisions.c.drawn,
+    t.decisions.c.policy,
+    t.decisions.c.version,
+    t.decisions.c.mode,
+    t.decisions.c.decided_at,
+    t.decisions.c.deadline,
+    t.decisions.c.episode_id,
+    t.decisions.c.request_digest,
+    t.decisions.c.floor,
+    t.decisions.c.deferred,
+    _text(t.decisions.c.shadow),
+)
+"""What `decision_of` reads of a row, in its order."""
+
+
+def decision_of(row: Sequence[Any]) -> Decision:
+    """Return the fact in the columns `DECISION`."""
+    name, question, features, arms, probabilities, drawn, policy, version, mode, *rest = row
+    decided_at, deadline, episode_id, request_digest, floor, deferred, shadow = rest
+    seen = orjson.loads(features)
+    return Decision(
+        name,
+        Context(question, seen["sparse"], tuple(seen["embedding"]), seen["arms"]),
+        tuple(orjson.loads(arms)),
+        tuple(orjson.loads(probabilities)),
+        drawn,
+        policy,
+        version,
+        Mode(mode),
+        decided_at,
+        deadline,
+        episode_id,
+        request_digest,
+        floor,
+        deferred,
+        tuple(orjson.loads(shadow)),
+    )
 
 
 def load_decisions(connection: sa.Connection, ids: Sequence[str]) -> dict[str, Decision]:
     """Return the decisions that exist among `ids`."""
-    rows = connection.execute(sa.select(t.decisions).where(t.decisions.c.id.in_(ids)))
-    return {row.id: decision_of(row) for row in rows}
+    rows = connection.execute(sa.select(*DECISION).where(t.decisions.c.id.in_(ids)))
+    return {row[0]: decision_of(row) for row in rows}
 
 
-def decision_of(row: sa.Row[Any]) -> Decision:
-    """Return the fact in a row of `decisions`."""
-    features = row.features
-    context = Context(row.question, features["sparse"], tuple(features["embedding"]), features["arms"])
-    return Decision(
-        id=row.id,
-        context=context,
-        arms=tuple(row.arms),
-        probabilities=tuple(row.probabilities),
-        drawn=row.drawn,
-        policy=row.policy,
-        version=row.version,
-        mode=Mode(row.mode),
-        decided_at=row.decided_at,
-        deadline=row.deadline,
-        episode_id=row.episode_id,
-        request_digest=row.request_digest,
-    )
+COST = (
+    t.executions.c.steps,
+    t.executions.c.prompt_tokens,
+    t.executions.c.completion_tokens,
+    t.executions.c.retrieval_s,
+    t.executions.c.llm_s,
+    t.executions.c.usd,
+)
+"""The raw cost vector of an execution, in the order of `Cost`."""
 
 
 def cost_of(row: sa.Row[Any]) -> Cost:

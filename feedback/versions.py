@@ -1,10 +1,12 @@
 """Versions: a policy's state at a position of the training log.
 
 A version's row is a fact; its bytes are a cache. What is pruned or lost can be
-made again by replaying the training log up to `examples_seq`.
+made again by replaying the training log up to `examples_seq`. Bytes of old versions are
+kept the more sparsely the older they are, so that a replay can begin near each of them.
 """
 
 import hashlib
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +17,7 @@ from feedback.joins import confirm_epoch
 from feedback.store import Store
 
 KEPT_CHECKPOINTS = 20
-"""Newest versions whose bytes are kept."""
+"""Newest versions whose bytes are all kept; so are those of versions that an operator chose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +28,10 @@ class Version:
         version: Its number, rising; 0 before it is published.
         parent: The version it went on from; None for the first of a recipe.
         recipe: Digest of everything besides the training log that shaped it.
+        join: Digest of the rule by which that training log was joined.
         policy: The policy's specification.
         examples_seq: Position of the training log that it has learned up to.
-        applied_seq: Feedback up to this position was looked at.
+        applied_seq: Facts up to this position of the log are looked at.
         digest: SHA-256 of the state.
         epoch: The learner that wrote it.
         created_at: Seconds since the epoch, UTC.
@@ -37,6 +40,7 @@ class Version:
     version: int
     parent: int | None
     recipe: str
+    join: str
     policy: dict[str, Any]
     examples_seq: int
     applied_seq: int
@@ -55,18 +59,45 @@ def publish(store: Store, version: Version, state: bytes) -> int:
 
     Raises:
         SupersededError: Another learner has taken over; nothing was written.
+        RebuiltError: The training log was made anew; nothing was written.
     """
-    row = {name: getattr(version, name) for name in Version.__slots__ if name != "version"}
     with store.writing() as connection:
         confirm_epoch(connection, version.epoch)
-        result = connection.execute(sa.insert(t.versions), row)
-        assert result.inserted_primary_key is not None
-        number = int(result.inserted_primary_key[0])
-        connection.execute(sa.insert(t.checkpoints), {"version": number, "state": state})
-        connection.execute(
-            sa.delete(t.checkpoints).where(t.checkpoints.c.version <= number - KEPT_CHECKPOINTS)
-        )
+        return add(connection, version, state)
+
+
+def add(connection: sa.Connection, version: Version, state: bytes) -> int:
+    """Write a version as a part of a transaction that nobody else can write versions in."""
+    row = {name: getattr(version, name) for name in Version.__slots__ if name != "version"}
+    result = connection.execute(sa.insert(t.versions), row)
+    assert result.inserted_primary_key is not None
+    number = int(result.inserted_primary_key[0])
+    connection.execute(sa.insert(t.checkpoints), {"version": number, "state": state})
+    c = t.checkpoints.c.version
+    kept = connection.scalars(sa.select(c).where(c.not_in(sa.select(t.promotions.c.version))))
+    pruned = [one for one in kept if not is_kept(one, number)]
+    if pruned:
+        connection.execute(sa.delete(t.checkpoints).where(c.in_(pruned)))
     return number
+
+
+def put_back(connection: sa.Connection, version: int, state: bytes) -> None:
+    """Replace the bytes of a version, or write them where there are none."""
+    connection.execute(sa.delete(t.checkpoints).where(t.checkpoints.c.version == version))
+    connection.execute(sa.insert(t.checkpoints), {"version": version, "state": state})
+
+
+def is_kept(version: int, newest: int) -> bool:
+    """Whether a version is so new, or its number so round, that its bytes are kept.
+
+    All of the newest are; before these, every second of as many, every fourth of twice as many, and
+    so on: of n versions some ten for each time that n has doubled. What is pruned once stays so.
+
+    >>> [version for version in range(1, 71) if is_kept(version, newest=100)]
+    [8, 16, 24, 28, 32, 36, 40, 44, 48, 52, 56, 60, 62, 64, 66, 68, 70]
+    """
+    age = newest - version
+    return version % (1 << (age // KEPT_CHECKPOINTS).bit_length()) == 0
 
 
 def latest(store: Store, recipe: str | None = None, after: int = 0) -> Version | None:
@@ -77,6 +108,75 @@ def latest(store: Store, recipe: str | None = None, after: int = 0) -> Version |
     with store.reading() as connection:
         row = connection.execute(query.order_by(t.versions.c.version.desc()).limit(1)).mappings().first()
     return None if row is None else Version(**row)
+
+
+def kept_upto(store: Store, recipe: str, examples_seq: int) -> list[Version]:
+    """Return the versions of a recipe whose bytes are kept and that have learned no more, newest first."""
+    v = t.versions.c
+    query = (
+        sa.select(t.versions)
+        .join(t.checkpoints, t.checkpoints.c.version == v.version)
+        .where(v.recipe == recipe, v.examples_seq <= examples_seq)
+        .order_by(v.examples_seq.desc(), v.version.desc())
+    )
+    with store.reading() as connection:
+        return [Version(**row) for row in connection.execute(query).mappings()]
+
+
+def kept_of(store: Store, recipe: str) -> list[Version]:
+    """Return the versions of a recipe whose bytes are kept, or ought to be, oldest first."""
+    v, kept = t.versions.c, sa.select(t.checkpoints.c.version)
+    with store.reading() as connection:
+        newest = connection.scalar(sa.select(sa.func.max(v.version))) or 0
+        round_ones = [number for number in range(1, newest + 1) if is_kept(number, newest)]
+        query = sa.select(t.versions).where(
+            v.recipe == recipe, v.version.in_(round_ones) | v.version.in_(kept)
+        )
+        return [Version(**row) for row in connection.execute(query.order_by(v.version)).mappings()]
+
+
+def counts(store: Store) -> dict[str, int]:
+    """Return how many versions there are of each recipe."""
+    v = t.versions.c
+    with store.reading() as connection:
+        found = connection.execute(sa.select(v.recipe, sa.func.count()).group_by(v.recipe))
+        return {row[0]: row[1] for row in found}
+
+
+def among(store: Store, recipe: str, numbers: Collection[int]) -> set[int]:
+    """Return those of some numbers whose versions are of a recipe."""
+    v = t.versions.c
+    with store.reading() as connection:
+        query = sa.select(v.version).where(v.recipe == recipe, v.version.in_(numbers))
+        return set(connection.scalars(query))
+
+
+def find(store: Store, number: int) -> Version | None:
+    """Return the version of a number; None where there is none."""
+    with store.reading() as connection:
+        row = (
+            connection.execute(sa.select(t.versions).where(t.versions.c.version == number)).mappings().first()
+        )
+    return None if row is None else Version(**row)
+
+
+def page(store: Store, limit: int, before: int | None = None) -> list[tuple[Version, bool]]:
+    """Return the newest versions of any recipe, newest first, each with whether its bytes are kept.
+
+    Args:
+        store: The log.
+        limit: How many at most.
+        before: Only those whose number is below; None for the newest of all.
+    """
+    v, kept = t.versions.c, t.checkpoints.c.version
+    query = sa.select(t.versions, kept.is_not(None).label("kept")).outerjoin(t.checkpoints, kept == v.version)
+    if before is not None:
+        query = query.where(v.version < before)
+    with store.reading() as connection:
+        rows = connection.execute(query.order_by(v.version.desc()).limit(limit)).mappings()
+        return [
+            (Version(**{name: row[name] for name in Version.__slots__}), bool(row["kept"])) for row in rows
+        ]
 
 
 def checkpoint(store: Store, version: int) -> bytes | None:

@@ -7,16 +7,25 @@ is no child of the request, so a client that goes away loses nothing.
 
 import asyncio
 import threading
+import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 
-from feedback.store import Fact, LogUnavailableError, Receipt, Store, StoreError
+from feedback.batch import Fact, Receipt
+from feedback.errors import BehindError, LogGapError, LogUnavailableError, SchemaError, StoreError
+from feedback.store import Store
 
 MAX_BATCH = 512
 """Facts in one transaction; more make the first of them wait for the last."""
+
+SLOW_S = 5.0
+"""How long a commit may take before the log counts as away: a disk or a server that hangs says nothing."""
+
+PROBE_S = 1.0
+"""Pause between two attempts to write to a log that is away."""
 
 
 @dataclass(slots=True)
@@ -32,11 +41,19 @@ class GroupCommit:
     Args:
         store: Where the facts go.
         max_waiting: Appends that may queue; further ones are refused, not queued.
+        clock: Seconds, never going back.
     """
 
-    def __init__(self, store: Store, max_waiting: int = 4096) -> None:
+    def __init__(
+        self, store: Store, max_waiting: int = 4096, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._store = store
         self._max_waiting = max_waiting
+        self._clock = clock
+        self._began: float | None = None  # when the commit under way did
+        self._failure = ""  # why the last write failed
+        self._probe_at = 0.0
+        self._probing = threading.Lock()
         self._waiting: deque[_Item] = deque()
         self._wake = threading.Condition()
         self._closed = False
@@ -63,6 +80,32 @@ class GroupCommit:
             self._wake.notify()
         return item.future
 
+    @property
+    def trouble(self) -> str:
+        """What keeps facts from being committed; empty where nothing does, as far as the last write knows."""
+        began = self._began
+        if began is not None and (took_s := self._clock() - began) > SLOW_S:
+            return f"the log does not answer: a commit is under way for {took_s:.0f} s"
+        return self._failure
+
+    def check(self) -> None:
+        """See whether facts can be committed; if the last write failed, by trying another. May block.
+
+        Raises:
+            LogUnavailableError: They cannot.
+        """
+        if self._failure and self._clock() >= self._probe_at and self._probing.acquire(blocking=False):
+            try:
+                self._store.probe()
+                self._failure = ""
+            except StoreError as error:
+                self._failure = str(error)
+            finally:
+                self._probe_at = self._clock() + PROBE_S
+                self._probing.release()
+        if trouble := self.trouble:
+            raise LogUnavailableError(trouble)
+
     def close(self) -> None:
         """Commit what is waiting, then stop."""
         with self._wake:
@@ -72,11 +115,7 @@ class GroupCommit:
 
     def _run(self) -> None:
         while batch := self._next_batch():
-            try:
-                self._commit(batch)
-            except Exception as error:  # noqa: BLE001 - a bug in one batch must not strand all later appends
-                failure = StoreError(f"{type(error).__name__}: {error}")
-                _settle([(item, failure) for item in batch])
+            self._commit(batch)
 
     def _next_batch(self) -> list[_Item]:
         with self._wake:
@@ -89,17 +128,28 @@ class GroupCommit:
             return batch
 
     def _commit(self, batch: list[_Item]) -> None:
+        self._began = self._clock()
         try:
             receipts = iter(self._store.append([fact for item in batch for fact in item.facts]))
-        except StoreError as error:
-            if len(batch) == 1 or isinstance(error, LogUnavailableError):
-                _settle([(item, error) for item in batch])
-            else:  # one of them is at fault: halve, so that most still share a commit
+        except (LogUnavailableError, LogGapError, SchemaError, BehindError) as error:
+            self._failure = str(error)  # no fact is to blame: it would be the same for each by itself
+            away = error if isinstance(error, LogUnavailableError) else LogUnavailableError(str(error))
+            _settle([(item, away) for item in batch])
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with a fact must fail its own request only
+            if len(batch) > 1:  # halve, so that most still share a commit
                 middle = len(batch) // 2
                 self._commit(batch[:middle])
                 self._commit(batch[middle:])
-            return
-        _settle([(item, list(islice(receipts, len(item.facts)))) for item in batch])
+            else:
+                named = (
+                    error if isinstance(error, StoreError) else StoreError(f"{type(error).__name__}: {error}")
+                )
+                _settle([(batch[0], named)])
+        else:
+            self._failure = ""
+            _settle([(item, list(islice(receipts, len(item.facts)))) for item in batch])
+        finally:
+            self._began = None
 
 
 Outcome = list[Receipt] | StoreError

@@ -1,12 +1,15 @@
-"""What holds for all tests: the same examples, no limit that a busy machine would break, one Ray."""
+"""What holds for all tests: the same examples, no limit that a busy machine breaks, a Ray, a PostgreSQL."""
 
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from tests.postgres import Server, running
 
 settings.register_profile("armwise", derandomize=True, deadline=None, database=None)
 settings.load_profile("armwise")
@@ -27,3 +30,22 @@ def cluster() -> Iterator[None]:
     shutil.rmtree(folder, ignore_errors=True)
     os.environ.clear()
     os.environ |= before
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Server]:
+    """A PostgreSQL that is started by the first test that asks for it."""
+    with running() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def log_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of an empty database, on each of the two."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'log.db'}"
+        return
+    server: Server = request.getfixturevalue("postgres")
+    url = server.fresh()
+    yield url
+    server.drop(url)

@@ -1,17 +1,58 @@
-"""A log on disk, and facts to put into it."""
+"""An empty log on each of the two databases, and facts to put into it."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from feedback import tables as t
+from feedback.database import connect
 from feedback.events import Context, Cost, Decision, Execution, Feedback, Mode, Status
 from feedback.store import Store
+from tests.postgres import Server
+
+
+@pytest.fixture(scope="session")
+def _log_on_postgres(postgres: Server) -> str:
+    """The URL of a log on PostgreSQL; making its tables takes longer than most tests do."""
+    url = postgres.fresh()
+    Store(url).close()
+    return url
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    store = Store(f"sqlite:///{tmp_path / 'log.db'}")
+def postgres_url(_log_on_postgres: str) -> Iterator[str]:
+    """The URL of an empty log on PostgreSQL."""
+    yield _log_on_postgres
+    empty(_log_on_postgres)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of an empty log, on each of the two."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'log.db'}"
+    found: str = request.getfixturevalue("postgres_url")
+    return found
+
+
+def empty(url: str) -> None:
+    """Take everything out of a log on PostgreSQL; numbers begin with 1 again."""
+    engine = connect(url)
+    numbered = [table for table in t.metadata.tables.values() if table.autoincrement_column is not None]
+    statements = [f"DELETE FROM {table.name}" for table in reversed(t.metadata.sorted_tables)]
+    for table in numbered:
+        (key,) = table.primary_key
+        statements.append(f"SELECT setval(pg_get_serial_sequence('{table.name}', '{key.name}'), 1, false)")
+    statements.append("INSERT INTO log_head VALUES (1, 0, 0)")
+    with engine.begin() as connection:
+        connection.exec_driver_sql("; ".join(statements))
+    engine.dispose()
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[Store]:
+    store = Store(url)
     yield store
     store.close()
 

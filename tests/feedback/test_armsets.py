@@ -7,7 +7,8 @@ import pytest
 
 from feedback import armsets
 from feedback.armsets import Arms, ArmSet, at_start, defined, live, started
-from feedback.store import ConflictError, Store
+from feedback.errors import ConflictError
+from feedback.store import Store
 
 
 def arm(kind: str, host: str = "Arms", **params: Any) -> dict[str, Any]:

@@ -4,22 +4,23 @@ from dataclasses import replace
 
 import pytest
 
-from feedback.events import LABELS, Example
+from feedback.errors import ConflictError
+from feedback.events import LABELS, Example, Tick
 from feedback.joins import Joiner, read_examples, take_epoch
 from feedback.past_turns import PastTurn, enter, new_among
 from feedback.replay import Log
-from feedback.reward import Metric, RewardRule
-from feedback.store import ConflictError, Store
+from feedback.reward import Complete, Metric, RewardRule
+from feedback.store import Store
 from tests.feedback.conftest import decision, execution, value
 
-RULE = RewardRule(metrics={"right": Metric()}, cost_weight=0.0)
+RULE = RewardRule(metrics={name: Metric() for name in ("right", "thumb", "other")}, cost_weight=0.0)
 
 
 def past(name: str) -> PastTurn:
     return PastTurn(
         replace(decision(name, at=100.0, wait_s=0.0), policy=LABELS),
         execution(name),
-        (value(name, at=100.0),),
+        (value(name, at=100.0), value(name, "thumb", 0.5, at=100.0)),
     )
 
 
@@ -33,7 +34,7 @@ def test_a_turn_is_entered_whole_and_once(store: Store) -> None:
     assert record is not None
     assert PastTurn(record.decision, record.execution or execution("?"), record.feedback) == past("c")
     counts = store.counts()
-    assert (counts["decisions"], counts["executions"], counts["feedback"]) == (4, 4, 4)
+    assert (counts["decisions"], counts["executions"], counts["feedback"]) == (4, 4, 8)
 
 
 def test_of_a_batch_that_cannot_be_entered_nothing_is(store: Store) -> None:
@@ -42,20 +43,29 @@ def test_of_a_batch_that_cannot_be_entered_nothing_is(store: Store) -> None:
     assert store.counts()["decisions"] == 0
 
 
-def test_turns_that_were_due_before_they_were_entered_are_learned_at_once_and_in_order(store: Store) -> None:
-    joiner = Joiner(store, RULE, take_epoch(store, "test", 0.0))
+@pytest.mark.parametrize("complete", Complete)
+@pytest.mark.parametrize("batch", [1, 3, 5000])
+def test_turns_are_learned_once_in_order_and_whole_however_late_they_are_entered(
+    store: Store, complete: Complete, batch: int
+) -> None:
+    rule = RULE.model_copy(update={"complete": complete, "default": 0.0})
+    joiner = Joiner(store, rule, take_epoch(store, "test", 0.0), batch)
     enter(store, [past("z")])
     joiner.advance(1000.0)
+    store.append([Tick(1000.0)])
     enter(store, [past("c"), past("a"), past("b")])
-    joiner.advance(1000.25)
-    assert [example.decision.id for example in read_examples(store)] == ["z", "c", "a", "b"]
+    for _ in range(store.log_seq()):
+        joiner.advance(1000.25)
+    joiner.advance(2000.0)
+    found = [(example.decision.id, dict(example.metrics)) for example in read_examples(store, rule.join)]
+    assert found == [(name, {"right": 1.0, "thumb": 0.5}) for name in ("z", "c", "a", "b")]
 
 
 def test_a_label_is_not_evaluated() -> None:
     cost = execution("a").cost
     live = Example(1, decision("a"), cost, {"right": 1.0})
     label = Example(2, past("b").decision, cost, {"right": 0.0})
-    log = Log.from_examples([live, label], RULE.reward)
+    log = Log.from_examples([live, label], RULE.reward_of)
     assert (log.decisions, log.reward.tolist(), log.excluded) == ((live.decision,), [1.0], {"labels": 1})
     with pytest.raises(ValueError, match=r"left out: \{'labels': 1\}"):
-        Log.from_examples([label], RULE.reward)
+        Log.from_examples([label], RULE.reward_of)

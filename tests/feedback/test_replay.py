@@ -13,9 +13,9 @@ from feedback.events import Context, Cost, Decision, Example, Mode
 from feedback.replay import Log, evaluate, fit_reward_model, fixed, target, terms, uniform
 
 
-def quality(metrics: Mapping[str, float], cost: Cost) -> float | None:
+def quality(example: Example) -> float | None:
     """Accuracy less a hundredth a step; None without feedback."""
-    return metrics["acc"] - 0.01 * cost.steps if "acc" in metrics else None
+    return example.metrics["acc"] - 0.01 * example.cost.steps if "acc" in example.metrics else None
 
 
 def example(

@@ -1,12 +1,31 @@
 """Versions: numbered facts, with bytes that are a cache."""
 
+import math
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
+import sqlalchemy as sa
+from hypothesis import given
+from hypothesis import strategies as st
 
-from feedback.joins import SupersededError, take_epoch
+from feedback import tables as t
+from feedback.errors import SupersededError
+from feedback.joins import take_epoch
 from feedback.store import Store
-from feedback.versions import KEPT_CHECKPOINTS, Version, checkpoint, digest_of, latest, publish
+from feedback.versions import (
+    KEPT_CHECKPOINTS,
+    Version,
+    checkpoint,
+    counts,
+    digest_of,
+    is_kept,
+    kept_of,
+    kept_upto,
+    latest,
+    publish,
+    put_back,
+)
 
 
 def draft(store: Store, state: bytes = b"state", recipe: str = "r") -> Version:
@@ -15,6 +34,7 @@ def draft(store: Store, state: bytes = b"state", recipe: str = "r") -> Version:
         version=0,
         parent=None,
         recipe=recipe,
+        join="j",
         policy={"kind": "uniform", "params": {}},
         examples_seq=3,
         applied_seq=5,
@@ -59,12 +79,81 @@ def test_versions_of_another_recipe_are_not_taken_for_ours(store: Store) -> None
     assert latest(store, "none") is None
 
 
-def test_old_bytes_are_pruned_and_their_rows_stay(store: Store) -> None:
+def bytes_kept(store: Store) -> list[int]:
+    with store.reading() as connection:
+        return list(connection.scalars(sa.select(t.checkpoints.c.version).order_by(t.checkpoints.c.version)))
+
+
+def test_old_bytes_are_thinned_out_and_their_rows_stay(store: Store) -> None:
     version = draft(store)
-    numbers = [publish(store, version, b"%d" % i) for i in range(KEPT_CHECKPOINTS + 3)]
-    kept = [number for number in numbers if checkpoint(store, number) is not None]
-    assert kept == numbers[3:]
+    numbers = [publish(store, version, b"%d" % i) for i in range(KEPT_CHECKPOINTS + 15)]
+    newest = numbers[-KEPT_CHECKPOINTS:]
+    assert bytes_kept(store) == [number for number in numbers if number in newest or number % 2 == 0]
     assert store.counts()["versions"] == len(numbers)
+
+
+@pytest.mark.parametrize("action", ["promote", "rollback"])
+def test_the_bytes_of_a_version_that_an_operator_chose_are_kept(store: Store, action: str) -> None:
+    version = draft(store)
+    chosen = publish(store, version, b"chosen")
+    with store.writing() as connection:
+        connection.execute(
+            sa.insert(t.promotions), {"version": chosen, "action": action, "reason": "it is good", "at": 3.0}
+        )
+    numbers = [publish(store, version, b"%d" % i) for i in range(KEPT_CHECKPOINTS)]
+    publish(store, version, b"and one more")
+    assert checkpoint(store, chosen) == b"chosen"
+    assert chosen % 2 == 1, "for its age alone it would not be kept"
+    assert checkpoint(store, numbers[0]) == b"0"
+
+
+@given(newest=st.integers(1, 600))
+def test_what_is_kept_at_any_time_is_what_never_was_pruned(newest: int) -> None:
+    kept: set[int] = set()
+    for number in range(1, newest + 1):
+        kept = {version for version in (*kept, number) if is_kept(version, number)}
+    assert kept == {version for version in range(1, newest + 1) if is_kept(version, newest)}
+
+
+def test_bytes_kept_grow_with_the_logarithm_of_the_versions() -> None:
+    kept = [sum(is_kept(v, newest) for v in range(1, newest + 1)) for newest in (1_000, 10_000, 100_000)]
+    steps = [after - before for before, after in pairwise(kept)]
+    assert all(step <= 10 * (math.log2(10) + 1) for step in steps)
+
+
+def test_bytes_that_are_put_back_are_there_whether_they_were_changed_or_gone(store: Store) -> None:
+    version = draft(store)
+    changed, gone = (publish(store, version, b"state") for _ in range(2))
+    with store.writing() as connection:
+        connection.execute(
+            sa.update(t.checkpoints).where(t.checkpoints.c.version == changed).values(state=b"other")
+        )
+        connection.execute(sa.delete(t.checkpoints).where(t.checkpoints.c.version == gone))
+        for number in (changed, gone):
+            put_back(connection, number, b"state")
+    assert [checkpoint(store, number) for number in (changed, gone)] == [b"state", b"state"]
+
+
+def test_what_a_replay_can_begin_from_is_found_nearest_first(store: Store) -> None:
+    version = draft(store)
+    first, second, third = (
+        publish(store, replace(version, examples_seq=learned), b"state") for learned in (10, 20, 30)
+    )
+    publish(store, replace(version, recipe="other", examples_seq=20), b"state")
+    assert [one.version for one in kept_upto(store, "r", 29)] == [second, first]
+    with store.writing() as connection:
+        connection.execute(sa.delete(t.checkpoints).where(t.checkpoints.c.version == second))
+    assert [one.version for one in kept_upto(store, "r", 30)] == [third, first]
+
+
+def test_bytes_that_ought_to_be_there_are_known_though_they_are_gone(store: Store) -> None:
+    version = draft(store)
+    numbers = [publish(store, version, b"state") for _ in range(KEPT_CHECKPOINTS + 4)]
+    with store.writing() as connection:
+        connection.execute(sa.delete(t.checkpoints).where(t.checkpoints.c.version == numbers[-1]))
+    assert [one.version for one in kept_of(store, "r")] == [2, 4, *numbers[4:]]
+    assert kept_of(store, "other") == []
+    assert counts(store) == {"r": len(numbers)}
 
 
 def test_a_superseded_learner_publishes_nothing(store: Store) -> None:

@@ -1,0 +1,425 @@
+"""What is learned of which facts: one test for each row of docs/feedback.md that needs no database."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from feedback.errors import LogGapError
+from feedback.events import Feedback, Kind, Mode, Status
+from feedback.fold import GRACE_S, SPARE, Decided, Executed, Fact, Fold, Said, Ticked
+from feedback.reward import Aggregation, Complete, Metric, RewardRule
+
+WAIT_S = 60.0
+DEADLINE = 100.0 + WAIT_S
+CLOSING = DEADLINE + GRACE_S
+"""Of a decision that was made at 100."""
+
+AFTER = Ticked(0, CLOSING + 0.5)
+"""Time that closes it."""
+
+FAILURES = [Status.ARM_FAILED, Status.FELL_BACK]
+NEVER = [Status.LLM_FAILED, Status.LLM_TIMEOUT, Status.CANCELLED]
+
+
+def rule(
+    complete: Complete = Complete.ANY,
+    default: float | None = None,
+    failed: float | None = None,
+    wait_time: str = "PT1M",
+    **aggregations: Aggregation,
+) -> RewardRule:
+    metrics = {name: Metric(aggregation=how) for name, how in aggregations.items()}
+    return RewardRule(
+        metrics=metrics or {"right": Metric(), "thumb": Metric()},
+        complete=complete,
+        default=default,
+        failed=failed,
+        wait_time=wait_time,
+    )
+
+
+AT_DEADLINE = rule(Complete.DEADLINE)
+
+
+def decided(name: str = "d1", at: float = 100.0, logged_at: float | None = None, **fields: object) -> Decided:
+    return Decided(0, name, at, at if logged_at is None else logged_at, **fields)  # type: ignore[arg-type]
+
+
+def executed(name: str = "d1", status: Status = Status.OK, at: float = 101.0) -> Executed:
+    return Executed(0, name, at, status)
+
+
+def said(
+    number: float = 1.0,
+    at: float = 105.0,
+    metric: str = "right",
+    *,
+    on: str = "d1",
+    key: str = "",
+    more: bool = False,
+) -> Said:
+    """A value, under a key of its own unless told otherwise; on an episode where its name begins with e."""
+    about = (None, on) if on.startswith("e") else (on, None)
+    key = key or f"{on}:{metric}:{number}:{at}"
+    return Said(0, Feedback(key, about[0], metric, number, at, episode_id=about[1]), more)
+
+
+def retracted(key: str, at: float = 105.0, *, on: str = "d1") -> Said:
+    value = said(at=at, on=on, key=key)
+    return replace(value, feedback=replace(value.feedback, value=None, kind=Kind.RETRACTION))
+
+
+def shown(at: float = 105.0, name: str = "d1") -> Said:
+    return Said(0, Feedback(name, name, received_at=at, kind=Kind.ACTIVATION))
+
+
+def placed(facts: Sequence[Fact]) -> list[Fact]:
+    """Number the facts, and tell each decision what was said of it before, as the log is read."""
+    numbered: list[Fact] = []
+    for seq, fact in enumerate(facts, start=1):
+        if isinstance(fact, Decided):
+            earlier = [
+                one.feedback for one in numbered if isinstance(one, Said) and _about(one.feedback, fact)
+            ]
+            fact = replace(fact, earlier=earlier)
+        numbered.append(replace(fact, seq=seq))
+    return numbered
+
+
+def _about(item: Feedback, fact: Decided) -> bool:
+    return item.decision_id == fact.id or (item.decision_id is None and item.episode_id == fact.episode_id)
+
+
+def learned(how: RewardRule, *facts: Fact) -> list[tuple[int, str, dict[str, float]]]:
+    """Return what facts teach: the position that made it ready, the decision, its metrics."""
+    fold = Fold(how)
+    return [
+        (one.by, one.decision_id, dict(one.metrics)) for fact in placed(facts) for one in fold.apply(fact)
+    ]
+
+
+# -- values -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        (Aggregation.FIRST, 0.25),
+        (Aggregation.LAST, 0.5),
+        (Aggregation.MEAN, 0.5),
+        (Aggregation.SUM, 1.5),
+    ],
+)
+def test_several_values_are_aggregated_in_the_order_of_the_log(how: Aggregation, expected: float) -> None:
+    values = [said(0.25, at=130.0), said(0.75, at=110.0), said(0.5, at=120.0)]
+    found = learned(rule(Complete.DEADLINE, right=how), decided(), executed(), *values, AFTER)
+    assert found == [(6, "d1", {"right": expected})]
+
+
+def test_a_value_that_is_early_counts_once_its_decision_is_there() -> None:
+    assert learned(rule(), said(), decided(), executed()) == [(3, "d1", {"right": 1.0})]
+
+
+def test_a_value_waits_for_how_the_decision_went() -> None:
+    assert learned(rule(), decided(), said(), executed()) == [(3, "d1", {"right": 1.0})]
+
+
+def test_a_value_counts_until_the_deadline_and_not_after_it() -> None:
+    start = [decided(), executed(), said(0.25, at=DEADLINE), said(0.75, at=DEADLINE + 0.001)]
+    assert learned(AT_DEADLINE, *start, AFTER) == [(5, "d1", {"right": 0.25})]
+    assert learned(rule(), decided(), executed(), said(at=DEADLINE + 0.001), AFTER) == []
+
+
+def test_a_value_that_was_received_in_time_counts_until_its_decision_is_closed() -> None:
+    start = [decided(), executed()]
+    value = said(at=DEADLINE)
+    assert learned(AT_DEADLINE, *start, Ticked(0, CLOSING), value, AFTER) == [(5, "d1", {"right": 1.0})]
+    assert learned(AT_DEADLINE, *start, AFTER, value) == []
+
+
+def test_values_that_are_sent_together_are_learned_together() -> None:
+    both = {"right": 1.0, "thumb": 0.5}
+    start = [decided(), executed()]
+    thumb = said(0.5, metric="thumb")
+    assert learned(rule(), *start, said(more=True), thumb) == [(4, "d1", both)]
+    assert learned(rule(), *start, said(), thumb) == [(3, "d1", {"right": 1.0})]
+
+
+def test_values_of_a_metric_that_is_not_declared_teach_nothing() -> None:
+    start = [decided(), executed(), said(metric="other")]
+    assert learned(rule(), *start, AFTER) == []
+    assert learned(rule(default=0.0), *start, AFTER) == [(4, "d1", {})]
+
+
+def test_a_decision_is_learned_once_however_often_it_is_judged() -> None:
+    found = learned(rule(default=0.0), decided(), executed(), said(1.0), said(0.5), said(0.25), AFTER)
+    assert found == [(3, "d1", {"right": 1.0})]
+
+
+# -- taking back --------------------------------------------------------------------------------------
+
+
+def test_a_value_that_is_taken_back_does_not_count() -> None:
+    values = [said(0.25, key="a"), said(0.75, key="b"), retracted("b")]
+    assert learned(AT_DEADLINE, decided(), executed(), *values, AFTER) == [(6, "d1", {"right": 0.25})]
+    assert learned(AT_DEADLINE, decided(), executed(), said(key="a"), retracted("a"), AFTER) == []
+
+
+def test_a_value_that_was_taken_back_before_it_came_does_not_count() -> None:
+    values = [retracted("b"), said(0.25, key="a"), said(0.75, key="b")]
+    assert learned(AT_DEADLINE, decided(), executed(), *values, AFTER) == [(6, "d1", {"right": 0.25})]
+    assert learned(AT_DEADLINE, *values[::-1], decided(), executed(), AFTER) == [(6, "d1", {"right": 0.25})]
+
+
+def test_a_key_that_was_taken_back_stays_so_and_another_key_counts() -> None:
+    facts = [decided(deferred=True), executed(), said(key="a"), retracted("a"), shown(), said(key="a")]
+    assert learned(rule(), *facts) == []
+    assert learned(rule(), *facts, said(0.5, key="b")) == [(7, "d1", {"right": 0.5})]
+
+
+def test_what_was_learned_is_not_unlearned_when_a_value_is_taken_back() -> None:
+    facts = [decided(), executed(), said(key="a"), retracted("a"), AFTER]
+    assert learned(rule(default=0.0), *facts) == [(3, "d1", {"right": 1.0})]
+
+
+def test_taking_back_after_the_deadline_comes_too_late() -> None:
+    facts = [decided(), executed(), said(key="a"), retracted("a", at=DEADLINE + 0.001), AFTER]
+    assert learned(AT_DEADLINE, *facts) == [(5, "d1", {"right": 1.0})]
+
+
+# -- episodes -----------------------------------------------------------------------------------------
+
+
+def test_a_value_on_an_episode_counts_for_each_decision_that_was_made_before_it() -> None:
+    turns = [
+        fact
+        for number, at in enumerate([100.0, 104.0, 107.0], start=1)
+        for fact in (decided(f"d{number}", at, episode_id="e"), executed(f"d{number}"))
+    ]
+    other = [decided("other", episode_id="e2"), executed("other")]
+    found = learned(rule(), *turns, *other, said(at=105.0, on="e"))
+    assert found == [(9, "d1", {"right": 1.0}), (9, "d2", {"right": 1.0})]
+
+
+def test_a_value_on_an_episode_counts_until_the_deadline_of_each_decision() -> None:
+    old, new = decided("d1", 100.0, episode_id="e"), decided("d2", 130.0, episode_id="e")
+    facts = [old, executed("d1"), new, executed("d2"), said(at=DEADLINE + 0.001, on="e")]
+    assert learned(rule(), *facts) == [(5, "d2", {"right": 1.0})]
+
+
+def test_a_value_on_an_episode_counts_for_a_decision_that_is_committed_after_it() -> None:
+    facts = [said(at=105.0, on="e"), decided(at=104.0, logged_at=105.0, episode_id="e"), executed()]
+    assert learned(rule(), *facts) == [(3, "d1", {"right": 1.0})]
+
+
+def test_values_on_a_decision_and_on_its_episode_are_values_of_one_metric() -> None:
+    facts = [decided(episode_id="e"), executed(), said(0.25, on="e"), said(0.5), said(0.75, on="e"), AFTER]
+    how = rule(Complete.DEADLINE, right=Aggregation.SUM)
+    assert learned(how, *facts) == [(6, "d1", {"right": 1.5})]
+
+
+def test_taking_back_on_an_episode_holds_for_decisions_that_are_made_later() -> None:
+    facts = [retracted("k", at=99.0, on="e"), decided(episode_id="e"), executed(), said(on="e", key="k")]
+    assert learned(rule(), *facts) == []
+
+
+# -- how the decision went, and whether it was shown ---------------------------------------------------
+
+
+def test_silence_is_the_default_or_is_dropped() -> None:
+    assert learned(rule(default=0.0), decided(), executed(), AFTER) == [(3, "d1", {})]
+    assert learned(rule(), decided(), executed(), AFTER) == []
+
+
+@pytest.mark.parametrize("mode", [Mode.FORCED, Mode.GREEDY])
+def test_what_was_not_drawn_from_the_policy_is_never_learned(mode: Mode) -> None:
+    assert learned(rule(default=0.0, failed=0.0), decided(mode=mode), executed(), said(), AFTER) == []
+
+
+@pytest.mark.parametrize("status", FAILURES)
+def test_an_arm_that_failed_is_left_out_unless_that_is_declared(status: Status) -> None:
+    facts = [decided(), executed(status=status), said(), AFTER]
+    assert learned(rule(default=0.0), *facts) == []
+    assert learned(rule(failed=0.0), *facts) == [(2, "d1", {})]
+
+
+@pytest.mark.parametrize("status", FAILURES)
+def test_what_is_said_of_another_arm_is_not_learned_of_the_one_that_failed(status: Status) -> None:
+    assert learned(rule(failed=0.0), decided(), said(), executed(status=status)) == [(3, "d1", {})]
+
+
+@pytest.mark.parametrize("status", NEVER)
+def test_what_failed_by_no_fault_of_the_arm_is_never_learned(status: Status) -> None:
+    assert learned(rule(default=0.0, failed=0.0), decided(), executed(status=status), said(), AFTER) == []
+
+
+def test_a_decision_without_an_end_is_left_out_when_it_is_closed() -> None:
+    facts = [decided(), said(), Ticked(0, CLOSING)]
+    assert learned(rule(default=0.0), *facts, executed()) == [(4, "d1", {"right": 1.0})]
+    assert learned(rule(default=0.0), *facts, AFTER, executed()) == []
+
+
+def test_a_deferred_decision_counts_once_it_is_activated() -> None:
+    facts = [decided(deferred=True), executed(), said()]
+    assert learned(rule(), *facts, shown()) == [(4, "d1", {"right": 1.0})]
+    assert learned(rule(default=0.0), *facts, AFTER) == []
+    assert learned(rule(), shown(), *facts) == [(4, "d1", {"right": 1.0})]
+
+
+def test_activation_does_not_move_the_deadline_and_counts_until_it() -> None:
+    facts = [decided(deferred=True), executed(), shown(at=DEADLINE), said(at=DEADLINE + 0.001), AFTER]
+    assert learned(rule(default=0.0), *facts) == [(5, "d1", {})]
+    late = [decided(deferred=True), executed(), said(), shown(at=DEADLINE + 0.001), AFTER]
+    assert learned(rule(default=0.0), *late) == []
+
+
+def test_a_failed_arm_whose_answer_was_deferred_counts_once_it_is_activated() -> None:
+    facts = [decided(deferred=True), executed(status=Status.FELL_BACK)]
+    assert learned(rule(failed=0.0), *facts, AFTER) == []
+    assert learned(rule(failed=0.0), *facts, shown()) == [(3, "d1", {})]
+
+
+@pytest.mark.parametrize("complete", Complete)
+def test_a_label_is_learned_once_and_whole_with_what_is_entered_with_it(complete: Complete) -> None:
+    label = [decided(past=True, logged_at=9000.0), executed(), said(at=100.0, more=True)]
+    later = said(0.5, at=100.5, metric="thumb")
+    found = learned(rule(complete), *label, said(0.5, at=100.0, metric="thumb"), later, Ticked(0, 9999.0))
+    assert found == [(4, "d1", {"right": 1.0, "thumb": 0.5})]
+    alone = [decided(past=True), executed(), said(at=100.0)]
+    assert learned(rule(complete), *alone, later, AFTER) == [(3, "d1", {"right": 1.0})]
+
+
+# -- when ---------------------------------------------------------------------------------------------
+
+FIRST, SECOND = said(1.0), said(0.5, metric="thumb")
+
+
+@pytest.mark.parametrize(
+    ("complete", "values", "expected"),
+    [
+        (Complete.ANY, [FIRST, SECOND], (3, {"right": 1.0})),
+        (Complete.ALL, [FIRST, SECOND], (4, {"right": 1.0, "thumb": 0.5})),
+        (Complete.DEADLINE, [FIRST, SECOND], (5, {"right": 1.0, "thumb": 0.5})),
+        (Complete.ALL, [FIRST], (4, {"right": 1.0})),
+        (Complete.DEADLINE, [FIRST], (4, {"right": 1.0})),
+        (Complete.ANY, [], (3, {})),
+        (Complete.ALL, [], (3, {})),
+        (Complete.DEADLINE, [], (3, {})),
+    ],
+)
+def test_complete_says_when_a_decision_is_learned(
+    complete: Complete, values: list[Said], expected: tuple[int, dict[str, float]]
+) -> None:
+    found = learned(rule(complete, default=0.0), decided(), executed(), *values, AFTER)
+    assert found == [(expected[0], "d1", expected[1])]
+
+
+@pytest.mark.parametrize(
+    "closes",
+    [
+        AFTER,
+        decided("later", CLOSING + 0.5),
+        executed("another", at=CLOSING + 0.5),
+        said(at=CLOSING + 0.5, on="another"),
+    ],
+    ids=lambda fact: type(fact).__name__,
+)
+def test_any_fact_closes_what_its_time_is_past(closes: Fact) -> None:
+    assert learned(rule(default=0.0), decided(), executed(), closes) == [(3, "d1", {})]
+    assert learned(rule(default=0.0), decided(), executed(), Ticked(0, CLOSING)) == []
+
+
+def test_a_stamp_of_the_past_does_not_turn_time_back() -> None:
+    fold = Fold(rule())
+    for fact in placed([Ticked(0, 500.0), decided(at=100.0, logged_at=500.0), executed(at=101.0)]):
+        fold.apply(fact)
+        assert fold.at == 500.0
+
+
+def test_a_decision_that_is_committed_late_is_open_for_its_grace() -> None:
+    start = [Ticked(0, 500.0), decided(at=100.0, logged_at=500.0), executed()]
+    assert learned(rule(), *start, said(at=DEADLINE)) == [(4, "d1", {"right": 1.0})]
+    assert learned(rule(), *start, Ticked(0, 500.0 + GRACE_S + 0.001), said(at=DEADLINE)) == []
+
+
+def test_what_is_closed_at_once_is_learned_in_the_order_in_which_it_was_due() -> None:
+    turns = [
+        fact
+        for name, at in (("d1", 103.0), ("d2", 101.0), ("d3", 101.0))
+        for fact in (decided(name, at, logged_at=103.0), executed(name))
+    ]
+    found = learned(rule(default=0.0), *turns, Ticked(0, 1000.0))
+    assert found == [(7, "d2", {}), (7, "d3", {}), (7, "d1", {})]
+
+
+def test_what_is_due_is_closed_before_the_fact_that_is_later_is_looked_at() -> None:
+    facts = [decided(), executed(), decided("d2", 120.0, episode_id="e"), executed("d2")]
+    found = learned(rule(default=0.0), *facts, said(at=CLOSING + 1.0, on="e"))
+    assert found == [(5, "d1", {}), (5, "d2", {"right": 1.0})]
+
+
+# -- the rule -----------------------------------------------------------------------------------------
+
+JOINED = rule()
+CHANGES = {
+    "wait_time": rule(wait_time="PT2M"),
+    "complete": rule(Complete.ALL),
+    "aggregation": rule(right=Aggregation.SUM, thumb=Aggregation.LAST),
+    "a metric": rule(right=Aggregation.LAST),
+    "a default": rule(default=0.0),
+    "failed": rule(failed=0.0),
+}
+
+
+def test_each_thing_that_decides_what_is_learned_is_a_join_of_its_own() -> None:
+    joins = {name: how.join for name, how in CHANGES.items()} | {"": JOINED.join}
+    assert len(set(joins.values())) == len(joins)
+
+
+def test_weights_prices_and_ranges_do_not_join_anything_again() -> None:
+    metrics = {name: Metric(weight=3.0, range=(-1, 1), optimize="min") for name in ("right", "thumb")}
+    scored = JOINED.model_copy(update={"metrics": metrics, "cost_weight": 0.9, "clip": (-2.0, 2.0)})
+    assert scored.join == JOINED.join
+    assert rule(default=0.5, failed=0.5).join == rule(default=-1.0, failed=0.0).join
+
+
+def test_what_was_learned_takes_no_memory_while_something_else_is_still_open() -> None:
+    fold = Fold(rule().model_copy(update={"wait_time": "P7D"}))
+    facts: list[Fact] = [decided("open")]
+    for number in range(3 * SPARE):
+        name = f"d{number}"
+        facts += [decided(name), executed(name), said(on=name)]
+    ready = [one for fact in placed(facts) for one in fold.apply(fact)]
+    assert len(ready) == 3 * SPARE
+    assert len(fold) == 1
+    assert len(fold._closings) <= SPARE + 2  # noqa: SLF001 - what it holds is what this is about
+    assert fold.next_closing == fold.closing(decided("open"))
+
+
+def test_a_fact_that_is_not_the_next_one_is_a_gap() -> None:
+    fold = Fold(rule())
+    fold.apply(Ticked(1, 1.0))
+    with pytest.raises(LogGapError, match="the log goes on at 3 after 1: rows between are missing"):
+        fold.apply(Ticked(3, 1.0))
+
+
+# -- the document -------------------------------------------------------------------------------------
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_what_the_document_says_is_proven_by_tests_that_exist() -> None:
+    text = (ROOT / "docs" / "feedback.md").read_text(encoding="utf-8")
+    rows = [line for line in text.splitlines() if line.startswith("| ") and not line.startswith("| ---")]
+    proven = [row for row in rows if row.count(" | ") == 2 and not row.endswith("| proven by |")]
+    assert len(proven) > 30
+    assert [row for row in proven if not re.search(r"\| `test_\w+`(, `test_\w+`)* \|$", row)] == []
+    there = {
+        name
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for name in re.findall(r"^(?:async )?def (test_\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    assert set(re.findall(r"`(test_\w+)`", text)) - there == set()

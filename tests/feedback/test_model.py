@@ -1,0 +1,121 @@
+"""The training log equals a plain reference, over random histories on a real log."""
+
+from contextlib import closing
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from feedback.reward import Aggregation, Complete, Metric, RewardRule
+from tests.feedback.conftest import empty
+from tests.feedback.histories import MISTAKE, WEIGHTS, WHATS, History, Step
+
+OPS = [op for op, weight in WEIGHTS.items() for _ in range(weight)]
+
+steps = st.lists(
+    st.builds(
+        Step,
+        op=st.sampled_from(OPS),
+        ago=st.sampled_from([1, 1, 1, 2, 2, 3, 4, 0]),
+        what=st.integers(0, WHATS - 1),
+        lag_s=st.sampled_from([0.0] * 8 + [0.5, 1.0, 2.0, 5.0, 13.0]),
+        skew_s=st.sampled_from([0.0] * 12 + [-14.0, -10.0, -3.0, -0.5, 0.5, 7.0]),
+        joined=st.booleans(),
+    ),
+    min_size=20,
+    max_size=80,
+)
+metrics = st.builds(Metric, aggregation=st.sampled_from(Aggregation))
+rules = st.builds(
+    RewardRule,
+    metrics=st.fixed_dictionaries({"right": metrics}, optional={"thumb": metrics}),
+    wait_time=st.sampled_from(["PT10S", "PT3S", "PT10.1S", "PT1M"]),
+    complete=st.sampled_from(Complete),
+    default=st.sampled_from([None, 0.0]),
+    failed=st.sampled_from([None, 0.0]),
+)
+histories = given(rules=st.tuples(rules, rules), batch=st.integers(1, 12), steps=steps)
+
+
+@settings(max_examples=60)
+@histories
+def test_what_is_learned_is_what_the_document_says(
+    rules: tuple[RewardRule, RewardRule], batch: int, steps: list[Step]
+) -> None:
+    with closing(History("sqlite://", rules, batch)) as history:
+        history.run(steps)
+
+
+@settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@histories
+def test_it_is_the_same_on_postgresql(
+    postgres_url: str, rules: tuple[RewardRule, RewardRule], batch: int, steps: list[Step]
+) -> None:
+    empty(postgres_url)  # of the history before
+    with closing(History(postgres_url, rules, batch)) as history:
+        history.run(steps)
+
+
+COMPLETE = [Complete.ANY, Complete.ALL, Complete.DEADLINE]
+
+
+@pytest.mark.parametrize(("seed", "decisions"), [(0, 3000), (1, 400), (2, 400)])
+def test_a_long_history_of_delays_and_clocks_that_disagree_is_learned_as_the_document_says(
+    seed: int, decisions: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    one, other = (
+        RewardRule(
+            metrics={name: Metric(aggregation=rng.choice(list(Aggregation))) for name in ("right", "thumb")},
+            wait_time=wait_time,
+            complete=COMPLETE[(seed + shift) % 3],
+            default=0.0 if shift else None,
+            failed=None if shift else 0.0,
+        )
+        for shift, wait_time in enumerate(["PT10.1S", "PT4S"])
+    )
+    with closing(History("sqlite://", (one, other), batch=500, thorough=False)) as history:
+        history.run(traffic(rng, decisions))
+        assert len(history.log) > 5 * decisions
+        assert len(history.examples(0)) > 0.3 * decisions
+
+
+def traffic(rng: np.random.Generator, decisions: int) -> list[Step]:
+    """Decisions a tenth of a second apart, each with what happens to it, in the order of the clock."""
+    started = [0.1 * number for number in range(decisions)]
+    happens = [(at, "decide", number) for number, at in enumerate(started)]
+    for op, n, delay_s in (
+        ("execute", 2.0, 0.5),
+        ("activate", 0.2, 4.0),
+        ("say", 3.0, 4.0),
+        ("retract", 0.6, 4.0),
+        ("say of episode", 0.7, 4.0),
+        ("retract of episode", 0.3, 4.0),
+    ):
+        for number, times in enumerate(rng.poisson(n, decisions)):
+            delays = rng.exponential(delay_s, times) - (0.3 if op != "execute" else 0.0)
+            happens += [(started[number] + delay, op, number) for delay in delays.tolist()]
+    for op, n in (
+        ("look", 60),
+        ("look by another rule", 20),
+        ("fail", 10),
+        ("be superseded", 5),
+        ("label", 20),
+    ):
+        happens += [(at, op, 0) for at in rng.uniform(0, started[-1], n).tolist()]
+    happens.sort()
+    steps, made, clock = [], 0, 0.0
+    for at, op, number in happens:
+        steps.append(
+            Step(
+                op,
+                made - number,
+                int(rng.integers(MISTAKE + 1, WHATS)),
+                lag_s=max(0.0, at - clock),
+                skew_s=float(rng.normal(0.0, 1.0)) if rng.random() < 0.3 else 0.0,
+                joined=bool(rng.random() < 0.8),
+            )
+        )
+        made, clock = made + (op == "decide"), max(clock, at)
+    return steps

