@@ -15,12 +15,14 @@ from agent.access import Key
 from agent.config_errors import lines
 from agent.features import FeatureSpec
 from agent.policies.catalog import PolicySpec, build_policy
+from agent.settings import Answering, CorpusSpec, Learning, Limits
 from agent.trained import RouterConfig
 from arms.catalog import same, validate_specs
 from arms.embedding import Backbone
 from arms.kinds import NAME, ArmSpec
 from arms.llm import LlmSpec
 from arms.nearest import nearest
+from feedback.drift import DriftSpec
 from feedback.reward import RewardRule
 
 TAKEN = ("Ingress", "Learner", "Generator")
@@ -29,65 +31,6 @@ TAKEN = ("Ingress", "Learner", "Generator")
 
 class ConfigError(ValueError):
     """The configuration cannot be used; one line for each thing that is wrong."""
-
-
-class CorpusSpec(BaseModel):
-    """Where the passages come from."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    name: str = Field(
-        default="stdlib",
-        pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]*$",
-        description="Names its folder under home.",
-    )
-    source: str = Field(
-        default="stdlib",
-        description="A JSONL file, a BEIR folder, a folder of Markdown and text, or `stdlib`: "
-        "the documentation of this interpreter's standard library.",
-    )
-
-
-class Limits(BaseModel):
-    """What the service refuses, so that it stays up."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    in_flight: int = Field(
-        default=64, ge=1, description="Requests a replica works on; more get 503 before the draw."
-    )
-    question_chars: int = Field(default=8000, ge=1, description="Characters in a question.")
-    body_bytes: int = Field(default=1 << 20, ge=1024, description="Bytes in a request body.")
-    passages: int = Field(default=50, ge=1, description="Largest k that a request may ask for.")
-    arm_timeout_s: float = Field(default=10.0, gt=0, description="Seconds that an arm may take.")
-    llm_timeout_s: float = Field(default=120.0, gt=0, description="Seconds that the language model may take.")
-    completion_tokens: int = Field(
-        default=1024, ge=1, description="Largest max_tokens that a request may ask for."
-    )
-
-
-class Answering(BaseModel):
-    """How an answer is made of passages."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    passages: int = Field(default=4, ge=1, description="Passages that an arm returns.")
-    word_budget: int = Field(default=400, ge=10, description="Words of passages that the model reads.")
-    max_tokens: int = Field(default=128, ge=1, description="Tokens that the model writes when not told.")
-    temperature: float = Field(default=0.0, ge=0, le=2, description="Sampling temperature when not told.")
-
-
-class Learning(BaseModel):
-    """How the log becomes versions."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    interval_s: float = Field(
-        default=0.25, gt=0, description="Pause of the learner between two looks at the log."
-    )
-    poll_s: float = Field(
-        default=0.25, gt=0, le=1, description="Pause of a replica between two looks for a version."
-    )
 
 
 class AppConfig(BaseModel):
@@ -100,7 +43,9 @@ class AppConfig(BaseModel):
         description="Folder of corpora, indexes and the embedded log; ARMWISE_HOME in the environment wins.",
     )
     log_url: str | None = Field(
-        default=None, description="SQLAlchemy URL of the log; null is an SQLite file in home."
+        default=None,
+        description="Where the log is: `sqlite:////path/log.db`, or `postgresql://user@host/name` (15 or "
+        "later; its password best in PGPASSFILE); null is an SQLite file in home.",
     )
     keys: tuple[Key, ...] = Field(
         default=(), description="Who may call the service; none leaves it open, as on a laptop."
@@ -126,6 +71,10 @@ class AppConfig(BaseModel):
     floor: float = Field(default=0.01, gt=0, lt=1, description="Least probability of every eligible arm.")
     reward: RewardRule
     learning: Learning = Learning()
+    drift: DriftSpec | None = Field(
+        default=DriftSpec(),
+        description="How a change of the world is noticed, and what is done then; null for neither.",
+    )
     limits: Limits = Limits()
 
     @model_validator(mode="after")
@@ -161,6 +110,13 @@ class AppConfig(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _capped(self) -> "AppConfig":
+        for name in self.limits.arm_caps:
+            if name not in self.actions:
+                raise ValueError(f"limits.arm_caps: {name!r} is no arm{nearest(name, self.actions)}")
+        return self
+
+    @model_validator(mode="after")
     def _hosted(self) -> "AppConfig":
         for name, spec in self.arms.items():
             if spec.host in TAKEN or spec.host.startswith("Embedder-"):
@@ -169,7 +125,7 @@ class AppConfig(BaseModel):
 
     @model_validator(mode="after")
     def _learnable(self) -> "AppConfig":
-        if (least := 2 * self.limits.arm_timeout_s + self.limits.llm_timeout_s) >= self.reward.wait_s:
+        if (least := self.limits.answer_s) >= self.reward.wait_s:
             raise ValueError(
                 f"reward.wait_time {self.reward.wait_time} is shorter than a turn: up to {least:g} s"
             )
@@ -202,9 +158,16 @@ class AppConfig(BaseModel):
         """The folder of all indexes."""
         return self.home_path / "indexes"
 
-    def with_arms(self, arms: Mapping[str, Any]) -> "AppConfig":
-        """Return the same configuration with other arms, as it is written. Raises ConfigError."""
-        return parse({**self.model_dump(mode="json"), "arms": dict(arms)})
+    def with_arms(self, arms: Mapping[str, Mapping[str, Any]]) -> "AppConfig":
+        """Return the same configuration with other arms, as it is written, and the caps of its actions.
+
+        Raises:
+            ConfigError: They do not fit the rest.
+        """
+        told = self.model_dump(mode="json")
+        actions = {name for name, arm in arms.items() if arm.get("action", True)}
+        caps = {name: cap for name, cap in self.limits.arm_caps.items() if name in actions}
+        return parse({**told, "arms": dict(arms), "limits": {**told["limits"], "arm_caps": caps}})
 
     def settled(self) -> "AppConfig":
         """Return the same configuration with the paths of this machine and environment written in."""

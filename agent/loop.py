@@ -10,7 +10,7 @@ it leaves on record below, so that it can be read in one place.
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,16 +19,23 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from agent.features import FeatureSpec, describe
-from agent.policy import Policy, choose, served_distribution, uniform_from
+from agent.live_arms import ArmInfo
+from agent.policy import Policy, choose, lowered, served_distribution, shadow_distribution, uniform_from
 from agent.probe import Advisor, Embed, Embeddings, Probes, Search, probe, with_scores
+from agent.standing import Standing
+from agent.work import UNPROBED, Work, described
 from arms.base import ArmError, Passage, Query, Retrieval
-from arms.generator import Chunk, Generator, GeneratorError, GeneratorTimeoutError, Message, Prompt
+from arms.generator import Chunk, Generator, GeneratorError, Message, Prompt
 from arms.prompts import answer_prompt
-from feedback.events import Context, Cost, Decision, Execution, Mode, Status
+from feedback.events import Context, Decision, Execution, Mode, Status
 
 
 class NoEligibleArmError(ValueError):
     """Every arm is disabled or excluded; nothing was decided."""
+
+
+class OverloadedError(Exception):
+    """Every arm that could be drawn has as many searches under way as it may have; nothing was decided."""
 
 
 class TurnError(Exception):
@@ -45,11 +52,19 @@ class TurnError(Exception):
         self.status = status
 
 
+class AnsweredElsewhereError(Exception):
+    """Another process has carried out the same decision meanwhile; its answer is the one on record."""
+
+
+Commit = asyncio.Future[Any]
+"""Is done once facts are durable."""
+
+
 class Log(Protocol):
     """Where facts go. A write goes on when its caller is cancelled."""
 
-    def append(self, *facts: Decision | Execution) -> "asyncio.Future[Any]":
-        """Queue facts to be committed, in order; the future is done once they are durable."""
+    def append(self, *facts: Decision | Execution) -> Commit:
+        """Queue facts to be committed, in order; the future holds their receipts, once they are durable."""
         ...
 
 
@@ -62,20 +77,11 @@ class Serving:
 
 
 @dataclass(frozen=True, slots=True)
-class ArmInfo:
-    """What the turn knows of an arm before it runs."""
-
-    backbones: frozenset[str] = frozenset()
-    features: Mapping[str, float] = field(default_factory=dict)
-    enabled: bool = True
-
-
-@dataclass(frozen=True, slots=True)
 class Ask:
     """One question with what its caller wishes.
 
     Attributes:
-        decision_id: Names the turn; the draw is hashed from it.
+        decision_id: Names the turn; the draw is hashed from it and from the arms that could be drawn.
         question: What is looked up and what the policy sees.
         messages: The conversation that the model answers; empty to retrieve only.
         k: Passages to retrieve.
@@ -86,6 +92,7 @@ class Ask:
         context: The caller's own features.
         episode_id: Groups the turns of one conversation; kept and told again.
         request_digest: Tells a retry from another request under the same id.
+        deferred: The decision counts only once its answer was shown.
         max_tokens: Longest answer.
         temperature: Of the model.
         top_p: The model draws from the likeliest tokens that hold this mass.
@@ -104,6 +111,7 @@ class Ask:
     context: Mapping[str, float | str | bool] = field(default_factory=dict)
     episode_id: str | None = None
     request_digest: str = ""
+    deferred: bool = False
     max_tokens: int = 128
     temperature: float = 0.0
     top_p: float = 1.0
@@ -153,6 +161,7 @@ class Loop:
         clock: Seconds since the epoch.
         former: Arms that were live before, for those who ask again what these answered.
         advisor: A trained router, whose scores the policy sees; None for none.
+        standing: How each arm is doing, which may keep it from being drawn.
     """
 
     arms: Mapping[str, ArmInfo]
@@ -172,43 +181,98 @@ class Loop:
     clock: Callable[[], float] = time.time
     former: Mapping[str, ArmInfo] = field(default_factory=dict)
     advisor: Advisor | None = None
+    standing: Standing = field(default_factory=Standing)
 
-    async def turn(self, ask: Ask) -> AsyncGenerator[Event, None]:
+    @property
+    def known(self) -> Mapping[str, ArmInfo]:
+        """The arms that are live, and those that were."""
+        return {**self.former, **self.arms}
+
+    async def turn(
+        self, ask: Ask, decided: Callable[[Commit], object] = lambda _: None
+    ) -> AsyncGenerator[Event, None]:
         """Answer one question: yield the decision, the answer as it is written, and the end.
+
+        Args:
+            ask: The question.
+            decided: Is told of the decision's commit, as soon as that has begun.
 
         Raises:
             NoEligibleArmError: Nothing was decided.
+            OverloadedError: No arm has room; nothing was decided.
             ArmError: An encoder, or what the router looks at, cannot be had; nothing was decided.
             TurnError: The arm or the model failed; the decision and the failure are committed.
+            AnsweredElsewhereError: It took so long that another process has answered.
         """
         arms = self.arms  # the same for the whole turn, whatever is switched or replaced meanwhile
         query, context = await self.look(ask, arms)
-        context, probes = await self.advise(ask, query, context, arms)
-        decision = self.choose(ask, context, arms, probes.failed)
+        names = self.able(eligible(ask, arms))
+        context, probes = await self.advise(ask, names, query, context, arms)
+        decision = self.choose(ask, names, context, probes)
+        # Nothing is awaited from here until the search has begun, and has taken the arm's place.
         committed = self.log.append(decision)  # while the arm works; nothing leaves before it is durable
+        decided(committed)
+        work = Work(decision, arms, probes)
+        async with aclosing(self._carry_out(ask, query, work, committed)) as events:
+            async for event in events:
+                yield event
+
+    async def resume(
+        self, ask: Ask, decision: Decision, decided: Callable[[Commit], object] = lambda _: None
+    ) -> AsyncGenerator[Event, None]:
+        """Carry out what a turn decided that was cut off: the same arm, and no second decision.
+
+        Args:
+            ask: The question, asked again.
+            decision: What was drawn for it: an arm that is known here.
+            decided: Is told of the decision's commit, which is done.
+
+        Raises:
+            OverloadedError: The arm has no room now.
+            TurnError: The arm or the model failed; the failure is committed.
+            AnsweredElsewhereError: Somebody else has carried it out meanwhile.
+        """
+        arms = self.known
+        self.able([decision.drawn])
+        committed: Commit = asyncio.get_running_loop().create_future()
+        committed.set_result(None)
+        decided(committed)
+        work = Work(decision, arms)
+        async with aclosing(self._carry_out(ask, self._query(ask), work, committed)) as events:
+            async for event in events:
+                yield event
+
+    async def _carry_out(
+        self, ask: Ask, query: Query, work: Work, committed: Commit
+    ) -> AsyncGenerator[Event, None]:
+        """Search and write, and record how it went, however it ends."""
         committed.add_done_callback(_seen)
-        work = _Work(decision, arms, probes)
+        failure: Exception | None = None
         try:
-            retrieval = await self.retrieve(query, ask.k, work)
-            await asyncio.shield(committed)
-            yield Decided(decision, retrieval, work.served or decision.drawn)
-            if ask.messages and self.generator is not None:
-                async with aclosing(self.generate(ask, retrieval.passages, work)) as chunks:
-                    async for chunk in chunks:
-                        yield chunk
-        except (ArmError, GeneratorError, TimeoutError) as error:
-            await asyncio.shield(committed)
-            execution = work.execution(self.clock(), error)
-            await self.log.append(execution)
-            raise TurnError(decision.id, execution.status, execution.error) from error
+            try:
+                retrieval = await self.retrieve(query, ask.k, work)
+                await asyncio.shield(committed)
+                yield Decided(work.decision, retrieval, work.served or work.decision.drawn)
+                if ask.messages and self.generator is not None:
+                    async with aclosing(self.generate(ask, retrieval.passages, work)) as chunks:
+                        async for chunk in chunks:
+                            yield chunk
+            except (ArmError, GeneratorError, TimeoutError) as error:
+                failure = error
+                await asyncio.shield(committed)
         except (asyncio.CancelledError, GeneratorExit):
-            committed.add_done_callback(partial(self._abandon, work.execution(self.clock(), cancelled=True)))
+            left = work.execution(self.clock(), failure, cancelled=failure is None)
+            committed.add_done_callback(partial(self._abandon, left))
             raise
-        execution = work.execution(self.clock())
-        await self.log.append(execution)
+        execution = work.execution(self.clock(), failure)
+        (receipt,) = await self.log.append(execution)
+        if not receipt.seq:
+            raise AnsweredElsewhereError(f"{work.decision.id!r} was answered by another process meanwhile")
+        if failure is not None:
+            raise TurnError(work.decision.id, execution.status, execution.error) from failure
         yield Finished(execution, work.finish_reason)
 
-    def _abandon(self, execution: Execution, committed: "asyncio.Future[Any]") -> None:
+    def _abandon(self, execution: Execution, committed: Commit) -> None:
         """Record a turn that nobody waits for; a decision that was refused may be another turn's."""
         if not committed.cancelled() and committed.exception() is None:
             self.log.append(execution).add_done_callback(_seen)
@@ -219,10 +283,11 @@ class Loop:
         backbones = {each.backbone for each in looking if each is not None}
         embeddings = await self._embedded(ask.question, frozenset(backbones)) if backbones else {}
         context = context_of(ask.question, self.features, embeddings, arms, ask.context)
-        return Query(ask.question, embeddings, self._seed(ask)), context
+        return self._query(ask, embeddings), context
 
-    def _seed(self, ask: Ask) -> int:
-        return int(uniform_from(ask.decision_id, self.salt + "/arm") * (1 << 53))
+    def _query(self, ask: Ask, embeddings: Embeddings | None = None) -> Query:
+        seed = int(uniform_from(ask.decision_id, self.salt + "/arm") * (1 << 53))
+        return Query(ask.question, embeddings or {}, seed)
 
     async def _embedded(self, question: str, backbones: frozenset[str]) -> Embeddings:
         try:
@@ -233,39 +298,53 @@ class Loop:
             message = f"no embedding of the question by {names} within {self.arm_timeout_s:g} s"
             raise ArmError(message) from None
 
+    def able(self, names: Sequence[str], probes: Probes = UNPROBED) -> list[str]:
+        """Return the arms that may be drawn now; one whose probe failed, only where all of them did.
+
+        Raises:
+            OverloadedError: They have no room.
+        """
+        names = [name for name in names if name not in probes.failed] or names
+        able = self.standing.able(names, asked=probes.found.keys() | probes.failed.keys())
+        if not able:
+            raise OverloadedError(f"no arm that could be drawn has room: {', '.join(names)}")
+        return able
+
     async def advise(
-        self, ask: Ask, query: Query, context: Context, arms: Mapping[str, ArmInfo]
+        self, ask: Ask, names: Sequence[str], query: Query, context: Context, arms: Mapping[str, ArmInfo]
     ) -> tuple[Context, Probes]:
-        """Let the router score the eligible arms that it knows; they search first if it looks at that."""
-        advisor, probes = self.advisor, Probes()
+        """Let the router score the arms that it knows; they search first if it looks at that."""
+        advisor, probes = self.advisor, UNPROBED
         if advisor is None or ask.forced is not None:
             return context, probes
-        known = [name for name in eligible(ask, arms) if name in advisor.arms]
+        known = [name for name in names if name in advisor.arms]
         if advisor.k:
             needs = {name: arms[name].backbones for name in known}
             depth, limit_s = self._depth(ask.k), self.arm_timeout_s
-            probes = await probe(query, depth, needs, self.embed, self.search, limit_s)
+            with self.standing.searching(*known) as tell:
+                probes = await probe(query, depth, needs, self.embed, self.search, limit_s)
+                tell(worked=probes.found, failed=probes.failed)
             known = list(probes.found)
         scores = await advisor.scores(query, known, probes.found) if known else {}
         return with_scores(context, scores), probes
 
-    def choose(
-        self, ask: Ask, context: Context, arms: Mapping[str, ArmInfo], failed: Collection[str] = ()
-    ) -> Decision:
-        """Draw an eligible arm from the policy's distribution, the floor mixed in."""
-        serving = self.serving
-        if ask.forced is not None and ask.forced not in arms:
-            raise NoEligibleArmError(f"arm {ask.forced!r} is not live any more; there are: {', '.join(arms)}")
+    def choose(self, ask: Ask, names: Sequence[str], context: Context, probes: Probes = UNPROBED) -> Decision:
+        """Draw an arm from the policy's distribution, the floor mixed in.
+
+        Raises:
+            OverloadedError: The arms have no room any more.
+        """
+        serving, names = self.serving, self.able(names, probes)
         if ask.forced is not None:
-            names, mode, p = [ask.forced], Mode.FORCED, np.ones(1)
+            mode, floor, p, shadow = Mode.FORCED, 0.0, np.ones(1), np.zeros(0)
         else:
-            names = eligible(ask, arms, failed)
             mode = Mode.EXPLORE if ask.explore else Mode.GREEDY
-            p = served_distribution(serving.policy, context, names, self.floor)
+            floor = lowered(self.floor, len(names))
+            p = served_distribution(serving.policy, context, names, floor)
+            shadow = shadow_distribution(serving.policy, context, names, floor)
         now = self.clock()
-        drawn = (
-            choose(p, uniform_from(ask.decision_id, self.salt)) if mode is Mode.EXPLORE else int(p.argmax())
-        )
+        explored = mode is Mode.EXPLORE
+        drawn = choose(p, uniform_from(ask.decision_id, self.salt, names)) if explored else int(p.argmax())
         return Decision(
             id=ask.decision_id,
             context=context,
@@ -279,52 +358,67 @@ class Loop:
             deadline=now + self.wait_s,
             episode_id=ask.episode_id,
             request_digest=ask.request_digest,
+            floor=floor,
+            deferred=ask.deferred,
+            shadow=tuple(shadow.tolist()),
         )
 
-    async def retrieve(self, query: Query, k: int, work: "_Work") -> Retrieval:
+    async def retrieve(self, query: Query, k: int, work: Work) -> Retrieval:
         """Run the drawn arm, or the fallback where it fails and one is declared."""
         try:
             return await self._search(work.decision.drawn, query, k, work)
         except (ArmError, TimeoutError) as error:
-            # It must have been eligible: not switched off, not excluded, and no other arm forced.
-            if self.fallback == work.decision.drawn or self.fallback not in work.decision.arms:
+            fallback = self.fallback
+            # It must have been one that could be drawn: not switched off, not excluded, and none was forced.
+            if fallback == work.decision.drawn or fallback not in work.decision.arms:
+                raise
+            if not work.arms[fallback].enabled:  # since then, where a turn is resumed
+                raise
+            if not self.standing.able([fallback], work.probes.found):
                 raise
             work.error = described(error)
-            return await self._search(self.fallback, query, k, work)
+            return await self._search(fallback, query, k, work)
 
     async def again(self, ask: Ask, decision: Decision, execution: Execution) -> Decided:
         """Return what an earlier turn decided; its passages are found anew, with the same seed.
 
         Raises:
+            OverloadedError: The arm has no room now.
             ArmError: They cannot be found now.
         """
-        arms = {**self.former, **self.arms}
-        query = Query(ask.question, {}, self._seed(ask))  # embedded for nobody but the arm
+        arms = self.known
+        query = self._query(ask)  # embedded for nobody but the arm
         served = execution.served or decision.drawn
+        self.able([served])
         try:
-            retrieval = await self._search(served, query, ask.k, _Work(decision, arms))
+            retrieval = await self._search(served, query, ask.k, Work(decision, arms))
         except TimeoutError:
             raise ArmError(f"arm {served!r} took longer than {self.arm_timeout_s:g} s") from None
         return Decided(decision, retrieval, served)
 
-    async def _search(self, arm: str, query: Query, k: int, work: "_Work") -> Retrieval:
+    async def _search(self, arm: str, query: Query, k: int, work: Work) -> Retrieval:
         found = work.probes.of(arm)
         if found is None:
             found = await self._find(arm, query, k, work)
         work.served, work.retrieval = arm, replace(found, passages=found.passages[:k])
         return work.retrieval
 
-    async def _find(self, arm: str, query: Query, k: int, work: "_Work") -> Retrieval:
+    async def _find(self, arm: str, query: Query, k: int, work: Work) -> Retrieval:
         missing = work.arms[arm].backbones - query.embeddings.keys()
         started = time.perf_counter()
-        try:
-            async with asyncio.timeout(self.arm_timeout_s):
-                if missing:
-                    embeddings = await self.embed(query.text, frozenset(missing))
-                    query = replace(query, embeddings={**query.embeddings, **embeddings})
-                found = await self.search(arm, query, self._depth(k))
-        finally:
-            work.retrieval_s += time.perf_counter() - started
+        with self.standing.searching(arm) as tell:
+            try:
+                async with asyncio.timeout(self.arm_timeout_s):
+                    if missing:
+                        embeddings = await self.embed(query.text, frozenset(missing))
+                        query = replace(query, embeddings={**query.embeddings, **embeddings})
+                    found = await self.search(arm, query, self._depth(k))
+            except (ArmError, TimeoutError):
+                tell(failed=(arm,))
+                raise
+            finally:
+                work.retrieval_s += time.perf_counter() - started
+            tell(worked=(arm,))
         work.steps, work.tokens = work.steps + found.steps, work.tokens + found.tokens
         return found
 
@@ -333,7 +427,7 @@ class Loop:
         return max(k, self.advisor.k) if self.advisor else k
 
     async def generate(
-        self, ask: Ask, passages: Sequence[Passage], work: "_Work"
+        self, ask: Ask, passages: Sequence[Passage], work: Work
     ) -> AsyncGenerator[Chunk, None]:
         """Write the answer from the passages, chunk by chunk."""
         assert self.generator is not None
@@ -355,59 +449,6 @@ class Loop:
                     yield chunk
         finally:
             work.llm_s = time.perf_counter() - started
-
-
-@dataclass(slots=True)
-class _Work:
-    """What a turn has done so far; becomes its execution, however it ends."""
-
-    decision: Decision
-    arms: Mapping[str, ArmInfo]
-    probes: Probes = field(default_factory=Probes)
-    served: str | None = None
-    retrieval: Retrieval = field(default_factory=lambda: Retrieval(steps=0))
-    answer: str | None = None
-    usage: Chunk = field(default_factory=Chunk)
-    finish_reason: str = "stop"
-    steps: int = 0
-    tokens: int = 0
-    retrieval_s: float = 0.0
-    llm_s: float = 0.0
-    error: str = ""
-
-    def note(self, chunk: Chunk) -> None:
-        self.answer = (self.answer or "") + chunk.text
-        if chunk.finish_reason is not None:
-            self.usage, self.finish_reason = chunk, chunk.finish_reason
-
-    def status(self, error: Exception | None, cancelled: bool) -> Status:
-        if cancelled:
-            return Status.CANCELLED
-        if error is None:
-            return Status.OK if self.served == self.decision.drawn else Status.FELL_BACK
-        if self.served is None:
-            return Status.ARM_FAILED
-        timed_out = isinstance(error, TimeoutError | GeneratorTimeoutError)
-        return Status.LLM_TIMEOUT if timed_out else Status.LLM_FAILED
-
-    def execution(self, now: float, error: Exception | None = None, *, cancelled: bool = False) -> Execution:
-        return Execution(
-            decision_id=self.decision.id,
-            served=self.served,
-            status=self.status(error, cancelled),
-            cost=Cost(
-                steps=self.probes.steps + self.steps,
-                prompt_tokens=self.usage.prompt_tokens + self.probes.tokens + self.tokens,
-                completion_tokens=self.usage.completion_tokens,
-                retrieval_s=self.probes.seconds + self.retrieval_s,
-                llm_s=self.llm_s,
-                usd=self.usage.usd,
-            ),
-            passages=tuple(passage.id for passage in self.retrieval.passages),
-            answer=self.answer,
-            error=described(error) if error else self.error,
-            finished_at=now,
-        )
 
 
 def context_of(
@@ -439,12 +480,16 @@ def context_of(
     )
 
 
-def eligible(ask: Ask, arms: Mapping[str, ArmInfo], failed: Collection[str] = ()) -> list[str]:
-    """Return the arms that may be drawn; one that failed before the draw, only where all of them did.
+def eligible(ask: Ask, arms: Mapping[str, ArmInfo]) -> list[str]:
+    """Return the arms that the caller and the switches leave to be drawn.
 
     Raises:
         NoEligibleArmError: There is none.
     """
+    if ask.forced is not None:
+        if ask.forced not in arms:
+            raise NoEligibleArmError(f"arm {ask.forced!r} is not live any more; there are: {', '.join(arms)}")
+        return [ask.forced]
     names = [
         name
         for name, info in arms.items()
@@ -452,7 +497,7 @@ def eligible(ask: Ask, arms: Mapping[str, ArmInfo], failed: Collection[str] = ()
     ]
     if not names:
         raise NoEligibleArmError(f"no arm is left of {', '.join(arms)}: all are disabled or excluded")
-    return [name for name in names if name not in failed] or names
+    return names
 
 
 T = TypeVar("T")
@@ -472,12 +517,7 @@ async def paced(items: AsyncIterator[T], deadline: float) -> AsyncGenerator[T, N
         yield item
 
 
-def described(error: Exception) -> str:
-    """Return one line that names an error; time-outs carry no message of their own."""
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-
-
-def _seen(future: "asyncio.Future[Any]") -> None:
+def _seen(future: Commit) -> None:
     """Mark the outcome of a commit as seen, also when its turn ends before looking at it."""
     if not future.cancelled():
         future.exception()

@@ -53,6 +53,14 @@ class Policy(Protocol):
         ...
 
 
+class Shadowing(Protocol):
+    """A policy that also tells what another one would have done in its place."""
+
+    def shadow(self, context: Context, arms: Sequence[str]) -> NDArray[np.float64]:
+        """Return the other one's distribution, one probability per arm, shape (n_arms,), summing to 1."""
+        ...
+
+
 def validate(probabilities: NDArray[np.float64], n_arms: int) -> NDArray[np.float64]:
     """Return the distribution as float64, normalised.
 
@@ -116,17 +124,58 @@ def served_distribution(
     >>> served_distribution(Fixed("bm25"), Context("who?"), ["none", "bm25"], 0.1).round(3).tolist()
     [0.1, 0.9]
     """
-    p = validate(policy.probabilities(context, arms), len(arms))
-    return mix_floor(p, min(floor, 1.0 / len(arms)))
+    return _floored(policy.probabilities(context, arms), len(arms), floor)
 
 
-def uniform_from(decision_id: str, salt: str) -> float:
-    """Hash a decision id to a number in [0, 1): BLAKE2b, 53 bits.
+def shadow_distribution(
+    policy: Policy | Shadowing, context: Context, arms: Sequence[str], floor: float
+) -> NDArray[np.float64]:
+    """Return what an arm would have been drawn from, had the policy in the shadow served, shape (n_arms,).
 
-    >>> 0.0 <= uniform_from("d-1", "salt") < 1.0
+    Args:
+        policy: The one that serves; where it has none in its shadow, the result has shape (0,).
+        context: What both see.
+        arms: The eligible arms, at least one.
+        floor: As for `served_distribution`.
+
+    Raises:
+        PolicyError: The answer is no distribution over the arms.
+    """
+    if not hasattr(policy, "shadow"):  # a tenth of the time that `isinstance` takes with a protocol
+        return np.zeros(0)
+    return _floored(policy.shadow(context, arms), len(arms), floor)
+
+
+def _floored(probabilities: NDArray[np.float64], n_arms: int, floor: float) -> NDArray[np.float64]:
+    return mix_floor(validate(probabilities, n_arms), lowered(floor, n_arms))
+
+
+def lowered(floor: float, n_arms: int) -> float:
+    """Return the floor that so many arms can have.
+
+    >>> lowered(0.01, 3), lowered(0.4, 4)
+    (0.01, 0.25)
+    """
+    return min(floor, 1.0 / n_arms)
+
+
+def uniform_from(decision_id: str, salt: str, arms: Sequence[str] = ()) -> float:
+    r"""Hash a decision id to a number in [0, 1): BLAKE2b, 53 bits.
+
+    The draw of an arm is hashed from the names of those that could be drawn, too. A decision whose
+    commit failed may be made again under its id, and its first draw may be why an arm is left out
+    now: that draw's number must not be drawn with again.
+
+    Args:
+        decision_id: Unique.
+        salt: Tells one service, or one use, from another.
+        arms: The eligible arms in their order, for the draw of one; without a NUL in their names.
+
+    >>> 0.0 <= uniform_from("d-1", "salt", ["none", "bm25"]) < 1.0
     True
     """
-    digest = hashlib.blake2b(decision_id.encode(), key=_key(salt), digest_size=8).digest()
+    text = "\0".join((decision_id, *arms))
+    digest = hashlib.blake2b(text.encode(), key=_key(salt), digest_size=8).digest()
     return (int.from_bytes(digest, "big") >> 11) / (1 << 53)
 
 

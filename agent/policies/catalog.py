@@ -1,9 +1,12 @@
 """Kind -> policy: what a configuration may ask for."""
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
+from agent.config_errors import lines
+from agent.policies.apprentice import Apprentice
 from agent.policies.greedy import EpsilonGreedy
 from agent.policies.linear import LinearThompson, LinUCB
 from agent.policies.neural import NeuralGreedy
@@ -15,9 +18,19 @@ from arms.nearest import nearest
 
 POLICIES: Mapping[str, Callable[..., Policy]] = {
     policy.kind: policy
-    for policy in (Uniform, Fixed, EpsilonGreedy, VowpalPolicy, LinUCB, LinearThompson, NeuralGreedy, Routed)
+    for policy in (
+        Uniform,
+        Fixed,
+        EpsilonGreedy,
+        VowpalPolicy,
+        LinUCB,
+        LinearThompson,
+        NeuralGreedy,
+        Routed,
+        Apprentice,
+    )
 }
-"""Every policy by its kind. A new one is a class and its name in this line."""
+"""Every policy by its kind. A new one is a class and its name in this list."""
 
 
 class PolicySpec(Spec):
@@ -30,7 +43,7 @@ def build_policy(spec: PolicySpec, arms: Sequence[str]) -> Policy:
     """Build a policy without a history.
 
     Args:
-        spec: What to build.
+        spec: What to build; where a class takes policies, `kind` and `params` stand for each.
         arms: Names of the arms that it will choose among.
 
     Raises:
@@ -39,7 +52,30 @@ def build_policy(spec: PolicySpec, arms: Sequence[str]) -> Policy:
     >>> build_policy(PolicySpec(kind="fixed", params={"arm": "bm25"}), ["bm25", "none"]).kind
     'fixed'
     """
+    if spec.kind == Apprentice.kind:
+        inner = {name: _inner(name, told, arms) for name, told in spec.params.items() if name in INNER}
+        spec = spec.model_copy(update={"params": {**spec.params, **inner}})
     policy = build(spec, "policy", POLICIES, PolicyError)
     if isinstance(policy, Fixed) and policy.arm not in arms:
         raise PolicyError(f"policy 'fixed' names the arm {policy.arm!r}{nearest(policy.arm, arms)}")
     return policy
+
+
+INNER = tuple(inspect.signature(Apprentice).parameters)
+"""Parameters of an apprentice that are policies themselves."""
+
+
+def _inner(name: str, told: object, arms: Sequence[str]) -> Policy:
+    """Build a policy that is a parameter of another one. Raises PolicyError, naming the parameter."""
+    if not isinstance(told, Mapping):
+        raise PolicyError(
+            f"policy.params.{name}: `kind` and `params` of a policy were expected, got {told!r}"
+        )
+    try:
+        return build_policy(PolicySpec.model_validate(told), arms)
+    except ValidationError as error:
+        raise PolicyError(
+            "\n".join(f"policy.params.{name}: {line}" for line in lines(error, PolicySpec))
+        ) from None
+    except PolicyError as error:
+        raise PolicyError(f"policy.params.{name}: {error}") from error

@@ -15,7 +15,12 @@ STILL = {
     "routed": PolicySpec(kind="routed", params={"feature": "steps"}),
     "routed softmax": PolicySpec(kind="routed", params={"feature": "steps", "explore": "softmax"}),
     "routed squarecb": PolicySpec(kind="routed", params={"feature": "steps", "explore": "squarecb"}),
+    "apprentice": PolicySpec(
+        kind="apprentice",
+        params={"baseline": {"kind": "fixed", "params": {"arm": "dense"}}, "policy": {"kind": "vowpal"}},
+    ),
 }
+"""Policies whose distribution stays; what an apprentice learns is tested beside it."""
 LEARNING = {
     "epsilon_greedy": PolicySpec(kind="epsilon_greedy"),
     "epsilon_greedy decaying": PolicySpec(kind="epsilon_greedy", params={"epsilon": 0.5, "decay": 20.0}),

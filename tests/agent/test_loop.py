@@ -12,24 +12,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.features import EmbeddingSpec, FeatureError, FeatureSpec
+from agent.live_arms import ArmInfo
 from agent.loop import (
-    ArmInfo,
     Ask,
     Decided,
     Event,
     Finished,
+    Log,
     Loop,
     NoEligibleArmError,
+    OverloadedError,
     Serving,
     TurnError,
+    eligible,
     paced,
 )
+from agent.policies.linear import LinUCB
 from agent.policies.routed import Routed
-from agent.policy import Policy, mix_floor
+from agent.policy import Policy, mix_floor, served_distribution
+from agent.standing import Standing
 from arms.base import ArmError, Query, Retrieval
 from arms.generator import Chunk, Generator, GeneratorError, Prompt, ScriptedGenerator
-from feedback.events import Decision, Execution, Mode, Status
-from feedback.store import LogUnavailableError
+from feedback.errors import LogUnavailableError
+from feedback.events import Context, Cost, Decision, Execution, Mode, Status
 from tests.agent.fakes import DIM, FakeArms, FakeEmbedders, MemoryLog, Preferring, failing, hanging
 
 QUESTION = "which river runs through Vienna?"
@@ -44,7 +49,7 @@ ARMS = {
 
 
 def a_loop(
-    log: MemoryLog,
+    log: Log,
     arms: FakeArms | None = None,
     policy: Policy | None = None,
     generator: Generator | None = None,
@@ -340,6 +345,21 @@ async def test_a_request_cancelled_while_the_log_works_keeps_both_facts_in_order
     assert log.execution.status is Status.CANCELLED
 
 
+async def test_an_arm_s_failure_is_recorded_where_its_request_is_cancelled_before_the_commit() -> None:
+    log, arms = MemoryLog(), FakeArms({"bm25": failing})
+    log.held = True
+    task = asyncio.create_task(run(a_loop(log, arms), CHAT))
+    await _until(lambda: arms.calls)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    log.release()
+    await _until(lambda: len(log.committed) == 2)
+    assert (log.execution.status, log.execution.error) == (Status.ARM_FAILED, "ArmError: the index is gone")
+
+
 async def test_a_cancelled_request_whose_decision_was_refused_records_nothing() -> None:
     log, arms = MemoryLog(), FakeArms()
     log.held, log.refuse = True, Decision
@@ -382,7 +402,8 @@ async def test_a_time_out_reaches_the_reader_and_never_cancels_it() -> None:
 
 def drawn(loop: Loop, **wishes: Any) -> Decision:
     ask = replace(CHAT, **wishes)
-    return loop.choose(ask, asyncio.run(loop.look(ask, loop.arms))[1], loop.arms)
+    _, context = asyncio.run(loop.look(ask, loop.arms))
+    return loop.choose(ask, eligible(ask, loop.arms), context)
 
 
 def test_a_forced_arm_is_recorded_with_probability_one() -> None:
@@ -452,6 +473,274 @@ def test_a_floor_too_large_for_the_arms_that_are_left_is_uniform() -> None:
     assert drawn(a_loop(MemoryLog(), floor=1 / 3), allowed=frozenset({"none"})).probabilities == (1.0,)
 
 
+def test_a_decision_says_what_was_mixed_in_and_whether_it_waits_to_be_shown() -> None:
+    loop = a_loop(MemoryLog(), floor=0.4)
+    assert drawn(loop).floor == pytest.approx(1 / 3), "as much as three arms can have"
+    assert drawn(loop, allowed=frozenset({"none", "bm25"})).floor == 0.4
+    assert drawn(loop, explore=False).floor == pytest.approx(1 / 3)
+    assert drawn(loop, forced="none").floor == 0.0
+    assert not drawn(loop).deferred
+    assert drawn(loop, deferred=True).deferred
+
+
+@pytest.mark.parametrize("wishes", [{}, {"explore": False}, {"forced": "dense"}, {"excluded": {"none"}}])
+def test_a_distribution_can_be_computed_again_from_its_row(wishes: dict[str, Any]) -> None:
+    policy = LinUCB()
+    decision = drawn(a_loop(MemoryLog(), policy=policy, floor=0.123), **wishes)
+    again = served_distribution(policy, decision.context, decision.arms, decision.floor)
+    assert decision.probabilities == tuple(again.tolist())
+
+
+# -- how the arms are doing ------------------------------------------------------------------------------
+
+
+class Gate:
+    """An arm that answers once it is opened, and then at once."""
+
+    def __init__(self) -> None:
+        self.opened = asyncio.Event()
+
+    async def __call__(self, _query: Query, _k: int) -> Retrieval:
+        await self.opened.wait()
+        return Retrieval()
+
+
+def standing(failures: int = 3, **caps: int) -> Standing:
+    """A standing whose clock stands still: who is down stays down."""
+    return Standing(failures, 5.0, caps, clock=lambda: 0.0)
+
+
+@pytest.mark.parametrize("outcome", ["fails", "hangs"])
+async def test_an_arm_that_fails_again_and_again_is_masked_and_the_rest_renormalised(outcome: str) -> None:
+    log, arms = MemoryLog(), FakeArms({"bm25": failing if outcome == "fails" else hanging})
+    policy = Preferring(none=1, bm25=8, dense=1)
+    loop = a_loop(log, arms, policy, standing=standing(2), arm_timeout_s=0.01)
+    for i in range(2):
+        with pytest.raises(TurnError):
+            await run(loop, replace(LOOK_UP, decision_id=f"d-{i}", forced="bm25"))
+    log.committed.clear()
+    await run(loop, LOOK_UP)
+    assert log.decision.arms == ("none", "dense")
+    assert log.decision.probabilities == pytest.approx((0.5, 0.5))
+
+
+async def test_where_every_arm_is_down_one_is_drawn_nevertheless() -> None:
+    log, arms = MemoryLog(), FakeArms(dict.fromkeys(ARMS, failing))
+    loop = a_loop(log, arms, standing=standing(1))
+    for name in ARMS:
+        with pytest.raises(TurnError):
+            await run(loop, replace(LOOK_UP, decision_id=name, forced=name))
+    log.committed.clear()
+    with pytest.raises(TurnError):
+        await run(loop, LOOK_UP)
+    assert log.decision.arms == tuple(ARMS)
+
+
+async def test_a_language_model_that_fails_puts_no_arm_down() -> None:
+    generator = ScriptedGenerator({}, error=GeneratorError("out of memory"))
+    loop = a_loop(MemoryLog(), generator=generator, standing=standing(1))
+    with pytest.raises(TurnError):
+        await run(loop, CHAT)
+    assert drawn_now(loop).drawn == "bm25"
+
+
+def drawn_now(loop: Loop) -> Decision:
+    return loop.choose(LOOK_UP, eligible(LOOK_UP, loop.arms), Context("?"))
+
+
+async def test_a_client_that_leaves_puts_no_arm_down_and_frees_its_place() -> None:
+    arms = FakeArms({"bm25": hanging})
+    loop = a_loop(MemoryLog(), arms, standing=standing(1, bm25=1))
+    task = asyncio.create_task(run(loop, CHAT))
+    await _until(lambda: arms.calls)
+    assert drawn_now(loop).arms == ("none", "dense")
+    await _cancelled(task, _until(lambda: True))
+    assert drawn_now(loop).arms == ("none", "bm25", "dense")
+
+
+async def test_an_arm_at_its_cap_is_masked_before_the_draw() -> None:
+    log, gate = MemoryLog(), Gate()
+    loop = a_loop(log, FakeArms({"bm25": gate}), standing=standing(bm25=3))
+    turns = [
+        asyncio.create_task(run(loop, replace(LOOK_UP, decision_id=f"d-{i}", forced=forced)))
+        for i, forced in enumerate(["bm25", None, "bm25", None, None])
+    ]
+    await _until(lambda: len(log.committed) == 3 + 2 * 2)
+    assert [one.arms for one in log.committed if isinstance(one, Decision)] == [
+        ("bm25",),
+        ("none", "bm25", "dense"),
+        ("bm25",),
+        ("none", "dense"),
+        ("none", "dense"),
+    ]
+    gate.opened.set()
+    await asyncio.gather(*turns)
+    assert drawn_now(loop).arms == ("none", "bm25", "dense"), "the places are free again"
+
+
+@pytest.mark.parametrize("wishes", [{"forced": "bm25"}, {"allowed": frozenset({"bm25"})}])
+async def test_without_room_nothing_is_drawn(wishes: dict[str, Any]) -> None:
+    log, arms = MemoryLog(), FakeArms({"bm25": hanging})
+    loop = a_loop(log, arms, standing=standing(bm25=1))
+    task = asyncio.create_task(run(loop, LOOK_UP))
+    await _until(lambda: arms.calls)
+    log.committed.clear()
+    with pytest.raises(OverloadedError, match="no arm that could be drawn has room: bm25"):
+        await run(loop, replace(LOOK_UP, decision_id="d-2", **wishes))
+    assert log.committed == []
+    await _cancelled(task, _until(lambda: True))
+
+
+async def test_the_place_of_an_arm_is_free_while_the_model_writes() -> None:
+    generator = Stuck()
+    loop = a_loop(MemoryLog(), generator=generator, standing=standing(bm25=1))
+    async with aclosing(loop.turn(CHAT)) as turn:
+        assert isinstance(await anext(turn), Decided)
+        assert await anext(turn) == Chunk("The")
+        assert "bm25" in drawn_now(loop).arms
+
+
+async def test_an_arm_keeps_its_place_while_its_question_is_embedded() -> None:
+    gate, asked = asyncio.Event(), []
+
+    async def embed(_question: str, _backbones: frozenset[str]) -> dict[str, Any]:
+        asked.append(1)
+        await gate.wait()
+        return {"tiny": np.ones(DIM, dtype=np.float32)}
+
+    loop = a_loop(MemoryLog(), embed=embed, standing=standing(dense=1))
+    task = asyncio.create_task(run(loop, replace(LOOK_UP, forced="dense")))
+    await _until(lambda: asked)
+    assert "dense" not in drawn_now(loop).arms
+    gate.set()
+    await task
+    assert "dense" in drawn_now(loop).arms
+
+
+async def test_a_fallback_without_room_is_not_asked() -> None:
+    log, arms = MemoryLog(), FakeArms({"bm25": failing, "none": hanging})
+    loop = a_loop(log, arms, fallback="none", standing=standing(none=1))
+    gate = Gate()
+    arms.behaviour["bm25"] = lambda _query, _k: fail_after(gate)
+    turn = asyncio.create_task(run(loop, LOOK_UP))
+    await _until(lambda: arms.calls)
+    other = asyncio.create_task(run(loop, replace(LOOK_UP, decision_id="d-2", forced="none")))
+    await _until(lambda: len(arms.calls) == 2)
+    gate.opened.set()
+    with pytest.raises(TurnError, match="the index is gone"):
+        await turn
+    assert arms.asked == ["bm25", "none"], "by the other turn"
+    assert log.execution.status is Status.ARM_FAILED
+    await _cancelled(other, _until(lambda: True))
+
+
+async def fail_after(gate: Gate) -> Retrieval:
+    await gate.opened.wait()
+    raise ArmError("the index is gone")
+
+
+async def test_a_fallback_that_is_down_is_not_asked() -> None:
+    log, arms = MemoryLog(), FakeArms({"bm25": failing, "none": failing})
+    loop = a_loop(log, arms, fallback="none", standing=standing(1))
+    with pytest.raises(TurnError):
+        await run(loop, replace(LOOK_UP, decision_id="d-0", forced="none"))
+    with pytest.raises(TurnError):
+        await run(loop, LOOK_UP)
+    assert arms.asked == ["none", "bm25"]
+
+
+async def test_many_turns_at_once_never_pass_a_cap() -> None:
+    busy = most = 0
+
+    async def search(_query: Query, _k: int) -> Retrieval:
+        nonlocal busy, most
+        busy, most = busy + 1, max(most, busy + 1)
+        await asyncio.sleep(0)
+        busy -= 1
+        return Retrieval()
+
+    loop = a_loop(MemoryLog(), FakeArms({"bm25": search}), standing=standing(bm25=3))
+    await asyncio.gather(*(run(loop, replace(LOOK_UP, decision_id=f"d-{i}")) for i in range(50)))
+    assert most == 3
+
+
+# -- a turn that was cut off -----------------------------------------------------------------------------
+
+
+async def finish(loop: Loop, ask: Ask, decision: Decision) -> list[Event]:
+    return [event async for event in loop.resume(ask, decision)]
+
+
+@pytest.mark.parametrize("ask", [CHAT, LOOK_UP, replace(CHAT, forced="dense"), replace(CHAT, explore=False)])
+async def test_a_turn_that_was_cut_off_is_finished_as_it_would_have_been(ask: Ask) -> None:
+    whole, cut = MemoryLog(), MemoryLog()
+    arms, again = FakeArms(), FakeArms()
+    policy = Preferring(none=1, bm25=1, dense=1)
+    events = await run(a_loop(whole, arms, policy), ask)
+    resumed = await finish(
+        a_loop(cut, again, policy=Preferring(none=1, bm25=0, dense=0)), ask, whole.decision
+    )
+    assert [type(event) for event in resumed] == [type(event) for event in events]
+    assert resumed[0] == events[0]
+    assert text(resumed) == text(events)
+    assert isinstance(resumed[-1], Finished)
+    assert cut.committed == [resumed[-1].execution], "and no second decision"
+    assert replace(cut.execution, cost=whole.execution.cost) == whole.execution
+    assert (cut.execution.cost.steps, cut.execution.cost.prompt_tokens) == (
+        whole.execution.cost.steps,
+        whole.execution.cost.prompt_tokens,
+    )
+    ((arm, query, k),), ((same, as_before, depth),) = arms.calls, again.calls
+    assert (arm, query.seed, k) == (same, as_before.seed, depth)
+
+
+async def test_a_resumed_turn_that_fails_is_recorded_or_falls_back() -> None:
+    log, arms = MemoryLog(), FakeArms({"bm25": failing})
+    decision = drawn_now(a_loop(MemoryLog()))
+    with pytest.raises(TurnError) as raised:
+        await finish(a_loop(log, arms), LOOK_UP, decision)
+    assert raised.value.decision_id == decision.id == log.execution.decision_id
+    assert log.execution.status is Status.ARM_FAILED
+    log.committed.clear()
+    first, last = await finish(a_loop(log, arms, fallback="none"), LOOK_UP, decision)
+    assert isinstance(first, Decided)
+    assert isinstance(last, Finished)
+    assert (first.served, last.execution.status) == ("none", Status.FELL_BACK)
+
+
+async def test_a_resumed_turn_that_is_cut_off_again_is_recorded() -> None:
+    log, arms = MemoryLog(), FakeArms({"bm25": hanging})
+    task = asyncio.create_task(finish(a_loop(log, arms), LOOK_UP, drawn_now(a_loop(MemoryLog()))))
+    await _cancelled(task, _until(lambda: arms.calls))
+    await _until(lambda: log.committed)
+    assert log.execution.status is Status.CANCELLED
+
+
+async def test_a_turn_is_finished_with_an_arm_that_was_live_before() -> None:
+    log = MemoryLog()
+    decision = drawn_now(a_loop(log))
+    live = {"none": ARMS["none"]}
+    loop = a_loop(log, former=ARMS)
+    loop.arms = live
+    first, _ = await finish(loop, LOOK_UP, decision)
+    assert isinstance(first, Decided)
+    assert first.served == "bm25"
+
+
+async def test_without_room_a_turn_is_neither_finished_nor_said_again() -> None:
+    log, arms = MemoryLog(), FakeArms({"bm25": hanging})
+    loop = a_loop(log, arms, standing=standing(bm25=1))
+    task = asyncio.create_task(run(loop, LOOK_UP))
+    await _until(lambda: arms.calls)
+    before = list(log.committed)
+    with pytest.raises(OverloadedError):
+        await finish(loop, LOOK_UP, log.decision)
+    with pytest.raises(OverloadedError):
+        await loop.again(LOOK_UP, log.decision, Execution("d-1", "bm25", Status.OK, Cost()))
+    assert log.committed == before
+    await _cancelled(task, _until(lambda: True))
+
+
 # -- embedding ----------------------------------------------------------------------------------------
 
 
@@ -509,9 +798,8 @@ async def test_a_stochastic_arm_gets_a_seed_of_its_own_from_each_decision() -> N
         seeds.append(query.seed)
         return Retrieval()
 
-    loop = a_loop(MemoryLog(), FakeArms({"bm25": note}))
     for name in ("d-1", "d-2", "d-1"):
-        await run(loop, replace(CHAT, decision_id=name))
+        await run(a_loop(MemoryLog(), FakeArms({"bm25": note})), replace(CHAT, decision_id=name))
     assert seeds[0] == seeds[2] != seeds[1]
 
 
@@ -676,6 +964,44 @@ async def test_what_the_policy_and_the_router_look_at_is_embedded_in_one_call() 
     loop = a_loop(MemoryLog(), embed=embedders.embed, features=features, advisor=Advice(k=4, **ALL))
     await run(loop, CHAT)
     assert embedders.calls == [frozenset({"other", "tiny"})]
+
+
+async def test_a_probe_takes_a_place_of_every_arm_and_tells_how_it_is_doing() -> None:
+    log, gate = MemoryLog(), Gate()
+    arms = FakeArms({"bm25": failing, "dense": gate})
+    loop = a_loop(log, arms, advisor=Advice(k=4, **ALL), standing=standing(1, none=1, dense=2))
+    turns = [asyncio.create_task(run(loop, replace(LOOK_UP, decision_id=f"d-{i}"))) for i in range(2)]
+    await _until(lambda: len(arms.calls) == 5)
+    assert sorted(arms.asked) == ["bm25", "bm25", "dense", "dense", "none"], "the second has no room for none"
+    assert drawn_now(loop).arms == ("bm25",)
+    gate.opened.set()
+    await asyncio.gather(*turns)
+    first, second = (fact for fact in log.committed if isinstance(fact, Decision))
+    assert (first.arms, second.arms) == (("none", "dense"), ("dense",))
+    assert drawn_now(loop).arms == ("none", "dense"), "bm25 is down"
+
+
+async def test_an_arm_that_has_been_looked_at_needs_no_second_place() -> None:
+    log, arms = MemoryLog(), FakeArms()
+    loop = a_loop(log, arms, advisor=Advice(k=4, **ALL), standing=standing(none=1, bm25=1, dense=1))
+    await run(loop, LOOK_UP)
+    assert log.decision.arms == tuple(ARMS)
+    assert len(arms.calls) == 3
+
+
+async def test_an_arm_that_fills_up_during_a_probe_is_masked_where_it_was_not_looked_at() -> None:
+    log, gate = MemoryLog(), Gate()
+    arms = FakeArms({"dense": gate, "bm25": hanging})
+    loop = a_loop(log, arms, advisor=Advice(k=4, none=0.1, dense=0.9), standing=standing(bm25=1))
+    turn = asyncio.create_task(run(loop, LOOK_UP))
+    await _until(lambda: len(arms.calls) == 2)
+    other = asyncio.create_task(run(loop, replace(LOOK_UP, decision_id="d-2", forced="bm25")))
+    await _until(lambda: len(arms.calls) == 3)
+    log.committed.clear()
+    gate.opened.set()
+    await turn
+    assert log.decision.arms == ("none", "dense")
+    await _cancelled(other, _until(lambda: True))
 
 
 async def test_a_client_that_leaves_before_the_draw_leaves_nothing_on_record() -> None:

@@ -43,6 +43,23 @@ def test_the_same_id_draws_the_same_number_and_another_salt_another() -> None:
     assert uniform_from("d-1", "a") != uniform_from("d-2", "a")
 
 
+def test_a_draw_again_without_the_arm_that_was_drawn_is_independent_of_that_draw() -> None:
+    arms, drawn = ["a", "b", "c"], np.zeros((3, 3))
+    for i in range(9000):
+        name = f"decision-{i}"
+        first = choose(np.full(3, 1 / 3), uniform_from(name, "salt", arms))
+        left = [arm for arm in arms if arm != arms[first]]
+        again = left[choose(np.full(2, 1 / 2), uniform_from(name, "salt", left))]
+        drawn[first, arms.index(again)] += 1
+    for first in range(3):
+        assert chisquare(np.delete(drawn[first], first)).pvalue > 0.001, "one number for both is one arm"
+
+
+def test_the_order_and_the_bounds_of_names_enter_the_draw() -> None:
+    lists = (["a", "b"], ["b", "a"], ["ab"], ["a"], ["b"], [])
+    assert len({uniform_from("d-1", "salt", arms) for arms in lists}) == len(lists)
+
+
 @given(weights, st.floats(0, 1, exclude_max=True))
 def test_an_arm_without_probability_is_never_drawn(counts: list[int], u: float) -> None:
     assert counts[choose(distribution(counts), u)] > 0
@@ -141,7 +158,7 @@ def test_uniform_state_is_empty() -> None:
         ({"kind": "vopal"}, "no policy of kind 'vopal'; did you mean 'vowpal'?"),
         (
             {"kind": "zzz"},
-            "no policy of kind 'zzz'; there are: epsilon_greedy, fixed, linear_thompson, linucb, "
+            "no policy of kind 'zzz'; there are: apprentice, epsilon_greedy, fixed, linear_thompson, linucb, "
             "neural, routed, uniform, vowpal",
         ),
         (
