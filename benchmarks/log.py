@@ -1,18 +1,22 @@
-"""What it takes to remember: a decision and its feedback, committed to SQLite.
+"""What it takes to remember: a decision and its feedback, committed to each database that can keep a log.
 
-    python benchmarks/log.py [--pairs 400] [--rounds 5] [--folder FOLDER]
+    python benchmarks/log.py [--database both] [--pairs 200] [--rounds 10] [--folder FOLDER] [--url URL]
 
-Both sides write the same rows into the same tables under the same settings (WAL,
-full synchronisation). The bare side is what SQLAlchemy Core takes when it is handed
-finished rows: begin, insert, insert, commit. Ours starts from the facts, refuses
-conflicts, and says what became of each item of feedback. Rounds alternate; `group
-commit` has that many requests waiting for their own pair at any time.
+Both sides write the same columns of the same tables under the same settings, and a commit is on the disk
+when it returns. The bare side is what SQLAlchemy Core takes when it is handed finished rows: begin, insert,
+insert, commit. Ours starts from the facts, numbers them, refuses conflicts, and says what became of each
+item of feedback. Rounds alternate; `group commit` has that many requests waiting for their own pair at any
+time. PostgreSQL is the one that the tests start, on a disk of this machine; or that of `--url`, an empty
+database of which nothing is left.
 """
 
 import asyncio
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
@@ -24,16 +28,21 @@ from rich.console import Console
 from rich.table import Table
 
 from feedback import tables
+from feedback.batch import Batch, Known
+from feedback.database import connect
 from feedback.events import Context, Decision, Feedback
-from feedback.store import Store, connect
+from feedback.store import Store
 from feedback.writer import GroupCommit
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 WRITERS = (1, 8, 32, 128)
-MORE = 5
+MORE = 10
 """Times as many pairs where several share a commit, so that a round lasts long enough to be timed."""
 
 ARMS = ("none", "bm25", "dense", "rrf")
-GOAL_COMMIT, GOAL_GROUP = 1.5, 5.0
+GOAL_COMMIT = 1.5
+GOAL_GROUP = {"SQLite": 5, "PostgreSQL": 10}
 SEED = 7
 
 Pair = tuple[Decision, Feedback]
@@ -81,19 +90,12 @@ def invent(n: int, rng: np.random.Generator) -> list[Pair]:
 
 
 def rows_of(pairs: Sequence[Pair]) -> list[Rows]:
-    """Return the rows that the pairs become, read back from a log."""
-    store = Store("sqlite://")
-    store.append([fact for pair in pairs for fact in pair])
-    with store.reading() as connection:
-        both = [
-            [
-                {key: value for key, value in row.items() if key != "seq"}
-                for row in connection.execute(sa.select(table).order_by(table.c.seq)).mappings()
-            ]
-            for table in (tables.decisions, tables.feedback)
-        ]
-    store.close()
-    return list(zip(*both, strict=True))
+    """Return the rows that the pairs become."""
+    batch = Batch(0, 0.0, time.time(), Known.of())
+    for pair in pairs:
+        for fact in pair:
+            batch.add(fact)
+    return list(zip(batch.rows[tables.decisions], batch.rows[tables.feedback], strict=True))
 
 
 def timed(commit: Callable[[Any], object], items: Sequence[Any], sample: Sample) -> None:
@@ -107,62 +109,69 @@ def timed(commit: Callable[[Any], object], items: Sequence[Any], sample: Sample)
     sample.rates.append(2 * len(items) / (last - began))
 
 
-def bare(folder: Path, rows: Sequence[Rows], sample: Sample) -> None:
+def bare(url: str, rows: Sequence[Rows], sample: Sample) -> None:
     """Commit finished rows with SQLAlchemy Core."""
-    engine = connect(f"sqlite:///{folder / 'bare.db'}")
-    tables.metadata.drop_all(engine)
-    tables.metadata.create_all(engine)
     insert_decision, insert_feedback = sa.insert(tables.decisions), sa.insert(tables.feedback)
+    with emptied(url) as store:
+        engine = store.engine
 
-    def commit(both: Rows) -> None:
-        with engine.begin() as connection:
-            connection.execute(insert_decision, both[0])
-            connection.execute(insert_feedback, both[1])
+        def commit(both: Rows) -> None:
+            with engine.begin() as connection:
+                connection.execute(insert_decision, both[0])
+                connection.execute(insert_feedback, both[1])
 
-    timed(commit, rows, sample)
+        timed(commit, rows, sample)
+
+
+def ours(url: str, pairs: Sequence[Pair], sample: Sample) -> None:
+    """Commit facts through the store, a pair a commit."""
+    with emptied(url) as store:
+        timed(store.append, pairs, sample)
+
+
+def grouped(url: str, pairs: Sequence[Pair], writers: int, sample: Sample) -> None:
+    """Commit facts through group commit, each of several writers waiting for its own."""
+    with emptied(url) as store:
+        log = GroupCommit(store)
+
+        async def write(share: Sequence[Pair]) -> None:
+            for pair in share:
+                await log.append(*pair)
+
+        async def everything() -> float:
+            began = time.perf_counter()
+            await asyncio.gather(*(write(pairs[n::writers]) for n in range(writers)))
+            return time.perf_counter() - began
+
+        sample.rates.append(2 * len(pairs) / asyncio.run(everything()))
+        log.close()
+
+
+@contextmanager
+def emptied(url: str) -> Iterator[Store]:
+    """Lend a log without rows, in tables that are new."""
+    remove(url)
+    store = Store(url)
+    store.append([])  # connected, and its statements compiled
+    yield store
+    store.close()
+
+
+def remove(url: str) -> None:
+    """Remove all tables of a log."""
+    engine = connect(url)
+    tables.metadata.drop_all(engine)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("DROP TABLE IF EXISTS alembic_version")
     engine.dispose()
 
 
-def ours(folder: Path, pairs: Sequence[Pair], sample: Sample) -> None:
-    """Commit facts through the store, a pair a commit."""
-    store = emptied(folder / "ours.db")
-    timed(store.append, pairs, sample)
-    store.close()
-
-
-def grouped(folder: Path, pairs: Sequence[Pair], writers: int, sample: Sample) -> None:
-    """Commit facts through group commit, each of several writers waiting for its own."""
-    store = emptied(folder / "grouped.db")
-    log = GroupCommit(store)
-
-    async def write(share: Sequence[Pair]) -> None:
-        for pair in share:
-            await log.append(*pair)
-
-    async def everything() -> float:
-        began = time.perf_counter()
-        await asyncio.gather(*(write(pairs[n::writers]) for n in range(writers)))
-        return time.perf_counter() - began
-
-    sample.rates.append(2 * len(pairs) / asyncio.run(everything()))
-    log.close()
-    store.close()
-
-
-def emptied(path: Path) -> Store:
-    """Return a store without rows."""
-    store = Store(f"sqlite:///{path}")
-    tables.metadata.drop_all(store.engine)
-    tables.metadata.create_all(store.engine)
-    return store
-
-
-def report(core: Sample, pair: Sample, groups: dict[int, Sample], console: Console) -> None:
-    """Print both tables."""
-    table = Table("a pair a commit", "p50 us", "p99 us", "rows/s", title="decision and feedback, SQLite")
-    for name, sample in (("SQLAlchemy Core, bare", core), ("Store.append", pair)):
+def report(name: str, core: Sample, pair: Sample, groups: dict[int, Sample], console: Console) -> None:
+    """Print both tables of a database."""
+    table = Table("a pair a commit", "p50 us", "p99 us", "rows/s", title=f"decision and feedback, {name}")
+    for side, sample in (("SQLAlchemy Core, bare", core), ("Store.append", pair)):
         quantiles = (f"{sample.quantile_us(q):.0f}" for q in (0.5, 0.99))
-        table.add_row(name, *quantiles, f"{sample.rate:,.0f}")
+        table.add_row(side, *quantiles, f"{sample.rate:,.0f}")
     ratios = (f"{pair.quantile_us(q) / core.quantile_us(q):.2f} x" for q in (0.5, 0.99))
     table.add_row(f"ratio (goal at most {GOAL_COMMIT} x)", *ratios, f"{pair.rate / core.rate:.2f} x")
     console.print(table)
@@ -174,29 +183,74 @@ def report(core: Sample, pair: Sample, groups: dict[int, Sample], console: Conso
             f"{sample.rate / pair.rate:.1f} x",
             f"{sample.rate / core.rate:.1f} x",
         )
-    table.caption = f"goal at least {GOAL_GROUP:g} x a pair a commit"
+    table.caption = f"goal at least {GOAL_GROUP[name]} x a pair a commit"
     console.print(table)
 
 
-def main(
-    pairs: Annotated[int, typer.Option(min=10, help="Pairs that each side commits in a round.")] = 400,
-    rounds: Annotated[int, typer.Option(min=1, help="Alternating rounds.")] = 5,
-    folder: Annotated[
-        Path | None, typer.Option(help="Where the databases go; temporary when left out.")
-    ] = None,
-) -> None:
-    """Compare and print."""
+def measure(name: str, url: str, pairs: int, rounds: int, console: Console) -> None:
+    """Compare the sides on one database, and print."""
     many = invent(pairs * MORE, np.random.default_rng(SEED))
     few = many[:pairs]
     rows = rows_of(few)
     core, pair, groups = Sample(), Sample(), {writers: Sample() for writers in WRITERS}
-    with TemporaryDirectory(dir=folder) as name:
-        for _ in range(rounds):
-            bare(Path(name), rows, core)
-            ours(Path(name), few, pair)
-            for writers, sample in groups.items():
-                grouped(Path(name), few if writers == 1 else many, writers, sample)
-    report(core, pair, groups, Console())
+    for _ in range(rounds):
+        bare(url, rows, core)
+        ours(url, few, pair)
+        for writers, sample in groups.items():
+            grouped(url, few if writers == 1 else many, writers, sample)
+    remove(url)
+    report(name, core, pair, groups, console)
+
+
+def check_empty(url: str) -> None:
+    """Refuse a database with anything in it: it would be lost."""
+    engine = connect(url)
+    if found := sa.inspect(engine).get_table_names():
+        raise typer.BadParameter(f"the database is not empty; it has the tables {', '.join(found)}")
+    engine.dispose()
+
+
+class Choice(StrEnum):
+    """Which databases are measured."""
+
+    SQLITE = "sqlite"
+    POSTGRESQL = "postgresql"
+    BOTH = "both"
+
+
+def main(
+    database: Annotated[Choice, typer.Option(help="Which of them.")] = Choice.BOTH,
+    pairs: Annotated[int, typer.Option(min=10, help="Pairs that each side commits in a round.")] = 200,
+    rounds: Annotated[int, typer.Option(min=1, help="Alternating rounds.")] = 10,
+    folder: Annotated[
+        Path | None, typer.Option(help="Where the file of SQLite goes; temporary when left out.")
+    ] = None,
+    url: Annotated[
+        str | None, typer.Option(help="An empty PostgreSQL; one is started when left out.")
+    ] = None,
+) -> None:
+    """Compare and print."""
+    console = Console()
+    if database is not Choice.POSTGRESQL:
+        with TemporaryDirectory(dir=folder) as name:
+            measure("SQLite", f"sqlite:///{Path(name) / 'log.db'}", pairs, rounds, console)
+    if database is Choice.SQLITE:
+        return
+    if url is not None:
+        check_empty(url)
+        measure("PostgreSQL", url, pairs, rounds, console)
+        return
+    try:
+        from tests.postgres import PostgresError, running
+    except ImportError as error:
+        raise typer.BadParameter(
+            f"no PostgreSQL can be started here ({error}): give one with --url"
+        ) from None
+    try:
+        with running() as server:
+            measure("PostgreSQL", server.fresh(), pairs, rounds, console)
+    except PostgresError as error:
+        raise typer.BadParameter(f"{error}: give a PostgreSQL with --url") from None
 
 
 if __name__ == "__main__":

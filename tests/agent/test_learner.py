@@ -2,8 +2,11 @@
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,10 +18,12 @@ from agent.learner import Learner, LearnerThread, recipe_of
 from agent.policies.catalog import PolicySpec, build_policy
 from agent.policy import Policy
 from feedback import tables as t
-from feedback.events import Context, Cost, Decision, Execution, Feedback, Status
-from feedback.joins import SupersededError, take_epoch
+from feedback.errors import ClockError, LogGapError, LogUnavailableError, RebuiltError, SupersededError
+from feedback.events import Context, Cost, Decision, Example, Execution, Feedback, Status
+from feedback.joins import Joiner, read_examples, take_epoch
+from feedback.lag import lag_of
 from feedback.reward import Metric, RewardRule
-from feedback.store import LogUnavailableError, Store
+from feedback.store import Store
 from feedback.versions import Version, checkpoint, digest_of, latest
 from tests.agent.fakes import CONFIG
 
@@ -85,6 +90,20 @@ def live(store: Store, numbers: range, learner: Learner) -> Version:
     return version
 
 
+def learned_at_once(numbers: range, spec: PolicySpec = EXACT) -> str:
+    """Return the digest of a policy that has learned these turns, one after the other, and no log."""
+    policy = build_policy(spec, ARMS)
+    for number in numbers:
+        decision, execution, feedback = facts(number)
+        assert isinstance(decision, Decision)
+        assert isinstance(execution, Execution)
+        assert isinstance(feedback, Feedback)
+        reward = RULE.reward({"thumb": feedback.value or 0.0}, execution.cost)
+        assert reward is not None
+        policy.learn(decision, reward)
+    return digest_of(policy.save())
+
+
 def test_an_empty_log_gives_a_first_version_and_then_nothing_new(a_store: MakeStore) -> None:
     store = a_store("log")
     learner = a_learner(store)
@@ -104,7 +123,7 @@ def test_what_is_judged_is_learned_and_published(a_store: MakeStore) -> None:
         store.append(facts(number))
     second = learner.step()
     assert second is not None
-    assert (second.parent, second.examples_seq, second.applied_seq) == (first.version, 30, 30)
+    assert (second.parent, second.examples_seq, second.applied_seq) == (first.version, 30, 90)
     assert second.digest != first.digest
     state = checkpoint(store, second.version)
     assert state is not None
@@ -115,15 +134,17 @@ def test_what_is_judged_is_learned_and_published(a_store: MakeStore) -> None:
     assert policy.probabilities(decision.context, ARMS).max() > 0.9
 
 
-def test_feedback_that_teaches_nothing_moves_the_position_and_not_the_digest(a_store: MakeStore) -> None:
+def test_facts_that_teach_nothing_are_applied_without_a_version(a_store: MakeStore) -> None:
     store = a_store("log")
     learner = a_learner(store)
     version = live(store, range(7), learner)
-    store.append([Feedback("late", "d-0", "thumb", 1.0, NOW)])
-    later = learner.step()
-    assert later is not None
-    assert (later.examples_seq, later.applied_seq) == (7, 8)
-    assert later.digest == version.digest
+    decision, execution, _ = facts(7)
+    for fact in (decision, execution, Feedback("late", "d-0", "thumb", 1.0, NOW)):
+        store.append([fact])
+        assert learner.step() is None
+        lag = lag_of(store, RULE.join, version.examples_seq)
+        assert (lag.applied_seq, lag.facts) == (store.log_seq(), 0)
+    assert latest(store) == version
 
 
 @pytest.mark.parametrize("spec", [EXACT, BAGGED], ids=["resumes", "replays"])
@@ -143,7 +164,7 @@ def test_equal_logs_give_equal_digests_whatever_the_steps_and_the_restarts(
     last = live(restarted, range(25, 40), a_learner(restarted, spec))
 
     assert whole is not None
-    assert uninterrupted.digest == whole.digest == last.digest
+    assert uninterrupted.digest == whole.digest == last.digest == learned_at_once(range(40), spec)
     assert {version.examples_seq for version in (uninterrupted, whole, last)} == {40}
 
 
@@ -181,7 +202,7 @@ def test_a_lost_checkpoint_is_replayed_and_published_anew(
             connection.execute(sa.update(t.checkpoints).where(where).values(state=state))
     with caplog.at_level(logging.WARNING):
         learner = a_learner(store, spec)
-    assert f"checkpoint of version {version.version} is missing or damaged" in caplog.text
+    assert caplog.text.count(f"checkpoint of version {version.version} is missing or damaged") == 1
     again = learner.step()
     assert again is not None
     assert (again.parent, again.digest) == (version.version, version.digest)
@@ -253,14 +274,123 @@ def test_a_recipe_is_all_that_shapes_a_policy_and_nothing_else() -> None:
     assert recipe_of(EXACT, RULE.model_copy(update={"clip": (-2.0, 2.0)})) != base
 
 
+# -- a backlog -------------------------------------------------------------------------------------------
+
+
+class Backlog:
+    """A log of turns that nobody has learned, and a learner that takes a few at a time."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, store: Store, turns: range) -> None:
+        monkeypatch.setattr("agent.learner.BATCH", 4)
+        for number in turns:
+            store.append(facts(number))
+        self.store = store
+        self.now = 0.0
+
+    def learner(self, spec: PolicySpec = EXACT) -> Learner:
+        epoch = take_epoch(self.store, "test", NOW)
+        clocks = {"clock": lambda: NOW + 1, "timer": lambda: self.now}
+        return Learner(self.store, build_policy(spec, ARMS), spec, RULE, epoch, **clocks)
+
+    def caught_up(self, learner: Learner, seconds_a_step: float) -> list[int]:
+        """Let it learn all there is; return how many examples each of its versions has learned."""
+        published = []
+        while True:
+            self.now += seconds_a_step
+            version = learner.step()
+            if version is not None:
+                published.append(version.examples_seq)
+            if not learner.behind:
+                return published
+
+
+@pytest.mark.parametrize("seconds_a_step", [0.1, 3.0], ids=["at once", "slowly"])
+def test_the_first_version_of_a_recipe_has_learned_all_there_is(
+    a_store: MakeStore, monkeypatch: pytest.MonkeyPatch, seconds_a_step: float
+) -> None:
+    backlog = Backlog(monkeypatch, a_store("log"), range(30))
+    assert backlog.caught_up(backlog.learner(), seconds_a_step) == [30]
+    assert latest(backlog.store).digest == learned_at_once(range(30))  # type: ignore[union-attr]
+
+
+def test_later_ones_are_published_every_few_seconds_while_there_is_more(
+    a_store: MakeStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    backlog = Backlog(monkeypatch, a_store("log"), range(0))
+    learner = backlog.learner()
+    assert learner.step() is not None
+    for number in range(30):
+        backlog.store.append(facts(number))
+    with caplog.at_level(logging.INFO):
+        assert backlog.caught_up(learner, 3.0) == [8, 16, 24, 30]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"learning: {learned} of 30 examples, from 90 of 90 facts" for learned in (8, 16, 24)
+    ]
+    version = latest(backlog.store)
+    assert version is not None
+    assert (version.digest, version.applied_seq) == (learned_at_once(range(30)), 90)
+    with backlog.store.reading() as connection:
+        applied = connection.scalars(sa.select(t.versions.c.applied_seq).order_by(t.versions.c.version))
+        assert list(applied) == [0, 26, 50, 74, 90], "up to the fact before the next that teaches"
+
+
+def test_a_replay_says_nothing_before_it_is_past_what_was_published(
+    a_store: MakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backlog = Backlog(monkeypatch, a_store("log"), range(20))
+    backlog.caught_up(backlog.learner(BAGGED), 3.0)
+    assert backlog.caught_up(backlog.learner(BAGGED), 3.0) == []
+    for number in range(20, 30):
+        backlog.store.append(facts(number))
+    assert backlog.caught_up(backlog.learner(BAGGED), 3.0) == [24, 30]
+
+
+def test_a_joiner_that_has_read_a_part_of_the_log_is_behind(
+    a_store: MakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backlog = Backlog(monkeypatch, a_store("log"), range(10))
+    monkeypatch.setattr("agent.learner.Joiner", partial(Joiner, batch=11))
+    learner = backlog.learner()
+    assert learner.step() is None
+    assert learner.behind
+    assert backlog.caught_up(learner, 0.1) == [10]
+
+
+def test_a_damaged_checkpoint_is_learned_again_from_the_one_before_it(
+    a_store: MakeStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = a_store("log")
+    version = live(store, range(28), a_learner(store))
+    with store.writing() as connection:
+        newest = t.checkpoints.c.version >= version.version - 1
+        connection.execute(sa.update(t.checkpoints).where(newest).values(state=b"damaged"))
+    again: list[int] = []
+    read = read_examples
+
+    def noted(*arguments: Any) -> Iterator[Example]:
+        for example in read(*arguments):
+            again.append(example.seq)
+            yield example
+
+    monkeypatch.setattr("agent.learner.read_examples", noted)
+    learner = a_learner(store)
+    assert [record.getMessage().split(" is ")[0] for record in caplog.records] == [
+        f"checkpoint of version {version.version}",
+        f"checkpoint of version {version.version - 1}",
+    ]
+    assert learner.step().digest == version.digest  # type: ignore[union-attr]
+    assert again == list(range(15, 29))
+
+
 # -- the thread -----------------------------------------------------------------------------------------
 
 
 class Scripted:
     """A learner whose steps end as told; the one after the last says so and does nothing."""
 
-    def __init__(self, *ends: Exception | None) -> None:
+    def __init__(self, *ends: Exception | None, behind: bool = False) -> None:
         self.ends = list(ends)
+        self.behind = behind
         self.steps = 0
         self.made = 0
         self.done = threading.Event()
@@ -317,11 +447,36 @@ def test_the_thread_outlives_a_log_that_is_away_and_starts_from_what_is_publishe
     assert script.made == 4, "once after each time that the log was away: its policy may be ahead of it"
 
 
-def test_the_thread_stops_for_a_bug_and_tells_it_when_asked() -> None:
-    script = Scripted(None, None, KeyError("a bug"))
+def test_the_pause_grows_while_the_log_is_away_and_no_longer_than_so_long(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("agent.learner.LONGEST_PAUSE_S", 0.004)
+    away = LogUnavailableError("the disk is full")
+    script = Scripted(*[away] * 4, None, None, away, None)
+    thread = LearnerThread(script.make, interval_s=0.001)
+    assert script.done.wait(30)
+    thread.stop()
+    waited = [record.getMessage().split(" s ")[0] for record in caplog.records]
+    assert waited == [f"the learner waits {pause}" for pause in ("0.001", "0.002", "0.004", "0.004", "0.002")]
+
+
+def test_the_thread_makes_no_pause_while_the_learner_is_behind() -> None:
+    script = Scripted(None, None, None, None, behind=True)
+    thread = LearnerThread(script.make, interval_s=3600.0)
+    assert script.done.wait(30)
+    thread.stop()
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [KeyError("a bug"), LogGapError("the log goes on at 7 after 5"), RebuiltError("epoch 1 ended")],
+    ids=["bug", "gap", "rebuilt"],
+)
+def test_the_thread_stops_for_what_it_cannot_mend_and_tells_it_when_asked(failure: Exception) -> None:
+    script = Scripted(None, None, failure)
     thread = LearnerThread(script.make, interval_s=0.001)
     thread._thread.join(30)  # noqa: SLF001 - it ends by itself, and nothing public waits for that
-    with pytest.raises(KeyError, match="a bug"):
+    with pytest.raises(type(failure), match=str(failure.args[0])):
         thread.check()
     assert script.steps == 2
 
@@ -332,6 +487,7 @@ def test_a_superseded_thread_ends_and_stays_healthy_so_that_nobody_starts_it_aga
     thread._thread.join(30)  # noqa: SLF001
     assert not thread._thread.is_alive()  # noqa: SLF001
     thread.check()
+    assert thread.superseded
     assert (script.made, script.steps) == (1, 2)
 
 
@@ -345,3 +501,28 @@ def test_a_host_goes_on_under_its_epoch_and_never_takes_it_back(a_store: MakeSto
         host._learner().step()  # noqa: SLF001
     host._thread._thread.join(30)  # noqa: SLF001
     host.check_health()
+
+
+def test_a_host_that_was_superseded_asks_to_be_replaced_once_nobody_learns(
+    a_store: MakeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("feedback.lag.ABANDONED_S", 0.0)
+    store = a_store("log")
+    host = LearnerHost(parse({**CONFIG, "log_url": f"sqlite:///{tmp_path / 'log.db'}"}))
+    host._learner().step()  # noqa: SLF001
+    take_epoch(store, "a trial that ended at once", NOW)
+    host._thread._thread.join(30)  # noqa: SLF001
+    host.check_health()
+    store.append(facts(0))
+    host.check_health()
+    with pytest.raises(SupersededError, match="3 facts wait for epoch 2 of a trial that ended at once"):
+        host.check_health()
+
+
+def test_a_host_whose_wall_clock_jumped_asks_to_be_replaced(tmp_path: Path) -> None:
+    host = LearnerHost(parse({**CONFIG, "log_url": f"sqlite:///{tmp_path / 'log.db'}"}))
+    host.check_health()
+    host._clock._wall = lambda: time.time() + 3600.0  # noqa: SLF001
+    with pytest.raises(ClockError, match=r"jumped by \+3600.0 s"):
+        host.check_health()
+    host._thread.stop()  # noqa: SLF001
