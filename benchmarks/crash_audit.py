@@ -1,0 +1,264 @@
+"""What must hold of a log after any number of kills, checked against what clients were told.
+
+    lost           an acknowledged decision, execution or feedback is not in the log
+    changed        it is there, and says something else than its client was told
+    gap            the positions of the facts are not 1, 2, ... up to the head of the log
+    twice          a decision is in the training log more than once
+    training log   it is not what a fold of all facts from the first one gives
+    digest         a version is not what a replay of the training log from its start gives
+    untrue         a decision was not drawn from the distribution of the version that it names
+
+    rebuild        `armwise rebuild --verify --all` says so
+
+The last four are computed in a process of their own, which has seen nothing but the log.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
+
+import sqlalchemy as sa
+
+from agent.config import AppConfig, parse
+from agent.learner import recipe_of
+from agent.policies.catalog import build_policy
+from agent.policy import Policy, choose, served_distribution, uniform_from
+from agent.rebuild import rebuild
+from benchmarks.crash_children import fresh_process
+from benchmarks.crash_ledger import Answered, Kept, Ledger
+from feedback import tables as t
+from feedback.events import Decision, Mode
+from feedback.facts import read_facts
+from feedback.fold import Fold, Joined
+from feedback.joins import head_of, position_of, read_examples
+from feedback.rows import load_decisions
+from feedback.store import Store
+from feedback.versions import digest_of
+
+CHUNK = 5000
+FACTS = (t.decisions, t.executions, t.feedback, t.ticks)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that must not be.
+
+    Attributes:
+        kind: One of those that the module names.
+        what: What was found, and what was expected.
+        round: The kill after which it was acknowledged, counted from 0; None where it was not.
+        version: The version that is wrong, or was drawn from; None where it is about none.
+    """
+
+    kind: str
+    what: str
+    round: int | None = None
+    version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of a log.
+
+    Attributes:
+        faults: All that is wrong.
+        facts: Length of the log.
+        examples: Length of the training log.
+        versions: Those that were compared with the replay.
+        decisions: Decisions whose distribution was computed again.
+    """
+
+    faults: tuple[Fault, ...] = ()
+    facts: int = 0
+    examples: int = 0
+    versions: tuple[int, ...] = ()
+    decisions: int = 0
+
+
+def audit(document: dict[str, Any], ledger: Ledger) -> Verdict:
+    """Check a log that nobody writes to."""
+    config = parse(document)
+    store = Store(config.database_url, config.reward.join)
+    try:
+        told = (*_answers(store, ledger.answered), *_feedback(store, ledger.kept))
+    finally:
+        store.close()
+    found = fresh_process(verify, document)
+    return Verdict((*told, *found.faults), found.facts, found.examples, found.versions, found.decisions)
+
+
+# -- against the clients -------------------------------------------------------------------------------------
+
+
+def _answers(store: Store, answered: Sequence[Answered]) -> Iterator[Fault]:
+    decisions, executions = _decisions(store), _rows(store, t.executions, "decision_id")
+    for one in answered:
+        logged, ran = decisions.get(one.id), executions.get((one.id,), [])
+        if logged is None:
+            yield Fault("lost", f"decision {one.id} is not there", one.round)
+        elif one.told and (says := _told_of(logged)) != one.told:
+            yield Fault("changed", f"decision {one.id} was told as {one.told}, and is {says}", one.round)
+        if one.status is None:
+            continue
+        if len(ran) != 1:
+            yield Fault("lost", f"the execution of {one.id} is there {len(ran)} times", one.round)
+        elif ran[0].status != one.status or (
+            one.told and (ran[0].served, ran[0].answer) != (one.served, one.text)
+        ):
+            yield Fault("changed", f"the execution of {one.id} was told as {one}, and is {ran[0]}", one.round)
+
+
+def _decisions(store: Store) -> dict[str, Decision]:
+    """Return every decision by its id; that an id is there once only is what its key is for."""
+    with store.reading() as connection:
+        ids = connection.scalars(sa.select(t.decisions.c.id)).all()
+        chunks = (ids[first : first + CHUNK] for first in range(0, len(ids), CHUNK))
+        return {name: one for chunk in chunks for name, one in load_decisions(connection, chunk).items()}
+
+
+def _rows(store: Store, table: sa.Table, *key: str) -> dict[tuple[str, ...], list[Any]]:
+    found: defaultdict[tuple[str, ...], list[Any]] = defaultdict(list)
+    with store.reading() as connection:
+        for row in connection.execute(sa.select(table)):
+            found[tuple(getattr(row, part) for part in key)].append(row)
+    return found
+
+
+def _told_of(decision: Decision) -> dict[str, Any]:
+    """Return what an answer should have said of a decision."""
+    return {
+        "decision_id": decision.id,
+        "episode_id": decision.episode_id,
+        "policy_version": decision.version,
+        "mode": decision.mode.value,
+        "arm_drawn": decision.drawn,
+        "propensity": decision.propensity,
+        "pmf": dict(zip(decision.arms, decision.probabilities, strict=True)),
+        "reward_deadline": decision.deadline,
+    }
+
+
+def _feedback(store: Store, kept: Sequence[Kept]) -> Iterator[Fault]:
+    rows = _rows(store, t.feedback, "id", "kind")
+    for one in kept:
+        found = rows.get((one.id, one.said[0]), [])
+        if len(found) != 1:
+            yield Fault("lost", f"feedback {one.id} is there {len(found)} times", one.round)
+            continue
+        row = found[0]
+        logged = (row.kind, row.decision_id, row.episode_id, row.metric, row.value)
+        if (logged, row.seq) != (one.said, one.seq):
+            what = f"feedback {one.id} was told as {one.said} at {one.seq}, and is {logged} at {row.seq}"
+            yield Fault("changed", what, one.round)
+
+
+# -- against a life without a kill ---------------------------------------------------------------------------
+
+
+def verify(document: dict[str, Any]) -> Verdict:
+    """Fold and replay a log from its first fact, and compare."""
+    config = parse(document)
+    store = Store(config.database_url, config.reward.join)
+    try:
+        faults = [*_positions(store), *_training_log(store, config)]
+        with store.reading() as connection:
+            facts, joined = head_of(connection), position_of(connection, config.reward.join)
+            versions = connection.execute(
+                sa.select(t.versions)
+                .where(t.versions.c.recipe == recipe_of(config.policy, config.reward))
+                .order_by(t.versions.c.version)
+            ).all()
+        wrong, decisions = _replayed(store, config, versions)
+        report = rebuild(store, config, lambda *_: None, every=True)
+        differs = [
+            Fault("rebuild", f"{one}", version=one.version) for one in report.compared if not one.equal
+        ]
+        compared = tuple(row.version for row in versions)
+        return Verdict((*faults, *wrong, *differs), facts, joined.examples_seq, compared, decisions)
+    finally:
+        store.close()
+
+
+def _positions(store: Store) -> Iterator[Fault]:
+    with store.reading() as connection:
+        given = Counter(seq for table in FACTS for seq in connection.scalars(sa.select(table.c.seq)))
+        head = head_of(connection)
+    if given != Counter(range(1, head + 1)):
+        missing = sorted(set(range(1, head + 1)) - given.keys())
+        double = sorted(seq for seq, times in given.items() if times > 1)
+        beyond = sorted(given.keys() - set(range(1, head + 1)))
+        yield Fault(
+            "gap", f"of {head} positions {missing} are missing, {double} double, {beyond} out of range"
+        )
+
+
+def _training_log(store: Store, config: AppConfig) -> Iterator[Fault]:
+    """Compare the training log with a fold of all facts from the first one."""
+    rule, x = config.reward, t.examples.c
+    fold = Fold(rule)
+    expected: list[Joined] = []
+    with store.reading() as connection:
+        position = position_of(connection, rule.join)
+        while fold.seq < position.log_seq:
+            for fact in read_facts(connection, fold.seq, min(position.log_seq, fold.seq + CHUNK)):
+                expected += fold.apply(fact)
+        rows = connection.execute(sa.select(t.examples).where(x.join == rule.join).order_by(x.seq)).all()
+    for name, times in Counter(row.decision_id for row in rows).items():
+        if times > 1:
+            yield Fault("twice", f"decision {name} is in the training log {times} times")
+    found = [Joined(row.decision_id, row.metrics, row.joined_by) for row in rows]
+    if [row.seq for row in rows] != list(range(1, len(rows) + 1)):
+        yield Fault("training log", f"its {len(rows)} rows are not numbered from 1")
+    if found != expected:
+        pairs = zip_longest(found, expected)
+        at, (one, other) = next((seq, pair) for seq, pair in enumerate(pairs, 1) if pair[0] != pair[1])
+        yield Fault("training log", f"row {at} is {one}, and a fold from the first fact gives {other}")
+
+
+def _replayed(store: Store, config: AppConfig, versions: Sequence[Any]) -> tuple[list[Fault], int]:
+    """Learn the training log from its start; compare every version, and every draw from one."""
+    faults: list[Fault] = []
+    drawn: defaultdict[int, list[Decision]] = defaultdict(list)
+    for decision in _decisions(store).values():
+        drawn[decision.version].append(decision)
+    decided = sum(map(len, drawn.values()))
+    empty = build_policy(config.policy, list(config.actions))
+    replay = build_policy(config.policy, list(config.actions))
+    learned = 0
+    for row in versions:
+        for example in read_examples(store, config.reward.join, learned, row.examples_seq):
+            reward = config.reward.reward_of(example)
+            if reward is not None:
+                replay.learn(example.decision, reward)
+            learned = example.seq
+        state = replay.save()
+        if digest_of(state) != row.digest:
+            faults.append(
+                Fault(
+                    "digest",
+                    f"version {row.version} is not the replay of {row.examples_seq}",
+                    version=row.version,
+                )
+            )
+        if decisions := drawn.pop(row.version, []):
+            faults += _untrue(empty.load(state), decisions, config.salt)
+    faults += [Fault("untrue", f"there is no version {name}", version=name) for name in drawn]
+    return faults, decided
+
+
+def _untrue(policy: Policy, decisions: Sequence[Decision], salt: str) -> Iterator[Fault]:
+    for one in decisions:
+        if one.mode is Mode.FORCED:
+            right = (one.probabilities, one.arms) == ((1.0,), (one.drawn,))
+        else:
+            p = served_distribution(policy, one.context, one.arms, one.floor)
+            explored = one.mode is Mode.EXPLORE
+            index = choose(p, uniform_from(one.id, salt, one.arms)) if explored else int(p.argmax())
+            right = tuple(p.tolist()) == one.probabilities and one.arms[index] == one.drawn
+        if not right:
+            yield Fault("untrue", f"decision {one.id} was not drawn from its version", version=one.version)
+
+
+__all__ = ["Fault", "Verdict", "audit", "verify"]

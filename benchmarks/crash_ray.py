@@ -1,0 +1,219 @@
+"""The same for the service as users run it: `armwise serve`, with every process of Ray.
+
+Here Ray Serve's controller starts again what was killed, and nobody places points inside: what is
+killed is killed at any moment. Only where everything is killed, the same command is given once more.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import yaml
+from typing_extensions import override
+
+from benchmarks.crash_audit import Verdict
+from benchmarks.crash_children import CrashError, configuration, free_port
+from benchmarks.crash_points import LEARNER, REPLICA
+from benchmarks.crash_rounds import ALL, ANY_MOMENT, DATABASE, VICTIMS
+from benchmarks.crash_service import Kill, Service
+from tests.neighbours import write_corpus
+from tests.postgres import Server
+
+ROOT = Path(__file__).resolve().parents[1]
+
+TITLES = {REPLICA: "ServeReplica:armwise:Ingress", LEARNER: "ServeReplica:armwise:Learner"}
+"""What the processes call themselves."""
+
+REPLICAS = 2
+"""Of the ingress: one of them is killed."""
+
+EVERYTHING_EACH = 6
+"""Among so many kills, one is of everything: that start takes as long as a first one."""
+
+LATE_S = 60.0
+"""How much later than the service its database may be started."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What is killed, and when.
+
+    Attributes:
+        victim: One of `VICTIMS`.
+        after_s: Seconds after the service is whole again.
+        late_s: Where everything is killed, seconds by which the database is later than the service.
+    """
+
+    victim: str
+    after_s: float
+    late_s: float = 0.0
+
+
+def plan(kills: int, seed: int, *, database: bool) -> list[Case]:
+    """Return what is killed in turn; of the kills of everything, every other one with a late database."""
+    rng = np.random.default_rng(seed)
+    often = [REPLICA, LEARNER, *([DATABASE] if database else [])]
+    cases = []
+    for number in range(kills):
+        turn, last = divmod(number, EVERYTHING_EACH)
+        victim = ALL if last == EVERYTHING_EACH - 1 else often[number % len(often)]
+        late_s = LATE_S if victim == ALL and turn % 2 else 0.0
+        cases.append(Case(victim, float(rng.uniform(0.2, 1.5)), late_s))
+    return cases
+
+
+class Deployed(Service):
+    """The service in Ray Serve; made by `deployed`.
+
+    Args:
+        args: Its settings.
+        folder: Where its configuration and its output are.
+        ray: Where Ray keeps what it needs: a short path.
+        port: Where it listens.
+        server: The database server; None for SQLite.
+        clients: How many ask at once.
+        seed: Draws what they ask.
+    """
+
+    patience_s = 300.0
+
+    def __init__(
+        self,
+        args: dict[str, Any],
+        folder: Path,
+        ray: Path,
+        port: int,
+        server: Server | None,
+        *,
+        clients: int,
+        seed: int,
+    ) -> None:
+        super().__init__(args, f"http://127.0.0.1:{port}", clients, seed)
+        self.ledger.proxied = True
+        self._server = server
+        self._config, self._output = folder / "config.yaml", folder / "output.txt"
+        application = {
+            "name": "armwise",
+            "route_prefix": "/",
+            "import_path": "agent.app:build",
+            "args": args,
+            "deployments": [{"name": "Ingress", "num_replicas": REPLICAS}],
+        }
+        options = {"host": "127.0.0.1", "port": port}
+        document = {"proxy_location": "HeadOnly", "http_options": options, "applications": [application]}
+        self._config.write_text(yaml.safe_dump(document))
+        without = {"ARMWISE_HOME", "RAY_ADDRESS", "PROMETHEUS_MULTIPROC_DIR"}
+        own = {"RAY_TMPDIR": str(ray), "PYTHONPATH": str(ROOT)}
+        self._environment = {k: v for k, v in os.environ.items() if k not in without} | own
+        self._start()
+
+    def strike(self, case: Case) -> Kill:
+        """Kill something, and wait until the service is back by itself. Raises CrashError."""
+        self.until(self._whole)
+        time.sleep(case.after_s)
+        began = time.monotonic()
+        if case.victim in TITLES:
+            self._processes(TITLES[case.victim])[0].kill()
+        else:
+            if self._server is not None:
+                self._server.kill()
+            if case.victim == ALL:
+                self.kill()
+                self._start()
+            if self._server is not None:
+                time.sleep(case.late_s)
+                began = time.monotonic() if case.late_s else began
+                self._server.start()
+        return self.recovered(Kill(VICTIMS[case.victim], ANY_MOMENT, ANY_MOMENT), began)
+
+    def kill(self) -> None:
+        """Kill every process of it at once, if it runs."""
+        if self._process.poll() is not None:
+            return
+        first = psutil.Process(self._process.pid)
+        for process in (first, *first.children(recursive=True)):
+            process.kill()
+        self._process.wait()
+
+    def end(self) -> Verdict:
+        """Let the clients end, kill everything once more, and check the log. Raises CrashError."""
+        self.quiet()
+        self.kill()
+        return self.audited()
+
+    @property
+    @override
+    def told(self) -> str:
+        return self._output.read_text(errors="replace")[-3000:]
+
+    def _start(self) -> None:
+        command = [str(Path(sys.executable).with_name("armwise")), "serve", "-c", str(self._config)]
+        with self._output.open("ab") as output:
+            self._process = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env=self._environment,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    def _whole(self) -> bool | None:
+        """Say that every process is there that is killed one by one; None where one is missing."""
+        if self._process.poll() is not None:
+            raise CrashError(f"the service has ended:\n{self.told}")
+        there = {name: len(self._processes(title)) for name, title in TITLES.items()}
+        return there == {REPLICA: REPLICAS, LEARNER: 1} or None
+
+    def _processes(self, title: str) -> list[psutil.Process]:
+        found = []
+        for process in psutil.Process(self._process.pid).children(recursive=True):
+            try:
+                if title in " ".join(process.cmdline()):
+                    found.append(process)
+            except psutil.NoSuchProcess:
+                continue
+        return found
+
+
+@contextmanager
+def deployed(
+    url: str, policy: str, server: Server | None = None, *, clients: int = 3, seed: int = 0
+) -> Iterator[Deployed]:
+    """Run the service in Ray Serve with clients over an empty log.
+
+    Args:
+        url: The log.
+        policy: Arguments of the policy.
+        server: The database server of the log, if it has one.
+        clients: How many ask at once.
+        seed: Draws what they ask.
+    """
+    # Short paths, for the sockets of Ray, and not those of another Ray on this machine.
+    with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        corpus = write_corpus(folder / "corpus.jsonl")
+        args = configuration(url, policy) | {
+            "home": str(folder / "home"),
+            "corpus": {"name": "small", "source": str(corpus)},
+            "limits": {"in_flight": 16, "arm_timeout_s": 2.0, "llm_timeout_s": 2.0},
+        }
+        args["reward"] = {**args["reward"], "wait_time": "PT15S"}
+        service = Deployed(args, folder, folder, free_port(), server, clients=clients, seed=seed)
+        try:
+            service.begin()
+            yield service
+        finally:
+            service.kill()
+
+
+__all__ = ["Deployed", "deployed", "plan"]

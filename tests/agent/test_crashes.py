@@ -1,0 +1,145 @@
+"""Killed processes: nothing acknowledged is lost, nothing learned twice, and the digests are a replay's.
+
+The matrix itself is `benchmarks/crash.py`; here are a few of its kills, and what shows that it can fail.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.crash_audit import Fault, Verdict
+from benchmarks.crash_children import BAGGED, EXACT
+from benchmarks.crash_points import LEARNER, POINTS, REPLICA, STEPS, Trip
+from benchmarks.crash_report import Run
+from benchmarks.crash_rounds import ALL, DATABASE, Case, plan, stage
+from benchmarks.crash_service import Kill
+from benchmarks.crash_weather import database_away, endure, no_file_grows
+from tests.postgres import Server, running
+
+pytestmark = pytest.mark.timeout(400)
+
+POINT = {point.name: point for point in POINTS}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """A PostgreSQL of our own, since it is killed."""
+    with running() as server:
+        yield server
+
+
+def cases(*named: tuple[str, str, int]) -> list[Case]:
+    return [Case(victim, POINT[point], passes) for victim, point, passes in named]
+
+
+ON_SQLITE = cases(
+    (REPLICA, "decision inserted", 3),
+    (REPLICA, "answer half out", 1),
+    (REPLICA, "receipt begins", 4),
+    (LEARNER, "join committed", 2),
+    (LEARNER, "example learned", 7),
+    (ALL, "version inserted", 1),
+    (ALL, "arm drawn", 5),
+)
+ON_POSTGRESQL = cases(
+    (DATABASE, "decision inserted", 3),
+    (DATABASE, "join inserted", 1),
+    (DATABASE, "version committed", 2),
+    (REPLICA, "feedback committed", 2),
+    (LEARNER, "state saved", 1),
+    (ALL, "execution inserted", 4),
+)
+
+
+def test_on_sqlite_no_kill_loses_a_row_or_moves_a_digest(tmp_path: Path) -> None:
+    with stage(f"sqlite:///{tmp_path / 'log.db'}", EXACT, tmp_path, clients=2, seed=1) as service:
+        for case in ON_SQLITE:
+            service.strike(case)
+        check(service.end(), service.ledger.odd, acknowledged=len(service.ledger))
+    assert service.stranded == 0
+
+
+def test_on_postgresql_no_kill_loses_a_row_or_moves_a_digest(server: Server, tmp_path: Path) -> None:
+    with stage(server.fresh(), BAGGED, tmp_path, server, clients=2, seed=2) as service:
+        for case in ON_POSTGRESQL:
+            service.strike(case)
+        check(service.end(), service.ledger.odd, acknowledged=len(service.ledger))
+
+
+def check(verdict: Verdict, odd: list[str], *, acknowledged: int) -> None:
+    assert not verdict.faults, verdict.faults[:3]
+    assert odd == []
+    assert acknowledged > 50
+    assert verdict.facts > 50
+    assert min(verdict.examples, len(verdict.versions), verdict.decisions) > 10
+
+
+def test_nothing_is_acknowledged_while_nothing_can_be_kept(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    with stage(f"sqlite:///{tmp_path / 'log.db'}", EXACT, tmp_path / "a", clients=1, seed=3) as service:
+        outage = endure(service, "no room", no_file_grows(service.keepers.values()), 0.0)
+        assert (outage.odd, outage.unready) == ([], True)
+        assert outage.refused >= 30
+        assert service.end().faults == ()
+    with stage(server.fresh(), EXACT, tmp_path / "b", server, clients=1, seed=4) as service:
+        outage = endure(service, "away", database_away(server), 0.0)
+        assert (outage.odd, outage.unready) == ([], True)
+        assert outage.refused >= 30
+        assert service.end().faults == ()
+
+
+def test_rows_that_were_acknowledged_before_their_commit_are_found_to_be_lost(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'log.db'}"
+    with stage(url, EXACT, tmp_path, clients=2, seed=5, sabotage="early") as service:
+        replica, before = service.keepers[REPLICA], len(service.ledger)
+        replica.arm(Trip("decision inserted", 1, itself=False))
+        began = replica.reached()  # and now nothing is committed, until it is killed
+        service.until(lambda: len(service.ledger) > before + 5 or None)
+        replica.kill()
+        service.recovered(Kill("ingress replica", "commit", "decision inserted"), began)
+        lost = [fault for fault in service.end().faults if fault.kind == "lost"]
+    assert lost
+    assert {fault.round for fault in lost} == {0}
+
+
+def test_a_learner_that_learns_something_twice_is_found_by_its_digests(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'log.db'}"
+    with stage(url, EXACT, tmp_path, clients=2, seed=6, sabotage="twice") as service:
+        service.until(lambda: len(service.ledger) > 30 or None)
+        kinds = Counter(fault.kind for fault in service.end().faults)
+    assert kinds["digest"] > 0
+    assert kinds["rebuild"] > 0
+    assert kinds["lost"] == 0
+
+
+@pytest.mark.parametrize("database", [False, True])
+def test_a_plan_meets_every_point_with_every_victim_equally_often(database: bool) -> None:
+    once = len(POINTS) * (3 if database else 2)
+    planned = plan(2 * once, 7, database=database)
+    met = Counter((case.victim, case.point.name) for case in planned)
+    assert len(met) == once
+    assert set(met.values()) == {2}
+    assert {case.point.step for case in planned} == set(STEPS)
+    assert all(1 <= case.passes <= case.point.most for case in planned)
+    assert planned == plan(2 * once, 7, database=database)
+    assert planned[:once] != plan(once, 8, database=database)
+
+
+def test_a_fault_is_blamed_on_the_kill_that_it_came_with() -> None:
+    kills = [Kill("learner", "join", "", version=version) for version in (3, 3, 8)]
+    run = Run("sqlite", "resumes", kills)
+    assert [run.blamed(Fault("digest", "", version=version)) for version in (1, 3, 4, 8, 9)] == [
+        0,
+        0,
+        2,
+        2,
+        3,
+    ]
+    assert [run.blamed(Fault("lost", "", round=number)) for number in (0, 2, 3)] == [0, 2, 3]
+    assert run.blamed(Fault("gap", "")) == 3
+    assert not run.broken
+    assert Run("sqlite", "resumes", verdict=Verdict((Fault("gap", ""),))).broken
+    assert Run("sqlite", "resumes", odd=["500"]).broken
