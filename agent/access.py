@@ -25,7 +25,8 @@ class Key(BaseModel):
     env: str = Field(min_length=1, description="Environment variable of the service that holds the key.")
     scopes: tuple[Scope, ...] = Field(
         default=("decide", "feedback"),
-        description="`decide` asks and reads, `feedback` tells, `admin` switches and replaces arms.",
+        description="`decide` asks and reads, `feedback` tells, `admin` switches and replaces arms, chooses "
+        "versions and verifies decisions.",
     )
 
 

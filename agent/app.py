@@ -4,10 +4,10 @@
 serve` all come through `build`.
 """
 
+import gc
 import os
 import shutil
 import socket
-import time
 from collections.abc import Mapping
 from functools import cached_property, partial
 from typing import Any
@@ -30,8 +30,12 @@ from arms.catalog import closure
 from arms.deployment import EmbedderHost, GeneratorHost, RemoteEmbedders, RemoteGenerator, reach
 from arms.kinds import USUAL_HOST, ArmSpec
 from feedback.armsets import at_start
+from feedback.clock import SteadyClock
+from feedback.errors import LogUnavailableError
 from feedback.joins import take_epoch
-from feedback.store import LogUnavailableError, Store
+from feedback.lag import Succession
+from feedback.opening import open_log
+from feedback.store import Store
 
 CPUS_A_REPLICA = 0.1
 """What Ray sets aside for a replica: little, so that the whole service starts on one small machine."""
@@ -73,7 +77,7 @@ class Ingress:
         return create_app(self._replica, Telemetry(os.environ.get(METRICS_FOLDER)))
 
     async def check_health(self) -> None:
-        """Fail when versions are no longer looked for, so that the replica is replaced."""
+        """Fail when versions are no longer looked for or the clock jumped: the replica is replaced."""
         self._replica.check()
 
 
@@ -82,15 +86,21 @@ class LearnerHost:
 
     def __init__(self, config: AppConfig) -> None:
         self._config = config
+        self._clock = SteadyClock()
+        gc.freeze()  # what is loaded stays; to look at it again and again takes a tenth of a replay
         self._thread = LearnerThread(self._learner, config.learning.interval_s)
 
     @cached_property
     def _store(self) -> Store:
-        return Store(self._config.database_url)
+        return open_log(self._config.database_url, self._config.reward, self._clock)
 
     @cached_property
     def _epoch(self) -> int:
-        return take_epoch(self._store, f"{socket.gethostname()}:{os.getpid()}", time.time())
+        return take_epoch(self._store, f"{socket.gethostname()}:{os.getpid()}", self._clock())
+
+    @cached_property
+    def _succession(self) -> Succession:
+        return Succession(self._store)
 
     def _learner(self) -> Learner:
         config = self._config
@@ -100,11 +110,19 @@ class LearnerHost:
             config.policy,
             config.reward,
             self._epoch,
+            self._clock,
+            drift=config.drift,
         )
 
     def check_health(self) -> None:
-        """Fail when learning has failed, so that the learner is replaced; not when it was superseded."""
+        """Fail when learning has failed or the clock jumped, so that the learner is replaced.
+
+        One that was superseded fails once its successor learns no more.
+        """
+        self._clock.check()
         self._thread.check()
+        if self._thread.superseded:
+            self._succession.check()
 
 
 def build(args: dict[str, Any]) -> Application:

@@ -1,45 +1,32 @@
-"""The verbs: ingest, serve, ask, give feedback, simulate; score, choose, label, train, warm up, replay.
+"""The verbs: ingest, serve, ask, feed back, migrate, simulate; score, choose, label, train, warm up, replay.
 
-More than 300 lines, most of them the options of the verbs and their help.
+And what an operator does with a service that runs: status, apply, promote, rollback, verify.
 
 A verb that fails says in one line what is wrong and what would be right, and
 exits with 2 for a wrong request, 1 for a failure on the way.
 """
 
 import asyncio
-import json
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-import httpx
 import openai
 import typer
-from rich.table import Table
 
-from agent import launch, offline, teaching
+from agent import launch, offline, operating, teaching
 from agent.client import ClientError
-from agent.config import CorpusSpec, load, read_portfolio
+from agent.config import load
 from agent.console import console, errors, explained, progress
 from agent.offline import CONFIG, ConfigPath
+from agent.operating import URL, Key, Url, request
+from agent.settings import CorpusSpec
 from agent.simulate import Simulation, simulate
 from agent.teaching import named_once, scored
-from arms.catalog import closure
 from arms.corpus import Corpus, ingest
-from arms.kinds import ArmSpec
-from arms.nearest import nearest
+from feedback import schema
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, rich_markup_mode=None)
-
-Url = Annotated[str, typer.Option("--url", help="Address of the service.", envvar="ARMWISE_URL")]
-Key = Annotated[
-    str | None, typer.Option("--key", help="Key, where the service asks for one.", envvar="ARMWISE_API_KEY")
-]
-
-URL = "http://127.0.0.1:8000"
-BUILD_S = 3600.0
-"""How long the service may take to build the indexes of new arms."""
 
 
 @app.command()
@@ -159,7 +146,7 @@ def feedback(
             {"decision_id": decision_id, "metric_name": name, "value": value}
             for name, value in map(_value, values)
         ]
-        for row in _request("POST", url, "/v1/feedback", key, {"items": items})["items"]:
+        for row in request("POST", url, "/v1/feedback", key, {"items": items})["items"]:
             if "error" in row:
                 raise ClientError(f"{row['error']['code']}: {row['error']['message']}")
             console.print(f"{row['status']}, log position {row['log_seq']}", markup=False)
@@ -183,49 +170,11 @@ def _value(text: str) -> tuple[str, float | bool]:
 
 
 @app.command()
-def status(url: Url = URL, key: Key = None) -> None:
-    """Show the policy that decides now, how much it has learned, and the arms."""
+def migrate(config: ConfigPath = CONFIG) -> None:
+    """Bring the log of an older Armwise to the tables of this one; stop the service first."""
     with explained():
-        policy = _request("GET", url, "/v1/policy", key)
-        arms = _request("GET", url, "/v1/arms", key)["arms"]
-        about = Table(title="policy", show_header=False)
-        for key in ("kind", "params", "floor", "version", "digest", "examples_seq", "applied_seq", "log_seq"):
-            about.add_row(key, str(policy[key]))
-        console.print(about)
-        table = Table("arm", "kind", "parameters", "enabled", title="arms")
-        for arm in arms:
-            table.add_row(
-                arm["name"], arm["kind"], json.dumps(arm["params"]), "yes" if arm["enabled"] else "no"
-            )
-        console.print(table)
-
-
-@app.command("apply")
-def apply_portfolio(
-    portfolio: Annotated[Path, typer.Argument(help="A file that `armwise portfolio` wrote.")],
-    keep: Annotated[
-        list[str] | None,
-        typer.Option("--keep", help="An arm that is live now and stays beside the new ones; repeatable."),
-    ] = None,
-    url: Url = URL,
-    key: Key = None,
-) -> None:
-    """Make the arms of a portfolio the live ones, while the service runs; what was learned stays."""
-    with explained():
-        document = read_portfolio(portfolio)
-        before = _request("GET", url, "/v1/arms", key)
-        live = {
-            arm["name"]: ArmSpec(**{p: arm[p] for p in ("kind", "params", "host")}) for arm in before["arms"]
-        }
-        parts = {name: ArmSpec.model_validate(part) for name, part in before["parts"].items()}
-        for name in keep or ():
-            if name not in live:
-                raise ValueError(f"--keep {name}: no such arm is live{nearest(name, live)}")
-            for part, spec in closure(name, {**parts, **live}).items():
-                kept = spec.model_copy(update={"action": part in (keep or ())})
-                document["arms"].setdefault(part, kept.model_dump(mode="json", exclude_defaults=True))
-        now = _request("PUT", url, "/v1/arms", key, document, timeout_s=BUILD_S)["arms"]
-        console.print(f"live now: {', '.join(arm['name'] for arm in now)}", markup=False, soft_wrap=True)
+        before, after = schema.migrate(load(config, without=["router"]).database_url)
+        console.print(f"the log had schema {before}, it has schema {after}", markup=False)
 
 
 @app.command("simulate")
@@ -271,35 +220,19 @@ def simulate_traffic(
         asyncio.run(simulate(settings, console))
 
 
-def _request(
-    method: Literal["GET", "POST", "PUT"],
-    url: str,
-    path: str,
-    key: str | None,
-    body: Mapping[str, Any] | None = None,
-    timeout_s: float = 30.0,
-) -> dict[str, Any]:
-    headers = {"Authorization": f"Bearer {key}"} if key else None
-    try:
-        response = httpx.request(method, url + path, json=body, headers=headers, timeout=timeout_s)
-    except httpx.HTTPError as error:
-        raise ClientError(f"no service answers at {url} ({error}); is it running there?") from None
-    try:
-        document: dict[str, Any] = response.json()
-    except ValueError:
-        raise ClientError(f"{url + path} gave {response.status_code} and no JSON") from None
-    if response.is_error:
-        raise ClientError(f"{document['error']['code']}: {document['error']['message']}")
-    return document
-
-
 for verb in (
+    operating.status,
+    operating.apply,
+    operating.promote,
+    operating.rollback,
+    operating.verify,
     offline.score,
     offline.portfolio,
     teaching.label,
     teaching.train,
     teaching.warm_start,
     offline.replay,
+    offline.rebuild,
 ):
     app.command()(verb)
 

@@ -1,4 +1,4 @@
-"""A client of a running service: ask, send feedback, look at the policy.
+"""A client of a running service: ask, send feedback, look at the policy and steer it.
 
 It is patient with a service that is busy (429, 503) or drops the connection:
 it waits as long as Retry-After says and asks again. Feedback carries ids, so
@@ -7,6 +7,8 @@ without feedback, as a user who went away would.
 
     ClientError               the service is out of reach, or refused the request
     `-- AnswerFailedError     it failed on this request alone; the next may do better
+
+More than 300 lines: what it understands of each reply stands above it.
 """
 
 import asyncio
@@ -108,11 +110,21 @@ class Arms(BaseModel):
     arms: list[ArmState]
 
 
+class Serving(BaseModel):
+    """Which version decides, and whether it is held there."""
+
+    version: int | None
+    pinned: bool
+    chosen: int | None = None
+    reason: str | None = None
+
+
 class PolicyState(BaseModel):
-    """How far the policy has learned, and the reward that it learns from."""
+    """How far the policy has learned, the reward that it learns from, and which version decides."""
 
     applied_seq: int
     reward: RewardRule
+    serving: Serving | None = None
 
     @field_validator("reward", mode="before")
     @classmethod
@@ -121,6 +133,14 @@ class PolicyState(BaseModel):
         if not isinstance(reward, dict):
             return reward
         return {name: value for name, value in reward.items() if name in RewardRule.model_fields}
+
+
+class Verification(BaseModel):
+    """What came out when a decision was computed again."""
+
+    verified: bool
+    max_difference: float
+    why: list[str] = []
 
 
 class Receipt(BaseModel):
@@ -191,6 +211,22 @@ class Client:
             if receipt.error is not None:
                 raise ClientError(f"feedback {item['feedback_id']} was refused: {receipt.error}")
         return max((receipt.log_seq or 0 for receipt in receipts), default=0)
+
+    async def rollback(self, version: int, reason: str) -> PolicyState:
+        """Let exactly this version decide until another word; return what is in force then."""
+        return await self._say("rollback", version, reason)
+
+    async def promote(self, version: int, reason: str) -> PolicyState:
+        """Let the newest versions decide, from this one on; return what is in force then."""
+        return await self._say("promote", version, reason)
+
+    async def _say(self, action: str, version: int, reason: str) -> PolicyState:
+        path = f"/v1/policies/{version}/{action}"
+        return _parse(PolicyState, await self._send("POST", path, {"reason": reason}))
+
+    async def verify(self, decision_id: str) -> Verification:
+        """Have a decision computed again from the log."""
+        return _parse(Verification, await self._send("GET", f"/v1/decisions/{decision_id}/verify"))
 
     async def _answer(self, path: str, body: Mapping[str, Any]) -> Answer:
         started = time.perf_counter()

@@ -27,7 +27,7 @@ from arms.generator import GeneratorError
 from arms.indexes import IndexMismatchError
 from arms.models import ModelNotFoundError
 from arms.readers import CorpusError
-from feedback.store import LogUnavailableError, StoreError
+from feedback.errors import LogGapError, LogUnavailableError, StoreError
 
 console = Console()
 errors = Console(stderr=True, highlight=False)
@@ -57,7 +57,7 @@ def explained() -> Iterator[None]:
         ValueError,
     ) as error:
         errors.print(str(error), style="red", markup=False, soft_wrap=True)
-        raise typer.Exit(1 if isinstance(error, LogUnavailableError) else 2) from None
+        raise typer.Exit(1 if isinstance(error, LogUnavailableError | LogGapError) else 2) from None
     except (ClientError, SimulationError, GeneratorError, OSError, openai.OpenAIError) as error:
         errors.print(str(error), style="red", markup=False, soft_wrap=True)
         raise typer.Exit(1) from None

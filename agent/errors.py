@@ -10,14 +10,12 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
 from agent.features import FeatureError
-from agent.loop import NoEligibleArmError, TurnError
+from agent.loop import AnsweredElsewhereError, NoEligibleArmError, OverloadedError, TurnError
 from arms.base import ArmError
 from arms.generator import PromptTooLongError
+from feedback.errors import ConflictError, LogUnavailableError
 from feedback.events import Status
 from feedback.reward import RewardError, UnknownMetricError
-from feedback.store import ConflictError, LogUnavailableError
-
-RETRY_AFTER_S = "1"
 
 BUG = 500
 """Status of what nobody foresaw; the traceback is in the log of the service."""
@@ -51,6 +49,8 @@ class ApiError(Exception):
         message: For people; names the offending value and what would be right.
         param: The field at fault.
         decision_id: The decision that is kept nevertheless, if it had come to be made.
+        retry_after_s: When to ask again, where that helps.
+        final: Whether the same request, under its key, can only be refused from now on.
     """
 
     status: int
@@ -58,11 +58,13 @@ class ApiError(Exception):
     message: str
     param: str | None = None
     decision_id: str | None = None
+    retry_after_s: int = 1
+    final: bool = False
 
     @property
     def retryable(self) -> bool:
         """Whether the same request may succeed later."""
-        return self.status in (408, 429, 502, 503, 504)
+        return self.status in (408, 429, 502, 503, 504) and not self.final
 
     def body(self, request_id: str | None) -> dict[str, Any]:
         """Return the envelope, as OpenAI clients read it."""
@@ -79,7 +81,7 @@ class ApiError(Exception):
 
     def response(self, request_id: str | None) -> JSONResponse:
         """Return the envelope as a response."""
-        headers = {"retry-after": RETRY_AFTER_S} if self.status in (429, 503) else {}
+        headers = {"retry-after": str(self.retry_after_s)} if self.status in (429, 503) else {}
         if self.decision_id:
             headers["x-decision-id"] = self.decision_id
         return JSONResponse(self.body(request_id), self.status, headers)
@@ -93,6 +95,8 @@ _TURN_FAILURES = {
 
 _RAISED: tuple[tuple[type[Exception], int, str, str | None], ...] = (
     (NoEligibleArmError, 400, "no_eligible_arm", "agent.excluded_arms"),
+    (OverloadedError, 503, "overloaded", None),
+    (AnsweredElsewhereError, 503, "in_progress", "Idempotency-Key"),
     (UnknownMetricError, 400, "unknown_metric", "metric_name"),
     (RewardError, 400, "invalid_value", "value"),
     (FeatureError, 400, "invalid_value", "agent.context"),
@@ -100,7 +104,7 @@ _RAISED: tuple[tuple[type[Exception], int, str, str | None], ...] = (
     (LogUnavailableError, 503, "log_unavailable", None),
     (ArmError, 503, "not_ready", None),  # before anything was drawn: an encoder, vectors or a router are away
 )
-"""What may be raised before a decision, and what a client sees of it; the first that fits counts."""
+"""What may be raised besides, and what a client sees of it; the first that fits counts."""
 
 _HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 413: "payload_too_large"}
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from agent.config import AppConfig
 from agent.policies.catalog import build_policy
 from agent.policy import served_distribution
 from arms.corpus import Progress
+from feedback.database import shown
 from feedback.estimators import Estimate, NeverDrawnError
 from feedback.events import LABELS, Context, Example, Mode
 from feedback.joins import read_examples
@@ -105,16 +107,17 @@ def evaluate_log(
     Raises:
         EvaluationError: The log holds nothing to replay, or a name is unknown.
     """
-    store = Store(config.database_url)
-    total = store.counts()["examples"]
-    examples = list(_counted(read_examples(store), total, progress))
+    with closing(Store(config.database_url, config.reward.join)) as store:
+        total, unlearned = store.counts()["examples"], store.unlearned()
+        examples = list(_counted(read_examples(store, config.reward.join), total, progress))
     if not examples:
         raise EvaluationError(
-            f"the log {config.database_url} has learned from nothing yet: ask, send feedback, then replay"
+            f"the log {shown(config.database_url)} has learned from nothing yet: "
+            "ask, send feedback, then replay"
         )
-    log = Log.from_examples(examples, config.reward.reward)
+    log = Log.from_examples(examples, config.reward.reward_of)
     candidates = list(names or ["uniform", *(f"fixed:{arm}" for arm in log.arms), "configured"])
-    excluded = Counter(log.excluded) + Counter(store.unlearned())
+    excluded = Counter(log.excluded) + Counter(unlearned)
     predictable = log.n_questions > 1
     q_hat = fit_reward_model(log, rng) if predictable else None
     estimators = [name for name in ESTIMATORS if predictable or name != "dr"]
@@ -165,8 +168,7 @@ def _progressive(config: AppConfig, log: Log, examples: Iterable[Example]) -> ND
     lessons = (
         (example.decision, reward)
         for example in examples
-        if example.decision.mode is Mode.EXPLORE
-        and (reward := config.reward.reward(example.metrics, example.cost)) is not None
+        if example.decision.mode is Mode.EXPLORE and (reward := config.reward.reward_of(example)) is not None
     )
 
     def probabilities(context: Context, arms: Sequence[str]) -> NDArray[np.float64]:

@@ -227,7 +227,7 @@ def _cost(told: Mapping[str, float]) -> Cost:
 
 def reward_of(turn: PastTurn, rule: RewardRule) -> float:
     """Return what a label is worth."""
-    reward = rule.reward({said.metric: said.value for said in turn.feedback}, turn.execution.cost)
+    reward = rule.reward(rule.aggregate(turn.feedback), turn.execution.cost)
     assert reward is not None  # every label has a value
     return reward
 

@@ -28,6 +28,7 @@ from arms.catalog import prepare as prepare_arms
 from arms.corpus import Progress, ingest
 from arms.kinds import Resources
 from arms.vectors import Vectors
+from feedback.opening import open_log
 
 STOP_S = 30.0
 """Time to shut down in order before it is asked less kindly."""
@@ -68,8 +69,9 @@ def require_free_port(host: str, port: int) -> None:
 
 
 def prepare(config: AppConfig, progress: Progress) -> None:
-    """Ingest the corpus and build the indexes, where they are not there yet."""
+    """Open the log; ingest the corpus and build the indexes, where they are not there yet."""
     config = config.settled()
+    open_log(config.database_url, config.reward).close()  # what stands against it is told here, and at once
     corpus = ingest(config.corpus.source, config.corpus_path, progress=progress)
     write = LateWriter(config.llm)  # an index may be made of what it reads in the passages
     resources = Resources(

@@ -1,6 +1,7 @@
-"""The verbs that need no service: score, portfolio, replay; those that teach are in `agent.teaching`."""
+"""The verbs that need no service: score, portfolio, replay, rebuild; others teach, see `agent.teaching`."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -8,11 +9,13 @@ import numpy as np
 import typer
 
 from agent.config import load
-from agent.console import console, explained, progress
+from agent.console import console, errors, explained, progress
 from agent.evaluation import evaluate_log
+from agent.rebuild import rebuild as rebuild_log
 from agent.score import Scoring
 from agent.score import run as run_scoring
 from agent.selection import Selection, select_portfolio
+from feedback.store import Store
 
 ConfigPath = Annotated[Path, typer.Option("--config", "-c", help="The Ray Serve configuration file.")]
 
@@ -146,3 +149,36 @@ def replay(
         console.print(report.footnote(), markup=False, style="dim")
         if output is not None:
             output.write_text(json.dumps(report.as_json(), indent=2))
+
+
+def rebuild(
+    config: ConfigPath = CONFIG,
+    verify: Annotated[bool, typer.Option("--verify", help="Compare only, and change nothing.")] = False,
+    version: Annotated[
+        int | None, typer.Option("--version", min=1, help="Compare this version, too; else the newest alone.")
+    ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Compare every version whose bytes are kept, too.")
+    ] = False,
+) -> None:
+    """Make the training log and the policy again from the facts alone, compare, and mend what differs.
+
+    Exits with 1 where something differs and is not mended. A learner that runs stops when
+    something is mended, and its service starts another one, which goes on from what is there then.
+    """
+    with explained():
+        settings = load(config)
+        store = Store(settings.database_url, settings.reward.join)
+        try:
+            with progress() as tell:
+                report = rebuild_log(
+                    store, settings, partial(tell, "facts"), number=version, every=every, mend=not verify
+                )
+        finally:
+            store.close()
+        console.print(report.table())
+        for note in report.notes:
+            console.print(note, markup=False, soft_wrap=True)
+        if not report.sound:
+            errors.print(report.remedy, style="red", markup=False, soft_wrap=True)
+            raise typer.Exit(1)

@@ -1,41 +1,48 @@
 """What one ingress replica holds: the loop, the log, and the version it serves.
 
 A replica decides on a read-only copy of the policy. It looks for a newer
-version, and for arms that were switched, several times a second.
+version, for one that an operator chose, and for arms that were switched,
+several times a second.
 """
 
 import asyncio
 import logging
-import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
-from itertools import chain
 from typing import Any, Protocol
 
 from agent.advisor import advisor_of
 from agent.config import AppConfig, ConfigError
 from agent.features import describe
-from agent.learner import recipe_of, restore
-from agent.live_arms import Arms, documents, known, same_document
-from agent.loop import ArmInfo, Loop, Serving
-from agent.policies.catalog import build_policy
-from agent.policy import PolicyError
+from agent.live_arms import ArmInfo, Arms, documents, known, same_document
+from agent.loop import Loop, Serving
+from agent.past import Past
 from agent.probe import Embeddings
+from agent.served import Lookout, Served
+from agent.standing import Standing
 from agent.trained import warn_of_unknown
 from arms.base import ArmError
 from arms.generator import Generator
+from feedback.alarms import Alarms, standing_alarms
 from feedback.armsets import ArmSet, live, started
 from feedback.armsets import replace as replace_live
-from feedback.events import Feedback
-from feedback.store import ConflictError, LogUnavailableError, Receipt, Store, StoreError
+from feedback.clock import SteadyClock
+from feedback.errors import LogUnavailableError
+from feedback.opening import open_log
+from feedback.promotions import Promotion
 from feedback.switches import disabled, switch
-from feedback.versions import Version, checkpoint, latest
+from feedback.versions import Version
 from feedback.writer import GroupCommit
 
 logger = logging.getLogger(__name__)
 
 REBUILD_S = 30.0
 """Pause before arms that could not be built are tried again."""
+
+
+STOP_S = 5.0
+"""How long a look that is under way is waited for at the end."""
 
 
 class Embedders(Protocol):
@@ -66,18 +73,20 @@ class Replica:
         reach: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.config = config
-        self.store = Store(config.database_url)
+        self.clock = SteadyClock()
+        self.store = open_log(config.database_url, config.reward, self.clock)
         self.log = GroupCommit(self.store)
-        self.version: Version | None = None
-        self._unreadable = 0  # the last version that was warned of
-        self.in_flight = 0
-        self._empty = build_policy(config.policy, list(config.actions))
-        self._recipe = recipe_of(config.policy, config.reward)
+        self.lookout = Lookout(self.store, config)
+        self.served: Served | None = None
+        self.pin: Promotion | None = None  # what holds it, or ought to: nothing else may replace it
+        self.past = Past(self.store, config.reward)
+        self.under_way = set[str]()  # decisions that are being made and carried out
         self._configured = config.arms
         self._arms = arms
         self.arm_set = 0  # position of the live one; 0 before the log was read
         self._started = False
         self._off: frozenset[str] = frozenset()
+        self.alarms = Alarms()
         self._unbuilt = 0  # the last arm set that could not be built, and when to try again
         self._again_at = 0.0
         self._building: asyncio.Task[None] | None = None
@@ -89,7 +98,7 @@ class Replica:
         self._refreshing = asyncio.Lock()
         self.loop = Loop(
             arms=known(config.arms),
-            serving=Serving(self._empty, 0),
+            serving=Serving(self.lookout.empty, 0),
             embed=embedders.embed,
             search=arms.search,
             generator=generator,
@@ -102,17 +111,25 @@ class Replica:
             word_budget=config.answering.word_budget,
             arm_timeout_s=config.limits.arm_timeout_s,
             llm_timeout_s=config.limits.llm_timeout_s,
+            clock=self.clock,
             advisor=self.advisor,
+            standing=Standing(config.limits.arm_failures, config.limits.arm_rest_s, config.limits.arm_caps),
         )
 
     @property
     def ready(self) -> bool:
         """Whether everything behind it was reached, and a version is served and still being looked after."""
         reached = self._reaching is not None and self._reaching.done() and not self._failure()
-        return reached and self.version is not None and self._poller is not None and not self._poller.done()
+        return reached and self.served is not None and self._poller is not None and not self._poller.done()
+
+    @property
+    def version(self) -> Version | None:
+        """The version that is served; None before there is one."""
+        return None if self.served is None else self.served.version
 
     def check(self) -> None:
-        """Raise what stopped the search for versions or for what is behind, if it has stopped."""
+        """Raise what stopped the search for versions or for what is behind, or that the clock jumped."""
+        self.clock.check()
         if failure := self._failure():
             raise failure
 
@@ -129,9 +146,12 @@ class Replica:
 
     async def stop(self) -> None:
         """Stop looking, and commit what is still waiting."""
+        with suppress(TimeoutError):  # a look goes on in its thread, and would open the log again
+            await asyncio.wait_for(self._refreshing.acquire(), STOP_S)
         for task in (self._poller, self._reaching, self._building):
             if task is not None:
                 task.cancel()
+        self.past.close()
         await asyncio.to_thread(self.log.close)
         self.store.close()
 
@@ -149,42 +169,43 @@ class Replica:
     async def _poll(self) -> None:
         while True:
             try:
+                if self.log.trouble:
+                    await asyncio.to_thread(self.log.check)
                 await self.refresh()
             except LogUnavailableError as error:
                 logger.warning("still serving version %d: %s", self.loop.serving.version, error)
             await asyncio.sleep(self.config.learning.poll_s)
 
     async def refresh(self) -> None:
-        """Serve the newest version of this configuration's recipe, and the arms that are live."""
+        """Serve the newest version of this configuration's recipe, or the one chosen, and the live arms."""
         # A look that began before an arm was switched must not have the last word.
         async with self._refreshing:
-            after = self.version.version if self.version else 0
-            found, arms, self._off = await asyncio.to_thread(self._look, after)
-            if found is not None:
-                self.version, self.loop.serving = found
+            (self.served, self.pin), arms, self._off = await asyncio.to_thread(self._look)
+            if self.served is not None:
+                self.loop.serving = Serving(self.served.policy, self.served.version.version)
             if arms is not None:
                 await self._follow(arms)
             self.loop.arms = self._switched(self.loop.arms)
+            await self._heed()
 
-    def _look(self, after: int) -> tuple[tuple[Version, Serving] | None, ArmSet | None, frozenset[str]]:
+    async def _heed(self) -> None:
+        """Raise the floor for a while after an alarm."""
+        floor, drift = self.config.floor, self.config.drift
+        if drift is not None:
+            self.alarms = await asyncio.to_thread(standing_alarms, self.store)
+            until = self.alarms.raised_until(drift)
+            if until is not None and self.clock() < until:
+                floor = max(floor, drift.floor)
+        self.loop.floor = floor
+
+    def _look(self) -> tuple[tuple[Served | None, Promotion | None], ArmSet | None, frozenset[str]]:
         if self._started:
             arms = live(self.store, self.arm_set)
         else:
             arms = started(self.store, documents(self._configured))
             self._started = True
         off = disabled(self.store)
-        version = latest(self.store, self._recipe, after)
-        if version is None:
-            return None, arms, off
-        try:
-            policy = restore(self._empty, version, checkpoint(self.store, version.version))
-        except PolicyError as error:
-            # Pruned since: a newer one is there. Damaged, or of another library: the next one will not be.
-            if version.version != self._unreadable:
-                logger.warning("%s; still serving the version before", error)
-                self._unreadable = version.version
-            return None, arms, off
-        return (version, Serving(policy, version.version)), arms, off
+        return self.lookout.look(self.served), arms, off
 
     def _switched(self, arms: Mapping[str, ArmInfo]) -> Mapping[str, ArmInfo]:
         """Return the arms as they are switched on and off."""
@@ -255,29 +276,5 @@ class Replica:
 
     async def switch(self, arm: str, enabled: bool) -> None:
         """Switch an arm on or off, here at once and in every replica at its next look."""
-        await asyncio.to_thread(switch, self.store, arm, enabled, time.time())
+        await asyncio.to_thread(switch, self.store, arm, enabled, self.clock())
         await self.refresh()
-
-    async def accept(self, items: Sequence[Feedback]) -> list[Receipt | Exception]:
-        """Commit feedback and return, for each item, its receipt or what refused it.
-
-        Items of one decision are committed together, so that none is learned without the others.
-        """
-        groups: dict[str, list[int]] = {}
-        for place, item in enumerate(items):
-            groups.setdefault(item.decision_id, []).append(place)
-        outcomes = await asyncio.gather(
-            *(self._commit([items[i] for i in group]) for group in groups.values())
-        )
-        placed = dict(zip(chain.from_iterable(groups.values()), chain.from_iterable(outcomes), strict=True))
-        return [placed[place] for place in range(len(items))]
-
-    async def _commit(self, items: Sequence[Feedback]) -> Sequence[Receipt | Exception]:
-        try:
-            return await self.log.append(*items)
-        except ConflictError as error:
-            if len(items) == 1:
-                return [error]
-            return [outcome for item in items for outcome in await self._commit([item])]
-        except StoreError as error:
-            return [error] * len(items)

@@ -12,14 +12,16 @@ from typing_extensions import override
 
 from agent import errors
 from agent.config import AppConfig
-from agent.loop import ArmInfo, Decided, Event, Finished
-from agent.trained import About
+from agent.live_arms import ArmInfo
+from agent.loop import Decided, Event, Finished
 from arms.base import Passage
 from arms.generator import Chunk
 from arms.kinds import ArmSpec
-from feedback.events import Cost, Decision, Feedback
-from feedback.store import Receipt, Record
-from feedback.versions import Version
+from feedback.batch import Receipt
+from feedback.events import LABELS, Cost, Decision, Example, Feedback, Kind, Status
+from feedback.fold import Decided as Fact
+from feedback.fold import Fold
+from feedback.store import Record
 
 logger = logging.getLogger(__name__)
 
@@ -153,6 +155,7 @@ def receipt(fact: Feedback, kept: Receipt) -> dict[str, Any]:
     return {
         "feedback_id": fact.id,
         "decision_id": fact.decision_id,
+        "episode_id": fact.episode_id,
         "status": kept.status.value,
         "log_seq": kept.seq,
     }
@@ -162,8 +165,14 @@ def record(found: Record, config: AppConfig, now: float) -> dict[str, Any]:
     """Return everything known about a decision."""
     decision, execution = found.decision, found.execution
     served = execution.served if execution else None
-    metrics = found.metrics if found.metrics is not None else config.reward.aggregate(found.feedback)
-    reward = config.reward.reward(metrics, execution.cost) if execution else None
+    fold, fact = Fold(config.reward), _folded(found)
+    metrics = found.metrics
+    if metrics is None:
+        metrics = fold.metrics(fact, execution.status if execution else Status.OK)
+    reward = None
+    if execution:
+        failed = execution.status in (Status.ARM_FAILED, Status.FELL_BACK)
+        reward = config.reward.reward_of(Example(0, decision, execution.cost, metrics, failed))
     return agent(decision, served, execution.cost if execution else None, config) | {
         "question": decision.context.question,
         "features": dict(decision.context.features),
@@ -171,6 +180,10 @@ def record(found: Record, config: AppConfig, now: float) -> dict[str, Any]:
         "arm_features": {name: dict(features) for name, features in decision.context.arms.items()},
         "policy": decision.policy,
         "decided_at": decision.decided_at,
+        "floor": decision.floor,
+        "deferred": decision.deferred,
+        "activated": any(item.kind is Kind.ACTIVATION for item in found.feedback),
+        "shadow": dict(zip(decision.arms, decision.shadow, strict=False)) or None,
         "status": execution.status.value if execution else None,
         "error": execution.error if execution else None,
         "answer": execution.answer if execution else None,
@@ -178,6 +191,8 @@ def record(found: Record, config: AppConfig, now: float) -> dict[str, Any]:
         "feedback": [
             {
                 "feedback_id": item.id,
+                "kind": item.kind.value,
+                "episode_id": item.episode_id,
                 "metric_name": item.metric,
                 "value": item.value,
                 "received_at": item.received_at,
@@ -189,17 +204,25 @@ def record(found: Record, config: AppConfig, now: float) -> dict[str, Any]:
         "metrics": dict(metrics),
         "reward": reward,
         "example_seq": found.example_seq,
-        "state": _state(found, now),
+        "state": _state(found, now <= fold.closing(fact)),
     }
 
 
-def _state(found: Record, now: float) -> str:
+def _folded(found: Record) -> Fact:
+    """Return a decision with all that was said of it, as it is joined with that."""
+    one = found.decision
+    over = one.policy == LABELS
+    seen = one.id, one.decided_at, found.logged_at, one.mode, one.episode_id, one.deferred, over
+    return Fact(found.seq, *seen, found.feedback)
+
+
+def _state(found: Record, waits: bool) -> str:
     """Say where a decision stands: learned, open to feedback, or closed without being learned."""
     if found.example_seq is not None:
         return "learned"
-    if found.execution is None and now <= found.decision.deadline:
-        return "running"
-    return "open" if now <= found.decision.deadline else "closed"
+    if not waits:
+        return "closed"
+    return "running" if found.execution is None else "open"
 
 
 def arm(name: str, spec: ArmSpec, info: ArmInfo) -> dict[str, Any]:
@@ -212,45 +235,6 @@ def arm(name: str, spec: ArmSpec, info: ArmInfo) -> dict[str, Any]:
         "backbones": sorted(info.backbones),
         "features": dict(info.features),
         "enabled": info.enabled,
-    }
-
-
-def policy(version: Version | None, log_seq: int, config: AppConfig, router: About | None) -> dict[str, Any]:
-    """Return the policy that decides now, how much of the log it has learned, and the router it hears."""
-    served: Mapping[str, Any] = (
-        {
-            "version": None,
-            "parent": None,
-            "digest": None,
-            "examples_seq": 0,
-            "applied_seq": 0,
-            "created_at": None,
-        }
-        if version is None
-        else {
-            "version": version.version,
-            "parent": version.parent,
-            "digest": version.digest,
-            "examples_seq": version.examples_seq,
-            "applied_seq": version.applied_seq,
-            "created_at": version.created_at,
-        }
-    )
-    return {
-        "kind": config.policy.kind,
-        "params": config.policy.params,
-        "floor": config.floor,
-        **served,
-        "log_seq": log_seq,
-        "reward": config.reward.model_dump(mode="json"),
-        "router": router
-        and {
-            "kind": router.kind,
-            "params": router.params,
-            "stage": router.stage,
-            "digest": router.digest,
-            "arms": router.arms,
-        },
     }
 
 

@@ -15,6 +15,7 @@ from pydantic import (
     StrictStr,
     Tag,
     WithJsonSchema,
+    model_validator,
 )
 
 from arms.embedding import Backbone
@@ -79,6 +80,7 @@ class AgentOptions(Request):
     allowed_arms: list[Text] | None = None
     excluded_arms: list[Text] = Field(default_factory=list)
     explore: StrictBool = True
+    defer_activation: StrictBool = False
     returns: list[Literal["passages", "decision"]] = Field(default_factory=list, alias="return")
 
 
@@ -148,16 +150,23 @@ class RetrieveRequest(Request):
 
 
 class FeedbackItem(Request):
-    """One value of one metric for one decision."""
+    """One value of one metric, for one decision or for all decisions of an episode; null takes it back."""
 
-    decision_id: Identifier
+    decision_id: Identifier | None = None
+    episode_id: Identifier | None = None
     metric_name: Text
-    value: Value
+    value: Value | None
     feedback_id: (
         Annotated[StrictStr, Field(min_length=1, max_length=256), AfterValidator(_storable)] | None
     ) = None
     event_time: AwareDatetime | None = None
     tags: dict[Text, Text] = Field(default_factory=dict, max_length=32)
+
+    @model_validator(mode="after")
+    def _about_one(self) -> "FeedbackItem":
+        if (self.decision_id is None) == (self.episode_id is None):
+            raise ValueError("either decision_id or episode_id was expected")
+        return self
 
 
 class FeedbackBatch(Request):
@@ -176,6 +185,12 @@ class ArmSwitch(Request):
     """`PATCH /v1/arms/{name}`."""
 
     enabled: StrictBool
+
+
+class VersionChoice(Request):
+    """`POST /v1/policies/{version}/promote` and `/rollback`."""
+
+    reason: Annotated[StrictStr, Field(min_length=1, max_length=1000), AfterValidator(_storable)]
 
 
 class ArmDescription(Request):

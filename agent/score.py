@@ -197,13 +197,13 @@ def _scorer(settings: Scoring) -> Callable[[Write], Scorer]:
 def _from_log(settings: Scoring, console: Console, tell: Progress) -> Report:
     config = settings.config.settled()
     value = value_of(config.reward, settings.measure)
-    store = Store(config.database_url)
+    store = Store(config.database_url, config.reward.join)
     try:
         total = store.counts()["examples"]
         tell("reading the log", 0, total)
         # the arms that were live, whatever the configuration names now
         arms = {**config.arms, **{n: ArmSpec.model_validate(told) for n, told in defined(store).items()}}
-        found = labels(read_examples(store, upto=total), value, arms)
+        found = labels(read_examples(store, config.reward.join, upto=total), value, arms)
         excluded = Counter(store.unlearned()) + Counter(found.excluded)
     finally:
         store.close()

@@ -22,8 +22,9 @@ from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from agent.loop import Log
+from feedback.batch import Receipt
 from feedback.events import Decision, Execution, Feedback
-from feedback.store import Receipt
+from feedback.lag import Lag
 from feedback.versions import Version
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -92,8 +93,9 @@ class Telemetry:
             self._tokens.labels("written").inc(execution.cost.completion_tokens)
 
     def fed_back(self, fact: Feedback, receipt: Receipt) -> None:
-        """Count an item of feedback."""
-        self._feedback.labels(fact.metric, receipt.status.value if receipt.status else "accepted").inc()
+        """Count an item of feedback, by its metric; what has none, by its kind."""
+        assert receipt.status is not None
+        self._feedback.labels(fact.metric or fact.kind.value, receipt.status.value).inc()
 
     def failed(self, code: str) -> None:
         """Count a turn that failed."""
@@ -103,8 +105,25 @@ class Telemetry:
         """Count a request that was refused for load."""
         self._shed.inc()
 
-    def exposition(self, log_seq: int, version: Version | None) -> bytes:
-        """Return the text that Prometheus scrapes, with the state of the log and of the learner."""
+    def exposition(
+        self,
+        lag: Lag | None,
+        version: Version | None,
+        now: float,
+        alarms: int = 0,
+        dangling: int = 0,
+        jump_s: float = 0.0,
+    ) -> bytes:
+        """Return the text that Prometheus scrapes, with the state of the log and of the learner.
+
+        Args:
+            lag: What of the log the served version has learned; None where the log does not tell.
+            version: The one that is served; None before there is one.
+            now: Seconds since the epoch.
+            alarms: Changes of the world that were noticed.
+            dangling: Feedback that is about no decision.
+            jump_s: How far the wall clock of this process is ahead of where it should be.
+        """
         if self._folder is None:
             text = generate_latest(self._own)
         else:
@@ -112,7 +131,7 @@ class Telemetry:
             multiprocess.MultiProcessCollector(merged, self._folder)  # type: ignore[no-untyped-call]
             text = generate_latest(merged)
         state = CollectorRegistry()
-        state.register(_State(log_seq, version))
+        state.register(_State(lag, version, now, alarms, dangling, jump_s))
         return text + generate_latest(state)
 
 
@@ -144,15 +163,38 @@ class CountedLog:
 class _State(Collector):
     """Where the log and the learner stand, as read at the scrape."""
 
-    def __init__(self, log_seq: int, version: Version | None) -> None:
-        self._values = {
-            "armwise_log_seq": ("Position of the newest feedback.", log_seq),
-            "armwise_applied_seq": (
-                "Feedback that the served version has seen.",
-                version.applied_seq if version else 0,
-            ),
+    def __init__(
+        self,
+        lag: Lag | None,
+        version: Version | None,
+        now: float,
+        alarms: int,
+        dangling: int,
+        jump_s: float,
+    ) -> None:
+        known: dict[str, tuple[str, float]] = {}
+        if lag is not None:
+            known = {
+                "armwise_log_seq": ("Position of the newest fact.", lag.log_seq),
+                "armwise_applied_seq": (
+                    "The served version has learned all that the log up to this position teaches.",
+                    lag.applied_seq,
+                ),
+                "armwise_lag_facts": ("Facts after that position.", lag.facts),
+                "armwise_lag_seconds": ("Age of the first of these; 0 for none.", lag.seconds(now)),
+                "armwise_dangling_feedback": (
+                    "Items whose decision has not come within the time in which they would have counted.",
+                    dangling,
+                ),
+            }
+        self._values = known | {
             "armwise_examples_seq": ("Examples that it has learned.", version.examples_seq if version else 0),
             "armwise_policy_version": ("The version that is served.", version.version if version else 0),
+            "armwise_drift_alarms": ("Changes of the world that were noticed.", alarms),
+            "armwise_clock_jump_seconds": (
+                "How far the wall clock of the process that answers is ahead; 0 while it is followed.",
+                jump_s,
+            ),
         }
 
     def collect(self) -> Iterator[GaugeMetricFamily]:

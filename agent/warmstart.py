@@ -2,7 +2,8 @@
 
     outcomes or scores of arms, questions --> decisions of the policy `labels` --> the log --> the learner
 
-A service that runs learns them at its next look at the log, another one when it starts.
+A service that runs learns them at its next look at the log, another one when it starts. Labels also close
+what an alarm of drift has opened.
 
 Labels reach a policy in two ways; either is enough.
 
@@ -17,6 +18,7 @@ feature of an arm learns how far to trust them. Of the questions that the router
 scores of routers that were not, which `armwise train --folds` keeps.
 """
 
+import time
 from collections import defaultdict
 from collections.abc import Sequence
 from itertools import islice
@@ -43,6 +45,7 @@ from agent.trial import uncharged
 from arms.corpus import Progress
 from arms.embedding import build_embedder, digest_backbone
 from arms.outcomes import Outcomes
+from feedback.alarms import warm_started
 from feedback.armsets import at_start
 from feedback.events import Context
 from feedback.past_turns import enter, new_among
@@ -113,6 +116,8 @@ def run(settings: WarmStart, console: Console, tell: Progress) -> int:
             for turn in batch:
                 rewards[turn.decision.drawn].append(reward_of(turn, config.reward))
             tell("entering labels", done, total)
+        if new and not settings.dry_run:
+            warm_started(store, new, time.time())
     finally:
         store.close()
     _tell(labels, list(config.actions), rewards, new, settings.dry_run, console)

@@ -43,12 +43,14 @@ async def forced(service: Service, arm: str) -> str:
     return str((await look_up(service, model=f"arm/{arm}")).json()["agent"]["decision_id"])
 
 
-def refused(response: httpx.Response, status: int, code: str, param: str | None = None) -> str:
-    """Check an error envelope and return its message."""
+def refused(
+    response: httpx.Response, status: int, code: str, param: str | None = None, *, final: bool = False
+) -> str:
+    """Check an error envelope and return its message; `final` where the key stands for the failure."""
     assert (response.status_code, response.json()["error"]["code"]) == (status, code), response.text
     error = response.json()["error"]
     assert error["param"] == param
-    assert error["retryable"] == (status in (408, 429, 502, 503, 504))
+    assert error["retryable"] == (status in (408, 429, 502, 503, 504) and not final)
     assert ("retry-after" in response.headers) == (status in (429, 503))
     return str(error["message"])
 

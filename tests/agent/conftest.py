@@ -19,6 +19,13 @@ def store(config: AppConfig) -> Iterator[Store]:
 
 
 @pytest.fixture
+async def on_each(tmp_path: Path, log_url: str) -> AsyncIterator[Service]:
+    """The same over each of the two databases."""
+    async with Service(tmp_path, log_url=log_url).running() as service:
+        yield service
+
+
+@pytest.fixture
 async def service(tmp_path: Path) -> AsyncIterator[Service]:
     """One replica with a first version, over a log of its own."""
     async with Service(tmp_path).running() as service:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,11 @@ from arms.base import ArmError, Passage, Query, Retrieval
 from arms.embedding import HashingEmbedder
 from arms.generator import Generator, ScriptedGenerator
 from arms.kinds import ArmSpec
+from feedback.batch import Receipt
+from feedback.errors import LogUnavailableError
 from feedback.events import Context, Decision, Execution
 from feedback.joins import take_epoch
-from feedback.store import LogUnavailableError, Store
+from feedback.store import Store
 
 DIM = 16
 """Of every fake backbone."""
@@ -60,9 +62,16 @@ class MemoryLog:
                 if not future.done():
                     future.set_exception(LogUnavailableError("the disk is full"))
                 continue
-            self.committed += facts
+            executed = {fact.decision_id for fact in self.committed if isinstance(fact, Execution)}
+            receipts = []
+            for fact in facts:
+                if isinstance(fact, Execution) and fact.decision_id in executed:
+                    receipts.append(Receipt())
+                else:
+                    self.committed.append(fact)
+                    receipts.append(Receipt(len(self.committed)))
             if not future.done():
-                future.set_result(None)
+                future.set_result(receipts)
         self.waiting.clear()
 
     @property
@@ -230,13 +239,13 @@ class Service:
         self.generator = generator or ScriptedGenerator({}, default="The Danube does.")
         self.replica = Replica(self.config, self.arms, self.embedders, self.generator, reach)
         self.app = create_app(self.replica, Telemetry())
-        store = Store(self.config.database_url)
+        self._store = Store(self.config.database_url)
         self.learner = Learner(
-            store,
+            self._store,
             build_policy(self.config.policy, list(self.config.arms)),
             self.config.policy,
             self.config.reward,
-            take_epoch(store, "test", 0.0),
+            take_epoch(self._store, "test", 0.0),
         )
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://service")
 
@@ -248,7 +257,8 @@ class Service:
     @asynccontextmanager
     async def running(self, *, ready: bool = True) -> AsyncIterator["Service"]:
         """Start it, with a first version unless told otherwise, and stop it."""
-        async with self.app.router.lifespan_context(self.app), self.client:
-            if ready:
-                await self.learn()
-            yield self
+        with closing(self._store):
+            async with self.app.router.lifespan_context(self.app), self.client:
+                if ready:
+                    await self.learn()
+                yield self

@@ -3,6 +3,7 @@
 import json
 import re
 import socket
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15,13 +16,18 @@ from typer.testing import CliRunner, Result
 
 from agent.cli import app
 from agent.config import load
+from feedback.database import connect
+from feedback.events import Feedback
+from feedback.migrations.versions import v1_first_log
 from feedback.store import Store
+from feedback.tables import SCHEMA
 from tests.agent.asking import join
 from tests.agent.fakes import CONFIG
 from tests.agent.test_evaluation import ARMS, turn
 
 VERBS = [
-    *("serve", "ingest", "ask", "feedback", "status", "apply", "simulate"),
+    *("serve", "ingest", "ask", "feedback", "status", "migrate", "apply", "simulate"),
+    *("promote", "rollback", "verify"),
     *("score", "portfolio", "label", "train", "warm-start", "replay"),
 ]
 PASSAGE = {"id": "p1", "title": "Danube", "text": "...", "score": 1.0}
@@ -178,7 +184,7 @@ def test_serve_builds_what_is_missing_and_then_finds_it_there(config: Path, tmp_
     said(run("serve", "-c", config, "--prepare-only"), 0)
     home = tmp_path / "home"
     built = files(home)
-    assert {path.relative_to(home).parts[0] for path in built} == {"corpora", "indexes"}
+    assert {path.relative_to(home).parts[0] for path in built} == {"corpora", "indexes", "log.db"}
     said(run("serve", "-c", config, "--prepare-only"), 0)
     assert files(home) == built
 
@@ -190,6 +196,29 @@ def test_serve_says_that_a_port_is_in_use_before_it_builds_anything(config: Path
     assert f"port {port} of 127.0.0.1 cannot be used" in output
     assert "change http_options.port in the configuration" in output
     assert not (tmp_path / "home").exists()
+
+
+def test_serve_does_not_start_on_the_log_of_a_newer_armwise(config: Path, tmp_path: Path) -> None:
+    said(run("serve", "-c", config, "--prepare-only"), 0)
+    with sqlite3.connect(tmp_path / "home" / "log.db") as log:
+        log.execute("UPDATE alembic_version SET version_num = '9'")
+    log.close()
+    output = said(run("serve", "-c", config), 2)
+    assert "the log has schema 9" in output
+    assert "newer Armwise" in output
+
+
+def test_serve_does_not_start_where_a_metric_means_something_else_now(config: Path, tmp_path: Path) -> None:
+    said(run("serve", "-c", config, "--prepare-only"), 0)
+    store = Store(f"sqlite:///{tmp_path / 'home' / 'log.db'}")
+    store.append([Feedback("f-1", "d-1", "thumb", 1.0)])
+    store.close()
+    document = yaml.safe_load(config.read_text())
+    document["applications"][0]["args"]["reward"]["metrics"]["thumb"] = {"range": [0, 5]}
+    config.write_text(yaml.safe_dump(document))
+    output = said(run("serve", "-c", config), 2)
+    assert "'thumb'" in output
+    assert "float in [0, 5]" in output
 
 
 def test_serve_names_a_corpus_that_is_not_there(config: Path, tmp_path: Path) -> None:
@@ -211,6 +240,27 @@ def test_ingest_stops_at_a_bad_line_or_skips_and_lists_it(config: Path, tmp_path
     output = said(run("ingest", corpus, "--name", "rivers", "-c", config, "--skip-bad"), 0)
     assert "12 passages" in output
     assert "skipped" in output
+
+
+# -- migrate ------------------------------------------------------------------------------------------
+
+
+def test_migrate_brings_an_earlier_log_to_the_tables_of_today(config: Path) -> None:
+    engine = connect(load(config).database_url)
+    with engine.begin() as connection:
+        v1_first_log.metadata.create_all(connection)
+    now = f"it has schema {SCHEMA}"
+    assert said(run("migrate", "-c", config), 0).strip() == f"the log had schema 1, {now}"
+    assert said(run("migrate", "-c", config), 0).strip() == f"the log had schema {SCHEMA}, {now}"
+    with engine.begin() as connection:
+        connection.exec_driver_sql(f"UPDATE alembic_version SET version_num = '{SCHEMA + 1}'")
+    assert "this log was written by a newer Armwise" in said(run("migrate", "-c", config), 2)
+    engine.dispose()
+
+
+def test_migrate_fails_where_the_log_is_away(config: Path, tmp_path: Path) -> None:
+    (tmp_path / "home" / "log.db").mkdir(parents=True)
+    assert "the log cannot be used: unable to open database file" in said(run("migrate", "-c", config), 1)
 
 
 # -- ask, feedback, status ----------------------------------------------------------------------------
@@ -301,6 +351,9 @@ def test_status_shows_the_policy_and_the_arms(service: Canned) -> None:
         "examples_seq": 30,
         "applied_seq": 40,
         "log_seq": 41,
+        "serving": {"version": 7, "pinned": False, "chosen": None, "since": None, "reason": None},
+        "newest": {"version": 7},
+        "apprentice": None,
     }
     arms = [
         {"name": "bm25", "kind": "bm25", "params": {"k1": 1.5}, "enabled": True},
@@ -309,8 +362,53 @@ def test_status_shows_the_policy_and_the_arms(service: Canned) -> None:
     service.reply("GET /v1/policy", policy)
     service.reply("GET /v1/arms", {"arms": arms})
     output = said(run("status", "--url", service.url), 0)
-    for shown in ("vowpal", "abc", "41", '{"k1": 1.5}', "yes", "no"):
+    for shown in ("vowpal", "abc", "41", '{"k1": 1.5}', "yes", "no", "version 7 decides, and newer ones"):
         assert shown in output
+    assert "apprentice" not in output
+    held = {"version": 5, "pinned": True, "chosen": 5, "since": 1700000000.5, "reason": "worse"}
+    learning = {"decisions": 40, "agreement": 0.75, "same_best": 0.5}
+    service.reply("GET /v1/policy", policy | {"serving": held, "apprentice": learning})
+    output = said(run("status", "--url", service.url), 0)
+    assert "version 5 decides since 2023-11-14 22:13:20" in output
+    assert "shares 75.0% of the mass" in output
+
+
+@pytest.mark.parametrize("verb", ["promote", "rollback"])
+def test_a_version_is_chosen_with_a_reason_and_what_is_in_force_is_told(service: Canned, verb: str) -> None:
+    held = {"version": 5, "pinned": True, "chosen": 5, "since": 1700000000.5, "reason": "somebody else's"}
+    service.reply(f"POST /v1/policies/7/{verb}", {"serving": held, "newest": {"version": 9}})
+    output = said(run(verb, 7, "--reason", "better", "--url", service.url), 0)
+    assert output.strip() == (
+        "version 5 decides since 2023-11-14 22:13:20 UTC, until another word (somebody else's); "
+        "the newest is 9"
+    )
+    assert service.asked == [{"reason": "better"}]
+    assert "--reason" in said(run(verb, 7, "--url", service.url), 2)
+    service.reply(f"POST /v1/policies/7/{verb}", refusal("there is no version 7", "version_not_found"), 404)
+    output = said(run(verb, 7, "--reason", "better", "--url", service.url), 1)
+    assert output.strip() == "version_not_found: there is no version 7"
+
+
+def test_verify_shows_both_distributions_and_fails_where_they_differ(service: Canned) -> None:
+    found = {
+        "decision_id": "d-1",
+        "policy_version": 7,
+        "mode": "explore",
+        "verified": True,
+        "logged": {"bm25": 0.25, "none": 0.75},
+        "recomputed": {"bm25": 0.25, "none": 0.75},
+        "draw": {"u": 0.5, "arm": "none", "agrees": True},
+        "why": [],
+    }
+    service.reply("GET /v1/decisions/d-1/verify", found)
+    output = said(run("verify", "d-1", "--url", service.url), 0)
+    for shown in ("explore by version 7", "bm25", "0.25", "verified: arm none"):
+        assert shown in output
+    other = {"verified": False, "recomputed": {"bm25": 0.5}, "why": ["a probability differs by 0.25"]}
+    service.reply("GET /v1/decisions/d-1/verify", found | other)
+    output = said(run("verify", "d-1", "--url", service.url), 1)
+    assert "a probability differs by 0.25" in output
+    assert "verified" not in output
 
 
 def test_the_address_may_stand_in_the_environment(service: Canned, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,12 +422,19 @@ TOKEN = "Bearer s3cret"
 
 def needs_a_key(service: Canned) -> None:
     """Let the service refuse whatever it is asked."""
-    for request in ("POST /v1/chat/completions", "POST /v1/feedback", "GET /v1/policy", "GET /v1/arms"):
+    for request in (
+        *("POST /v1/chat/completions", "POST /v1/feedback", "GET /v1/policy", "GET /v1/arms"),
+        *("POST /v1/policies/1/promote", "GET /v1/decisions/d-1/verify"),
+    ):
         service.reply(request, refusal("a key is needed", "unauthorized"), 401)
 
 
 @pytest.mark.parametrize(
-    "verb", [["ask", "?"], ["feedback", "d-1", "thumb=1"], ["status"], ["simulate", "--metric", "em"]]
+    "verb",
+    [
+        *(["ask", "?"], ["feedback", "d-1", "thumb=1"], ["status"], ["simulate", "--metric", "em"]),
+        *(["promote", "1", "--reason", "better"], ["verify", "d-1"]),
+    ],
 )
 @pytest.mark.parametrize("by_environment", [False, True])
 def test_the_key_is_sent_with_every_verb(
@@ -380,6 +485,12 @@ def test_a_key_that_no_header_can_hold_is_refused(service: Canned) -> None:
 def test_an_answer_that_is_no_json_is_told(service: Canned) -> None:
     service.reply("GET /v1/policy", b"<html>", 502)
     assert "/v1/policy gave 502 and no JSON" in said(run("status", "--url", service.url), 1)
+
+
+@pytest.mark.parametrize("body", [{"detail": "Not Found"}, ["what?"], {"error": "gone"}])
+def test_a_failure_in_the_words_of_another_is_told_as_it_is(service: Canned, body: object) -> None:
+    service.reply("GET /v1/policy", body, 404)
+    assert "/v1/policy gave 404, " + json.dumps(body) in said(run("status", "--url", service.url), 1)
 
 
 @pytest.mark.parametrize("verb", [["status"], ["feedback", "d-1", "thumb=1"]])

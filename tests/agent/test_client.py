@@ -181,3 +181,27 @@ def test_retry_after_is_seconds_or_a_date_and_bounded() -> None:
     soon = datetime.now(UTC) + timedelta(seconds=30)
     assert 20.0 < retry_after_s(format_datetime(soon, usegmt=True), default=0.4) <= 30.0
     assert retry_after_s("Wed, 21 Oct 2015 07:28:00 GMT", default=0.4) == 0.0
+
+
+async def test_a_version_is_chosen_and_a_decision_verified() -> None:
+    state = {"applied_seq": 5, "reward": {}, "serving": {"version": 3, "pinned": True, "reason": "slow"}}
+    asked: list[tuple[str, str, bytes]] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append((request.method, request.url.path, request.content))
+        if request.method == "POST":
+            return httpx.Response(200, json=state)
+        found = {"verified": False, "max_difference": 0.25, "why": ["it differs"]}
+        return httpx.Response(200, json=found)
+
+    client = a_client(answer)
+    for served in (await client.rollback(3, "slow"), await client.promote(4, "fast")):
+        assert served.serving is not None
+        assert (served.serving.version, served.serving.pinned, served.serving.reason) == (3, True, "slow")
+    found = await client.verify("d-1")
+    assert (found.verified, found.max_difference, found.why) == (False, 0.25, ["it differs"])
+    assert asked == [
+        ("POST", "/v1/policies/3/rollback", b'{"reason":"slow"}'),
+        ("POST", "/v1/policies/4/promote", b'{"reason":"fast"}'),
+        ("GET", "/v1/decisions/d-1/verify", b""),
+    ]

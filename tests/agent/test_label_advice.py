@@ -107,7 +107,7 @@ def entered(config: AppConfig) -> list[Example]:
     """Return the labels of the log, as a learner reads them."""
     store = Store(config.database_url)
     Joiner(store, config.reward, take_epoch(store, "test", 0.0)).advance(1e12)
-    found = list(read_examples(store))
+    found = list(read_examples(store, config.reward.join))
     store.close()
     return found
 

@@ -152,8 +152,8 @@ REFUSED: list[tuple[str, str, dict[str, Any], str, str | None]] = [
         "feedback on nothing",
         "/v1/feedback",
         {"metric_name": "thumb", "value": 1},
-        "invalid_request",
-        "decision_id",
+        "invalid_value",
+        None,
     ),
     (
         "feedback without a value",
@@ -292,10 +292,11 @@ async def test_a_body_over_the_limit_is_a_413_declared_or_streamed(service: Serv
     assert await rows(service) == before, "what came before the limit looks whole, and is not answered"
 
 
-async def test_what_is_not_there_is_not_found(service: Service) -> None:
-    refused(await service.client.get("/v1/decisions/nope"), 404, "decision_not_found", "decision_id")
-    refused(await service.client.get("/v1/decisions/%00%ff"), 404, "decision_not_found", "decision_id")
-    refused(await service.client.get("/v1/nope"), 404, "not_found")
-    refused(await service.client.post("/health"), 405, "method_not_allowed")
-    response = await service.client.patch("/v1/arms/bm52", json={"enabled": True})
+async def test_what_is_not_there_is_not_found(on_each: Service) -> None:
+    refused(await on_each.client.get("/v1/decisions/nope"), 404, "decision_not_found", "decision_id")
+    for path in ("/v1/decisions/%00%ff", "/v1/decisions/a%20b", "/v1/decisions/%00/verify"):
+        refused(await on_each.client.get(path), 400, "invalid_value", "decision_id")
+    refused(await on_each.client.get("/v1/nope"), 404, "not_found")
+    refused(await on_each.client.post("/health"), 405, "method_not_allowed")
+    response = await on_each.client.patch("/v1/arms/bm52", json={"enabled": True})
     assert "none, bm25, dense" in refused(response, 400, "unknown_arm", "name")

@@ -10,7 +10,8 @@ import pytest
 from openai import AsyncOpenAI
 
 from arms.generator import ScriptedGenerator
-from feedback.store import FeedbackStatus, LogUnavailableError
+from feedback.batch import FeedbackStatus
+from feedback.errors import LogUnavailableError
 from tests.agent.asking import (
     CHAT,
     HUGE,
@@ -179,19 +180,23 @@ async def test_feedback_is_accepted_once_and_its_position_says_when_it_is_learne
     assert kept.json() == {
         "feedback_id": "f-1",
         "decision_id": decision_id,
+        "episode_id": None,
         "status": "accepted",
-        "log_seq": 1,
+        "log_seq": 3,
     }
     policy = (await service.client.get("/v1/policy")).json()
-    assert (policy["log_seq"], policy["applied_seq"], policy["version"]) == (1, 0, 1)
+    assert (policy["log_seq"], policy["applied_seq"], policy["version"]) == (3, 0, 1)
     await service.learn()
     policy = (await service.client.get("/v1/policy")).json()
-    assert (policy["log_seq"], policy["applied_seq"], policy["version"]) == (1, 1, 2)
+    assert (policy["log_seq"], policy["applied_seq"], policy["version"]) == (3, 3, 2)
     assert (policy["examples_seq"], policy["parent"]) == (1, 1)
     again = await tell(service, decision_id, 0.5, feedback_id="f-1")
-    assert (again.json()["status"], again.json()["log_seq"]) == ("duplicate", 1)
+    assert (again.json()["status"], again.json()["log_seq"]) == ("duplicate", 3)
     late = await tell(service, decision_id, 1)
-    assert late.json()["status"] == "late_not_learned"
+    assert (late.json()["status"], late.json()["log_seq"]) == ("late_not_learned", 4)
+    await service.learn()
+    policy = (await service.client.get("/v1/policy")).json()
+    assert (policy["applied_seq"], policy["version"]) == (4, 2), "looked at, and nothing was learned"
     assert (await look_up(service)).json()["agent"]["policy_version"] == 2
 
 
@@ -278,8 +283,8 @@ async def test_a_decision_can_be_read_back_whole(service: Service) -> None:
 async def test_a_version_that_cannot_be_read_leaves_the_one_before_in_service(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await tell(service, "unseen")
-    monkeypatch.setattr("agent.replica.checkpoint", lambda *_: b"damaged")
+    await tell(service, (await look_up(service)).json()["agent"]["decision_id"])
+    monkeypatch.setattr("agent.served.checkpoint", lambda *_: b"damaged")
     await service.learn()
     assert (await look_up(service)).json()["agent"]["policy_version"] == 1
     service.replica.check()
@@ -318,9 +323,27 @@ async def test_metrics_count_what_happened(service: Service) -> None:
         'armwise_executions_total{arm="bm25",status="ok"} 1.0',
         'armwise_feedback_total{metric="thumb",status="accepted"} 1.0',
         'armwise_failures_total{code="arm_failed"} 1.0',
-        "armwise_log_seq 1.0",
+        "armwise_log_seq 5.0",
+        "armwise_lag_facts 5.0",
         "armwise_policy_version 1.0",
     } <= lines
+
+
+async def test_while_the_log_is_away_metrics_tell_what_is_known_without_it(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await look_up(service, model="arm/bm25")
+
+    def away(*_: object) -> None:
+        raise LogUnavailableError("gone")
+
+    monkeypatch.setattr("agent.steering.lag_of", away)
+    response = await service.client.get("/metrics")
+    assert response.status_code == 200
+    lines = response.text.splitlines()
+    assert 'armwise_decisions_total{arm="bm25",mode="forced"} 1.0' in lines
+    assert "armwise_policy_version 1.0" in lines
+    assert not any(line.startswith("armwise_log_seq") for line in lines)
 
 
 async def test_feedback_waits_for_the_deadline_where_the_rule_says_so(tmp_path: Path) -> None:
@@ -330,4 +353,4 @@ async def test_feedback_waits_for_the_deadline_where_the_rule_says_so(tmp_path: 
         assert (await tell(service, decision_id)).json()["status"] == FeedbackStatus.ACCEPTED
         await service.learn()
         policy = (await service.client.get("/v1/policy")).json()
-        assert (policy["applied_seq"], policy["examples_seq"]) == (1, 0)
+        assert (policy["applied_seq"], policy["examples_seq"]) == (3, 0)

@@ -32,11 +32,12 @@ from agent.utility import priced
 from agent.warmstart import WarmStart, contexts_of, run, seen_as
 from arms.matrix import ArmTable, Question, read_matrix, write_matrix
 from arms.outcomes import Outcome, Outcomes, OutcomesError, write_outcomes
+from feedback.errors import LogUnavailableError
 from feedback.events import LABELS, Context, Cost, Decision, Mode
 from feedback.joins import Joiner, read_examples, take_epoch
 from feedback.past_turns import PastTurn, enter
 from feedback.reward import Metric, Prices, RewardError, RewardRule
-from feedback.store import LogUnavailableError, Store
+from feedback.store import Store
 from feedback.versions import digest_of, latest
 from tests.agent.asking import join, look_up
 from tests.agent.fakes import CONFIG, DIM, Service
@@ -314,8 +315,8 @@ def learner(store: Store, config: AppConfig, clock: Callable[[], float]) -> Lear
     return Learner(store, policy, config.policy, config.reward, take_epoch(store, "test", 0.0), clock)
 
 
-def learned(store: Store) -> list[str]:
-    return [example.decision.id for example in read_examples(store)]
+def learned(store: Store, rule: RewardRule) -> list[str]:
+    return [example.decision.id for example in read_examples(store, rule.join)]
 
 
 def test_labels_are_entered_once_however_often_they_are(
@@ -375,11 +376,11 @@ def test_a_run_that_was_killed_goes_on_and_gives_what_an_uninterrupted_one_gives
         store = Store(config.database_url)
         live = learner(store, config, lambda: 1e12)
         live.step()
-        found.append((len(learned(store)), warmed(config, path).splitlines()[0]))
+        found.append((len(learned(store, config.reward)), warmed(config, path).splitlines()[0]))
         live.step()
         version = latest(store)
         assert version is not None
-        found.append((version.digest, learned(store)))
+        found.append((version.digest, learned(store, config.reward)))
         store.close()
     of_whole, end_of_whole, of_killed, end_of_killed = found
     assert of_whole == (90, "90 labels of 3 arms on 30 questions: 0 new, 90 in the log before")
@@ -413,8 +414,8 @@ def test_a_policy_that_learned_labels_among_traffic_is_the_replay_of_the_log_alo
     assert version is not None
     assert version.examples_seq == 130
     replayed = build_policy(config.policy, ARMS)
-    for example in read_examples(store):
-        reward = config.reward.reward(example.metrics, example.cost)
+    for example in read_examples(store, config.reward.join):
+        reward = config.reward.reward_of(example)
         assert reward is not None
         replayed.learn(example.decision, reward)
     assert digest_of(replayed.save()) == version.digest
@@ -445,8 +446,11 @@ def test_every_label_is_learned_once_and_in_order_whenever_feedback_is_complete(
         enter(store, given[first : first + 199])
         joiner.advance(10_001.0)
     for second in range(30):
-        joiner.advance(10_010.0 + second)
-    assert learned(store) == [decision.id, *(one.decision.id for one in given)]
+        joiner.advance(11_000.0 + second)
+    entered = [one.decision.id for one in given]
+    in_window = learned(store, rule).index(decision.id)
+    assert in_window == (0 if complete == "any" else len(entered)), "labels wait for nothing"
+    assert [name for name in learned(store, rule) if name != decision.id] == entered
 
 
 async def test_a_label_is_described_as_the_service_describes_its_question(tmp_path: Path) -> None:

@@ -24,7 +24,8 @@ from agent.policy import mix_floor
 from arms.embedding import HashingEmbedder
 from feedback import tables as t
 from feedback.events import Mode
-from feedback.rows import decision_of
+from feedback.joins import REBUILD
+from feedback.rows import load_decisions
 from feedback.store import Store
 from feedback.versions import checkpoint
 from tests.live.conftest import ROUTED, Live, has_model, until
@@ -190,10 +191,7 @@ def test_every_draw_of_every_replica_can_be_recomputed_from_its_version(
     with ThreadPoolExecutor(8) as pool:
         rows = list(pool.map(live.look_up, map(question, range(40))))
     with store.reading() as connection:
-        found = connection.execute(
-            sa.select(t.decisions).where(t.decisions.c.id.in_([row["decision_id"] for row in rows]))
-        )
-        decisions = [decision_of(row) for row in found]
+        decisions = list(load_decisions(connection, [row["decision_id"] for row in rows]).values())
     assert len(decisions) == 40
     assert {decision.mode for decision in decisions} == {Mode.EXPLORE}
     for version in {decision.version for decision in decisions}:
@@ -266,21 +264,36 @@ def test_the_arms_are_replaced_under_traffic_without_a_failed_request(live: Live
     assert served["near"]
 
 
-def test_a_killed_learner_comes_back_and_learns_on(live: Live, store: Store) -> None:
-    def learner() -> int:
-        with store.reading() as connection:
-            holder = connection.scalar(
-                sa.select(t.epochs.c.holder).order_by(t.epochs.c.epoch.desc()).limit(1)
-            )
-        return int(str(holder).rpartition(":")[2])
+def holder(store: Store) -> str:
+    """Return who has the right to write what is learned."""
+    newest = sa.select(t.epochs.c.holder).order_by(t.epochs.c.epoch.desc()).limit(1)
+    with store.reading() as connection:
+        return str(connection.scalar(newest))
 
-    killed = learner()
-    os.kill(killed, signal.SIGKILL)
+
+def test_a_killed_learner_comes_back_and_learns_on(live: Live, store: Store) -> None:
+    killed = holder(store)
+    os.kill(int(killed.rpartition(":")[2]), signal.SIGKILL)
     log_seq = live.tell((live.look_up("where is the sea?")["decision_id"], -1.0))
     before = live.policy()["examples_seq"]
     live.learned(log_seq, timeout_s=60.0)
-    assert learner() != killed
+    assert holder(store) != killed
     assert live.policy()["examples_seq"] == before + 1, "nothing twice, nothing lost"
+
+
+def test_a_training_log_is_mended_under_traffic_and_another_learner_goes_on_from_there(
+    live: Live, store: Store
+) -> None:
+    before = holder(store)
+    with store.writing() as connection:
+        connection.execute(sa.delete(t.examples).where(t.examples.c.seq == 1))
+    mended = CliRunner().invoke(app, ["rebuild", "-c", str(live.config)])
+    assert (mended.exit_code, "row 1 is missing" in mended.output) == (0, True), mended.output
+    log_seq = live.tell((live.look_up("where is the sea?")["decision_id"], 1.0))
+    live.learned(log_seq, timeout_s=60.0)
+    assert holder(store) not in (before, REBUILD)
+    found = CliRunner().invoke(app, ["rebuild", "--verify", "--all", "-c", str(live.config)])
+    assert found.exit_code == 0, found.output
 
 
 def test_metrics_are_those_of_all_replicas_and_fit_the_log(live: Live, store: Store) -> None:
@@ -300,6 +313,8 @@ def test_metrics_are_those_of_all_replicas_and_fit_the_log(live: Live, store: St
             "armwise_shed": "counter",
             "armwise_log_seq": "gauge",
             "armwise_applied_seq": "gauge",
+            "armwise_lag_facts": "gauge",
+            "armwise_lag_seconds": "gauge",
             "armwise_examples_seq": "gauge",
             "armwise_policy_version": "gauge",
         }.items()
