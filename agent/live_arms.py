@@ -1,22 +1,13 @@
 """The live arms: how they are run, what a turn knows of them, and how the log keeps them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from agent.probe import Embeddings
+from agent.work import ArmInfo
 from arms.base import Query, Retrieval
 from arms.catalog import embeddings_of, features, same
 from arms.kinds import ArmSpec
-
-
-@dataclass(frozen=True, slots=True)
-class ArmInfo:
-    """What the turn knows of an arm before it runs."""
-
-    backbones: frozenset[str] = frozenset()
-    features: Mapping[str, float] = field(default_factory=dict)
-    enabled: bool = True
 
 
 class Arms(Protocol):

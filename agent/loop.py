@@ -19,11 +19,10 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from agent.features import FeatureSpec, describe
-from agent.live_arms import ArmInfo
 from agent.policy import Policy, choose, lowered, served_distribution, shadow_distribution, uniform_from
 from agent.probe import Advisor, Embed, Embeddings, Probes, Search, probe, with_scores
 from agent.standing import Standing
-from agent.work import UNPROBED, Work, described
+from agent.work import UNPROBED, ArmInfo, Work, described
 from arms.base import ArmError, Passage, Query, Retrieval
 from arms.generator import Chunk, Generator, GeneratorError, Message, Prompt
 from arms.prompts import answer_prompt

@@ -15,13 +15,14 @@ from typing import Any, Protocol
 from agent.advisor import advisor_of
 from agent.config import AppConfig, ConfigError
 from agent.features import describe
-from agent.live_arms import ArmInfo, Arms, documents, known, same_document
+from agent.live_arms import Arms, documents, known, same_document
 from agent.loop import Loop, Serving
 from agent.past import Past
 from agent.probe import Embeddings
 from agent.served import Lookout, Served
 from agent.standing import Standing
 from agent.trained import warn_of_unknown
+from agent.work import ArmInfo
 from arms.base import ArmError
 from arms.generator import Generator
 from feedback.alarms import Alarms, standing_alarms

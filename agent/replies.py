@@ -12,8 +12,8 @@ from typing_extensions import override
 
 from agent import errors
 from agent.config import AppConfig
-from agent.live_arms import ArmInfo
 from agent.loop import Decided, Event, Finished
+from agent.work import ArmInfo
 from arms.base import Passage
 from arms.generator import Chunk
 from arms.kinds import ArmSpec

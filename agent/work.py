@@ -1,9 +1,8 @@
-"""What a turn has done so far, and the execution that becomes of it, however the turn ends."""
+"""What a turn knows of its arms, what it has done so far, and the execution that becomes of it, however the turn ends."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from agent.live_arms import ArmInfo
 from agent.probe import Probes
 from arms.base import Retrieval
 from arms.generator import Chunk, GeneratorTimeoutError
@@ -11,6 +10,15 @@ from feedback.events import Cost, Decision, Execution, Status
 
 UNPROBED = Probes()
 """Of a turn in which no arm was looked at before one was drawn."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArmInfo:
+    """What the turn knows of an arm before it runs."""
+
+    backbones: frozenset[str] = frozenset()
+    features: Mapping[str, float] = field(default_factory=dict)
+    enabled: bool = True
 
 
 @dataclass(slots=True)

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.features import EmbeddingSpec, FeatureError, FeatureSpec
-from agent.live_arms import ArmInfo
 from agent.loop import (
     Ask,
     Decided,
@@ -31,6 +30,7 @@ from agent.policies.linear import LinUCB
 from agent.policies.routed import Routed
 from agent.policy import Policy, mix_floor, served_distribution
 from agent.standing import Standing
+from agent.work import ArmInfo
 from arms.base import ArmError, Query, Retrieval
 from arms.generator import Chunk, Generator, GeneratorError, Prompt, ScriptedGenerator
 from feedback.errors import LogUnavailableError

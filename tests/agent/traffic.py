@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agent.features import FeatureSpec
-from agent.live_arms import ArmInfo
 from agent.loop import Ask, Loop, NoEligibleArmError, OverloadedError, Serving, TurnError
 from agent.policies.vowpal import VowpalPolicy
 from agent.policy import Policy, served_distribution, uniform_from
 from agent.probe import Advisor
 from agent.standing import Standing
+from agent.work import ArmInfo
 from arms.base import ArmError, Passage, Query, Retrieval
 from arms.generator import Chunk, Generator, GeneratorError, Message, Prompt
 from feedback.batch import Receipt
