@@ -1,4 +1,4 @@
-"""What a turn knows of its arms, what it has done so far, and the execution that becomes of it, however the turn ends."""
+"""What a turn knows of its arms, what it has done so far, and what becomes of it, however it ends."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
