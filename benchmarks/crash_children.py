@@ -43,7 +43,7 @@ PATIENCE_S = 60.0
 HEALTH_S = 0.2
 """Pause between two looks at the health of a child, which ends itself where that has failed."""
 
-IN_VAIN = 100
+IN_VAIN = 25
 """Processes that may end by themselves one after the other before none is started any more."""
 
 BAD_WORD = "unanswerable"
@@ -180,7 +180,7 @@ class Keeper:
         self._run, self._output, self._arguments = run, output, arguments
         self._at_start: Trip | None = None  # for the next process
         self._reached: float | None = None
-        self._ended = False
+        self._ended = self._given_up = False
         self._news = threading.Condition()
         self.unplanned: list[int] = []
         self._start()
@@ -204,6 +204,11 @@ class Keeper:
                 raise CrashError(f"no trip was sprung within {PATIENCE_S:g} s:\n{self.told}")
             assert self._reached is not None
             return self._reached
+
+    def check(self) -> None:
+        """Raise CrashError where no process is started any more, since so many ended by themselves."""
+        if self._given_up:
+            raise CrashError(f"{IN_VAIN} processes ended by themselves, one after the other:\n{self.told}")
 
     def go_on(self) -> None:
         """Let a process go on that waits at its point."""
@@ -262,7 +267,8 @@ class Keeper:
                 time.sleep(HEALTH_S)
             with self._news:
                 self._wire.close()
-                if self._ended or in_vain > IN_VAIN:
+                self._given_up = in_vain >= IN_VAIN
+                if self._ended or self._given_up:
                     return
                 self._start()
 

@@ -147,8 +147,13 @@ class Deployed(Service):
     def end(self) -> Verdict:
         """Let the clients end, kill everything once more, and check the log. Raises CrashError."""
         self.quiet()
-        self.kill()
+        self.close()
         return self.audited()
+
+    @override
+    def close(self) -> None:
+        self.kill()
+        super().close()
 
     @property
     @override
@@ -213,7 +218,7 @@ def deployed(
             service.begin()
             yield service
         finally:
-            service.kill()
+            service.close()
 
 
 __all__ = ["Deployed", "deployed", "plan"]

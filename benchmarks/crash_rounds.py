@@ -104,7 +104,7 @@ class Stage(Service):
         try:
             began = keeper.reached()
         except CrashError as error:
-            self.traffic.check()
+            self.check()
             raise CrashError(f"{case}: {error}") from None
         if point.idle:
             self.traffic.go_on()
@@ -123,6 +123,12 @@ class Stage(Service):
         if self._server is not None:
             self._server.start()
 
+    @override
+    def check(self) -> None:
+        super().check()
+        for keeper in self.keepers.values():
+            keeper.check()
+
     def end(self) -> Verdict:
         """Let the clients end, kill everything once more, and check the log. Raises CrashError."""
         self.quiet()
@@ -132,10 +138,11 @@ class Stage(Service):
             self._server.start()
         return self.audited()
 
+    @override
     def close(self) -> None:
-        """Kill its processes for good."""
         for keeper in self.keepers.values():
             keeper.end()
+        super().close()
 
     @property
     @override

@@ -15,7 +15,6 @@ import agent.app
 import agent.learner
 from agent.loop import Loop
 from agent.policies.vowpal import VowpalPolicy
-from agent.replica import Replica
 from benchmarks.crash_points import LEARNER, REPLICA, Tripwire
 from feedback.batch import FeedbackStatus, Receipt
 from feedback.database import Found, Statement
@@ -40,8 +39,15 @@ def watch_replica(trip: Tripwire) -> None:
     """Place the points of an ingress replica."""
     _watch_commits(trip)
     _wrap(Loop, "choose", _passing(trip, after="arm drawn"))
-    _wrap(Replica, "accept", _passing(trip, before="feedback received"))
     loaded = count()
+
+    def queueing(append: Function) -> Function:
+        def watched(self: GroupCommit, *facts: Any) -> Any:
+            if isinstance(facts[0], Feedback):
+                trip.reach("feedback received")
+            return append(self, *facts)
+
+        return watched
 
     def serving(load: Function) -> Function:
         def watched(self: VowpalPolicy, state: bytes) -> VowpalPolicy:
@@ -51,6 +57,7 @@ def watch_replica(trip: Tripwire) -> None:
 
         return watched
 
+    _wrap(GroupCommit, "append", queueing)
     _wrap(VowpalPolicy, "load", serving)
 
 
@@ -201,7 +208,7 @@ def acknowledge_early() -> None:
             future = append(self, *facts)
             future.add_done_callback(lambda done: done.cancelled() or done.exception())
             early = future.get_loop().create_future()
-            early.set_result([Receipt(0, FeedbackStatus.ACCEPTED) for _ in facts])
+            early.set_result([Receipt(1, FeedbackStatus.ACCEPTED) for _ in facts])
             return early
 
         return promised

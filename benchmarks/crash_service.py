@@ -73,6 +73,10 @@ class Service:
         """What its processes wrote last."""
         raise NotImplementedError
 
+    def check(self) -> None:
+        """Raise what a client stopped for, if one did."""
+        self.traffic.check()
+
     def begin(self) -> None:
         """Wait until the service answers, and let the clients ask. Raises CrashError."""
         self.asked()
@@ -92,7 +96,7 @@ class Service:
         kill.answers_s = time.monotonic() - began
         kill.version = self.learned()
         kill.learns_s = time.monotonic() - began
-        self.traffic.check()
+        self.check()
         kill.acknowledged, self._counted = len(self.ledger) - self._counted, len(self.ledger)
         self.kills.append(kill)
         self.ledger.round += 1
@@ -134,18 +138,22 @@ class Service:
         while time.monotonic() < deadline:
             if (seen := look()) is not None:
                 return seen
+            self.check()
             time.sleep(LOOK_S)
         raise CrashError(f"the service did not come back within {self.patience_s:g} s:\n{self.told}")
 
     def quiet(self) -> None:
         """Let the clients end, and wait until all that they said is learned. Raises CrashError."""
         self.traffic.end()
-        self.traffic.check()
+        self.check()
         self.learned()
+
+    def close(self) -> None:
+        """Kill its processes for good."""
+        self._http.close()
 
     def audited(self) -> Verdict:
         """Check the log, which nobody may write to any more."""
-        self._http.close()
         return audit(self._document, self.ledger)
 
 

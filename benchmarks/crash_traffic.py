@@ -59,6 +59,7 @@ class Client:
         self._second = second
         self._patience_s = patience_s
         self._turns = 0
+        self._last = "nothing"  # what it was told when it was told to come again
 
     def close(self) -> None:
         """Close its connections."""
@@ -129,15 +130,13 @@ class Client:
 
     def _failed(self, response: httpx.Response, key: str) -> bool | None:
         """Return what an answer other than 200 means: False for an end, None for another attempt."""
-        status = response.status_code
+        status, self._last = response.status_code, response.text
         if self._ledger.proxied and response.headers.get("content-type") != "application/json":
             return None  # what stands in front of the service has lost it
         error = response.json()["error"]
         if status in AGAIN and (status == 408 or "retry-after" in response.headers):
             self._ledger.refused += 1
             return None
-        if status == 409 and "still being answered" in error["message"]:
-            return None  # cut off, or under way: the service finds out
         if error["code"] in FAILED:
             self._ledger.note_failure(key, error["code"])
             return False
@@ -156,12 +155,12 @@ class Client:
         while time.monotonic() < deadline:
             try:
                 outcome = attempt()
-            except httpx.TransportError:
-                outcome = None
+            except httpx.TransportError as error:
+                outcome, self._last = None, repr(error)
             if outcome is not None:
                 return outcome
             time.sleep(PAUSE_S)
-        raise CrashError(f"a request of client {self._name} found no answer within {self._patience_s:g} s")
+        raise CrashError(f"client {self._name} got no answer in {self._patience_s:g} s but {self._last}")
 
     # -- judging -----------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from agent.policies.catalog import PolicySpec, build_policy
 from feedback import monitor
 from feedback import tables as t
 from feedback.alarms import Alarm, raise_alarms, standing_alarms
+from feedback.clock import SteadyClock
 from feedback.drift import DriftSpec
 from feedback.events import Context, Cost, Decision, Execution, Feedback, Status
 from feedback.joins import take_epoch
@@ -38,9 +39,20 @@ async def service(tmp_path: Path) -> AsyncIterator[Service]:
         yield service
 
 
+class Set(SteadyClock):
+    """A clock that stands."""
+
+    def __init__(self, now: float) -> None:
+        super().__init__()
+        self._now = now
+
+    def __call__(self) -> float:
+        return self._now
+
+
 def at(service: Service, now: float) -> None:
     """Set the clock that says until when the floor is raised."""
-    service.replica.clock = lambda: now  # type: ignore[assignment, return-value]
+    service.replica.clock = Set(now)
 
 
 def alarm(service: Service, seen_at: float, seq: int = 1) -> None:
