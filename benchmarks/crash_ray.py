@@ -33,14 +33,17 @@ ROOT = Path(__file__).resolve().parents[1]
 TITLES = {REPLICA: "ServeReplica:armwise:Ingress", LEARNER: "ServeReplica:armwise:Learner"}
 """What the processes call themselves."""
 
+STARTED = "serve run"
+"""Part of what the process calls itself that `armwise serve` hands over to, when all is prepared."""
+
 REPLICAS = 2
 """Of the ingress: one of them is killed."""
 
 EVERYTHING_EACH = 6
 """Among so many kills, one is of everything: that start takes as long as a first one."""
 
-LATE_S = 60.0
-"""How much later than the service its database may be started."""
+AWAY_S = 60.0
+"""How long the database may be away while the service starts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,24 +53,25 @@ class Case:
     Attributes:
         victim: One of `VICTIMS`.
         after_s: Seconds after the service is whole again.
-        late_s: Where everything is killed, seconds by which the database is later than the service.
+        away_s: Where everything is killed, seconds for which the database is away once more while
+            the service starts.
     """
 
     victim: str
     after_s: float
-    late_s: float = 0.0
+    away_s: float = 0.0
 
 
 def plan(kills: int, seed: int, *, database: bool) -> list[Case]:
-    """Return what is killed in turn; of the kills of everything, every other one with a late database."""
+    """Return what is killed in turn; of the kills of everything, every other one starts into an outage."""
     rng = np.random.default_rng(seed)
     often = [REPLICA, LEARNER, *([DATABASE] if database else [])]
     cases = []
     for number in range(kills):
         turn, last = divmod(number, EVERYTHING_EACH)
         victim = ALL if last == EVERYTHING_EACH - 1 else often[number % len(often)]
-        late_s = LATE_S if victim == ALL and turn % 2 else 0.0
-        cases.append(Case(victim, float(rng.uniform(0.2, 1.5)), late_s))
+        away_s = AWAY_S if database and victim == ALL and turn % 2 else 0.0
+        cases.append(Case(victim, float(rng.uniform(0.2, 1.5)), away_s))
     return cases
 
 
@@ -123,16 +127,19 @@ class Deployed(Service):
         began = time.monotonic()
         if case.victim in TITLES:
             self._processes(TITLES[case.victim])[0].kill()
-        else:
-            if self._server is not None:
-                self._server.kill()
-            if case.victim == ALL:
-                self.kill()
-                self._start()
-            if self._server is not None:
-                time.sleep(case.late_s)
-                began = time.monotonic() if case.late_s else began
-                self._server.start()
+        if case.victim == ALL:
+            self.kill()
+        if self._server is not None and case.victim not in TITLES:
+            self._server.kill()
+            self._server.start()
+        if case.victim == ALL:
+            self._start()
+        if self._server is not None and case.away_s:
+            self.until(lambda: self._processes(STARTED) or None)
+            self._server.kill()
+            time.sleep(case.away_s)
+            self._server.start()
+            began = time.monotonic()
         return self.recovered(Kill(VICTIMS[case.victim], ANY_MOMENT, ANY_MOMENT), began)
 
     def kill(self) -> None:

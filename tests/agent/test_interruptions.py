@@ -171,8 +171,8 @@ def test_of_learners_at_once_each_is_superseded_by_the_next_and_the_last_one_lea
     for thread in threads:
         thread.join(60)
     assert [str(ends[place]) for place in range(3)] == [
-        "epoch 1 was superseded by epoch 2",
-        "epoch 2 was superseded by epoch 3",
+        "epoch 1 was superseded by epoch 2 of test",
+        "epoch 2 was superseded by epoch 3 of test",
         "None",
     ]
     with store.reading() as connection:
