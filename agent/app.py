@@ -5,12 +5,14 @@ serve` all come through `build`.
 """
 
 import gc
+import logging
 import os
 import shutil
 import socket
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, TypeVar
 
 from ray import serve
 from ray.serve import Application, Deployment
@@ -42,6 +44,13 @@ CPUS_A_REPLICA = 0.1
 
 METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 
+OPENING_S = 1.0
+"""Pause between two attempts of a replica to open a log that is away."""
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
 
 @serve.ingress()
 class Ingress:
@@ -64,12 +73,14 @@ class Ingress:
         learner: DeploymentHandle[Any],
     ) -> None:
         del learner  # named so that it is deployed with the application; the log is the only road to it
-        self._replica = Replica(
-            config,
-            RemoteArms(arms, config.arms),
-            RemoteEmbedders(embedders),
-            RemoteGenerator(config.llm.engine, generator),
-            partial(reach, [*arms.values(), *embedders.values(), generator]),
+        self._replica = once_the_log_answers(
+            lambda: Replica(
+                config,
+                RemoteArms(arms, config.arms),
+                RemoteEmbedders(embedders),
+                RemoteGenerator(config.llm.engine, generator),
+                partial(reach, [*arms.values(), *embedders.values(), generator]),
+            )
         )
 
     def __serve_build_asgi_app__(self) -> Any:
@@ -123,6 +134,24 @@ class LearnerHost:
         self._thread.check()
         if self._thread.superseded:
             self._succession.check()
+
+
+def once_the_log_answers(make: Callable[[], T], pause_s: float = OPENING_S) -> T:
+    """Return what is made with the log, however long that is away.
+
+    Ray Serve gives a deployment up whose replicas fail a few times while they start, and does not
+    try again by itself.
+
+    Args:
+        make: Opens the log.
+        pause_s: Seconds between two attempts.
+    """
+    while True:
+        try:
+            return make()
+        except LogUnavailableError as error:
+            logger.warning("a replica waits for the log: %s", error)
+            time.sleep(pause_s)
 
 
 def build(args: dict[str, Any]) -> Application:

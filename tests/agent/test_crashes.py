@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from agent.app import once_the_log_answers
 from benchmarks.crash_audit import Fault, Verdict
 from benchmarks.crash_children import BAGGED, EXACT
 from benchmarks.crash_points import LEARNER, POINTS, REPLICA, STEPS, Trip
@@ -16,6 +17,7 @@ from benchmarks.crash_report import Run
 from benchmarks.crash_rounds import ALL, DATABASE, Case, plan, stage
 from benchmarks.crash_service import Kill
 from benchmarks.crash_weather import database_away, endure, no_file_grows
+from feedback.errors import LogUnavailableError, SchemaError
 from tests.postgres import Server, running
 
 pytestmark = pytest.mark.timeout(400)
@@ -113,6 +115,25 @@ def test_a_learner_that_learns_something_twice_is_found_by_its_digests(tmp_path:
     assert kinds["digest"] > 0
     assert kinds["rebuild"] > 0
     assert kinds["lost"] == 0
+
+
+def test_a_replica_that_starts_while_the_log_is_away_waits_for_it() -> None:
+    failures = iter([LogUnavailableError("starting up"), LogUnavailableError("starting up")])
+
+    def make() -> str:
+        if (failure := next(failures, None)) is not None:
+            raise failure
+        return "a replica"
+
+    assert once_the_log_answers(make, pause_s=0.0) == "a replica"
+
+
+def test_a_replica_that_cannot_use_the_log_says_so_at_once() -> None:
+    def make() -> str:
+        raise SchemaError("the log has schema 3")
+
+    with pytest.raises(SchemaError, match="schema 3"):
+        once_the_log_answers(make, pause_s=0.0)
 
 
 @pytest.mark.parametrize("database", [False, True])
