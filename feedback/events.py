@@ -76,6 +76,10 @@ class Decision:
             `ACTIVATION` says.
         shadow: The distribution that the policy would have drawn from, had it been asked, in the
             order of `arms`; empty where it was.
+        candidate: The version that took part beside `version`, as a canary; 0 for none.
+        share: How much of `probabilities` is the candidate's, in [0, 1): they are
+            (1 - share) times the distribution of `version` plus share times that of `candidate`,
+            the floor mixed into both.
     """
 
     id: str
@@ -93,6 +97,8 @@ class Decision:
     floor: float | None = 0.0
     deferred: bool = False
     shadow: tuple[float, ...] = ()
+    candidate: int = 0
+    share: float = 0.0
 
     @property
     def propensity(self) -> float:

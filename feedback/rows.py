@@ -37,6 +37,8 @@ def decision_row(d: Decision, seq: int, logged_at: float) -> dict[str, object]:
             "embedding": d.context.embedding,
             "arms": d.context.arms,
         },
+        "candidate": d.candidate,
+        "share": d.share,
     }
 
 
@@ -115,6 +117,8 @@ DECISION = (
     t.decisions.c.floor,
     t.decisions.c.deferred,
     _text(t.decisions.c.shadow),
+    t.decisions.c.candidate,
+    t.decisions.c.share,
 )
 """What `decision_of` reads of a row, in its order."""
 
@@ -122,7 +126,7 @@ DECISION = (
 def decision_of(row: Sequence[Any]) -> Decision:
     """Return the fact in the columns `DECISION`."""
     name, question, features, arms, probabilities, drawn, policy, version, mode, *rest = row
-    decided_at, deadline, episode_id, request_digest, floor, deferred, shadow = rest
+    decided_at, deadline, episode_id, request_digest, floor, deferred, shadow, candidate, share = rest
     seen = orjson.loads(features)
     return Decision(
         name,
@@ -140,6 +144,8 @@ def decision_of(row: Sequence[Any]) -> Decision:
         floor,
         deferred,
         tuple(orjson.loads(shadow)),
+        candidate,
+        share,
     )
 
 

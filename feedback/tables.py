@@ -19,12 +19,15 @@ Facts about learning and serving, numbered each by itself:
 epochs       a learner that took over; only the newest may write
 versions     a policy's state at a position of a training log
 checkpoints  the bytes of some versions: a cache, rebuilt from `examples` when lost
-promotions   which version is served: the newest ones of the configuration, or one that was chosen
+promotions   which version is served: the newest ones of the configuration, or one that was chosen; and
+             which candidate takes a share of the traffic
 metrics      what a metric was declared to be
 switches     an arm switched on or off
 arm_sets     the arms that are live from then on
 alarms       a drift that was seen
 warm_starts  labels that were entered
+evaluations  what other policies would have earned: asked for, and answered once
+runs         warm starts from labels to a verdict, with the digests of all that went in
 """
 
 from sqlalchemy import (
@@ -42,10 +45,11 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    false,
     text,
 )
 
-SCHEMA = 2
+SCHEMA = 3
 """Number of the newest migration: the shape of the tables that this code reads and writes."""
 
 # Named, so that a migration can find them on every database.
@@ -101,6 +105,8 @@ decisions = Table(
     Column("probabilities", JSON, nullable=False),
     Column("shadow", JSON, nullable=False),
     Column("features", JSON, nullable=False),
+    Column("candidate", _SEQ, nullable=False, server_default="0"),
+    Column("share", Double, nullable=False, server_default="0"),
 )
 
 executions = Table(
@@ -190,6 +196,7 @@ versions = Table(
     Column("digest", String(64), nullable=False),
     Column("epoch", _SEQ, ForeignKey("epochs.epoch"), nullable=False),
     Column("created_at", Double, nullable=False),
+    Column("start", JSON),
     Index("versions_by_recipe", "recipe", "version"),
     sqlite_autoincrement=True,
 )
@@ -209,6 +216,10 @@ promotions = Table(
     Column("action", String(16), nullable=False),
     Column("reason", Text, nullable=False),
     Column("at", Double, nullable=False),
+    Column("configured", String(64)),
+    Column("forced", Boolean, nullable=False, server_default=false()),
+    Column("share", Double, nullable=False, server_default="0"),
+    Column("evaluation", _SEQ),
     sqlite_autoincrement=True,
 )
 
@@ -265,5 +276,39 @@ warm_starts = Table(
     _number(),
     Column("labels", Integer, nullable=False),
     Column("at", Double, nullable=False),
+    sqlite_autoincrement=True,
+)
+
+evaluations = Table(
+    "evaluations",
+    metadata,
+    _number(),
+    Column("request", JSON, nullable=False),
+    Column("status", String(16), nullable=False, index=True),
+    Column("submitted_at", Double, nullable=False),
+    Column("started_at", Double),
+    Column("finished_at", Double),
+    Column("worker", String(256)),
+    Column("done", Double, nullable=False),
+    Column("result", JSON),
+    Column("error", Text),
+    sqlite_autoincrement=True,
+)
+
+runs = Table(
+    "runs",
+    metadata,
+    _number(),
+    Column("trigger", String(32), nullable=False),
+    Column("status", String(16), nullable=False, index=True),
+    Column("worker", String(256), nullable=False),
+    Column("started_at", Double, nullable=False),
+    Column("alive_at", Double, nullable=False),
+    Column("finished_at", Double),
+    Column("inputs", JSON, nullable=False),
+    Column("steps", JSON, nullable=False),
+    Column("candidate", _SEQ),
+    Column("evaluation", _SEQ),
+    Column("error", Text),
     sqlite_autoincrement=True,
 )

@@ -35,6 +35,7 @@ class Version:
         digest: SHA-256 of the state.
         epoch: The learner that wrote it.
         created_at: Seconds since the epoch, UTC.
+        start: Where it began to learn, a `feedback.events.Start`; None for the beginning of the log.
     """
 
     version: int
@@ -47,6 +48,7 @@ class Version:
     digest: str
     epoch: int
     created_at: float
+    start: dict[str, Any] | None = None
 
 
 def digest_of(state: bytes) -> str:

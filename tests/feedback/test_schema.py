@@ -363,12 +363,20 @@ def test_what_was_not_recorded_is_said_to_be_nothing(engine: sa.Engine) -> None:
     write(engine, TURN)
     migrate(url(engine))
     rows = read(engine, t.metadata)
-    new = {"seq": 1, "logged_at": 10.0, "floor": None, "deferred": False, "shadow": []}
+    new = {
+        "seq": 1,
+        "logged_at": 10.0,
+        "floor": None,
+        "deferred": False,
+        "shadow": [],
+        "candidate": 0,
+        "share": 0.0,
+    }
     assert rows["decisions"][0] == TURN["decisions"][0] | new
     assert rows["executions"][0] == TURN["executions"][0] | {"seq": 2}
     new = {"seq": 6, "kind": "value", "episode_id": None, "early": False, "more": True}
     assert rows["feedback"][1] == TURN["feedback"][1] | new
-    assert rows["versions"] == [TURN["versions"][0] | {"join": ""}]
+    assert rows["versions"] == [TURN["versions"][0] | {"join": "", "start": None}]
 
 
 def test_a_first_log_keeps_what_is_not_made_again(engine: sa.Engine) -> None:
