@@ -1,197 +1,223 @@
 """What a policy would have earned, from a log that another policy wrote.
 
-Three answers to one question. Each is a ratio of two sums over the rows of the
-log, so each hands back its `Terms`: the point estimate is read off them, and so
-is any interval (`feedback.intervals`).
+    replay         keep rows as a draw of the target would have; their mean
+    ips            weigh each reward by p_target / p_log; unbiased, wild when weights are
+    clipped_ips    the same with a largest weight; some bias for much variance
+    snips          `ips` divided by the sum of the weights; nearly unbiased, calmer
+    dm             predict the reward of every arm; as good as the model
+    dr             the prediction, corrected where it was tested; unbiased
+    sndr           `dr` with weights that are made to average 1
+    switch_dr      `dr` that trusts the model alone where a weight is large
+    dros           `dr` with large weights shrunk smoothly
+    mrdr           `dr` with a model that was fitted to make it vary least
+    cressie_read   weigh rows so that the weights average 1, at the least distance from the log
 
-    ips     reweight each reward by p_target / p_log; unbiased, wild when weights are
-    snips   the same, divided by the sum of the weights; nearly unbiased, calmer
-    dr      predict the reward of every arm, correct the prediction where it was
-            tested; unbiased, and calm when the prediction is good
+Each is a function from a `Sample` to `Terms`. `ESTIMATORS` has them by name.
 
-Source: Horvitz and Thompson (1952), "A generalization of sampling without
-replacement from a finite universe". Swaminathan and Joachims (2015), "The
-self-normalized estimator for counterfactual learning". Dudik, Erhan, Langford and
-Li (2014), "Doubly robust policy evaluation and optimization".
+Source: for each estimator, in its docstring; see also docs/estimators.md.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from math import inf
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
+from feedback.doubly_robust import dm, dr, dros, mrdr, sndr, switch_dr
+from feedback.sample import Floats, Integers, NeverDrawnError, Sample, Terms, ones
+from feedback.shrinkage import clipped, fit_clip
 
-TOLERANCE = 1e-6
-"""How far a distribution may be from summing to 1 (some policies keep float32)."""
-
-
-class NeverDrawnError(ValueError):
-    """The target draws none of the logged arms, so the log cannot tell its value."""
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """The value of a policy, and how sure the log can be of it.
-
-    Attributes:
-        estimator: `ips`, `snips` or `dr`.
-        value: Expected reward of a decision under the policy.
-        low: Lower end of the 95 % interval.
-        high: Upper end of the 95 % interval.
-        n: Rows of the log.
-        effective_n: Rows drawn from the policy itself that would tell as much
-            (Kish), in (0, n].
-    """
-
-    estimator: str
-    value: float
-    low: float
-    high: float
-    n: int
-    effective_n: float
+__all__ = [
+    "ESTIMATORS",
+    "Floats",
+    "Integers",
+    "NeverDrawnError",
+    "Sample",
+    "Terms",
+    "clipped_ips",
+    "cressie_read",
+    "dm",
+    "dr",
+    "dros",
+    "estimate",
+    "ips",
+    "mrdr",
+    "replay",
+    "sndr",
+    "snips",
+    "switch_dr",
+]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Terms:
-    """An estimate row by row: the value is the sum of one column over the sum of another.
+def replay(sample: Sample, *, bound: float | None = None, rng: np.random.Generator | None = None) -> Terms:
+    """Keep each row with a chance of weight / bound, so that the rows kept are draws of the target.
 
-    Attributes:
-        estimator: The function that made them.
-        numerator: Shape (n,).
-        denominator: Shape (n,); all 1 where the estimate is a plain mean.
-        weight: Importance weights p_target / p_log of the drawn arms, shape (n_rows,).
-        baseline: What a row is expected to give before its reward is seen: the mean
-            prediction of a doubly robust estimate, 0 for the others.
-    """
-
-    estimator: str
-    numerator: Floats
-    denominator: Floats
-    weight: Floats
-    baseline: float = 0.0
-
-    @property
-    def value(self) -> float:
-        """The point estimate."""
-        return float(self.numerator.sum() / self.denominator.sum())
-
-    @property
-    def effective_n(self) -> float:
-        """Kish's effective sample size: (sum of weights) squared over sum of squares."""
-        return float(self.weight.sum() ** 2 / (self.weight @ self.weight))
-
-
-def ips(p_log: Floats, p_target: Floats, reward: Floats) -> Terms:
-    """Weigh each reward by how much more often the target draws that arm.
+    For a target that is sure of its arm and a log that drew all arms alike, these are
+    the rows in which both agree, and nothing is left to chance.
 
     Args:
-        p_log: Probability with which the logged arm was drawn, shape (n,), in (0, 1].
-        p_target: Probability with which the target draws it, shape (n,), in [0, 1].
-        reward: What it earned, shape (n,), finite.
+        sample: The log and the target.
+        bound: Largest weight that a row may have; the largest that is seen by default.
+        rng: Source of the draws; seeded with 0 by default, so that one log has one answer.
 
     Raises:
         NeverDrawnError: The target draws none of the logged arms.
-        ValueError: A value out of its range, shapes that differ, or an empty log.
+        ValueError: A bound below a weight.
 
-    >>> half = np.array([0.5, 0.5, 0.5, 0.5])
-    >>> ips(half, np.array([1.0, 1.0, 0.0, 0.0]), np.array([1.0, 0.0, 1.0, 1.0])).value
+    Source: Li, Chu, Langford and Wang (2011), "Unbiased offline evaluation of
+    contextual-bandit-based news article recommendation algorithms"; for other logs,
+    Dudik, Erhan, Langford and Li (2012), "Sample-efficient nonstationary policy
+    evaluation for contextual bandits".
+
+    >>> first = np.array([[1.0, 0.0]] * 4)
+    >>> replay(Sample(np.full(4, 0.5), np.array([0, 1, 0, 1]), np.array([1.0, 9.0, 0.0, 9.0]), first)).value
     0.5
     """
-    weight = _weights(p_log, p_target, reward)
-    return Terms("ips", weight * reward, np.broadcast_to(1.0, weight.shape), weight)
+    weight = sample.supported_weight
+    largest = float(weight.max())
+    if bound is None:
+        bound = largest
+    elif bound < largest:
+        raise ValueError(f"bound must be at least the largest weight, {largest:.6g}, got {bound:.6g}")
+    source = np.random.default_rng(0) if rng is None else rng
+    kept = (source.random(len(sample)) * bound < weight).astype(np.float64)
+    if not kept.any():
+        raise NeverDrawnError(
+            f"rejection with the bound {bound:.6g} kept none of {len(sample)} rows: the log is too short"
+        )
+    return Terms("replay", kept * sample.reward, kept, kept, ratio=True, cap=1.0)
 
 
-def snips(p_log: Floats, p_target: Floats, reward: Floats) -> Terms:
-    """Average the rewards, weighted as in `ips`; always within the range of the rewards.
-
-    Takes and raises what `ips` does.
-
-    >>> half = np.array([0.5, 0.5, 0.5, 0.5])
-    >>> snips(half, np.array([1.0, 1.0, 1.0, 0.0]), np.array([1.0, 1.0, 1.0, 0.0])).value
-    1.0
-    """
-    weight = _weights(p_log, p_target, reward)
-    return Terms("snips", weight * reward, weight, weight)
-
-
-def dr(p_log: Floats, p_target: Floats, drawn: Integers, reward: Floats, q_hat: Floats) -> Terms:
-    """Predict what the target earns, then add the weighted error of the prediction.
-
-    The model behind `q_hat` must not have seen the row that it predicts, or the
-    estimate is optimistic: see `feedback.replay.fit_reward_model`.
-
-    Args:
-        p_log: Probability with which the logged arm was drawn, shape (n,), in (0, 1].
-        p_target: The target's whole distribution, shape (n, n_arms), rows sum to 1.
-        drawn: Column of the logged arm, shape (n,).
-        reward: What it earned, shape (n,), finite.
-        q_hat: Predicted reward of every arm, shape (n, n_arms), finite.
+def ips(sample: Sample) -> Terms:
+    """Weigh each reward by how much more often the target draws that arm.
 
     Raises:
-        NeverDrawnError: As `ips`.
-        ValueError: As `ips`; also a `drawn` that is no column.
+        NeverDrawnError: The target draws none of the logged arms.
 
-    >>> p_target, q_hat = np.array([[1.0, 0.0], [1.0, 0.0]]), np.array([[0.5, 0.0], [0.5, 0.0]])
-    >>> dr(np.array([0.5, 0.5]), p_target, np.array([0, 1]), np.array([1.0, 9.0]), q_hat).value
+    Source: Horvitz and Thompson (1952), "A generalization of sampling without
+    replacement from a finite universe".
+
+    >>> first = np.array([[1.0, 0.0]] * 4)
+    >>> ips(Sample(np.full(4, 0.5), np.array([0, 0, 1, 1]), np.array([1.0, 0.0, 1.0, 1.0]), first)).value
+    0.5
+    """
+    weight = sample.supported_weight
+    return Terms("ips", weight * sample.reward, ones(weight), weight)
+
+
+def clipped_ips(sample: Sample, *, clip: float | None = None) -> Terms:
+    """Weigh each reward as `ips` does, by `clip` at the most.
+
+    Args:
+        sample: The log and the target.
+        clip: Largest weight, above 0; chosen from the log when None (`feedback.shrinkage`).
+
+    Raises:
+        NeverDrawnError: The target draws none of the logged arms.
+        ValueError: A clip that is not above 0.
+
+    Source: Ionides (2008), "Truncated importance sampling".
+
+    >>> first = np.array([[1.0, 0.0]] * 2)
+    >>> clipped_ips(Sample(np.full(2, 0.2), np.array([0, 1]), np.ones(2), first), clip=3.0).value
+    1.5
+    """
+    full = sample.supported_weight
+    if clip is None:
+        clip = fit_clip(full, sample.reward)
+    weight = clipped(full, clip)
+    return Terms("clipped_ips", weight * sample.reward, ones(weight), weight, cap=clip, parameter=clip)
+
+
+def snips(sample: Sample) -> Terms:
+    """Average the rewards, weighted as in `ips`; always within the range of the rewards.
+
+    Raises:
+        NeverDrawnError: The target draws none of the logged arms.
+
+    Source: Swaminathan and Joachims (2015), "The self-normalized estimator for
+    counterfactual learning".
+
+    >>> first = np.array([[1.0, 0.0]] * 4)
+    >>> snips(Sample(np.full(4, 0.5), np.array([0, 0, 0, 1]), np.array([1.0, 1.0, 1.0, 0.0]), first)).value
     1.0
     """
-    if p_target.ndim != 2 or p_target.shape != q_hat.shape or p_target.shape[:1] != drawn.shape:
-        raise ValueError(
-            f"p_target and q_hat must be (n, n_arms) and drawn (n,), got {p_target.shape}, {q_hat.shape} and "
-            f"{drawn.shape}"
-        )
-    n_arms = p_target.shape[1]
-    refuse("drawn", drawn, (drawn >= 0) & (drawn < n_arms), f"a column below {n_arms}")
-    refuse_unless_distributions("p_target", p_target)
-    refuse("q_hat", q_hat, np.isfinite(q_hat), "finite")
-    cell = drawn + n_arms * np.arange(len(drawn))
-    weight = _weights(p_log, p_target.ravel()[cell], reward)
-    predicted = np.einsum("ij,ij->i", p_target, q_hat)
-    terms = predicted + weight * (reward - q_hat.ravel()[cell])
-    return Terms("dr", terms, np.broadcast_to(1.0, weight.shape), weight, float(predicted.mean()))
+    weight = sample.supported_weight
+    return Terms("snips", weight * sample.reward, weight, weight, ratio=True)
 
 
-def refuse_unless_distributions(name: str, p: Floats) -> None:
-    """Raise ValueError at the first row of `p`, shape (n, n_arms), that is no distribution.
+def cressie_read(sample: Sample, *, least: float = 0.0, largest: float = inf) -> Terms:
+    """Weigh the rows so that the weights average 1, at the least distance from weighing all alike.
 
-    >>> refuse_unless_distributions("p", np.array([[0.5, 0.4]]))
-    Traceback (most recent call last):
-    ValueError: sum of p must be 1, got 0.9 at row 0
+    The distance is the Cressie-Read divergence of power -2, for which the answer has a
+    closed form; one imaginary row with an extreme weight makes it exist. What the
+    imaginary row takes up earns the mean reward of the log. The value is that of the
+    formula; the terms are its linearisation (value plus influence of each row), so that
+    intervals see how the weights are bound to each other.
+
+    Args:
+        sample: The log and the target.
+        least: Smallest weight that a row could have, in [0, 1).
+        largest: Largest weight that a row could have, above 1; not known by default.
+
+    Raises:
+        NeverDrawnError: The target draws none of the logged arms.
+        ValueError: `least` or `largest` out of its range.
+
+    Source: Karampatziakis, Langford and Mineiro (2020), "Empirical likelihood for
+    contextual bandits".
+
+    >>> first = np.array([[1.0, 0.0]] * 4)
+    >>> log = Sample(np.full(4, 0.5), np.array([0, 0, 1, 1]), np.array([1.0, 0.5, 0.0, 0.0]), first)
+    >>> round(cressie_read(log).value, 3)
+    0.75
     """
-    refuse(name, p, p >= 0.0, "at least 0")
-    total = p @ np.ones(p.shape[1])
-    refuse(f"sum of {name}", total, np.abs(total - 1.0) <= TOLERANCE, "1")
+    if not 0.0 <= least < 1.0 < largest:
+        raise ValueError(f"least must be in [0, 1) and largest above 1, got {least:.6g} and {largest:.6g}")
+    w, r, n = sample.supported_weight, sample.reward, len(sample)
+    w_r = w * r
+    total, mean_reward = float(w.sum()), float(r.mean())
+    fake = max(largest, float(w.max())) if total < n else min(least, float(w.min()))
+    if fake == inf:
+        missing = 1.0 - total / n
+        rows = w_r + missing * r + (1.0 - w) * mean_reward - missing * mean_reward
+        return Terms("cressie_read", rows, ones(w), w, baseline=float(rows.mean()))
+    a, b = (fake + total) / (n + 1), (fake * fake + float(w @ w)) / (n + 1)
+    spread = a * a - b
+    gamma, beta = (b - a) / spread, (1.0 - a) / spread
+    first, second = float(w_r.sum()), float(w_r @ w)
+    missing = max(0.0, -fake * (gamma + beta * fake) / (n + 1))
+    value = -(gamma * first + beta * second) / (n + 1) + missing * mean_reward
+    # How a, b, gamma and beta answer to one row more with weight w, for the influence.
+    da, db = w - a, w * w - b
+    dspread = 2.0 * a * da - db
+    dgamma = (db - da - gamma * dspread) / spread
+    dbeta = -(da + beta * dspread) / spread
+    pull = -(gamma + beta * w) * w_r - dgamma * (first / n) - dbeta * (second / n)
+    return Terms("cressie_read", value + (pull - pull.mean()), ones(w), w, baseline=value)
 
 
-def refuse(name: str, values: Floats | Integers, allowed: NDArray[np.bool_], right: str) -> None:
-    """Raise ValueError at the first row of `values` that is not `allowed`, saying what is right.
+ESTIMATORS: Mapping[str, Callable[[Sample], Terms]] = {
+    "replay": replay,
+    "ips": ips,
+    "clipped_ips": clipped_ips,
+    "snips": snips,
+    "dm": dm,
+    "dr": dr,
+    "sndr": sndr,
+    "switch_dr": switch_dr,
+    "dros": dros,
+    "mrdr": mrdr,
+    "cressie_read": cressie_read,
+}
+"""Every estimator by its name; those with a parameter choose it from the log."""
 
-    >>> refuse("reward", np.array([1.0, np.nan]), np.array([True, False]), "finite")
-    Traceback (most recent call last):
-    ValueError: reward must be finite, got nan at row 1
+
+def estimate(sample: Sample, name: str) -> Terms:
+    """Return the terms of the estimator of that name.
+
+    Raises:
+        ValueError: No estimator has the name, or what the estimator itself refuses.
     """
-    if not allowed.all():
-        where = tuple(int(i) for i in np.argwhere(~allowed)[0])
-        raise ValueError(f"{name} must be {right}, got {values[where]:.6g} at row {where[0]}")
-
-
-def _weights(p_log: Floats, p_target: Floats, reward: Floats) -> Floats:
-    """Return p_target / p_log, shape (n,), or refuse the log."""
-    if not p_log.shape == p_target.shape == reward.shape or p_log.ndim != 1:
-        raise ValueError(
-            f"p_log, p_target and reward must share one shape (n,), got {p_log.shape}, {p_target.shape} and "
-            f"{reward.shape}"
-        )
-    if not len(p_log):
-        raise ValueError("the log is empty: an estimate needs at least one row")
-    refuse("p_log", p_log, (p_log > 0.0) & (p_log <= 1.0 + TOLERANCE), "in (0, 1]")
-    refuse("p_target", p_target, (p_target >= 0.0) & (p_target <= 1.0 + TOLERANCE), "in [0, 1]")
-    refuse("reward", reward, np.isfinite(reward), "finite")
-    weight: Floats = p_target / p_log
-    if not weight.any():
-        raise NeverDrawnError(
-            f"the target draws none of the {len(weight)} logged arms: the log cannot tell its value"
-        )
-    return weight
+    if name not in ESTIMATORS:
+        raise ValueError(f"no estimator {name!r}; there are: {', '.join(ESTIMATORS)}")
+    return ESTIMATORS[name](sample)

@@ -29,7 +29,17 @@ HEART = (
     "feedback.events",
     "feedback.reward",
     "feedback.estimators",
+    "feedback.doubly_robust",
+    "feedback.shrinkage",
+    "feedback.diagnostics",
+    "feedback.intervals",
+    "feedback.exact_intervals",
+    "feedback.sequences",
+    "feedback.gate",
+    "feedback.logged",
     "feedback.replay",
+    "feedback.exchange",
+    "feedback.dsjson",
 )
 """Modules that a unit test can run without a cluster, a server or a database."""
 

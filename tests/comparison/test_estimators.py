@@ -1,60 +1,169 @@
-"""Estimates and intervals against loops over rows, scipy, and worlds of known value."""
+"""Estimates and intervals against vw-estimators, loops over rows, scipy, and worlds of known value."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from benchmarks.interval_coverage import World
-from benchmarks.replay import invent, points, points_by_row
-from feedback.estimators import Floats, Terms, ips, snips
+from feedback.estimators import (
+    ESTIMATORS,
+    Floats,
+    Sample,
+    Terms,
+    clipped_ips,
+    cressie_read,
+    dr,
+    dros,
+    estimate,
+    ips,
+    mrdr,
+    replay,
+    sndr,
+    snips,
+    switch_dr,
+)
 from feedback.intervals import bootstrap, influence, normal
-from feedback.replay import evaluate
 
 
-def test_the_three_estimates_equal_a_loop_over_rows() -> None:
-    log, p_target, q_hat = invent(2_000, np.random.default_rng(0))
-    _, values = points(log, p_target, q_hat)
-    np.testing.assert_allclose(values, points_by_row(log, p_target, q_hat, len(log)), rtol=1e-9)
+def invent(n: int, n_arms: int, seed: int, floor: float = 0.05) -> Sample:
+    """A log with a floor, a soft target, rewards in [-0.1, 1] and blurred predictions of them."""
+    rng = np.random.default_rng(seed)
+    p_log, p_target = ((1.0 - floor * n_arms) * rng.dirichlet(np.ones(n_arms), n) + floor for _ in range(2))
+    drawn = (p_log.cumsum(axis=1) < rng.random((n, 1))).sum(axis=1).clip(max=n_arms - 1)
+    quality = rng.uniform(-0.1, 1.0, (n, n_arms))
+    rows = np.arange(n)
+    reward = quality[rows, drawn] * rng.uniform(0.5, 1.0, n)
+    q_hat = quality + rng.normal(0.0, 0.2, quality.shape)
+    return Sample(p_log[rows, drawn], drawn, reward, p_target, q_hat, q_hat + 0.1)
 
 
-@pytest.mark.parametrize("name", ["candidate", "commonest arm", "rarest arm", "uniform"])
-def test_a_long_log_finds_the_true_value_of_every_target(name: str) -> None:
+SIZES = [(7, 2, 1), (150, 4, 2), (2000, 9, 3)]
+SAMPLES = [pytest.param(invent(n, n_arms, seed), id=f"{n}x{n_arms}") for n, n_arms, seed in SIZES]
+
+
+def theirs(module: Any, sample: Sample, **limits: float) -> float:
+    """What an estimator of vw-estimators says."""
+    estimator = module.Estimator(**limits)
+    p_drawn = sample.p_target[np.arange(len(sample)), sample.drawn]
+    for p_log, reward, p in zip(sample.propensity, sample.reward, p_drawn, strict=True):
+        estimator.add_example(float(p_log), float(reward), float(p))
+    return estimator.get()
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_ips_and_snips_are_those_of_vw(sample: Sample) -> None:
+    vw_ips = pytest.importorskip("estimators.bandits.ips")
+    vw_snips = pytest.importorskip("estimators.bandits.snips")
+    assert ips(sample).value == pytest.approx(theirs(vw_ips, sample), abs=1e-9)
+    assert snips(sample).value == pytest.approx(theirs(vw_snips, sample), abs=1e-9)
+
+
+@pytest.mark.parametrize(("least", "largest"), [(0.0, np.inf), (0.0, 20.0), (0.2, 1.5), (0.05, 400.0)])
+@pytest.mark.parametrize("scale", [0.7, 1.0, 1.4])
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_cressie_read_is_that_of_vw(sample: Sample, scale: float, least: float, largest: float) -> None:
+    """The scale of the propensities makes the mean weight fall on either side of 1."""
+    vw = pytest.importorskip("estimators.bandits.cressieread")
+    sample = replace(sample, propensity=(sample.propensity * scale).clip(max=1.0))
+    ours = cressie_read(sample, least=least, largest=largest).value
+    assert ours == pytest.approx(theirs(vw, sample, wmin=least, wmax=largest), abs=1e-9)
+
+
+def by_row(sample: Sample, kind: str, parameter: float) -> float:
+    """An estimate, one row at a time."""
+    q = sample.q_mrdr if kind == "mrdr" else sample.q_hat
+    if kind.endswith("ips"):
+        q = np.zeros_like(sample.p_target)
+    total = 0.0
+    for i, arm in enumerate(sample.drawn):
+        weight = sample.p_target[i, arm] / sample.propensity[i]
+        if kind == "clipped_ips":
+            weight = min(weight, parameter)
+        elif kind == "switch_dr":
+            weight = weight if weight <= parameter else 0.0
+        elif kind == "dros":
+            weight = parameter * weight / (weight**2 + parameter)
+        elif kind == "dm":
+            weight = 0.0
+        expected = sum(sample.p_target[i, a] * q[i, a] for a in range(q.shape[1]))
+        total += expected + weight * (sample.reward[i] - q[i, arm])
+    return total / len(sample)
+
+
+@pytest.mark.parametrize("parameter", [0.3, 2.0, 30.0])
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_the_estimates_equal_a_loop_over_rows(sample: Sample, parameter: float) -> None:
+    chosen = {
+        "clipped_ips": clipped_ips(sample, clip=parameter),
+        "switch_dr": switch_dr(sample, threshold=parameter),
+        "dros": dros(sample, shrinkage=parameter),
+    }
+    for kind in ("ips", "clipped_ips", "dm", "dr", "switch_dr", "dros", "mrdr"):
+        ours = chosen[kind] if kind in chosen else estimate(sample, kind)
+        assert ours.value == pytest.approx(by_row(sample, kind, parameter), abs=1e-12)
+
+
+TRUTH_ROWS = 200_000
+
+
+@pytest.mark.parametrize("name", ["replay", "ips", "snips", "dr", "sndr", "mrdr", "cressie_read"])
+def test_a_long_log_finds_the_true_value(name: str) -> None:
     rng = np.random.default_rng(11)
-    world = World.invent(rng)
-    log, kind = world.log(100_000, rng)
-    target = world.targets[name]
-    for estimate in evaluate(log, target[kind], rng):
-        # Four standard errors: one failure in 16,000 seeds for each estimate.
-        error_bound = 2.0 * (estimate.high - estimate.low) / 2.0
-        assert estimate.value == pytest.approx(world.value(target), abs=error_bound)
-        assert estimate.high - estimate.low < 0.07
+    quality, p_log, p_target = np.array([0.2, 0.5, 0.8]), np.array([0.6, 0.3, 0.1]), np.array([0.1, 0.3, 0.6])
+    drawn = rng.choice(3, TRUTH_ROWS, p=p_log)
+    reward = (rng.random(TRUTH_ROWS) < quality[drawn]).astype(np.float64)
+    wrong = np.tile([0.9, 0.1, 0.4], (TRUTH_ROWS, 1))
+    sample = Sample(p_log[drawn], drawn, reward, np.tile(p_target, (TRUTH_ROWS, 1)), wrong, wrong)
+    terms = estimate(sample, name)
+    low, high = normal(terms)
+    # Four standard errors: one failure in 16,000 seeds.
+    assert terms.value == pytest.approx(p_target @ quality, abs=2.0 * (high - low) / 2.0)
+    assert high - low < 0.03
 
 
-def jackknife_error(part: Terms) -> float:
+def jackknife_error(sample: Sample, value: Callable[[Sample], Terms]) -> float:
     """Standard error by leaving each row out in turn."""
-    n = len(part.numerator)
-    kept = [np.arange(n) != i for i in range(n)]
-    left = np.array([part.numerator[k].sum() / part.denominator[k].sum() for k in kept])
-    return float(np.sqrt((n - 1) / n * ((left - left.mean()) ** 2).sum()))
+    n = len(sample)
+    left = []
+    for i in range(n):
+        kept = np.arange(n) != i
+        columns = {
+            name: None if column is None else column[kept]
+            for name, column in ((f, getattr(sample, f)) for f in sample.__dataclass_fields__)
+        }
+        left.append(value(Sample(**columns)).value)
+    return float(np.sqrt((n - 1) / n * ((np.array(left) - np.mean(left)) ** 2).sum()))
 
 
-@pytest.fixture
-def drawn_rows() -> tuple[Floats, Floats, Floats]:
-    """400 rows: propensities, the target's probabilities, rewards."""
-    rng = np.random.default_rng(5)
-    return rng.uniform(0.3, 1.0, 400), rng.uniform(0.0, 1.0, 400), rng.uniform(-0.1, 1.0, 400)
+@pytest.mark.parametrize(
+    "value",
+    [
+        ips,
+        snips,
+        lambda sample: clipped_ips(sample, clip=2.0),
+        dr,
+        sndr,
+        lambda sample: switch_dr(sample, threshold=3.0),
+        lambda sample: dros(sample, shrinkage=9.0),
+        mrdr,
+        lambda sample: cressie_read(sample, largest=20.0),
+        lambda sample: cressie_read(replace(sample, propensity=0.8 * sample.propensity)),
+        lambda sample: cressie_read(replace(sample, propensity=(1.3 * sample.propensity).clip(max=1.0))),
+    ],
+)
+def test_the_closed_form_error_equals_the_jackknife(value: Callable[[Sample], Terms]) -> None:
+    sample = invent(400, 3, seed=5, floor=0.1)
+    low, high = normal(value(sample))
+    error = jackknife_error(sample, value)
+    assert (high - low) / 2.0 / 1.959964 == pytest.approx(error, rel=0.02)
 
 
-@pytest.mark.parametrize("estimate", [ips, snips])
-def test_the_closed_form_error_equals_the_jackknife(estimate, drawn_rows) -> None:
-    part = estimate(*drawn_rows)
-    low, high = normal(part)
-    assert (high - low) / 2.0 / 1.959964 == pytest.approx(jackknife_error(part), rel=0.01)
-
-
-@pytest.mark.parametrize("estimate", [ips, snips])
-def test_the_bootstrap_agrees_with_scipy(estimate, drawn_rows) -> None:
-    part = estimate(*drawn_rows)
+@pytest.mark.parametrize("value", [ips, snips, sndr, replay])
+def test_the_bootstrap_agrees_with_scipy(value: Callable[[Sample], Terms]) -> None:
+    part = value(invent(400, 3, seed=5, floor=0.1))
     [(low, high)] = bootstrap([part], np.random.default_rng(1), resamples=4000)
 
     def ratio(numerator: Floats, denominator: Floats, axis: int = -1) -> Floats:
@@ -72,8 +181,13 @@ def test_the_bootstrap_agrees_with_scipy(estimate, drawn_rows) -> None:
     assert (low, high) == pytest.approx((theirs.low, theirs.high), abs=0.08 * (high - low))
 
 
-def test_influences_subtract_to_the_error_of_a_difference(drawn_rows) -> None:
-    p_log, p_target, reward = drawn_rows
-    one, other = ips(p_log, p_target, reward), ips(p_log, 1.0 - p_target, reward)
+def test_influences_subtract_to_the_error_of_a_difference() -> None:
+    sample = invent(400, 3, seed=5)
+    one, other = ips(sample), ips(replace(sample, p_target=np.roll(sample.p_target, 1, axis=1)))
     difference = Terms("ips", one.numerator - other.numerator, one.denominator, one.weight)
     np.testing.assert_allclose(influence(one) - influence(other), influence(difference), atol=1e-12)
+
+
+def test_every_estimator_is_compared_with_something() -> None:
+    compared = {"replay", "ips", "clipped_ips", "snips", "dm", "dr", "sndr", "switch_dr", "dros", "mrdr"}
+    assert compared | {"cressie_read"} == set(ESTIMATORS)

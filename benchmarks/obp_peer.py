@@ -1,0 +1,75 @@
+"""Time obp on the arrays in a folder; run by `benchmarks/estimators.py`, in obp's environment.
+
+    /tmp/obp/bin/python benchmarks/obp_peer.py <folder> <shrinkage> <resamples> <runs>
+
+`benchmarks/obp_golden.py` says how the environment is made. Prints one JSON object: the
+least processor time for six point estimates and for their intervals, seconds, and the
+values.
+"""
+
+import json
+import sys
+import warnings
+from pathlib import Path
+from time import process_time
+
+import numpy as np
+
+
+def best_of(runs, call):
+    """Return the least processor time of several runs, seconds, and the last answer."""
+    times = []
+    for _ in range(runs):
+        start = process_time()
+        answer = call()
+        times.append(process_time() - start)
+    return min(times), answer
+
+
+def main(folder, shrinkage, resamples, runs):
+    """Print the times and values."""
+    warnings.simplefilter("ignore")
+    from obp import ope
+
+    log = {path.stem: np.load(path) for path in Path(folder).glob("*.npy")}
+    n, n_arms = log["p_target"].shape
+    feedback = {
+        "n_rounds": n,
+        "n_actions": n_arms,
+        "context": np.zeros((n, 1)),
+        "action": log["drawn"],
+        "reward": log["reward"],
+        "pscore": log["propensity"],
+        "position": np.zeros(n, dtype=int),
+    }
+    estimators = [
+        ope.InverseProbabilityWeighting(estimator_name="ips"),
+        ope.SelfNormalizedInverseProbabilityWeighting(estimator_name="snips"),
+        ope.DirectMethod(estimator_name="dm"),
+        ope.DoublyRobust(estimator_name="dr"),
+        ope.SelfNormalizedDoublyRobust(estimator_name="sndr"),
+        ope.DoublyRobustWithShrinkage(lambda_=float(shrinkage), estimator_name="dros"),
+    ]
+    evaluation = ope.OffPolicyEvaluation(bandit_feedback=feedback, ope_estimators=estimators)
+    target = {
+        "action_dist": log["p_target"][:, :, np.newaxis],
+        "estimated_rewards_by_reg_model": log["q_hat"][:, :, np.newaxis],
+    }
+    points_s, values = best_of(int(runs), lambda: evaluation.estimate_policy_values(**target))
+    intervals_s, _ = best_of(
+        1,
+        lambda: evaluation.estimate_intervals(**target, n_bootstrap_samples=int(resamples), random_state=0),
+    )
+    print(
+        json.dumps(
+            {
+                "points_s": points_s,
+                "intervals_s": intervals_s,
+                "values": {name: float(value) for name, value in values.items()},
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
