@@ -1,26 +1,38 @@
-"""How often do the 95 % intervals of `feedback.intervals` hold the truth?
+"""How often does each interval hold the truth?
 
-    python benchmarks/interval_coverage.py [simulations]
+    python benchmarks/interval_coverage.py [--worlds 500] [--seed 2015]
 
-Each simulation invents a world of six kinds of questions and four arms, lets an
-epsilon-greedy policy with a floor of 0.02 log n decisions in it, and evaluates four
-other policies whose true value is known. Rewards are 0 or 1 less the arm's cost, so
-they lie in [-0.1, 1].
+Each world has six kinds of questions and four arms. An epsilon-greedy policy with a floor of 0.02 logs n
+decisions in it, and four other policies, whose true value is known, are evaluated: their value, and its
+difference to that of what was served. Rewards are 0 or 1 less the arm's cost, so they lie in [-0.1, 1].
+
+`anytime` (`feedback.sequences`) counts as right only if it holds the truth after every row. `normal, watched`
+is the normal interval by the same measure, from the 50th row on.
 """
 
-import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
+import typer
+from rich.progress import track
 
-from feedback.estimators import Floats, Integers
-from feedback.intervals import Interval, bernstein, bootstrap, hedged, normal
-from feedback.replay import ESTIMATORS, Log, fit_reward_model, largest_weight, terms
+from feedback import sequences
+from feedback.doubly_robust import mrdr_weight
+from feedback.estimators import ESTIMATORS, Floats, Integers, NeverDrawnError, Sample, Terms
+from feedback.exact_intervals import MEANS, bernstein, clopper_pearson
+from feedback.intervals import Interval, difference, hedged, normal, percentiles, replicates
+from feedback.logged import Log
+from feedback.reward_model import cross_fit
 
 KINDS, COST, FLOOR = 6, np.array([0.0, 0.03, 0.06, 0.1]), 0.02
+LOW, HIGH = -float(COST.max()), 1.0
 ARMS = ("a", "b", "c", "d")
+SIZES = (100, 300, 1_000, 3_000, 10_000)
+FIRST = 50
+"""Rows before the normal interval is watched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +73,7 @@ class World:
         p_log = self.logging[kind]
         drawn = (p_log.cumsum(axis=1) < rng.random((n, 1))).sum(axis=1).clip(max=len(ARMS) - 1)
         reward = (rng.random(n) < self.quality[kind, drawn]) - COST[drawn]
-        return Log(ARMS, drawn, p_log, reward, np.arange(n), np.eye(KINDS)[kind]), kind
+        return Log.from_arrays(ARMS, drawn, reward, p_log=p_log, X=np.eye(KINDS)[kind]), kind
 
 
 def nearly_greedy(score: Floats) -> Floats:
@@ -71,51 +83,161 @@ def nearly_greedy(score: Floats) -> Floats:
     return p
 
 
-def simulate(
-    n: int, simulations: int, rng: np.random.Generator
-) -> Iterator[tuple[str, str, str, Interval, float]]:
-    """Yield target, estimator, kind of interval, the interval and the truth, `simulations` times over."""
-    for _ in range(simulations):
-        world = World.invent(rng)
-        log, kind = world.log(n, rng)
-        q_hat = fit_reward_model(log, rng)
-        low, high = -COST.max(), 1.0
-        for name, target in world.targets.items():
-            p_target, truth = target[kind], world.value(target)
-            reach = largest_weight(log, p_target)
-            if not p_target[np.arange(n), log.drawn].any():
-                continue  # refused: the log says nothing of this target
-            plain = [terms(log, p_target, estimator, q_hat) for estimator in ESTIMATORS]
-            safe = [hedged(part, reach, log.reward.min(), log.reward.max()) for part in plain]
-            for part, safe_part, resampled in zip(plain, safe, bootstrap(safe, rng, 500), strict=True):
-                yield name, part.estimator, "default", normal(safe_part), truth
-                yield name, part.estimator, "not hedged", normal(part), truth
-                yield name, part.estimator, "bootstrap", resampled, truth
-                if part.estimator != "snips":
-                    yield name, part.estimator, "bernstein", bernstein(part, reach, low, high), truth
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One interval and what it should hold.
+
+    Attributes:
+        of: `value` or `difference`.
+        interval: Kind of interval.
+        estimator: What it was put on.
+        target: Whose value.
+        held: Whether the truth was in it.
+        width: How wide it was.
+    """
+
+    of: str
+    interval: str
+    estimator: str
+    target: str
+    held: bool
+    width: float
+
+    @classmethod
+    def by(cls, of: str, interval: str, estimator: str, target: str, ends: Interval, truth: float) -> "Trial":
+        """Return the trial of an interval."""
+        return cls(of, interval, estimator, target, ends[0] <= truth <= ends[1], ends[1] - ends[0])
 
 
-def main(simulations: int) -> None:
-    """Print, for each sample size, target and estimator, coverage and mean width."""
-    kinds = ("default", "not hedged", "bootstrap", "bernstein")
-    print(f"share of {simulations} logs whose interval holds the truth (mean width)")
-    print(f"{'n':>5}  {'target':<14} {'estimator':<10}" + "".join(f"{kind:>15}" for kind in kinds))
-    rng = np.random.default_rng(2015)
-    for n in (500, 1500):
-        hits, widths = defaultdict(list), defaultdict(list)
-        for target, estimator, kind, (low, high), truth in simulate(n, simulations, rng):
-            for row in ((target, estimator), ("all", estimator)):
-                hits[row, kind].append(low <= truth <= high)
-                widths[row, kind].append(high - low)
-        for row in sorted(dict.fromkeys(row for row, _ in hits), key=lambda row: row[0] == "all"):
-            cells = (
-                f"{np.mean(hits[row, kind]):.3f} ({np.mean(widths[row, kind]):.2f})"
-                if (row, kind) in hits
-                else "-"
-                for kind in kinds
-            )
-            print(f"{n:>5}  {row[0]:<14} {row[1]:<10}" + "".join(f"{cell:>15}" for cell in cells))
+def simulate(n: int, rng: np.random.Generator, resamples: int = 500) -> Iterator[Trial]:
+    """Invent a world, log n decisions in it, and yield every interval of every target."""
+    world = World.invent(rng)
+    log, kind = world.log(n, rng)
+    one = np.broadcast_to(1.0, log.reward.shape)
+    served, truth_served = Terms("ips", log.reward, one, one), world.value(world.logging)
+    safe_served = hedged(served, 1.0, LOW, HIGH)
+    q_hat = fitted(log, rng)
+    waiting: list[tuple[str, Terms]] = []
+    for name, policy in world.targets.items():
+        p_target, truth = policy[kind], world.value(policy)
+        ratio = p_target / log.p_log
+        reach = float(ratio.max())
+        plain = Sample(log.propensity, log.drawn, log.reward, p_target)
+        if not plain.weight.any():
+            continue  # refused by all but `dm`: the log says nothing of this target
+        q_mrdr = fitted(log, rng, mrdr_weight(plain))
+        sample = Sample(log.propensity, log.drawn, log.reward, p_target, q_hat, q_mrdr)
+        for estimator, terms in estimates(sample):
+            safe = hedged(terms, reach, LOW, HIGH)
+            lead, truth_lead = difference(safe, safe_served), truth - truth_served
+            waiting.append((name, safe))
+            yield Trial.by("value", "normal", estimator, name, normal(safe), truth)
+            yield Trial.by("value", "normal, not hedged", estimator, name, normal(terms), truth)
+            yield Trial.by("difference", "normal", estimator, name, normal(lead), truth_lead)
+            if estimator in MEANS:
+                ends = bernstein(terms, reach, LOW, HIGH)
+                yield Trial.by("value", "bernstein", estimator, name, ends, truth)
+                ends = bernstein(terms, reach, LOW, HIGH, baseline=served)
+                yield Trial.by("difference", "bernstein", estimator, name, ends, truth_lead)
+            if estimator == "replay":
+                if terms.denominator.sum() >= 2.0:
+                    ends = bernstein(terms, reach, LOW, HIGH)
+                    yield Trial.by("value", "bernstein", estimator, name, ends, truth)
+                # The same draws with the cost given back are 0 or 1.
+                kept = terms.denominator
+                right = Terms("replay", kept * (log.reward + COST[log.drawn]).round(), kept, kept, ratio=True)
+                share = float((policy * world.quality).sum() / KINDS)
+                yield Trial.by("value", "clopper_pearson", estimator, name, clopper_pearson(right), share)
+        evidence = sequences.Evidence(sample.weight, log.reward, (LOW, HIGH), ratio.max(axis=1))
+        yield lasting("value", "anytime", "betting", name, sequences.value(evidence), truth)
+        yield lasting("difference", "anytime", "betting", name, sequences.difference(evidence), truth_lead)
+        for of, less, shift, aim in (("value", 0.0, 0.0, truth), ("difference", 1.0, 1.0, truth_lead)):
+            rows = (sample.weight - less) * log.reward
+            imaginary = (reach - shift) * np.array([LOW, HIGH])
+            yield lasting(of, "normal, watched", "ips", name, watched(rows, imaginary), aim)
+    yield from resampled(world, waiting, safe_served, rng, resamples)
+
+
+def estimates(sample: Sample) -> Iterator[tuple[str, Terms]]:
+    """Yield the terms of every estimator that does not refuse."""
+    for name, estimate in ESTIMATORS.items():
+        try:
+            yield name, estimate(sample)
+        except NeverDrawnError:
+            continue
+
+
+def resampled(
+    world: World,
+    waiting: list[tuple[str, Terms]],
+    served: Terms,
+    rng: np.random.Generator,
+    resamples: int,
+) -> Iterator[Trial]:
+    """Yield the bootstrap intervals of all terms, from the same resamples."""
+    values = replicates([*(terms for _, terms in waiting), served], rng, resamples)
+    leads = values[:-1] - values[-1]
+    truth_served = world.value(world.logging)
+    for (name, terms), ends, lead in zip(waiting, percentiles(values[:-1]), percentiles(leads), strict=True):
+        truth = world.value(world.targets[name])
+        yield Trial.by("value", "bootstrap", terms.estimator, name, ends, truth)
+        yield Trial.by("difference", "bootstrap", terms.estimator, name, lead, truth - truth_served)
+
+
+def lasting(
+    of: str, interval: str, estimator: str, target: str, bounds: sequences.Bounds, truth: float
+) -> Trial:
+    """Return the trial of bounds that must hold at every row; the width is the last one."""
+    held = bool(((bounds.low <= truth) & (truth <= bounds.high)).all())
+    return Trial(of, interval, estimator, target, held, float(bounds.high[-1] - bounds.low[-1]))
+
+
+def watched(rows: Floats, imaginary: Floats) -> sequences.Bounds:
+    """Return the normal interval of a mean, hedged with imaginary rows, after each row."""
+    n = np.arange(1, len(rows) + 1) + len(imaginary)
+    mean = (np.cumsum(rows) + imaginary.sum()) / n
+    squares = (np.cumsum(rows**2) + (imaginary**2).sum()) / n
+    half = 1.96 * np.sqrt(np.maximum(squares - mean**2, 0.0) / (n - 1))
+    seen = slice(FIRST - 1, None)
+    return sequences.Bounds(n[seen], mean[seen], (mean - half)[seen], (mean + half)[seen])
+
+
+def fitted(log: Log, rng: np.random.Generator, weight: Floats | None = None) -> Floats:
+    """Predict rewards of all arms by cross-fitted ridge regression."""
+    return cross_fit(log.X, log.drawn, log.reward, log.questions, len(ARMS), rng, weight=weight)
+
+
+def main(
+    worlds: Annotated[int, typer.Option(help="Worlds of each size.", min=1)] = 500,
+    seed: Annotated[int, typer.Option(help="Draws the worlds.", min=0)] = 2015,
+) -> None:
+    """Print, for each interval and estimator, coverage and width by size of the log."""
+    trials: dict[tuple[str, str, str], dict[int, list[Trial]]] = defaultdict(lambda: defaultdict(list))
+    for n in SIZES:
+        rngs = np.random.default_rng([seed, n]).spawn(worlds)
+        for rng in track(rngs, description=f"{n:,} rows"):
+            for trial in simulate(n, rng):
+                trials[trial.of, trial.interval, trial.estimator][n].append(trial)
+    for of in ("value", "difference"):
+        print(f"\n{of}: share of {worlds} worlds held (of the worst target), mean width\n")
+        print("| interval | estimator | " + " | ".join(f"{n:,} rows" for n in SIZES) + " |")
+        print("| --- " * (2 + len(SIZES)) + "|")
+        kinds = dict.fromkeys(interval for one, interval, _ in trials if one == of)
+        for kind in kinds:
+            for key in (key for key in trials if key[:2] == (of, kind)):
+                cells = (told(trials[key][n]) for n in SIZES)
+                print(f"| {kind} | {key[2]} | " + " | ".join(cells) + " |")
+
+
+def told(trials: list[Trial]) -> str:
+    """Return coverage, coverage of the target that has the worst, and mean width."""
+    by_target = defaultdict(list)
+    for trial in trials:
+        by_target[trial.target].append(trial.held)
+    worst = min(float(np.mean(held)) for held in by_target.values())
+    mean = np.mean([trial.held for trial in trials])
+    return f"{mean:.3f} ({worst:.3f}) {np.mean([trial.width for trial in trials]):.2f}"
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 500)
+    typer.run(main)

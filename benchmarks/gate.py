@@ -1,0 +1,253 @@
+"""Does the gate promote what is no better, and how soon does it promote what is?
+
+    python benchmarks/gate.py [--runs 2000] [--power-runs 400] [--seed 0] [--plot docs/gate_power.png]
+
+A/A: the candidate earns exactly what is served, by other choices, and the gate is asked after every decision.
+`bound` is how often the lower bound alone was above 0 at some time; `z-test` is how often that of a one-sided
+95 % normal interval was, watched in the same way from the 50th decision on.
+
+Power: the candidate answers some of the questions with an arm that is right more often by 0.3, on so many of
+them that the gain is what the table says. The gate is asked 300 times on the way.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from matplotlib.figure import Figure
+from rich.progress import track
+
+from feedback import sequences
+from feedback.gate import GateSpec, judge
+from feedback.logged import Log, drawn_of
+from feedback.sample import Floats, Integers
+
+SPEC = GateSpec()
+LENGTH = 10_000
+"""Decisions of an A/A run."""
+
+FIRST = 50
+"""Decisions before the z-test is watched."""
+
+GAINS = (0.01, 0.02, 0.05, 0.1, 0.2)
+SIZES = (1_000, 3_000, 10_000, 30_000, 100_000)
+FLOORS = (0.02, 0.1)
+LIFT = 0.3
+"""How much more often the better arm is right."""
+
+LOOKS = 300
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Course:
+    """A log and a candidate.
+
+    Attributes:
+        p_log: What was drawn from, shape (n, n_arms).
+        p_target: What the candidate would have drawn from, shape (n, n_arms).
+        drawn: Column of the drawn arm, shape (n,).
+        reward: What it earned, shape (n,), in [0, 1].
+        told: Whether the gate is told all of `p_log`, or of the drawn arms alone.
+    """
+
+    p_log: Floats
+    p_target: Floats
+    drawn: Integers
+    reward: Floats
+    told: bool = True
+
+    def bounds(self, rows: Integers | None = None) -> sequences.Bounds:
+        """Return the sequence that the gate goes by."""
+        weight = drawn_of(self.p_target, self.drawn) / drawn_of(self.p_log, self.drawn)
+        reach = (self.p_target / self.p_log).max(axis=1) if self.told else None
+        evidence = sequences.Evidence(weight, self.reward, (0.0, 1.0), reach)
+        return sequences.difference(evidence, SPEC.level, rows=rows, one_sided=True)
+
+    def promoted(self, bounds: sequences.Bounds) -> int | None:
+        """Return after how many decisions the gate first promotes; it is asked at the rows of the bounds."""
+        for n in bounds.rows[bounds.low > SPEC.margin].tolist():
+            log = Log.from_arrays(
+                tuple(map(str, range(self.p_log.shape[1]))),
+                self.drawn[:n],
+                self.reward[:n],
+                p_log=self.p_log[:n] if self.told else None,
+                propensity=None if self.told else drawn_of(self.p_log, self.drawn)[:n],
+            )
+            verdict = judge(SPEC, log, self.p_target[:n], reward_range=(0.0, 1.0), checked=SPEC.least_checked)
+            if verdict.promote:
+                return int(n)
+        return None
+
+    def fooled(self) -> bool:
+        """Return whether a z-test of the difference would have promoted at some time."""
+        weight = drawn_of(self.p_target, self.drawn) / drawn_of(self.p_log, self.drawn)
+        rows, n = (weight - 1.0) * self.reward, np.arange(1, len(self.reward) + 1)
+        mean = np.cumsum(rows) / n
+        error = np.sqrt(np.maximum(np.cumsum(rows**2) / n - mean**2, 0.0) / n)
+        return bool((mean > 1.645 * error)[FIRST:].any())
+
+
+def draws(p: Floats, rng: np.random.Generator) -> Integers:
+    """Draw an arm in each row, shape (n,)."""
+    drawn: Integers = (p.cumsum(axis=1) < rng.random((len(p), 1))).sum(axis=1).clip(max=p.shape[1] - 1)
+    return drawn
+
+
+def greedy(best: Integers, n_arms: int, floor: float) -> Floats:
+    """Put all but the floor on one arm in each row."""
+    p = np.full((len(best), n_arms), floor)
+    p[np.arange(len(best)), best] = 1.0 - floor * (n_arms - 1)
+    return p
+
+
+def itself(n: int, rng: np.random.Generator) -> Course:
+    """Take what was served for the candidate."""
+    p = greedy(rng.integers(4, size=n), 4, 0.02)
+    return Course(p, p, draws(p, rng), rng.binomial(1, 0.6, n).astype(np.float64))
+
+
+def twins(n: int, rng: np.random.Generator) -> Course:
+    """Choose another arm everywhere, which earns the same."""
+    served, other = greedy(np.zeros(n, np.int64), 4, 0.02), greedy(np.ones(n, np.int64), 4, 0.02)
+    drawn = draws(served, rng)
+    quality = np.array([0.6, 0.6, 0.3, 0.3])[drawn]
+    return Course(served, other, drawn, rng.binomial(1, quality).astype(np.float64))
+
+
+def heavy(n: int, rng: np.random.Generator) -> Course:
+    """Be sure of an arm that was served once in 200 times, with rare rewards."""
+    served, other = greedy(np.zeros(n, np.int64), 2, 0.005), np.tile([0.0, 1.0], (n, 1))
+    return Course(served, other, draws(served, rng), rng.binomial(1, 0.05, n).astype(np.float64))
+
+
+def wild(n: int, rng: np.random.Generator) -> Course:
+    """Be sure of an arm whose chance falls to 1 in 10,000; the gate sees no chance of what was not drawn."""
+    chance = 10.0 ** rng.uniform(-4.0, 0.0, n)
+    served, other = np.stack([1.0 - chance, chance], axis=1), np.tile([0.0, 1.0], (n, 1))
+    reward = rng.binomial(1, 0.5, n).astype(np.float64)
+    return Course(served, other, draws(served, rng), reward, told=False)
+
+
+def shifted(n: int, rng: np.random.Generator) -> Course:
+    """Let a policy learn in a world that drifts; the candidate gives each arm what that gives its twin."""
+    kind = rng.integers(4, size=n)
+    quality = rng.uniform(0.1, 0.7, (4, 3)).repeat(2, axis=1)
+    season = 0.2 * (1.0 + np.sin(np.arange(n) / 400.0)) / 2.0
+    earned, seen = np.full((4, 6), 0.5), np.ones((4, 6))
+    p_log, drawn, reward = np.empty((n, 6)), np.empty(n, np.int64), np.empty(n)
+    for start in range(0, n, 50):  # a version is served for 50 decisions
+        rows = slice(start, start + 50)
+        p_log[rows] = greedy((earned / seen).argmax(axis=1)[kind[rows]], 6, 0.02)
+        drawn[rows] = draws(p_log[rows], rng)
+        reward[rows] = rng.random(50) < quality[kind[rows], drawn[rows]] + season[rows]
+        np.add.at(earned, (kind[rows], drawn[rows]), reward[rows])
+        np.add.at(seen, (kind[rows], drawn[rows]), 1.0)
+    return Course(p_log, p_log[:, [1, 0, 3, 2, 5, 4]], drawn, reward)
+
+
+SITUATIONS: dict[str, Callable[[int, np.random.Generator], Course]] = {
+    "the served policy itself": itself,
+    "another arm of the same value, weights to 47": twins,
+    "sure of a rare arm, weights to 200, rare rewards": heavy,
+    "weights to 10,000, reach not known": wild,
+    "a learning policy against its twin, world drifts": shifted,
+}
+
+
+def better(gain: float, floor: float, n: int, rng: np.random.Generator) -> Course:
+    """Let the candidate gain so much a decision by choosing better on some of the questions."""
+    moved = rng.random(n) < gain / LIFT / (1.0 - 4 * floor)
+    served, target = greedy(np.zeros(n, np.int64), 4, floor), greedy(moved.astype(np.int64), 4, floor)
+    drawn = draws(served, rng)
+    quality = 0.5 + LIFT * (moved & (drawn == 1))
+    return Course(served, target, drawn, rng.binomial(1, quality).astype(np.float64))
+
+
+def same(runs: int, seed: int) -> Iterator[str]:
+    """Yield the lines of the A/A table."""
+    yield "| candidate | promoted | bound | z-test |"
+    yield "| --- | --- | --- | --- |"
+    for place, (name, situation) in enumerate(SITUATIONS.items()):
+        count: Counter[str] = Counter()
+        for rng in track(np.random.default_rng([seed, place]).spawn(runs), description=name):
+            course = situation(LENGTH, rng)
+            bounds = course.bounds()
+            count["bound"] += bool((bounds.low > SPEC.margin).any())
+            count["gate"] += course.promoted(bounds) is not None
+            count["z"] += course.fooled()
+        shares = (f"{100 * count[key] / runs:.1f} %" for key in ("gate", "bound", "z"))
+        yield f"| {name} | " + " | ".join(shares) + " |"
+
+
+def power(runs: int, seed: int) -> dict[tuple[float, float], list[float]]:
+    """Return after how many decisions each run was promoted, by floor and gain; inf for never."""
+    looks = np.unique(np.geomspace(50, SIZES[-1], LOOKS).astype(np.int64))
+    found = {}
+    for floor in FLOORS:
+        for gain in GAINS:
+            first = []
+            rngs = np.random.default_rng([seed, int(1e4 * floor), int(1e4 * gain)]).spawn(runs)
+            for rng in track(rngs, description=f"floor {floor}, gain {gain}"):
+                course = better(gain, floor, SIZES[-1], rng)
+                promoted = course.promoted(course.bounds(looks))
+                first.append(np.inf if promoted is None else float(promoted))
+            found[floor, gain] = first
+    return found
+
+
+def draw(found: dict[tuple[float, float], list[float]], path: Path) -> None:
+    """Plot the share promoted by the size of the log."""
+    figure = Figure(figsize=(9, 3.6), dpi=150, layout="constrained")
+    panels = figure.subplots(1, len(FLOORS), sharey=True)
+    colours = ("#8a6fb0", "#2f6fb7", "#3a9d5d", "#e0a030", "#d1495b")
+    for axes, floor in zip(panels, FLOORS, strict=True):
+        for gain, colour in zip(GAINS, colours, strict=True):
+            first = np.sort(found[floor, gain])
+            shares = 100 * np.arange(1, len(first) + 1) / len(first)
+            # From nothing at the first look to what was reached at the last.
+            at, reached = [50.0, *first[np.isfinite(first)]], [0.0, *shares[np.isfinite(first)]]
+            axes.step([*at, SIZES[-1]], [*reached, reached[-1]], where="post", color=colour, label=f"{gain}")
+        axes.set_xscale("log")
+        axes.set_xlim(100, SIZES[-1])
+        axes.set_ylim(-2, 102)
+        axes.set_title(f"every arm is served at least {floor:.0%}", loc="left", fontsize=10, color="#22303c")
+        axes.set_xlabel("decisions in the log", color="#22303c")
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(color="#e6e8eb")
+        axes.set_axisbelow(True)
+    panels[0].set_ylabel("candidates promoted, %", color="#22303c")
+    handles = panels[0].get_legend_handles_labels()
+    figure.legend(*handles, frameon=False, title="true gain", loc="outside right")
+    figure.savefig(path)
+
+
+def main(
+    runs: Annotated[int, typer.Option(help="A/A runs of each situation.", min=1)] = 2_000,
+    power_runs: Annotated[int, typer.Option(help="Runs of each gain.", min=1)] = 400,
+    seed: Annotated[int, typer.Option(help="Draws the worlds.", min=0)] = 0,
+    plot: Annotated[Path | None, typer.Option(help="Where the plot goes.")] = None,
+) -> None:
+    """Measure, and print tables."""
+    table = list(same(runs, seed))
+    print(f"\nA/A: share of {runs} runs of {LENGTH:,} decisions, watched all the time\n", *table, sep="\n")
+    found = power(power_runs, seed)
+    for floor in FLOORS:
+        print(f"\npower: share of {power_runs} runs promoted, every arm served at least {floor:.0%}\n")
+        print("| true gain | " + " | ".join(f"{n:,} rows" for n in SIZES) + " | median |")
+        print("| --- " * (2 + len(SIZES)) + "|")
+        for gain in GAINS:
+            first = np.array(found[floor, gain])
+            cells = [f"{np.mean(first <= n):.2f}" for n in SIZES]
+            median = float(np.sort(first)[len(first) // 2])
+            cells.append(f"{median:,.0f}" if np.isfinite(median) else "-")
+            print(f"| {gain} | " + " | ".join(cells) + " |")
+    if plot is not None:
+        draw(found, plot)
+
+
+if __name__ == "__main__":
+    typer.run(main)
