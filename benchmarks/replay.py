@@ -1,96 +1,244 @@
-"""Time off-policy evaluation beside the obvious ways of writing it.
+"""What it takes to evaluate policies on a log of a million decisions, beside connectorx, which only reads it.
 
-    python benchmarks/replay.py [rows]
+    python benchmarks/replay.py FOLDER [--rows 1000000] [--postgres-rows 200000] [--rounds 3]
 
-Point estimates stand beside a loop over rows; intervals stand beside numpy's own
-index resampling, once for each estimator. What would take minutes is timed on fewer
-rows or resamples and scaled, and marked with `~`.
+The log is made once and kept in FOLDER: decisions with the features of a real service, executed, judged by
+two metrics, and joined by the learner's own join. connectorx reads the columns that an evaluation needs, of
+the same rows in the same order, into Arrow tables. Ours reads them into the arrays of a `Log`, rewards
+worked out, distributions checked; then six estimators give a value and a difference to what was served,
+each with an interval. Every measurement is made in a process of its own; sides alternate, and the shortest
+time of each counts, as other processes only ever add to it. Times are the processor's for SQLite, which works
+within the process, and those on the clock for PostgreSQL, which is the one that the tests start.
 """
 
+import resource
 import sys
-from collections.abc import Callable
-from time import perf_counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing
+from multiprocessing import get_context
+from pathlib import Path
+from time import perf_counter, process_time
+from typing import Annotated, Any
 
 import numpy as np
+import sqlalchemy as sa
+import typer
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
 
-from feedback.estimators import Floats, Terms
-from feedback.intervals import bootstrap, hedged, normal
-from feedback.replay import ESTIMATORS, Log, largest_weight, terms
+from feedback.batch import Fact
+from feedback.columns import read_log
+from feedback.events import Context, Cost, Decision, Execution, Feedback, Status
+from feedback.joins import Joiner, take_epoch
+from feedback.logged import Log
+from feedback.replay import evaluate
+from feedback.reward import Metric, RewardRule
+from feedback.store import Store
 
-N_ARMS, FLOOR, RESAMPLES = 4, 0.02, 1000
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
+ARMS = ("none", "bm25", "dense", "rrf")
+RULE = RewardRule(
+    metrics={"right": Metric(type="boolean"), "overlap": Metric()}, cost_weight=0.05, complete="all"
+)
+SIX = ("ips", "clipped_ips", "snips", "dm", "dr", "sndr")
+NOW, GAP_S = 1_790_000_000.0, 20.0
+COMMIT = 2000
+"""Turns that are committed together."""
 
-def invent(n: int, rng: np.random.Generator) -> tuple[Log, Floats, Floats]:
-    """Return a log of n rows, a target distribution and predictions, both (n, N_ARMS)."""
-    p_log, p_target = (
-        FLOOR + (1.0 - N_ARMS * FLOOR) * np.eye(N_ARMS)[rng.integers(N_ARMS, size=n)] for _ in range(2)
-    )
-    drawn = (p_log.cumsum(axis=1) < rng.random((n, 1))).sum(axis=1).clip(max=N_ARMS - 1)
-    arms = tuple(f"arm-{j}" for j in range(N_ARMS))
-    log = Log(arms, drawn, p_log, rng.uniform(-0.1, 1.0, n), np.arange(n), np.zeros((n, 1)))
-    return log, p_target, rng.uniform(0.0, 1.0, (n, N_ARMS))
+SEED = 5
 
+QUERY = """
+SELECT x.seq, x.metrics, e.status, e.steps, d.question, d.arms, d.probabilities, d.drawn, d.propensity,
+       d.policy, d.version, d.mode, d.decided_at
+FROM examples x
+JOIN decisions d ON d.id = x.decision_id
+JOIN executions e ON e.decision_id = x.decision_id
+WHERE x."join" = '{join}' AND x.seq <= {rows}
+ORDER BY x.seq
+"""
 
-def points(log: Log, p_target: Floats, q_hat: Floats) -> tuple[list[Terms], list[float]]:
-    """Return the terms and the three point estimates, computed as `evaluate` does."""
-    parts = [terms(log, p_target, name, q_hat) for name in ESTIMATORS]
-    return parts, [part.value for part in parts]
-
-
-def points_by_row(log: Log, p_target: Floats, q_hat: Floats, n: int) -> list[float]:
-    """Return the three point estimates of the first n rows, one row at a time."""
-    ips = weights = dr = 0.0
-    for i in range(n):
-        arm = log.drawn[i]
-        weight = p_target[i, arm] / log.p_log[i, arm]
-        predicted = sum(p_target[i, a] * q_hat[i, a] for a in range(N_ARMS))
-        ips += weight * log.reward[i]
-        weights += weight
-        dr += predicted + weight * (log.reward[i] - q_hat[i, arm])
-    return [float(ips / n), float(ips / weights), float(dr / n)]
-
-
-def resample_by_index(parts: list[Terms], rng: np.random.Generator, resamples: int) -> None:
-    """Draw row numbers with replacement, once for each resample and estimator."""
-    for part in parts:
-        n = len(part.numerator)
-        for _ in range(resamples):
-            rows = rng.integers(n, size=n)
-            part.numerator[rows].sum() / part.denominator[rows].sum()
+Measured = tuple[dict[str, float], float]
+"""Seconds that each part took, and the largest resident memory of the process, in bytes."""
 
 
-def best_of(runs: int, call: Callable[[], object]) -> float:
-    """Return the shortest of several times, seconds."""
-    times = []
-    for _ in range(runs):
-        start = perf_counter()
-        call()
-        times.append(perf_counter() - start)
-    return min(times)
+def turns(n: int) -> Iterator[list[Fact]]:
+    """Yield the facts of turns: a quarter as many questions, which say and mean one of 2,000 things."""
+    rng = np.random.default_rng(SEED)
+    words = [f"w=word{i}" for i in range(400)]
+    arms = {arm: {f"arm={arm}": 1.0, "steps": float(j)} for j, arm in enumerate(ARMS)}
+    seen = [
+        (
+            dict.fromkeys(rng.choice(words, 12, replace=False).tolist(), 1.0),
+            tuple(rng.standard_normal(32).tolist()),
+        )
+        for _ in range(2000)
+    ]
+    for number in range(n):
+        question = int(rng.integers(max(1, n // 4)))
+        features, embedding = seen[question % len(seen)]
+        context = Context(f"question {question}: {' '.join(features)}", features, embedding, arms)
+        p = 0.02 + 0.92 * rng.dirichlet(np.ones(len(ARMS)))
+        p /= p.sum()
+        drawn = int(rng.choice(len(ARMS), p=p))
+        name, at = rng.bytes(16).hex(), NOW - GAP_S * (n - number)
+        overlap, right = float(rng.random()), float(rng.random() < 0.3 + 0.1 * drawn)
+        cost = Cost(drawn, 400 + number % 100, 60, 0.02 + 0.02 * overlap, 0.4)
+        yield [
+            Decision(
+                name, context, ARMS, tuple(p.tolist()), ARMS[drawn], "vowpal", 1 + number // 5000,
+                decided_at=at, deadline=at + RULE.wait_s, floor=0.02,
+            ),
+            Execution(name, ARMS[drawn], Status.OK, cost, ("p1", "p2", "p3"), "words " * 30, "", at + 0.5),
+            Feedback(f"{name}:r", name, "right", right, at + 1.0),
+            Feedback(f"{name}:o", name, "overlap", overlap, at + 1.0),
+        ]  # fmt: skip
 
 
-def report(what: str, ours_s: float, naive: str, naive_s: float, mark: str = "~") -> None:
-    """Print one line: ours, the naive way, and how many times faster we are."""
-    print(f"{what:<36}{ours_s:>9.3f} s   {naive:<24}{mark}{naive_s:>9.3f} s   {naive_s / ours_s:>7.1f} x")
+def fabricate(url: str, n: int, console: Console) -> None:
+    """Write a log as a service does, and join it as its learner does."""
+    with closing(Store(url, RULE.join, clock=lambda: NOW)) as store:
+        facts: list[Fact] = []
+        for number, turn in enumerate(track(turns(n), "writing turns", n, console=console), start=1):
+            facts += turn
+            if number % COMMIT == 0 or number == n:
+                store.append(facts)
+                facts = []
+        joiner = Joiner(store, RULE, take_epoch(store, "benchmark", NOW))
+        with console.status("joining"):
+            joiner.advance(NOW)
+            while joiner.left:
+                joiner.advance(NOW)
 
 
-def main(n: int) -> None:
-    """Print the table."""
-    rng = np.random.default_rng(2014)
-    log, p_target, q_hat = invent(n, rng)
-    parts, values = points(log, p_target, q_hat)
-    few = min(n, 20_000)
-    by_row_s = best_of(2, lambda: points_by_row(log, p_target, q_hat, few)) * n / few
-    print(f"{n} rows, {N_ARMS} arms; ips, snips, dr = " + ", ".join(f"{value:.4f}" for value in values))
-    report("three point estimates", best_of(5, lambda: points(log, p_target, q_hat)), "row by row", by_row_s)
+def theirs(url: str, rows: int) -> Measured:
+    """Let connectorx read the rows."""
+    import connectorx
 
-    safe = [hedged(part, largest_weight(log, p_target), -0.1, 1.0) for part in parts]
-    by_index_s = best_of(1, lambda: resample_by_index(safe, rng, 4)) * RESAMPLES / 4
-    normal_s = best_of(3, lambda: [normal(part) for part in safe])
-    bootstrap_s = best_of(1, lambda: bootstrap(safe, rng, RESAMPLES))
-    report("three intervals, closed form", normal_s, f"{RESAMPLES} index resamples", by_index_s)
-    report(f"three intervals, {RESAMPLES} resamples", bootstrap_s, f"{RESAMPLES} index resamples", by_index_s)
+    clock = _clock(url)
+    parsed = sa.make_url(url)
+    if parsed.drivername.startswith("postgresql"):
+        folder = str(parsed.query["host"]).replace("/", "%2F")
+        url = f"postgresql://{parsed.username}@localhost/{parsed.database}?host={folder}"
+    else:
+        url = f"sqlite://{parsed.database}"
+    start = clock()
+    table = connectorx.read_sql(url, QUERY.format(join=RULE.join, rows=rows), return_type="arrow")
+    read_s = clock() - start
+    assert table.num_rows == rows
+    return {"read": read_s}, _peak()
+
+
+def ours(url: str, rows: int) -> Measured:
+    """Read the rows into a log, and evaluate a target by six estimators."""
+    clock = _clock(url)
+    with closing(Store(url, RULE.join)) as store:
+        start = clock()
+        log = read_log(store, RULE, upto=rows)
+        read_s = clock() - start
+    assert len(log) == rows
+    targets = {"target": target(log)}
+    took = {"read": read_s}
+    for kind in ("normal", "bootstrap"):
+        start = clock()
+        evaluate(
+            log,
+            targets,
+            np.random.default_rng(SEED),
+            estimators=SIX,
+            interval=kind,
+            reward_model="means",
+            reward_range=RULE.clip,
+            resamples=100,
+        )
+        took[kind] = clock() - start
+    return took, _peak()
+
+
+def target(log: Log) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Return a policy that prefers another arm on each question."""
+    p = np.full((len(log), len(log.arms)), 0.02)
+    p[np.arange(len(log)), log.questions % len(log.arms)] = 1.0 - 0.02 * (len(log.arms) - 1)
+    return p
+
+
+def _clock(url: str) -> Callable[[], float]:
+    return process_time if url.startswith("sqlite") else perf_counter
+
+
+def _peak() -> float:
+    return 1024.0 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def measured(side: Callable[[str, int], Measured], url: str, rows: int) -> Measured:
+    """Measure a side in a process of its own."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(side, url, rows).result()
+
+
+def compare(name: str, url: str, sizes: list[int], rounds: int, console: Console) -> None:
+    """Print what both sides take for the first so many rows of a log."""
+    table = Table(title=f"{name}: seconds, and peak memory")
+    for column in (
+        "rows",
+        "connectorx",
+        "ours, read",
+        "ratio",
+        "+ six estimators",
+        "+ 100 resamples",
+        "goal",
+    ):
+        table.add_column(column, justify="right")
+    table.add_column("memory, theirs", justify="right")
+    table.add_column("ours", justify="right")
+    for rows in sizes:
+        pairs = [
+            (measured(theirs, url, rows), measured(ours, url, rows))
+            for _ in track(range(rounds), f"{name}, {rows:,} rows", console=console)
+        ]
+        read_s = min(one["read"] for (one, _), _ in pairs)
+        took = {part: min(one[part] for _, (one, _) in pairs) for part in ("read", "normal", "bootstrap")}
+        table.add_row(
+            f"{rows:,}",
+            f"{read_s:.2f}",
+            f"{took['read']:.2f}",
+            f"{took['read'] / read_s:.2f}",
+            f"{took['read'] + took['normal']:.2f}",
+            f"{took['read'] + took['bootstrap']:.2f}",
+            f"{1.5 * read_s + 1.0:.2f}",
+            f"{max(peak for (_, peak), _ in pairs) / 1e6:.0f} MB",
+            f"{max(peak for _, (_, peak) in pairs) / 1e6:.0f} MB",
+        )
+    console.print(table)
+
+
+def main(
+    folder: Annotated[Path, typer.Argument(help="Where the log is kept.")],
+    rows: Annotated[int, typer.Option(min=4000, help="Decisions in the log.")] = 1_000_000,
+    postgres_rows: Annotated[int, typer.Option(help="The same in PostgreSQL; 0 for none.")] = 200_000,
+    rounds: Annotated[int, typer.Option(min=1, help="How often each side is measured.")] = 3,
+) -> None:
+    """Print a table for each database."""
+    console = Console(width=130)
+    path = folder / f"replay-{rows}.db"
+    if not path.exists():
+        unfinished = path.with_suffix(".unfinished")
+        unfinished.unlink(missing_ok=True)
+        fabricate(f"sqlite:///{unfinished}", rows, console)
+        unfinished.rename(path)
+    compare("SQLite", f"sqlite:///{path}", [rows // 4, rows // 2, rows], rounds, console)
+    if postgres_rows:
+        from tests.postgres import running
+
+        with running() as server:
+            url = server.fresh()
+            fabricate(url, postgres_rows, console)
+            with server.connect() as connection:
+                connection.execute("ANALYZE")
+            compare("PostgreSQL", url, [postgres_rows], rounds, console)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000)
+    typer.run(main)

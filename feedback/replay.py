@@ -1,297 +1,259 @@
-"""Replay the log: what would another policy have earned on the same decisions?
+"""Replay a log: what would other policies have earned on the same decisions?
 
-    log = Log.from_examples(examples, reward)         the rows that may be evaluated
-    p_target = target(log, policy.probabilities)      or `fixed`, or `uniform`
-    evaluate(log, p_target, rng)                      three estimates with intervals
+    found = evaluate(log, {"bm25": p_target}, rng)
+    found["bm25"].estimates      by each estimator: a value and a difference, with intervals
+    found["bm25"].diagnostics    whether they can be believed
 
-A target that was trained on the rows it is evaluated on looks better than it is:
-train it on the rows before.
+A target that was trained on the rows it is evaluated on looks better than it is: train it on the rows
+before. What targets share is worked out once: predictions of rewards, the baseline, resamples.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from itertools import chain, compress
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feedback.estimators import (
-    Estimate,
-    Floats,
-    Integers,
-    Terms,
-    dr,
-    ips,
-    refuse,
-    refuse_unless_distributions,
-    snips,
-)
-from feedback.events import LABELS, Context, Decision, Example, Mode
-from feedback.intervals import bootstrap, by_group, hedged, normal
-from feedback.reward_model import cross_fit, describe
+from feedback.bounds import Asked, Figure, Figures, Seen, figures
+from feedback.diagnostics import Diagnostics, diagnose
+from feedback.doubly_robust import mrdr_weight
+from feedback.estimators import ESTIMATORS, NeverDrawnError, Sample, Terms, estimate
+from feedback.intervals import LEVEL
+from feedback.logged import Log
+from feedback.reward_model import Model, cross_fit
+from feedback.sample import TOLERANCE, Floats, refuse_unless_distributions
 
-ESTIMATORS = ("ips", "snips", "dr")
+USUAL = ("ips", "snips", "dr")
+"""Estimators that are asked unless one says otherwise."""
+
+MODELLED = ("dm", "dr", "sndr", "switch_dr", "dros")
+"""Estimators that look at predictions which all targets share; those of `mrdr` are a target's own."""
+
+NEVER_DRAWN = "never drawn"
+"""What is said of a target that draws none of the arms that were drawn."""
+
+Flags = NDArray[np.bool_]
+Tell = Callable[[str, int, int | None], None]
 
 
-@dataclass(frozen=True, eq=False)
-class Log:
-    """The decisions that can be evaluated, as arrays. Row i is one decision.
+@dataclass(frozen=True, slots=True)
+class Estimated:
+    """What one estimator says of one target.
 
     Attributes:
-        arms: Every arm that was eligible in some row.
-        drawn: Column of the arm that was drawn, shape (n,).
-        p_log: What it was drawn from, shape (n, n_arms); 0 where an arm was not eligible.
-        reward: What it earned, shape (n,), finite.
-        questions: Rows that ask the same have the same code, shape (n,), from 0, none left out.
-        X: Features of each row, shape (n, d), sparse or dense.
-        excluded: Examples that were left out, by reason.
-        decisions: The facts behind the rows; empty for a log that was not read from any.
-
-    Raises:
-        ValueError: Shapes that differ, an empty log, or a value out of its range.
+        estimator: A name out of `ESTIMATORS`.
+        value: Expected reward of a decision; None where the log cannot tell.
+        difference: To the baseline, on the rows that both are judged by; None for the baseline itself,
+            and where the log cannot tell.
+        effective_n: Rows drawn from the target itself that would tell as much (Kish).
+        parameter: The clip, threshold or shrinkage that was used; None where there is none.
+        note: Why there is no value, or another interval than was asked for; empty for neither.
     """
 
-    arms: tuple[str, ...]
-    drawn: Integers
-    p_log: Floats
-    reward: Floats
-    questions: Integers
-    X: Any
-    excluded: Mapping[str, int] = field(default_factory=dict)
-    decisions: tuple[Decision, ...] = ()
-
-    def __post_init__(self) -> None:
-        n = len(self.reward)
-        if not n:
-            raise ValueError(f"no example can be evaluated; left out: {dict(self.excluded)}")
-        shapes = [a.shape for a in (self.drawn, self.reward, self.questions, self.p_log)]
-        if shapes != [(n,), (n,), (n,), (n, len(self.arms))] or self.X.shape[0] != n:
-            raise ValueError(
-                f"drawn, reward and questions must be ({n},), p_log ({n}, {len(self.arms)}) and X ({n}, d), "
-                f"got {shapes} and {self.X.shape}"
-            )
-        refuse("drawn", self.drawn, (self.drawn >= 0) & (self.drawn < len(self.arms)), "a column of p_log")
-        refuse_unless_distributions("p_log", self.p_log)
-        refuse("probability of the drawn arm", self.propensity, self.propensity > 0.0, "above 0")
-        refuse("reward", self.reward, np.isfinite(self.reward), "finite")
-        refuse("question code", self.questions, (self.questions >= 0) & (self.questions < n), f"below {n}")
-        rows = np.bincount(self.questions)
-        refuse("rows of a question code", rows, rows > 0, "above 0: codes are 0, 1, 2 and so on")
-
-    def __len__(self) -> int:
-        return len(self.reward)
-
-    @property
-    def n_questions(self) -> int:
-        """How many different questions the rows ask."""
-        return int(self.questions.max()) + 1
-
-    @cached_property
-    def propensity(self) -> Floats:
-        """Probability with which the drawn arm was drawn, shape (n,)."""
-        chances: Floats = self.p_log[np.arange(len(self)), self.drawn]
-        return chances
-
-    def where(self, kept: NDArray[np.bool_]) -> "Log":
-        """Return the log of some rows, at least one; `kept` has shape (n,)."""
-        _, questions = np.unique(self.questions[kept], return_inverse=True)
-        return replace(
-            self,
-            drawn=self.drawn[kept],
-            p_log=self.p_log[kept],
-            reward=self.reward[kept],
-            questions=questions,
-            X=self.X[np.flatnonzero(kept)],
-            decisions=tuple(compress(self.decisions, kept)),
-        )
-
-    def eligible(self, arm: str) -> NDArray[np.bool_]:
-        """Return in which rows an arm could have been drawn, shape (n,). Raises ValueError."""
-        if arm not in self.arms:
-            raise ValueError(f"arm {arm!r} is not in the log; it has: {', '.join(self.arms)}")
-        possible: NDArray[np.bool_] = self.p_log[:, self.arms.index(arm)] > 0.0
-        return possible
-
-    @classmethod
-    def from_examples(cls, examples: Iterable[Example], reward: Callable[[Example], float | None]) -> "Log":
-        """Keep the examples that a policy drew from a distribution and that have a reward.
-
-        Args:
-            examples: The training log, in any order.
-            reward: What an example is worth; None when that is not known.
-
-        Raises:
-            ValueError: No example is left, or one of them is no draw from a distribution.
-        """
-        excluded: Counter[str] = Counter()
-        decisions: list[Decision] = []
-        rewards: list[float] = []
-        for example in examples:
-            if example.decision.mode is not Mode.EXPLORE:
-                excluded[str(example.decision.mode)] += 1
-            elif example.decision.policy == LABELS:
-                excluded[LABELS] += 1
-            elif (value := reward(example)) is None:
-                excluded["no reward"] += 1
-            else:
-                decisions.append(example.decision)
-                rewards.append(value)
-        if not decisions:
-            raise ValueError(f"no example can be evaluated; left out: {dict(excluded)}")
-        arms = tuple(dict.fromkeys(chain.from_iterable(d.arms for d in decisions)))
-        column = {arm: j for j, arm in enumerate(arms)}
-        codes: dict[str, int] = {}
-        return cls(
-            arms=arms,
-            drawn=np.array([column[d.drawn] for d in decisions], dtype=np.int64),
-            p_log=_scatter(decisions, column, (d.probabilities for d in decisions)),
-            reward=np.array(rewards, dtype=np.float64),
-            questions=np.array(
-                [codes.setdefault(d.context.question, len(codes)) for d in decisions], dtype=np.int64
-            ),
-            X=describe([d.context for d in decisions]),
-            excluded=dict(excluded),
-            decisions=tuple(decisions),
-        )
+    estimator: str
+    value: Figure | None
+    difference: Figure | None = None
+    effective_n: float = 0.0
+    parameter: float | None = None
+    note: str = ""
 
 
-def target(log: Log, probabilities: Callable[[Context, Sequence[str]], Floats]) -> Floats:
-    """Ask a policy again what it would draw from in each row, shape (n, n_arms).
+@dataclass(frozen=True, slots=True, eq=False)
+class Evaluation:
+    """What a log says of one target.
 
-    Args:
-        log: Read from examples, so that it knows their contexts.
-        probabilities: A policy's, with the floor that it would be served with.
-
-    Raises:
-        ValueError: The log was not read from examples, or an answer has too few or too
-            many probabilities.
+    Attributes:
+        log: The rows that it was judged by.
+        estimates: In the order in which estimators were asked for.
+        diagnostics: Whether they can be believed.
+        weight: How much each row counts, p_target / p_log of the drawn arm, shape (n,).
     """
-    if len(log.decisions) != len(log):
-        raise ValueError("the log holds no contexts to ask a policy about: read it with Log.from_examples")
-    column = {arm: j for j, arm in enumerate(log.arms)}
-    answers = (probabilities(d.context, d.arms).tolist() for d in log.decisions)
-    return _scatter(log.decisions, column, answers)
 
-
-def uniform(log: Log) -> Floats:
-    """Return the distribution that draws every eligible arm alike, shape (n, n_arms)."""
-    eligible = log.p_log > 0.0
-    share: Floats = eligible / eligible.sum(axis=1, keepdims=True)
-    return share
-
-
-def fixed(log: Log, arm: str) -> Floats:
-    """Return the distribution that always draws `arm`, shape (n, n_arms).
-
-    Where it was not eligible, the eligible ones are drawn alike.
-
-    Raises:
-        ValueError: The log does not know the arm.
-    """
-    eligible = log.eligible(arm)
-    only = np.eye(len(log.arms))[log.arms.index(arm)]
-    return np.where(eligible[:, np.newaxis], only, uniform(log))
-
-
-def terms(log: Log, p_target: Floats, estimator: str, q_hat: Floats | None = None) -> Terms:
-    """Return the terms of one estimator; `dr` needs the predictions `q_hat`, shape (n, n_arms).
-
-    Raises:
-        ValueError: An estimator of another name, `dr` without `q_hat`, or what the
-            estimator itself refuses.
-    """
-    rows = np.arange(len(log))
-    match estimator:
-        case "ips":
-            return ips(log.propensity, p_target[rows, log.drawn], log.reward)
-        case "snips":
-            return snips(log.propensity, p_target[rows, log.drawn], log.reward)
-        case "dr" if q_hat is not None:
-            return dr(log.propensity, p_target, log.drawn, log.reward, q_hat)
-        case "dr":
-            raise ValueError("dr needs q_hat: see fit_reward_model")
-        case _:
-            raise ValueError(f"no estimator {estimator!r}; there are: {', '.join(ESTIMATORS)}")
+    log: Log
+    estimates: tuple[Estimated, ...]
+    diagnostics: Diagnostics
+    weight: Floats
 
 
 def evaluate(
     log: Log,
-    p_target: Floats,
+    targets: Mapping[str, Floats],
     rng: np.random.Generator,
-    estimators: Sequence[str] = ESTIMATORS,
     *,
+    kept: Mapping[str, Flags] | None = None,
+    baseline: str | None = None,
+    estimators: Sequence[str] = USUAL,
+    interval: str = "normal",
+    level: float = LEVEL,
+    reward_range: tuple[float, float] | None = None,
+    reward_model: Model = "ridge",
     q_hat: Floats | None = None,
-    resamples: int = 0,
-) -> list[Estimate]:
-    """Estimate what the target would have earned, with 95 % intervals.
+    resamples: int = 1000,
+    progress: Tell | None = None,
+) -> dict[str, Evaluation]:
+    """Estimate what targets would have earned, and how much more than the baseline.
 
-    Rows that ask the same question are taken as one observation by the intervals,
-    which are asked of terms hedged by the smallest and largest reward in the log; see
-    `feedback.intervals`.
+    A target that draws arms which the log could not draw has no estimates: they would not know of it.
 
     Args:
         log: What another policy did.
-        p_target: What the target would draw from, shape (n, n_arms).
-        rng: Source of the folds and of the resamples.
+        targets: What each would draw from, shape (n, n_arms), by name.
+        rng: Source of the folds and of the resamples, which are the same for all targets.
+        kept: Rows that a target is judged by, shape (n,), at least one; all where none are given.
+        baseline: One of the targets; None for what was served.
         estimators: Names out of `ESTIMATORS`.
-        q_hat: Predictions for `dr`; fitted here when not given. Fit them once to
-            evaluate many targets.
-        resamples: 0 for the closed-form interval, more for a bootstrap of so many.
+        interval: A name out of `feedback.bounds.INTERVALS`; where it is none for an estimator, `normal`
+            stands in, and the note says so.
+        level: Share of logs whose interval is to hold the truth, in (0, 1).
+        reward_range: Smallest and largest reward there can be; those in the log by default, which is
+            less than `bernstein` and `anytime` ask for.
+        reward_model: What predicts rewards: `ridge`, which looks at the log's features, or `means`.
+        q_hat: Predictions, shape (n, n_arms), in place of its own.
+        resamples: Of `bootstrap`.
+        progress: Told how far it is.
 
     Raises:
-        NeverDrawnError: The target draws none of the logged arms.
-        ValueError: `p_target` is not a distribution in some row, or draws an arm that
-            the log could not have drawn there; `dr` of a log with a single question;
-            what the estimators refuse.
+        ValueError: An estimator, an interval or a baseline that there is not; a target that is no
+            distribution in some row.
     """
-    reach = largest_weight(log, p_target)
-    if q_hat is None and "dr" in estimators:
-        q_hat = fit_reward_model(log, rng)
-    parts = [terms(log, p_target, name, q_hat) for name in estimators]
-    low, high = float(log.reward.min()), float(log.reward.max())
-    safe = [hedged(by_group(part, log.questions), reach, low, high) for part in parts]
-    intervals = bootstrap(safe, rng, resamples) if resamples else [normal(part) for part in safe]
-    return [
-        Estimate(part.estimator, part.value, *interval, n=len(log), effective_n=part.effective_n)
-        for part, interval in zip(parts, intervals, strict=True)
-    ]
+    _refuse_unknown("estimator", estimators, ESTIMATORS)
+    _refuse_unknown("target", [baseline] if baseline else [], targets)
+    for name, p_target in targets.items():
+        if p_target.shape != (len(log), len(log.arms)):
+            raise ValueError(f"{name} must have the shape {len(log), len(log.arms)}, got {p_target.shape}")
+        refuse_unless_distributions(name, p_target)
+    folds, draws = rng.integers(2**63, size=2).tolist()
+    if q_hat is None and log.n_questions > 1 and set(estimators) & set(MODELLED):
+        q_hat = predict(log, np.random.default_rng(folds), reward_model)
+    rewards = (float(log.reward.min()), float(log.reward.max())) if reward_range is None else reward_range
+    asked = Asked(interval, level, rewards, resamples, draws)
+    everywhere = np.ones(len(log), dtype=np.bool_)
+    rows = dict.fromkeys(targets, everywhere) | dict(kept or {})
+    against, shared = (log.p_log, everywhere) if baseline is None else (targets[baseline], rows[baseline])
+    look = _Look(log, tuple(estimators), q_hat, reward_model, folds, against)
+    found = {}
+    for done, (name, p_target) in enumerate(targets.items(), start=1):
+        judged, both = look.at(p_target, rows[name]), rows[name] & shared
+        if p_target is against or not both.any():
+            values = figures(judged.seen, None, asked)
+        elif np.array_equal(both, rows[name]):
+            values = figures(judged.seen, look.baseline(both), asked)
+        else:
+            beyond = figures(look.at(p_target, both).seen, look.baseline(both), asked)
+            alone = figures(judged.seen, None, asked)
+            values = {each: (alone[each][0], beyond.get(each, (None, None))[1]) for each in alone}
+        found[name] = judged.evaluation(estimators, values, interval)
+        if progress:
+            progress("evaluating", done, len(targets))
+    return found
 
 
-def largest_weight(log: Log, p_target: Floats) -> float:
-    """Return the largest p_target / p_log over all rows and arms, drawn or not.
-
-    Raises:
-        ValueError: As `evaluate` says of `p_target`.
-    """
-    if p_target.shape != log.p_log.shape:
-        raise ValueError(f"p_target must have the shape {log.p_log.shape} of p_log, got {p_target.shape}")
-    refuse_unless_distributions("p_target", p_target)
-    supported = (log.p_log > 0.0) | (p_target == 0.0)
-    refuse("p_target", p_target, supported, "0 for an arm that the log could not draw")
-    return float(np.divide(p_target, log.p_log, out=np.zeros_like(p_target), where=log.p_log > 0.0).max())
-
-
-def fit_reward_model(log: Log, rng: np.random.Generator, folds: int = 5) -> Floats:
+def predict(
+    log: Log, rng: np.random.Generator, model: Model = "ridge", weight: Floats | None = None
+) -> Floats:
     """Predict the reward of every arm in every row, shape (n, n_arms); see `feedback.reward_model`.
 
     Raises:
-        ValueError: Fewer than two questions or folds: nothing to hold out.
+        ValueError: Fewer than two questions: nothing to hold out; no features for `ridge`.
     """
-    return cross_fit(log.X, log.drawn, log.reward, log.questions, len(log.arms), rng, folds=folds)
+    X = None if model == "means" else log.X  # noqa: N806 - a matrix, as in scikit-learn
+    return cross_fit(X, log.drawn, log.reward, log.questions, len(log.arms), rng, model=model, weight=weight)
 
 
-def _scatter(
-    decisions: Sequence[Decision], column: Mapping[str, int], rows: Iterable[Sequence[float]]
-) -> Floats:
-    """Put the distribution of each decision into the columns of its arms, shape (n, n_arms)."""
-    lengths = np.array([len(d.arms) for d in decisions])
-    columns = np.fromiter((column[arm] for d in decisions for arm in d.arms), dtype=np.int64)
-    values = np.fromiter(chain.from_iterable(rows), dtype=np.float64)
-    if len(values) != len(columns):
-        raise ValueError(f"one probability for each eligible arm makes {len(columns)}, got {len(values)}")
-    p = np.zeros((len(decisions), len(column)))
-    p[np.repeat(np.arange(len(decisions)), lengths), columns] = values
-    return p
+@dataclass(frozen=True, slots=True, eq=False)
+class _Judged:
+    """A target on the rows of a log, with all that is said of it besides its intervals."""
+
+    seen: Seen
+    sample: Sample
+    notes: Mapping[str, str]
+
+    def evaluation(self, estimators: Iterable[str], values: Figures, interval: str) -> Evaluation:
+        """Return it as the caller wants it."""
+        seen = self.seen
+        estimates = []
+        for name in estimators:
+            if name not in values:
+                estimates.append(Estimated(name, None, note=self.notes[name]))
+                continue
+            terms, (value, beyond) = seen.terms[name], values[name]
+            note = "" if value.kind == interval else f"{value.kind} interval: {interval} is none for it"
+            estimates.append(Estimated(name, value, beyond, terms.effective_n, terms.parameter, note))
+        diagnostics = diagnose(
+            self.sample, seen.log.arms, excluded=seen.log.excluded, questions=seen.log.questions
+        )
+        return Evaluation(seen.log, tuple(estimates), diagnostics, seen.weight)
+
+
+class _Look:
+    """Looks at targets on rows of a log, and remembers what it saw of the baseline last."""
+
+    def __init__(
+        self,
+        log: Log,
+        estimators: tuple[str, ...],
+        q_hat: Floats | None,
+        model: Model,
+        folds: int,
+        against: Floats | None,
+    ) -> None:
+        self._log, self._estimators, self._against = log, estimators, against
+        self._q_hat, self._model, self._folds = q_hat, model, folds
+        self._last: tuple[Flags, Seen] | None = None
+
+    def at(self, p_target: Floats, rows: Flags) -> _Judged:
+        """Return what the rows say of a target."""
+        log, q_hat = self._log, self._q_hat
+        if not rows.all():
+            log, p_target = log.where(rows), p_target[rows]
+            q_hat = None if q_hat is None else q_hat[rows]
+        sample = Sample(log.propensity, log.drawn, log.reward, p_target, q_hat)
+        if "mrdr" in self._estimators and log.n_questions > 1:
+            rng = np.random.default_rng(self._folds)
+            sample = replace(sample, q_mrdr=predict(log, rng, self._model, mrdr_weight(sample)))
+        reach, unsupported = _reach(log, p_target, sample.weight)
+        terms, notes = {}, {}
+        for name in self._estimators:
+            if unsupported > TOLERANCE:
+                notes[name] = f"draws with a chance of {unsupported:.2g} what the log could not"
+            elif (sample.q_mrdr if name == "mrdr" else q_hat) is None and name in (*MODELLED, "mrdr"):
+                notes[name] = "needs two different questions or more"
+            else:
+                try:
+                    terms[name] = estimate(sample, name)
+                except NeverDrawnError:
+                    notes[name] = NEVER_DRAWN
+        return _Judged(Seen(log, sample.weight, reach, terms, served=p_target is log.p_log), sample, notes)
+
+    def baseline(self, rows: Flags) -> Seen:
+        """Return what the rows say of the baseline; of what was served, they say what it earned."""
+        if self._last is None or not np.array_equal(self._last[0], rows):
+            self._last = rows, self._baseline(rows)
+        return self._last[1]
+
+    def _baseline(self, rows: Flags) -> Seen:
+        if self._against is not None:
+            seen = self.at(self._against, rows).seen
+            return replace(seen, served=self._against is self._log.p_log)
+        log = self._log if rows.all() else self._log.where(rows)
+        one = np.ones(len(log))
+        terms = {name: Terms(name, log.reward, one, one) for name in self._estimators}
+        return Seen(log, one, one, terms, served=True)
+
+
+def _reach(log: Log, p_target: Floats, weight: Floats) -> tuple[Floats, float]:
+    """Return the largest weight that each row could have had, shape (n,), and what no row could show.
+
+    Where only the propensity of the drawn arm is known, the others are taken to be as likely.
+    """
+    if log.p_log is None:
+        return np.maximum(weight, p_target.max(axis=1) / log.propensity), 0.0
+    possible = log.p_log > 0.0
+    ratio = np.divide(p_target, log.p_log, out=np.zeros_like(p_target), where=possible)
+    return np.maximum(ratio.max(axis=1), weight), float(p_target[~possible].sum() / len(log))
+
+
+def _refuse_unknown(what: str, names: Iterable[str], known: Mapping[str, object]) -> None:
+    for name in names:
+        if name not in known:
+            raise ValueError(f"no {what} {name!r}; there are: {', '.join(known)}")

@@ -1,229 +1,252 @@
-"""Reading the log into arrays, targets, predictions, and the whole evaluation."""
+"""Many targets on one log: values, differences to a baseline, intervals, and what cannot be told."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 
-from benchmarks.interval_coverage import World
-from feedback.estimators import Floats
-from feedback.events import Context, Cost, Decision, Example, Mode
-from feedback.replay import Log, evaluate, fit_reward_model, fixed, target, terms, uniform
+from feedback.bounds import INTERVALS
+from feedback.doubly_robust import mrdr_weight
+from feedback.estimators import ESTIMATORS, Sample, estimate
+from feedback.exact_intervals import MEANS
+from feedback.intervals import by_group, difference, hedged, normal
+from feedback.logged import Log, drawn_of
+from feedback.replay import NEVER_DRAWN, Estimated, evaluate, predict
+from feedback.sample import Floats
+
+ARMS = ("a", "b", "c")
+VALUES = np.array([0.2, 0.5, 0.8])
+"""Chance that each arm is right."""
 
 
-def quality(example: Example) -> float | None:
-    """Accuracy less a hundredth a step; None without feedback."""
-    return example.metrics["acc"] - 0.01 * example.cost.steps if "acc" in example.metrics else None
-
-
-def example(
-    seq: int,
-    probabilities: Mapping[str, float],
-    drawn: str,
-    acc: float | None = 1.0,
-    question: str = "",
-    mode: Mode = Mode.EXPLORE,
-    embedding: tuple[float, ...] = (),
-) -> Example:
-    context = Context(question or f"who is number {seq}?", {"n_words": 4.0}, embedding)
-    arms, p = tuple(probabilities), tuple(probabilities.values())
-    decision = Decision(f"d{seq}", context, arms, p, drawn, "greedy", 1, mode)
-    return Example(seq, decision, Cost(steps=1), {} if acc is None else {"acc": acc})
-
-
-EXAMPLES = [
-    example(1, {"bm25": 0.9, "dense": 0.1}, "bm25", acc=1.0, question="who?"),
-    example(2, {"dense": 0.5, "graph": 0.5}, "graph", acc=0.0, question="where?"),
-    example(3, {"bm25": 0.9, "dense": 0.1}, "dense", acc=1.0, question="who?"),
-    example(4, {"bm25": 0.9, "dense": 0.1}, "bm25", mode=Mode.FORCED),
-    example(5, {"bm25": 0.9, "dense": 0.1}, "bm25", mode=Mode.GREEDY),
-    example(6, {"bm25": 0.9, "dense": 0.1}, "bm25", acc=None),
-    example(7, {"bm25": 0.9, "dense": 0.1}, "bm25", mode=Mode.FORCED),
-]
-
-
-@pytest.fixture
+@pytest.fixture(scope="module")
 def log() -> Log:
-    return Log.from_examples(EXAMPLES, quality)
-
-
-def test_each_row_keeps_its_own_eligible_arms(log: Log) -> None:
-    assert log.arms == ("bm25", "dense", "graph")
-    np.testing.assert_array_equal(log.p_log, [[0.9, 0.1, 0.0], [0.0, 0.5, 0.5], [0.9, 0.1, 0.0]])
-    np.testing.assert_array_equal(log.drawn, [0, 2, 1])
-    np.testing.assert_array_equal(log.propensity, [0.9, 0.5, 0.1])
-    np.testing.assert_allclose(log.reward, [0.99, -0.01, 0.99])
-    np.testing.assert_array_equal(log.questions, [0, 1, 0])
-    assert log.X.shape[0] == len(log) == 3
-    assert log.n_questions == 2
-
-
-def test_what_may_not_be_evaluated_is_counted_by_reason(log: Log) -> None:
-    assert log.excluded == {"forced": 2, "greedy": 1, "no reward": 1}
-
-
-def test_a_log_of_which_nothing_is_left_says_why() -> None:
-    with pytest.raises(ValueError, match=r"left out: \{'forced': 1, 'no reward': 1\}"):
-        Log.from_examples([EXAMPLES[3], EXAMPLES[5]], quality)
-
-
-def test_features_tell_questions_apart_and_take_embeddings_that_all_rows_have() -> None:
-    p = {"a": 0.5, "b": 0.5}
-    plain = [example(1, p, "a", question="red"), example(2, p, "b", question="blue")]
-    bare = Log.from_examples(plain, quality).X
-    assert (bare[0] != bare[1]).nnz
-    vectors = [example(i, p, "a", embedding=(0.1 * i, 0.2)) for i in (1, 2)]
-    np.testing.assert_allclose(
-        Log.from_examples(vectors, quality).X[:, -2:].toarray(), [[0.1, 0.2], [0.2, 0.2]]
-    )
-    mixed = Log.from_examples([*vectors, plain[0]], quality)
-    assert mixed.X.shape[1] == bare.shape[1]
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"p_log": np.array([[0.9, 0.2, 0.0]] * 3)}, "sum of p_log must be 1, got 1.1 at row 0"),
-        ({"p_log": np.array([[0.5, 0.5, 0.0]] * 3)}, "drawn arm must be above 0, got 0 at row 1"),
-        ({"drawn": np.array([0, 1, 3])}, "drawn must be a column of p_log, got 3 at row 2"),
-        ({"drawn": np.array([0, 1])}, r"drawn, reward and questions must be \(3,\)"),
-        ({"reward": np.array([0.0, np.nan, 1.0])}, "reward must be finite, got nan at row 1"),
-        ({"questions": np.array([0, 1, 3])}, "question code must be below 3, got 3 at row 2"),
-        ({"questions": np.array([0, 2, 2])}, "rows of a question code must be above 0.*got 0 at row 1"),
-        ({"X": np.zeros((2, 4))}, r"X \(3, d\)"),
-    ],
-)
-def test_arrays_that_are_no_log_are_refused(log: Log, change: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        replace(log, **change)
-
-
-def test_uniform_and_fixed_draw_only_what_was_eligible(log: Log) -> None:
-    np.testing.assert_array_equal(uniform(log), [[0.5, 0.5, 0.0], [0.0, 0.5, 0.5], [0.5, 0.5, 0.0]])
-    np.testing.assert_array_equal(fixed(log, "bm25"), [[1.0, 0.0, 0.0], [0.0, 0.5, 0.5], [1.0, 0.0, 0.0]])
-    with pytest.raises(ValueError, match="arm 'web' is not in the log; it has: bm25, dense, graph"):
-        fixed(log, "web")
-
-
-def test_a_policy_is_asked_again_in_the_context_and_arms_of_each_row(log: Log) -> None:
-    asked = []
-
-    def always_last(context: Context, arms: Sequence[str]) -> Floats:
-        asked.append((context.question, tuple(arms)))
-        return np.eye(len(arms))[-1]
-
-    np.testing.assert_array_equal(target(log, always_last), [[0, 1, 0], [0, 0, 1], [0, 1, 0]])
-    assert asked == [("who?", ("bm25", "dense")), ("where?", ("dense", "graph")), ("who?", ("bm25", "dense"))]
-    with pytest.raises(ValueError, match=r"read it with Log\.from_examples"):
-        target(replace(log, decisions=()), always_last)
-    with pytest.raises(ValueError, match="one probability for each eligible arm makes 6, got 3"):
-        target(log, lambda *_: np.ones(1))
-
-
-def test_a_target_that_draws_what_the_log_could_not_is_refused(log: Log) -> None:
-    rng = np.random.default_rng(0)
-    with pytest.raises(ValueError, match="0 for an arm that the log could not draw, got 1 at row 0"):
-        evaluate(log, np.tile([0.0, 0.0, 1.0], (3, 1)), rng, ("ips",))
-    with pytest.raises(ValueError, match=r"must have the shape \(3, 3\)"):
-        evaluate(log, np.ones((3, 1)), rng, ("ips",))
-    with pytest.raises(ValueError, match=r"sum of p_target must be 1, got 0\.9 at row 0"):
-        evaluate(log, log.p_log * 0.9, rng, ("ips",))
-
-
-def test_an_estimator_must_exist_and_dr_needs_predictions(log: Log) -> None:
-    with pytest.raises(ValueError, match="no estimator 'dm'; there are: ips, snips, dr"):
-        terms(log, log.p_log, "dm")
-    with pytest.raises(ValueError, match="dr needs q_hat"):
-        terms(log, log.p_log, "dr")
-
-
-@pytest.fixture
-def simulated() -> tuple[World, Log, Any]:
-    """A world, 1,500 decisions in it, and the kind of each question."""
+    """1,200 decisions on 400 questions by a policy that prefers some arm on each."""
     rng = np.random.default_rng(6)
-    world = World.invent(rng)
-    log, kind = world.log(1_500, rng)
-    return world, log, kind
+    n = 1_200
+    p_log = 0.1 + 0.7 * np.eye(3)[rng.integers(3, size=n)]
+    drawn = (p_log.cumsum(axis=1) < rng.random((n, 1))).sum(axis=1)
+    reward = (rng.random(n) < VALUES[drawn]).astype(np.float64)
+    questions = np.concatenate([np.arange(400), rng.integers(400, size=n - 400)])
+    return Log.from_arrays(ARMS, drawn, reward, p_log=p_log, questions=questions, X=np.eye(3)[questions % 3])
 
 
-def test_no_prediction_depends_on_a_reward_of_the_same_question(simulated: tuple[World, Log, Any]) -> None:
-    _, log, _ = simulated
-    grouped = replace(log, questions=np.arange(len(log)) // 3)
-    rows = np.flatnonzero(grouped.questions == 7)
-    changed = grouped.reward.copy()
-    changed[rows] = -0.1
-    before = fit_reward_model(grouped, np.random.default_rng(0))
-    after = fit_reward_model(replace(grouped, reward=changed), np.random.default_rng(0))
-    np.testing.assert_array_equal(before[rows], after[rows])
-    assert not np.array_equal(before, after)
+def always(log: Log, *shares: float) -> Floats:
+    """The target that draws from one distribution in every row."""
+    return np.tile(shares, (len(log), 1))
 
 
-def test_predictions_beat_the_mean_and_stay_within_the_rewards(simulated: tuple[World, Log, Any]) -> None:
-    world, log, kind = simulated
-    q_hat = fit_reward_model(log, np.random.default_rng(0))
-    truth = (world.quality - [0.0, 0.03, 0.06, 0.1])[kind]
-    assert ((q_hat - truth) ** 2).mean() < 0.7 * ((log.reward.mean() - truth) ** 2).mean()
-    assert log.reward.min() <= q_hat.min()
-    assert q_hat.max() <= log.reward.max()
+def by_name(estimates: tuple[Estimated, ...]) -> dict[str, Estimated]:
+    return {one.estimator: one for one in estimates}
 
 
-def test_an_arm_that_was_never_drawn_is_predicted_from_the_others(log: Log) -> None:
-    q_hat = fit_reward_model(replace(log, drawn=np.array([1, 1, 1])), np.random.default_rng(0))
-    assert np.isfinite(q_hat).all()
+def rng() -> np.random.Generator:
+    return np.random.default_rng(0)
 
 
-def test_dr_is_tighter_than_ips_once_the_model_has_learned(simulated: tuple[World, Log, Any]) -> None:
-    _, log, _ = simulated
-    ips, _, dr = evaluate(log, uniform(log), np.random.default_rng(1))
-    assert dr.high - dr.low < 0.95 * (ips.high - ips.low)
+def test_every_estimator_says_what_it_says_alone(log: Log) -> None:
+    p = always(log, 0.1, 0.2, 0.7)
+    q_hat = predict(log, np.random.default_rng(1))
+    found = evaluate(log, {"t": p}, rng(), estimators=tuple(ESTIMATORS), q_hat=q_hat, reward_model="means")[
+        "t"
+    ]
+    sample = Sample(log.propensity, log.drawn, log.reward, p, q_hat)
+    folds = np.random.default_rng(rng().integers(2**63, size=2)[0])
+    sample = replace(sample, q_mrdr=predict(log, folds, "means", mrdr_weight(sample)))
+    assert [one.estimator for one in found.estimates] == list(ESTIMATORS)
+    for one in found.estimates:
+        terms = estimate(sample, one.estimator)
+        assert one.value is not None
+        assert one.value.value == terms.value
+        assert (one.effective_n, one.parameter, one.note) == (terms.effective_n, terms.parameter, "")
+        assert one.value.low < one.value.value < one.value.high
+        assert abs(terms.value - (p[0] @ VALUES)) < 0.1
+    np.testing.assert_array_equal(found.weight, sample.weight)
+    assert found.diagnostics.n == len(log) == len(found.log)
 
 
-def test_there_is_nothing_to_hold_out_of_a_single_question(log: Log) -> None:
-    with pytest.raises(ValueError, match="at least 2 folds and 2 questions, got 1 and 1"):
-        fit_reward_model(replace(log, questions=np.zeros(3, dtype=np.int64)), np.random.default_rng(0))
-
-
-def test_the_logging_policy_is_worth_its_mean_reward(simulated: tuple[World, Log, Any]) -> None:
-    _, log, _ = simulated
-    ips, snips = evaluate(log, log.p_log, np.random.default_rng(0), ("ips", "snips"))
-    assert (ips.value, snips.value) == pytest.approx((log.reward.mean(), log.reward.mean()))
-    assert ips.n == len(log)
-    assert ips.effective_n == pytest.approx(len(log))
-
-
-def test_the_bootstrap_and_the_closed_form_agree_on_a_log_of_fair_size(
-    simulated: tuple[World, Log, Any],
-) -> None:
-    _, log, _ = simulated
-    closed = evaluate(log, uniform(log), np.random.default_rng(4))
-    resampled = evaluate(log, uniform(log), np.random.default_rng(4), resamples=2_000)
-    for one, other in zip(closed, resampled, strict=True):
-        assert one.value == other.value
-        assert (one.low, one.high) == pytest.approx((other.low, other.high), abs=0.15 * (one.high - one.low))
-
-
-def test_the_same_seed_gives_the_same_estimates(simulated: tuple[World, Log, Any]) -> None:
-    _, log, _ = simulated
-    once, again = (evaluate(log, uniform(log), np.random.default_rng(3), resamples=100) for _ in range(2))
-    assert once == again
-
-
-def test_repeating_every_question_does_not_tighten_the_interval(simulated: tuple[World, Log, Any]) -> None:
-    _, log, _ = simulated
-    fivefold = Log(
-        log.arms,
-        *(
-            np.concatenate([column] * 5)
-            for column in (log.drawn, log.p_log, log.reward, log.questions, log.X)
-        ),
+def test_intervals_take_rows_of_one_question_as_one_and_hedge(log: Log) -> None:
+    p, reach = always(log, 0.0, 0.0, 1.0), 10.0
+    one = evaluate(log, {"t": p}, rng(), estimators=("snips",))["t"].estimates[0]
+    terms, served = (
+        estimate(Sample(log.propensity, log.drawn, log.reward, q), "snips") for q in (p, log.p_log)
     )
-    rng = np.random.default_rng(0)
-    for one, five in zip(
-        evaluate(log, uniform(log), rng, ("ips", "snips")),
-        evaluate(fivefold, uniform(fivefold), rng, ("ips", "snips")),
-        strict=True,
-    ):
-        assert five.value == pytest.approx(one.value)
-        assert five.high - five.low == pytest.approx(one.high - one.low, rel=0.1)
+    safe = hedged(by_group(terms, log.questions), reach, 0.0, 1.0)
+    other = hedged(by_group(served, log.questions), 1.0, 0.0, 1.0)
+    assert one.value is not None
+    assert (one.value.low, one.value.high) == pytest.approx(normal(safe), rel=1e-12)
+    assert one.difference is not None
+    assert one.difference.value == pytest.approx(terms.value - log.reward.mean())
+    assert (one.difference.low, one.difference.high) == pytest.approx(
+        normal(difference(safe, other)), rel=1e-12
+    )
+
+
+def test_what_was_served_is_worth_what_it_earned_and_differs_from_nothing(log: Log) -> None:
+    assert log.p_log is not None
+    found = evaluate(log, {"served": log.p_log, "same": log.p_log.copy()}, rng(), interval="bootstrap")
+    for one in found["served"].estimates:
+        assert one.difference is None
+        assert one.effective_n == pytest.approx(len(log))
+    assert found["served"].estimates[0].value is not None
+    assert found["served"].estimates[0].value.value == pytest.approx(log.reward.mean())
+    for one in found["same"].estimates:
+        assert one.difference is not None
+        assert (one.difference.value, one.difference.low, one.difference.high) == pytest.approx(
+            (0, 0, 0), abs=1e-6
+        )
+
+
+def test_a_baseline_may_be_any_target(log: Log) -> None:
+    targets = {"c": always(log, 0.0, 0.0, 1.0), "b": always(log, 0.0, 1.0, 0.0)}
+    found = evaluate(log, targets, rng(), baseline="b", estimators=("dr",))
+    assert found["b"].estimates[0].difference is None
+    better = found["c"].estimates[0].difference
+    assert better is not None
+    assert better.low < 0.3 < better.high
+    assert better.low > 0.1
+    with pytest.raises(ValueError, match="no target 'd'; there are: c, b"):
+        evaluate(log, targets, rng(), baseline="d")
+
+
+def test_a_target_is_judged_by_its_own_rows_and_compared_on_those_that_both_have(log: Log) -> None:
+    targets = {"c": always(log, 0.0, 0.0, 1.0), "b": always(log, 0.0, 1.0, 0.0)}
+    first, odd = np.arange(len(log)) < 900, np.arange(len(log)) % 2 == 1
+    found = evaluate(log, targets, rng(), kept={"c": first, "b": odd}, baseline="b", estimators=("ips",))
+    alone = evaluate(log.where(first), {"c": targets["c"][first]}, rng(), estimators=("ips",))
+    both = first & odd
+    shared = evaluate(
+        log.where(both), {k: p[both] for k, p in targets.items()}, rng(), baseline="b", estimators=("ips",)
+    )
+    (one,), (by_itself,), (together,) = (x["c"].estimates for x in (found, alone, shared))
+    assert one.value == by_itself.value
+    assert one.difference == together.difference
+    assert len(found["c"].log) == 900
+
+
+def test_where_only_propensities_are_known_targets_are_compared_with_what_was_earned(log: Log) -> None:
+    p = always(log, 0.1, 0.2, 0.7)
+    bare = replace(log, p_log=None)
+    known, unknown = (
+        by_name(evaluate(x, {"t": p}, rng(), estimators=("ips", "dr"))["t"].estimates) for x in (log, bare)
+    )
+    for name in ("ips", "dr"):
+        one, other = known[name], unknown[name]
+        assert one.value is not None
+        assert other.value is not None
+        assert one.value.value == other.value.value
+        assert other.difference is not None
+        assert other.difference.value == pytest.approx(other.value.value - log.reward.mean())
+
+
+def test_a_target_that_draws_what_the_log_could_not_has_no_estimates(log: Log) -> None:
+    assert log.p_log is not None
+    p_log = np.where(np.arange(3) == (log.drawn[:, None] + 1) % 3, 0.0, log.p_log)
+    p_log /= p_log.sum(axis=1, keepdims=True)
+    narrow = replace(log, p_log=p_log, propensity=drawn_of(p_log, log.drawn))
+    (one,) = evaluate(narrow, {"c": always(log, 0.0, 0.0, 1.0)}, rng(), estimators=("ips",))["c"].estimates
+    assert (one.value, one.difference) == (None, None)
+    assert one.note.startswith("draws with a chance of 0.")
+
+
+def test_a_target_that_drew_nothing_that_was_drawn_is_said_so(log: Log) -> None:
+    never = np.eye(3)[(log.drawn + 1) % 3]
+    found = by_name(evaluate(log, {"t": never}, rng(), estimators=("ips", "dm"))["t"].estimates)
+    assert (found["ips"].value, found["ips"].note) == (None, NEVER_DRAWN)
+    assert found["dm"].value is not None
+
+
+def test_a_single_question_leaves_out_what_needs_a_model(log: Log) -> None:
+    one = replace(log, questions=np.zeros(len(log), dtype=np.int64))
+    names = ("ips", "dr", "mrdr")
+    found = by_name(evaluate(one, {"t": always(log, 0.2, 0.4, 0.4)}, rng(), estimators=names)["t"].estimates)
+    assert found["ips"].value is not None
+    for name in ("dr", "mrdr"):
+        assert found[name].value is None
+        assert found[name].note == "needs two different questions or more"
+    with pytest.raises(ValueError, match="at least 2 folds and 2 questions"):
+        predict(one, rng())
+
+
+@pytest.mark.parametrize("kind", INTERVALS)
+def test_each_interval_is_for_some_estimators_and_normal_stands_in(log: Log, kind: str) -> None:
+    applies = {
+        "normal": tuple(ESTIMATORS),
+        "bootstrap": tuple(ESTIMATORS),
+        "bernstein": (*MEANS, "replay"),
+        "clopper_pearson": ("replay",),
+        "anytime": ("ips",),
+    }[kind]
+    p, truth = always(log, 0.2, 0.3, 0.5), VALUES @ [0.2, 0.3, 0.5]
+    options = {"estimators": tuple(ESTIMATORS), "resamples": 300, "reward_range": (0.0, 1.0)}
+    found = evaluate(log, {"t": p}, rng(), interval=kind, **options)["t"].estimates  # type: ignore[arg-type]
+    usual = by_name(evaluate(log, {"t": p}, rng(), **options)["t"].estimates)  # type: ignore[arg-type]
+    for one in found:
+        assert one.value is not None
+        assert one.difference is not None
+        if one.estimator != "dm":  # whose interval does not know how wrong its model is
+            assert one.value.low < truth < one.value.high
+        if one.estimator in applies:
+            assert (one.value.kind, one.note) == (kind, "")
+        else:
+            assert one.note == f"normal interval: {kind} is none for it"
+            assert one.value == usual[one.estimator].value
+
+
+def test_the_bootstrap_and_the_closed_form_agree_on_a_log_of_fair_size(log: Log) -> None:
+    p = always(log, 0.2, 0.3, 0.5)
+    closed, resampled = (
+        evaluate(log, {"t": p}, rng(), interval=kind)["t"].estimates for kind in ("normal", "bootstrap")
+    )
+    for one, other in zip(closed, resampled, strict=True):
+        for figure, redrawn in ((one.value, other.value), (one.difference, other.difference)):
+            assert figure is not None
+            assert redrawn is not None
+            assert figure.value == redrawn.value
+            near = 0.15 * (figure.high - figure.low)
+            assert (figure.low, figure.high) == pytest.approx((redrawn.low, redrawn.high), abs=near)
+
+
+def test_the_same_seed_gives_the_same_estimates_whatever_else_is_asked(log: Log) -> None:
+    p = always(log, 0.2, 0.3, 0.5)
+    once = evaluate(log, {"t": p}, rng(), interval="bootstrap", resamples=100)
+    again = evaluate(log, {"o": p[:, ::-1], "t": p}, rng(), interval="bootstrap", resamples=100)
+    assert once["t"].estimates == again["t"].estimates
+
+
+def test_repeating_every_question_does_not_tighten_an_interval(log: Log) -> None:
+    assert log.p_log is not None
+    fivefold = Log.from_arrays(
+        ARMS,
+        np.tile(log.drawn, 5),
+        np.tile(log.reward, 5),
+        p_log=np.tile(log.p_log, (5, 1)),
+        questions=np.tile(log.questions, 5),
+    )
+    one, five = (
+        evaluate(x, {"t": always(x, 0.2, 0.3, 0.5)}, rng(), estimators=("snips",))["t"].estimates[0].value
+        for x in (log, fivefold)
+    )
+    assert one is not None
+    assert five is not None
+    assert five.value == pytest.approx(one.value)
+    assert five.high - five.low == pytest.approx(one.high - one.low, rel=0.05)
+
+
+def test_what_cannot_be_asked_is_refused(log: Log) -> None:
+    p = always(log, 0.2, 0.3, 0.5)
+    with pytest.raises(ValueError, match=r"t must have the shape \(1200, 3\), got \(1200, 2\)"):
+        evaluate(log, {"t": p[:, :2]}, rng())
+    with pytest.raises(ValueError, match=r"sum of t must be 1, got 0\.9 at row 0"):
+        evaluate(log, {"t": p * 0.9}, rng())
+    with pytest.raises(ValueError, match="no estimator 'dx'; there are: replay, ips"):
+        evaluate(log, {"t": p}, rng(), estimators=("dx",))
+    with pytest.raises(ValueError, match="no interval 'wald'; there are: normal, bootstrap"):
+        evaluate(log, {"t": p}, rng(), interval="wald")
+
+
+def test_progress_is_told_a_target_at_a_time(log: Log) -> None:
+    told: list[tuple[str, int, int | None]] = []
+    p = always(log, 0.2, 0.3, 0.5)
+    evaluate(log, {"s": p, "t": p}, rng(), progress=lambda *step: told.append(step))
+    assert told == [("evaluating", 1, 2), ("evaluating", 2, 2)]

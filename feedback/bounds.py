@@ -1,0 +1,195 @@
+"""Intervals for all estimates of a target at once, and for what it earns more than a baseline."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from feedback import sequences
+from feedback.exact_intervals import MEANS, bernstein, clopper_pearson
+from feedback.intervals import Interval, by_group, difference, hedged, normal, percentiles, replicates
+from feedback.logged import Log
+from feedback.sample import Floats, Terms
+
+INTERVALS = ("normal", "bootstrap", "bernstein", "clopper_pearson", "anytime")
+"""Kinds of interval by name; which estimators each is for stands in docs/intervals.md."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A number, and between what it is in most logs.
+
+    Attributes:
+        value: The estimate.
+        low: Lower end of the interval.
+        high: Upper end.
+        kind: Which interval it is: a name out of `INTERVALS`.
+    """
+
+    value: float
+    low: float
+    high: float
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Which intervals are wanted.
+
+    Attributes:
+        kind: A name out of `INTERVALS`.
+        level: Share of logs whose interval is to hold the truth, in (0, 1).
+        reward_range: Smallest and largest reward there can be.
+        resamples: Of `bootstrap`.
+        seed: Of the resamples, so that targets on the same rows share them.
+    """
+
+    kind: str
+    level: float
+    reward_range: tuple[float, float]
+    resamples: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        if self.kind not in INTERVALS:
+            raise ValueError(f"no interval {self.kind!r}; there are: {', '.join(INTERVALS)}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Seen:
+    """A target on the rows of a log.
+
+    Attributes:
+        log: The rows.
+        weight: p_target / p_log of the drawn arms, shape (n,).
+        reach: Largest weight that each row could have had, shape (n,).
+        terms: Its estimates by estimator, those that there are.
+        served: Whether it is what was served.
+    """
+
+    log: Log
+    weight: Floats
+    reach: Floats
+    terms: Mapping[str, Terms]
+    served: bool = False
+
+    @property
+    def farthest(self) -> float:
+        """Largest weight that any row could have had."""
+        return float(self.reach.max())
+
+    def safe(self, terms: Terms) -> Terms:
+        """Return terms for intervals that look at the rows alone: hedged, and rows of a question as one."""
+        low, high = float(self.log.reward.min()), float(self.log.reward.max())
+        return hedged(by_group(terms, self.log.questions), self.farthest, low, high)
+
+
+Figures = dict[str, tuple[Figure, Figure | None]]
+"""By estimator: the value, and what it is beyond the baseline's."""
+
+
+def figures(seen: Seen, baseline: Seen | None, asked: Asked) -> Figures:
+    """Put an interval on each estimate of a target, and on what it is beyond the baseline's.
+
+    Where the interval that is asked for is none for an estimator, it is `normal`.
+
+    Args:
+        seen: The target.
+        baseline: What it is compared with, on the same rows; None for nothing.
+        asked: Which intervals are wanted.
+    """
+    safe = {name: seen.safe(terms) for name, terms in seen.terms.items()}
+    theirs = baseline.terms if baseline else {}
+    other = {name: baseline.safe(theirs[name]) for name in safe if baseline and name in theirs}
+    if asked.kind == "bootstrap":
+        value, beyond = _bootstrap(safe, other, asked)
+    else:
+        value = {
+            name: _ends(seen, None, name, asked) or ("normal", normal(safe[name], asked.level))
+            for name in safe
+        }
+        beyond = {
+            name: _ends(seen, baseline, name, asked)
+            or ("normal", normal(difference(safe[name], other[name]), asked.level))
+            for name in other
+        }
+    return {
+        name: (
+            _figure(terms.value, value[name]),
+            _figure(terms.value - theirs[name].value, beyond[name]) if name in beyond else None,
+        )
+        for name, terms in seen.terms.items()
+    }
+
+
+Ends = tuple[str, Interval]
+"""Kind of an interval, and the interval."""
+
+
+def _figure(value: float, ends: Ends) -> Figure:
+    kind, (low, high) = ends
+    return Figure(value, low, high, kind)
+
+
+def _ends(seen: Seen, baseline: Seen | None, name: str, asked: Asked) -> Ends | None:
+    """Return the special interval that is asked for; None where it is none for the estimator."""
+    found = _SPECIAL[asked.kind](seen, baseline, name, asked) if asked.kind in _SPECIAL else None
+    return None if found is None else (asked.kind, found)
+
+
+def _bootstrap(
+    safe: Mapping[str, Terms], other: Mapping[str, Terms], asked: Asked
+) -> tuple[dict[str, Ends], dict[str, Ends]]:
+    """Return the intervals of values and of differences, all from the same resamples."""
+    rng = np.random.default_rng(asked.seed)
+    lines = replicates([*safe.values(), *other.values()], rng, asked.resamples)
+    own, theirs = lines[: len(safe)], lines[len(safe) :]
+    value = dict(zip(safe, percentiles(own, asked.level), strict=True))
+    line = dict(zip(safe, own, strict=True))
+    beyond = {
+        name: percentiles((line[name] - their_line)[np.newaxis], asked.level)[0]
+        for name, their_line in zip(other, theirs, strict=True)
+    }
+    return _of_kind(asked.kind, value), _of_kind(asked.kind, beyond)
+
+
+def _of_kind(kind: str, intervals: Mapping[str, Interval]) -> dict[str, Ends]:
+    return {name: (kind, ends) for name, ends in intervals.items()}
+
+
+def _bernstein(seen: Seen, baseline: Seen | None, name: str, asked: Asked) -> Interval | None:
+    if name not in (MEANS if baseline else (*MEANS, "replay")):
+        return None
+    return bernstein(
+        seen.terms[name],
+        seen.farthest,
+        *asked.reward_range,
+        asked.level,
+        baseline=baseline.terms[name] if baseline else None,
+        baseline_reach=baseline.farthest if baseline else 1.0,
+    )
+
+
+def _clopper_pearson(seen: Seen, baseline: Seen | None, name: str, asked: Asked) -> Interval | None:
+    if name != "replay" or baseline or len(two := np.unique(seen.log.reward)) > 2:
+        return None
+    low, high = (two[0], two[-1]) if len(two) == 2 else asked.reward_range
+    return clopper_pearson(seen.terms[name], asked.level, float(low), float(high))
+
+
+def _anytime(seen: Seen, baseline: Seen | None, name: str, asked: Asked) -> Interval | None:
+    if name != "ips" or (baseline and not baseline.served):
+        return None
+    reach = None if seen.log.p_log is None else seen.reach
+    evidence = sequences.Evidence(seen.weight, seen.log.reward, asked.reward_range, reach)
+    bound = sequences.difference if baseline else sequences.value
+    bounds = bound(evidence, asked.level, rows=np.array([len(seen.log)]))
+    return float(bounds.low[0]), float(bounds.high[0])
+
+
+_SPECIAL: Mapping[str, Callable[[Seen, Seen | None, str, Asked], Interval | None]] = {
+    "bernstein": _bernstein,
+    "clopper_pearson": _clopper_pearson,
+    "anytime": _anytime,
+}
+"""Intervals that are not for every estimator: they return None where they are not."""

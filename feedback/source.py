@@ -1,0 +1,147 @@
+"""Where a training log is read from: the database of a service, or a file that was exported.
+
+source = LogSource(store, rule)
+log = source.log(rule, Selection(since=yesterday), tell)
+for example in source.examples(): ...
+"""
+
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from typing_extensions import override
+
+from feedback.columns import length, read_log
+from feedback.events import Context, Example
+from feedback.exchange import read_export
+from feedback.joins import read_examples
+from feedback.logged import EVERYTHING, Describe, Log, Selection
+from feedback.reward import RewardRule
+from feedback.sample import Integers
+from feedback.store import Store
+
+Tell = Callable[[str, int, int | None], None]
+"""Told what is done, how much of it, and out of how much, where that is known."""
+
+_CHUNK = 4096
+"""Examples at a time: whose features are made, and after which one is told of the progress."""
+
+
+class Source(Protocol):
+    """A training log, to be read as often as one likes: the same examples, in the same order."""
+
+    def log(self, rule: RewardRule, selection: Selection = EVERYTHING, tell: Tell | None = None) -> Log:
+        """Return the decisions that can be evaluated, as arrays; their features are made when asked for.
+
+        Args:
+            rule: What a decision is worth.
+            selection: Which decisions are looked at.
+            tell: Told of the progress.
+
+        Raises:
+            EmptyLogError: No decision is left.
+        """
+        ...
+
+    def examples(self) -> Iterator[Example]:
+        """Yield all examples in order, labels included; a row of the arrays has the `seq` of its example."""
+        ...
+
+
+class LogSource(Source):
+    """The training log of a rule in a database, up to where it was when this was first read.
+
+    Args:
+        store: The log, which may be written meanwhile.
+        rule: Says which training log; `log` may be given another rule that joins alike.
+    """
+
+    def __init__(self, store: Store, rule: RewardRule) -> None:
+        self._store = store
+        self._join = rule.join
+
+    @override
+    def log(self, rule: RewardRule, selection: Selection = EVERYTHING, tell: Tell | None = None) -> Log:
+        """Raises LogGapError, too; ValueError for a rule that joins otherwise."""
+        if rule.join != self._join:
+            raise ValueError("another rule may have other prices, weights and ranges, but must join alike")
+        describe = described(self.examples)
+        return read_log(self._store, rule, selection, tell, upto=self._upto, describe=describe)
+
+    @override
+    def examples(self) -> Iterator[Example]:
+        """Raises LogGapError."""
+        return read_examples(self._store, self._join, upto=self._upto)
+
+    @cached_property
+    def _upto(self) -> int:
+        return length(self._store, self._join)
+
+
+class ExportSource(Source):
+    """A file that `armwise export` wrote; other layouts are made one by `armwise import`.
+
+    Args:
+        path: The file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @override
+    def log(self, rule: RewardRule, selection: Selection = EVERYTHING, tell: Tell | None = None) -> Log:
+        """Raises ExchangeError, too."""
+        examples = self.examples() if tell is None else _told(self.examples(), tell)
+        return Log.from_examples(examples, rule.reward_of, selection, described(self.examples))
+
+    @override
+    def examples(self) -> Iterator[Example]:
+        """Raises ExchangeError."""
+        return read_export(self._path)
+
+
+def described(examples: Callable[[], Iterator[Example]]) -> Describe:
+    """Return what makes features of examples by their position, reading them once more.
+
+    Args:
+        examples: Begins to read them anew, in order.
+    """
+
+    def describe(seq: Integers) -> Any:
+        # These take a second to import, which whoever asks for no features should not wait for.
+        from scipy import sparse
+
+        from feedback import reward_model
+
+        wanted = _contexts(examples(), seq)
+        blocks = []
+        while contexts := list(islice(wanted, _CHUNK)):
+            blocks.append(reward_model.describe(contexts))
+        if len({block.shape[1] for block in blocks}) > 1:  # not all have embeddings of one length
+            plain = reward_model.describe([Context("")]).shape[1]
+            blocks = [block[:, :plain] for block in blocks]
+        return sparse.vstack(blocks, format="csr")
+
+    return describe
+
+
+def _contexts(examples: Iterator[Example], seq: Integers) -> Iterator[Context]:
+    """Yield the contexts at some positions, which rise."""
+    rest = iter(np.asarray(seq).tolist())
+    position = next(rest, None)
+    for example in examples:
+        if position is None:
+            return
+        if example.seq == position:
+            yield example.decision.context
+            position = next(rest, None)
+
+
+def _told(examples: Iterator[Example], tell: Tell) -> Iterator[Example]:
+    for done, example in enumerate(examples, start=1):
+        if done % _CHUNK == 0:
+            tell("reading the export", done, None)
+        yield example
