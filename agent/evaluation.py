@@ -1,183 +1,174 @@
-"""What other policies would have earned: the log of a service, replayed."""
+"""What other policies would have earned: the log of a service, or an export of one, replayed.
 
+request --> selected rows of the training log --> what each candidate would have drawn there
+        --> estimates, intervals, diagnostics, verdicts --> report
+"""
+
+import hashlib
+import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from contextlib import closing
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Iterator
+from importlib.metadata import version
 
 import numpy as np
-from numpy.typing import NDArray
-from rich.table import Table
 
+from agent.candidate_names import CandidateError, EvaluationError, Kind, Named, named
+from agent.candidates import Setting
 from agent.config import AppConfig
-from agent.policies.catalog import build_policy
-from agent.policy import served_distribution
+from agent.evaluation_figures import Measures, judged
+from agent.evaluation_report import Report
+from agent.evaluation_request import EvaluationRequest
+from agent.recomputed import Recomputed, recompute
+from agent.targets import Distributions, targets
 from arms.corpus import Progress
 from feedback.database import shown
-from feedback.estimators import Estimate, NeverDrawnError
-from feedback.events import LABELS, Context, Example, Mode
-from feedback.joins import read_examples
-from feedback.replay import ESTIMATORS, Log, evaluate, fit_reward_model, fixed, target, uniform
+from feedback.logged import EmptyLogError, Log, Selection
+from feedback.replay import evaluate
+from feedback.source import Source
 from feedback.store import Store
 
-NEVER_DRAWN = "never drawn"
-"""What is said of a candidate none of whose arms the log drew."""
+LEARNERS = (Kind.CONFIGURED, Kind.RECIPE, Kind.POLICY)
+"""Candidates that learn as the log is replayed."""
 
+HEDGED = "two imaginary rows stand for what was not drawn, and rows that ask the same are one observation"
+APART = "rows are taken to be independent of each other"
 
-class EvaluationError(ValueError):
-    """Nothing can be evaluated; the message says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """Estimates for each candidate, beside what was earned.
-
-    Attributes:
-        earned: Mean reward of the decisions that were replayed.
-        n: How many they are.
-        n_questions: How many different questions they ask.
-        excluded: Decisions that were left out, by reason, most frequent first.
-        candidates: Estimates by candidate; none for one that was never drawn.
-    """
-
-    earned: float
-    n: int
-    n_questions: int
-    excluded: dict[str, int]
-    candidates: dict[str, list[Estimate]]
-
-    def table(self) -> Table:
-        """Return the estimates as a table."""
-        table = Table(title=f"value of a policy on {self.n:,} logged decisions (earned: {self.earned:+.4f})")
-        for column in ("policy", "estimator", "value", "95 % interval", "decisions", "effective n"):
-            table.add_column(column, justify="left" if column in ("policy", "estimator") else "right")
-        for name, estimates in self.candidates.items():
-            if not estimates:
-                table.add_row(name, NEVER_DRAWN, "n/a", "n/a", "0", "0")
-            for row, estimate in enumerate(estimates):
-                interval = f"[{estimate.low:+.4f}, {estimate.high:+.4f}]"
-                label = name if row == 0 else ""
-                table.add_row(
-                    label,
-                    estimate.estimator,
-                    f"{estimate.value:+.4f}",
-                    interval,
-                    f"{estimate.n:,}",
-                    f"{estimate.effective_n:,.0f}",
-                )
-            table.add_section()
-        return table
-
-    def footnote(self) -> str:
-        """Say what was left out, what is assumed of it, and how the configured policy was treated."""
-        left_out = ", ".join(f"{n:,} {reason}" for reason, n in self.excluded.items()) or "none"
-        without_dr = (
-            " dr is left out: it needs two different questions or more." if self.n_questions < 2 else ""
-        )
-        return (
-            f"Left out: {left_out}. Values are of explored turns that succeeded and were judged; the others "
-            f"are assumed to be missing at random.{without_dr} The configured policy is learned from the log "
-            "as it is replayed: each decision is scored before it is learned from, labels only teach. "
-            "A fixed arm is evaluated on the decisions for which it could have been drawn."
-        )
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the report as a document; what is not known is null, and a `note` says why."""
-        unknown = {"estimator": None, "value": None, "low": None, "high": None}
-        missing = [{**unknown, "n": self.n, "effective_n": 0.0, "note": NEVER_DRAWN}]
-        rows = {
-            name: [{**asdict(estimate), "note": ""} for estimate in estimates] or missing
-            for name, estimates in self.candidates.items()
-        }
-        return {**asdict(self), "candidates": rows}
+MADE = {
+    "normal": f"Intervals are of the normal approximation: {HEDGED}.",
+    "bootstrap": f"Intervals are of 1,000 resampled logs: {HEDGED}.",
+    "bernstein": f"Intervals hold at any number of rows: {APART}.",
+    "clopper_pearson": f"Intervals are exact, for rewards of two values: {APART}.",
+    "anytime": "Intervals hold at all times at once, however often one looks.",
+}
+"""What each kind of interval assumes."""
 
 
 def evaluate_log(
-    config: AppConfig, names: Sequence[str] | None, rng: np.random.Generator, progress: Progress
+    config: AppConfig,
+    request: EvaluationRequest,
+    source: Source,
+    store: Store | None,
+    progress: Progress,
 ) -> Report:
-    """Read the training log of a configuration and evaluate policies on it.
+    """Evaluate candidates on a training log.
 
     Args:
-        config: Names the log, the reward and the configured policy.
-        names: `uniform`, `fixed:<arm>` or `configured`; None for all of them.
-        rng: Source of the folds of the reward model.
+        config: Names the reward, the configured policy, the arms, the floor and the gate.
+        request: What to evaluate.
+        source: The training log, or an export of one.
+        store: The log, for the versions that it holds; None where there is only an export.
         progress: Told how far it is.
 
     Raises:
-        EvaluationError: The log holds nothing to replay, or a name is unknown.
+        EvaluationError: No decision is selected that can be judged, or a candidate is unknown or cannot
+            be judged by this log (`CandidateError`).
+        LogUnavailableError: Try again later.
     """
-    with closing(Store(config.database_url, config.reward.join)) as store:
-        total, unlearned = store.counts()["examples"], store.unlearned()
-        examples = list(_counted(read_examples(store, config.reward.join), total, progress))
-    if not examples:
-        raise EvaluationError(
-            f"the log {shown(config.database_url)} has learned from nothing yet: "
-            "ask, send feedback, then replay"
-        )
-    log = Log.from_examples(examples, config.reward.reward_of)
-    candidates = list(names or ["uniform", *(f"fixed:{arm}" for arm in log.arms), "configured"])
-    excluded = Counter(log.excluded) + Counter(unlearned)
-    predictable = log.n_questions > 1
-    q_hat = fit_reward_model(log, rng) if predictable else None
-    estimators = [name for name in ESTIMATORS if predictable or name != "dr"]
-    estimates: dict[str, list[Estimate]] = {}
-    for done, name in enumerate(candidates, start=1):
-        kept = _rows(log, name)
-        part = log if kept.all() else log.where(kept)
-        p_target = _target(config, part, name, examples)
-        predicted = None if q_hat is None else q_hat[kept]
-        try:
-            estimates[name] = evaluate(part, p_target, rng, estimators, q_hat=predicted)
-        except NeverDrawnError:
-            estimates[name] = []
-        progress("evaluating policies", done, len(candidates))
+    rule = request.changed(config.reward)
+    try:
+        log = source.log(rule, selection_of(request), progress)
+    except EmptyLogError as error:
+        raise EvaluationError(str(error)) from None
+    candidates = _candidates(request, log)
+    found = targets(log, candidates, Setting.of(config, rule, store), source, progress)
+    checked = None
+    if request.gate:
+        rng = np.random.default_rng(request.seed)
+        checked = Recomputed() if store is None else recompute(store, config, log, rng, progress)
+    evaluations = evaluate(
+        log,
+        Distributions(found),
+        np.random.default_rng(request.seed),
+        kept={one.name: one.kept for one in found},
+        baseline=None if candidates[0].kind is Kind.SERVED else request.baseline,
+        estimators=request.estimators,
+        interval=request.interval,
+        reward_range=rule.clip,
+        reward_model=request.reward_model,
+        progress=progress,
+    )
+    excluded = Counter(log.excluded)
+    if store is not None and not request.selects:
+        excluded.update(store.unlearned())  # of the whole log, whatever its time
     return Report(
-        float(log.reward.mean()), len(log), log.n_questions, dict(excluded.most_common()), estimates
+        request=request,
+        source="an export" if store is None else shown(config.database_url),
+        made_at=time.time(),
+        armwise=version("armwise"),
+        reward=rule.model_dump(mode="json"),
+        floor=config.floor,
+        rows=len(log),
+        questions=log.n_questions,
+        first_at=float(log.at.min()),
+        last_at=float(log.at.max()),
+        positions=(int(log.seq[0]), int(log.seq[-1])),
+        digest=_digest(log),
+        excluded=dict(excluded.most_common()),
+        earned=float(log.reward.mean()),
+        drawn=dict(
+            zip(log.arms, (np.bincount(log.drawn, minlength=len(log.arms)) / len(log)).tolist(), strict=True)
+        ),
+        candidates=judged(found, evaluations, Measures(config.gate, rule.clip, checked)),
+        assumptions=tuple(_assumptions(request, candidates, checked)),
     )
 
 
-def _counted(examples: Iterable[Example], total: int, progress: Progress) -> Iterable[Example]:
-    for done, example in enumerate(examples, start=1):
-        if done % 1000 == 0 or done == total:
-            progress("reading the log", done, total)
-        yield example
-
-
-def _rows(log: Log, name: str) -> NDArray[np.bool_]:
-    """Return the rows that a candidate is evaluated on: those in which a fixed arm could have been drawn."""
-    kind, _, arm = name.partition(":")
-    return log.eligible(arm) if kind == "fixed" and arm else np.ones(len(log), dtype=np.bool_)
-
-
-def _target(config: AppConfig, log: Log, name: str, examples: Iterable[Example]) -> NDArray[np.float64]:
-    """Return what a candidate would have drawn from in each row, shape (n, n_arms)."""
-    kind, _, arm = name.partition(":")
-    if kind == "fixed" and arm:
-        return fixed(log, arm)
-    if name == "uniform":
-        return uniform(log)
-    if name == "configured":
-        return _progressive(config, log, examples)
-    raise EvaluationError(f"policy {name!r} is none of: uniform, fixed:<arm>, configured")
-
-
-def _progressive(config: AppConfig, log: Log, examples: Iterable[Example]) -> NDArray[np.float64]:
-    """Let the configured policy decide each row before it learns from it; labels it only learns from."""
-    policy = build_policy(config.policy, list(config.actions))
-    lessons = (
-        (example.decision, reward)
-        for example in examples
-        if example.decision.mode is Mode.EXPLORE and (reward := config.reward.reward_of(example)) is not None
+def selection_of(request: EvaluationRequest) -> Selection:
+    """Return which decisions a request selects."""
+    first, last = request.versions or (1, 0)
+    return Selection(
+        since=None if request.since is None else request.since.timestamp(),
+        until=None if request.until is None else request.until.timestamp(),
+        versions=tuple(range(first, last + 1)),
+        features=request.said,
     )
 
-    def probabilities(context: Context, arms: Sequence[str]) -> NDArray[np.float64]:
-        decision, reward = next(lessons)
-        while decision.policy == LABELS:
-            policy.learn(decision, reward)
-            decision, reward = next(lessons)
-        p = served_distribution(policy, context, arms, config.floor)
-        policy.learn(decision, reward)
-        return p
 
-    return target(log, probabilities)
+def _candidates(request: EvaluationRequest, log: Log) -> list[Named]:
+    """Return the candidates, the baseline first."""
+    usual = (Kind.UNIFORM, *(f"{Kind.FIXED}:{arm}" for arm in log.arms), Kind.CONFIGURED)
+    names = dict.fromkeys((request.baseline, *(request.candidates or usual)))
+    return [named(name) for name in names]
+
+
+def _digest(log: Log) -> str:
+    """Return a digest of what was read."""
+    digest = hashlib.blake2b("\0".join(log.arms).encode(), digest_size=16)
+    for column in (log.seq, log.drawn, log.propensity, log.reward):
+        digest.update(np.ascontiguousarray(column).data)
+    return digest.hexdigest()
+
+
+def _assumptions(
+    request: EvaluationRequest, candidates: list[Named], checked: Recomputed | None
+) -> Iterator[str]:
+    """Say what the figures rest on."""
+    yield (
+        "Values are of explored turns that succeeded and were judged; the others are assumed to be missing "
+        "at random."
+    )
+    yield (
+        "Propensities on record are those that were drawn with, and rewards follow from the question and the "
+        "arm that was drawn, not from what was drawn before."
+    )
+    if checked is not None:
+        again = f"{checked.checked:,} distributions were computed again, and {checked.mismatched:,} differed"
+        yield f"{again}; {checked.lost:,} could not be recomputed." if checked.lost else f"{again}."
+    if any(one.kind in LEARNERS for one in candidates):
+        yield (
+            "Whoever learns is asked about each decision before it is taught of it; decisions that are not "
+            "selected, and labels, only teach."
+        )
+    yield MADE[request.interval]
+    if len(candidates) > 2:
+        yield "Each interval holds by itself: the best of several candidates looks better than it is."
+
+
+__all__ = [
+    "CandidateError",
+    "EvaluationError",
+    "EvaluationRequest",
+    "Report",
+    "evaluate_log",
+    "selection_of",
+]

@@ -1,16 +1,13 @@
-"""The verbs that need no service: score, portfolio, replay, rebuild; others teach, see `agent.teaching`."""
+"""The verbs that need no service: score, portfolio, rebuild. See also `agent.teaching`, `agent.judging`."""
 
-import json
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import typer
 
 from agent.config import load
 from agent.console import console, errors, explained, progress
-from agent.evaluation import evaluate_log
 from agent.rebuild import rebuild as rebuild_log
 from agent.score import Scoring
 from agent.score import run as run_scoring
@@ -125,30 +122,6 @@ def portfolio(
             output=output,
         )
         select_portfolio(settings, console)
-
-
-def replay(
-    config: ConfigPath = CONFIG,
-    policy: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--policy", help="uniform, fixed:<arm>, or configured; repeatable; all of them when not given."
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Of the folds of the reward model.")] = 0,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the estimates as JSON, too.")
-    ] = None,
-) -> None:
-    """Estimate from the log what other policies would have earned."""
-    with explained():
-        settings = load(config)
-        with progress() as tell:
-            report = evaluate_log(settings, policy, np.random.default_rng(seed), tell)
-        console.print(report.table())
-        console.print(report.footnote(), markup=False, style="dim")
-        if output is not None:
-            output.write_text(json.dumps(report.as_json(), indent=2))
 
 
 def rebuild(

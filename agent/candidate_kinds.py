@@ -1,0 +1,187 @@
+"""Candidates that look at a context: what each would have drawn from, decision by decision.
+
+    Learned    a policy: it learns from the log as that is replayed, or is a version and stays as it is
+    Recorded   the apprentice in the shadow, as it stands beside each decision
+    Routed     the best arm by the scores of a trained router, which are worked out again
+
+Whoever learns is asked about a decision before it learns of it, so nobody has seen what he is judged by.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agent.candidate_names import CandidateError
+from agent.config import AppConfig
+from agent.evidence import QUESTION, question_table
+from agent.labels import Features, Floats, RouterError, Stage
+from agent.policy import Policy, greedy, lowered, mix_floor, served_distribution
+from agent.trained import read_trained
+from agent.unseen import read_unseen
+from arms.embedding import build_embedder
+from arms.models import ModelNotFoundError
+from feedback.events import Decision, Example
+
+
+class LeftOutError(Exception):
+    """A candidate cannot be judged by a decision; the message is the reason, as it is counted."""
+
+
+class Candidate(Protocol):
+    """Whoever is asked what to draw from, one decision after the other, in the order of the log.
+
+    Attributes:
+        about: What it is, in a sentence.
+        after: It is judged by what comes after this position of the training log.
+        reason: Why it is not judged by what comes before.
+        arms: Those that it knows; it draws no other.
+    """
+
+    about: str
+    after: int
+    reason: str
+    arms: frozenset[str]
+
+    def prepare(self, decisions: Sequence[Decision]) -> None:
+        """Hear of the next decisions that it will be asked about."""
+        ...
+
+    def probabilities(self, decision: Decision, arms: Sequence[str]) -> NDArray[np.float64]:
+        """Return what it would have drawn from, shape (n_arms,), floor mixed in.
+
+        Args:
+            decision: What is on record.
+            arms: Those of its arms that it may draw, at least one.
+
+        Raises:
+            LeftOutError: It cannot be judged by this decision.
+        """
+        ...
+
+    def learn(self, example: Example, reward: float) -> None:
+        """Learn from a row of the training log, if it is one that learns."""
+        ...
+
+
+@dataclass(eq=False)
+class Learned:
+    """A policy, served with the floor of the configuration.
+
+    Args:
+        policy: As it is before the first row of the log.
+        frozen: Whether it stays so.
+        taught: When labels of a question were entered that it has learned, in seconds since the epoch: what
+            was asked until then may be what they were made of, and cannot judge it.
+    """
+
+    about: str
+    arms: frozenset[str]
+    policy: Policy
+    floor: float
+    after: int = 0
+    reason: str = ""
+    frozen: bool = False
+    taught: Mapping[str, float] = field(default_factory=dict)
+
+    def prepare(self, decisions: Sequence[Decision]) -> None:
+        """Do nothing."""
+
+    def probabilities(self, decision: Decision, arms: Sequence[str]) -> NDArray[np.float64]:
+        """Ask the policy."""
+        if decision.decided_at <= self.taught.get(decision.context.question, -math.inf):
+            raise LeftOutError("a label that it has learned may be made of it")
+        return served_distribution(self.policy, decision.context, arms, self.floor)
+
+    def learn(self, example: Example, reward: float) -> None:
+        """Teach the policy, unless it is frozen."""
+        if not self.frozen and example.seq > self.after:
+            self.policy.learn(example.decision, reward)
+
+
+@dataclass(eq=False)
+class Recorded:
+    """The policy in the shadow of the one that decided."""
+
+    arms: frozenset[str]
+    about: str = "The apprentice in the shadow, as it is on record beside each decision."
+    after: int = 0
+    reason: str = ""
+
+    def prepare(self, decisions: Sequence[Decision]) -> None:
+        """Do nothing."""
+
+    def probabilities(self, decision: Decision, arms: Sequence[str]) -> NDArray[np.float64]:
+        """Return what is on record, over all arms that were eligible."""
+        if not decision.shadow:
+            raise LeftOutError("no shadow on record")
+        if len(arms) != len(decision.arms):
+            raise LeftOutError("an arm of the shadow is not live any more")
+        return np.array(decision.shadow)
+
+    def learn(self, example: Example, reward: float) -> None:
+        """Do nothing."""
+
+
+class Routed:
+    """The arm that a router which looks at the question alone scores best; ties are split evenly.
+
+    Of a question that it was trained on, it says what routers that were not have said; see `agent.unseen`.
+
+    Args:
+        folder: Of the trained router.
+        config: Of the service where it would serve.
+        arms: Those that are live there.
+
+    Raises:
+        CandidateError: It cannot be read, does not fit, or looks at what was retrieved.
+    """
+
+    after, reason = 0, ""
+
+    def __init__(self, folder: Path, config: AppConfig, arms: Sequence[str]) -> None:
+        try:
+            trained = read_trained(folder)
+            trained.check(config.backbones, arms)
+            self._unseen = read_unseen(folder, trained.about)
+            self._embedder = build_embedder(config.backbones[trained.about.backbone])
+        except (RouterError, ModelNotFoundError) as error:
+            raise CandidateError(f"candidate 'router:{folder}': {error}") from None
+        if trained.router.stage is not Stage.QUESTION:
+            raise CandidateError(
+                f"candidate 'router:{folder}' looks at what every arm retrieves, and the log keeps what one "
+                "has; where it advised the service, its scores are on record, and "
+                "policy:{kind: routed, params: {epsilon: 0}} goes by them"
+            )
+        self._router, self._known = trained.router, trained.about.arms
+        self._floor = config.floor
+        self._scores: dict[str, Floats] = {}
+        self.arms = frozenset(arms) & frozenset(self._known)
+        self.about = f"The best arm by the scores of the {trained.about.kind} router in {folder}."
+
+    def prepare(self, decisions: Sequence[Decision]) -> None:
+        """Score the questions, all at once."""
+        texts = tuple(dict.fromkeys(decision.context.question for decision in decisions))
+        seen = Features(
+            self._known, texts, QUESTION, question_table(texts), self._embedder.encode_queries(list(texts))
+        )
+        trained_on, before = self._unseen.of(texts, len(self._known))
+        scores = np.where(trained_on[:, None], before, self._router.scores(seen))
+        self._scores = dict(zip(texts, scores, strict=True))
+
+    def probabilities(self, decision: Decision, arms: Sequence[str]) -> NDArray[np.float64]:
+        """Put all but the floor on the best arms."""
+        scores = self._scores[decision.context.question][[self._known.index(arm) for arm in arms]]
+        if np.isnan(scores).any():
+            raise LeftOutError("the router was trained on the question")
+        return mix_floor(greedy(scores), lowered(self._floor, len(arms)))
+
+    def learn(self, example: Example, reward: float) -> None:
+        """Do nothing."""
+
+
+__all__ = ["Candidate", "Learned", "LeftOutError", "Recorded", "Routed"]

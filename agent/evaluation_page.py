@@ -1,0 +1,160 @@
+"""The page of an evaluation: one file that needs nothing else, to be sent to whoever asks."""
+
+import json
+import shlex
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from agent.curves import PALETTE
+from agent.evaluation_plots import evidence, over_time, shares, svg, trail_of, values, weights
+from agent.evaluation_report import NO_ROW, Report
+from agent.evaluation_request import EvaluationRequest
+from agent.judged import Judged, counted
+
+DARK = (
+    *("#7aa6d8", "#ff8f9c", "#5bb96a", "#ddcf6b", "#8ad8f0", "#cf72ad"),
+    *("#f5a98a", "#8f86e0", "#6fc9bd", "#c76b86", "#cfdd6f", "#b5b5b5"),
+)
+"""The palette on a dark ground."""
+
+
+def page(report: Report) -> str:
+    """Return a report as HTML."""
+    return (
+        _environment()
+        .get_template("evaluation.html")
+        .render(
+            report=report,
+            window=window(report),
+            summary=summary(report),
+            command=command(report.request, "" if "://" in report.source else report.source),
+            request=_indented(report.request.model_dump(mode="json")),
+            reward=_indented(report.reward),
+            pictures={name: Markup(told) for name, told in _pictures(report).items()},
+            judged=[one for one in report.candidates if one.verdict is not None],
+            no_row=NO_ROW,
+            palette={"light": PALETTE, "dark": DARK},
+        )
+    )
+
+
+def summary(report: Report) -> str:
+    """Say what came out, in two sentences."""
+    baseline, others = report.request.baseline, report.candidates[1:]
+    begin = f"On {report.rows:,} decisions that earned {report.earned:+.3f} each"
+    known = [
+        (one.name, told.estimator, told.value, told.difference)
+        for one in others
+        if (told := one.headline) is not None and told.value is not None and told.difference is not None
+    ]
+    if not known:
+        return f"{begin}, nothing can be told of any candidate but {baseline}."
+    name, estimator, value, gain = max(known, key=lambda one: (one[3].low > 0.0, one[3].value))
+    if gain.low > 0.0:
+        said = f"{name} would have earned {value.value:+.3f}, {gain.value:.3f} more than {baseline}"
+    else:
+        said = (
+            f"no candidate is shown to earn more than {baseline}: the best, {name}, is at {gain.value:+.3f}"
+        )
+    return f"{begin}, {said} (95 % interval {gain.ends}, by {estimator}).{_verdicts(others)}"
+
+
+def _verdicts(candidates: tuple[Judged, ...]) -> str:
+    asked = [one for one in candidates if one.verdict is not None]
+    if not asked:
+        return ""
+    promoted = [one.name for one in asked if one.verdict is not None and one.verdict["promote"]]
+    return (
+        f" The gate lets {', '.join(promoted)} go live."
+        if promoted
+        else " The gate lets none of them go live."
+    )
+
+
+def window(report: Report) -> str:
+    """Say from when to when the decisions were made."""
+    return f"{moment(report.first_at)} to {moment(report.last_at)}"
+
+
+def command(request: EvaluationRequest, export: str = "") -> str:
+    """Return the command that asks for the same.
+
+    Args:
+        request: What was asked for.
+        export: The file that was read in place of a log; empty for none.
+
+    >>> command(EvaluationRequest(candidates=("fixed:bm25",), cost={"steps": 0.02}, gate=True))
+    'armwise replay --policy fixed:bm25 --price steps=0.02 --gate'
+    """
+    usual = EvaluationRequest()
+    words = ["armwise", "replay"]
+    words += [word for name in request.candidates for word in ("--policy", name)]
+    if request.baseline != usual.baseline:
+        words += ["--baseline", request.baseline]
+    for option, at in (("--since", request.since), ("--until", request.until)):
+        words += [option, at.isoformat()] if at is not None else []
+    if request.versions is not None:
+        words += ["--version", f"{request.versions[0]}-{request.versions[1]}"]
+    for name, value in request.features.items():
+        words += ["--feature", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]
+    if request.cost_weight is not None:
+        words += ["--cost-weight", f"{request.cost_weight:g}"]
+    for name, price in request.cost.items():
+        words += ["--price", f"{name}={price:g}"]
+    if request.estimators != usual.estimators:
+        words += [word for name in request.estimators for word in ("--estimator", name)]
+    for option, value, same in (
+        ("--interval", request.interval, usual.interval),
+        ("--reward-model", request.reward_model, usual.reward_model),
+        ("--seed", request.seed, usual.seed),
+    ):
+        words += [option, str(value)] if value != same else []
+    words += ["--gate"] if request.gate else []
+    return shlex.join([*words, *(["--from", export] if export else [])])
+
+
+def moment(at: float) -> str:
+    """Return seconds since the epoch as people read them.
+
+    >>> moment(0.0)
+    '1970-01-01 00:00 UTC'
+    """
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _pictures(report: Report) -> dict[str, str]:
+    """Return the pictures that there is something to be seen on."""
+    drawn = {"shares": (shares, "Arm shares")}
+    if any(one.headline for one in report.candidates):
+        drawn["estimates"] = (values, "Value of each candidate with intervals")
+    if any(len(one.over_time) > 1 for one in report.candidates):
+        drawn["over_time"] = (over_time, "Value of each candidate over time")
+    if any(one.weights for one in report.candidates[1:]):
+        drawn["weights"] = (weights, "Histogram of the weights of each candidate")
+    if any(map(trail_of, report.candidates)):
+        drawn["evidence"] = (evidence, "What the gate knew along the log")
+    return {name: svg(report, draw, title) for name, (draw, title) in drawn.items()}
+
+
+def _indented(document: object) -> str:
+    return json.dumps(document, indent=2, ensure_ascii=False)
+
+
+@cache
+def _environment() -> Environment:
+    folder = FileSystemLoader(Path(__file__).parent / "templates")
+    found = Environment(
+        loader=folder, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    found.filters["number"] = "{:,.0f}".format
+    found.filters["signed"] = "{:+.3f}".format
+    found.filters["moment"] = moment
+    found.filters["counted"] = counted
+    return found
+
+
+__all__ = ["command", "moment", "page", "summary", "window"]

@@ -1,0 +1,108 @@
+"""What came of an evaluation: its figures, as a table for the terminal, as JSON, and as a page."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Self
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from agent.evaluation_request import EvaluationRequest
+from agent.judged import Figures, Judged, counted
+
+NO_ROW = "no decision to be judged by"
+"""What is said of a candidate that no row is left for."""
+
+
+class Report(Figures):
+    """Candidates beside what was served.
+
+    Attributes:
+        request: What was asked for.
+        source: The log or the export that was read.
+        made_at: When, seconds since the epoch.
+        armwise: Version of the program.
+        reward: The rule by which rewards were made.
+        floor: What was mixed into the candidates that a service would serve.
+        rows: Decisions that were selected and can be judged.
+        questions: Different questions among them.
+        first_at: When the first of them was made, seconds since the epoch.
+        last_at: When the last one was.
+        positions: Of the first and of the last of them in the training log.
+        digest: Of their positions, draws, propensities and rewards.
+        excluded: Decisions that were left out, by reason, most frequent first.
+        earned: Mean reward of the decisions.
+        drawn: How often each arm was drawn; they sum to 1.
+        candidates: In the order in which they were asked for, the baseline first.
+        assumptions: What the figures rest on; a sentence each.
+    """
+
+    request: EvaluationRequest
+    source: str
+    made_at: float
+    armwise: str
+    reward: dict[str, Any]
+    floor: float
+    rows: int
+    questions: int
+    first_at: float
+    last_at: float
+    positions: tuple[int, int]
+    digest: str
+    excluded: dict[str, int]
+    earned: float
+    drawn: dict[str, float]
+    candidates: tuple[Judged, ...]
+    assumptions: tuple[str, ...]
+
+    @classmethod
+    def read(cls, document: Mapping[str, Any]) -> Self:
+        """Return the report that a document is of. Raises ValidationError."""
+        return cls.model_validate(document)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the report as a document, of which `read` makes an equal report."""
+        return self.model_dump(mode="json")
+
+    def html(self) -> str:
+        """Return the report as a page that needs nothing beside itself."""
+        # Imported here as it takes a second, which whoever wants no page should not wait for.
+        from agent.evaluation_page import page
+
+        return page(self)
+
+    def table(self) -> Table:
+        """Return the estimates as a table: a row for each candidate, in it a line for each estimator."""
+        title = f"value of a policy on {self.rows:,} logged decisions (earned: {self.earned:+.4f})"
+        table = Table(
+            title=Text(title), title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, padding=0
+        )
+        table.add_column("candidate", overflow="fold")
+        table.add_column("estimator", no_wrap=True)
+        for column in ("value, 95 % interval", f"less {self.request.baseline}", "eff. n"):
+            table.add_column(Text(column), justify="right", no_wrap=True)
+        for one in self.candidates:
+            table.add_row(*(Text("\n".join(lines)) for lines in _cells(one)), end_section=True)
+        return table
+
+    def footnotes(self) -> list[str]:
+        """Say what the table does not: a line for each candidate, what was left out, what is assumed."""
+        return [
+            *(f"{one.name}: {' '.join(one.remarks)}" for one in self.candidates),
+            f"Left out: {counted(self.excluded) or 'none'}.",
+            *self.assumptions,
+        ]
+
+
+def _cells(one: Judged) -> Iterator[list[str]]:
+    """Yield the lines of each cell of the row of a candidate."""
+    doubted = one.weights is not None and bool(one.weights.warnings)
+    verdict = [] if one.verdict is None else [str(one.verdict["verdict"])]
+    yield [one.name, *verdict, *(["doubtful weights"] if doubted else [])]
+    yield [estimate.estimator for estimate in one.estimates] or [NO_ROW]
+    yield [estimate.note if estimate.value is None else str(estimate.value) for estimate in one.estimates]
+    yield ["" if estimate.difference is None else str(estimate.difference) for estimate in one.estimates]
+    yield [f"{estimate.effective_n:,.0f}" for estimate in one.estimates]
+
+
+__all__ = ["NO_ROW", "Report"]

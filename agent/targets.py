@@ -1,0 +1,236 @@
+"""What candidates would have drawn from on the decisions of a log, in one pass over its contexts.
+
+Those that look at no context (`served`, `uniform`, `fixed:<arm>`) are arrays at once; the contexts are
+read only where a candidate looks at them, once for all of these.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice, takewhile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agent.candidate_kinds import Candidate, LeftOutError
+from agent.candidate_names import CandidateError, Kind, Named
+from agent.candidates import Setting, candidate_of
+from agent.labels import Floats
+from arms.corpus import Progress
+from feedback.events import Example
+from feedback.lessons import run_of
+from feedback.logged import Log
+from feedback.source import Source
+
+BLOCK = 256
+"""Rows of the training log that are read at a time."""
+
+ABOUT = {
+    Kind.SERVED: "What was drawn from when the log was written.",
+    Kind.UNIFORM: "Every eligible arm alike.",
+    Kind.FIXED: "Always {}; judged where it could have been drawn.",
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Target:
+    """What a candidate would have drawn from.
+
+    Attributes:
+        name: Of the candidate.
+        about: What it is, in a sentence.
+        make: Makes the distribution of each row, shape (n, n_arms); uniform where it is not judged.
+        kept: Whether it is judged by a row, shape (n,).
+        excluded: How many rows it is not judged by, by reason.
+        notes: What else is to be known; a sentence each.
+    """
+
+    name: str
+    about: str
+    make: Callable[[], Floats]
+    kept: NDArray[np.bool_]
+    excluded: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def p(self) -> Floats:
+        """The distribution of each row, shape (n, n_arms); made anew where that costs little."""
+        return self.make()
+
+
+class Distributions(Mapping[str, Floats]):
+    """The distributions of targets that are judged by any row, by name: few are in memory at a time.
+
+    Args:
+        found: The targets; the first of them is the baseline, whose distribution stays.
+    """
+
+    def __init__(self, found: Sequence[Target]) -> None:
+        self._found = {one.name: one for one in found if one.kept.any()}
+        self._baseline, self._p = found[0].name, found[0].p
+
+    def __getitem__(self, name: str) -> Floats:
+        return self._p if name == self._baseline else self._found[name].p
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+
+def targets(
+    log: Log, candidates: Sequence[Named], setting: Setting, source: Source, tell: Progress
+) -> list[Target]:
+    """Return what each candidate would have drawn from, in their order.
+
+    Args:
+        log: The rows that they are judged by.
+        candidates: Who is asked.
+        setting: Where they would serve.
+        source: What the log was read from.
+        tell: Told of the progress.
+
+    Raises:
+        CandidateError: A candidate cannot be made, or cannot decide.
+    """
+    plain = {one.name: _plain(log, one) for one in candidates if one.kind in ABOUT}
+    asked = [_Asked(one.name, candidate_of(one, setting), log) for one in candidates if one.kind not in ABOUT]
+    if asked:
+        _replay(log, asked, setting, source, tell)
+    found = plain | {one.name: one.target() for one in asked}
+    return [found[one.name] for one in candidates]
+
+
+def uniform(log: Log) -> Floats:
+    """Return the distribution that draws every eligible arm alike, shape (n, n_arms)."""
+    eligible = np.ones((len(log), len(log.arms))) if log.p_log is None else log.p_log > 0.0
+    share: Floats = eligible / eligible.sum(axis=1, keepdims=True)
+    return share
+
+
+def _plain(log: Log, named: Named) -> Target:
+    """Return the target of a candidate that looks at no context. Raises CandidateError."""
+    n, about = len(log), ABOUT[named.kind].format(named.argument)
+    everywhere = np.ones(n, dtype=np.bool_)
+    if named.kind is Kind.UNIFORM:
+        return Target(named.name, about, partial(uniform, log), everywhere)
+    if named.kind is Kind.SERVED:
+        if log.p_log is None:
+            unknown = {"only the probability of the drawn arm is on record": n}
+            return Target(named.name, about, partial(uniform, log), ~everywhere, unknown)
+        on_record: Floats = log.p_log
+        return Target(named.name, about, lambda: on_record, everywhere)
+    if named.argument not in log.arms:
+        raise CandidateError(
+            f"candidate {named.name!r}: that arm was never eligible; the log has: {', '.join(log.arms)}"
+        )
+    kept = log.eligible(named.argument)
+    left_out = {"the arm was not eligible": int(n - kept.sum())} if not kept.all() else {}
+    return Target(named.name, about, partial(_only, log, named.argument), kept, left_out)
+
+
+def _only(log: Log, arm: str) -> Floats:
+    """Return the distribution that always draws an arm where that was eligible, shape (n, n_arms)."""
+    only = np.eye(len(log.arms))[log.column[arm]]
+    return np.where(log.eligible(arm)[:, None], only, uniform(log))
+
+
+class _Asked:
+    """A candidate, and what it has said so far."""
+
+    def __init__(self, name: str, candidate: Candidate, log: Log) -> None:
+        self.name, self.candidate = name, candidate
+        self._p = uniform(log)
+        self._kept = np.zeros(len(log), dtype=np.bool_)
+        self._excluded: Counter[str] = Counter()
+        self._column = log.column
+        self._places: dict[tuple[str, ...], tuple[tuple[str, ...], list[int]]] = {}
+        self._notes = tuple(_notes(candidate.arms, log.arms))
+
+    def decide(self, row: int, example: Example) -> None:
+        """Say what it would have drawn from in a row. Raises CandidateError."""
+        arms, columns = self._known(example.decision.arms)
+        try:
+            p = self._asked(example, arms)
+        except LeftOutError as reason:
+            self._excluded[str(reason)] += 1
+        except (ArithmeticError, LookupError, ValueError) as error:
+            raise CandidateError(
+                f"candidate {self.name!r} cannot decide {example.decision.id!r} as it is on record: {error}"
+            ) from error
+        else:
+            self._p[row] = 0.0
+            self._p[row, columns] = p
+            self._kept[row] = True
+
+    def _asked(self, example: Example, arms: tuple[str, ...]) -> Floats:
+        if example.seq <= self.candidate.after:
+            raise LeftOutError(self.candidate.reason)
+        if not arms:
+            raise LeftOutError("no arm that it knows was eligible")
+        return self.candidate.probabilities(example.decision, arms)
+
+    def learn(self, example: Example, reward: float) -> None:
+        """Hear what came of a row. Raises CandidateError."""
+        try:
+            self.candidate.learn(example, reward)
+        except (ArithmeticError, LookupError, ValueError) as error:
+            raise CandidateError(
+                f"candidate {self.name!r} cannot learn {example.decision.id!r}: {error}"
+            ) from error
+
+    def target(self) -> Target:
+        """Return what it has said."""
+        excluded = dict(self._excluded.most_common())
+        return Target(self.name, self.candidate.about, lambda: self._p, self._kept, excluded, self._notes)
+
+    def _known(self, eligible: tuple[str, ...]) -> tuple[tuple[str, ...], list[int]]:
+        """Return which of the eligible arms it may draw, and their columns."""
+        if eligible not in self._places:
+            arms = tuple(arm for arm in eligible if arm in self.candidate.arms)
+            self._places[eligible] = arms, [self._column[arm] for arm in arms]
+        return self._places[eligible]
+
+
+def _replay(log: Log, asked: Sequence[_Asked], setting: Setting, source: Source, tell: Progress) -> None:
+    """Go through the training log in order: each row is decided, if it is one of the log, then learned.
+
+    It ends with the last row of the log, as nobody is asked after that.
+    """
+    last = int(log.seq[-1])
+    for block in _blocks(source.examples(), last):
+        start, stop = np.searchsorted(log.seq, (block[0].seq, block[-1].seq + 1)).tolist()
+        row_of = dict(zip(log.seq[start:stop].tolist(), range(start, stop), strict=True))
+        judged = [example.decision for example in block if example.seq in row_of]
+        if judged:
+            for one in asked:
+                one.candidate.prepare(judged)
+        for example in block:
+            if example.seq in row_of:
+                for one in asked:
+                    one.decide(row_of[example.seq], example)
+            reward = None if run_of(example.decision) is not None else setting.rule.reward_of(example)
+            if reward is not None:
+                for one in asked:
+                    one.learn(example, reward)
+        tell("asking candidates", block[-1].seq, last)
+
+
+def _blocks(examples: Iterable[Example], last: int) -> Iterator[list[Example]]:
+    """Cut examples into blocks, up to a position."""
+    rest = takewhile(lambda example: example.seq <= last, examples)
+    while block := list(islice(rest, BLOCK)):
+        yield block
+
+
+def _notes(known: frozenset[str], logged: Sequence[str]) -> Iterator[str]:
+    """Say which arms of a candidate the log never could draw, and the other way round."""
+    if new := sorted(known - set(logged)):
+        yield f"Never eligible in the log, so nothing is known of it here: {', '.join(new)}."
+    if gone := [arm for arm in logged if arm not in known]:
+        yield f"Unknown to the candidate, which never draws it: {', '.join(gone)}."
+
+
+__all__ = ["Distributions", "Target", "targets", "uniform"]
