@@ -1,5 +1,6 @@
 """The error envelope: every failure has a status, a stable code and a message that names the value."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,10 +11,11 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
 from agent.features import FeatureError
+from agent.jobs import UndecidedError
 from agent.loop import AnsweredElsewhereError, NoEligibleArmError, OverloadedError, TurnError
 from arms.base import ArmError
 from arms.generator import PromptTooLongError
-from feedback.errors import ConflictError, LogUnavailableError
+from feedback.errors import ConflictError, LogUnavailableError, QueueFullError
 from feedback.events import Status
 from feedback.reward import RewardError, UnknownMetricError
 
@@ -31,6 +33,7 @@ class Failure(BaseModel):
     request_id: str | None
     retryable: bool = Field(description="Whether the same request may succeed later.")
     decision_id: str | None = Field(description="The decision that is kept nevertheless.")
+    reasons: list[str] | None = Field(description="What a verdict against a candidate rests on.")
 
 
 class Envelope(BaseModel):
@@ -51,6 +54,7 @@ class ApiError(Exception):
         decision_id: The decision that is kept nevertheless, if it had come to be made.
         retry_after_s: When to ask again, where that helps.
         final: Whether the same request, under its key, can only be refused from now on.
+        reasons: What a verdict rests on; None where there was none.
     """
 
     status: int
@@ -60,6 +64,7 @@ class ApiError(Exception):
     decision_id: str | None = None
     retry_after_s: int = 1
     final: bool = False
+    reasons: Sequence[str] | None = None
 
     @property
     def retryable(self) -> bool:
@@ -76,6 +81,7 @@ class ApiError(Exception):
             request_id=request_id,
             retryable=self.retryable,
             decision_id=self.decision_id,
+            reasons=None if self.reasons is None else list(self.reasons),
         )
         return Envelope(error=failure).model_dump()
 
@@ -101,6 +107,8 @@ _RAISED: tuple[tuple[type[Exception], int, str, str | None], ...] = (
     (RewardError, 400, "invalid_value", "value"),
     (FeatureError, 400, "invalid_value", "agent.context"),
     (ConflictError, 409, "idempotency_conflict", None),
+    (QueueFullError, 429, "too_many_evaluations", None),
+    (UndecidedError, 503, "evaluation_under_way", None),
     (LogUnavailableError, 503, "log_unavailable", None),
     (ArmError, 503, "not_ready", None),  # before anything was drawn: an encoder, vectors or a router are away
 )

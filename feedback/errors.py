@@ -3,12 +3,14 @@
 StoreError                 the log cannot be read or written
 |-- LogUnavailableError    the database is away, locked or full: safe to try again
 |-- ConflictError          the same id was used for something else
+|-- UnderWayError          what is done once at a time is being done
 |-- SchemaError            the tables are those of an older or a newer Armwise
 |-- LogGapError            rows of the log are missing
 |-- ClockError             a clock jumped
 |   `-- BehindError        that of this process: it cannot write any more
 |-- MetricRedefinedError   a metric means something else than its values in the log
-|-- SupersededError        another learner has taken over: this one must stop writing
+|-- SupersededError        another learner or worker has taken over: this one must stop writing
+|-- QueueFullError         too many jobs wait already
 `-- RebuiltError           the training log was made anew: a learner must start again
 """
 
@@ -54,7 +56,15 @@ class MetricRedefinedError(StoreError):
 
 
 class SupersededError(StoreError):
-    """Another learner has taken over; this one must stop writing."""
+    """Another learner, or another worker, has taken over; this one must stop writing."""
+
+
+class QueueFullError(StoreError):
+    """Too many jobs wait already; one more may be taken once some are done."""
+
+
+class UnderWayError(StoreError):
+    """What is done once at a time is being done, or was asked for already."""
 
 
 class RebuiltError(StoreError):

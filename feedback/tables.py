@@ -28,6 +28,8 @@ alarms       a drift that was seen
 warm_starts  labels that were entered
 evaluations  what other policies would have earned: asked for, and answered once
 runs         warm starts from labels to a verdict, with the digests of all that went in
+
+More than 300 lines: a schema is read as a whole, and its migrations are compared with it as one.
 """
 
 from sqlalchemy import (
@@ -287,10 +289,12 @@ evaluations = Table(
     Column("status", String(16), nullable=False, index=True),
     Column("submitted_at", Double, nullable=False),
     Column("started_at", Double),
+    Column("alive_at", Double),
     Column("finished_at", Double),
     Column("worker", String(256)),
     Column("done", Double, nullable=False),
     Column("result", JSON),
+    Column("html", LargeBinary),
     Column("error", Text),
     sqlite_autoincrement=True,
 )

@@ -1,0 +1,91 @@
+"""The gate before a promotion: what a candidate would have earned is asked for, waited for, and judged.
+
+The verdict is that of an evaluation (`feedback.gate` has the rules), which is made beside the service like
+every other one. Whoever does not want to wait that long asks again later, and finds the same evaluation.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from agent.evaluation_request import EvaluationRequest
+from agent.jobs import UndecidedError
+from feedback.evaluations import Evaluation, State, find, newest_of, result_of, submit
+from feedback.store import Store
+
+WAIT_S = 20.0
+"""How long a promotion waits for its verdict."""
+
+POLL_S = 0.2
+"""Seconds between two looks for it."""
+
+FRESH_S = 300.0
+"""How old a verdict may be that is used again: whoever comes back for one shall find it."""
+
+
+async def verdict(
+    store: Store,
+    version: int,
+    *,
+    wait_s: float = WAIT_S,
+    poll_s: float = POLL_S,
+    clock: Callable[[], float] = time.time,
+) -> dict[str, Any]:
+    """Say whether a version may be promoted.
+
+    An evaluation of it that is under way, or was made within `FRESH_S`, is used; else one is asked for.
+
+    Args:
+        store: The log.
+        version: One that was published.
+        wait_s: How long the evaluation is waited for.
+        poll_s: Seconds between two looks at it.
+        clock: Seconds since the epoch.
+
+    Returns:
+        What `feedback.gate.Verdict.document` says, with the number of the `evaluation`. A candidate that
+        cannot be evaluated is held, for that reason.
+
+    Raises:
+        UndecidedError: The evaluation goes on without anybody waiting for it.
+        QueueFullError: Too many evaluations wait already.
+        LogUnavailableError: Try again later.
+    """
+    name = f"recipe:{version}"
+    request = EvaluationRequest(candidates=(name,), gate=True).model_dump(mode="json")
+    found = await asyncio.to_thread(_asked, store, request, clock())
+    give_up = time.monotonic() + wait_s
+    while not found.status.ended:
+        if time.monotonic() >= give_up:
+            raise UndecidedError(
+                f"evaluation {found.seq}, by which version {version} is judged, is {found.status}: "
+                "it goes on, and the same request finds its verdict once it is done"
+            )
+        await asyncio.sleep(poll_s)
+        found = await asyncio.to_thread(_again, store, found.seq)
+    if found.status is State.FAILED:
+        reason = f"Version {version} cannot be evaluated: {found.error}"
+        return {"verdict": "hold", "promote": False, "reasons": [reason], "evaluation": found.seq}
+    report = await asyncio.to_thread(result_of, store, found.seq)
+    assert report is not None  # it is done
+    (judged,) = (one for one in report["candidates"] if one["name"] == name)
+    return {**judged["verdict"], "evaluation": found.seq}
+
+
+def _asked(store: Store, request: Mapping[str, Any], now: float) -> Evaluation:
+    """Return an evaluation of this request that will do, or ask for one."""
+    known = newest_of(store, request)
+    if known is None or known.status is State.FAILED:
+        return submit(store, request, now)
+    fresh = known.finished_at is None or known.finished_at >= now - FRESH_S
+    return known if fresh else submit(store, request, now)
+
+
+def _again(store: Store, seq: int) -> Evaluation:
+    found = find(store, seq)
+    assert found is not None  # it was there, and nobody deletes it
+    return found
+
+
+__all__ = ["POLL_S", "WAIT_S", "verdict"]
