@@ -8,23 +8,21 @@ What is published never steps back: a learner that replays what was published be
 silent until it is past that, and the first version of a recipe has learned all there is.
 """
 
-import hashlib
-import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
 
-from agent.policies.catalog import PolicySpec
 from agent.policy import Policy, PolicyError
+from agent.recipe import Recipe
 from feedback.alarms import Watch
 from feedback.drift import DriftSpec
 from feedback.errors import LogGapError, LogUnavailableError, SupersededError
 from feedback.events import Example
-from feedback.joins import Joiner, Position, read_examples
+from feedback.joins import Joiner, Position
 from feedback.lag import applied_by
+from feedback.lessons import lessons
 from feedback.reward import RewardRule
 from feedback.store import Store
 from feedback.versions import Version, checkpoint, digest_of, kept_upto, latest, publish
@@ -39,15 +37,6 @@ PUBLISH_S = 5.0
 
 LONGEST_PAUSE_S = 10.0
 """How long the log is left alone at most, while it is away."""
-
-
-def recipe_of(policy: PolicySpec, rule: RewardRule) -> str:
-    """Return the digest of all that shapes a policy besides the training log."""
-    document: dict[str, Any] = {
-        "policy": policy.model_dump(mode="json"),
-        "reward": rule.model_dump(mode="json"),
-    }
-    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
 def restore(empty: Policy, version: Version, state: bytes | None) -> Policy:
@@ -69,8 +58,8 @@ def restore(empty: Policy, version: Version, state: bytes | None) -> Policy:
         raise PolicyError(f"checkpoint of version {version.version} cannot be loaded: {error}") from error
 
 
-def earlier(store: Store, empty: Policy, version: Version) -> tuple[Policy, int]:
-    """Return a policy from which that of a version can be learned, and how many examples it knows.
+def earlier(store: Store, empty: Policy, version: Version) -> tuple[Policy, int | None]:
+    """Return a policy from which that of a version can be learned, and which example it knows last.
 
     Args:
         store: The log.
@@ -79,7 +68,7 @@ def earlier(store: Store, empty: Policy, version: Version) -> tuple[Policy, int]
 
     Returns:
         The policy of the nearest earlier version of the recipe whose bytes are sound, where that
-        goes on from them exactly; else the empty one.
+        goes on from them exactly; else the empty one, and None.
     """
     if empty.resumes_exactly:
         for one in kept_upto(store, version.recipe, version.examples_seq):
@@ -88,7 +77,7 @@ def earlier(store: Store, empty: Policy, version: Version) -> tuple[Policy, int]
                     return restore(empty, one, checkpoint(store, one.version)), one.examples_seq
                 except PolicyError as error:
                     logger.warning("%s: going on from an earlier one", error)
-    return empty, 0
+    return empty, None
 
 
 def teach(policy: Policy, rule: RewardRule, examples: Iterable[Example]) -> None:
@@ -100,44 +89,44 @@ def teach(policy: Policy, rule: RewardRule, examples: Iterable[Example]) -> None
 
 
 class Learner:
-    """The only writer of versions; fenced by an epoch in the log.
+    """The only writer of the training log, and of what is learned of it live; fenced by an epoch in the log.
 
     Args:
         store: The log.
-        policy: An empty policy, as the specification builds it.
-        spec: What built it.
-        rule: How rewards are made.
+        recipe: What learns, from which reward, and where it begins.
+        arms: Names of the arms that it may choose among.
         epoch: The right to write, from `take_epoch`.
         clock: Seconds since the epoch.
         timer: Seconds, never going back.
         drift: How a change of the world is noticed; None not to look for any.
 
     Attributes:
-        learned: Examples that its policy has learned.
+        recipe: What it follows.
         behind: Whether the last step has left something to be learned.
+
+    Raises:
+        PolicyError: No such policy can be built.
     """
 
     def __init__(
         self,
         store: Store,
-        policy: Policy,
-        spec: PolicySpec,
-        rule: RewardRule,
+        recipe: Recipe,
+        arms: Sequence[str],
         epoch: int,
         clock: Callable[[], float] = time.time,
         timer: Callable[[], float] = time.monotonic,
         drift: DriftSpec | None = None,
     ) -> None:
+        self.recipe = recipe
         self._store = store
-        self._spec = spec
-        self._rule = rule
+        self._rule = recipe.reward
         self._clock = clock
         self._timer = timer
-        self._recipe = recipe_of(spec, rule)
         self._epoch = epoch
-        self._joiner = Joiner(store, rule, epoch)
-        self._policy = policy
-        self.learned = 0
+        self._joiner = Joiner(store, recipe.reward, epoch)
+        self._policy = recipe.build(arms)
+        self._known: int | None = None  # the last example that it knows; None before it has learned anything
         self._version: Version | None = None
         self._published = -1  # examples that are learned in a version that can be served
         self._heard_at = timer()  # when it last published, or told how far it is
@@ -145,11 +134,20 @@ class Learner:
         self._resume()
         self._watch: Watch | None = None
         if drift is not None:
-            self._watch = Watch(store, drift, rule, self._recipe, epoch, self.learned, clock)
+            self._watch = Watch(
+                store, drift, self._rule, recipe.digest, epoch, self.learned, clock, recipe.start
+            )
+
+    @property
+    def learned(self) -> int:
+        """Position of the training log up to which its policy has learned what its recipe learns."""
+        if self._known is not None:
+            return self._known
+        return self.recipe.start.after if self.recipe.start else 0
 
     def _resume(self) -> None:
         """Take up the newest version of this recipe, where its bytes are the same as a replay's."""
-        self._version = latest(self._store, self._recipe)
+        self._version = latest(self._store, self.recipe.digest)
         if self._version is None:
             return
         self._published = self._version.examples_seq
@@ -159,10 +157,10 @@ class Learner:
             # No replica can serve it either: it is published anew.
             logger.warning("%s: replaying the log", error)
             self._published -= 1
-            self._policy, self.learned = earlier(self._store, self._policy, self._version)
+            self._policy, self._known = earlier(self._store, self._policy, self._version)
             return
         if saved.resumes_exactly:
-            self._policy, self.learned = saved, self._version.examples_seq
+            self._policy, self._known = saved, self._version.examples_seq
 
     def step(self) -> Version | None:
         """Join and learn a batch of what is new; return the version if one is published.
@@ -184,10 +182,10 @@ class Learner:
                 "`armwise rebuild` publishes what has learned these"
             )
         upto = min(position.examples_seq, self.learned + BATCH)
-        if upto > self.learned:
-            examples = read_examples(self._store, self._rule.join, self.learned, upto)
+        if upto > self.learned or (upto == self.learned and self._known is None):
+            examples = lessons(self._store, self._rule, self.recipe.start, self._known, upto)
             teach(self._policy, self._rule, self._watch.over(examples) if self._watch else examples)
-            self.learned = upto
+            self._known = upto
         if self._watch:
             self._watch.report()
         self.behind = self._joiner.left > 0 or upto < position.examples_seq
@@ -214,18 +212,8 @@ class Learner:
         state = self._policy.save()
         with self._store.reading() as connection:
             applied_seq = applied_by(connection, self._rule.join, self.learned)
-        draft = Version(
-            version=0,
-            parent=None if self._version is None else self._version.version,
-            recipe=self._recipe,
-            join=self._rule.join,
-            policy=self._spec.model_dump(mode="json"),
-            examples_seq=self.learned,
-            applied_seq=applied_seq,
-            digest=digest_of(state),
-            epoch=self._epoch,
-            created_at=self._clock(),
-        )
+        parent = None if self._version is None else self._version.version
+        draft = self.recipe.draft(state, self.learned, applied_seq, parent, self._epoch, self._clock())
         return replace(draft, version=publish(self._store, draft, state))
 
 
@@ -236,8 +224,9 @@ class LearnerThread:
     would take the right to write back.
 
     Args:
-        make: Builds the learner, in the thread; called again after the log was away, for
-            a learner of the same epoch.
+        make: Returns, in the thread and before each step, the learner that is to go on: the one that it
+            is given, unless another recipe is followed now; a new one of the same epoch where it is
+            given None, at the start and after the log was away.
         interval_s: Pause between two looks at the log, where nothing is left to be learned; it
             grows while the log is away.
 
@@ -245,7 +234,7 @@ class LearnerThread:
         superseded: Whether it has ended because another learner took over.
     """
 
-    def __init__(self, make: Callable[[], Learner], interval_s: float) -> None:
+    def __init__(self, make: Callable[[Learner | None], Learner], interval_s: float) -> None:
         self._make = make
         self._interval_s = interval_s
         self._stop = threading.Event()
@@ -269,7 +258,7 @@ class LearnerThread:
         pause_s = 0.0
         while not self._stop.wait(pause_s):
             try:
-                learner = learner or self._make()
+                learner = self._make(learner)
                 learner.step()
                 pause_s = 0.0 if learner.behind else self._interval_s
             except LogUnavailableError as error:

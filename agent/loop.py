@@ -9,6 +9,7 @@ it leaves on record below, so that it can be read in one place.
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
@@ -17,9 +18,18 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from agent.features import FeatureSpec, describe
-from agent.policy import Policy, choose, lowered, served_distribution, shadow_distribution, uniform_from
+from agent.policy import (
+    Policy,
+    choose,
+    lowered,
+    mixed,
+    served_distribution,
+    shadow_distribution,
+    uniform_from,
+)
 from agent.probe import Advisor, Embed, Embeddings, Probes, Search, probe, with_scores
 from agent.standing import Standing
 from agent.work import UNPROBED, ArmInfo, Work, described
@@ -27,6 +37,8 @@ from arms.base import ArmError, Passage, Query, Retrieval
 from arms.generator import Chunk, Generator, GeneratorError, Message, Prompt
 from arms.prompts import answer_prompt
 from feedback.events import Context, Decision, Execution, Mode, Status
+
+logger = logging.getLogger(__name__)
 
 
 class NoEligibleArmError(ValueError):
@@ -68,11 +80,27 @@ class Log(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Serving:
-    """The policy that decides now, frozen until the next version replaces it."""
+class Canary:
+    """A candidate that takes a share of the traffic.
+
+    Attributes:
+        policy: Its policy.
+        version: Its number.
+        share: How much of each distribution is its own, in (0, 1).
+    """
 
     policy: Policy
     version: int
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """The policy that decides now, frozen until the next version replaces it; and a candidate beside it."""
+
+    policy: Policy
+    version: int
+    canary: Canary | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +189,7 @@ class Loop:
         former: Arms that were live before, for those who ask again what these answered.
         advisor: A trained router, whose scores the policy sees; None for none.
         standing: How each arm is doing, which may keep it from being drawn.
+        dropped: The last candidate that gave no distribution; it is not asked again.
     """
 
     arms: Mapping[str, ArmInfo]
@@ -181,6 +210,12 @@ class Loop:
     former: Mapping[str, ArmInfo] = field(default_factory=dict)
     advisor: Advisor | None = None
     standing: Standing = field(default_factory=Standing)
+    dropped: Canary | None = None
+
+    @property
+    def canary(self) -> Canary | None:
+        """The candidate that takes part in decisions; None for none."""
+        return None if self.serving.canary is self.dropped else self.serving.canary
 
     @property
     def known(self) -> Mapping[str, ArmInfo]:
@@ -334,12 +369,18 @@ class Loop:
             OverloadedError: The arms have no room any more.
         """
         serving, names = self.serving, self.able(names, probes)
+        candidate, share = 0, 0.0
         if ask.forced is not None:
             mode, floor, p, shadow = Mode.FORCED, 0.0, np.ones(1), np.zeros(0)
         else:
             mode = Mode.EXPLORE if ask.explore else Mode.GREEDY
             floor = lowered(self.floor, len(names))
             p = served_distribution(serving.policy, context, names, floor)
+            if canary := self.canary:
+                beside = self._beside(canary, context, names, floor)
+                if beside.size:
+                    candidate, share = canary.version, canary.share
+                    p = mixed(p, beside, share)
             shadow = shadow_distribution(serving.policy, context, names, floor)
         now = self.clock()
         explored = mode is Mode.EXPLORE
@@ -360,7 +401,20 @@ class Loop:
             floor=floor,
             deferred=ask.deferred,
             shadow=tuple(shadow.tolist()),
+            candidate=candidate,
+            share=share,
         )
+
+    def _beside(
+        self, canary: Canary, context: Context, names: Sequence[str], floor: float
+    ) -> NDArray[np.float64]:
+        """Return the distribution of a candidate, shape (n_arms,); where it has none, drop it: shape (0,)."""
+        try:
+            return served_distribution(canary.policy, context, names, floor)
+        except Exception:
+            logger.exception("version %d takes no part any more: it gave no distribution", canary.version)
+            self.dropped = canary
+            return np.zeros(0)
 
     async def retrieve(self, query: Query, k: int, work: Work) -> Retrieval:
         """Run the drawn arm, or the fallback where it fails and one is declared."""

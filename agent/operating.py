@@ -18,6 +18,7 @@ from agent.console import console, errors, explained
 from arms.catalog import closure
 from arms.kinds import ArmSpec
 from arms.nearest import nearest
+from feedback.promotions import LARGEST_SHARE
 
 Url = Annotated[str, typer.Option("--url", help="Address of the service.", envvar="ARMWISE_URL")]
 Key = Annotated[
@@ -40,6 +41,10 @@ def status(url: Url = URL, key: Key = None) -> None:
         for row in ("kind", "params", "floor", "version", "digest", "examples_seq", "applied_seq", "log_seq"):
             about.add_row(row, str(policy[row]))
         about.add_row("serving", Text(_serving(policy)))
+        if policy["promotion"]:
+            about.add_row("promotion", Text(_promoted(policy["promotion"])))
+        if policy["canary"]:
+            about.add_row("canary", Text(_canary(policy["canary"])))
         if policy["apprentice"]:
             about.add_row("apprentice", _agreement(policy["apprentice"]))
         console.print(about)
@@ -78,21 +83,83 @@ def apply(
         console.print(f"live now: {', '.join(arm['name'] for arm in now)}", markup=False, soft_wrap=True)
 
 
-def promote(version: Number, reason: Reason, url: Url = URL, key: Key = None) -> None:
-    """Let the newest versions decide again, from this one on."""
-    _say("promote", version, reason, url, key)
+def promote(
+    version: Number,
+    reason: Reason,
+    force: Annotated[
+        bool, typer.Option("--force", help="Promote it although the gate holds it; it is kept as forced.")
+    ] = False,
+    url: Url = URL,
+    key: Key = None,
+) -> None:
+    """Let the recipe of this version decide, always its newest version; the gate judges another recipe."""
+    _say(version, "promote", {"reason": reason, "force": force}, url, key)
 
 
 def rollback(version: Number, reason: Reason, url: Url = URL, key: Key = None) -> None:
     """Let exactly this version decide, until another word; learning goes on."""
-    _say("rollback", version, reason, url, key)
+    _say(version, "rollback", {"reason": reason}, url, key)
 
 
-def _say(action: str, version: int, reason: str, url: str, key: str | None) -> None:
+def canary(
+    version: Number,
+    share: Annotated[
+        float, typer.Option("--share", min=0.0, max=LARGEST_SHARE, help="Of the traffic; 0 ends it.")
+    ],
+    reason: Reason,
+    url: Url = URL,
+    key: Key = None,
+) -> None:
+    """Give this version a share of the traffic, beside the one that decides."""
+    _say(version, "canary", {"reason": reason, "share": share}, url, key)
+
+
+def _say(version: int, action: str, body: Mapping[str, Any], url: str, key: str | None) -> None:
     with explained():
         path = f"/v1/policies/{version}/{action}"
-        policy = request("POST", url, path, key, {"reason": reason}, timeout_s=BUILD_S)
+        policy = request("POST", url, path, key, body, timeout_s=BUILD_S)
         console.print(_serving(policy), markup=False, soft_wrap=True)
+        if policy["canary"]:
+            console.print(_canary(policy["canary"]), markup=False, soft_wrap=True)
+
+
+def _promoted(promotion: Mapping[str, Any]) -> str:
+    """Say which version was promoted, and what the gate had to do with it.
+
+    >>> told = {"version": 7, "since": 0.0, "reason": "better", "forced": True, "evaluation": 3}
+    >>> _promoted(told)
+    'version 7 since 1970-01-01 00:00:00 UTC (better), forced, evaluation 3'
+    """
+    told = f"version {promotion['version']} since {_at(promotion['since'])} ({promotion['reason']})"
+    if promotion["forced"]:
+        told += ", forced"
+    return told if promotion["evaluation"] is None else f"{told}, evaluation {promotion['evaluation']}"
+
+
+def _canary(canary: Mapping[str, Any]) -> str:
+    """Say which candidate takes how much of the traffic.
+
+    >>> told = {"version": 7, "share": 0.1, "since": 0.0, "reason": "new labels", "deciding": True}
+    >>> _canary(told)
+    'version 7 takes 10% of each decision since 1970-01-01 00:00:00 UTC (new labels)'
+    >>> _canary({**told, "deciding": False})
+    'version 7 was given 10%, and takes no part: it cannot be read, or gave no distribution'
+    """
+    version, share = canary["version"], f"{100 * canary['share']:g}%"
+    if not canary["deciding"]:
+        return f"version {version} was given {share}, and takes no part: it cannot be read, or gave no distribution"
+    return (
+        f"version {version} takes {share} of each decision since {_at(canary['since'])} ({canary['reason']})"
+    )
+
+
+def _at(seconds: float) -> str:
+    """Return a point in time as people read it.
+
+    >>> _at(0.0)
+    '1970-01-01 00:00:00 UTC'
+    """
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _serving(policy: Mapping[str, Any]) -> str:
@@ -100,14 +167,13 @@ def _serving(policy: Mapping[str, Any]) -> str:
     serving, newest = policy["serving"], policy["newest"]
     if not serving["pinned"]:
         return f"version {serving['version']} decides, and newer ones after it"
-    since = datetime.fromtimestamp(serving["since"], UTC)
     if serving["chosen"] != serving["version"]:
         return (
             f"version {serving['version']} decides, although version {serving['chosen']} was chosen "
             f"({serving['reason']}): that cannot be read; promote another"
         )
     return (
-        f"version {serving['version']} decides since {since:%Y-%m-%d %H:%M:%S} UTC, until another word "
+        f"version {serving['version']} decides since {_at(serving['since'])}, until another word "
         f"({serving['reason']}); the newest is {newest['version']}"
     )
 

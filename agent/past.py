@@ -5,18 +5,22 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-from pydantic import ValidationError
-
-from agent.policies.catalog import PolicySpec, build_policy
+from agent.learner import earlier, restore, teach
+from agent.policies.catalog import build_policy
 from agent.policy import Policy, PolicyError
-from agent.rebuild import rebuilt
+from agent.recipe import SHORT, Recipe, spec_of
 from feedback.armsets import defined
+from feedback.errors import LogGapError
+from feedback.lessons import lessons
 from feedback.reward import RewardRule
 from feedback.store import Store
-from feedback.versions import Version
+from feedback.versions import Version, checkpoint, digest_of
 
 WAITING = 8
 """Calls that may be under way or waiting at once; whoever comes then is sent away."""
+
+KEPT = 2
+"""Policies that are kept."""
 
 Found = TypeVar("Found")
 
@@ -28,7 +32,8 @@ class BusyError(Exception):
 class Past:
     """Asks policies of the past in a thread of its own, one after another: to find one may take minutes.
 
-    The one found last is kept, as decisions are verified in the order in which they were made.
+    The last two are kept, as decisions are verified in the order in which they were made, and a canary
+    makes them with two.
 
     Args:
         store: The log.
@@ -41,10 +46,14 @@ class Past:
         self._thread = ThreadPoolExecutor(1, "past")
         self._counting = threading.Lock()
         self._calls = 0
-        self._last: tuple[int, Policy] | None = None
+        self._found: dict[int, Policy] = {}  # by version, the one asked last at the end
 
-    def ask(self, version: Version, question: Callable[[Policy], Found]) -> "Future[Found]":
-        """Return what a function says of the policy of a version, once that is found.
+    def ask(self, versions: Sequence[Version], question: Callable[..., Found]) -> "Future[Found]":
+        """Return what a function says of the policies of one version or two, once they are found.
+
+        Args:
+            versions: What was published.
+            question: Takes their policies, in this order.
 
         Returns:
             A future, which raises PolicyError where the policy cannot be had.
@@ -56,7 +65,7 @@ class Past:
             if self._calls >= WAITING:
                 raise BusyError(f"{self._calls} policies of the past are being looked for already")
             self._calls += 1
-        answer = self._thread.submit(self._answer, version, question)
+        answer = self._thread.submit(self._answer, versions, question)
         answer.add_done_callback(self._done)
         return answer
 
@@ -68,11 +77,17 @@ class Past:
         with self._counting:
             self._calls -= 1
 
-    def _answer(self, version: Version, question: Callable[[Policy], Found]) -> Found:
-        if self._last is None or self._last[0] != version.version:
-            arms = list(defined(self._store))
-            self._last = version.version, policy_of(self._store, version, self._rule, arms)
-        return question(self._last[1])
+    def _answer(self, versions: Sequence[Version], question: Callable[..., Found]) -> Found:
+        return question(*[self._policy(version) for version in versions])
+
+    def _policy(self, version: Version) -> Policy:
+        policy = self._found.pop(version.version, None)
+        if policy is None:
+            policy = policy_of(self._store, version, self._rule, list(defined(self._store)))
+        self._found[version.version] = policy
+        for older in list(self._found)[:-KEPT]:
+            del self._found[older]
+        return policy
 
 
 def policy_of(store: Store, version: Version, rule: RewardRule, arms: Sequence[str]) -> Policy:
@@ -88,8 +103,43 @@ def policy_of(store: Store, version: Version, rule: RewardRule, arms: Sequence[s
         PolicyError: It cannot be had, or no such policy can be built.
         LogUnavailableError: Try again later.
     """
+    return rebuilt(store, build_policy(spec_of(version), arms), rule, version)
+
+
+def rebuilt(store: Store, empty: Policy, rule: RewardRule, version: Version) -> Policy:
+    """Return the policy of a version, learned again where its bytes are lost.
+
+    Args:
+        store: The log.
+        empty: A policy as the version's specification builds it.
+        rule: How rewards are made.
+        version: What was published.
+
+    Raises:
+        PolicyError: Its bytes are lost, and what the log gives now is another policy.
+        LogUnavailableError: Try again later.
+    """
     try:
-        spec = PolicySpec.model_validate(version.policy)
-    except ValidationError as error:
-        raise PolicyError(f"version {version.version} names no policy of ours: {error}") from None
-    return rebuilt(store, build_policy(spec, arms), rule, version)
+        return restore(empty, version, checkpoint(store, version.version))
+    except PolicyError as error:
+        lost = error
+    try:
+        recipe = Recipe.of(version, rule)
+    except PolicyError:
+        message = f"{lost}, and it was learned by another reward than the one that is configured"
+        raise PolicyError(message) from None
+    policy, known = earlier(store, empty, version)
+    try:
+        teach(policy, rule, lessons(store, rule, recipe.start, known, version.examples_seq))
+    except LogGapError as gap:
+        raise PolicyError(f"{lost}, and it cannot be learned again: {gap}") from gap
+    state = policy.save()
+    if digest_of(state) != version.digest:
+        raise PolicyError(
+            f"{lost}, and the log gives another state now, {digest_of(state)[:SHORT]}: it was learned by "
+            "another library, or the training log was changed; see `armwise rebuild --verify`"
+        )
+    return empty.load(state)  # as every replica has it
+
+
+__all__ = ["WAITING", "BusyError", "Past", "policy_of", "rebuilt"]

@@ -150,6 +150,24 @@ def _floored(probabilities: NDArray[np.float64], n_arms: int, floor: float) -> N
     return mix_floor(validate(probabilities, n_arms), lowered(floor, n_arms))
 
 
+def mixed(
+    live: NDArray[np.float64], candidate: NDArray[np.float64], share: float
+) -> NDArray[np.float64]:
+    """Return what is drawn from while a candidate takes a share of the traffic, shape (n_arms,).
+
+    As every arm has at least the floor in both, it has in the mixture.
+
+    Args:
+        live: The served distribution, shape (n_arms,).
+        candidate: That of the candidate over the same arms, shape (n_arms,).
+        share: How much of it is the candidate's, in [0, 1].
+
+    >>> mixed(np.array([0.9, 0.1]), np.array([0.1, 0.9]), 0.25).round(3).tolist()
+    [0.7, 0.3]
+    """
+    return (1.0 - share) * live + share * candidate
+
+
 def lowered(floor: float, n_arms: int) -> float:
     """Return the floor that so many arms can have.
 

@@ -5,12 +5,12 @@ from typing import Any
 
 from agent.config import AppConfig
 from agent.policies.apprentice import Agreement
-from agent.rebuild import SHORT
+from agent.recipe import SHORT
 from agent.trained import About
 from feedback.alarms import Alarms
 from feedback.drift import DriftSpec
 from feedback.lag import Lag
-from feedback.promotions import Promotion
+from feedback.promotions import InForce, Promotion
 from feedback.versions import Version
 
 NONE: Mapping[str, Any] = {
@@ -26,7 +26,8 @@ NONE: Mapping[str, Any] = {
 def policy(
     config: AppConfig,
     version: Version | None,
-    pin: Promotion | None,
+    said: InForce,
+    deciding: bool,
     newest: Version | None,
     lag: Lag,
     router: About | None,
@@ -39,17 +40,19 @@ def policy(
     Args:
         config: What is served.
         version: What decides; None before there is a version.
-        pin: The word in force that one version is to decide; None where the newest is to.
-        newest: The newest version of its recipe.
+        said: What operators said that holds.
+        deciding: Whether a candidate takes a share of the decisions.
+        newest: The newest version of the recipe that is followed.
         lag: What of the log the served version has learned.
         router: What is known of the router; None where there is none.
         compared: How the policy in the shadow agrees with the one that decides; None without one.
         alarms: Of drift.
         floor: Least probability of every eligible arm, now.
     """
+    pin, promotion, canary = said.pin, said.promotion, said.canary
+    configured = config.policy.model_dump(mode="json")
     return {
-        "kind": config.policy.kind,
-        "params": config.policy.params,
+        **{name: (version.policy if version else configured)[name] for name in ("kind", "params")},
         "floor": config.floor,
         **(NONE if version is None else {name: getattr(version, name) for name in NONE}),
         "applied_seq": lag.applied_seq,
@@ -60,6 +63,22 @@ def policy(
             "chosen": pin and pin.version,
             "since": pin and pin.at,
             "reason": pin and pin.reason,
+        },
+        "promotion": promotion
+        and {
+            "version": promotion.version,
+            "since": promotion.at,
+            "reason": promotion.reason,
+            "forced": promotion.forced,
+            "evaluation": promotion.evaluation,
+        },
+        "canary": canary
+        and {
+            "version": canary.version,
+            "share": canary.share,
+            "since": canary.at,
+            "reason": canary.reason,
+            "deciding": deciding,
         },
         "newest": newest and {name: getattr(newest, name) for name in NONE},
         "apprentice": compared
@@ -113,6 +132,7 @@ def versions(
                 "recipe": version.recipe[:SHORT],
                 "kind": version.policy.get("kind"),
                 "params": version.policy.get("params"),
+                "start": version.start,
                 "examples_seq": version.examples_seq,
                 "applied_seq": version.applied_seq,
                 "digest": version.digest,
@@ -129,6 +149,9 @@ def versions(
                 "action": one.action.value,
                 "reason": one.reason,
                 "at": one.at,
+                "forced": one.forced,
+                "share": one.share,
+                "evaluation": one.evaluation,
             }
             for one in promotions
         ],

@@ -7,21 +7,20 @@ was changed, or another library has learned.
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 
 from rich.table import Table
 
 from agent.config import AppConfig
-from agent.learner import earlier, recipe_of, restore, teach
-from agent.policies.catalog import PolicySpec, build_policy
-from agent.policy import Policy, PolicyError
-from feedback.errors import LogGapError
-from feedback.joins import REBUILD, confirm_epoch, read_examples, take_epoch
+from agent.learner import teach
+from agent.policy import PolicyError
+from agent.recipe import SHORT, Recipe, followed
+from feedback.events import Example
+from feedback.joins import REBUILD, Position, confirm_epoch, take_epoch
 from feedback.lag import applied_by
+from feedback.lessons import Start, labels_of, run_of
 from feedback.refold import Refold
-from feedback.reward import RewardRule
 from feedback.store import Store
 from feedback.versions import (
     Version,
@@ -36,10 +35,6 @@ from feedback.versions import (
     put_back,
 )
 
-SHORT = 12
-"""Digits of a digest that tell it from others."""
-
-
 MENDS = "to put what the log gives in the place of what differs: `armwise rebuild`, without --verify"
 STAYS = (
     "not mended: a version that has decided stays as it is, and the newest one has learned what the log "
@@ -49,39 +44,6 @@ STAYS = (
 
 class RebuildError(ValueError):
     """What is asked for cannot be rebuilt; the message says why."""
-
-
-def rebuilt(store: Store, empty: Policy, rule: RewardRule, version: Version) -> Policy:
-    """Return the policy of a version, learned again where its bytes are lost.
-
-    Args:
-        store: The log.
-        empty: A policy as the version's specification builds it.
-        rule: How rewards are made.
-        version: What was published.
-
-    Raises:
-        PolicyError: Its bytes are lost, and what the log gives now is another policy.
-        LogUnavailableError: Try again later.
-    """
-    try:
-        return restore(empty, version, checkpoint(store, version.version))
-    except PolicyError as error:
-        lost = error
-    if recipe_of(PolicySpec.model_validate(version.policy), rule) != version.recipe:
-        raise PolicyError(f"{lost}, and it was learned by another reward than the one that is configured")
-    policy, learned = earlier(store, empty, version)
-    try:
-        teach(policy, rule, read_examples(store, rule.join, learned, version.examples_seq))
-    except LogGapError as gap:
-        raise PolicyError(f"{lost}, and it cannot be learned again: {gap}") from gap
-    state = policy.save()
-    if digest_of(state) != version.digest:
-        raise PolicyError(
-            f"{lost}, and the log gives another state now, {digest_of(state)[:SHORT]}: it was learned by "
-            "another library, or the training log was changed; see `armwise rebuild --verify`"
-        )
-    return empty.load(state)  # as every replica has it
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +77,7 @@ class Report:
     """What came out.
 
     Attributes:
-        compared: The training log, and versions of the configuration's recipe.
+        compared: The training log, and versions of the recipe that is followed, or that was asked for.
         notes: What is to be said of it; one sentence each.
         remedy: What is to be done where all is not sound.
     """
@@ -154,34 +116,47 @@ def rebuild(
 
     Args:
         store: The log.
-        config: Says which recipe is looked at: versions of others cannot be learned by it.
+        config: Says which recipe is followed, unless another one was promoted under it.
         tell: Told how many facts are folded, and how many will be.
-        number: A version to compare, too.
-        every: Compare every version whose bytes are kept, too.
+        number: A version to compare, too, of that recipe or of another one with the configured reward,
+            such as a candidate.
+        every: Compare every version of the recipe that is followed whose bytes are kept, too.
         mend: Put what the log gives in the place of what differs, under a new epoch, so that a
             learner that runs starts again. A version that has learned something else stays as it
             is, since it has decided; if it is the newest, a newer one follows it.
         clock: Seconds since the epoch.
 
     Raises:
-        RebuildError: There is no such version of the configuration's recipe.
+        RebuildError: There is no such version with the configured reward, or it cannot be built.
         LogGapError: Facts are missing: nothing can be rebuilt, and nothing was changed.
         LogUnavailableError: Try again later.
         SupersededError: A learner has started meanwhile: again, then, which finds less to be done.
     """
-    recipe = recipe_of(config.policy, config.reward)
-    versions = _chosen(store, recipe, number, every=every)
+    recipe, arms = followed(store, config), list(config.actions)
+    replay, newest = _Replay(store, recipe, arms), latest(store, recipe.digest)
+    replays, versions = [replay], kept_of(store, recipe.digest) if every else []
+    versions += [newest] if newest else []
+    if number is not None:
+        named = _named(store, config, number)
+        if named.recipe == recipe.digest:
+            versions.append(named)
+        else:
+            replays.append(_Replay(store, Recipe.of(named, config.reward), arms))
+            replays[1].expect([named])
+    replay.expect(versions)
     refold = Refold(store, config.reward)
-    replay = _Replay(store, build_policy(config.policy, list(config.actions)), config.reward)
-    replay.learn(refold, tell, versions)
-    others = _others(store, recipe)
-    newest = max(versions, key=lambda version: version.version, default=None)
+    _learn(refold, tell, replays)
+    others = _others(store, {one.recipe.digest for one in replays})
     epoch = 0
-    if mend and not (refold.sound and not replay.lost and not (newest and newest.version in replay.wrong)):
+    damaged = any(one.lost for one in replays) or (newest is not None and newest.version in replay.wrong)
+    if mend and (damaged or not refold.sound):
         epoch = take_epoch(store, REBUILD, clock())  # what learners wrote before it is compared, too
-        newest, known = latest(store, recipe), newest
-        replay.learn(refold, tell, [newest] if newest and newest != known else [])
-    compared = [Compared("training log", refold.position.examples_seq, *refold.digests), *replay.compared]
+        newest, known = latest(store, recipe.digest), newest
+        if newest is not None and newest != known:
+            replay.expect([newest])
+        _learn(refold, tell, replays)
+    compared = [Compared("training log", refold.position.examples_seq, *refold.digests)]
+    compared += [found for one in replays for found in one.compared]
     notes = [note for note in (refold.first, others) if note]
     if epoch:
         replaced = newest if newest and newest.version in replay.wrong else None
@@ -189,7 +164,7 @@ def rebuild(
         with store.writing() as connection:
             confirm_epoch(connection, epoch)
             refold.finish(connection)
-            for version, state in replay.lost.items():
+            for version, state in (pair for one in replays for pair in one.lost.items()):
                 put_back(connection, version, state)
             if replaced is not None:
                 draft = replace(
@@ -203,7 +178,7 @@ def rebuild(
                 )
                 follower = add(connection, draft, replay.state)
                 notes.append(f"version {follower} has learned what the log gives, and follows the others")
-        left = replay.wrong - ({replaced.version} if replaced else set())
+        left = {number for one in replays for number in one.wrong} - {replaced.version if replaced else 0}
         compared = [
             replace(one, mended=bool(one.expected) and not one.equal and one.version not in left)
             for one in compared
@@ -213,42 +188,65 @@ def rebuild(
 
 
 class _Replay:
-    """A policy that learns the log from nothing, and is compared with versions as it comes past them.
+    """The policy of a recipe, which learns from nothing, and is compared with versions as it comes past them.
+
+    Args:
+        store: The log.
+        recipe: What it learns.
+        arms: Names of the arms that it may choose among.
 
     Attributes:
-        learned: Examples that it has learned.
+        recipe: What it learns.
+        learned: Position of the training log up to which it has.
         compared: What came out.
         wrong: Versions that have learned something else than what the log gives.
         lost: Bytes that ought to be kept, and are not, by version.
     """
 
-    def __init__(self, store: Store, policy: Policy, rule: RewardRule) -> None:
-        self._store, self._policy, self._rule = store, policy, rule
-        self.learned = 0
+    def __init__(self, store: Store, recipe: Recipe, arms: Sequence[str]) -> None:
+        start = recipe.start or Start()
+        self.recipe = recipe
+        self._store, self._policy = store, recipe.build(arms)
+        teach(self._policy, recipe.reward, labels_of(store, recipe.reward, start))
+        self.learned = start.after
         self.compared: list[Compared] = []
         self.wrong: set[int] = set()
         self.lost: dict[int, bytes] = {}
+        self._due: deque[Version] = deque()
 
     @property
     def state(self) -> bytes:
         """What it is now."""
         return self._policy.save()
 
-    def learn(self, refold: Refold, tell: Callable[[int, int], None], versions: Sequence[Version]) -> None:
-        """Learn what is folded, and compare each version after as many examples as it has learned."""
-        due = deque(sorted(versions, key=lambda version: version.examples_seq))
-        for example in chain((None,), refold.examples(tell)):
-            if example is not None:
-                teach(self._policy, self._rule, (example,))
-                self.learned = example.seq
-            while due and due[0].examples_seq <= self.learned:
-                self._compare(due.popleft())
-        for version in due:
+    def expect(self, versions: Sequence[Version]) -> None:
+        """Compare these once it has learned as much as they have."""
+        due = {version.version: version for version in versions}
+        self._due.extend(sorted(due.values(), key=lambda version: version.examples_seq))
+        self._pass()
+
+    def learn(self, example: Example) -> None:
+        """Learn the next example of the training log, if it is one that the recipe learns."""
+        if example.seq <= self.learned:
+            return
+        if run_of(example.decision) is None:
+            teach(self._policy, self.recipe.reward, (example,))
+        self.learned = example.seq
+        self._pass()
+
+    def finish(self, position: Position) -> None:
+        """Note of each version that it never came to that it has learned more than the log gives."""
+        for version in self._due:
             expected = ""
-            if version.applied_seq <= refold.position.log_seq:  # it has seen no more of the log than this
+            if version.applied_seq <= position.log_seq:  # it has seen no more of the log than this
                 expected = digest_of(self.state)
                 self.wrong.add(version.version)
             self._note(version, f"version {version.version}", expected, version.digest)
+        self._due.clear()
+
+    def _pass(self) -> None:
+        while self._due and self._due[0].examples_seq <= self.learned:
+            self._compare(self._due.popleft())
 
     def _compare(self, version: Version) -> None:
         state = self.state
@@ -267,32 +265,35 @@ class _Replay:
         self.compared.append(Compared(what, version.examples_seq, expected, found, version.version))
 
 
-def _chosen(store: Store, recipe: str, number: int | None, *, every: bool) -> list[Version]:
-    """Return the newest version of a recipe, and those that are asked for. Raises RebuildError."""
-    chosen = kept_of(store, recipe) if every else []
-    newest = latest(store, recipe)
-    if newest is not None:
-        chosen.append(newest)
-    if number is not None:
-        named = find(store, number)
-        if named is None:
-            raise RebuildError(f"there is no version {number}; the newest is {newest and newest.version}")
-        if named.recipe != recipe:
-            raise RebuildError(
-                f"version {number} is of recipe {named.recipe[:SHORT]}, and the configuration is of "
-                f"{recipe[:SHORT]}: give the configuration that it was learned under"
-            )
-        chosen.append(named)
-    return list({version.version: version for version in chosen}.values())
+def _learn(refold: Refold, tell: Callable[[int, int], None], replays: Sequence[_Replay]) -> None:
+    """Learn what is folded, and compare each version after as many examples as it has learned."""
+    for example in refold.examples(tell):
+        for one in replays:
+            one.learn(example)
+    for one in replays:
+        one.finish(refold.position)
 
 
-def _others(store: Store, recipe: str) -> str | None:
+def _named(store: Store, config: AppConfig, number: int) -> Version:
+    """Return the version that is asked for. Raises RebuildError."""
+    named = find(store, number)
+    if named is None:
+        newest = latest(store)
+        raise RebuildError(f"there is no version {number}; the newest is {newest and newest.version}")
+    try:
+        Recipe.of(named, config.reward).build(list(config.actions))
+    except PolicyError as error:
+        raise RebuildError(f"{error}: give the configuration that it was learned under") from None
+    return named
+
+
+def _others(store: Store, looked_at: Collection[str]) -> str | None:
     """Say which versions are not looked at, whatever is asked for; None where there are none."""
-    others = {other: n for other, n in counts(store).items() if other != recipe}
+    others = {other: n for other, n in counts(store).items() if other not in looked_at}
     if not others:
         return None
     named = ", ".join(f"{n} of {other[:SHORT]}" for other, n in sorted(others.items()))
-    return f"not looked at, as other configurations have learned them: {named}"
+    return f"not looked at, as they are of other recipes: {named}"
 
 
-__all__ = ["Compared", "RebuildError", "Report", "rebuild", "rebuilt"]
+__all__ = ["Compared", "RebuildError", "Report", "rebuild"]

@@ -1,8 +1,8 @@
 """What one ingress replica holds: the loop, the log, and the version it serves.
 
 A replica decides on a read-only copy of the policy. It looks for a newer
-version, for one that an operator chose, and for arms that were switched,
-several times a second.
+version, for what an operator said, and for arms that were switched, several
+times a second.
 """
 
 import asyncio
@@ -10,16 +10,18 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
 
 from agent.advisor import advisor_of
 from agent.config import AppConfig, ConfigError
 from agent.features import describe
+from agent.gatekeeper import verdict
 from agent.live_arms import Arms, documents, known, same_document
 from agent.loop import Loop, Serving
 from agent.past import Past
 from agent.probe import Embeddings
-from agent.served import Lookout, Served
+from agent.served import Lookout, Seen, Served
 from agent.standing import Standing
 from agent.trained import warn_of_unknown
 from agent.work import ArmInfo
@@ -31,7 +33,7 @@ from feedback.armsets import replace as replace_live
 from feedback.clock import SteadyClock
 from feedback.errors import LogUnavailableError
 from feedback.opening import open_log
-from feedback.promotions import Promotion
+from feedback.promotions import InForce
 from feedback.switches import disabled, switch
 from feedback.versions import Version
 from feedback.writer import GroupCommit
@@ -40,7 +42,6 @@ logger = logging.getLogger(__name__)
 
 REBUILD_S = 30.0
 """Pause before arms that could not be built are tried again."""
-
 
 STOP_S = 5.0
 """How long a look that is under way is waited for at the end."""
@@ -54,6 +55,19 @@ class Embedders(Protocol):
         ...
 
 
+class Gate(Protocol):
+    """Says whether a version may be promoted."""
+
+    async def __call__(self, version: int) -> Mapping[str, Any]:
+        """Return whether to `promote` it, with `reasons`, and the number of the `evaluation` behind that.
+
+        Raises:
+            UndecidedError: Ask again later.
+            QueueFullError: Too many evaluations wait already.
+        """
+        ...
+
+
 class Replica:
     """The state behind the HTTP surface. Start it inside a running event loop.
 
@@ -63,6 +77,7 @@ class Replica:
         embedders: Embeds with any backbone.
         generator: The language model.
         reach: Returns once all of these can be called.
+        gate: Judges whoever is to be promoted; None for what `agent.gatekeeper` says.
     """
 
     def __init__(
@@ -72,6 +87,7 @@ class Replica:
         embedders: Embedders,
         generator: Generator,
         reach: Callable[[], Awaitable[None]] | None = None,
+        gate: Gate | None = None,
     ) -> None:
         self.config = config
         self.clock = SteadyClock()
@@ -79,7 +95,8 @@ class Replica:
         self.log = GroupCommit(self.store)
         self.lookout = Lookout(self.store, config)
         self.served: Served | None = None
-        self.pin: Promotion | None = None  # what holds it, or ought to: nothing else may replace it
+        self.said = InForce(self.lookout.configured.digest)  # by operators, as of the last look
+        self.gate: Gate = gate or partial(verdict, self.store, clock=self.clock)
         self.past = Past(self.store, config.reward)
         self.under_way = set[str]()  # decisions that are being made and carried out
         self._configured = config.arms
@@ -178,12 +195,14 @@ class Replica:
             await asyncio.sleep(self.config.learning.poll_s)
 
     async def refresh(self) -> None:
-        """Serve the newest version of this configuration's recipe, or the one chosen, and the live arms."""
+        """Serve the newest version of the recipe that is followed, or the one chosen, and the live arms."""
         # A look that began before an arm was switched must not have the last word.
         async with self._refreshing:
-            (self.served, self.pin), arms, self._off = await asyncio.to_thread(self._look)
+            seen, arms, self._off = await asyncio.to_thread(self._look)
+            self.served, self.said = seen.served, seen.said
             if self.served is not None:
-                self.loop.serving = Serving(self.served.policy, self.served.version.version)
+                number = self.served.version.version
+                self.loop.serving = Serving(self.served.policy, number, seen.canary)
             if arms is not None:
                 await self._follow(arms)
             self.loop.arms = self._switched(self.loop.arms)
@@ -199,7 +218,7 @@ class Replica:
                 floor = max(floor, drift.floor)
         self.loop.floor = floor
 
-    def _look(self) -> tuple[tuple[Served | None, Promotion | None], ArmSet | None, frozenset[str]]:
+    def _look(self) -> tuple[Seen, ArmSet | None, frozenset[str]]:
         if self._started:
             arms = live(self.store, self.arm_set)
         else:

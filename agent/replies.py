@@ -184,6 +184,7 @@ def record(found: Record, config: AppConfig, now: float) -> dict[str, Any]:
         "deferred": decision.deferred,
         "activated": any(item.kind is Kind.ACTIVATION for item in found.feedback),
         "shadow": dict(zip(decision.arms, decision.shadow, strict=False)) or None,
+        "canary": {"version": decision.candidate, "share": decision.share} if decision.share else None,
         "status": execution.status.value if execution else None,
         "error": execution.error if execution else None,
         "answer": execution.answer if execution else None,

@@ -20,6 +20,7 @@ from pydantic import (
 
 from arms.embedding import Backbone
 from arms.kinds import NAME
+from feedback.promotions import LARGEST_SHARE
 
 
 def _storable(text: str) -> str:
@@ -188,9 +189,23 @@ class ArmSwitch(Request):
 
 
 class VersionChoice(Request):
-    """`POST /v1/policies/{version}/promote` and `/rollback`."""
+    """`POST /v1/policies/{version}/rollback`."""
 
     reason: Annotated[StrictStr, Field(min_length=1, max_length=1000), AfterValidator(_storable)]
+
+
+class PromotionChoice(VersionChoice):
+    """`POST /v1/policies/{version}/promote`."""
+
+    force: StrictBool = Field(default=False, description="Promote it whatever the gate says; it is kept.")
+
+
+class CanaryChoice(VersionChoice):
+    """`POST /v1/policies/{version}/canary`."""
+
+    share: Annotated[Number, Field(ge=0, le=LARGEST_SHARE)] = Field(
+        description="Of each distribution that is the candidate's own; 0 ends it."
+    )
 
 
 class ArmDescription(Request):

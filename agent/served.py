@@ -1,15 +1,16 @@
-"""Which version a replica serves: the newest of its configuration, or the one that an operator chose."""
+"""Which version a replica serves: the newest of the recipe that is followed, or one that an operator chose."""
 
 import logging
 from contextlib import suppress
 from dataclasses import dataclass
 
 from agent.config import AppConfig
-from agent.learner import recipe_of, restore
+from agent.learner import restore
+from agent.loop import Canary
 from agent.past import policy_of
-from agent.policies.catalog import build_policy
 from agent.policy import Policy, PolicyError
-from feedback.promotions import Promotion, in_force
+from agent.recipe import Recipe, followed
+from feedback.promotions import InForce, Promotion, in_force
 from feedback.store import Store
 from feedback.versions import Version, checkpoint, find, kept_upto, latest
 
@@ -29,53 +30,102 @@ class Served:
     policy: Policy
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a look has found.
+
+    Attributes:
+        served: What is to be served; None before there is anything.
+        said: What operators said that holds. A version that was chosen is another one than what is
+            served where it cannot be read.
+        canary: The candidate that takes a share; None where none does, or it cannot be read.
+    """
+
+    served: Served | None
+    said: InForce
+    canary: Canary | None = None
+
+
 class Lookout:
     """Looks for what is to be served.
 
     Args:
         store: The log.
-        config: Says which recipe is served.
+        config: Says which recipe is followed, unless another one was promoted under it.
 
     Attributes:
-        recipe: Of every version that may be served.
+        configured: The recipe of the configuration.
+        recipe: The one that is followed, as of the last look.
         empty: A policy of that recipe without a history.
+        arms: Names of the arms that a policy may choose among.
     """
 
     def __init__(self, store: Store, config: AppConfig) -> None:
         self._store = store
         self._config = config
-        self.recipe = recipe_of(config.policy, config.reward)
-        self.empty = build_policy(config.policy, list(config.actions))
+        self.arms = list(config.actions)
+        self.configured = Recipe.configured(config)
+        self.recipe = self.configured
+        self.empty = self.recipe.build(self.arms)
         self._in_vain = (0, 0)  # the last version that could not be read, and the word that asked for it
+        self._canary: tuple[int, Canary | None] = (0, None)  # the word on it, and what came of it
 
-    def look(self, served: Served | None) -> tuple[Served | None, Promotion | None]:
+    def look(self, served: Served | None) -> Seen:
         """Return what to serve from now on: what is served, if there is nothing else that can be read.
 
         Args:
             served: What is served; None before there is anything.
 
-        Returns:
-            With it the word in force that one version is to be served, which is another one where that
-            cannot be read; None where the newest is to be.
-
         Raises:
             LogUnavailableError: Try again later.
         """
-        said = in_force(self._store, self.recipe)
-        pin = said if said and said.pins else None
+        said = in_force(self._store, self.configured.digest)
+        if said.recipe != self.recipe.digest and not self._follow(said):
+            return Seen(served, said, self._beside(said))
+        pin, ours = said.pin, served is not None and served.version.recipe == said.recipe
         number = served.version.version if served else 0
         if pin is None:
-            version = latest(self._store, self.recipe, number)
+            version = latest(self._store, said.recipe, number if ours else 0)
         else:
             version = None if pin.version == number else find(self._store, pin.version)
         found = None if version is None else self._read(version, pin)
-        if version is not None and found is None and served is None and pin is None:
+        if version is not None and found is None and pin is None and not ours:
             found = self._older(version)
-        return found or served, pin
+        return Seen(found or served, said, self._beside(said))
+
+    def _follow(self, said: InForce) -> bool:
+        """Follow another recipe from now on; return whether that can be done."""
+        try:
+            recipe = followed(self._store, self._config, said)
+            self.empty = recipe.build(self.arms)
+        except PolicyError as error:
+            word = (0, said.promotion.seq if said.promotion else 0)
+            if self._in_vain != word:
+                logger.warning("%s; it was promoted: promote another", error)
+                self._in_vain = word
+            return False
+        self.recipe = recipe
+        return True
+
+    def _beside(self, said: InForce) -> Canary | None:
+        """Return the candidate that takes a share, which is read once for each word."""
+        word = said.canary
+        if word is None:
+            return None
+        if self._canary[0] != word.seq:
+            version, canary = find(self._store, word.version), None
+            assert version is not None  # a word is about a version that was published
+            try:
+                policy = restore(self._empty_of(version), version, checkpoint(self._store, version.version))
+                canary = Canary(policy, version.version, word.share)
+            except PolicyError as error:
+                logger.warning("%s; it takes no part, although it is given a share", error)
+            self._canary = word.seq, canary
+        return self._canary[1]
 
     def _older(self, version: Version) -> Served | None:
         """Return the nearest version before one that can be read; None where none can."""
-        for one in kept_upto(self._store, self.recipe, version.examples_seq):
+        for one in kept_upto(self._store, version.recipe, version.examples_seq):
             if one.version < version.version:
                 with suppress(PolicyError):
                     return Served(one, self._found(one, again=False))
@@ -109,11 +159,17 @@ class Lookout:
             PolicyError: It cannot be had.
         """
         try:
-            return restore(self.empty, version, checkpoint(self._store, version.version))
+            return restore(self._empty_of(version), version, checkpoint(self._store, version.version))
         except PolicyError:
             if not again:
                 raise
-            return policy_of(self._store, version, self._config.reward, list(self._config.actions))
+            return policy_of(self._store, version, self._config.reward, self.arms)
+
+    def _empty_of(self, version: Version) -> Policy:
+        """Return a policy of the recipe of a version, without a history. Raises PolicyError."""
+        if version.recipe == self.recipe.digest:
+            return self.empty
+        return Recipe.of(version, self._config.reward).build(self.arms)
 
 
-__all__ = ["Lookout", "Served"]
+__all__ = ["Lookout", "Seen", "Served"]

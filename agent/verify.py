@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from agent.policy import Policy, choose, served_distribution, shadow_distribution, uniform_from
+from agent.policy import Policy, choose, mixed, served_distribution, shadow_distribution, uniform_from
 from feedback.events import Decision, Mode
 
 TOLERANCE = 1e-12
@@ -75,6 +75,8 @@ class Verification:
         return {
             "decision_id": self.decision.id,
             "policy_version": self.decision.version,
+            "candidate": self.decision.candidate or None,
+            "share": self.decision.share,
             "mode": self.decision.mode.value,
             "verified": self.verified,
             "tolerance": TOLERANCE,
@@ -86,7 +88,11 @@ class Verification:
 
 
 def verify(
-    decision: Decision, policy: Policy | None, salt: str, propensity: float | None = None
+    decision: Decision,
+    policy: Policy | None,
+    salt: str,
+    propensity: float | None = None,
+    candidate: Policy | None = None,
 ) -> Verification:
     """Compute a decision again, and compare.
 
@@ -101,10 +107,11 @@ def verify(
             which no policy is asked.
         salt: Enters the hash of the draw.
         propensity: Of the arm, as it stands in the log beside the probabilities; None where it does not.
+        candidate: Of the version that took a share of the decision; None where none did.
     """
     why = []
     try:
-        p, shadow = _distributions(decision, policy)
+        p, shadow = _distributions(decision, policy, candidate)
     except (ArithmeticError, LookupError, ValueError) as error:  # what is no context of this policy any more
         p, shadow = np.zeros(0), np.zeros(0)
         why.append(f"the policy cannot be asked: {error}")
@@ -119,7 +126,7 @@ def verify(
     if not distribution.same:
         why.append(
             f"a probability differs by {distribution.max_difference:.3g}: what the policy saw, the arms, "
-            "the floor, the version or the probabilities were changed"
+            "the floor, the versions, the share or the probabilities were changed"
         )
     on_record = dict(zip(decision.arms, decision.probabilities, strict=False)).get(decision.drawn)
     if propensity is not None and propensity != on_record:
@@ -133,7 +140,7 @@ def verify(
 
 
 def _distributions(
-    decision: Decision, policy: Policy | None
+    decision: Decision, policy: Policy | None, candidate: Policy | None
 ) -> "tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]":
     """Return the distribution and the one in the shadow, which is empty where there is none."""
     if decision.mode is Mode.FORCED or policy is None:
@@ -141,7 +148,12 @@ def _distributions(
     if decision.floor is None:
         raise ValueError("its floor is not on record")
     seen = decision.context, decision.arms, decision.floor
-    return served_distribution(policy, *seen), shadow_distribution(policy, *seen)
+    p = served_distribution(policy, *seen)
+    if decision.share:
+        if candidate is None:
+            raise ValueError(f"{decision.share:g} of it is of version {decision.candidate}, which is not here")
+        p = mixed(p, served_distribution(candidate, *seen), decision.share)
+    return p, shadow_distribution(policy, *seen)
 
 
 def _told(arms: tuple[str, ...], compared: Compared) -> dict[str, Any]:

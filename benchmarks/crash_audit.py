@@ -22,10 +22,10 @@ from typing import Any
 import sqlalchemy as sa
 
 from agent.config import AppConfig, parse
-from agent.learner import recipe_of
 from agent.policies.catalog import build_policy
 from agent.policy import Policy, choose, served_distribution, uniform_from
 from agent.rebuild import rebuild
+from agent.recipe import Recipe
 from benchmarks.crash_children import fresh_process
 from benchmarks.crash_ledger import Answered, Kept, Ledger
 from feedback import tables as t
@@ -167,7 +167,7 @@ def verify(document: dict[str, Any]) -> Verdict:
             facts, joined = head_of(connection), position_of(connection, config.reward.join)
             versions = connection.execute(
                 sa.select(t.versions)
-                .where(t.versions.c.recipe == recipe_of(config.policy, config.reward))
+                .where(t.versions.c.recipe == Recipe.configured(config).digest)
                 .order_by(t.versions.c.version)
             ).all()
         wrong, decisions = _replayed(store, config, versions)

@@ -39,6 +39,7 @@ from vowpalwabbit import Workspace
 from agent.learner import Learner, teach
 from agent.policies.catalog import PolicySpec, build_policy
 from agent.policies.vowpal import DEFAULT
+from agent.recipe import Recipe
 from feedback import tables as t
 from feedback.batch import Fact
 from feedback.events import Cost, Example, Execution, Status
@@ -101,7 +102,7 @@ def learn(store: Store, kind: str, tell: Tell) -> None:
     spec = PolicySpec(kind=kind)
     epoch = emptied(store)
     # By this clock nothing is overdue: what waits for feedback is not closed.
-    learner = Learner(store, build_policy(spec, ARMS), spec, RULE, epoch, clock=lambda: BEGAN)
+    learner = Learner(store, Recipe(spec, RULE), ARMS, epoch, clock=lambda: BEGAN)
     while learner.step() is None or learner.behind:
         tell(learner.learned)
 

@@ -13,7 +13,8 @@ import sqlalchemy as sa
 from feedback import tables as t
 from feedback.drift import DriftSpec
 from feedback.events import Example
-from feedback.joins import confirm_epoch, read_examples
+from feedback.joins import confirm_epoch
+from feedback.lessons import Start, lessons
 from feedback.monitor import Monitor, start_of
 from feedback.reward import RewardRule
 from feedback.store import Store
@@ -128,6 +129,7 @@ class Watch:
         learned: Length of the training log that the policy has learned before: what of it
             lies in the block of the next one is looked at again.
         clock: Seconds since the epoch.
+        start: Where the recipe begins to learn; None for the beginning of the log.
 
     Raises:
         LogUnavailableError: The log cannot be read.
@@ -142,12 +144,13 @@ class Watch:
         epoch: int,
         learned: int = 0,
         clock: Callable[[], float] = time.time,
+        start: Start | None = None,
     ) -> None:
         self._store, self._rule, self._recipe, self._epoch, self._clock = store, rule, recipe, epoch, clock
         self._detector = spec.detector
         self._monitor = Monitor(spec, rule)
         self._found: list[Alarm] = []
-        for example in read_examples(store, rule.join, start_of(learned + 1), learned):
+        for example in lessons(store, rule, start, start_of(learned + 1), learned):
             self.see(example)
 
     def over(self, examples: Iterable[Example]) -> Iterator[Example]:

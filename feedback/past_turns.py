@@ -1,14 +1,19 @@
 """Turns that were over before the log hears of them, such as labels: each is entered once, and whole."""
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sa
 
 from feedback import tables as t
 from feedback.batch import Fact
-from feedback.events import Decision, Execution, Feedback
+from feedback.events import LABELS, Decision, Execution, Feedback, Kind
+from feedback.rows import feedback_of, load_decisions, load_executions
 from feedback.store import Store
+
+CHUNK = 1000
+"""Turns that are read at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,4 +51,30 @@ def enter(store: Store, turns: Sequence[PastTurn]) -> int:
     return len(new)
 
 
-__all__ = ["PastTurn", "enter", "new_among"]
+def read_turns(store: Store, episodes: Sequence[str]) -> Iterator[PastTurn]:
+    """Yield the labels of some episodes as they were entered, in the order of the log.
+
+    What was said of one later is left out, as it is by whoever joins the log.
+    """
+    d, f = t.decisions.c, t.feedback.c
+    query = sa.select(d.seq, d.id).where(d.policy == LABELS, d.episode_id.in_(episodes))
+    after = 0
+    while True:
+        with store.reading() as connection:
+            found = connection.execute(query.where(d.seq > after).order_by(d.seq).limit(CHUNK)).all()
+            ids = [row.id for row in found]
+            decisions, executions = load_decisions(connection, ids), load_executions(connection, ids)
+            said: defaultdict[str, list[Feedback]] = defaultdict(list)
+            values = sa.select(t.feedback).where(f.decision_id.in_(ids), f.kind == Kind.VALUE.value)
+            for row in connection.execute(values.order_by(f.seq)):
+                said[row.decision_id].append(feedback_of(row))
+        for name in ids:
+            decision = decisions[name]
+            at_once = tuple(one for one in said[name] if one.received_at <= decision.decided_at)
+            yield PastTurn(decision, executions[name], at_once)
+        if len(found) < CHUNK:
+            return
+        after = found[-1].seq
+
+
+__all__ = ["PastTurn", "enter", "new_among", "read_turns"]

@@ -1,20 +1,27 @@
-"""Which version is served: facts, seen by every replica. The newest one of a recipe counts.
+"""Which version is served: facts, seen by every replica. What was said last counts.
 
+    promote     the recipe of this version is learned and served from here on, always the newest of it
     rollback    exactly this version is served, while the learner goes on
-    promote     the newest versions are served again, from this one on
+    canary      exactly this version takes a share of the traffic, beside what is served; a share of 0,
+                a promotion and a rollback end that
 
-Both speak for the recipe of their version alone: what was said of one configuration does not
-bind another.
+Each word is said under a configuration, and binds no other: of one that nothing was said under, its own
+recipe is learned and served.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 import sqlalchemy as sa
 
 from feedback import tables as t
 from feedback.store import Store
-from feedback.versions import Version, digest_of, put_back
+from feedback.versions import digest_of, put_back
+
+LARGEST_SHARE = 0.5
+"""Most of the traffic that a candidate may take."""
 
 
 class Action(StrEnum):
@@ -22,6 +29,7 @@ class Action(StrEnum):
 
     PROMOTE = "promote"
     ROLLBACK = "rollback"
+    CANARY = "canary"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +37,14 @@ class Promotion:
     """What an operator said.
 
     Attributes:
-        seq: Its number; what was said later has a higher one.
+        seq: Its number; what was said later has a higher one. 0 before it is recorded.
         version: The version that it is about.
         action: What is wanted of it.
         reason: Why, in the operator's words.
         at: Seconds since the epoch, UTC.
+        forced: Whether it is promoted against the verdict of the gate, or without one.
+        share: How much of the traffic a canary takes, in [0, 0.5]; 0 ends it.
+        evaluation: Number of the evaluation that the gate judged by; None for none.
     """
 
     seq: int
@@ -41,48 +52,110 @@ class Promotion:
     action: Action
     reason: str
     at: float
-
-    @property
-    def pins(self) -> bool:
-        """Whether this version is served, and no newer one."""
-        return self.action is Action.ROLLBACK
+    forced: bool = False
+    share: float = 0.0
+    evaluation: int | None = None
 
 
-def record(
-    store: Store, version: Version, action: Action, reason: str, now: float, state: bytes | None = None
-) -> None:
+@dataclass(frozen=True, slots=True)
+class InForce:
+    """What of all that was said under a configuration holds now.
+
+    Attributes:
+        recipe: Digest of what is learned, and served unless one version is pinned.
+        promotion: What put it in the place of the configured one; None where nothing was promoted.
+        pin: The rollback that holds; None where the newest version is served.
+        canary: What takes a share of the traffic; None for nothing.
+    """
+
+    recipe: str
+    promotion: Promotion | None = None
+    pin: Promotion | None = None
+    canary: Promotion | None = None
+
+
+def record(store: Store, configured: str, said: Promotion, state: bytes | None = None) -> None:
     """Record what is wanted of a version from now on.
 
     Args:
         store: The log.
-        version: One that was published.
-        action: What is wanted of it.
-        reason: Why, in words.
-        now: Seconds since the epoch.
-        state: Its bytes, which are put back where they were pruned; unless they are not its own.
+        configured: Digest of the configured recipe, under which alone it holds.
+        said: What is wanted; its number is given out here.
+        state: The bytes of its version, which are put back where they were pruned; unless they are
+            not its own.
     """
-    number = version.version
-    row = {"version": number, "action": action.value, "reason": reason, "at": now}
+    row = {name: getattr(said, name) for name in Promotion.__slots__ if name != "seq"}
+    digest = sa.select(t.versions.c.digest).where(t.versions.c.version == said.version)
     with store.writing() as connection:
-        connection.execute(sa.insert(t.promotions), row)
-        if state is not None and digest_of(state) == version.digest:
-            put_back(connection, number, state)
+        connection.execute(sa.insert(t.promotions), {**row, "configured": configured})
+        if state is not None and digest_of(state) == connection.scalar(digest):
+            put_back(connection, said.version, state)
 
 
-def in_force(store: Store, recipe: str) -> Promotion | None:
-    """Return what was said last of a version of the recipe; None where nothing was."""
-    of_recipe = sa.select(t.promotions).join(t.versions).where(t.versions.c.recipe == recipe)
+def in_force(store: Store, configured: str) -> InForce:
+    """Return what holds under a configuration.
+
+    Args:
+        store: The log.
+        configured: Digest of its recipe.
+
+    Raises:
+        LogUnavailableError: Try again later.
+    """
+    p = t.promotions.c
+    last = sa.select(sa.func.max(p.seq)).where(p.configured == configured).group_by(p.action)
+    with_recipe = sa.select(*_COLUMNS, t.versions.c.recipe).join_from(t.promotions, t.versions)
+    query = with_recipe.where(p.seq.in_(last)).order_by(p.seq)
+    found = InForce(configured)
     with store.reading() as connection:
-        row = connection.execute(of_recipe.order_by(t.promotions.c.seq.desc()).limit(1)).first()
-    return None if row is None else _promotion_of(row)
+        rows = connection.execute(query).all()
+    for *values, recipe in rows:  # a later word takes away what an earlier one left
+        said = _promotion_of(values)
+        match said.action:
+            case Action.PROMOTE:
+                found = InForce(recipe, said)
+            case Action.ROLLBACK:
+                found = InForce(found.recipe, found.promotion, said)
+            case Action.CANARY:
+                canary = said if said.share else None
+                found = InForce(found.recipe, found.promotion, found.pin, canary)
+    return found
+
+
+def was_followed(store: Store, configured: str, recipe: str) -> bool:
+    """Whether a recipe is, or was ever, the one that was followed under a configuration."""
+    p, v = t.promotions.c, t.versions.c
+    promoted = (
+        sa.select(p.seq)
+        .join_from(t.promotions, t.versions)
+        .where(p.configured == configured, p.action == Action.PROMOTE.value, v.recipe == recipe)
+    )
+    with store.reading() as connection:
+        return recipe == configured or connection.scalar(promoted.limit(1)) is not None
 
 
 def newest(store: Store, limit: int) -> list[Promotion]:
     """Return what was said last, of any version, newest first."""
-    query = sa.select(t.promotions).order_by(t.promotions.c.seq.desc()).limit(limit)
+    query = sa.select(*_COLUMNS).order_by(t.promotions.c.seq.desc()).limit(limit)
     with store.reading() as connection:
         return [_promotion_of(row) for row in connection.execute(query)]
 
 
-def _promotion_of(row: "sa.Row[tuple[int, int, str, str, float]]") -> Promotion:
-    return Promotion(row.seq, row.version, Action(row.action), row.reason, row.at)
+_COLUMNS = tuple(t.promotions.c[name] for name in Promotion.__slots__)
+
+
+def _promotion_of(row: Sequence[Any]) -> Promotion:
+    seq, version, action, *rest = row
+    return Promotion(seq, version, Action(action), *rest)
+
+
+__all__ = [
+    "LARGEST_SHARE",
+    "Action",
+    "InForce",
+    "Promotion",
+    "in_force",
+    "newest",
+    "record",
+    "was_followed",
+]

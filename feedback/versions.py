@@ -7,17 +7,22 @@ kept the more sparsely the older they are, so that a replay can begin near each 
 
 import hashlib
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
 
 from feedback import tables as t
-from feedback.joins import confirm_epoch
+from feedback.errors import RebuiltError
+from feedback.joins import REBUILD, confirm_epoch, newest_epoch
 from feedback.store import Store
 
 KEPT_CHECKPOINTS = 20
-"""Newest versions whose bytes are all kept; so are those of versions that an operator chose."""
+"""Newest versions whose bytes are all kept; so are those of the newest version of each recipe, and of
+versions that an operator chose."""
+
+BESIDE = "a candidate"
+"""Holder of the first epoch where a candidate is there before any learner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +40,8 @@ class Version:
         digest: SHA-256 of the state.
         epoch: The learner that wrote it.
         created_at: Seconds since the epoch, UTC.
-        start: Where it began to learn, a `feedback.events.Start`; None for the beginning of the log.
+        start: Where it began to learn, as `feedback.lessons.Start` tells it; None for the beginning
+            of the log.
     """
 
     version: int
@@ -68,6 +74,37 @@ def publish(store: Store, version: Version, state: bytes) -> int:
         return add(connection, version, state)
 
 
+def publish_beside(store: Store, version: Version, state: bytes) -> int:
+    """Write a version of a recipe that nobody serves, beside a learner that goes on; return its number.
+
+    Where the recipe has a version that has learned as much, nothing is written, and its number is returned.
+
+    Args:
+        store: The log.
+        version: Its epoch is the newest one before its training log was read, and none of its own; 0
+            where there was none.
+        state: Its bytes.
+
+    Raises:
+        RebuiltError: The training log was made anew since then; nothing was written.
+    """
+    v, e = t.versions.c, t.epochs.c
+    with store.writing() as connection:
+        rebuilt = sa.select(e.epoch).where(e.epoch > version.epoch, e.holder == REBUILD).limit(1)
+        if (found := connection.scalar(rebuilt)) is not None:
+            raise RebuiltError(f"epoch {found} made the training log anew: learn from what is there now")
+        as_much = sa.select(sa.func.max(v.version)).where(
+            v.recipe == version.recipe, v.examples_seq >= version.examples_seq
+        )
+        there: int | None = connection.scalar(as_much)
+        if there is not None:
+            return there
+        if not newest_epoch(connection)[0]:  # a version is of some epoch, and no learner ever ran
+            connection.execute(sa.insert(t.epochs), {"holder": BESIDE, "taken_at": version.created_at})
+        epoch, _ = newest_epoch(connection)
+        return add(connection, replace(version, epoch=version.epoch or epoch), state)
+
+
 def add(connection: sa.Connection, version: Version, state: bytes) -> int:
     """Write a version as a part of a transaction that nobody else can write versions in."""
     row = {name: getattr(version, name) for name in Version.__slots__ if name != "version"}
@@ -75,8 +112,9 @@ def add(connection: sa.Connection, version: Version, state: bytes) -> int:
     assert result.inserted_primary_key is not None
     number = int(result.inserted_primary_key[0])
     connection.execute(sa.insert(t.checkpoints), {"version": number, "state": state})
-    c = t.checkpoints.c.version
-    kept = connection.scalars(sa.select(c).where(c.not_in(sa.select(t.promotions.c.version))))
+    c, v = t.checkpoints.c.version, t.versions.c
+    chosen, newest = sa.select(t.promotions.c.version), sa.select(sa.func.max(v.version)).group_by(v.recipe)
+    kept = connection.scalars(sa.select(c).where(c.not_in(chosen), c.not_in(newest)))
     pruned = [one for one in kept if not is_kept(one, number)]
     if pruned:
         connection.execute(sa.delete(t.checkpoints).where(c.in_(pruned)))

@@ -86,6 +86,7 @@ def verdicts(draws: Draws) -> Iterator[Verdict]:
     for title, groups in (
         ("arms left", eligible),
         ("version", draws.version),
+        ("percent", draws.percent),
         ("mask", draws.mask),
         ("period", (draws.at // 600.0).astype(np.int64)),
     ):

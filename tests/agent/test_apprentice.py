@@ -18,6 +18,7 @@ from agent.policies.apprentice import Agreement, Apprentice, agreement
 from agent.policies.catalog import PolicySpec, build_policy
 from agent.policies.linear import LinUCB
 from agent.policy import Fixed, Policy, PolicyError, Uniform, served_distribution, shadow_distribution
+from agent.recipe import Recipe
 from feedback.events import Context, Decision, Feedback
 from feedback.joins import take_epoch
 from feedback.reward import Metric, RewardRule
@@ -105,7 +106,7 @@ class Journal:
 
 def a_learner(store: Store, spec: PolicySpec) -> Learner:
     epoch = take_epoch(store, "test", NOW)
-    return Learner(store, build_policy(spec, ARMS), spec, RULE, epoch, clock=lambda: NOW + 1)
+    return Learner(store, Recipe(spec, RULE), ARMS, epoch, clock=lambda: NOW + 1)
 
 
 async def test_to_serve_the_policy_is_to_replay_the_log_to_the_same_digest(tmp_path: Path) -> None:

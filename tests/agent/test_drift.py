@@ -11,7 +11,8 @@ import sqlalchemy as sa
 
 from agent.config import ConfigError, parse
 from agent.learner import Learner
-from agent.policies.catalog import PolicySpec, build_policy
+from agent.policies.catalog import PolicySpec
+from agent.recipe import Recipe
 from feedback import monitor
 from feedback import tables as t
 from feedback.alarms import Alarm, raise_alarms, standing_alarms
@@ -214,7 +215,7 @@ def happen(store: Store, turns: range) -> None:
 
 def learner(store: Store, spec: DriftSpec | None) -> Learner:
     epoch = take_epoch(store, "test", 100.0)
-    return Learner(store, build_policy(SPEC, ["a", "b"]), SPEC, RULE, epoch, lambda: 102.0, drift=spec)
+    return Learner(store, Recipe(SPEC, RULE), ["a", "b"], epoch, lambda: 102.0, drift=spec)
 
 
 def alarms_of(store: Store) -> list[tuple[Any, ...]]:

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 import agent.learner
 from agent.learner import Learner
-from agent.policies.catalog import build_policy
+from agent.recipe import Recipe
 from feedback import joins, versions
 from feedback import tables as t
 from feedback.errors import LogUnavailableError, SupersededError
@@ -81,7 +81,7 @@ def store(log_url: str) -> Iterator[Store]:
 
 def a_learner(store: Store, spec: PolicySpec = EXACT) -> Learner:
     epoch = take_epoch(store, "test", NOW)
-    return Learner(store, build_policy(spec, ARMS), spec, RULE, epoch, clock=lambda: NOW + 1)
+    return Learner(store, Recipe(spec, RULE), ARMS, epoch, clock=lambda: NOW + 1)
 
 
 def assert_learned_once(store: Store, spec: PolicySpec = EXACT) -> None:

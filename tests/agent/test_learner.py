@@ -14,14 +14,16 @@ import sqlalchemy as sa
 
 from agent.app import LearnerHost
 from agent.config import parse
-from agent.learner import Learner, LearnerThread, recipe_of
+from agent.learner import Learner, LearnerThread
 from agent.policies.catalog import PolicySpec, build_policy
 from agent.policy import Policy
+from agent.recipe import Recipe
 from feedback import tables as t
 from feedback.errors import ClockError, LogGapError, LogUnavailableError, RebuiltError, SupersededError
 from feedback.events import Context, Cost, Decision, Example, Execution, Feedback, Status
-from feedback.joins import Joiner, read_examples, take_epoch
+from feedback.joins import Joiner, take_epoch
 from feedback.lag import lag_of
+from feedback.lessons import lessons
 from feedback.reward import Metric, RewardRule
 from feedback.store import Store
 from feedback.versions import Version, checkpoint, digest_of, latest
@@ -76,7 +78,7 @@ def a_store(tmp_path: Path) -> Iterator[MakeStore]:
 
 def a_learner(store: Store, spec: PolicySpec = EXACT, rule: RewardRule = RULE) -> Learner:
     epoch = take_epoch(store, "test", NOW)
-    return Learner(store, build_policy(spec, ARMS), spec, rule, epoch, clock=lambda: NOW + 1)
+    return Learner(store, Recipe(spec, rule), ARMS, epoch, clock=lambda: NOW + 1)
 
 
 def live(store: Store, numbers: range, learner: Learner) -> Version:
@@ -267,13 +269,6 @@ def test_a_recipe_that_comes_back_goes_on_where_it_was(a_store: MakeStore) -> No
     assert back.parent == first.version
 
 
-def test_a_recipe_is_all_that_shapes_a_policy_and_nothing_else() -> None:
-    base = recipe_of(EXACT, RULE)
-    assert recipe_of(EXACT.model_copy(), RewardRule.model_validate(RULE.model_dump(mode="json"))) == base
-    assert recipe_of(BAGGED, RULE) != base
-    assert recipe_of(EXACT, RULE.model_copy(update={"clip": (-2.0, 2.0)})) != base
-
-
 # -- a backlog -------------------------------------------------------------------------------------------
 
 
@@ -290,7 +285,7 @@ class Backlog:
     def learner(self, spec: PolicySpec = EXACT) -> Learner:
         epoch = take_epoch(self.store, "test", NOW)
         clocks = {"clock": lambda: NOW + 1, "timer": lambda: self.now}
-        return Learner(self.store, build_policy(spec, ARMS), spec, RULE, epoch, **clocks)
+        return Learner(self.store, Recipe(spec, RULE), ARMS, epoch, **clocks)
 
     def caught_up(self, learner: Learner, seconds_a_step: float) -> list[int]:
         """Let it learn all there is; return how many examples each of its versions has learned."""
@@ -365,14 +360,14 @@ def test_a_damaged_checkpoint_is_learned_again_from_the_one_before_it(
         newest = t.checkpoints.c.version >= version.version - 1
         connection.execute(sa.update(t.checkpoints).where(newest).values(state=b"damaged"))
     again: list[int] = []
-    read = read_examples
+    read = lessons
 
     def noted(*arguments: Any) -> Iterator[Example]:
         for example in read(*arguments):
             again.append(example.seq)
             yield example
 
-    monkeypatch.setattr("agent.learner.read_examples", noted)
+    monkeypatch.setattr("agent.learner.lessons", noted)
     learner = a_learner(store)
     assert [record.getMessage().split(" is ")[0] for record in caplog.records] == [
         f"checkpoint of version {version.version}",
@@ -395,7 +390,9 @@ class Scripted:
         self.made = 0
         self.done = threading.Event()
 
-    def make(self) -> Learner:
+    def make(self, running: Learner | None) -> Learner:
+        if running is not None:
+            return running
         self.made += 1
         self._end()
         return self  # type: ignore[return-value]
@@ -415,7 +412,9 @@ def test_the_thread_learns_until_it_is_stopped(a_store: MakeStore) -> None:
     store = a_store("log")
     seen = threading.Event()
 
-    def make() -> Learner:
+    def make(running: Learner | None) -> Learner:
+        if running is not None:
+            return running
         learner = a_learner(store)
         step = learner.step
 

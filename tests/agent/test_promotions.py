@@ -8,13 +8,18 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
+from agent.candidate import publish_candidate
+from agent.jobs import UndecidedError
 from agent.operating import _serving
+from agent.policies.catalog import PolicySpec
 from agent.policy import Policy, PolicyError
-from agent.steering import COMPARED
+from agent.promoting import COMPARED
+from agent.recipe import Recipe
 from feedback import tables as t
+from feedback.errors import QueueFullError
 from feedback.versions import KEPT_CHECKPOINTS, Version, checkpoint, is_kept, put_back
 from tests.agent.asking import ask, look_up, refused, tell
-from tests.agent.fakes import CONFIG, Service
+from tests.agent.fakes import CONFIG, FakeGate, Service
 
 APPRENTICE = {
     "kind": "apprentice",
@@ -177,6 +182,220 @@ async def test_a_configuration_of_another_reward_is_not_held_by_what_was_said_of
         assert await deciding(back) == chosen
 
 
+# -- another recipe ----------------------------------------------------------------------------------
+
+
+def publish(service: Service) -> Version:
+    """Publish a candidate of another policy."""
+    recipe = Recipe(PolicySpec(kind="linucb"), service.config.reward)
+    return publish_candidate(service.replica.store, recipe, list(service.config.actions))
+
+
+async def promote(service: Service, version: int, *, force: bool = False) -> httpx.Response:
+    body = {"reason": "better", "force": force}
+    return await service.client.post(f"/v1/policies/{version}/promote", json=body)
+
+
+async def taught(service: Service) -> Version:
+    """Give it something to learn, as the recipe that is followed does; return what came of it."""
+    await tell(service, (await look_up(service)).json()["agent"]["decision_id"])
+    await service.learn()
+    version = service.replica.version
+    assert version is not None
+    return version
+
+
+async def test_a_promoted_recipe_is_served_and_learned_from_there_on(tmp_path: Path, log_url: str) -> None:
+    async with Service(tmp_path, gate=FakeGate(True, evaluation=12), log_url=log_url).running() as service:
+        before = await taught(service)
+        candidate = publish(service)
+        assert (await shown(service))["promotion"] is None
+        body = (await promote(service, candidate.version)).json()
+        assert (body["kind"], body["version"], body["serving"]["pinned"]) == (
+            "linucb",
+            candidate.version,
+            False,
+        )
+        assert body["promotion"] == {
+            "version": candidate.version,
+            "since": body["promotion"]["since"],
+            "reason": "better",
+            "forced": False,
+            "evaluation": 12,
+        }
+        made = (await look_up(service)).json()["agent"]["decision_id"]
+        record = (await service.client.get(f"/v1/decisions/{made}")).json()
+        assert (record["policy"], record["policy_version"]) == ("linucb", candidate.version)
+        after = await taught(service)
+        assert (after.recipe, after.parent) == (candidate.recipe, candidate.version)
+        assert after.examples_seq == before.examples_seq + 1
+        said = (await listed(service))["promotions"]
+        assert [(one["action"], one["forced"], one["evaluation"]) for one in said] == [("promote", False, 12)]
+
+
+async def test_other_replicas_follow_a_promotion_and_answer_all_the_while(tmp_path: Path) -> None:
+    async with Service(tmp_path, gate=FakeGate(True)).running() as service:
+        candidate = publish(service)
+        async with Service(tmp_path).running(ready=False) as other:
+            await other.replica.refresh()
+            answers = [await look_up(other)]
+            await promote(service, candidate.version)
+            answers.append(await look_up(other))
+            await other.replica.refresh()
+            answers.append(await look_up(other))
+            assert [one.status_code for one in answers] == [200] * 3
+            told = [one.json()["agent"]["policy_version"] for one in answers]
+            assert told == [1, 1, candidate.version]
+    async with Service(tmp_path).running() as again:
+        assert await deciding(again) == candidate.version, "a restart keeps it"
+        assert again.learner.recipe == Recipe(PolicySpec(kind="linucb"), again.config.reward)
+
+
+async def test_the_configured_recipe_comes_back_by_a_promotion_or_for_once_by_a_rollback(
+    tmp_path: Path,
+) -> None:
+    async with Service(tmp_path, gate=FakeGate(True)).running() as service:
+        ours, candidate = await taught(service), publish(service)
+        await promote(service, candidate.version)
+        body = (await say(service, "rollback", ours.version)).json()
+        assert (body["version"], body["kind"]) == (ours.version, "vowpal")
+        await tell(service, (await look_up(service)).json()["agent"]["decision_id"])
+        await service.learn()
+        assert service.learner.recipe.digest == candidate.recipe, "which goes on learning meanwhile"
+        body = await shown(service)
+        assert (body["version"], body["newest"]["parent"]) == (ours.version, candidate.version)
+        assert (await promote(service, ours.version)).status_code == 200
+        following = await taught(service)
+        assert (following.recipe, following.parent) == (ours.recipe, ours.version)
+        assert following.examples_seq == 3, "it learns what happened meanwhile"
+
+
+async def test_the_gate_holds_a_candidate_and_says_why(tmp_path: Path) -> None:
+    gate = FakeGate(False, "the gain may be none", "too few rows", evaluation=7)
+    async with Service(tmp_path, gate=gate).running() as service:
+        candidate = publish(service).version
+        response = await promote(service, candidate)
+        message = refused(response, 409, "promotion_gate_failed", "version")
+        assert message == f"version {candidate} is held by the gate: the gain may be none; too few rows"
+        assert response.json()["error"]["reasons"] == ["the gain may be none", "too few rows"]
+        assert gate.asked == [candidate]
+        assert (await listed(service))["promotions"] == []
+        assert await deciding(service) == 1
+
+
+async def test_a_rollback_is_no_way_around_the_gate(tmp_path: Path) -> None:
+    async with Service(tmp_path, gate=FakeGate(False, "too few rows")).running() as service:
+        candidate = publish(service)
+        message = refused(
+            await say(service, "rollback", candidate.version), 409, "promotion_refused", "version"
+        )
+        assert message == (
+            f"version {candidate.version} is of recipe {candidate.recipe[:12]}, which has never decided "
+            "here: promote it, or give it a share as a canary"
+        )
+        await promote(service, candidate.version, force=True)
+        following = await taught(service)
+        assert (await say(service, "rollback", candidate.version)).json()["version"] == candidate.version
+        await say(service, "rollback", 1)
+        await say(service, "rollback", following.version)
+        assert await deciding(service) == following.version
+
+
+async def test_a_candidate_that_names_an_arm_that_is_gone_is_refused(tmp_path: Path) -> None:
+    gate = FakeGate(True)
+    async with Service(tmp_path, gate=gate).running() as service:
+        fixed = Recipe(PolicySpec(kind="fixed", params={"arm": "colbert"}), service.config.reward)
+        gone = publish_candidate(service.replica.store, fixed, ["none", "colbert"]).version
+        message = refused(await promote(service, gone), 409, "promotion_refused", "version")
+        assert message.startswith(f"version {gone} cannot serve here: policy 'fixed' names the arm 'colbert'")
+        refused(await promote(service, gone, force=True), 409, "promotion_refused", "version")
+        assert (gate.asked, (await listed(service))["promotions"]) == ([], [])
+
+
+async def test_a_forced_promotion_is_recorded_as_forced(tmp_path: Path) -> None:
+    gate = FakeGate(False, "too few rows", evaluation=7)
+    async with Service(tmp_path, gate=gate).running() as service:
+        candidate = publish(service).version
+        body = (await promote(service, candidate, force=True)).json()
+        assert body["version"] == candidate
+        assert (body["promotion"]["forced"], body["promotion"]["evaluation"]) == (True, 7)
+        (said,) = (await listed(service))["promotions"]
+        assert (said["forced"], said["evaluation"]) == (True, 7)
+
+
+async def test_what_the_gate_lets_through_is_not_forced_although_that_was_allowed(tmp_path: Path) -> None:
+    async with Service(tmp_path, gate=FakeGate(True, evaluation=7)).running() as service:
+        body = (await promote(service, publish(service).version, force=True)).json()
+        assert (body["promotion"]["forced"], body["promotion"]["evaluation"]) == (False, 7)
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [
+        (UndecidedError("evaluation 7 goes on"), 503, "evaluation_under_way"),
+        (QueueFullError("too many wait"), 429, "too_many_evaluations"),
+    ],
+)
+async def test_without_a_verdict_a_candidate_can_only_be_forced(
+    tmp_path: Path, error: Exception, status: int, code: str
+) -> None:
+    gate = FakeGate(True)
+    gate.error = error
+    async with Service(tmp_path, gate=gate).running() as service:
+        candidate = publish(service).version
+        assert refused(await promote(service, candidate), status, code) == str(error)
+        assert (await listed(service))["promotions"] == []
+        body = (await promote(service, candidate, force=True)).json()
+        assert (body["promotion"]["forced"], body["promotion"]["evaluation"]) == (True, None)
+
+
+async def test_the_recipe_that_is_followed_passes_no_gate(tmp_path: Path) -> None:
+    gate = FakeGate(False, "never")
+    async with Service(tmp_path, gate=gate).running() as service:
+        chosen, newest = await learned(service, 2)
+        await say(service, "rollback", chosen)
+        assert (await say(service, "promote", newest)).json()["version"] == newest
+        await promote(service, publish(service).version, force=True)
+        following = await taught(service)
+        assert (await say(service, "promote", following.version)).json()["version"] == following.version
+        assert len(gate.asked) == 1
+
+
+async def test_a_promoted_version_whose_bytes_were_pruned_is_put_back(tmp_path: Path) -> None:
+    async with Service(tmp_path, gate=FakeGate(True)).running() as service:
+        await learned(service)
+        candidate = publish(service).version
+        prune(service, candidate)
+        assert (await promote(service, candidate)).json()["version"] == candidate
+        assert checkpoint(service.replica.store, candidate) is not None
+
+
+async def test_of_a_promoted_recipe_the_newest_version_that_can_be_read_is_served(tmp_path: Path) -> None:
+    async with Service(tmp_path, gate=FakeGate(True)).running() as service:
+        candidate = publish(service).version
+        await promote(service, candidate)
+        following = await taught(service)
+        await promote(service, 1)
+        assert await deciding(service) == 1
+        with service.replica.store.writing() as connection:
+            put_back(connection, following.version, b"damaged")
+        assert (await promote(service, candidate)).json()["version"] == candidate
+
+
+async def test_a_promotion_that_cannot_be_followed_here_leaves_the_version_before_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Service(tmp_path, gate=FakeGate(True)).running() as service:
+        candidate = publish(service).version
+        monkeypatch.setattr("agent.served.checkpoint", lambda *_: b"damaged")
+        message = refused(await promote(service, candidate), 503, "not_ready", "version")
+        assert message == f"version {candidate} was promoted and cannot be read here: version 1 still decides"
+        assert await deciding(service) == 1
+        monkeypatch.undo()
+        await service.replica.refresh()
+        assert await deciding(service) == candidate
+
+
 # -- bytes -------------------------------------------------------------------------------------------
 
 
@@ -317,19 +536,24 @@ async def test_a_promotion_needs_no_bytes_of_the_version_that_it_names(service: 
 
 @pytest.mark.parametrize("action", ["promote", "rollback"])
 async def test_what_cannot_be_served_is_refused_and_leaves_no_word(tmp_path: Path, action: str) -> None:
-    async with Service(tmp_path, policy={"kind": "linucb"}).running() as service:
+    reward = {**CONFIG["reward"], "cost_weight": 0.5}
+    async with Service(tmp_path, reward=reward).running() as service:
         other = service.replica.version
     assert other is not None
-    async with Service(tmp_path).running() as service:
+    gate = FakeGate(True)
+    async with Service(tmp_path, gate=gate).running() as service:
         ours = service.replica.version
         assert ours is not None
         message = refused(await say(service, action, other.version), 409, "promotion_refused", "version")
-        assert other.recipe[:12] in message
-        assert ours.recipe[:12] in message
+        assert message == (
+            f"version {other.version} is of recipe {other.recipe[:12]}: it was learned by another reward "
+            "than the one that is configured"
+        )
         message = refused(await say(service, action, 99), 404, "version_not_found", "version")
         assert message == "there is no version 99"
         assert (await listed(service))["promotions"] == []
         assert await deciding(service) == ours.version
+        assert gate.asked == []
 
 
 @pytest.mark.parametrize(
@@ -338,7 +562,9 @@ async def test_what_cannot_be_served_is_refused_and_leaves_no_word(tmp_path: Pat
         ("/v1/policies/1/rollback", {}, "invalid_request", "reason"),
         ("/v1/policies/1/rollback", {"reason": ""}, "invalid_value", "reason"),
         ("/v1/policies/1/promote", {"reason": "x" * 1001}, "invalid_value", "reason"),
-        ("/v1/policies/1/promote", {"reason": "x", "force": True}, "invalid_request", "force"),
+        ("/v1/policies/1/promote", {"reason": "x", "force": 1}, "invalid_value", "force"),
+        ("/v1/policies/1/rollback", {"reason": "x", "force": True}, "invalid_request", "force"),
+        ("/v1/policies/1/canary", {"reason": "x"}, "invalid_request", "share"),
         ("/v1/policies/0/promote", {"reason": "x"}, "invalid_value", "version"),
         ("/v1/policies/newest/promote", {"reason": "x"}, "invalid_value", "version"),
         (f"/v1/policies/{2**63}/rollback", {"reason": "x"}, "invalid_value", "version"),
@@ -381,6 +607,7 @@ async def test_versions_are_told_newest_first_and_page_by_page(service: Service)
         "applied_seq": served.applied_seq,
         "digest": served.digest,
         "created_at": served.created_at,
+        "start": None,
         "kept": True,
         "serving": True,
     }
@@ -402,6 +629,7 @@ async def test_what_was_said_is_told_newest_first(service: Service) -> None:
         (1, 1, "rollback", "worse"),
     ]
     assert said[0]["at"] >= said[1]["at"] > 0
+    assert {(one["forced"], one["share"], one["evaluation"]) for one in said} == {(False, 0.0, None)}
 
 
 # -- an apprentice -----------------------------------------------------------------------------------
@@ -414,7 +642,7 @@ async def test_no_agreement_is_told_where_no_apprentice_learns(service: Service)
 async def test_the_agreement_of_an_apprentice_is_told_of_the_newest_decisions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.steering.COMPARED_FOR_S", 0.0)
+    monkeypatch.setattr("agent.promoting.COMPARED_FOR_S", 0.0)
     async with Service(tmp_path, policy=APPRENTICE).running() as service:
         nothing = (await shown(service))["apprentice"]
         assert nothing == {"decisions": 0, "agreement": None, "same_best": None}
@@ -445,7 +673,7 @@ async def test_the_agreement_is_not_computed_again_for_a_while(tmp_path: Path) -
 async def test_only_the_newest_decisions_are_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.steering.COMPARED", 2)
+    monkeypatch.setattr("agent.promoting.COMPARED", 2)
     async with Service(tmp_path, policy=APPRENTICE).running() as service:
         for _ in range(3):
             await ask(service)

@@ -59,6 +59,8 @@ def test_whatever_can_go_wrong_did(traffic: Traffic, decided: Draws) -> None:
     assert min(traffic.undecided[why] for why in ("overloaded", "no eligible arm", "gone")) > 100
     assert len(set(decided.mask.tolist())) == 2 ** len(ARMS) - 1, "every set of arms was left to be drawn"
     assert len(set(decided.version.tolist())) == 4
+    assert set(decided.percent[decided.mode != FORCED].tolist()) == {0, 10, 50}, "of a candidate"
+    assert set(decided.percent[decided.mode == FORCED].tolist()) == {0}
 
 
 def test_no_arm_ever_has_more_searches_under_way_than_its_cap(traffic: Traffic) -> None:

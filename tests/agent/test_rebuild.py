@@ -13,15 +13,18 @@ from typer.testing import CliRunner
 from agent import rebuild as module
 from agent.cli import app
 from agent.config import AppConfig, parse
-from agent.learner import Learner, LearnerThread, recipe_of
+from agent.learner import Learner, LearnerThread
+from agent.past import rebuilt
 from agent.policies.catalog import PolicySpec, build_policy
 from agent.policy import PolicyError
-from agent.rebuild import RebuildError, Report, rebuild, rebuilt
+from agent.rebuild import RebuildError, Report, rebuild
+from agent.recipe import Recipe
 from feedback import tables as t
 from feedback.errors import LogGapError, RebuiltError, SupersededError
 from feedback.events import Example, Tick
-from feedback.joins import Joiner, confirm_epoch, read_examples, take_epoch
+from feedback.joins import Joiner, confirm_epoch, take_epoch
 from feedback.lag import lag_of
+from feedback.lessons import lessons
 from feedback.reward import RewardRule
 from feedback.store import Store
 from feedback.versions import Version, checkpoint, digest_of, find, latest
@@ -65,7 +68,7 @@ def configured(spec: PolicySpec = EXACT, rule: RewardRule = RULE, **fields: Any)
 
 def a_learner(store: Store, spec: PolicySpec = EXACT, rule: RewardRule = RULE) -> Learner:
     epoch = take_epoch(store, "test", NOW)
-    return Learner(store, build_policy(spec, ARMS), spec, rule, epoch, clock=lambda: NOW + 1)
+    return Learner(store, Recipe(spec, rule), ARMS, epoch, clock=lambda: NOW + 1)
 
 
 def live(store: Store, learner: Learner, turns: range = range(TURNS)) -> Version:
@@ -143,14 +146,19 @@ def test_how_far_it_is_is_told_to_the_end(store: Store) -> None:
     assert heard == sorted(heard)
 
 
-def test_versions_of_other_recipes_are_counted_and_not_looked_at(store: Store) -> None:
+def test_versions_of_other_recipes_are_counted_and_looked_at_where_they_are_named(store: Store) -> None:
     live(store, a_learner(store, BAGGED))
     version = live(store, a_learner(store), range(TURNS, TURNS + 5))
     (note,) = rebuild_quietly(store, every=True).notes
-    assert note.endswith(f"other configurations have learned them: 4 of {recipe_of(BAGGED, RULE)[:12]}")
+    assert note.endswith(f"of other recipes: 4 of {Recipe(BAGGED, RULE).digest[:12]}")
     assert list(told(rebuild_quietly(store, every=True))) == ["training log", f"version {version.version}"]
-    with pytest.raises(RebuildError, match="version 1 is of recipe"):
-        rebuild_quietly(store, number=1)
+    named = rebuild_quietly(store, number=2)
+    assert list(told(named)) == ["training log", f"version {version.version}", "version 2"]
+    assert named.sound
+    assert named.notes == ()
+    dear = RULE.model_copy(update={"cost_weight": 0.9})
+    with pytest.raises(RebuildError, match=r"version 1 is of recipe .*: give the configuration that it was"):
+        rebuild_quietly(store, configured(rule=dear), number=1)
     with pytest.raises(RebuildError, match="there is no version 9; the newest is 5"):
         rebuild_quietly(store, number=9)
 
@@ -501,7 +509,7 @@ def test_a_version_of_more_examples_than_the_log_gives_is_not_gone_on_from(store
 def test_the_thread_of_a_learner_that_ran_fails_so_that_another_one_is_started(store: Store) -> None:
     learner = a_learner(store)
     live(store, learner)
-    thread = LearnerThread(lambda: learner, interval_s=0.001)
+    thread = LearnerThread(lambda _: learner, interval_s=0.001)
     with store.writing() as connection:
         connection.execute(sa.delete(t.examples).where(row(6)))
     rebuild_quietly(store, mend=True)
@@ -546,14 +554,14 @@ def test_the_policy_of_a_version_is_had_again_by_the_shortest_replay(
     expected = checkpoint(store, 3)
     lose(store, *lost)
     seen: list[int] = []
-    real = read_examples
+    real = lessons
 
     def noted(*arguments: Any) -> Iterator[Example]:
         for example in real(*arguments):
             seen.append(example.seq)
             yield example
 
-    monkeypatch.setattr(module, "read_examples", noted)
+    monkeypatch.setattr("agent.past.lessons", noted)
     assert again(store, 3, spec) == expected
     assert seen == list(read)
 

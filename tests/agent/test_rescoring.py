@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from agent.learner import Learner, recipe_of
-from agent.policies.catalog import PolicySpec, build_policy
+from agent.learner import Learner
+from agent.policies.catalog import PolicySpec
+from agent.recipe import Recipe
 from feedback import tables as t
 from feedback.batch import Fact
 from feedback.events import Context, Cost, Decision, Execution, Feedback, Kind, Status, Tick
@@ -109,7 +110,7 @@ class Service:
 
     def learner(self, rule: RewardRule, clock: Callable[[], float] = lambda: 0.0) -> Learner:
         epoch = take_epoch(self.store, "test", 0.0)
-        return Learner(self.store, build_policy(self._spec, ARMS), self._spec, rule, epoch, clock)
+        return Learner(self.store, Recipe(self._spec, rule), ARMS, epoch, clock)
 
     def run(self, happens: Sequence[tuple[float, Commit]], rule: RewardRule) -> Version:
         """Let things happen, with a look of the learner now and then, until all windows are over."""
@@ -130,7 +131,7 @@ class Service:
         self._n += len(facts)
 
     def newest(self, rule: RewardRule) -> Version:
-        version = latest(self.store, recipe_of(self._spec, rule))
+        version = latest(self.store, Recipe(self._spec, rule).digest)
         assert version is not None
         return version
 

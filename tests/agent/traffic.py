@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agent.features import FeatureSpec
-from agent.loop import Ask, Loop, NoEligibleArmError, OverloadedError, Serving, TurnError
+from agent.loop import Ask, Canary, Loop, NoEligibleArmError, OverloadedError, Serving, TurnError
 from agent.policies.vowpal import VowpalPolicy
-from agent.policy import Policy, served_distribution, uniform_from
+from agent.policy import Policy, mixed, served_distribution, uniform_from
 from agent.probe import Advisor
 from agent.standing import Standing
 from agent.work import ArmInfo
@@ -45,6 +45,9 @@ QUESTIONS = tuple(
 STATUSES = tuple(Status)
 WORKERS = 24
 """Clients who ask at once."""
+
+SHARES = (0.0, 0.1, 0.0, 0.5)
+"""What the next version takes of the decisions beside each one, in turn."""
 
 FOUND = {name: Retrieval((Passage(f"{name}-1", "title", "text", 1.0),), steps=1) for name in ARMS}
 MESSAGES: tuple[Message, ...] = ({"role": "user", "content": "which river?"},)
@@ -151,12 +154,13 @@ class Draws:
     mode: NDArray[np.int64]
     status: NDArray[np.int64]
     version: NDArray[np.int64]
+    percent: NDArray[np.int64]  # what a candidate had of it
     at: NDArray[np.float64]
     left: NDArray[np.bool_]  # whether the client went away, or tried to
 
     @classmethod
     def empty(cls, n: int) -> "Draws":
-        whole = ("mask", "drawn", "served", "mode", "status", "version")
+        whole = ("mask", "drawn", "served", "mode", "status", "version", "percent")
         return cls(
             p=np.zeros((n, len(ARMS))),
             at=np.zeros(n),
@@ -244,10 +248,16 @@ class Traffic:
                 off = ARMS[rng.integers(len(ARMS))] if rng.random() < 0.5 else None
                 self.loop.arms = {name: replace(INFO[name], enabled=name != off) for name in ARMS}
             if i % 1000 == 0:
-                version = 1 + i // 1000 % len(self.policies)
-                self.loop.serving = Serving(self.policies[version], version)
+                self.loop.serving = self._serving(i // 1000)
                 progress(1000)
             yield wish
+
+    def _serving(self, block: int) -> Serving:
+        """Return what is served in a block of the clients: one version after the other, or two."""
+        n = len(self.policies)
+        version, candidate, share = 1 + block % n, 1 + (block + 1) % n, SHARES[block // n % len(SHARES)]
+        canary = Canary(self.policies[candidate], candidate, share) if share else None
+        return Serving(self.policies[version], version, canary)
 
     async def _leaving(self, ask: Ask) -> None:
         task = asyncio.create_task(self._turn(ask))
@@ -330,10 +340,14 @@ class Traffic:
         draws.drawn[i] = PLACE[fact.drawn]
         draws.mode[i] = MODES.index(fact.mode)
         draws.version[i] = fact.version
+        draws.percent[i] = round(100 * fact.share)
         draws.at[i] = fact.decided_at
         draws.left[i] = wish.leaves
         if i % self.recompute == 0:
             again = served_distribution(self.copies[fact.version], fact.context, arms, fact.floor)
+            if fact.share:
+                beside = served_distribution(self.copies[fact.candidate], fact.context, arms, fact.floor)
+                again = mixed(again, beside, fact.share)
             assert tuple(again.tolist()) == fact.probabilities
             self.recomputed += 1
 

@@ -158,11 +158,11 @@ def test_what_is_looked_at_again_begins_with_the_block_of_the_next_example(
 ) -> None:
     asked: list[tuple[int, int]] = []
 
-    def spied(_store: Store, _join: str, after: int, upto: int) -> list[object]:
+    def spied(_store: Store, _rule: RewardRule, _start: object, after: int, upto: int) -> list[object]:
         asked.append((after, upto))
         return []
 
-    monkeypatch.setattr("feedback.alarms.read_examples", spied)
+    monkeypatch.setattr("feedback.alarms.lessons", spied)
     block = monitor.BLOCK
     for learned in (0, block - 1, block, block + 1):
         Watch(fallen, DriftSpec(), RULE, "recipe", 1, learned)

@@ -1,16 +1,28 @@
-"""Promotions: the newest word on a recipe counts, every word is kept, and so are the bytes it is about."""
+"""Promotions: the last word of a configuration holds, every word is kept, with the bytes it is about."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy.exc import IntegrityError
 
-from feedback.joins import take_epoch
-from feedback.promotions import Action, Promotion, in_force, newest, record
+from feedback.errors import RebuiltError
+from feedback.joins import REBUILD, take_epoch
+from feedback.promotions import Action, InForce, Promotion, in_force, newest, record, was_followed
 from feedback.store import Store
-from feedback.versions import KEPT_CHECKPOINTS, Version, checkpoint, digest_of, find, is_kept, page, publish
+from feedback.versions import (
+    KEPT_CHECKPOINTS,
+    Version,
+    checkpoint,
+    digest_of,
+    find,
+    is_kept,
+    page,
+    publish,
+    publish_beside,
+)
 
 
 def published(store: Store, recipe: str = "ours", state: bytes = b"state") -> Version:
@@ -30,39 +42,106 @@ def published(store: Store, recipe: str = "ours", state: bytes = b"state") -> Ve
     return replace(draft, version=publish(store, draft, state))
 
 
-def test_nothing_is_in_force_before_somebody_has_spoken(store: Store) -> None:
+def say(store: Store, version: Version, action: Action, reason: str = "why not", **more: Any) -> None:
+    """Say something under the configuration `ours`."""
+    record(store, "ours", Promotion(0, version.version, action, reason, 9.0, **more))
+
+
+def test_the_recipe_of_the_configuration_is_followed_before_somebody_has_spoken(store: Store) -> None:
     published(store)
-    assert in_force(store, "ours") is None
+    assert in_force(store, "ours") == InForce("ours")
     assert newest(store, 5) == []
 
 
-def test_the_newest_word_is_in_force_in_the_order_of_the_log_and_not_of_clocks(store: Store) -> None:
+def test_the_last_word_holds_in_the_order_of_the_log_and_not_of_clocks(store: Store) -> None:
     first, second = published(store), published(store)
-    record(store, second, Action.ROLLBACK, "worse answers", 9.0)
-    record(store, first, Action.ROLLBACK, "worse still", 8.0)
-    said = in_force(store, "ours")
-    assert said == Promotion(2, first.version, Action.ROLLBACK, "worse still", 8.0)
-    assert said.pins
-    record(store, second, Action.PROMOTE, "mended", 7.0)
-    said = in_force(store, "ours")
-    assert said == Promotion(3, second.version, Action.PROMOTE, "mended", 7.0)
-    assert not said.pins
+    record(store, "ours", Promotion(0, second.version, Action.ROLLBACK, "worse answers", 9.0))
+    record(store, "ours", Promotion(0, first.version, Action.ROLLBACK, "worse still", 8.0))
+    pin = Promotion(2, first.version, Action.ROLLBACK, "worse still", 8.0)
+    assert in_force(store, "ours") == InForce("ours", pin=pin)
+    record(store, "ours", Promotion(0, second.version, Action.PROMOTE, "mended", 7.0))
+    promotion = Promotion(3, second.version, Action.PROMOTE, "mended", 7.0)
+    assert in_force(store, "ours") == InForce("ours", promotion)
 
 
-def test_a_word_on_one_recipe_does_not_bind_another(store: Store) -> None:
+def test_a_promotion_puts_the_recipe_of_its_version_in_force_and_a_rollback_leaves_it_there(
+    store: Store,
+) -> None:
     ours, other = published(store), published(store, "other")
-    record(store, ours, Action.ROLLBACK, "why not", 1.0)
-    record(store, other, Action.PROMOTE, "why not", 2.0)
+    say(store, other, Action.PROMOTE, forced=True, evaluation=4)
+    promotion = Promotion(1, other.version, Action.PROMOTE, "why not", 9.0, True, 0.0, 4)
+    assert in_force(store, "ours") == InForce("other", promotion)
+    say(store, ours, Action.ROLLBACK)
     said = in_force(store, "ours")
-    assert said is not None
-    assert (said.version, said.pins) == (ours.version, True)
-    assert in_force(store, "none") is None
+    assert (said.recipe, said.promotion) == ("other", promotion), "which is what is learned meanwhile"
+    assert said.pin is not None
+    assert said.pin.version == ours.version
+    say(store, ours, Action.PROMOTE)
+    assert in_force(store, "ours").recipe == "ours"
+    assert in_force(store, "ours").pin is None
+
+
+def test_a_word_under_one_configuration_does_not_bind_another(store: Store) -> None:
+    ours, other = published(store), published(store, "other")
+    say(store, other, Action.PROMOTE)
+    say(store, ours, Action.ROLLBACK)
+    say(store, other, Action.CANARY, share=0.1)
+    assert in_force(store, "other") == InForce("other")
+    record(store, "other", Promotion(0, ours.version, Action.PROMOTE, "why not", 1.0))
+    assert in_force(store, "other").recipe == "ours"
+    assert in_force(store, "ours").recipe == "other"
+
+
+def test_a_recipe_was_followed_once_it_was_promoted_under_the_configuration(store: Store) -> None:
+    ours, other = published(store), published(store, "other")
+    assert was_followed(store, "ours", "ours")
+    say(store, other, Action.CANARY, share=0.1)
+    record(store, "other", Promotion(0, other.version, Action.PROMOTE, "why not", 1.0))
+    assert not was_followed(store, "ours", "other")
+    say(store, other, Action.PROMOTE)
+    say(store, ours, Action.PROMOTE)
+    assert was_followed(store, "ours", "other")
+
+
+@pytest.mark.parametrize("end", [Action.PROMOTE, Action.ROLLBACK, Action.CANARY])
+def test_a_canary_takes_its_share_until_another_word(store: Store, end: Action) -> None:
+    ours, other = published(store), published(store, "other")
+    say(store, ours, Action.ROLLBACK)
+    pin = in_force(store, "ours").pin
+    say(store, other, Action.CANARY, share=0.25)
+    said = in_force(store, "ours")
+    assert (said.recipe, said.pin) == ("ours", pin), "a canary ends nothing"
+    assert said.canary == Promotion(2, other.version, Action.CANARY, "why not", 9.0, share=0.25)
+    say(store, ours, end)
+    assert in_force(store, "ours").canary is None
+    say(store, other, Action.CANARY, share=0.5)
+    canary = in_force(store, "ours").canary
+    assert canary is not None
+    assert canary.share == 0.5
+
+
+@given(st.lists(st.tuples(st.sampled_from(Action), st.booleans(), st.sampled_from([0.0, 0.1, 0.5]))))
+def test_what_holds_is_what_the_words_say_one_after_the_other(said: list[tuple[Action, bool, float]]) -> None:
+    store = Store("sqlite://")
+    versions = {True: published(store), False: published(store, "other")}
+    expected = InForce("ours")
+    for seq, (action, own, share) in enumerate(said, 1):
+        version = versions[own]
+        word = Promotion(seq, version.version, action, "why not", 9.0, share=share)
+        record(store, "ours", word)
+        if action is Action.PROMOTE:
+            expected = InForce(version.recipe, word)
+        elif action is Action.ROLLBACK:
+            expected = replace(expected, pin=word, canary=None)
+        else:
+            expected = replace(expected, canary=word if share else None)
+        assert in_force(store, "ours") == expected
 
 
 def test_every_word_is_kept_and_told_newest_first(store: Store) -> None:
     version = published(store)
     for reason in ("a", "b", "c"):
-        record(store, version, Action.ROLLBACK, reason, 1.0)
+        say(store, version, Action.ROLLBACK, reason)
     assert [said.reason for said in newest(store, 5)] == ["c", "b", "a"]
     assert [said.reason for said in newest(store, 2)] == ["c", "b"]
 
@@ -70,13 +149,13 @@ def test_every_word_is_kept_and_told_newest_first(store: Store) -> None:
 def test_a_version_that_was_never_published_cannot_be_chosen(store: Store) -> None:
     missing = replace(published(store), version=77)
     with pytest.raises(IntegrityError):
-        record(store, missing, Action.ROLLBACK, "a slip", 1.0)
+        say(store, missing, Action.ROLLBACK)
     assert newest(store, 5) == []
 
 
 def test_the_bytes_of_a_version_that_was_chosen_are_not_pruned(store: Store) -> None:
     chosen, _, other = (published(store) for _ in range(3))
-    record(store, chosen, Action.ROLLBACK, "better", 1.0)
+    say(store, chosen, Action.ROLLBACK)
     newest = [published(store) for _ in range(KEPT_CHECKPOINTS)][-1].version
     assert not is_kept(chosen.version, newest)
     assert not is_kept(other.version, newest)
@@ -84,13 +163,75 @@ def test_the_bytes_of_a_version_that_was_chosen_are_not_pruned(store: Store) -> 
     assert checkpoint(store, other.version) is None
 
 
+def test_the_bytes_of_the_newest_version_of_a_recipe_are_not_pruned(store: Store) -> None:
+    replaced, candidate = published(store, "other"), published(store, "other")
+    newest = [published(store) for _ in range(KEPT_CHECKPOINTS + 1)][-1].version
+    assert not is_kept(replaced.version, newest)
+    assert checkpoint(store, replaced.version) is None
+    assert checkpoint(store, candidate.version) == b"state"
+
+
 def test_bytes_that_were_pruned_are_put_back_with_the_word_and_only_if_they_are_its_own(store: Store) -> None:
     pruned, *_ = [published(store) for _ in range(KEPT_CHECKPOINTS + 1)]
     assert checkpoint(store, pruned.version) is None
-    record(store, pruned, Action.ROLLBACK, "better", 1.0, b"another state")
+    word = Promotion(0, pruned.version, Action.ROLLBACK, "better", 1.0)
+    record(store, "ours", word, b"another state")
     assert checkpoint(store, pruned.version) is None
-    record(store, pruned, Action.ROLLBACK, "better", 1.0, b"state")
+    record(store, "ours", word, b"state")
     assert checkpoint(store, pruned.version) == b"state"
+
+
+# -- versions that nobody serves --------------------------------------------------------------------------
+
+
+def beside(store: Store, since: int, examples_seq: int = 3, recipe: str = "other") -> Version | None:
+    """Publish a version beside a learner, of a training log that was read under an epoch."""
+    draft = Version(0, None, recipe, "j", {}, examples_seq, 5, digest_of(b"new"), since, 2.0)
+    return find(store, publish_beside(store, draft, b"new"))
+
+
+def test_a_version_beside_a_learner_leaves_the_learner_its_epoch(store: Store) -> None:
+    ours = published(store)
+    found = beside(store, ours.epoch)
+    assert found is not None
+    assert (found.version, found.epoch) == (ours.version + 1, ours.epoch)
+    draft = replace(ours, version=0, examples_seq=4)
+    assert publish(store, draft, b"state") == found.version + 1
+
+
+def test_a_learner_that_has_taken_over_meanwhile_is_no_reason_to_refuse_it(store: Store) -> None:
+    ours = published(store)
+    take_epoch(store, "its successor", 1.0)
+    assert beside(store, ours.epoch) is not None
+
+
+def test_it_is_refused_where_the_training_log_was_made_anew_meanwhile(store: Store) -> None:
+    ours = published(store)
+    take_epoch(store, REBUILD, 1.0)
+    take_epoch(store, "a learner", 2.0)
+    with pytest.raises(RebuiltError, match=f"epoch {ours.epoch + 1} made the training log anew"):
+        beside(store, ours.epoch)
+    assert find(store, ours.version + 1) is None
+    assert beside(store, ours.epoch + 2) is not None
+
+
+def test_it_is_of_an_epoch_of_its_own_where_no_learner_ever_ran(store: Store) -> None:
+    first = beside(store, 0)
+    assert first is not None
+    assert first.epoch == 1
+    assert beside(store, 0, recipe="third") == replace(first, version=first.version + 1, recipe="third"), (
+        "and no other one is taken"
+    )
+
+
+def test_what_a_version_of_the_recipe_has_learned_is_not_published_again(store: Store) -> None:
+    first = beside(store, 0, examples_seq=3)
+    assert first is not None
+    assert beside(store, first.epoch, examples_seq=3) == first
+    assert beside(store, first.epoch, examples_seq=2) == first
+    further = beside(store, first.epoch, examples_seq=4)
+    assert further is not None
+    assert further.version == first.version + 1
 
 
 def test_a_version_is_found_by_its_number(store: Store) -> None:
