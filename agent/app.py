@@ -11,6 +11,7 @@ import shutil
 import socket
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
@@ -19,14 +20,17 @@ from ray.serve import Application, Deployment
 from ray.serve.handle import DeploymentHandle
 
 from agent.config import AppConfig, ConfigError, parse
+from agent.evaluation_job import evaluate_apart
+from agent.jobs import Evaluations, Jobs, Task
 from agent.learner import Learner, LearnerThread
 from agent.live_arms import documents
 from agent.picker import open_picker
-from agent.policies.catalog import build_policy
+from agent.recipe import SHORT, followed
 from agent.replica import Replica
 from agent.service import create_app
 from agent.telemetry import Telemetry
 from agent.trained import looked_at, read_about, warn_of_unknown
+from agent.warm_start_job import WarmStarts
 from arms.arm_host import ArmHost, RemoteArms
 from arms.catalog import closure
 from arms.deployment import EmbedderHost, GeneratorHost, RemoteEmbedders, RemoteGenerator, reach
@@ -62,6 +66,7 @@ class Ingress:
         embedders: The host of each backbone.
         generator: The host of the language model.
         learner: The learner.
+        jobs: What works beside it.
     """
 
     def __init__(
@@ -71,8 +76,9 @@ class Ingress:
         embedders: Mapping[str, DeploymentHandle[Any]],
         generator: DeploymentHandle[Any],
         learner: DeploymentHandle[Any],
+        jobs: DeploymentHandle[Any],
     ) -> None:
-        del learner  # named so that it is deployed with the application; the log is the only road to it
+        del learner, jobs  # named so that they are deployed with the application: the log is the only road
         self._replica = once_the_log_answers(
             lambda: Replica(
                 config,
@@ -113,17 +119,16 @@ class LearnerHost:
     def _succession(self) -> Succession:
         return Succession(self._store)
 
-    def _learner(self) -> Learner:
+    def _learner(self, running: Learner | None = None) -> Learner:
+        """Return the learner that is to go on: the one that runs, unless another recipe is followed now."""
         config = self._config
-        return Learner(
-            self._store,
-            build_policy(config.policy, list(config.actions)),
-            config.policy,
-            config.reward,
-            self._epoch,
-            self._clock,
-            drift=config.drift,
-        )
+        recipe = followed(self._store, config)
+        if running is not None and running.recipe == recipe:
+            return running
+        if running is not None:
+            logger.info("learning goes on with recipe %s", recipe.digest[:SHORT])
+        arms = list(config.actions)
+        return Learner(self._store, recipe, arms, self._epoch, self._clock, drift=config.drift)
 
     def check_health(self) -> None:
         """Fail when learning has failed or the clock jumped, so that the learner is replaced.
@@ -134,6 +139,41 @@ class LearnerHost:
         self._thread.check()
         if self._thread.superseded:
             self._succession.check()
+
+
+class JobsHost:
+    """What works beside the service: evaluations, and what falls due by itself. Two do no harm."""
+
+    def __init__(self, config: AppConfig) -> None:
+        self._config = config
+        self._clock = SteadyClock()
+        self._worker = f"{socket.gethostname()}:{os.getpid()}"
+        self._opened = ExitStack()
+        tasks: list[Callable[[], Task]] = [self._evaluations]
+        if config.warm_start is not None:
+            tasks.append(partial(self._warm_starts, self._clock()))
+        self._jobs = Jobs(tasks, config.learning.poll_s, self._clock)
+
+    def __del__(self) -> None:
+        """Give up what is under way: Ray Serve calls this when it stops the replica."""
+        self._jobs.stop()
+        self._opened.close()
+
+    def _store(self) -> Store:
+        """Open the log for a task."""
+        store = Store(self._config.database_url, self._config.reward.join, self._clock)
+        return self._opened.enter_context(closing(store))
+
+    def _evaluations(self) -> Task:
+        return Evaluations(self._store(), self._worker, partial(evaluate_apart, self._config), self._clock)
+
+    def _warm_starts(self, since: float) -> Task:
+        return WarmStarts(self._store(), self._config, since)
+
+    def check_health(self) -> None:
+        """Fail when the clock jumped, or when nobody looks for work any more: the replica is replaced."""
+        self._clock.check()
+        self._jobs.check()
 
 
 def once_the_log_answers(make: Callable[[], T], pause_s: float = OPENING_S) -> T:
@@ -195,6 +235,7 @@ def assemble(config: AppConfig) -> Application:
         embedders,
         generator,
         _deployment(LearnerHost, "Learner", 1).options(health_check_period_s=2).bind(config),
+        _deployment(JobsHost, "Jobs", 1).bind(config),
     )
 
 

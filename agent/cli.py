@@ -1,6 +1,7 @@
 """The verbs: ingest, serve, ask, feed back, migrate, simulate; score, choose, label, train, warm up, replay.
 
-And what an operator does with a service that runs: status, apply, promote, rollback, verify.
+And what an operator does with a service that runs: status, apply, promote, rollback, verify,
+export, import.
 
 A verb that fails says in one line what is wrong and what would be right, and
 exits with 2 for a wrong request, 1 for a failure on the way.
@@ -14,7 +15,7 @@ from typing import Annotated, Any
 import openai
 import typer
 
-from agent import launch, offline, operating, teaching
+from agent import exchanging, judging, launch, offline, operating, teaching
 from agent.client import ClientError
 from agent.config import load
 from agent.console import console, errors, explained, progress
@@ -225,16 +226,20 @@ for verb in (
     operating.apply,
     operating.promote,
     operating.rollback,
+    operating.canary,
     operating.verify,
     offline.score,
     offline.portfolio,
     teaching.label,
     teaching.train,
+    teaching.enter_labels,
     teaching.warm_start,
-    offline.replay,
+    judging.replay,
     offline.rebuild,
+    exchanging.export,
 ):
     app.command()(verb)
+app.command("import")(exchanging.import_log)
 
 
 def main() -> None:

@@ -17,15 +17,17 @@ from agent.features import FeatureSpec
 from agent.policies.catalog import PolicySpec, build_policy
 from agent.settings import Answering, CorpusSpec, Learning, Limits
 from agent.trained import RouterConfig
+from agent.warm_start_settings import WarmStartSpec
 from arms.catalog import same, validate_specs
 from arms.embedding import Backbone
 from arms.kinds import NAME, ArmSpec
 from arms.llm import LlmSpec
 from arms.nearest import nearest
 from feedback.drift import DriftSpec
+from feedback.gate import GateSpec
 from feedback.reward import RewardRule
 
-TAKEN = ("Ingress", "Learner", "Generator")
+TAKEN = ("Ingress", "Learner", "Jobs", "Generator")
 """Deployments that no host of arms can be called."""
 
 
@@ -75,6 +77,12 @@ class AppConfig(BaseModel):
         default=DriftSpec(),
         description="How a change of the world is noticed, and what is done then; null for neither.",
     )
+    gate: GateSpec = GateSpec()
+    warm_start: WarmStartSpec | None = Field(
+        default=None,
+        description="How labels become a candidate, and who promotes it, see `docs/warm_start.md`; "
+        "null for no such runs.",
+    )
     limits: Limits = Limits()
 
     @model_validator(mode="after")
@@ -107,6 +115,12 @@ class AppConfig(BaseModel):
     def _routed(self) -> "AppConfig":
         if self.router is not None:
             self.router.check(self.backbones, self.actions)
+        return self
+
+    @model_validator(mode="after")
+    def _warmed(self) -> "AppConfig":
+        if self.warm_start is not None:
+            self.warm_start.check(self.reward, self.backbones)
         return self
 
     @model_validator(mode="after")
@@ -176,8 +190,9 @@ class AppConfig(BaseModel):
             source = str(Path(source).expanduser().absolute())
         corpus = self.corpus.model_copy(update={"source": source})
         router = self.router and self.router.settled()
+        warm_start = self.warm_start and self.warm_start.settled()
         settled = {"home": str(self.home_path), "log_url": self.database_url, "corpus": corpus}
-        return self.model_copy(update={**settled, "router": router})
+        return self.model_copy(update={**settled, "router": router, "warm_start": warm_start})
 
 
 def parse(args: object) -> AppConfig:

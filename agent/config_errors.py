@@ -1,6 +1,6 @@
 """What is wrong with a configuration, in the words of the file: the key, and the nearest right one."""
 
-from typing import Any, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -19,7 +19,7 @@ def lines(error: ValidationError, root: type[BaseModel]) -> list[str]:
             case "missing":
                 lines.append(f"key {key!r} is missing")
             case "union_tag_not_found":
-                lines.append(f"key {key + '.engine'!r} is missing")
+                lines.append(f"key {key + '.' + _tag(problem['ctx']['discriminator'])!r} is missing")
             case "value_error":  # one of ours, which names the value
                 lines.append(f"{key}: {message}" if key else message)
             case _:
@@ -33,18 +33,41 @@ def _follow(place: tuple[int | str, ...], root: type[BaseModel]) -> tuple[str, l
     written: list[str] = []
     known: list[str] = []
     for part in place:
-        models = models_in(annotation)
-        if len(models) > 1:  # the part says which of them was chosen, and is no key
-            annotation = next(m for m in models if part in get_args(m.model_fields["engine"].annotation))
+        models, container = models_in(annotation), get_origin(annotation) in (dict, list, tuple)
+        if len(models) > 1 and not container:  # the part says which of them was chosen, and is no key
+            annotation = next(model for model in models if part in tags_of(model).values())
             continue
         written.append(str(part))
-        if get_origin(annotation) in (dict, list, tuple):
+        if container:
             annotation = next(inner for inner in reversed(get_args(annotation)) if inner is not Ellipsis)
         else:
             fields = models[0].model_fields if models else {}
             known = sorted(fields)
             annotation = fields[str(part)].annotation if part in fields else None
     return ".".join(written), known
+
+
+def _tag(discriminator: str) -> str:
+    """Return the key that tells models apart, as pydantic quotes it.
+
+    >>> _tag("'kind'")
+    'kind'
+    """
+    return discriminator.strip("'")
+
+
+def tags_of(model: type[BaseModel]) -> dict[str, Any]:
+    """Return the keys of a model that can have one value only, with that value: they tell it from others.
+
+    >>> class Circle(BaseModel):
+    ...     kind: Literal["circle"]
+    ...     radius: float
+    >>> tags_of(Circle)
+    {'kind': 'circle'}
+    """
+    found = {name: get_args(field.annotation) for name, field in model.model_fields.items()}
+    literal = {name for name in found if get_origin(model.model_fields[name].annotation) is Literal}
+    return {name: values[0] for name, values in found.items() if name in literal and len(values) == 1}
 
 
 def models_in(annotation: Any) -> list[type[BaseModel]]:

@@ -26,6 +26,7 @@ from arms.nearest import nearest
 from arms.outcomes import Outcomes
 from arms.pool_job import seed_of
 from feedback.events import LABELS, Context, Cost, Decision, Execution, Feedback, Status
+from feedback.lessons import episode_of
 from feedback.past_turns import PastTurn
 from feedback.reward import RewardRule
 
@@ -36,6 +37,9 @@ COSTS = ("steps", "prompt_tokens", "completion_tokens", "retrieval_s", "llm_s", 
 
 IN_TWO = {"kilotokens": ("prompt_tokens", "completion_tokens"), "seconds": ("retrieval_s", "llm_s")}
 """Components of a price that are two fields; where only a total is told, the first one holds it."""
+
+OF_RUN = "."
+"""Stands between what a label tells and the run that entered it, in the id of its decision."""
 
 
 class WarmStartError(ValueError):
@@ -169,19 +173,22 @@ def turns(
     contexts: Sequence[Context],
     *,
     seen_as: str = "",
+    run: int | None = None,
     clock: Callable[[], float] = time.time,
 ) -> Iterator[PastTurn]:
     """Yield what the log is told of each label.
 
-    The id of a decision follows from what the arm did on the question and from `seen_as`: the same
-    label is the same decision whenever it is entered, whatever the other labels and the order.
+    The id of a decision follows from what the arm did on the question, from `seen_as` and from the run:
+    the same label is the same decision whenever it is entered, whatever the other labels and the order.
 
     Args:
         labels: What to tell of.
         contexts: What a policy sees of each question, shape (n_questions,).
         seen_as: How the contexts were made: a question that is described anew is another label.
+        run: The warm start that enters them; None for labels that everybody learns.
         clock: Seconds since the epoch.
     """
+    episode = None if run is None else episode_of(run)
     outcomes = labels.outcomes
     for row, at in labels.cells.tolist():
         question, arm, column = outcomes.questions[row], labels.arms[at], labels.columns[at]
@@ -189,7 +196,8 @@ def turns(
         cost = _cost(_told(labels.costs, row, at))
         passages, answer = outcomes.passages[row][column] or (), outcomes.answers[row][column]
         content = [seen_as, question.id, question.text, arm, values, cost, passages, answer]
-        name = f"label-{blake2b(orjson.dumps(content), digest_size=16).hexdigest()}"
+        told = f"label-{blake2b(orjson.dumps(content), digest_size=16).hexdigest()}"
+        name = told if run is None else f"{told}{OF_RUN}{run}"
         arms = tuple(other for other, could in zip(labels.arms, labels.known[row], strict=True) if could)
         now = clock()
         yield PastTurn(
@@ -203,10 +211,20 @@ def turns(
                 version=0,
                 decided_at=now,
                 deadline=now,  # it is judged already: there is nothing to wait for
+                episode_id=episode,
             ),
             Execution(name, arm, Status.OK, cost, passages, answer, finished_at=now),
             tuple(Feedback(f"{name}:{metric}", name, metric, value, now) for metric, value in values.items()),
         )
+
+
+def told_by(decision_id: str) -> str:
+    """Return the id that a label has whichever run enters it.
+
+    >>> told_by("label-5eed.7"), told_by("label-5eed")
+    ('label-5eed', 'label-5eed')
+    """
+    return decision_id.partition(OF_RUN)[0]
 
 
 def _told(tables: Mapping[str, Floats], row: int, column: int) -> dict[str, float]:
@@ -250,4 +268,4 @@ def label_decisions(
     return ((turn.decision, reward_of(turn, rule)) for turn in turns(labels, contexts, clock=lambda: 0.0))
 
 
-__all__ = ["Labels", "WarmStartError", "label_decisions", "labels_of", "reward_of", "turns"]
+__all__ = ["Labels", "WarmStartError", "label_decisions", "labels_of", "reward_of", "told_by", "turns"]

@@ -8,14 +8,14 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any, get_args, get_origin
+from typing import Any, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from agent.config import AppConfig
-from agent.config_errors import models_in
+from agent.config_errors import models_in, tags_of
 from agent.policies.catalog import POLICIES
 from agent.routers.catalog import ROUTERS
 from arms.catalog import KINDS
@@ -89,8 +89,7 @@ def _section(title: str, model: type[BaseModel], seen: set[type[BaseModel]]) -> 
         for inner in models_in(field.annotation):
             if inner not in seen:
                 many = ".*" if get_origin(field.annotation) is dict else ""
-                engine = inner.model_fields.get("engine")
-                own = f", engine {get_args(engine.annotation)[0]}" if engine else ""
+                own = "".join(f", {key} {value}" for key, value in tags_of(inner).items())
                 yield from _section(f"{title}.{name}{many}{own}".removeprefix("args."), inner, seen)
 
 

@@ -1,7 +1,9 @@
 """The HTTP surface: every route, and the scope that it asks for.
 
-Who answers them: `agent.asking` (questions), `agent.telling` (feedback) and
-`agent.steering` (a view of what was learned, and what an operator changes).
+Who answers them: `agent.asking` (questions), `agent.telling` (feedback), `agent.steering` (decisions and
+arms), `agent.promoting` (policies and versions), `agent.evaluating` (what others would have earned),
+`agent.warm_starting` (runs that turn labels into candidates) and `agent.exporting` (the training log, to
+take away).
 """
 
 from collections.abc import AsyncIterator
@@ -9,16 +11,20 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import Depends, FastAPI
-from fastapi.responses import PlainTextResponse
+from fastapi.responses import PlainTextResponse, Response
 
 from agent import errors
 from agent.access import Access
 from agent.admission import BodyLimit
 from agent.asking import Asking
+from agent.evaluating import Evaluating
+from agent.exporting import MEDIA_TYPES, Exporting
+from agent.promoting import Promoting
 from agent.replica import Replica
 from agent.steering import Steering
 from agent.telemetry import CountedLog, Telemetry
 from agent.telling import Telling
+from agent.warm_starting import WarmStarting
 
 
 def create_app(replica: Replica, telemetry: Telemetry) -> FastAPI:
@@ -38,10 +44,12 @@ def create_app(replica: Replica, telemetry: Telemetry) -> FastAPI:
     app.add_middleware(BodyLimit, limit=replica.config.limits.body_bytes)
     replica.loop.log = CountedLog(replica.log, telemetry)
     asking, telling = Asking(replica, telemetry), Telling(replica, telemetry)
-    steering = Steering(replica, telemetry)
+    steering, promoting, evaluating = Steering(replica, telemetry), Promoting(replica), Evaluating(replica)
+    warm_starting = WarmStarting(replica)
     access = Access(replica.config.keys)
     decide, tell, switch = ([Depends(access.require(scope))] for scope in ("decide", "feedback", "admin"))
     streamed: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {}}}}
+    paged: dict[int | str, dict[str, Any]] = {200: {"content": {"text/html": {}}}}
     app.post("/v1/chat/completions", responses=streamed, dependencies=decide)(asking.chat)
     app.post("/v1/retrieve", dependencies=decide)(asking.retrieve)
     app.get("/v1/decisions/{decision_id}", dependencies=decide)(steering.decision)
@@ -51,10 +59,22 @@ def create_app(replica: Replica, telemetry: Telemetry) -> FastAPI:
     app.get("/v1/arms", dependencies=decide)(steering.arms)
     app.put("/v1/arms", dependencies=switch)(steering.replace_arms)
     app.patch("/v1/arms/{name}", dependencies=switch)(steering.switch)
-    app.get("/v1/policy", dependencies=decide)(steering.policy)
-    app.get("/v1/policies", dependencies=decide)(steering.policies)
-    app.post("/v1/policies/{version}/promote", dependencies=switch)(steering.promote)
-    app.post("/v1/policies/{version}/rollback", dependencies=switch)(steering.rollback)
+    app.get("/v1/policy", dependencies=decide)(promoting.policy)
+    app.get("/v1/policies", dependencies=decide)(promoting.policies)
+    app.post("/v1/policies/{version}/promote", dependencies=switch)(promoting.promote)
+    app.post("/v1/policies/{version}/rollback", dependencies=switch)(promoting.rollback)
+    app.post("/v1/policies/{version}/canary", dependencies=switch)(promoting.canary)
+    app.post("/v1/evaluations", status_code=202, dependencies=switch)(evaluating.submit)
+    app.get("/v1/evaluations", dependencies=decide)(evaluating.evaluations)
+    app.get("/v1/evaluations/{number}", dependencies=decide)(evaluating.evaluation)
+    app.post("/v1/warm-starts", status_code=202, dependencies=switch)(warm_starting.ask)
+    app.get("/v1/warm-starts", dependencies=decide)(warm_starting.runs)
+    app.get("/v1/warm-starts/{number}", dependencies=decide)(warm_starting.run)
+    app.get("/v1/evaluations/{number}/report", responses=paged, dependencies=decide)(evaluating.report)
+    given: dict[str, Any] = {media_type: {} for media_type in MEDIA_TYPES.values()}
+    exported: dict[int | str, dict[str, Any]] = {200: {"content": given}}
+    export = app.get("/v1/export", response_class=Response, responses=exported, dependencies=switch)
+    export(Exporting(replica).export)
     app.get("/v1/models", dependencies=decide)(steering.models)
     app.get("/health")(steering.health)
     app.get("/ready")(steering.ready)

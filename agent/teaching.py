@@ -1,4 +1,4 @@
-"""The verbs that make and use labels without a service: label, train, warm-start."""
+"""The verbs that make and use labels without a service: label, train, enter-labels, warm-start."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -7,15 +7,18 @@ from typing import Annotated, TypeVar
 import typer
 
 from agent.config import load
-from agent.console import console, explained, progress
+from agent.console import console, errors, explained, progress
+from agent.entering import Entering
+from agent.entering import run as run_entering
 from agent.label import Labelling
 from agent.label import run as run_labelling
 from agent.offline import CONFIG, ConfigPath
 from agent.train import Training, read_spec
 from agent.train import run as run_training
-from agent.warmstart import WarmStart
-from agent.warmstart import run as run_warm_start
+from agent.warm_start_run import RunFailedError, foreseen
+from agent.warm_start_run import warm_start as run_warm_start
 from arms.prompts import Form
+from feedback.runs import Trigger
 
 
 def label(
@@ -93,7 +96,7 @@ def scored(text: str) -> tuple[str, str]:
     return name, score or name
 
 
-def warm_start(
+def enter_labels(
     outcomes: Annotated[
         Path, typer.Argument(help="What arms did, from `armwise label`; or a matrix, from `armwise score`.")
     ],
@@ -121,7 +124,7 @@ def warm_start(
     too: of a question that it was trained on what it would have said unseen, which `train --folds 5` keeps.
     """
     with explained():
-        settings = WarmStart.model_validate(
+        settings = Entering.model_validate(
             {
                 "config": load(config),
                 "outcomes": outcomes,
@@ -134,7 +137,36 @@ def warm_start(
             }
         )
         with progress() as tell:
-            run_warm_start(settings, console, tell)
+            run_entering(settings, console, tell)
+
+
+def warm_start(
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say which labels are new, and do nothing.")
+    ] = False,
+    config: ConfigPath = CONFIG,
+) -> None:
+    """Do a warm start now: gather labels, learn a candidate from them, evaluate it, promote or hold it.
+
+    It is the run that a service does by the schedule of `warm_start` in the configuration, in this process,
+    whether a service runs or not. Exits with 0 where the candidate was promoted or held, or nothing was new.
+    """
+    with explained():
+        settings = load(config)
+        if dry_run:
+            with progress() as tell:
+                lots = foreseen(settings, tell)
+            for lot in lots:
+                told = f"{lot.source}: {lot.kind}, {'new' if lot.new else 'known'}, {lot.path}"
+                console.print(told, markup=False, highlight=False, soft_wrap=True)
+            return
+        try:
+            with progress() as tell:
+                run = run_warm_start(settings, Trigger.COMMAND, console, tell)
+        except RunFailedError as error:
+            errors.print(str(error), style="red", markup=False, soft_wrap=True)
+            raise typer.Exit(1) from None
+        console.print(f"run {run.seq}: {run.status.replace('_', ' ')}", markup=False, highlight=False)
 
 
 def train(

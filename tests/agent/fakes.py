@@ -1,8 +1,9 @@
 """Stand-ins at our own seams: a log in memory, arms that do as they are told, a counting encoder."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, closing
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agent.config import parse
+from agent.evaluation_job import evaluate_here
+from agent.jobs import Evaluations, Jobs
 from agent.learner import Learner
-from agent.policies.catalog import build_policy
+from agent.recipe import Recipe, followed
 from agent.replica import Replica
 from agent.service import create_app
 from agent.telemetry import Telemetry
@@ -212,6 +215,27 @@ CONFIG: dict[str, Any] = {
 """A whole configuration of three arms."""
 
 
+class FakeGate:
+    """A gate that says what it is told to.
+
+    Attributes:
+        asked: The version of each question.
+        verdict: What it answers.
+        error: Raised instead when set.
+    """
+
+    def __init__(self, promote: bool, *reasons: str, evaluation: int = 1) -> None:
+        self.asked: list[int] = []
+        self.verdict = {"promote": promote, "reasons": list(reasons), "evaluation": evaluation}
+        self.error: Exception | None = None
+
+    async def __call__(self, version: int) -> dict[str, Any]:
+        self.asked.append(version)
+        if self.error is not None:
+            raise self.error
+        return self.verdict
+
+
 class Service:
     """One replica and a learner over a log on disk, without Ray.
 
@@ -230,6 +254,7 @@ class Service:
         folder: Path,
         generator: Generator | None = None,
         reach: Callable[[], Awaitable[None]] | None = None,
+        gate: FakeGate | None = None,
         **changes: Any,
     ) -> None:
         document = {**CONFIG, "log_url": f"sqlite:///{folder / 'log.db'}", **changes}
@@ -237,22 +262,33 @@ class Service:
         self.config = parse(document)
         self.arms, self.embedders = FakeArms(), FakeEmbedders()
         self.generator = generator or ScriptedGenerator({}, default="The Danube does.")
-        self.replica = Replica(self.config, self.arms, self.embedders, self.generator, reach)
+        self.replica = Replica(self.config, self.arms, self.embedders, self.generator, reach, gate)
         self.app = create_app(self.replica, Telemetry())
         self._store = Store(self.config.database_url)
-        self.learner = Learner(
-            self._store,
-            build_policy(self.config.policy, list(self.config.arms)),
-            self.config.policy,
-            self.config.reward,
-            take_epoch(self._store, "test", 0.0),
-        )
+        self._epoch = take_epoch(self._store, "test", 0.0)
+        self.learner = self._learner(Recipe.configured(self.config))
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://service")
 
     async def learn(self) -> None:
-        """Learn what is new, and serve it."""
+        """Learn what is new, as the recipe says that is followed now, and serve it."""
+        recipe = followed(self._store, self.config)
+        if recipe != self.learner.recipe:
+            self.learner = self._learner(recipe)
         await asyncio.to_thread(self.learner.step)
         await self.replica.refresh()
+
+    def _learner(self, recipe: Recipe) -> Learner:
+        return Learner(self._store, recipe, list(self.config.actions), self._epoch)
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Answer evaluations meanwhile, in a thread where `agent.app.JobsHost` has processes."""
+        evaluations = partial(Evaluations, self._store, "test", partial(evaluate_here, self.config))
+        jobs = Jobs([evaluations], 0.005)
+        try:
+            yield
+        finally:
+            jobs.stop()
 
     @asynccontextmanager
     async def running(self, *, ready: bool = True) -> AsyncIterator["Service"]:

@@ -5,7 +5,7 @@ import re
 import socket
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -21,14 +21,13 @@ from feedback.events import Feedback
 from feedback.migrations.versions import v1_first_log
 from feedback.store import Store
 from feedback.tables import SCHEMA
-from tests.agent.asking import join
 from tests.agent.fakes import CONFIG
-from tests.agent.test_evaluation import ARMS, turn
 
 VERBS = [
     *("serve", "ingest", "ask", "feedback", "status", "migrate", "apply", "simulate"),
-    *("promote", "rollback", "verify"),
-    *("score", "portfolio", "label", "train", "warm-start", "replay"),
+    *("promote", "rollback", "canary", "verify"),
+    *("score", "portfolio", "label", "train", "enter-labels", "warm-start", "replay"),
+    *("export", "import"),
 ]
 PASSAGE = {"id": "p1", "title": "Danube", "text": "...", "score": 1.0}
 
@@ -353,6 +352,8 @@ def test_status_shows_the_policy_and_the_arms(service: Canned) -> None:
         "log_seq": 41,
         "serving": {"version": 7, "pinned": False, "chosen": None, "since": None, "reason": None},
         "newest": {"version": 7},
+        "promotion": None,
+        "canary": None,
         "apprentice": None,
     }
     arms = [
@@ -364,11 +365,19 @@ def test_status_shows_the_policy_and_the_arms(service: Canned) -> None:
     output = said(run("status", "--url", service.url), 0)
     for shown in ("vowpal", "abc", "41", '{"k1": 1.5}', "yes", "no", "version 7 decides, and newer ones"):
         assert shown in output
-    assert "apprentice" not in output
+    for absent in ("apprentice", "promotion", "canary"):
+        assert absent not in output
     held = {"version": 5, "pinned": True, "chosen": 5, "since": 1700000000.5, "reason": "worse"}
     learning = {"decisions": 40, "agreement": 0.75, "same_best": 0.5}
-    service.reply("GET /v1/policy", policy | {"serving": held, "apprentice": learning})
+    word = {"since": 1700000000.5, "reason": "labels"}
+    forced = word | {"version": 6, "forced": True, "evaluation": 12}
+    beside = word | {"version": 8, "share": 0.1, "deciding": True}
+    said_of = {"serving": held, "promotion": forced, "canary": beside, "apprentice": learning}
+    service.reply("GET /v1/policy", policy | said_of)
     output = said(run("status", "--url", service.url), 0)
+    for part in ("version 6 since 2023-11-14 22:13:20 UTC (labels), forced", "evaluation 12"):
+        assert part in output
+    assert "version 8 takes 10% of each decision since" in output
     assert "version 5 decides since 2023-11-14 22:13:20" in output
     assert "shares 75.0% of the mass" in output
 
@@ -376,17 +385,46 @@ def test_status_shows_the_policy_and_the_arms(service: Canned) -> None:
 @pytest.mark.parametrize("verb", ["promote", "rollback"])
 def test_a_version_is_chosen_with_a_reason_and_what_is_in_force_is_told(service: Canned, verb: str) -> None:
     held = {"version": 5, "pinned": True, "chosen": 5, "since": 1700000000.5, "reason": "somebody else's"}
-    service.reply(f"POST /v1/policies/7/{verb}", {"serving": held, "newest": {"version": 9}})
+    told = {"serving": held, "newest": {"version": 9}, "canary": None}
+    service.reply(f"POST /v1/policies/7/{verb}", told)
     output = said(run(verb, 7, "--reason", "better", "--url", service.url), 0)
     assert output.strip() == (
         "version 5 decides since 2023-11-14 22:13:20 UTC, until another word (somebody else's); "
         "the newest is 9"
     )
-    assert service.asked == [{"reason": "better"}]
+    more = {"force": False} if verb == "promote" else {}
+    assert service.asked == [{"reason": "better", **more}]
     assert "--reason" in said(run(verb, 7, "--url", service.url), 2)
     service.reply(f"POST /v1/policies/7/{verb}", refusal("there is no version 7", "version_not_found"), 404)
     output = said(run(verb, 7, "--reason", "better", "--url", service.url), 1)
     assert output.strip() == "version_not_found: there is no version 7"
+
+
+def test_a_promotion_may_be_forced(service: Canned) -> None:
+    serving = {"version": 7, "pinned": False, "chosen": None, "since": None, "reason": None}
+    service.reply("POST /v1/policies/7/promote", refusal("held by the gate", "promotion_gate_failed"), 409)
+    output = said(run("promote", 7, "--reason", "better", "--url", service.url), 1)
+    assert output.strip() == "promotion_gate_failed: held by the gate"
+    service.reply("POST /v1/policies/7/promote", {"serving": serving, "newest": None, "canary": None})
+    output = said(run("promote", 7, "--reason", "better", "--force", "--url", service.url), 0)
+    assert output.strip() == "version 7 decides, and newer ones after it"
+    assert [one["force"] for one in service.asked] == [False, True]
+
+
+def test_a_canary_is_told_beside_the_version_that_decides(service: Canned) -> None:
+    serving = {"version": 7, "pinned": False, "chosen": None, "since": None, "reason": None}
+    beside = {"version": 9, "share": 0.25, "since": 1700000000.5, "reason": "labels", "deciding": True}
+    told = {"serving": serving, "newest": {"version": 7}, "canary": beside}
+    service.reply("POST /v1/policies/9/canary", told)
+    command = ("canary", 9, "--reason", "labels", "--url", service.url)
+    assert said(run(*command, "--share", "0.25"), 0).strip() == (
+        "version 7 decides, and newer ones after it "
+        "version 9 takes 25% of each decision since 2023-11-14 22:13:20 UTC (labels)"
+    )
+    assert service.asked == [{"reason": "labels", "share": 0.25}]
+    assert "Input should be less than or equal to 0.5" in said(run(*command, "--share", "0.6"), 2)
+    service.reply("POST /v1/policies/9/canary", told | {"canary": None})
+    assert said(run(*command, "--share", "0"), 0).strip() == "version 7 decides, and newer ones after it"
 
 
 def test_verify_shows_both_distributions_and_fails_where_they_differ(service: Canned) -> None:
@@ -500,7 +538,7 @@ def test_without_a_service_the_address_is_named(nowhere: str, verb: list[str]) -
     assert "is it running there?" in output
 
 
-# -- simulate and replay --------------------------------------------------------------------------------
+# -- simulate -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -525,44 +563,3 @@ def test_a_simulation_without_a_service_fails(tmp_path: Path, nowhere: str) -> N
     questions.write_text('{"id": "q1", "question": "?", "answers": ["a"], "gold_ids": []}\n')
     output = said(run("simulate", questions, "--metric", "em", "--url", nowhere, "-o", tmp_path / "out"), 1)
     assert "no service answers at" in output
-
-
-def fill(config: Path, drawn: Sequence[str] = ARMS) -> None:
-    """Let 20 uniform draws of each of these arms be judged and joined."""
-    settings = load(config)
-    store = Store(settings.database_url)
-    store.append([fact for number, arm in enumerate(list(drawn) * 20) for fact in turn(number, arm)])
-    join(store, settings)
-    store.close()
-
-
-def test_replay_prints_a_table_and_writes_a_document(config: Path, tmp_path: Path) -> None:
-    fill(config)
-    output = tmp_path / "report.json"
-    text = said(
-        run("replay", "-c", config, "--policy", "fixed:dense", "--policy", "uniform", "-o", output), 0
-    )
-    assert "60 logged decisions" in text
-    assert "fixed:dense" in text
-    report = json.loads(output.read_text())
-    assert list(report["candidates"]) == ["fixed:dense", "uniform"]
-    assert report["candidates"]["fixed:dense"][0]["value"] == pytest.approx(0.8)
-
-
-def test_replay_goes_on_after_an_arm_that_was_never_drawn(config: Path, tmp_path: Path) -> None:
-    fill(config, ("bm25", "dense"))
-    output = tmp_path / "report.json"
-    assert "fixed:none │ never drawn │ n/a" in said(run("replay", "-c", config, "-o", output), 0)
-    candidates = json.loads(output.read_text())["candidates"]
-    assert (candidates["fixed:none"][0]["value"], candidates["fixed:none"][0]["note"]) == (
-        None,
-        "never drawn",
-    )
-    assert candidates["fixed:dense"][0]["value"] is not None
-
-
-def test_replay_of_nothing_or_of_a_policy_unheard_of_is_refused(config: Path) -> None:
-    assert "has learned from nothing yet" in said(run("replay", "-c", config), 2)
-    fill(config)
-    assert "policy 'best' is none of" in said(run("replay", "-c", config, "--policy", "best"), 2)
-    assert "arm 'bm52' is not in the log" in said(run("replay", "-c", config, "--policy", "fixed:bm52"), 2)

@@ -24,7 +24,7 @@ from feedback.reward import Metric, RewardRule
 from feedback.store import Store
 from tests.agent.asking import look_up, record
 from tests.agent.fakes import CONFIG, Service
-from tests.agent.test_warmstart import outcomes_file, warmed
+from tests.agent.test_entering import outcomes_file, warmed
 
 NOW = 1_800_000_000.0
 RAISED = {"floor": 0.2, "raised_for": "PT10M"}

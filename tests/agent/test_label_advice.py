@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from agent.config import AppConfig, parse
+from agent.entering import Entering, contexts_of
+from agent.entering import run as enter_labels
 from agent.label_advice import Advice, advice_on, charged
 from agent.labelled import read_labelled
 from agent.labels import RouterError, Stage
@@ -20,8 +22,6 @@ from agent.train import Training
 from agent.train import run as train
 from agent.trained import Trained, read_trained
 from agent.unseen import FILE, read_unseen, write_unseen
-from agent.warmstart import WarmStart, contexts_of
-from agent.warmstart import run as warm_start
 from arms.matrix import Question
 from arms.outcomes import Outcome, Outcomes, write_outcomes
 from feedback.events import LABELS, Example
@@ -99,7 +99,7 @@ def warmed(config: AppConfig, path: Path, **fields: Any) -> str:
     """Enter labels into the log, and return what was said."""
     said = StringIO()
     given = {"config": config, "outcomes": path, "metrics": {"right": "em"}}
-    warm_start(WarmStart.model_validate(given | fields), Console(file=said, width=150), silent)
+    enter_labels(Entering.model_validate(given | fields), Console(file=said, width=150), silent)
     return said.getvalue()
 
 

@@ -17,6 +17,7 @@ from schemathesis.specs.openapi.checks import (
     unsupported_method,
 )
 
+from agent.exporting import MEDIA_TYPES
 from tests.agent.fakes import Service
 
 CHECKS = [
@@ -69,7 +70,8 @@ def test_every_request_is_answered_as_documented_and_never_with_a_5xx(
             if kind.startswith("application/json"):
                 json.loads(response.content)
             else:
-                assert kind.startswith(("text/event-stream", "text/plain"))
+                texts = ("text/event-stream", "text/html", "text/plain")
+                assert kind.startswith((*texts, *MEDIA_TYPES.values()))
 
         with subtests.test(operation.label):
             is_answered()

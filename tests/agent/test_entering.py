@@ -1,4 +1,4 @@
-"""A warm start: labels are decisions, entered once, learned by the one door, and no traffic."""
+"""Entering labels: they are decisions, entered once, learned by the one door, and no traffic."""
 
 import gzip
 import json
@@ -19,17 +19,18 @@ from typer.testing import CliRunner
 
 from agent.cli import app
 from agent.config import AppConfig, parse
-from agent.evaluation import evaluate_log
+from agent.entering import Entering, contexts_of, run, seen_as
+from agent.evaluation import EvaluationRequest, evaluate_log
 from agent.features import FeatureSpec, describe
 from agent.label_decisions import WarmStartError, label_decisions, labels_of, reward_of, turns
 from agent.labels import RouterError
 from agent.learner import Learner
 from agent.policies.catalog import PolicySpec, build_policy
 from agent.policy import Policy, choose, served_distribution, uniform_from
+from agent.recipe import Recipe
 from agent.score import Scoring
 from agent.score import run as score
 from agent.utility import priced
-from agent.warmstart import WarmStart, contexts_of, run, seen_as
 from arms.matrix import ArmTable, Question, read_matrix, write_matrix
 from arms.outcomes import Outcome, Outcomes, OutcomesError, write_outcomes
 from feedback.errors import LogUnavailableError
@@ -37,6 +38,7 @@ from feedback.events import LABELS, Context, Cost, Decision, Mode
 from feedback.joins import Joiner, read_examples, take_epoch
 from feedback.past_turns import PastTurn, enter
 from feedback.reward import Metric, Prices, RewardError, RewardRule
+from feedback.source import LogSource
 from feedback.store import Store
 from feedback.versions import digest_of, latest
 from tests.agent.asking import join, look_up
@@ -305,14 +307,13 @@ def warmed(config: AppConfig, outcomes: Path, **fields: Any) -> str:
     """Run, and return what was printed."""
     output = StringIO()
     fields.setdefault("metrics", {"right": "em"})
-    settings = WarmStart.model_validate({"config": config, "outcomes": outcomes, **fields})
+    settings = Entering.model_validate({"config": config, "outcomes": outcomes, **fields})
     run(settings, Console(file=output, width=120), lambda *_: None)
     return output.getvalue()
 
 
 def learner(store: Store, config: AppConfig, clock: Callable[[], float]) -> Learner:
-    policy = build_policy(config.policy, ARMS)
-    return Learner(store, policy, config.policy, config.reward, take_epoch(store, "test", 0.0), clock)
+    return Learner(store, Recipe.configured(config), ARMS, take_epoch(store, "test", 0.0), clock)
 
 
 def learned(store: Store, rule: RewardRule) -> list[str]:
@@ -361,14 +362,14 @@ def test_labels_are_anew_where_the_encoder_or_what_is_known_of_arms_is_another(
 def test_a_run_that_was_killed_goes_on_and_gives_what_an_uninterrupted_one_gives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.warmstart.BATCH", 16)
+    monkeypatch.setattr("agent.entering.BATCH", 16)
     path = outcomes_file(tmp_path)
     whole, killed = (
         parse({**CONFIG, "log_url": f"sqlite:///{tmp_path / name}.db"}) for name in ("whole", "killed")
     )
     warmed(whole, path)
     with monkeypatch.context() as patch:
-        patch.setattr("agent.warmstart.enter", dying_after(2))
+        patch.setattr("agent.entering.enter", dying_after(2))
         with pytest.raises(LogUnavailableError):
             warmed(killed, path)
     found = []
@@ -477,23 +478,24 @@ def test_labels_are_no_traffic_and_teach_the_configured_policy_before_it(
         Joiner(log, settings.reward, take_epoch(log, "test", 0.0)).advance(1e12)
         log.append(traffic)
         join(log, settings)
-        reports.append(
-            evaluate_log(settings, ["fixed:dense", "configured"], np.random.default_rng(0), lambda *_: None)
-        )
+        asked = EvaluationRequest(candidates=("fixed:dense", "configured"))
+        reports.append(evaluate_log(settings, asked, LogSource(log, settings.reward), None, lambda *_: None))
     other.close()
     with_labels, without = reports
     assert (with_labels.excluded, without.excluded) == ({"labels": 180}, {})
-    assert (with_labels.n, with_labels.earned) == (without.n, without.earned)
-    assert with_labels.candidates["fixed:dense"] == without.candidates["fixed:dense"]
-    warm, empty = (report.candidates["configured"][1].value for report in reports)
-    assert warm > empty + 0.05
+    assert (with_labels.rows, with_labels.earned) == (without.rows, without.earned)
+    assert with_labels.candidates[1] == without.candidates[1], "fixed:dense"
+    warm, empty = (report.candidates[2].estimates[1].value for report in reports)
+    assert warm is not None
+    assert empty is not None
+    assert warm.value > empty.value + 0.05
 
 
 def test_a_log_of_labels_alone_cannot_be_evaluated(config: AppConfig, store: Store, tmp_path: Path) -> None:
     warmed(config, outcomes_file(tmp_path))
     Joiner(store, config.reward, take_epoch(store, "test", 0.0)).advance(1e12)
-    with pytest.raises(ValueError, match=r"left out: \{'labels': 90\}"):
-        evaluate_log(config, None, np.random.default_rng(0), lambda *_: None)
+    with pytest.raises(ValueError, match="left out: 90 labels"):
+        evaluate_log(config, EvaluationRequest(), LogSource(store, config.reward), store, lambda *_: None)
 
 
 def test_the_labels_of_a_log_are_scores_like_the_rest_of_it(
@@ -572,7 +574,7 @@ def test_the_verb_enters_labels_and_says_so(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.delenv("ARMWISE_HOME", raising=False)
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump({"applications": [{"args": {**CONFIG, "home": str(tmp_path / "home")}}]}))
-    words = ["warm-start", str(outcomes_file(tmp_path)), "--metric", "right=em", "-c", str(path)]
+    words = ["enter-labels", str(outcomes_file(tmp_path)), "--metric", "right=em", "-c", str(path)]
     result = CliRunner().invoke(app, [*words, "--draws", "2", "--limit", "10"])
     assert result.exit_code == 0, result.output
     assert "20 labels of 3 arms on 10 questions: 20 new" in result.output

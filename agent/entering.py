@@ -1,9 +1,10 @@
-"""Warm up a policy: labels are entered into the log, and are learned from by the one door there is.
+"""Enter labels into the log: decisions that whoever learns meets by the one door there is.
 
     outcomes or scores of arms, questions --> decisions of the policy `labels` --> the log --> the learner
 
 A service that runs learns them at its next look at the log, another one when it starts. Labels also close
-what an alarm of drift has opened.
+what an alarm of drift has opened. Those that a run of the warm start enters are learned by its candidate
+alone, see `agent.warm_start_run`.
 
 Labels reach a policy in two ways; either is enough.
 
@@ -32,7 +33,7 @@ from rich.table import Table
 
 from agent.config import AppConfig
 from agent.label_advice import Advice, advice_on
-from agent.label_decisions import Labels, WarmStartError, labels_of, reward_of, turns
+from agent.label_decisions import Labels, WarmStartError, labels_of, reward_of, told_by, turns
 from agent.labelled import read_place
 from agent.labels import Stage
 from agent.live_arms import documents, known
@@ -47,15 +48,28 @@ from arms.embedding import build_embedder, digest_backbone
 from arms.outcomes import Outcomes
 from feedback.alarms import warm_started
 from feedback.armsets import at_start
+from feedback.asked import label_ids
 from feedback.events import Context
 from feedback.past_turns import enter, new_among
 from feedback.store import Store
 
-BATCH = 256
-"""Labels in one commit, and questions that are embedded together."""
+BATCH = 64
+"""Labels in one commit: a service on the same log waits for no more than these."""
+
+EMBEDDED = 256
+"""Questions that are embedded together."""
 
 
-class WarmStart(BaseModel):
+class Beside(BaseModel):
+    """Labels that are learned beside those that are entered, and are not entered again."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    runs: tuple[int, ...] = Field(default=(), description="Warm starts that have entered them.")
+    others: bool = Field(default=True, description="Whether those count that no warm start has entered.")
+
+
+class Entering(BaseModel):
     """Which labels are entered, and what they say."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -71,9 +85,17 @@ class WarmStart(BaseModel):
     draws: int | None = Field(default=None, ge=1, description="Arms to draw on a question; null for all.")
     seed: int = Field(default=0, ge=0, description="Of the questions, of the draws, and of the order.")
     dry_run: bool = Field(default=False, description="Say what would be entered, and enter nothing.")
+    run: int | None = Field(
+        default=None,
+        ge=1,
+        description="The warm start that enters them; null lets everybody learn them.",
+    )
+    beside: Beside | None = Field(
+        default=None, description="Labels that whoever learns these learns anyway; null for none."
+    )
 
 
-def run(settings: WarmStart, console: Console, tell: Progress) -> int:
+def run(settings: Entering, console: Console, tell: Progress) -> int:
     """Enter labels into the log, say what came of it, and return how many are new.
 
     What is in the log is not entered again: a run that was interrupted is simply run again.
@@ -109,14 +131,16 @@ def run(settings: WarmStart, console: Console, tell: Progress) -> int:
         source = seen_as(config) + ("" if advice is None else advice.source)
         rewards: defaultdict[str, list[float]] = defaultdict(list)
         done, new, total = 0, 0, len(labels.cells)
-        found = turns(labels, contexts, seen_as=source)
+        known = _known(store, settings.beside)
+        found = turns(labels, contexts, seen_as=source, run=settings.run)
         while batch := list(islice(found, BATCH)):
-            new += len(new_among(store, batch)) if settings.dry_run else enter(store, batch)
+            unheard = [turn for turn in batch if told_by(turn.decision.id) not in known]
+            new += len(new_among(store, unheard)) if settings.dry_run else enter(store, unheard)
             done += len(batch)
             for turn in batch:
                 rewards[turn.decision.drawn].append(reward_of(turn, config.reward))
             tell("entering labels", done, total)
-        if new and not settings.dry_run:
+        if new and settings.run is None and not settings.dry_run:  # a run says so once it is served
             warm_started(store, new, time.time())
     finally:
         store.close()
@@ -127,6 +151,13 @@ def run(settings: WarmStart, console: Console, tell: Progress) -> int:
         if config.reward.cost_weight > 0.0 and (free := uncharged(outcomes, config.reward.cost, stage)):
             console.print(free, markup=False, highlight=False, soft_wrap=True)
     return new
+
+
+def _known(store: Store, beside: Beside | None) -> set[str]:
+    """Return what is told by labels that are not entered again."""
+    if beside is None:
+        return set()
+    return {told_by(one) for one in label_ids(store, beside.runs, others=beside.others)}
 
 
 def seen_as(config: AppConfig) -> str:
@@ -173,14 +204,14 @@ def _embedded(
         return [{backbone: vector} for vector in advice.embedding]
     embedder = build_embedder(config.backbones[backbone])
     found: list[Embeddings] = []
-    for first in range(0, len(texts), BATCH):
-        some = texts[first : first + BATCH]
+    for first in range(0, len(texts), EMBEDDED):
+        some = texts[first : first + EMBEDDED]
         found += [{backbone: vector} for vector in embedder.encode_queries(some)]
         tell("embedding questions", len(found), len(texts))
     return found
 
 
-def _outcomes(settings: WarmStart, config: AppConfig, console: Console) -> Outcomes:
+def _outcomes(settings: Entering, config: AppConfig, console: Console) -> Outcomes:
     """Read the outcomes, those of the questions that are asked for. Raises ValueError."""
     path = settings.outcomes
     asked = [] if settings.queries is None else read_questions(settings.queries)
@@ -226,4 +257,4 @@ def _tell(
     console.print(table)
 
 
-__all__ = ["WarmStart", "contexts_of", "run", "seen_as"]
+__all__ = ["Beside", "Entering", "contexts_of", "run", "seen_as"]

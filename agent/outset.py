@@ -1,0 +1,129 @@
+"""How things stand as a warm start begins: what is followed, what was judged, what there is to judge by.
+
+What a candidate would be follows from this, and whether it would be anything new.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from agent.config import AppConfig, ConfigError
+from agent.live_arms import documents
+from agent.recipe import Recipe, followed
+from agent.warm_start_settings import WarmStartSpec
+from arms.pool_job import digest_of_document
+from feedback.alarms import Alarm, standing_alarms
+from feedback.armsets import at_start
+from feedback.asked import traffic
+from feedback.joins import position_of
+from feedback.lessons import Start
+from feedback.promotions import InForce, in_force
+from feedback.runs import Run, judged
+from feedback.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Outset:
+    """How things stand as a run begins.
+
+    Attributes:
+        config: Settled, with the arms that are live.
+        spec: What is to be done.
+        live: The recipe that is followed.
+        said: What operators and gates said, under the configuration.
+        alarm: The drift that no labels were entered for since; None where there is none.
+        log_seq: Position of the log.
+        examples: Position of the training log.
+        traffic: Decisions of the traffic in the training log.
+        before: Runs that came to a verdict under this way of joining, in order.
+    """
+
+    config: AppConfig
+    spec: WarmStartSpec
+    live: Recipe
+    said: InForce
+    alarm: Alarm | None
+    log_seq: int
+    examples: int
+    traffic: int
+    before: tuple[Run, ...]
+
+    @classmethod
+    def of(cls, config: AppConfig, store: Store) -> "Outset":
+        """Look at the log.
+
+        Raises:
+            ConfigError: No warm start is configured.
+            PolicyError: A version was promoted that this code cannot build any more.
+            LogUnavailableError: Try again later.
+        """
+        config = config.with_arms(at_start(store, documents(config.arms))).settled()
+        spec, join = require(config), config.reward.join
+        said = in_force(store, Recipe.configured(config).digest)
+        alarms = standing_alarms(store)
+        with store.reading() as connection:
+            examples = position_of(connection, join).examples_seq
+        alarm = alarms.newest if alarms.warm_start_open else None
+        return cls(
+            config,
+            spec,
+            followed(store, config, said),
+            said,
+            alarm if alarm is not None and alarm.example_seq <= examples else None,
+            store.log_seq(),
+            examples,
+            traffic(store, join),
+            tuple(run for run in judged(store) if run.inputs["join"] == join),
+        )
+
+    @property
+    def after(self) -> int:
+        """Position of the training log up to which all is left behind."""
+        before = 0 if self.live.start is None else self.live.start.after
+        return before if self.alarm is None else max(before, self.alarm.example_seq)
+
+    @property
+    def runs(self) -> tuple[int, ...]:
+        """Earlier runs whose labels a candidate learns."""
+        known = (run for run in self.before if run.inputs["examples"] >= self.after)
+        return tuple(run.seq for run in known if run.inputs["labels"])
+
+    def candidate(self, run: int | None = None) -> Recipe:
+        """Return the recipe of a candidate, which learns the labels of this run, too, if one is given."""
+        start = Start(self.runs if run is None else (*self.runs, run), self.after)
+        return replace(self.live, start=None if start == Start() else start)
+
+    def judged(self, recipe: Recipe) -> bool:
+        """Whether a recipe is what is followed, or was judged by the same traffic and settings before."""
+        now = {**self.inputs(), "recipe": recipe.digest}
+        told = {name: now[name] for name in ("recipe", "traffic", "configuration", "arms")}
+        return recipe == self.live or any(
+            told == {name: run.inputs.get(name) for name in told} for run in self.before
+        )
+
+    def inputs(self) -> dict[str, Any]:
+        """Return what a run follows from, as it is kept; its labels are added as they are gathered."""
+        config = self.config
+        settings = config.model_dump(mode="json", exclude={"home", "log_url", "keys", "arms"})
+        live = self.live.start
+        return {
+            "configuration": digest_of_document(settings),
+            "arms": digest_of_document(documents(config.arms)),
+            "join": config.reward.join,
+            "log": self.log_seq,
+            "examples": self.examples,
+            "traffic": self.traffic,
+            "live": {"recipe": self.live.digest, "start": None if live is None else live.document()},
+            "alarm": None if self.alarm is None else self.alarm.example_seq,
+            "lots": [],
+            "labels": 0,
+        }
+
+
+def require(config: AppConfig) -> WarmStartSpec:
+    """Return what is configured of warm starts. Raises ConfigError where nothing is."""
+    if config.warm_start is None:
+        raise ConfigError("warm_start is not configured: see examples/warm_start.yaml")
+    return config.warm_start
+
+
+__all__ = ["Outset", "require"]

@@ -1,0 +1,172 @@
+"""What a warm start proposes beside its candidate: a portfolio of arms, and a router.
+
+Neither takes the place of what is served by itself. Arms are built where they run, and a router is named in
+the configuration; so both are left in folders, with their figures, for somebody to apply.
+"""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+
+from agent.config import AppConfig
+from agent.gathering import Lot
+from agent.journal import Step
+from agent.label_decisions import WarmStartError
+from agent.labelled import of_arms, read_labelled
+from agent.labels import Stage, positions
+from agent.routers.catalog import RouterSpec
+from agent.selection import YAML, Selection, select_portfolio
+from agent.train import Training
+from agent.train import run as train
+from agent.warm_start_settings import PortfolioPlan, RouterPlan
+from arms.catalog import closure
+from arms.corpus import Progress
+from arms.embedding import Backbone
+from arms.kinds import ArmSpec
+from arms.matrix import ARMS, ArmTable, read_arms, write_matrix
+from arms.nearest import nearest
+from arms.outcomes import Outcomes
+
+
+def propose_portfolio(
+    plan: PortfolioPlan, config: AppConfig, lots: Sequence[Lot], folder: Path, step: Step, console: Console
+) -> None:
+    """Choose arms by the labels, and leave the choice in a folder.
+
+    Args:
+        plan: How many, and by what.
+        config: Names the live arms.
+        lots: Labels, all of them fetched.
+        folder: Of the run; what it holds is replaced.
+        step: Takes what came of it.
+        console: Where the tables go.
+
+    Raises:
+        ValueError: There is no such score, or nothing can be chosen by it; a subclass of it says which.
+    """
+    outcomes = read_labelled([lot.path for lot in lots])
+    if plan.measure not in outcomes.scores:
+        hint = nearest(plan.measure, outcomes.scores)
+        raise WarmStartError(f"portfolio.measure: no label has a score {plan.measure!r}{hint}")
+    specs, backbones = dict(config.arms), dict(config.backbones)
+    for lot in lots:
+        if (lot.path / ARMS).exists():  # a score matrix tells what its arms are
+            table = read_arms(lot.path)
+            specs, backbones = {**table.specs, **specs}, {**table.backbones, **backbones}
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    _write_scores(outcomes, plan.measure, specs, backbones, folder / "scores")
+    output = folder / "portfolio"
+    given = plan.model_dump(include={"k", "budget", "cost"})
+    report = select_portfolio(Selection(scores=folder / "scores", output=output, **given), console)
+    held_out = report.held_out
+    command = f"armwise apply {output / YAML}"
+    step.said = (
+        f"chose {', '.join(report.arms)}: {plan.measure} {held_out.portfolio[-1]:.3f} on held-out questions, "
+        f"the best single arm {held_out.single:.3f}; serve them with `{command}`"
+    )
+    step.found = {
+        "arms": list(report.arms),
+        "measure": plan.measure,
+        "value": held_out.portfolio[-1],
+        "single": held_out.single,
+        "questions": held_out.questions,
+        "path": str(output / YAML),
+        "apply": command,
+    }
+
+
+def _write_scores(
+    outcomes: Outcomes, measure: str, specs: dict[str, ArmSpec], backbones: dict[str, Backbone], folder: Path
+) -> None:
+    """Write a score of outcomes as a matrix, of those arms of which anybody tells what they are."""
+    arms = [arm for arm in outcomes.arms if arm in specs]
+    if not arms:
+        raise WarmStartError(
+            f"portfolio: labelled are {', '.join(outcomes.arms)}, and no arm is one of these"
+        )
+    known = of_arms(outcomes, positions(outcomes.arms, arms))
+    table: dict[str, ArmSpec] = {arm: specs[arm] for arm in arms}
+    for arm in arms:
+        table |= closure(arm, specs)
+    parts = len(table) - len(arms)  # parts of arms, which were not asked themselves, come last
+    costs = {
+        name: dict(zip(table, [*values.mean(axis=0).tolist(), *[0.0] * parts], strict=True))
+        for name, values in known.costs.items()
+        if not np.isnan(values).any()
+    }
+    scores = np.pad(known.scores[measure].astype(np.float32), ((0, 0), (0, parts)), constant_values=np.nan)
+    manifest = {"source": "warm start"}
+    write_matrix(folder, ArmTable(table, backbones, costs, measure, manifest), [(known.questions, scores)])
+
+
+def propose_router(
+    plan: RouterPlan,
+    config: AppConfig,
+    lots: Sequence[Lot],
+    folder: Path,
+    step: Step,
+    console: Console,
+    tell: Progress,
+) -> str | None:
+    """Train a router on the labels, see what it is worth on questions that it has not seen, and keep it.
+
+    Args:
+        plan: Which router, and what an answer is worth.
+        config: Names the live arms and the backbones.
+        lots: Labels, all of them fetched.
+        folder: Where the router is kept; what it holds is replaced.
+        step: Takes what came of it.
+        console: Where the tables go.
+        tell: Told of the progress.
+
+    Returns:
+        What the router is called as a candidate, where the log can judge it; else None.
+
+    Raises:
+        ValueError: The labels do not fit the plan; a subclass of it says which.
+    """
+    places = tuple(lot.path for lot in lots)
+    arms = tuple(arm for arm in read_labelled(places).arms if arm in config.actions)
+    if not arms:
+        raise WarmStartError("router: no live arm is labelled, so there is none to choose among")
+    training = Training(
+        config=config,
+        outcomes=places,
+        arms=arms,
+        router=RouterSpec(kind=plan.kind, params=plan.params),
+        utility=plan.utility,
+        backbone=plan.backbone,
+        folds=plan.folds,
+        output=folder,
+    )
+    trained = train(training, console, tell)
+    about = trained.about
+    worth = about.held_out
+    judged = trained.router.stage is Stage.QUESTION
+    step.found = {
+        "path": str(folder),
+        "kind": about.kind,
+        "digest": about.digest,
+        "questions": about.questions,
+        "held_out": worth,
+        "utility": plan.utility.model_dump(mode="json"),
+        "configure": f"router: {{path: {folder}}}",
+    }
+    step.said = f"trained {about.kind} on {about.questions:,} questions"
+    if worth is not None:
+        single = worth["single"]
+        step.said += (
+            f": of those that it has not seen it earns {worth['router']['utility']:.4f}, "
+            f"the best single arm, {single}, {worth['arms'][single]['utility']:.4f}"
+        )
+    step.said += f"; serve it with `{step.found['configure']}`"
+    if not judged:
+        step.said += "; it looks at what every arm retrieves, of which the log keeps one: it is not evaluated"
+    return f"router:{folder}" if judged else None
+
+
+__all__ = ["propose_portfolio", "propose_router"]

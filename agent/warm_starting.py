@@ -1,0 +1,78 @@
+"""Warm starting: the runs that turn labels into a candidate are looked at, and asked for."""
+
+import asyncio
+from typing import Annotated, Any
+
+from fastapi import Path
+from fastapi.responses import JSONResponse
+
+from agent.errors import ApiError
+from agent.replica import Replica
+from agent.schedule import Planned, planned
+from agent.schemas import LARGEST
+from agent.steering import Before, Limit
+from feedback.errors import UnderWayError
+from feedback.runs import Run, State, ask, find, page
+
+Number = Annotated[int, Path(ge=1, le=LARGEST)]
+
+
+class WarmStarting:
+    """The routes of warm starts. Each docstring is what the OpenAPI document says."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+
+    async def ask(self) -> JSONResponse:
+        """Ask for a warm start now, whatever the schedule says, and get a number to look for it by.
+
+        One is done at a time: where one is under way, or was asked for already, this is refused.
+        """
+        if self._replica.config.warm_start is None:
+            message = "the configuration has no `warm_start`, so nobody knows what to learn from"
+            raise ApiError(409, "not_configured", message)
+        try:
+            asked = await asyncio.to_thread(ask, self._replica.store, self._replica.clock())
+        except UnderWayError as error:
+            raise ApiError(409, "under_way", str(error)) from None
+        return JSONResponse(_document(asked), 202, {"location": f"/v1/warm-starts/{asked.seq}"})
+
+    async def runs(self, limit: Limit = 50, before: Before = None) -> JSONResponse:
+        """The warm starts, newest first, and when the `next` one is due.
+
+        `status` is `asked`, `running`, `promoted`, `held`, `nothing_new`, `failed` or `abandoned`, the
+        last one where the process that did it died. `next` is null where none comes by itself, and while
+        one is under way. A page ends with the run of id N: the next one is asked for with `before=N`.
+        """
+        listed = await asyncio.to_thread(page, self._replica.store, limit, before)
+        comes = await asyncio.to_thread(self._next)
+        told = None if comes is None else {"at": comes.at, "trigger": comes.trigger.value}
+        return JSONResponse({"warm_starts": [_document(one) for one in listed], "next": told})
+
+    async def run(self, number: Number) -> JSONResponse:
+        """One warm start: what went into it, as digests and positions, and each step with what it found."""
+        found = await asyncio.to_thread(find, self._replica.store, number)
+        if found is None:
+            raise ApiError(404, "warm_start_not_found", f"there is no warm start {number}", "number")
+        return JSONResponse({**_document(found), "inputs": found.inputs, "steps": list(found.steps)})
+
+    def _next(self) -> Planned | None:
+        replica, now = self._replica, self._replica.clock()
+        spec = replica.config.warm_start
+        if spec is None:
+            return None
+        last = next(iter(page(replica.store, 1)), None)
+        if last is not None and last.status is State.RUNNING and not last.dead(now):
+            return None
+        alarms = replica.alarms
+        alarm_at = alarms.newest.at if alarms.newest is not None and alarms.warm_start_open else None
+        return planned(spec, last, alarm_at, now)
+
+
+def _document(run: Run) -> dict[str, Any]:
+    """Return a run as it is told."""
+    told = ("trigger", "status", "started_at", "finished_at", "candidate", "evaluation", "error")
+    return {"id": run.seq, **{name: getattr(run, name) for name in told}}
+
+
+__all__ = ["WarmStarting"]
