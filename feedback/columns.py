@@ -1,19 +1,24 @@
 """Read a training log in bulk: columns instead of facts, some thousands of rows in memory at a time.
 
 Each look at the database asks for a range of positions, and sees one moment of the log; nothing that
-stands at a position ever changes. What is read is never a row of SQLAlchemy: SQLite hands out tuples,
-PostgreSQL copies tables as text, which Arrow parses. Readers such as connectorx and ADBC bring an SQLite
-of their own, and two of them in one process undo each other's locks on the file.
+stands at a position ever changes. No database joins the tables: an index of ids would send it to another
+page for every row. Facts that belong together were written at about the same time, so a range of each
+table is read in its own order and matched here; the few rows that stand elsewhere are looked up.
+
+What is read is never a row of SQLAlchemy: SQLite hands out tuples, PostgreSQL a JSON array a column.
+Readers such as connectorx and ADBC bring an SQLite of their own, and two of them in one process undo each
+other's locks on the file.
 """
 
-from collections.abc import Callable, Iterator
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
-from itertools import chain
 from typing import Any
 
 import numpy as np
 import orjson
 import sqlalchemy as sa
+from numpy.typing import NDArray
 
 from feedback import tables as t
 from feedback.coded import Batch, Coded, Draw
@@ -23,20 +28,29 @@ from feedback.joins import read_examples
 from feedback.logged import EVERYTHING, Describe, Log, Selection
 from feedback.reward import RewardRule
 from feedback.rewards import priced, rewards
-from feedback.sample import Floats
+from feedback.sample import Floats, Integers
 from feedback.store import Store
 
 CHUNK = 1 << 14
-"""Positions that are read at a time: few enough that a database looks them up instead of reading it all."""
+"""Positions of the training log that are read at a time."""
 
 _FEW = 256
-"""Rows of SQLite that are turned into columns while they are in the cache of the processor."""
+"""Rows that are worked on while they are in the cache of the processor."""
+
+_SAMPLE = 64
+"""Rows of a chunk that say where the others stand."""
+
+_SPREAD = 16
+"""Positions a wanted row: in a range of more, other rows are so many that each is looked up instead."""
+
+_ASKED = 1000
+"""Ids that are looked up at a time."""
 
 _APART = "\x1f"
 """Stands between texts; JSON has it in escapes only."""
 
-Columns = dict[str, Any]
-"""Values by column: lists, or arrays of numbers."""
+Columns = dict[str, NDArray[Any]]
+"""Values by column: numbers, or objects that are texts."""
 Tell = Callable[[str, int, int | None], None]
 
 
@@ -79,81 +93,120 @@ def _batches(
 ) -> Iterator[Batch]:
     for after in range(0, end, CHUNK):
         last = min(after + CHUNK, end)
-        with store.reading() as connection:
-            columns = _fetched(connection, _query(rule, selection, after, last))
-        if (found := len(columns["few"])) != last - after:
+        try:
+            with store.reading() as connection:
+                columns = _read(connection, rule, selection, after, last)
+        except LogGapError:
             for _ in read_examples(store, rule.join, after, last):  # which says where
                 pass
-            raise LogGapError(f"{last - after - found} rows of the training log after {after} were missing")
+            raise
         yield _batch(columns, rule, selection, after)
         if progress:
             progress("reading the log", last, end)
 
 
-def _query(rule: RewardRule, selection: Selection, after: int, last: int) -> sa.Select[Any]:
-    """Return the query for a range of positions; whether one is missing tells the number of rows.
-
-    Every value that comes back costs as much as the search for its row, so texts come together.
-    """
-    d, e, x = t.decisions.c, t.executions.c, t.examples.c
-    few = (_text(e.status), _text(d.mode), _text(d.policy), _text(d.arms), _text(d.drawn))
-    columns: list[sa.ColumnElement[Any]] = [
-        reduce(lambda one, other: one + _APART + other, few).label("few"),
-        (_text(x.metrics) + "," + _text(d.probabilities)).label("many"),
-        d.question,
-        d.decided_at,
-        d.version,
-        d.propensity,
-        *(e[name] for name in priced(rule.cost)),
-    ]
-    if selection.features:
-        columns.append(_text(d.features).label("features"))
-    return (
-        sa.select(*columns)
-        .join_from(t.examples, t.decisions, d.id == x.decision_id)
-        .join(t.executions, e.decision_id == x.decision_id)
-        .where(x.join == rule.join, x.seq > after, x.seq <= last)
-        .order_by(x.seq)
+def _read(
+    connection: sa.Connection, rule: RewardRule, selection: Selection, after: int, last: int
+) -> Columns:
+    """Return what is known of a range of positions, in order. Raises LogGapError."""
+    x, d, e = t.examples.c, t.decisions.c, t.executions.c
+    here = sa.select(x.decision_id, _text(x.metrics).label("metrics"))
+    columns = _fetched(
+        connection, here.where(x.join == rule.join, x.seq > after, x.seq <= last).order_by(x.seq)
     )
+    ids = columns["decision_id"].tolist()
+    if len(ids) != last - after:
+        raise LogGapError(f"{last - after - len(ids)} rows of the training log after {after} are missing")
+    # Every value that comes back costs as much as its row, so texts of which there are few come together.
+    few = reduce(lambda one, other: one + _APART + other, (d.mode, d.policy, _text(d.arms), d.drawn))
+    known = [few.label("few"), _text(d.probabilities).label("probabilities"), d.question]
+    if selection.features:
+        known.append(_text(d.features).label("features"))
+    known += [d.decided_at, d.version, d.propensity]
+    columns |= _matched(connection, d.id, known, ids)
+    columns |= _matched(connection, e.decision_id, [e.status, *(e[name] for name in priced(rule.cost))], ids)
+    return columns
 
 
 def _text(column: sa.ColumnElement[Any]) -> sa.ColumnElement[str]:
     return sa.cast(column, sa.Text)
 
 
+def _matched(
+    connection: sa.Connection,
+    key: sa.Column[str],
+    wanted: Sequence[sa.ColumnElement[Any]],
+    ids: Sequence[str],
+) -> Columns:
+    """Return columns of the rows of a table that have some ids, in the order of these. Raises LogGapError."""
+    seq, query = key.table.c.seq, sa.select(key.label("id"), *wanted)
+    sample = [*ids[:: max(1, len(ids) // _SAMPLE)], ids[-1]]
+    bounds = sa.select(sa.func.min(seq), sa.func.max(seq)).where(key.in_(sample))
+    first, last = connection.execute(bounds).one()
+    dense = first is not None and last - first <= _SPREAD * len(ids)
+    parts = [_fetched(connection, query.where(seq.between(first, last) if dense else sa.false()))]
+    near = set(parts[0]["id"])
+    away = [one for one in ids if one not in near]
+    for start in range(0, len(away), _ASKED):
+        parts += [_fetched(connection, query.where(key.in_(away[start : start + _ASKED])))]
+    found = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    row = {one: i for i, one in enumerate(found.pop("id"))}
+    try:
+        rows = np.fromiter(map(row.__getitem__, ids), np.int64, len(ids))
+    except KeyError as error:
+        raise LogGapError(f"decision {error} of the training log is not among the {key.table.name}") from None
+    return {name: values[rows] for name, values in found.items()}
+
+
 def _batch(columns: Columns, rule: RewardRule, selection: Selection, after: int) -> Batch:
-    n = len(columns["few"])
-    few = Coded.of(columns["few"])
-    parsed = orjson.loads(f"[{','.join(columns['many'])}]")
-    values, p = parsed[::2], [shares or () for shares in parsed[1::2]]
-    metrics = {
-        name: np.array([said.get(name, np.nan) for said in values], dtype=np.float64) for name in rule.metrics
-    }
-    cost = {name: np.array(columns[name], dtype=np.float64) for name in priced(rule.cost)}
+    n = len(columns["metrics"])
+    few = Coded.of(list(columns["status"] + _APART + columns["few"]))
     draw = Coded([_draw(text) for text in few.values], few.codes)
-    failed = draw.each(lambda one: one.failed)
+    p, n_p = _shares(columns["probabilities"])
     return Batch(
         seq=np.arange(after + 1, after + 1 + n),
-        at=np.array(columns["decided_at"], dtype=np.float64),
-        version=np.array(columns["version"], dtype=np.int64),
+        at=columns["decided_at"],
+        version=columns["version"],
         draw=draw,
         question=np.fromiter(map(hash, columns["question"]), np.int64, n),
-        propensity=np.array(columns["propensity"], dtype=np.float64),
-        p=np.fromiter(chain.from_iterable(p), np.float64),
-        n_p=np.fromiter(map(len, p), np.int64, n),
-        reward=rewards(rule, metrics, cost, failed),
-        features=_features(columns, selection),
+        propensity=columns["propensity"],
+        p=p,
+        n_p=n_p,
+        reward=rewards(
+            rule,
+            _numbers(_parsed(columns["metrics"]), tuple(rule.metrics), np.nan),
+            {name: columns[name].astype(np.float64) for name in priced(rule.cost)},
+            draw.each(lambda one: one.failed),
+        ),
+        features=_numbers(
+            (seen["sparse"] for seen in _parsed(columns["features"])), tuple(selection.features), 0.0
+        )
+        if selection.features
+        else {},
     )
 
 
-def _features(columns: Columns, selection: Selection) -> dict[str, Floats]:
-    if not selection.features:
-        return {}
-    seen = [orjson.loads(text)["sparse"] for text in columns["features"]]
-    return {
-        name: np.array([sparse.get(name, 0.0) for sparse in seen], dtype=np.float64)
-        for name in selection.features
-    }
+def _parsed(texts: NDArray[Any]) -> Iterator[Any]:
+    """Yield what JSON says."""
+    for start in range(0, len(texts), _FEW):
+        yield from orjson.loads(f"[{','.join(texts[start : start + _FEW])}]")
+
+
+def _shares(texts: NDArray[Any]) -> tuple[Floats, Integers]:
+    """Return the probabilities of all rows, and how many each has."""
+    p, n_p = array("d"), array("q")
+    for shares in _parsed(texts):
+        p.extend(shares or ())
+        n_p.append(len(shares or ()))
+    return np.array(p), np.array(n_p)
+
+
+def _numbers(
+    seen: Iterable[Mapping[str, float]], names: Sequence[str], otherwise: float
+) -> dict[str, Floats]:
+    """Return columns of the numbers that have these names, in each row or not."""
+    numbers = np.fromiter((one.get(name, otherwise) for one in seen for name in names), np.float64)
+    return {name: numbers[i :: len(names)] for i, name in enumerate(names)}
 
 
 def _draw(text: str) -> Draw:
@@ -162,41 +215,30 @@ def _draw(text: str) -> Draw:
 
 
 def _fetched(connection: sa.Connection, query: sa.Select[Any]) -> Columns:
-    """Return the columns of a query by name, past SQLAlchemy's rows."""
-    sql = str(query.compile(connection, compile_kwargs={"literal_binds": True}))
+    """Return the columns of a query by name, past the rows of SQLAlchemy."""
+    kinds = {column.name: _kind(column.type) for column in query.selected_columns}
+    read = _aggregated if connection.dialect.name == "postgresql" else _iterated
+    columns = zip(kinds, read(connection, query), strict=True)
+    return {name: np.array(values, dtype=kinds[name]) for name, values in columns}
+
+
+def _kind(of: sa.types.TypeEngine[Any]) -> type:
+    return np.int64 if isinstance(of, sa.Integer) else np.float64 if isinstance(of, sa.Float) else np.object_
+
+
+def _aggregated(connection: sa.Connection, query: sa.Select[Any]) -> Iterable[list[Any]]:
+    """Have PostgreSQL answer with one row of a JSON array a column: its driver takes long over every row."""
+    arrays = (_text(sa.func.json_agg(column)) for column in query.subquery().c)
+    return [orjson.loads(array or "[]") for array in connection.execute(sa.select(*arrays)).one()]
+
+
+def _iterated(connection: sa.Connection, query: sa.Select[Any]) -> Iterable[list[Any]]:
+    """Take the tuples of SQLite, some of them at a time."""
+    compiled = query.compile(connection, compile_kwargs={"render_postcompile": True})
     driver: Any = connection.connection.driver_connection
-    names = [column.name for column in query.selected_columns]
-    if connection.dialect.name == "postgresql":
-        return _copied(driver, sql, {column.name: column.type for column in query.selected_columns})
-    columns: Columns = {name: [] for name in names}
-    cursor = driver.execute(sql)
+    columns: list[list[Any]] = [[] for _ in query.selected_columns]
+    cursor = driver.execute(str(compiled), compiled.params)
     while rows := cursor.fetchmany(_FEW):
-        for column, values in zip(columns.values(), zip(*rows, strict=True), strict=True):
+        for column, values in zip(columns, zip(*rows, strict=True), strict=True):
             column.extend(values)
     return columns
-
-
-def _copied(driver: Any, sql: str, types: dict[str, sa.types.TypeEngine[Any]]) -> Columns:
-    """Let PostgreSQL copy the rows of a query as CSV, and Arrow parse it."""
-    import pyarrow as pa
-    from pyarrow import csv
-
-    with driver.cursor() as cursor, cursor.copy(f"COPY ({sql}) TO STDOUT (FORMAT csv)") as copy:
-        text = b"".join(copy)
-    if not text:
-        return {name: [] for name in types}
-    arrow = {sa.Integer: pa.int64(), sa.Float: pa.float64()}
-    kinds = {
-        name: next((to for of, to in arrow.items() if isinstance(kind, of)), pa.string())
-        for name, kind in types.items()
-    }
-    table = csv.read_csv(
-        pa.BufferReader(text),
-        read_options=csv.ReadOptions(column_names=list(types), block_size=len(text)),
-        parse_options=csv.ParseOptions(newlines_in_values=True),
-        convert_options=csv.ConvertOptions(column_types=kinds),
-    )
-    return {
-        name: table[name].to_pylist() if kinds[name] == pa.string() else table[name].to_numpy()
-        for name in types
-    }

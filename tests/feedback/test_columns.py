@@ -1,6 +1,7 @@
 """A log read in bulk is the log read fact by fact, on each database; and so are its rewards."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -110,6 +111,68 @@ def test_a_log_of_another_rule_is_another_log(store: Store) -> None:
     other = RewardRule(metrics={"thumb": Metric()})
     with pytest.raises(EmptyLogError, match="the training log is empty"):
         read_log(store, other)
+
+
+STANDS = {
+    "before its range": lambda seq: -1_000_000 if seq == 7 else seq,
+    "long after its range": lambda seq: 1_000_000 if seq == 7 else seq,
+    "in no order": lambda seq: 1 + 17 * seq % 61,
+    "far apart": lambda seq: 1000 * seq,
+}
+"""Where in the log the facts about some decisions may stand, by their position in the training log."""
+
+
+@pytest.mark.parametrize("spread", [0, 1_000_000])
+@pytest.mark.parametrize("stands", STANDS)
+@pytest.mark.parametrize("table", [t.decisions, t.executions], ids=str)
+def test_facts_are_found_wherever_they_stand(store: Store, table: sa.Table, stands: str, spread: int) -> None:
+    examples = [example(seq, id=f"it's {seq:b}%s") for seq in range(1, 61)]
+    write(store, RULE.join, examples)
+    move(store, table, {x.decision.id: STANDS[stands](x.seq) for x in examples})
+    with store.writing() as connection:  # the facts about the others stay, among those that are read
+        connection.execute(sa.delete(t.examples).where(t.examples.c.seq > 40))
+    sizes = {"CHUNK": 17, "_SAMPLE": 3, "_SPREAD": spread, "_ASKED": 2}
+    with patch.multiple(columns, **sizes):
+        assert_same(read_log(store, RULE), Log.from_examples(examples[:40], RULE.reward_of))
+
+
+def test_a_range_is_read_at_once_and_what_stands_elsewhere_is_looked_up(store: Store) -> None:
+    examples = [example(seq) for seq in range(1, 61)]
+    write(store, RULE.join, examples)
+    move(store, t.decisions, {x.decision.id: -1_000 if x.seq == 7 else x.seq for x in examples})
+    asked = []
+
+    def fetched(connection: sa.Connection, query: sa.Select[Any]) -> columns.Columns:
+        found = real(connection, query)
+        asked.append((query.get_final_froms()[0], len(found[query.selected_columns[0].name])))
+        return found
+
+    real = columns._fetched  # noqa: SLF001 - what is asked of a database has no other name
+    with patch.object(columns, "_fetched", fetched), patch.object(columns, "_SAMPLE", 3):
+        assert len(read_log(store, RULE)) == 60
+    assert asked == [(t.examples, 60), (t.decisions, 59), (t.decisions, 1), (t.executions, 60)]
+
+
+@pytest.mark.parametrize("table", [t.decisions, t.executions], ids=str)
+def test_a_fact_that_is_missing_is_an_error_that_says_where(store: Store, table: sa.Table) -> None:
+    write(store, RULE.join, [example(seq) for seq in range(1, 6)])
+    with store.writing() as connection:
+        connection.execute(sa.delete(table).where(ident(table) == "d4"))
+    with pytest.raises(LogGapError, match="the training log goes on at 5 after 3"):
+        read_log(store, RULE)
+
+
+def ident(table: sa.Table) -> sa.Column[str]:
+    return table.c.id if table is t.decisions else table.c.decision_id
+
+
+def move(store: Store, table: sa.Table, positions: Mapping[str, int]) -> None:
+    """Have the rows about some decisions stand at other positions."""
+    away = 10_000_000
+    with store.writing() as connection:
+        connection.execute(sa.update(table).values(seq=table.c.seq + away))
+        for name, seq in positions.items():
+            connection.execute(sa.update(table).where(ident(table) == name).values(seq=seq))
 
 
 def change(store: Store, seq: int, **values: object) -> None:
