@@ -6,13 +6,16 @@ BIN    := $(VENV)/bin
 CONFIG ?= serve_config.yaml
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help serve test check bench models lock vllm-ask clean
+.PHONY: help serve demo test check bench models lock vllm-ask clean
 
 help:  ## say what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
 serve: $(VENV)/ready  ## set up, build what is missing, serve on 127.0.0.1:8000
 	$(BIN)/armwise serve --config $(CONFIG)
+
+demo: $(VENV)/ready  ## set up, live through the whole loop in minutes, leave demo/index.html
+	$(BIN)/armwise demo
 
 test: $(VENV)/ready-dev check  ## set up, lint, type-check, run the tests
 	$(BIN)/python -m pytest

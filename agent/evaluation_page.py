@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -14,6 +15,7 @@ from agent.evaluation_plots import evidence, over_time, shares, svg, trail_of, v
 from agent.evaluation_report import NO_ROW, Report
 from agent.evaluation_request import EvaluationRequest
 from agent.judged import Judged, counted
+from agent.offline import CONFIG
 
 DARK = (
     *("#7aa6d8", "#ff8f9c", "#5bb96a", "#ddcf6b", "#8ad8f0", "#cf72ad"),
@@ -24,22 +26,31 @@ DARK = (
 
 def page(report: Report) -> str:
     """Return a report as HTML."""
-    return (
-        _environment()
-        .get_template("evaluation.html")
-        .render(
-            report=report,
-            window=window(report),
-            summary=summary(report),
-            command=command(report.request, "" if "://" in report.source else report.source),
-            request=_indented(report.request.model_dump(mode="json")),
-            reward=_indented(report.reward),
-            pictures={name: Markup(told) for name, told in _pictures(report).items()},
-            judged=[one for one in report.candidates if one.verdict is not None],
-            no_row=NO_ROW,
-            palette={"light": PALETTE, "dark": DARK},
-        )
+    return filled(
+        "evaluation.html",
+        _pictures(report),
+        report=report,
+        window=window(report),
+        summary=summary(report),
+        command=command(report.request, "" if "://" in report.source else report.source, report.config),
+        request=_indented(report.request.model_dump(mode="json")),
+        reward=_indented(report.reward),
+        judged=[one for one in report.candidates if one.verdict is not None],
+        no_row=NO_ROW,
     )
+
+
+def filled(template: str, pictures: Mapping[str, str], **told: object) -> str:
+    """Return a template of this package, filled in: the one room for it.
+
+    Args:
+        template: Its name.
+        pictures: SVG, which is put in as it is.
+        told: All else, of which texts are escaped.
+    """
+    drawn = {name: Markup(picture) for name, picture in pictures.items()}
+    palette = {"light": PALETTE, "dark": DARK}
+    return _environment().get_template(template).render(pictures=drawn, palette=palette, **told)
 
 
 def summary(report: Report) -> str:
@@ -60,7 +71,8 @@ def summary(report: Report) -> str:
         said = (
             f"no candidate is shown to earn more than {baseline}: the best, {name}, is at {gain.value:+.3f}"
         )
-    return f"{begin}, {said} (95 % interval {gain.ends}, by {estimator}).{_verdicts(others)}"
+    kind = "" if gain.kind == report.request.interval else f"{gain.kind} "
+    return f"{begin}, {said} ({kind}95 % interval {gain.ends}, by {estimator}).{_verdicts(others)}"
 
 
 def _verdicts(candidates: tuple[Judged, ...]) -> str:
@@ -80,18 +92,19 @@ def window(report: Report) -> str:
     return f"{moment(report.first_at)} to {moment(report.last_at)}"
 
 
-def command(request: EvaluationRequest, export: str = "") -> str:
+def command(request: EvaluationRequest, export: str = "", config: str = "") -> str:
     """Return the command that asks for the same.
 
     Args:
         request: What was asked for.
         export: The file that was read in place of a log; empty for none.
+        config: File of the configuration; empty where that is not known.
 
     >>> command(EvaluationRequest(candidates=("fixed:bm25",), cost={"steps": 0.02}, gate=True))
     'armwise replay --policy fixed:bm25 --price steps=0.02 --gate'
     """
     usual = EvaluationRequest()
-    words = ["armwise", "replay"]
+    words = ["armwise", "replay", *(["-c", config] if config not in ("", str(CONFIG)) else [])]
     words += [word for name in request.candidates for word in ("--policy", name)]
     if request.baseline != usual.baseline:
         words += ["--baseline", request.baseline]
@@ -102,9 +115,9 @@ def command(request: EvaluationRequest, export: str = "") -> str:
     for name, value in request.features.items():
         words += ["--feature", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]
     if request.cost_weight is not None:
-        words += ["--cost-weight", f"{request.cost_weight:g}"]
+        words += ["--cost-weight", repr(request.cost_weight)]
     for name, price in request.cost.items():
-        words += ["--price", f"{name}={price:g}"]
+        words += ["--price", f"{name}={price!r}"]
     if request.estimators != usual.estimators:
         words += [word for name in request.estimators for word in ("--estimator", name)]
     for option, value, same in (
@@ -157,4 +170,4 @@ def _environment() -> Environment:
     return found
 
 
-__all__ = ["command", "moment", "page", "summary", "window"]
+__all__ = ["command", "filled", "moment", "page", "summary", "window"]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from io import StringIO
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from agent.candidate_names import BASELINE
 from agent.curves import GREY, INK, PALETTE
@@ -15,6 +15,8 @@ from agent.judged import Interval, Judged
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+Told = TypeVar("Told")
 
 GRID = "#e6e8eb"
 
@@ -45,11 +47,11 @@ def short(name: str, most: int = 30) -> str:
     return name if len(name) <= most else f"{name[: most - 1]}…"
 
 
-def svg(report: Report, draw: Callable[[Report], "Figure"], title: str) -> str:
-    """Draw one of the pictures below.
+def svg(told: Told, draw: Callable[[Told], "Figure"], title: str) -> str:
+    """Draw one of the pictures below, or another one that has their colours.
 
     Args:
-        report: What is drawn.
+        told: What is drawn.
         draw: One of the functions of this module.
         title: What is to be seen, for those who hear the page.
     """
@@ -66,7 +68,7 @@ def svg(report: Report, draw: Callable[[Report], "Figure"], title: str) -> str:
     with rc_context(looks), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font")  # the font is the reader's
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        draw(report).savefig(file, format="svg", transparent=True, metadata=nothing)
+        draw(told).savefig(file, format="svg", transparent=True, metadata=nothing)
     picture = file.getvalue()
     picture = picture[picture.index("<svg") :]
     picture = re.sub(r' xmlns(:\w+)?="[^"]*"|(?<=<g) id="[^"]*"', "", picture)

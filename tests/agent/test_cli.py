@@ -27,7 +27,7 @@ VERBS = [
     *("serve", "ingest", "ask", "feedback", "status", "migrate", "apply", "simulate"),
     *("promote", "rollback", "canary", "verify"),
     *("score", "portfolio", "label", "train", "enter-labels", "warm-start", "replay"),
-    *("export", "import"),
+    *("export", "import", "demo"),
 ]
 PASSAGE = {"id": "p1", "title": "Danube", "text": "...", "score": 1.0}
 
