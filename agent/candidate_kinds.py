@@ -8,7 +8,7 @@ Whoever learns is asked about a decision before it learns of it, so nobody has s
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -25,7 +25,7 @@ from agent.trained import read_trained
 from agent.unseen import read_unseen
 from arms.embedding import build_embedder
 from arms.models import ModelNotFoundError
-from feedback.events import Decision, Example
+from feedback.events import LABELS, Decision, Example
 
 
 class LeftOutError(Exception):
@@ -68,15 +68,27 @@ class Candidate(Protocol):
         ...
 
 
+def note_label(taught: dict[str, float], label: Decision) -> None:
+    """Note down when a label of a question was entered, if that is the last one so far."""
+    question = label.context.question
+    taught[question] = max(label.decided_at, taught.get(question, -math.inf))
+
+
+def _floor_of(decision: Decision, floor: float) -> float:
+    """Return the floor that a candidate would have had: what an alarm does to the floor is no gain of its."""
+    return max(floor, decision.floor or 0.0)
+
+
 @dataclass(eq=False)
 class Learned:
-    """A policy, served with the floor of the configuration.
+    """A policy, served with the floor of the configuration, or the one that was raised then.
 
     Args:
         policy: As it is before the first row of the log.
         frozen: Whether it stays so.
         taught: When labels of a question were entered that it has learned, in seconds since the epoch: what
-            was asked until then may be what they were made of, and cannot judge it.
+            was asked until then may be what they were made of, and cannot judge it. Labels of the training
+            log are added as it learns them.
     """
 
     about: str
@@ -86,7 +98,7 @@ class Learned:
     after: int = 0
     reason: str = ""
     frozen: bool = False
-    taught: Mapping[str, float] = field(default_factory=dict)
+    taught: dict[str, float] = field(default_factory=dict)
 
     def prepare(self, decisions: Sequence[Decision]) -> None:
         """Do nothing."""
@@ -95,11 +107,14 @@ class Learned:
         """Ask the policy."""
         if decision.decided_at <= self.taught.get(decision.context.question, -math.inf):
             raise LeftOutError("a label that it has learned may be made of it")
-        return served_distribution(self.policy, decision.context, arms, self.floor)
+        return served_distribution(self.policy, decision.context, arms, _floor_of(decision, self.floor))
 
     def learn(self, example: Example, reward: float) -> None:
-        """Teach the policy, unless it is frozen."""
-        if not self.frozen and example.seq > self.after:
+        """Teach the policy, unless it is frozen: then it has learned what comes up to its place already."""
+        learned = (example.seq <= self.after) if self.frozen else (example.seq > self.after)
+        if learned and example.decision.policy == LABELS:
+            note_label(self.taught, example.decision)
+        if learned and not self.frozen:
             self.policy.learn(example.decision, reward)
 
 
@@ -178,10 +193,10 @@ class Routed:
         scores = self._scores[decision.context.question][[self._known.index(arm) for arm in arms]]
         if np.isnan(scores).any():
             raise LeftOutError("the router was trained on the question")
-        return mix_floor(greedy(scores), lowered(self._floor, len(arms)))
+        return mix_floor(greedy(scores), lowered(_floor_of(decision, self._floor), len(arms)))
 
     def learn(self, example: Example, reward: float) -> None:
         """Do nothing."""
 
 
-__all__ = ["Candidate", "Learned", "LeftOutError", "Recorded", "Routed"]
+__all__ = ["Candidate", "Learned", "LeftOutError", "Recorded", "Routed", "note_label"]

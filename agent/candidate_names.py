@@ -52,6 +52,11 @@ ARGUMENT = {
     Kind.ROUTER: "<folder>",
 }
 
+DEEPEST = 20
+"""Levels of a policy that is written out; one that is made of others takes two for each."""
+
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
 NAMES = tuple(f"{kind}:{ARGUMENT[kind]}" if kind in ARGUMENT else str(kind) for kind in Kind)
 """How a candidate can be named."""
 
@@ -129,14 +134,43 @@ def spelled_out(name: str) -> str:
 def _policy(text: str) -> PolicySpec:
     """Read a policy that is written in YAML. Raises CandidateError."""
     try:
-        return PolicySpec.model_validate(yaml.safe_load(text))
-    except yaml.YAMLError as error:
-        raise CandidateError(f"policy {text!r} is no YAML: {error}") from None
+        document = _read(text)
+    except (yaml.YAMLError, ValueError) as error:
+        raise CandidateError(f"policy {text!r} is no YAML of a policy: {error}") from None
+    try:
+        return PolicySpec.model_validate(document)
     except ValidationError as error:
         said = "; ".join(lines(error, PolicySpec))
         raise CandidateError(
             f"policy {text!r}: {said}; such as policy:{{kind: linucb, params: {{alpha: 0.5}}}} was expected"
         ) from None
+
+
+def _read(text: str) -> object:
+    """Read YAML that is no larger, and not much deeper, as what it says than as a text.
+
+    Raises:
+        YAMLError: It is none.
+        ValueError: It repeats a part of itself, it is nested too deeply, or a value of it is none.
+
+    >>> _read("{kind: &a uniform, params: {again: *a}}")
+    Traceback (most recent call last):
+    ValueError: *a stands for another part of it, which has to be written out
+    """
+    depth = 0
+    for event in yaml.parse(text, _LOADER):
+        match event:
+            case yaml.AliasEvent():
+                raise ValueError(
+                    f"*{event.anchor} stands for another part of it, which has to be written out"
+                )
+            case yaml.CollectionStartEvent():
+                depth += 1
+            case yaml.CollectionEndEvent():
+                depth -= 1
+        if depth > DEEPEST:
+            raise ValueError(f"it has more than {DEEPEST} levels")
+    return yaml.load(text, _LOADER)
 
 
 __all__ = ["BASELINE", "NAMES", "CandidateError", "EvaluationError", "Kind", "Named", "named", "spelled_out"]

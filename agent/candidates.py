@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.candidate_kinds import Candidate, Learned, Recorded, Routed
+from agent.candidate_kinds import Candidate, Learned, Recorded, Routed, note_label
 from agent.candidate_names import CandidateError, Kind, Named
 from agent.config import AppConfig
 from agent.live_arms import documents
@@ -116,8 +116,7 @@ def _taught(labels: Iterable[Example]) -> dict[str, float]:
     """Return when the last label of each question was entered."""
     found: dict[str, float] = {}
     for example in labels:
-        question, at = example.decision.context.question, example.decision.decided_at
-        found[question] = max(at, found.get(question, at))
+        note_label(found, example.decision)
     return found
 
 

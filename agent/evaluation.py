@@ -5,9 +5,10 @@ request --> selected rows of the training log --> what each candidate would have
 """
 
 import hashlib
+import math
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 
 import numpy as np
@@ -18,10 +19,12 @@ from agent.config import AppConfig
 from agent.evaluation_figures import Measures, judged
 from agent.evaluation_report import Report
 from agent.evaluation_request import EvaluationRequest
+from agent.judged import Judged, counted
 from agent.recomputed import Recomputed, recompute
 from agent.targets import Distributions, targets
 from arms.corpus import Progress
 from feedback.database import shown
+from feedback.gate import WAITING
 from feedback.logged import EmptyLogError, Log, Selection
 from feedback.replay import evaluate
 from feedback.source import Source
@@ -31,14 +34,19 @@ LEARNERS = (Kind.CONFIGURED, Kind.RECIPE, Kind.POLICY)
 """Candidates that learn as the log is replayed."""
 
 HEDGED = "two imaginary rows stand for what was not drawn, and rows that ask the same are one observation"
-APART = "rows are taken to be independent of each other"
+APART = "rows are taken to be independent of each other, also those that ask the same"
+
+BEST = "Each interval holds by itself: the best of several candidates looks better than it is."
 
 MADE = {
     "normal": f"Intervals are of the normal approximation: {HEDGED}.",
     "bootstrap": f"Intervals are of 1,000 resampled logs: {HEDGED}.",
     "bernstein": f"Intervals hold at any number of rows: {APART}.",
     "clopper_pearson": f"Intervals are exact, for rewards of two values: {APART}.",
-    "anytime": "Intervals hold at all times at once, however often one looks.",
+    "anytime": (
+        "Intervals hold at all times at once, however often one looks: each row is taken to be drawn afresh, "
+        "given all rows before it, also where it asks the same."
+    ),
 }
 """What each kind of interval assumes."""
 
@@ -71,8 +79,12 @@ def evaluate_log(
         raise EvaluationError(str(error)) from None
     candidates = _candidates(request, log)
     found = targets(log, candidates, Setting.of(config, rule, store), source, progress)
-    checked = None
+    if candidates[0].kind is not Kind.SERVED and not found[0].kept.any():
+        reasons = counted(found[0].excluded)
+        raise EvaluationError(f"no decision can judge the baseline {request.baseline!r}: {reasons}")
+    checked, settled = None, math.inf
     if request.gate:
+        settled = source.settled(selection_of(request).since)
         rng = np.random.default_rng(request.seed)
         checked = Recomputed() if store is None else recompute(store, config, log, rng, progress)
     evaluations = evaluate(
@@ -90,6 +102,7 @@ def evaluate_log(
     excluded = Counter(log.excluded)
     if store is not None and not request.selects:
         excluded.update(store.unlearned())  # of the whole log, whatever its time
+    told = judged(found, evaluations, Measures(config.gate, rule.clip, checked, settled))
     return Report(
         request=request,
         source="an export" if store is None else shown(config.database_url),
@@ -108,8 +121,14 @@ def evaluate_log(
         drawn=dict(
             zip(log.arms, (np.bincount(log.drawn, minlength=len(log.arms)) / len(log)).tolist(), strict=True)
         ),
-        candidates=judged(found, evaluations, Measures(config.gate, rule.clip, checked)),
-        assumptions=tuple(_assumptions(request, candidates, checked)),
+        candidates=told,
+        assumptions=(
+            *source.remarks(rule),
+            *_assumptions(candidates, checked),
+            *_waiting(log, settled),
+            *_made(request.interval, told),
+            *([BEST] if len(candidates) > 2 else []),
+        ),
     )
 
 
@@ -139,9 +158,7 @@ def _digest(log: Log) -> str:
     return digest.hexdigest()
 
 
-def _assumptions(
-    request: EvaluationRequest, candidates: list[Named], checked: Recomputed | None
-) -> Iterator[str]:
+def _assumptions(candidates: list[Named], checked: Recomputed | None) -> Iterator[str]:
     """Say what the figures rest on."""
     yield (
         "Values are of explored turns that succeeded and were judged; the others are assumed to be missing "
@@ -159,9 +176,25 @@ def _assumptions(
             "Whoever learns is asked about each decision before it is taught of it; decisions that are not "
             "selected, and labels, only teach."
         )
-    yield MADE[request.interval]
-    if len(candidates) > 2:
-        yield "Each interval holds by itself: the best of several candidates looks better than it is."
+
+
+def _waiting(log: Log, settled: float) -> Iterator[str]:
+    """Say which decisions the gate does not look at, if any."""
+    if left_out := int((log.at >= settled).sum()):
+        yield (
+            f"The gate takes decisions in the order in which they were made, without {left_out:,} {WAITING}: "
+            "what is at hand of these was chosen by how soon feedback came."
+        )
+
+
+def _made(asked: str, told: Sequence[Judged]) -> Iterator[str]:
+    """Say what intervals promise, of the kinds that there are."""
+    figures = [(one.value, one.difference) for each in told for one in each.estimates]
+    kinds = {figure.kind for both in figures for figure in both if figure is not None}
+    if asked in kinds:
+        yield MADE[asked]
+    for other in sorted(kinds - {asked}):
+        yield f"Where a note says so they are {other} ones instead. {MADE[other]}"
 
 
 __all__ = [

@@ -33,11 +33,13 @@ class Measures:
         gate: What a candidate must show; what is too little for it is warned of.
         reward_range: Smallest and largest reward there can be.
         checked: What came of computing distributions again; None where no verdict is asked for.
+        settled: When the first decision was made that still waits for feedback, seconds since the epoch.
     """
 
     gate: GateSpec
     reward_range: tuple[float, float]
     checked: Recomputed | None
+    settled: float = math.inf
 
     def verdict(self, target: Target, one: replay.Evaluation | None) -> dict[str, Any] | None:
         """Return what the gate says of a candidate, as JSON has it; None where it is not asked."""
@@ -48,7 +50,7 @@ class Measures:
             return {"verdict": "hold", "promote": False, "reasons": [reason], "figures": None, "trail": []}
         known = {"checked": self.checked.checked, "mismatched": self.checked.mismatched}
         p = target.p[target.kept]
-        found = judge(self.gate, one.log, p, reward_range=self.reward_range, **known)
+        found = judge(self.gate, one.log, p, reward_range=self.reward_range, settled=self.settled, **known)
         document: dict[str, Any] = orjson.loads(orjson.dumps(found.document()))
         return document
 
@@ -89,12 +91,11 @@ def _judged(
     if one is None:
         return told
     drawn = bool(one.weight.any())
-    shares = target.p[target.kept].mean(axis=0).tolist()
     return told.model_copy(
         update={
             "estimates": tuple(map(_estimated, one.estimates)),
             "weights": weights_of(one, edges, measures.gate, served=served) if drawn else None,
-            "shares": dict(zip(one.log.arms, shares, strict=True)),
+            "shares": {each.arm: each.wanted for each in one.diagnostics.overlap},
             "over_time": over_time(one.log, one.weight) if drawn else (),
         }
     )
@@ -113,7 +114,11 @@ def _estimated(one: replay.Estimated) -> Estimated:
 
 
 def _interval(found: Figure | None) -> Interval | None:
-    return None if found is None else Interval(value=found.value, low=found.low, high=found.high)
+    return (
+        None
+        if found is None
+        else Interval(value=found.value, low=found.low, high=found.high, kind=found.kind)
+    )
 
 
 def edges_of(weights: Sequence[Floats]) -> tuple[float, ...]:

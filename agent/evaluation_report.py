@@ -21,6 +21,7 @@ class Report(Figures):
         request: What was asked for.
         source: The log or the export that was read.
         made_at: When, seconds since the epoch.
+        config: File of the configuration; empty where that is not known.
         armwise: Version of the program.
         reward: The rule by which rewards were made.
         floor: What was mixed into the candidates that a service would serve.
@@ -41,6 +42,7 @@ class Report(Figures):
     source: str
     made_at: float
     armwise: str
+    config: str = ""
     reward: dict[str, Any]
     floor: float
     rows: int

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from typing import Annotated, Literal, Self
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from agent.candidate_names import BASELINE, named
 from agent.features import FeatureSpec, describe
@@ -12,6 +12,32 @@ from feedback.estimators import ESTIMATORS
 from feedback.replay import USUAL
 from feedback.reward import Prices, RewardRule
 from feedback.reward_model import Model
+
+Name = Annotated[str, Field(max_length=2000)]
+"""Of a candidate."""
+
+LONGEST = 20_000
+"""Characters of all names together: to read policies takes time, in which nothing else is answered."""
+
+
+def moment_of(told: object) -> datetime:
+    """Read a date, or a date and a time; UTC where no zone is told.
+
+    Raises:
+        ValueError: It is none.
+
+    >>> moment_of("20260105").isoformat(), moment_of("2026-01-05T12:00+02:00").isoformat()
+    ('2026-01-05T00:00:00+00:00', '2026-01-05T12:00:00+02:00')
+    """
+    try:
+        found = told if isinstance(told, datetime) else datetime.fromisoformat(str(told))
+    except ValueError:
+        raise ValueError(f"{told!r} is no date such as 2026-05-01 or 2026-05-01T12:00+02:00") from None
+    return found.replace(tzinfo=UTC) if found.tzinfo is None else found
+
+
+Moment = Annotated[datetime, BeforeValidator(moment_of)]
+"""A date, or a date and a time, by the same reading everywhere: a number is not taken for seconds."""
 
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -25,15 +51,15 @@ class EvaluationRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    candidates: tuple[str, ...] = Field(
+    candidates: tuple[Name, ...] = Field(
         default=(),
         max_length=100,
         description="Of served, uniform, fixed:<arm>, configured, shadow, version:<n>, recipe:<n>, "
         "policy:<YAML> and router:<folder>; none for uniform, configured, and every arm that was logged.",
     )
-    baseline: str = Field(default=BASELINE, description="The candidate that the others are compared with.")
-    since: AwareDatetime | None = Field(default=None, description="Only decisions of then or later.")
-    until: AwareDatetime | None = Field(default=None, description="Only decisions before then.")
+    baseline: Name = Field(default=BASELINE, description="The candidate that the others are compared with.")
+    since: Moment | None = Field(default=None, description="Only decisions of then or later.")
+    until: Moment | None = Field(default=None, description="Only decisions before then.")
     versions: tuple[int, int] | None = Field(
         default=None, description="Only decisions of these versions, both ends included."
     )
@@ -56,7 +82,10 @@ class EvaluationRequest(BaseModel):
 
     @model_validator(mode="after")
     def _sound(self) -> Self:
-        for name in (*self.candidates, self.baseline):
+        names = (*self.candidates, self.baseline)
+        if (length := sum(map(len, names))) > LONGEST:
+            raise ValueError(f"names of {length:,} characters: at most {LONGEST:,} were expected, together")
+        for name in names:
             named(name)
         _ = self.said  # refuses what no feature can be
         for what, asked, known in (
@@ -99,13 +128,4 @@ class EvaluationRequest(BaseModel):
         return rule.model_copy(update={"cost_weight": weight, "cost": prices})
 
 
-def in_utc(moment: datetime) -> datetime:
-    """Return a moment with the zone that it is in: UTC, where it names none.
-
-    >>> in_utc(datetime(2026, 1, 2)).isoformat()
-    '2026-01-02T00:00:00+00:00'
-    """
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
-
-
-__all__ = ["EvaluationRequest", "in_utc"]
+__all__ = ["EvaluationRequest", "Moment", "moment_of"]

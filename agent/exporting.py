@@ -5,12 +5,12 @@ HTTP one such reading at a time goes on in a replica, beside its event loop.
 """
 
 import asyncio
+import math
 import shutil
 import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -18,10 +18,10 @@ from weakref import WeakSet
 
 from fastapi import Query
 from fastapi.responses import Response, StreamingResponse
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from agent.errors import ApiError
-from agent.evaluation_request import in_utc
+from agent.evaluation_request import Moment
 from agent.replica import Replica
 from arms.corpus import Progress
 from feedback.dsjson import write_dsjson
@@ -31,11 +31,9 @@ from feedback.joins import position_of, read_examples
 from feedback.obp_layout import write_obp
 from feedback.reward import RewardRule
 from feedback.store import Store
+from feedback.waiting import first_waiting
 
 Format = Literal["jsonl", "dsjson", "obp"]
-
-Moment = Annotated[datetime, AfterValidator(in_utc)]
-"""A date, or a date and a time; UTC where no zone is told."""
 
 AT_ONCE = 200
 """Examples that are read together: few, as nothing else is done in the process while they are unpacked."""
@@ -83,9 +81,15 @@ class Export:
 
     def __init__(self, store: Store, rule: RewardRule, arms: Iterable[str], window: Window) -> None:
         self._store, self._rule, self._window = store, rule, window
-        self._header = Header(written_at=time.time(), arms=tuple(arms), reward=rule)
         with store.reading() as connection:
             self.length = position_of(connection, rule.join).examples_seq
+        settled = first_waiting(store, rule, self.length)
+        self._header = Header(
+            written_at=time.time(),
+            arms=tuple(arms),
+            reward=rule,
+            settled=settled if math.isfinite(settled) else None,
+        )
         self.count = 0
         self.left_out: Counter[str] = Counter()
 

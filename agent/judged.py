@@ -25,11 +25,13 @@ class Interval(Figures):
         value: The estimate.
         low: Lower end.
         high: Upper end.
+        kind: Which interval it is.
     """
 
     value: float
     low: float
     high: float
+    kind: str
 
     @property
     def ends(self) -> str:
@@ -39,7 +41,7 @@ class Interval(Figures):
     def __str__(self) -> str:
         """Say it in little room.
 
-        >>> str(Interval(value=0.25, low=-0.5, high=1.0))
+        >>> str(Interval(value=0.25, low=-0.5, high=1.0, kind="normal"))
         '+0.250 [-0.500, +1.000]'
         """
         return f"{self.value:+.3f} {self.ends}"
@@ -92,7 +94,7 @@ class Weights(Figures):
         effective_n: As many rows drawn from the candidate itself would tell as much.
         largest: Largest weight of a row.
         mean: Their mean, which is 1 where all propensities are right, up to chance.
-        mean_error: Standard error of that mean.
+        mean_error: Standard error of that mean; None where all rows ask the same question.
         edges: Upper edges of the bins of the histogram, the first of them 0: for rows that do not count.
         counts: Rows in each bin.
         arms: Each arm that was eligible.
@@ -102,7 +104,7 @@ class Weights(Figures):
     effective_n: float
     largest: float
     mean: float
-    mean_error: float
+    mean_error: float | None
     edges: tuple[float, ...]
     counts: tuple[int, ...]
     arms: tuple[ArmWeights, ...]
@@ -167,10 +169,15 @@ class Judged(Figures):
 
     @property
     def headline(self) -> Estimated | None:
-        """The estimate that stands for it; None where there is none with a value."""
+        """The estimate that stands for it; None where there is none with a value.
+
+        One whose intervals are of the kind that was asked for, if there is such a one.
+        """
         found = [one for one in self.estimates if one.value is not None]
         known = {name: place for place, name in enumerate(BEST_FIRST)}
-        return min(found, key=lambda one: known.get(one.estimator, len(known)), default=None)
+        return min(
+            found, key=lambda one: (one.note != "", known.get(one.estimator, len(known))), default=None
+        )
 
 
 def verdict_of(verdict: Mapping[str, Any]) -> str:

@@ -14,7 +14,7 @@ from agent.candidate_names import BASELINE, NAMES, spelled_out
 from agent.config import load
 from agent.console import console, explained, progress
 from agent.evaluation import evaluate_log
-from agent.evaluation_request import EvaluationRequest, in_utc
+from agent.evaluation_request import EvaluationRequest, moment_of
 from agent.offline import CONFIG, ConfigPath
 from feedback.source import ExportSource, LogSource
 from feedback.store import Store
@@ -106,6 +106,7 @@ def replay(
             else:
                 found = evaluate_log(settings, request, ExportSource(export), None, tell)
                 report = found.model_copy(update={"source": str(export)})
+        report = report.model_copy(update={"config": str(config)})
         console.print(report.table())
         for note in report.footnotes():
             console.print(note, markup=False, style="dim")
@@ -119,11 +120,9 @@ def _moment(option: str, told: str | None) -> datetime | None:
     if told is None:
         return None
     try:
-        return in_utc(datetime.fromisoformat(told))
-    except ValueError:
-        raise ValueError(
-            f"{option} {told!r} is no date such as 2026-05-01 or 2026-05-01T12:00+02:00"
-        ) from None
+        return moment_of(told)
+    except ValueError as error:
+        raise ValueError(f"{option} {error}") from None
 
 
 def _versions(told: str | None) -> tuple[int, int] | None:

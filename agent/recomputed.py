@@ -18,8 +18,8 @@ from feedback.store import Store
 from feedback.versions import find
 
 ROWS, VERSIONS = 200, 20
-"""How many decisions are computed again, and of how many versions at most: an old one may have to be learned
-again from the log, which takes a while."""
+"""How many decisions are computed again, and of how few versions where these made so many: an old one may have
+to be learned again from the log, which takes a while."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,9 @@ def recompute(
 def _some(store: Store, config: AppConfig, log: Log, rng: np.random.Generator) -> Iterator[Decision]:
     """Yield decisions at random, of a few versions."""
     versions, rows = np.unique(log.version, return_counts=True)
-    some = rng.choice(versions, min(VERSIONS, len(versions)), replace=False, p=rows / rows.sum())
+    order = rng.choice(len(versions), len(versions), replace=False, p=rows / rows.sum())
+    enough = int(np.searchsorted(rows[order].cumsum(), ROWS)) + 1
+    some = versions[order[: max(VERSIONS, enough)]]
     pool = log.seq[np.isin(log.version, some)]
     for seq in rng.choice(pool, min(ROWS, len(pool)), replace=False).tolist():
         for example in read_examples(store, config.reward.join, seq - 1, seq):

@@ -28,7 +28,7 @@ BLOCK = 256
 
 ABOUT = {
     Kind.SERVED: "What was drawn from when the log was written.",
-    Kind.UNIFORM: "Every eligible arm alike.",
+    Kind.UNIFORM: "Every arm that could have been drawn, alike.",
     Kind.FIXED: "Always {}; judged where it could have been drawn.",
 }
 
@@ -71,7 +71,8 @@ class Distributions(Mapping[str, Floats]):
         self._baseline, self._p = found[0].name, found[0].p
 
     def __getitem__(self, name: str) -> Floats:
-        return self._p if name == self._baseline else self._found[name].p
+        found = self._found[name]
+        return self._p if name == self._baseline else found.p
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._found)
@@ -104,7 +105,7 @@ def targets(
 
 
 def uniform(log: Log) -> Floats:
-    """Return the distribution that draws every eligible arm alike, shape (n, n_arms)."""
+    """Return the distribution that draws every arm alike that could have been drawn, shape (n, n_arms)."""
     eligible = np.ones((len(log), len(log.arms))) if log.p_log is None else log.p_log > 0.0
     share: Floats = eligible / eligible.sum(axis=1, keepdims=True)
     return share
@@ -127,7 +128,7 @@ def _plain(log: Log, named: Named) -> Target:
             f"candidate {named.name!r}: that arm was never eligible; the log has: {', '.join(log.arms)}"
         )
     kept = log.eligible(named.argument)
-    left_out = {"the arm was not eligible": int(n - kept.sum())} if not kept.all() else {}
+    left_out = {"the arm could not have been drawn": int(n - kept.sum())} if not kept.all() else {}
     return Target(named.name, about, partial(_only, log, named.argument), kept, left_out)
 
 

@@ -1,6 +1,6 @@
 """Does the gate promote what is no better, and how soon does it promote what is?
 
-    python benchmarks/gate.py [--runs 2000] [--power-runs 400] [--seed 0] [--plot docs/gate_power.png]
+    python benchmarks/gate.py [--runs 2000] [--power-runs 400] [--delayed-runs 100] [--plot gate_power.png]
 
 A/A: the candidate earns exactly what is served, by other choices, and the gate is asked after every decision.
 `bound` is how often the lower bound alone was above 0 at some time; `z-test` is how often that of a one-sided
@@ -8,11 +8,15 @@ A/A: the candidate earns exactly what is served, by other choices, and the gate 
 
 Power: the candidate answers some of the questions with an arm that is right more often by 0.3, on so many of
 them that the gain is what the table says. The gate is asked 300 times on the way.
+
+Delays: two arms of the same value. Of one, good news come at once and bad news after a minute; of the other
+it is the other way round. The gate is asked 20 times, with decisions in the order in which they were learned,
+and as it should be: in the order in which they were made, up to the first that still waits.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -22,9 +26,9 @@ from matplotlib.figure import Figure
 from rich.progress import track
 
 from feedback import sequences
-from feedback.gate import GateSpec, judge
-from feedback.logged import Log, drawn_of
-from feedback.sample import Floats, Integers
+from feedback.gate import GateSpec, Verdict, judge
+from feedback.logged import Log
+from feedback.sample import Floats, Integers, drawn_of
 
 SPEC = GateSpec()
 LENGTH = 10_000
@@ -167,6 +171,60 @@ def better(gain: float, floor: float, n: int, rng: np.random.Generator) -> Cours
     return Course(served, target, drawn, rng.binomial(1, quality).astype(np.float64))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Delayed:
+    """A log whose feedback comes late, and the sooner the better it is for one of two arms.
+
+    Attributes:
+        log: All decisions, in the order in which they were made.
+        heard: When there was feedback on each, shape (n,).
+    """
+
+    log: Log
+    heard: Floats
+
+    @classmethod
+    def invent(cls, n: int, rng: np.random.Generator, late: float = 60.0, rate: float = 20.0) -> "Delayed":
+        """Draw both arms alike, `rate` times a second; what comes late does so after `late` seconds."""
+        at, drawn, right = np.arange(n) / rate, rng.integers(2, size=n), rng.random(n) < 0.5
+        log = Log.from_arrays(("a", "b"), drawn, right.astype(np.float64), p_log=np.full((n, 2), 0.5))
+        return cls(replace(log, at=at), at + np.where(right == (drawn == 0), 1.0, late))
+
+    def promoted(self, looks: Floats, *, as_made: bool) -> bool:
+        """Return whether the gate, asked at some moments, ever lets the first arm go live.
+
+        Args:
+            looks: The moments.
+            as_made: Whether it takes decisions as they were made and stops at the first that waits; as they
+                were learned otherwise.
+        """
+        return any(self.verdict(now, as_made=as_made).promote for now in looks.tolist())
+
+    def verdict(self, now: float, *, as_made: bool) -> Verdict:
+        """Return what the gate says of the first arm at a moment."""
+        here = self.heard <= now
+        waiting = self.log.at[~here & (self.log.at <= now)]
+        log = self.log.where(here)
+        if not as_made:
+            log = replace(log, at=self.heard[here])
+        settled = float(waiting.min()) if as_made and len(waiting) else np.inf
+        first = np.tile([1.0, 0.0], (len(log), 1))
+        known = {"settled": settled, "checked": SPEC.least_checked}
+        return judge(SPEC, log, first, reward_range=(0.0, 1.0), **known)
+
+
+def delays(runs: int, seed: int) -> Iterator[str]:
+    """Yield the lines of the table of delays."""
+    yield "| decisions are taken | promoted |"
+    yield "| --- | --- |"
+    for name, as_made in (("as they were learned", False), ("as they were made, up to one that waits", True)):
+        promoted = 0
+        for rng in track(np.random.default_rng([seed, 99]).spawn(runs), description=name):
+            course = Delayed.invent(20_000, rng)
+            promoted += course.promoted(np.linspace(65.0, 1_000.0, 20), as_made=as_made)
+        yield f"| {name} | {100 * promoted / runs:.1f} % |"
+
+
 def same(runs: int, seed: int) -> Iterator[str]:
     """Yield the lines of the A/A table."""
     yield "| candidate | promoted | bound | z-test |"
@@ -228,12 +286,15 @@ def draw(found: dict[tuple[float, float], list[float]], path: Path) -> None:
 def main(
     runs: Annotated[int, typer.Option(help="A/A runs of each situation.", min=1)] = 2_000,
     power_runs: Annotated[int, typer.Option(help="Runs of each gain.", min=1)] = 400,
+    delayed_runs: Annotated[int, typer.Option(help="Runs with delays.", min=1)] = 100,
     seed: Annotated[int, typer.Option(help="Draws the worlds.", min=0)] = 0,
     plot: Annotated[Path | None, typer.Option(help="Where the plot goes.")] = None,
 ) -> None:
     """Measure, and print tables."""
     table = list(same(runs, seed))
     print(f"\nA/A: share of {runs} runs of {LENGTH:,} decisions, watched all the time\n", *table, sep="\n")
+    table = list(delays(delayed_runs, seed))
+    print(f"\ndelays: share of {delayed_runs} runs of 20,000 decisions, asked 20 times\n", *table, sep="\n")
     found = power(power_runs, seed)
     for floor in FLOORS:
         print(f"\npower: share of {power_runs} runs promoted, every arm served at least {floor:.0%}\n")

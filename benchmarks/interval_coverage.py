@@ -1,17 +1,18 @@
 """How often does each interval hold the truth?
 
-    python benchmarks/interval_coverage.py [--worlds 500] [--seed 2015]
+    python benchmarks/interval_coverage.py [--worlds 500] [--seed 2015] [--rare] [--estimator snips]
 
 Each world has six kinds of questions and four arms. An epsilon-greedy policy with a floor of 0.02 logs n
 decisions in it, and four other policies, whose true value is known, are evaluated: their value, and its
 difference to that of what was served. Rewards are 0 or 1 less the arm's cost, so they lie in [-0.1, 1].
+In the rare worlds an arm costs nothing and is right in 0.2 to 2 % of cases: many logs have no reward but 0.
 
 `anytime` (`feedback.sequences`) counts as right only if it holds the truth after every row. `normal, watched`
 is the normal interval by the same measure, from the 50th row on.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -21,14 +22,26 @@ from rich.progress import track
 
 from feedback import sequences
 from feedback.doubly_robust import mrdr_weight
-from feedback.estimators import ESTIMATORS, Floats, Integers, NeverDrawnError, Sample, Terms
+from feedback.estimators import (
+    ESTIMATORS,
+    Floats,
+    Integers,
+    NeverDrawnError,
+    Sample,
+    Terms,
+    estimate,
+    replay,
+)
 from feedback.exact_intervals import MEANS, bernstein, clopper_pearson
 from feedback.intervals import Interval, difference, hedged, normal, percentiles, replicates
 from feedback.logged import Log
+from feedback.replay import MODELLED
 from feedback.reward_model import cross_fit
 
 KINDS, COST, FLOOR = 6, np.array([0.0, 0.03, 0.06, 0.1]), 0.02
 LOW, HIGH = -float(COST.max()), 1.0
+RARE = 0.0222
+"""How often an arm of a rare world is right, to one of the others."""
 ARMS = ("a", "b", "c", "d")
 SIZES = (100, 300, 1_000, 3_000, 10_000)
 FIRST = 50
@@ -41,38 +54,41 @@ class World:
 
     Attributes:
         quality: Chance of a right answer, shape (KINDS, 4).
+        cost: What each arm costs, shape (4,).
         logging: The policy that logs, shape (KINDS, 4).
         targets: Policies to evaluate, by name, each of shape (KINDS, 4).
     """
 
     quality: Floats
+    cost: Floats
     logging: Floats
     targets: dict[str, Floats]
 
     @classmethod
-    def invent(cls, rng: np.random.Generator) -> "World":
+    def invent(cls, rng: np.random.Generator, *, rare: bool = False) -> "World":
         """Draw qualities, a policy that saw them blurred, and four to be evaluated."""
-        quality = rng.uniform(0.1, 0.9, (KINDS, len(ARMS)))
-        seen = quality + rng.normal(0.0, 0.15, quality.shape)
+        scale, cost = (RARE, np.zeros(len(ARMS))) if rare else (1.0, COST)
+        quality = scale * rng.uniform(0.1, 0.9, (KINDS, len(ARMS)))
+        seen = quality + scale * rng.normal(0.0, 0.15, quality.shape)
         often = np.bincount(seen.argmax(axis=1), minlength=len(ARMS))
         targets = {
-            "candidate": nearly_greedy(quality - COST + rng.normal(0.0, 0.1, quality.shape)),
+            "candidate": nearly_greedy(quality - cost + scale * rng.normal(0.0, 0.1, quality.shape)),
             "commonest arm": np.tile(np.eye(len(ARMS))[often.argmax()], (KINDS, 1)),
             "rarest arm": np.tile(np.eye(len(ARMS))[often.argmin()], (KINDS, 1)),
             "uniform": np.full(quality.shape, 1.0 / len(ARMS)),
         }
-        return cls(quality, nearly_greedy(seen), targets)
+        return cls(quality, cost, nearly_greedy(seen), targets)
 
     def value(self, target: Floats) -> float:
         """Return the true expected reward of a policy, shape (KINDS, 4)."""
-        return float((target * (self.quality - COST)).sum() / KINDS)
+        return float((target * (self.quality - self.cost)).sum() / KINDS)
 
     def log(self, n: int, rng: np.random.Generator) -> tuple[Log, Integers]:
         """Return n logged decisions and the kind of each question, shape (n,)."""
         kind = rng.integers(KINDS, size=n)
         p_log = self.logging[kind]
         drawn = (p_log.cumsum(axis=1) < rng.random((n, 1))).sum(axis=1).clip(max=len(ARMS) - 1)
-        reward = (rng.random(n) < self.quality[kind, drawn]) - COST[drawn]
+        reward = (rng.random(n) < self.quality[kind, drawn]) - self.cost[drawn]
         return Log.from_arrays(ARMS, drawn, reward, p_log=p_log, X=np.eye(KINDS)[kind]), kind
 
 
@@ -109,27 +125,36 @@ class Trial:
         return cls(of, interval, estimator, target, ends[0] <= truth <= ends[1], ends[1] - ends[0])
 
 
-def simulate(n: int, rng: np.random.Generator, resamples: int = 500) -> Iterator[Trial]:
+def simulate(
+    n: int,
+    rng: np.random.Generator,
+    resamples: int = 500,
+    *,
+    rare: bool = False,
+    names: Sequence[str] = tuple(ESTIMATORS),
+) -> Iterator[Trial]:
     """Invent a world, log n decisions in it, and yield every interval of every target."""
-    world = World.invent(rng)
+    world = World.invent(rng, rare=rare)
     log, kind = world.log(n, rng)
     one = np.broadcast_to(1.0, log.reward.shape)
     served, truth_served = Terms("ips", log.reward, one, one), world.value(world.logging)
     safe_served = hedged(served, 1.0, LOW, HIGH)
-    q_hat = fitted(log, rng)
+    modelled = not set(names).isdisjoint((*MODELLED, "mrdr"))
+    q_hat = fitted(log, rng) if modelled else None
     waiting: list[tuple[str, Terms]] = []
     for name, policy in world.targets.items():
         p_target, truth = policy[kind], world.value(policy)
+        truth_lead = truth - truth_served
         ratio = p_target / log.p_log
         reach = float(ratio.max())
         plain = Sample(log.propensity, log.drawn, log.reward, p_target)
         if not plain.weight.any():
             continue  # refused by all but `dm`: the log says nothing of this target
-        q_mrdr = fitted(log, rng, mrdr_weight(plain))
+        q_mrdr = fitted(log, rng, mrdr_weight(plain)) if "mrdr" in names else None
         sample = Sample(log.propensity, log.drawn, log.reward, p_target, q_hat, q_mrdr)
-        for estimator, terms in estimates(sample):
+        for estimator, terms in estimates(sample, names, reach):
             safe = hedged(terms, reach, LOW, HIGH)
-            lead, truth_lead = difference(safe, safe_served), truth - truth_served
+            lead = difference(safe, safe_served)
             waiting.append((name, safe))
             yield Trial.by("value", "normal", estimator, name, normal(safe), truth)
             yield Trial.by("value", "normal, not hedged", estimator, name, normal(terms), truth)
@@ -145,7 +170,9 @@ def simulate(n: int, rng: np.random.Generator, resamples: int = 500) -> Iterator
                     yield Trial.by("value", "bernstein", estimator, name, ends, truth)
                 # The same draws with the cost given back are 0 or 1.
                 kept = terms.denominator
-                right = Terms("replay", kept * (log.reward + COST[log.drawn]).round(), kept, kept, ratio=True)
+                right = Terms(
+                    "replay", kept * (log.reward + world.cost[log.drawn]).round(), kept, kept, ratio=True
+                )
                 share = float((policy * world.quality).sum() / KINDS)
                 yield Trial.by("value", "clopper_pearson", estimator, name, clopper_pearson(right), share)
         evidence = sequences.Evidence(sample.weight, log.reward, (LOW, HIGH), ratio.max(axis=1))
@@ -158,11 +185,11 @@ def simulate(n: int, rng: np.random.Generator, resamples: int = 500) -> Iterator
     yield from resampled(world, waiting, safe_served, rng, resamples)
 
 
-def estimates(sample: Sample) -> Iterator[tuple[str, Terms]]:
+def estimates(sample: Sample, names: Sequence[str], reach: float) -> Iterator[tuple[str, Terms]]:
     """Yield the terms of every estimator that does not refuse."""
-    for name, estimate in ESTIMATORS.items():
+    for name in names:
         try:
-            yield name, estimate(sample)
+            yield name, replay(sample, bound=reach) if name == "replay" else estimate(sample, name)
         except NeverDrawnError:
             continue
 
@@ -210,13 +237,15 @@ def fitted(log: Log, rng: np.random.Generator, weight: Floats | None = None) -> 
 def main(
     worlds: Annotated[int, typer.Option(help="Worlds of each size.", min=1)] = 500,
     seed: Annotated[int, typer.Option(help="Draws the worlds.", min=0)] = 2015,
+    rare: Annotated[bool, typer.Option("--rare", help="Worlds in which hardly any answer is right.")] = False,
+    estimator: Annotated[list[str] | None, typer.Option(help="Only this one; repeatable.")] = None,
 ) -> None:
     """Print, for each interval and estimator, coverage and width by size of the log."""
     trials: dict[tuple[str, str, str], dict[int, list[Trial]]] = defaultdict(lambda: defaultdict(list))
     for n in SIZES:
         rngs = np.random.default_rng([seed, n]).spawn(worlds)
         for rng in track(rngs, description=f"{n:,} rows"):
-            for trial in simulate(n, rng):
+            for trial in simulate(n, rng, rare=rare, names=estimator or tuple(ESTIMATORS)):
                 trials[trial.of, trial.interval, trial.estimator][n].append(trial)
     for of in ("value", "difference"):
         print(f"\n{of}: share of {worlds} worlds held (of the worst target), mean width\n")

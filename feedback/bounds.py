@@ -24,12 +24,14 @@ class Figure:
         low: Lower end of the interval.
         high: Upper end.
         kind: Which interval it is: a name out of `INTERVALS`.
+        why: Why it is not of the kind that was asked for; empty where it is.
     """
 
     value: float
     low: float
     high: float
     kind: str
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,8 @@ class Seen:
     Attributes:
         log: The rows.
         weight: p_target / p_log of the drawn arms, shape (n,).
-        reach: Largest weight that each row could have had, shape (n,).
+        reach: Largest weight that each row could have had, shape (n,); a guess where the log has the
+            probabilities of the drawn arms alone.
         terms: Its estimates by estimator, those that there are.
         served: Whether it is what was served.
     """
@@ -78,10 +81,22 @@ class Seen:
         """Largest weight that any row could have had."""
         return float(self.reach.max())
 
-    def safe(self, terms: Terms) -> Terms:
-        """Return terms for intervals that look at the rows alone: hedged, and rows of a question as one."""
-        low, high = float(self.log.reward.min()), float(self.log.reward.max())
-        return hedged(by_group(terms, self.log.questions), self.farthest, low, high)
+    def bounded(self, kind: str) -> float:
+        """Return the farthest weight, for an interval that is wrong if it is beyond that.
+
+        Raises:
+            ValueError: Nobody knows it.
+        """
+        if self.log.p_log is None:
+            raise ValueError(f"{kind} needs the probabilities of all arms, not of the drawn one alone")
+        return self.farthest
+
+    def safe(self, terms: Terms, reward_range: tuple[float, float]) -> Terms:
+        """Return terms for intervals that look at the rows alone: hedged, and rows of a question as one.
+
+        The range is the declared one: rare rewards may not have come yet.
+        """
+        return hedged(by_group(terms, self.log.questions), self.farthest, *reward_range)
 
 
 Figures = dict[str, tuple[Figure, Figure | None]]
@@ -91,27 +106,25 @@ Figures = dict[str, tuple[Figure, Figure | None]]
 def figures(seen: Seen, baseline: Seen | None, asked: Asked) -> Figures:
     """Put an interval on each estimate of a target, and on what it is beyond the baseline's.
 
-    Where the interval that is asked for is none for an estimator, it is `normal`.
+    Where the interval that is asked for is none for an estimator, it is `normal`, and the figure says why.
 
     Args:
         seen: The target.
         baseline: What it is compared with, on the same rows; None for nothing.
         asked: Which intervals are wanted.
     """
-    safe = {name: seen.safe(terms) for name, terms in seen.terms.items()}
+    safe = {name: seen.safe(terms, asked.reward_range) for name, terms in seen.terms.items()}
     theirs = baseline.terms if baseline else {}
-    other = {name: baseline.safe(theirs[name]) for name in safe if baseline and name in theirs}
+    other = {
+        name: baseline.safe(theirs[name], asked.reward_range) for name in safe if baseline and name in theirs
+    }
     if asked.kind == "bootstrap":
         value, beyond = _bootstrap(safe, other, asked)
     else:
-        value = {
-            name: _ends(seen, None, name, asked) or ("normal", normal(safe[name], asked.level))
-            for name in safe
-        }
+        value = {name: _ends(seen, None, name, asked, terms) for name, terms in safe.items()}
         beyond = {
-            name: _ends(seen, baseline, name, asked)
-            or ("normal", normal(difference(safe[name], other[name]), asked.level))
-            for name in other
+            name: _ends(seen, baseline, name, asked, difference(safe[name], terms))
+            for name, terms in other.items()
         }
     return {
         name: (
@@ -122,19 +135,24 @@ def figures(seen: Seen, baseline: Seen | None, asked: Asked) -> Figures:
     }
 
 
-Ends = tuple[str, Interval]
-"""Kind of an interval, and the interval."""
+Ends = tuple[Interval, str, str]
+"""An interval, its kind, and why that is not the kind that was asked for."""
 
 
 def _figure(value: float, ends: Ends) -> Figure:
-    kind, (low, high) = ends
-    return Figure(value, low, high, kind)
+    (low, high), kind, why = ends
+    return Figure(value, low, high, kind, why)
 
 
-def _ends(seen: Seen, baseline: Seen | None, name: str, asked: Asked) -> Ends | None:
-    """Return the special interval that is asked for; None where it is none for the estimator."""
-    found = _SPECIAL[asked.kind](seen, baseline, name, asked) if asked.kind in _SPECIAL else None
-    return None if found is None else (asked.kind, found)
+def _ends(seen: Seen, baseline: Seen | None, name: str, asked: Asked, safe: Terms) -> Ends:
+    """Return the interval that is asked for; where that is none, the normal one of the safe terms."""
+    why = ""
+    if asked.kind in _SPECIAL:
+        try:
+            return _SPECIAL[asked.kind](seen, baseline, name, asked), asked.kind, why
+        except ValueError as error:
+            why = str(error)
+    return normal(safe, asked.level), "normal", why
 
 
 def _bootstrap(
@@ -154,32 +172,34 @@ def _bootstrap(
 
 
 def _of_kind(kind: str, intervals: Mapping[str, Interval]) -> dict[str, Ends]:
-    return {name: (kind, ends) for name, ends in intervals.items()}
+    return {name: (ends, kind, "") for name, ends in intervals.items()}
 
 
-def _bernstein(seen: Seen, baseline: Seen | None, name: str, asked: Asked) -> Interval | None:
+def _bernstein(seen: Seen, baseline: Seen | None, name: str, asked: Asked) -> Interval:
     if name not in (MEANS if baseline else (*MEANS, "replay")):
-        return None
+        raise ValueError("bernstein is none for it")
     return bernstein(
         seen.terms[name],
-        seen.farthest,
+        seen.bounded("bernstein"),
         *asked.reward_range,
         asked.level,
         baseline=baseline.terms[name] if baseline else None,
-        baseline_reach=baseline.farthest if baseline else 1.0,
+        baseline_reach=1.0 if baseline is None or baseline.served else baseline.bounded("bernstein"),
     )
 
 
-def _clopper_pearson(seen: Seen, baseline: Seen | None, name: str, asked: Asked) -> Interval | None:
-    if name != "replay" or baseline or len(two := np.unique(seen.log.reward)) > 2:
-        return None
+def _clopper_pearson(seen: Seen, baseline: Seen | None, name: str, asked: Asked) -> Interval:
+    if name != "replay" or baseline:
+        raise ValueError("clopper_pearson is none for it")
+    seen.bounded("clopper_pearson")  # what replay kept are draws of the target only if its bound is right
+    two = np.unique(seen.log.reward)
     low, high = (two[0], two[-1]) if len(two) == 2 else asked.reward_range
     return clopper_pearson(seen.terms[name], asked.level, float(low), float(high))
 
 
-def _anytime(seen: Seen, baseline: Seen | None, name: str, asked: Asked) -> Interval | None:
+def _anytime(seen: Seen, baseline: Seen | None, name: str, asked: Asked) -> Interval:
     if name != "ips" or (baseline and not baseline.served):
-        return None
+        raise ValueError("anytime is none for it")
     reach = None if seen.log.p_log is None else seen.reach
     evidence = sequences.Evidence(seen.weight, seen.log.reward, asked.reward_range, reach)
     bound = sequences.difference if baseline else sequences.value
@@ -187,9 +207,9 @@ def _anytime(seen: Seen, baseline: Seen | None, name: str, asked: Asked) -> Inte
     return float(bounds.low[0]), float(bounds.high[0])
 
 
-_SPECIAL: Mapping[str, Callable[[Seen, Seen | None, str, Asked], Interval | None]] = {
+_SPECIAL: Mapping[str, Callable[[Seen, Seen | None, str, Asked], Interval]] = {
     "bernstein": _bernstein,
     "clopper_pearson": _clopper_pearson,
     "anytime": _anytime,
 }
-"""Intervals that are not for every estimator: they return None where they are not."""
+"""Intervals that are not for every estimator, nor for every log: they raise ValueError, saying why."""

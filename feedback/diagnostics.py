@@ -5,9 +5,8 @@ not show in it, but it does show here.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import inf
-from typing import Any
 
 import numpy as np
 
@@ -50,7 +49,7 @@ class Diagnostics:
         largest_weight: Largest p_target / p_log of a drawn arm.
         mean_weight: Mean of p_target / p_log. It is 1 but for chance, if the propensities
             are right and the log could draw whatever the target draws.
-        mean_weight_error: Standard error of that mean.
+        mean_weight_error: Standard error of that mean; None where all rows ask the same question.
         overlap: Each arm, in the order of the columns.
         excluded: Examples that were left out, by reason.
     """
@@ -59,50 +58,22 @@ class Diagnostics:
     effective_n: float
     largest_weight: float
     mean_weight: float
-    mean_weight_error: float
+    mean_weight_error: float | None
     overlap: tuple[Overlap, ...]
     excluded: Mapping[str, int]
 
     @property
     def mean_weight_z(self) -> float:
-        """Distance of the mean weight from 1 in standard errors, signed; 0 where it is 1 exactly."""
+        """Distance of the mean weight from 1 in standard errors, signed; 0 where it is 1, or nobody knows."""
         away = self.mean_weight - 1.0
-        if abs(away) <= 1e-9:
+        if self.mean_weight_error is None or abs(away) <= 1e-9:
             return 0.0
         return away / self.mean_weight_error if self.mean_weight_error > 0.0 else inf * away
-
-    @property
-    def effective_share(self) -> float:
-        """Effective size as a share of the rows, in [0, 1]."""
-        return self.effective_n / self.n
-
-    @property
-    def n_excluded(self) -> int:
-        """How many examples were left out."""
-        return sum(self.excluded.values())
-
-    @property
-    def excluded_share(self) -> float:
-        """Share of all examples that were left out, in [0, 1)."""
-        return self.n_excluded / (self.n + self.n_excluded)
 
     @property
     def covered(self) -> float:
         """How much of the target's draws the log can show, over all arms, in [0, 1]."""
         return sum(arm.wanted * arm.covered for arm in self.overlap)
-
-    def document(self) -> dict[str, Any]:
-        """Return all figures as plain values, for JSON; a z that is not finite is null."""
-        z = self.mean_weight_z
-        return {
-            **asdict(self),
-            "overlap": [asdict(arm) for arm in self.overlap],
-            "excluded": dict(self.excluded),
-            "mean_weight_z": z if abs(z) < inf else None,
-            "effective_share": self.effective_share,
-            "excluded_share": self.excluded_share,
-            "covered": self.covered,
-        }
 
 
 def diagnose(
@@ -126,7 +97,7 @@ def diagnose(
 
     >>> log = Sample(np.array([0.5, 0.5]), np.array([0, 1]), np.ones(2), np.array([[1.0, 0.0]] * 2))
     >>> figures = diagnose(log, ["bm25", "dense"], excluded={"no reward": 2})
-    >>> figures.effective_n, figures.mean_weight, figures.excluded_share
+    >>> figures.effective_n, figures.mean_weight, figures.covered
     (1.0, 1.0, 0.5)
     >>> [(arm.arm, arm.wanted, arm.covered) for arm in figures.overlap]
     [('bm25', 1.0, 0.5), ('dense', 0.0, 1.0)]
@@ -165,13 +136,13 @@ def _overlaps(sample: Sample, arms: Sequence[str]) -> tuple[Overlap, ...]:
     )
 
 
-def _error_of_mean(weight: Floats, questions: Integers | None) -> float:
-    """Return the standard error of the mean weight, with groups of rows as observations; 0 for one."""
+def _error_of_mean(weight: Floats, questions: Integers | None) -> float | None:
+    """Return the standard error of the mean weight, with groups of rows as observations; None for one."""
     n = len(weight)
     pull = weight - weight.mean()
     if questions is not None:
         pull = np.bincount(questions, pull)
     groups = len(pull)
     if groups < 2:
-        return 0.0
+        return None
     return float(np.sqrt(pull @ pull * groups / (groups - 1))) / n

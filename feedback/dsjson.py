@@ -21,7 +21,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from feedback.events import Context, Cost, Decision, Example
 from feedback.exchange import ExchangeError, explain, read_lines
 from feedback.foreign import IMPORTED, LeftOut, drawn_first, possible, rewarded, sound, worth
-from feedback.soundness import TOLERANCE
+from feedback.sample import TOLERANCE
 
 
 def write_dsjson(

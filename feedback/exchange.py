@@ -51,6 +51,11 @@ class Header(BaseModel):
     written_at: float = Field(description="Seconds since the epoch, UTC.")
     arms: tuple[str, ...] = Field(default=(), description="Arms that were live; lines may have others.")
     reward: RewardRule = Field(description="How rewards were made of what follows.")
+    settled: float | None = Field(
+        default=None,
+        description="When the first decision was made that still waited for feedback, seconds since the "
+        "epoch; null for none.",
+    )
 
 
 _EXAMPLE = TypeAdapter(Example)
@@ -77,9 +82,23 @@ def read_header(path: Path) -> Header:
     Raises:
         ExchangeError: It is no export, or one of another schema.
     """
+    return next(read_headers(path))
+
+
+def read_headers(path: Path) -> Iterator[Header]:
+    """Yield what each of the exports in a file says of itself; there is at least one.
+
+    Raises:
+        ExchangeError: The file begins with no export, or has one of another schema.
+    """
+    schema: int | None = None
     for number, line in read_lines(path):
-        return _header(line, f"{path}, line {number}", None)
-    raise ExchangeError(f"{path} is empty: the first line of an export was expected")
+        if schema is None or line.startswith(b'{"format"'):
+            header = _header(line, f"{path}, line {number}", schema)
+            schema = header.number
+            yield header
+    if schema is None:
+        raise ExchangeError(f"{path} is empty: the first line of an export was expected")
 
 
 def read_export(path: Path) -> Iterator[Example]:
@@ -237,6 +256,7 @@ __all__ = [
     "export_lines",
     "read_export",
     "read_header",
+    "read_headers",
     "read_lines",
     "write_export",
 ]

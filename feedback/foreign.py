@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from feedback.events import LABELS, Decision, Example, Mode
 from feedback.exchange import ExchangeError
 from feedback.reward import Metric, RewardRule
-from feedback.soundness import problems
+from feedback.soundness import problems, unlikely
 
 IMPORTED = "imported"
 """Kind of the policy of a decision that was made elsewhere."""
@@ -68,6 +68,8 @@ def rewarded(
             left_out[str(example.decision.mode)] += 1
         elif example.decision.policy == LABELS:
             left_out[LABELS] += 1
+        elif any(unlikely(example.decision)):
+            left_out["no distribution"] += 1
         elif (earned := reward(example)) is None:
             left_out["failed" if example.failed else "no reward"] += 1
         else:

@@ -7,9 +7,14 @@ A candidate is promoted when the lower bound of its gain over what was served is
 nothing speaks against the log that says so. The bound is a confidence sequence (`feedback.sequences`): one
 may judge after every decision, and promote at the first moment at which it is let. The other conditions can
 only hold a candidate back, so they leave that as it is.
+
+Decisions are taken in the order in which they were made, up to the first that still waits for feedback. In
+the order in which they were learned, those would come first whose feedback came soon: where good news of one
+arm are quicker than bad ones, and of another arm slower, the rows at hand were chosen by their rewards.
 """
 
 from dataclasses import asdict, dataclass
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -22,6 +27,9 @@ from feedback.sample import Floats, Sample
 
 TRAIL = 200
 """Points of the trail at most."""
+
+WAITING = "after a decision that still waits for feedback"
+"""Why a decision is left out."""
 
 _ROUNDING = 1e-6
 """What the sum of float32 probabilities may be off by."""
@@ -79,7 +87,8 @@ class Figures:
     """What a verdict rests on.
 
     Attributes:
-        n: Decisions in the log.
+        n: Decisions that were judged by.
+        waiting: Decisions that were left out, as one before them still waits for feedback.
         served: Mean reward of what was served.
         gain: Estimated reward a decision beyond it.
         low: Lower bound of the gain, valid at all times at once.
@@ -89,7 +98,8 @@ class Figures:
         largest_share: Largest weight over the sum of all.
         mean_weight: Mean of the weights.
         expected_weight: What it is expected to be: the overlap; 1 where that is not known.
-        weight_error: Standard error of the mean weight, with questions as observations.
+        weight_error: Standard error of the mean weight, with questions as observations; None where all ask
+            the same.
         overlap: Share of the candidate's choices that the log could have drawn; None where only the
             probabilities of the drawn arms are known.
         checked: Decisions whose propensities were recomputed.
@@ -97,6 +107,7 @@ class Figures:
     """
 
     n: int
+    waiting: int
     served: float
     gain: float
     low: float
@@ -106,7 +117,7 @@ class Figures:
     largest_share: float
     mean_weight: float
     expected_weight: float
-    weight_error: float
+    weight_error: float | None
     overlap: float | None
     checked: int
     mismatched: int
@@ -136,13 +147,13 @@ class Verdict:
     Attributes:
         promote: Whether it may go live.
         reasons: Why not, one sentence each; none if it may.
-        figures: What this rests on.
+        figures: What this rests on; None where no decision is left to judge by.
         trail: The evidence over time, `TRAIL` points at most, the last one at the end of the log.
     """
 
     promote: bool
     reasons: tuple[str, ...]
-    figures: Figures
+    figures: Figures | None
     trail: tuple[Point, ...]
 
     def document(self) -> dict[str, Any]:
@@ -156,6 +167,7 @@ def judge(
     p_target: Floats,
     *,
     reward_range: tuple[float, float],
+    settled: float = inf,
     checked: int = 0,
     mismatched: int = 0,
 ) -> Verdict:
@@ -163,10 +175,12 @@ def judge(
 
     Args:
         spec: What it must show.
-        log: What was served, in the order in which it was learned.
+        log: What was served.
         p_target: What the candidate would have drawn from in each row, shape (n, n_arms), told before
             it learned of the row.
         reward_range: Smallest and largest reward there can be, by declaration and not as seen.
+        settled: When the first decision was made that still waits for feedback, seconds since the epoch; it
+            and those after it are left out. By default none waits.
         checked: Decisions of this log whose propensities were recomputed.
         mismatched: Those that differed.
 
@@ -181,7 +195,15 @@ def judge(
     >>> judge(GateSpec(margin=0.09), log, dense, reward_range=(0.0, 1.0)).reasons[0]
     'The propensities of 0 decisions were recomputed; 100 are needed.'
     """
-    n = len(log)
+    decided = log.at < settled
+    n, waiting = int(decided.sum()), int((~decided).sum())
+    if not n:
+        return Verdict(
+            False, (f"No decision is left to judge it by: all {waiting} are {WAITING}.",), None, ()
+        )
+    if waiting:
+        log, p_target = log.where(decided), p_target[decided]
+    order = np.argsort(log.at, kind="stable")
     sample = Sample(log.propensity, log.drawn, log.reward, p_target)
     seen = diagnose(sample, log.arms, questions=log.questions)
     reach: Floats | None = None
@@ -192,12 +214,19 @@ def judge(
         # A propensity may differ from p_log by a rounding error, and with it the drawn arm's weight.
         reach = np.maximum(ratio.max(axis=1), sample.weight)
         overlap = np.where(possible, p_target, 0.0).sum(axis=1)
-    evidence = sequences.Evidence(sample.weight, log.reward, reward_range, reach, overlap)
+    evidence = sequences.Evidence(
+        sample.weight[order],
+        log.reward[order],
+        reward_range,
+        None if reach is None else reach[order],
+        overlap if isinstance(overlap, float) else overlap[order],
+    )
     rows = np.unique(np.linspace(1, n, TRAIL).astype(np.int64))
     bounds = sequences.difference(evidence, spec.level, rows=rows, one_sided=True)
     shared = float(np.mean(overlap))
     figures = Figures(
         n=n,
+        waiting=waiting,
         served=float(log.reward.mean()),
         gain=float(bounds.estimate[-1]),
         low=float(bounds.low[-1]),
@@ -214,7 +243,7 @@ def judge(
     )
     reasons = tuple(_reasons(spec, figures))
     trail = tuple(
-        Point(int(k), float(log.at[k - 1]), float(gain), float(low))
+        Point(int(k), float(log.at[order[k - 1]]), float(gain), float(low))
         for k, gain, low in zip(bounds.rows, bounds.estimate, bounds.low, strict=True)
     )
     return Verdict(not reasons, reasons, figures, trail)
@@ -236,10 +265,10 @@ def _reasons(spec: GateSpec, seen: Figures) -> list[str]:
             f"The log could have drawn {seen.overlap:.1%} of what the candidate chooses; "
             f"{spec.least_overlap:.1%} are needed."
         )
-    off = abs(seen.mean_weight - seen.expected_weight)
-    if off > spec.largest_weight_error * seen.weight_error + _ROUNDING:
+    off, error = abs(seen.mean_weight - seen.expected_weight), seen.weight_error
+    if error is not None and off > spec.largest_weight_error * error + _ROUNDING:
         reasons.append(
-            f"The mean weight is {seen.mean_weight:.3f} with a standard error of {seen.weight_error:.3f}; it "
+            f"The mean weight is {seen.mean_weight:.3f} with a standard error of {error:.3f}; it "
             f"must be within {spec.largest_weight_error:g} of them of {seen.expected_weight:.3f}, or the "
             "propensities are not those that were drawn from."
         )

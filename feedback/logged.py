@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from feedback.coded import Batch, batches_of
 from feedback.events import Example
-from feedback.sample import TOLERANCE, Floats, Integers, refuse, refuse_unless_distributions
+from feedback.sample import TOLERANCE, Floats, Integers, drawn_of, refuse, refuse_unless_distributions
 from feedback.selection import Selection
 from feedback.sifting import EmptyLogError, Sieve
 
@@ -216,20 +216,6 @@ class Log:
             sieve.add(batch)
         kept = sieve.kept()
         return cls(**{name: getattr(kept, name) for name in kept.__slots__}, describe=describe)
-
-
-def drawn_of(p: Floats, drawn: Integers) -> Floats:
-    """Return the probability of the drawn arm in each row, shape (n,), from `p` of shape (n, n_arms).
-
-    >>> drawn_of(np.array([[0.2, 0.8], [0.5, 0.5]]), np.array([1, 0])).tolist()
-    [0.8, 0.5]
-    """
-    if p.ndim != 2 or p.shape[:1] != drawn.shape:
-        raise ValueError(f"p must be (n, n_arms) and drawn (n,), got {p.shape} and {drawn.shape}")
-    refuse("drawn", drawn, (drawn >= 0) & (drawn < p.shape[1]), f"a column below {p.shape[1]}")
-    # A flat index is several times faster than a pair of them.
-    chances: Floats = p.ravel()[drawn + p.shape[1] * np.arange(len(drawn))]
-    return chances
 
 
 __all__ = ["EVERYTHING", "Describe", "EmptyLogError", "Log", "Selection", "drawn_of"]

@@ -27,7 +27,7 @@ from feedback.events import Context, Cost, Decision, Example
 from feedback.exchange import ExchangeError
 from feedback.foreign import IMPORTED, LeftOut, possible, sound, worth
 from feedback.obp_columns import Columns
-from feedback.soundness import TOLERANCE
+from feedback.sample import TOLERANCE
 
 NEEDED = ("action", "reward", "pscore")
 READ = (*NEEDED, "arms", "n_actions", "position", "context", "pi_b")

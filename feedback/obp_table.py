@@ -26,6 +26,9 @@ ITEMS = "item_context.csv"
 NAMES = "armwise.json"
 USER, AFFINITY = "user_feature_", "user-item_affinity_"
 
+LONGEST = 1 << 30
+"""Characters of a field at most, where the csv module stops at 131,072: a question may be a document."""
+
 FIRST = ("", "timestamp", "item_id", "position", "click", "propensity_score")
 """The columns before those of the user."""
 
@@ -169,6 +172,7 @@ def _read(path: Path) -> Iterator[tuple[int, list[str]]]:
             if packed
             else path.open(encoding="utf-8", newline="") as file
         ):
+            csv.field_size_limit(LONGEST)
             table = csv.reader(file)
             for row in table:
                 yield table.line_num, row

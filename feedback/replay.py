@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from feedback.bounds import Asked, Figure, Figures, Seen, figures
 from feedback.diagnostics import Diagnostics, diagnose
 from feedback.doubly_robust import mrdr_weight
-from feedback.estimators import ESTIMATORS, NeverDrawnError, Sample, Terms, estimate
+from feedback.estimators import ESTIMATORS, NeverDrawnError, Sample, Terms, estimate, replay
 from feedback.intervals import LEVEL
 from feedback.logged import Log
 from feedback.reward_model import Model, cross_fit
@@ -102,8 +102,8 @@ def evaluate(
         kept: Rows that a target is judged by, shape (n,), at least one; all where none are given.
         baseline: One of the targets; None for what was served.
         estimators: Names out of `ESTIMATORS`.
-        interval: A name out of `feedback.bounds.INTERVALS`; where it is none for an estimator, `normal`
-            stands in, and the note says so.
+        interval: A name out of `feedback.bounds.INTERVALS`; where it is none for an estimator or for this
+            log, `normal` stands in, and the note says why.
         level: Share of logs whose interval is to hold the truth, in (0, 1).
         reward_range: Smallest and largest reward there can be; those in the log by default, which is
             less than `bernstein` and `anytime` ask for.
@@ -118,13 +118,11 @@ def evaluate(
     """
     _refuse_unknown("estimator", estimators, ESTIMATORS)
     _refuse_unknown("target", [baseline] if baseline else [], targets)
-    for name, p_target in targets.items():
-        if p_target.shape != (len(log), len(log.arms)):
-            raise ValueError(f"{name} must have the shape {len(log), len(log.arms)}, got {p_target.shape}")
-        refuse_unless_distributions(name, p_target)
     folds, draws = rng.integers(2**63, size=2).tolist()
-    if q_hat is None and log.n_questions > 1 and set(estimators) & set(MODELLED):
+    if log.n_questions > 1 and q_hat is None and set(estimators) & set(MODELLED):
         q_hat = predict(log, np.random.default_rng(folds), reward_model)
+    elif log.n_questions > 1 and "mrdr" in estimators and reward_model != "means":
+        _ = log.X  # made once, where each target would make its own
     rewards = (float(log.reward.min()), float(log.reward.max())) if reward_range is None else reward_range
     asked = Asked(interval, level, rewards, resamples, draws)
     everywhere = np.ones(len(log), dtype=np.bool_)
@@ -133,6 +131,9 @@ def evaluate(
     look = _Look(log, tuple(estimators), q_hat, reward_model, folds, against)
     found = {}
     for done, (name, p_target) in enumerate(targets.items(), start=1):
+        if p_target.shape != (len(log), len(log.arms)):
+            raise ValueError(f"{name} must have the shape {len(log), len(log.arms)}, got {p_target.shape}")
+        refuse_unless_distributions(name, p_target)
         judged, both = look.at(p_target, rows[name]), rows[name] & shared
         if p_target is against or not both.any():
             values = figures(judged.seen, None, asked)
@@ -142,7 +143,7 @@ def evaluate(
             beyond = figures(look.at(p_target, both).seen, look.baseline(both), asked)
             alone = figures(judged.seen, None, asked)
             values = {each: (alone[each][0], beyond.get(each, (None, None))[1]) for each in alone}
-        found[name] = judged.evaluation(estimators, values, interval)
+        found[name] = judged.evaluation(estimators, values)
         if progress:
             progress("evaluating", done, len(targets))
     return found
@@ -168,7 +169,7 @@ class _Judged:
     sample: Sample
     notes: Mapping[str, str]
 
-    def evaluation(self, estimators: Iterable[str], values: Figures, interval: str) -> Evaluation:
+    def evaluation(self, estimators: Iterable[str], values: Figures) -> Evaluation:
         """Return it as the caller wants it."""
         seen = self.seen
         estimates = []
@@ -177,12 +178,20 @@ class _Judged:
                 estimates.append(Estimated(name, None, note=self.notes[name]))
                 continue
             terms, (value, beyond) = seen.terms[name], values[name]
-            note = "" if value.kind == interval else f"{value.kind} interval: {interval} is none for it"
+            note = _note(value, beyond)
             estimates.append(Estimated(name, value, beyond, terms.effective_n, terms.parameter, note))
         diagnostics = diagnose(
             self.sample, seen.log.arms, excluded=seen.log.excluded, questions=seen.log.questions
         )
         return Evaluation(seen.log, tuple(estimates), diagnostics, seen.weight)
+
+
+def _note(value: Figure, beyond: Figure | None) -> str:
+    """Say of which of the two the interval is another than was asked for, and why."""
+    if beyond is None or beyond.why == value.why:
+        return f"{value.kind} interval: {value.why}" if value.why else ""
+    told = (("value", value), ("difference", beyond))
+    return "; ".join(f"{one.kind} interval of the {what}: {one.why}" for what, one in told if one.why)
 
 
 class _Look:
@@ -220,9 +229,13 @@ class _Look:
                 notes[name] = "needs two different questions or more"
             else:
                 try:
-                    terms[name] = estimate(sample, name)
-                except NeverDrawnError:
-                    notes[name] = NEVER_DRAWN
+                    terms[name] = (
+                        replay(sample, bound=float(reach.max()))
+                        if name == "replay" and log.p_log is not None
+                        else estimate(sample, name)
+                    )
+                except NeverDrawnError as error:
+                    notes[name] = str(error) if sample.weight.any() else NEVER_DRAWN
         return _Judged(Seen(log, sample.weight, reach, terms, served=p_target is log.p_log), sample, notes)
 
     def baseline(self, rows: Flags) -> Seen:
@@ -244,7 +257,8 @@ class _Look:
 def _reach(log: Log, p_target: Floats, weight: Floats) -> tuple[Floats, float]:
     """Return the largest weight that each row could have had, shape (n,), and what no row could show.
 
-    Where only the propensity of the drawn arm is known, the others are taken to be as likely.
+    Where only the propensity of the drawn arm is known, the others are taken to be as likely: a guess, which
+    is good enough to hedge with, and for nothing else.
     """
     if log.p_log is None:
         return np.maximum(weight, p_target.max(axis=1) / log.propensity), 0.0

@@ -121,7 +121,7 @@ class Sample:
     @cached_property
     def weight(self) -> Floats:
         """Importance weight p_target / p_log of each drawn arm, shape (n,)."""
-        return of_drawn(self.p_target, self.drawn) / self.propensity
+        return drawn_of(self.p_target, self.drawn) / self.propensity
 
     @property
     def supported_weight(self) -> Floats:
@@ -164,7 +164,7 @@ class Prediction:
         expected = row_products(sample.p_target, q)
         if not np.isfinite(expected).all():
             refuse(name, q, np.isfinite(q), "finite")
-        residual = sample.reward - of_drawn(q, sample.drawn)
+        residual = sample.reward - drawn_of(q, sample.drawn)
         return cls(expected, residual)
 
 
@@ -187,16 +187,22 @@ def effective_size(weight: Floats) -> float:
     return float(weight.sum()) ** 2 / squares if squares > 0.0 else 0.0
 
 
-def of_drawn(p: Floats, drawn: Integers) -> Floats:
+def drawn_of(p: Floats, drawn: Integers) -> Floats:
     """Return the entry of `p`, shape (n, n_arms), in the drawn column of each row, shape (n,).
 
-    >>> of_drawn(np.array([[0.1, 0.9], [0.7, 0.3]]), np.array([1, 0])).tolist()
-    [0.9, 0.7]
+    Raises:
+        ValueError: Shapes that do not fit, or a column that there is not.
+
+    >>> drawn_of(np.array([[0.2, 0.8], [0.5, 0.5]]), np.array([1, 0])).tolist()
+    [0.8, 0.5]
     """
+    if p.ndim != 2 or p.shape[:1] != drawn.shape:
+        raise ValueError(f"p must be (n, n_arms) and drawn (n,), got {p.shape} and {drawn.shape}")
     n, n_arms = p.shape
-    # Faster than a pair of indices, where p is contiguous.
-    picked: Floats = p.ravel().take(n_arms * np.arange(n) + drawn)
-    return picked
+    refuse("drawn", drawn, (drawn >= 0) & (drawn < n_arms), f"a column below {n_arms}")
+    # A flat index is several times faster than a pair of them.
+    chances: Floats = p.ravel().take(n_arms * np.arange(n) + drawn)
+    return chances
 
 
 def row_products(p: Floats, q: Floats) -> Floats:

@@ -112,10 +112,6 @@ class Bounds:
     low: Floats
     high: Floats
 
-    def intersected(self) -> "Bounds":
-        """Return the best bounds so far at each row; valid only if the value does not change with time."""
-        return replace(self, low=np.maximum.accumulate(self.low), high=np.minimum.accumulate(self.high))
-
 
 def value(
     evidence: Evidence, level: float = 0.95, *, rows: Integers | None = None, one_sided: bool = False

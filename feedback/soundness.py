@@ -4,9 +4,7 @@ import math
 from collections.abc import Iterator
 
 from feedback.events import Decision, Example
-
-TOLERANCE = 1e-6
-"""Probabilities sum to 1 up to this."""
+from feedback.sample import TOLERANCE
 
 
 def problems(example: Example) -> Iterator[str]:

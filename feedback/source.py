@@ -5,9 +5,11 @@ log = source.log(rule, Selection(since=yesterday), tell)
 for example in source.examples(): ...
 """
 
+import json
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from itertools import islice
+from math import inf
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,12 +18,13 @@ from typing_extensions import override
 
 from feedback.columns import length, read_log
 from feedback.events import Context, Example
-from feedback.exchange import read_export
+from feedback.exchange import ExchangeError, Header, read_export, read_headers
 from feedback.joins import read_examples
 from feedback.logged import EVERYTHING, Describe, Log, Selection
 from feedback.reward import RewardRule
 from feedback.sample import Integers
 from feedback.store import Store
+from feedback.waiting import first_waiting
 
 Tell = Callable[[str, int, int | None], None]
 """Told what is done, how much of it, and out of how much, where that is known."""
@@ -50,6 +53,20 @@ class Source(Protocol):
         """Yield all examples in order, labels included; a row of the arrays has the `seq` of its example."""
         ...
 
+    def settled(self, since: float | None = None) -> float:
+        """Return when the first decision was made that still waits for feedback; infinite where none does.
+
+        Of those made before it, everything is there that will ever be learned.
+
+        Args:
+            since: Only decisions of then or later, seconds since the epoch.
+        """
+        ...
+
+    def remarks(self, rule: RewardRule) -> list[str]:
+        """Say what is to be known of rewards that are made by a rule; a sentence each."""
+        ...
+
 
 class LogSource(Source):
     """The training log of a rule in a database, up to where it was when this was first read.
@@ -61,6 +78,7 @@ class LogSource(Source):
 
     def __init__(self, store: Store, rule: RewardRule) -> None:
         self._store = store
+        self._rule = rule
         self._join = rule.join
 
     @override
@@ -75,6 +93,14 @@ class LogSource(Source):
     def examples(self) -> Iterator[Example]:
         """Raises LogGapError."""
         return read_examples(self._store, self._join, upto=self._upto)
+
+    @override
+    def settled(self, since: float | None = None) -> float:
+        return first_waiting(self._store, self._rule, self._upto, since)
+
+    @override
+    def remarks(self, rule: RewardRule) -> list[str]:
+        return []
 
     @cached_property
     def _upto(self) -> int:
@@ -93,7 +119,16 @@ class ExportSource(Source):
 
     @override
     def log(self, rule: RewardRule, selection: Selection = EVERYTHING, tell: Tell | None = None) -> Log:
-        """Raises ExchangeError, too."""
+        """Raises ExchangeError, too: also where the rule declares no metric of the file."""
+        told = {name: metric for header in self._headers for name, metric in header.reward.metrics.items()}
+        if told and rule.default is None and not told.keys() & rule.metrics.keys():
+            document = {
+                name: metric.model_dump(mode="json", exclude_defaults=True) for name, metric in told.items()
+            }
+            raise ExchangeError(
+                f"{self._path} has the metrics {', '.join(told)}, of which the configuration declares none; "
+                f"declare them under reward: {json.dumps({'metrics': document})}"
+            )
         examples = self.examples() if tell is None else _told(self.examples(), tell)
         return Log.from_examples(examples, rule.reward_of, selection, described(self.examples))
 
@@ -101,6 +136,38 @@ class ExportSource(Source):
     def examples(self) -> Iterator[Example]:
         """Raises ExchangeError."""
         return read_export(self._path)
+
+    @override
+    def settled(self, since: float | None = None) -> float:
+        """Goes by what was noted down when the file was written, whatever `since`."""
+        return min(inf if header.settled is None else header.settled for header in self._headers)
+
+    @override
+    def remarks(self, rule: RewardRule) -> list[str]:
+        return [one for header in self._headers for one in differences(header.reward, rule)]
+
+    @cached_property
+    def _headers(self) -> list[Header]:
+        """Of all the exports in the file."""
+        return list(read_headers(self._path))
+
+
+def differences(theirs: RewardRule, ours: RewardRule) -> Iterator[str]:
+    """Say how a rule declares metrics otherwise than that of a file; what both leave alone is passed over.
+
+    >>> from feedback.reward import Metric
+    >>> [*differences(RewardRule(metrics={"right": Metric()}), RewardRule())]
+    ['The metric right of the file is not declared here and counts for nothing.']
+    """
+    for name, metric in theirs.metrics.items():
+        if name not in ours.metrics:
+            yield f"The metric {name} of the file is not declared here and counts for nothing."
+        elif (mine := ours.metrics[name]) != metric:
+            told, here = metric.model_dump(mode="json"), mine.model_dump(mode="json")
+            changed = ", ".join(
+                f"{key} {here[key]} for {told[key]}" for key in told if told[key] != here[key]
+            )
+            yield f"The metric {name} is declared otherwise than in the file: {changed}."
 
 
 def described(examples: Callable[[], Iterator[Example]]) -> Describe:

@@ -52,6 +52,14 @@ class Examples:
     def examples(self) -> Iterator[Example]:
         return iter(self._examples)
 
+    def settled(self, since: float | None = None) -> float:
+        del since
+        return float("inf")
+
+    def remarks(self, rule: RewardRule) -> list[str]:
+        del rule
+        return []
+
 
 class Memory(Uniform):
     """Remembers the best arm of each question, and is sure of it; uniform on any other question."""
@@ -131,7 +139,7 @@ def test_uniform_and_fixed_draw_without_a_floor(config: AppConfig) -> None:
     fixed = asked(config, log, "fixed:dense")
     assert fixed.p[0].tolist() == [0.0, 0.0, 1.0]
     assert fixed.kept.tolist() == [True, False]
-    assert fixed.excluded == {"the arm was not eligible": 1}
+    assert fixed.excluded == {"the arm could not have been drawn": 1}
 
 
 def test_an_arm_that_never_was_eligible_is_refused_with_those_that_were(config: AppConfig) -> None:
@@ -144,6 +152,13 @@ def test_an_arm_that_never_was_eligible_is_refused_with_those_that_were(config: 
 def test_a_policy_that_would_be_served_is_judged_with_the_floor(config: AppConfig) -> None:
     target = asked(config, [example(1)], "policy:{kind: fixed, params: {arm: bm25}}")
     assert target.p[0].tolist() == pytest.approx(floored(0.0, 1.0, 0.0))
+
+
+def test_a_floor_that_an_alarm_had_raised_is_the_candidates_too(config: AppConfig) -> None:
+    log = [example(1, floor=0.2), example(2, floor=0.001), example(3, floor=None)]
+    target = asked(config, log, "policy:{kind: fixed, params: {arm: bm25}}")
+    assert target.p[0].tolist() == pytest.approx([0.2, 0.6, 0.2])
+    assert target.p[1].tolist() == target.p[2].tolist() == pytest.approx(floored(0.0, 1.0, 0.0))
 
 
 def test_whoever_learns_has_not_seen_the_row_that_is_decided(config: AppConfig) -> None:
@@ -166,6 +181,18 @@ def test_labels_teach_and_are_not_decided(config: AppConfig) -> None:
         config, [label, of_a_run, example(3, "none", -1.0, question="the same")], "policy:{kind: memory}"
     ).p
     assert p.tolist() == [pytest.approx(floored(0.0, 0.0, 1.0))], "labels of a run are of its recipe alone"
+
+
+def test_a_decision_that_a_learned_label_may_be_made_of_does_not_judge_who_learned_it(
+    config: AppConfig,
+) -> None:
+    labelled = example(1, "bm25", 1.0, question="q", policy=LABELS, version=0, decided_at=10.0)
+    before, after = (example(n, "bm25", question="q", decided_at=at) for n, at in ((2, 5.0), (3, 15.0)))
+    target = asked(config, [labelled, before, after], "policy:{kind: memory}")
+    assert target.kept.tolist() == [False, True]
+    assert target.excluded == {"a label that it has learned may be made of it": 1}
+    moved = [replace(before, seq=1), replace(labelled, seq=2), after]
+    assert asked(config, moved, "policy:{kind: memory}").kept.all(), "the label was not learned yet"
 
 
 def test_who_learns_learns_by_the_prices_that_are_asked_for(config: AppConfig) -> None:

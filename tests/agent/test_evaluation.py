@@ -148,6 +148,18 @@ def test_an_interval_that_is_none_of_an_estimator_is_said_to_be_another(
     said = "snips, sndr: normal interval: bernstein is none for it."
     assert said in of(report, "fixed:dense").remarks
     assert report.html().count("normal interval: bernstein is none for it") == 4, "of both, served and fixed"
+    one = of(report, "fixed:dense")
+    assert {name: value.kind for name, value in values(one).items()} == {
+        "ips": "bernstein",
+        "snips": "normal",
+        "sndr": "normal",
+    }
+    assert {name: gain.kind for name, gain in differences(one).items()}["ips"] == "bernstein"
+    assert one.headline is not None
+    assert one.headline.estimator == "ips", "though sndr comes first: its interval is not the one asked for"
+    promises = [said for said in report.assumptions if said.endswith((".",)) and "ntervals" in said]
+    assert promises[0].startswith("Intervals hold at any number of rows")
+    assert promises[1].startswith("Where a note says so they are normal ones instead. Intervals are of the")
     ips = values(of(report, "fixed:dense"))["ips"]
     assert ips.high - ips.low > 0.5, "which is what it takes to hold at any number of rows"
 
@@ -290,7 +302,7 @@ def test_a_candidate_unheard_of_is_refused(filled: AppConfig, store: Store, name
         ({"estimators": ["best"]}, "no estimator 'best'; there are: replay, ips"),
         ({"interval": "wide"}, "no interval 'wide'; there are: normal"),
         ({"since": "2026-02-01T00:00:00Z", "until": "2026-01-01T00:00:00Z"}, "must be before until"),
-        ({"since": "2026-02-01T00:00:00"}, "timezone"),
+        ({"since": 20260201.5}, "is no date such as 2026-05-01"),
         ({"versions": (0, 3)}, "the first is at least 1"),
         ({"versions": (5, 3)}, "not above the last"),
         ({"cost_weight": -1.0}, "greater than or equal to 0"),
@@ -313,7 +325,7 @@ def test_a_fixed_arm_is_evaluated_where_it_could_have_been_drawn(config: AppConf
     report = evaluated(config, store, "fixed:dense", "fixed:bm25")
     dense, bm25 = of(report, "fixed:dense"), of(report, "fixed:bm25")
     assert (dense.rows, bm25.rows) == (30, 90)
-    assert dense.excluded == {"the arm was not eligible": 60}
+    assert dense.excluded == {"the arm could not have been drawn": 60}
     assert values(dense)["snips"].value == pytest.approx(NET["dense"])
     assert differences(dense)["snips"].value == pytest.approx(NET["dense"] - sum(NET.values()) / 3), (
         "what was served is compared on the same rows"
@@ -401,12 +413,40 @@ def test_the_gate_holds_a_candidate_where_propensities_were_changed(
     assert "recomputed propensities differ" in " ".join(verdict["reasons"])
 
 
+def test_the_gate_stops_at_a_decision_that_still_waits_and_says_so(filled: AppConfig, store: Store) -> None:
+    store.append(turn(1000, "bm25")[:2])
+    report = evaluated(filled, store, "fixed:dense", gate=True)
+    verdict = of(report, "fixed:dense").verdict
+    assert verdict is not None
+    assert verdict["reasons"] == [
+        f"No decision is left to judge it by: all {N} are after a decision that still waits for feedback."
+    ]
+    assert any(f"without {N} after a decision that still waits" in said for said in report.assumptions)
+    assert report.html()
+
+
+def test_a_baseline_that_no_row_can_judge_is_refused(filled: AppConfig, store: Store) -> None:
+    with pytest.raises(EvaluationError, match="can judge the baseline 'shadow': 240 no shadow on record"):
+        evaluated(filled, store, "fixed:dense", baseline="shadow")
+
+
 def test_distributions_that_a_canary_took_part_in_are_computed_again(config: AppConfig, store: Store) -> None:
     learning = config.model_copy(update={"policy": PolicySpec(kind="linucb"), "floor": 0.1})
     served_by(store, learning, 400, share=0.25)
     verdict = of(evaluated(learning, store, "fixed:dense", gate=True), "fixed:dense").verdict
     assert verdict is not None
     assert (verdict["figures"]["checked"], verdict["figures"]["mismatched"]) == (200, 0)
+
+
+def test_as_many_versions_are_computed_again_as_it_takes(
+    config: AppConfig, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent.recomputed.VERSIONS", 1)
+    learning = config.model_copy(update={"policy": PolicySpec(kind="linucb"), "floor": 0.1})
+    served_by(store, learning, 400)  # a hundred decisions a version
+    verdict = of(evaluated(learning, store, "fixed:dense", gate=True), "fixed:dense").verdict
+    assert verdict is not None
+    assert verdict["figures"]["checked"] == 200
 
 
 def test_a_log_of_versions_that_are_not_there_is_not_recomputed(filled: AppConfig, store: Store) -> None:
@@ -458,7 +498,7 @@ def test_the_verb_prints_a_table_and_writes_reports(file: Path, tmp_path: Path) 
     report = Report.read(json.loads((tmp_path / "report.json").read_text()))
     assert values(of(report, "fixed:dense"))["snips"].value == pytest.approx(TRUTH["dense"])
     page = (tmp_path / "report.html").read_text()
-    assert "armwise replay --policy fixed:dense --price steps=0" in page
+    assert f"armwise replay -c {file} --policy fixed:dense --price steps=0.0" in page
 
 
 def test_an_export_is_replayed_as_the_log_that_it_is_of(file: Path, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ DAY = 86_400.0
 
 
 def interval(value: float, half: float = 0.05) -> Interval:
-    return Interval(value=value, low=value - half, high=value + half)
+    return Interval(value=value, low=value - half, high=value + half, kind="normal")
 
 
 def candidate(
@@ -338,6 +338,9 @@ def test_the_command_of_a_report_asks_for_the_same(
     assert result.exit_code == 0, result.output
     assert heard == [request_]
     assert command(request_, "my log.jsonl").endswith("--from 'my log.jsonl'")
+    assert command(EvaluationRequest(), config="mine.yaml") == "armwise replay -c mine.yaml"
+    exact = EvaluationRequest(cost_weight=0.1234567890123, cost={"usd": 1e-7})
+    assert command(exact) == "armwise replay --cost-weight 0.1234567890123 --price usd=1e-07"
 
 
 @pytest.mark.parametrize("request_", REQUESTS)

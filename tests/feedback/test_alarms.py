@@ -13,8 +13,11 @@ from feedback.drift import DriftSpec
 from feedback.errors import SupersededError
 from feedback.events import Decision, Execution, Feedback
 from feedback.joins import Joiner, read_examples, take_epoch
+from feedback.lessons import Start
+from feedback.promotions import Action, Promotion, in_force, record
 from feedback.reward import Metric, RewardRule
 from feedback.store import Store
+from feedback.versions import Version, digest_of, publish
 from tests.feedback.conftest import decision, execution, value
 
 RULE = RewardRule(metrics={"right": Metric()}, cost_weight=0.0)
@@ -48,7 +51,8 @@ def test_an_alarm_is_written_once_however_often_it_is_raised(store: Store) -> No
     other = replace(FALL, subject="reward of b")
     assert raise_alarms(store, epoch, [FALL]) == 1
     assert raise_alarms(store, epoch, [replace(FALL, at=2000.0), other]) == 1
-    assert raise_alarms(store, epoch, [replace(FALL, recipe="another"), replace(FALL, example_seq=301)]) == 2
+    assert raise_alarms(store, epoch, [replace(FALL, recipe="another")]) == 1
+    assert raise_alarms(store, epoch, [FALL, replace(FALL, example_seq=301)]) == 1
     assert raise_alarms(store, epoch, []) == 0
     assert standing_alarms(store).count == 4
 
@@ -77,6 +81,55 @@ def test_labels_close_what_an_alarm_opened_and_the_next_alarm_opens_it_again(sto
     assert not standing_alarms(store).warm_start_open
     raise_alarms(store, epoch, [replace(FALL, example_seq=301, at=1002.0)])
     assert standing_alarms(store).warm_start_open
+
+
+def published(store: Store, recipe: str, join: str = RULE.join, after: int = 0) -> Version:
+    """A version of a recipe that begins to learn after a position."""
+    start = Start(after=after).document() if after else None
+    epoch, digest = take_epoch(store, "test", 0.0), digest_of(b"state")
+    draft = Version(0, None, recipe, join, {}, after, 0, digest, epoch, 0.0, start)
+    return replace(draft, version=publish(store, draft, b"state"))
+
+
+def test_an_alarm_is_of_the_training_log_that_its_recipe_has_learned(store: Store) -> None:
+    for recipe, join in (("recipe", "one"), ("another", "one"), ("third", "other"), ("third", "other")):
+        published(store, recipe, join)
+    epoch = take_epoch(store, "test", 0.0)
+    raise_alarms(store, epoch, [FALL])
+    later = replace(FALL, recipe="third", at=2000.0)
+    raise_alarms(store, epoch, [later])
+    assert standing_alarms(store) == Alarms(2, later, True)
+    assert standing_alarms(store, "one") == Alarms(1, FALL, True)
+    assert standing_alarms(store, "other") == Alarms(1, later, True)
+    assert standing_alarms(store, "third") == Alarms()
+
+
+def test_what_another_recipe_has_seen_at_the_same_place_of_a_training_log_is_no_alarm_again(
+    store: Store,
+) -> None:
+    for recipe, join in (("recipe", "one"), ("another", "one"), ("third", "other")):
+        published(store, recipe, join)
+    epoch = take_epoch(store, "test", 0.0)
+    assert raise_alarms(store, epoch, [FALL], "one") == 1
+    later = replace(FALL, recipe="another", example_seq=301)
+    assert raise_alarms(store, epoch, [replace(FALL, recipe="another"), later], "one") == 1
+    assert raise_alarms(store, epoch, [replace(FALL, recipe="third")], "other") == 1
+    assert standing_alarms(store, "one").count == 2
+
+
+@pytest.mark.parametrize(("after", "still"), [(0, True), (299, True), (300, False), (301, False)])
+def test_a_promoted_recipe_that_begins_at_an_alarm_or_after_it_closes_it(
+    store: Store, after: int, *, still: bool
+) -> None:
+    live = published(store, "recipe")
+    candidate = published(store, "candidate", after=after)
+    raise_alarms(store, take_epoch(store, "test", 0.0), [FALL])
+    assert standing_alarms(store, RULE.join, in_force(store, "ours")).warm_start_open
+    for action, open_ in ((Action.CANARY, True), (Action.PROMOTE, still)):
+        record(store, "ours", Promotion(0, candidate.version, action, "better", 1.0, share=0.1))
+        assert standing_alarms(store, RULE.join, in_force(store, "ours")).warm_start_open == open_
+    record(store, "ours", Promotion(0, live.version, Action.PROMOTE, "it was better", 1.0))
+    assert standing_alarms(store, RULE.join, in_force(store, "ours")).warm_start_open
 
 
 def test_an_alarm_raises_the_floor_for_as_long_as_it_is_set_to() -> None:
@@ -134,6 +187,20 @@ def test_a_learner_that_takes_up_the_log_finds_the_same_alarms(fallen: Store, le
     with fallen.writing() as connection:
         connection.execute(sa.delete(t.alarms))
     read(fallen, watch(fallen, epoch, learned), learned, TURNS)
+    assert rows(fallen) == before
+
+
+@pytest.mark.parametrize("learned", [250, 350, TURNS])
+def test_a_recipe_that_is_promoted_raises_no_alarm_of_before_again(fallen: Store, learned: int) -> None:
+    """Wherever it begins to learn: what is seen follows from the training log alone."""
+    published(fallen, "recipe")
+    read(fallen, watch(fallen, take_epoch(fallen, "learner", 0.0)), 0, learned)
+    ((_, seen),) = before = rows(fallen)
+    assert seen < learned
+    published(fallen, "promoted", after=seen)
+    epoch = take_epoch(fallen, "learner", 0.0)
+    following = Watch(fallen, DriftSpec(), RULE, "promoted", epoch, learned, lambda: 500.0)
+    read(fallen, following, learned, TURNS)
     assert rows(fallen) == before
 
 

@@ -171,6 +171,16 @@ def test_labels_are_no_traffic() -> None:
     assert watch(as_labels) == []
 
 
+@pytest.mark.usefixtures("_short")
+def test_labels_that_are_no_part_of_the_training_log_begin_no_block() -> None:
+    log = falls(np.random.default_rng(0), 600, 450, 0.95, 0.05)
+    (one, reward), *_ = log
+    label = replace(one, seq=0, decision=replace(one.decision, policy=LABELS))
+    whole = watch(log)
+    assert whole
+    assert watch([*log[:440], (label, reward), *log[440:]]) == whole
+
+
 @pytest.fixture
 def _short(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Make blocks so short that a log has several, and what goes before a watch, too."""

@@ -17,7 +17,7 @@ from agent.policies.vowpal import VowpalPolicy
 from feedback.dsjson import read_dsjson, write_dsjson
 from feedback.events import LABELS, Example, Mode
 from feedback.exchange import ExchangeError
-from feedback.foreign import IMPORTED
+from feedback.foreign import IMPORTED, rewarded
 from feedback.reward import Metric, RewardRule
 from tests.feedback.exported import ARMS, any_example, example
 
@@ -72,6 +72,15 @@ def without(name: str) -> dict[str, Any]:
 
 
 # -- out, and back ------------------------------------------------------------------------------------
+
+
+def test_a_decision_whose_probabilities_cannot_be_is_counted() -> None:
+    left_out = Counter[str]()
+    odd = replace(example(1).decision, probabilities=(0.5,) * len(example(1).decision.arms))
+    whole = example(2)
+    kept = list(rewarded([replace(example(1), decision=odd), whole], lambda _: 1.0, left_out))
+    assert [one for one, _ in kept] == [whole]
+    assert left_out == {"no distribution": 1}
 
 
 def test_a_decision_comes_back_with_its_reward(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from scipy import stats
 
-from benchmarks.gate import SITUATIONS
+from benchmarks.gate import SITUATIONS, Delayed
 from feedback import sequences
 from feedback.gate import TRAIL, GateSpec, Verdict, judge
 from feedback.logged import Log
@@ -138,6 +138,66 @@ def test_a_propensity_off_by_a_rounding_error_does_no_harm() -> None:
     log = made_log()
     rounded = replace(log, propensity=log.propensity * (1.0 - 1e-7))
     assert verdict_of(rounded).promote
+
+
+def test_rows_whose_feedback_came_soon_do_not_decide_before_those_that_still_wait() -> None:
+    looks, courses = (
+        np.linspace(65.0, 200.0, 5),
+        [Delayed.invent(4_000, np.random.default_rng(seed)) for seed in range(10)],
+    )
+    as_made, as_learned = (
+        sum(course.promoted(looks, as_made=as_made) for course in courses) for as_made in (True, False)
+    )
+    assert as_learned == 10, "the rows at hand were chosen by their rewards"
+    assert as_made == 0
+
+
+def test_decisions_after_one_that_waits_are_counted_and_not_judged_by() -> None:
+    log = made_log()
+    p = np.tile(CANDIDATE, (len(log), 1))
+    judged, alone = (
+        judge(SPEC, some, p[: len(some)], reward_range=(0.0, 1.0), settled=until, checked=100)
+        for some, until in ((log, 2_000.0), (log.where(log.at < 2_000.0), np.inf))
+    )
+    assert judged.figures is not None
+    assert alone.figures is not None
+    assert (judged.figures.n, judged.figures.waiting) == (1_000, 2_000)
+    assert judged.figures == replace(alone.figures, waiting=2_000)
+    assert judged.trail == alone.trail
+
+
+def test_rows_are_judged_in_the_order_in_which_they_were_decided() -> None:
+    log, mixed = made_log(), np.random.default_rng(1).permutation(3_000)
+    shuffled = replace(
+        log,
+        drawn=log.drawn[mixed],
+        propensity=log.propensity[mixed],
+        reward=log.reward[mixed],
+        at=log.at[mixed],
+    )
+    one, other = verdict_of(log), verdict_of(shuffled)
+    assert [(point.n, point.at) for point in one.trail] == [(point.n, point.at) for point in other.trail]
+    np.testing.assert_allclose([p.low for p in one.trail], [p.low for p in other.trail])
+
+
+def test_a_log_whose_first_decision_waits_is_held_by_that_alone() -> None:
+    log = made_log(40)
+    verdict = judge(SPEC, log, np.tile(CANDIDATE, (40, 1)), reward_range=(0.0, 1.0), settled=1_000.0)
+    assert not verdict.promote
+    assert verdict.reasons == (
+        "No decision is left to judge it by: all 40 are after a decision that still waits for feedback.",
+    )
+    assert verdict.figures is None
+    assert json.loads(json.dumps(verdict.document()))["trail"] == []
+
+
+def test_a_mean_weight_whose_error_nobody_knows_holds_nobody() -> None:
+    log = made_log()
+    one_question = replace(log, questions=np.zeros(len(log), dtype=np.int64))
+    verdict = verdict_of(one_question)
+    assert verdict.figures is not None
+    assert verdict.figures.weight_error is None
+    assert verdict.promote
 
 
 def test_figures_are_what_they_are_called() -> None:

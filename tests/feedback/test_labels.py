@@ -1,11 +1,13 @@
 """Labels from the log: known cells are means of what was said, all others stay unknown."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedback.events import Context, Cost, Decision, Example, Mode
+from feedback.events import LABELS, Context, Cost, Decision, Example, Mode
 from feedback.labels import LabelsError, labels, value_of
 from feedback.reward import Aggregation, Metric, RewardRule, UnknownMetricError
 
@@ -70,6 +72,15 @@ def test_costs_are_means_over_the_decisions_of_an_arm() -> None:
         "total_tokens": [170.0, 55.0],
         "seconds": pytest.approx([0.3, 0.0]),
     }
+
+
+def test_what_was_entered_as_a_label_is_nothing_that_users_said() -> None:
+    said = example("q1", "a", 1.0)
+    entered = replace(said, decision=replace(said.decision, policy=LABELS))
+    found = labels([said, entered, entered], value_of(RULE, "thumb"), ARMS)
+    assert (found.used, found.excluded) == (1, {"labels": 2})
+    with pytest.raises(LabelsError, match="decisions left out: 1 labels"):
+        labels([entered], value_of(RULE, "thumb"), ARMS)
 
 
 def test_what_cannot_be_a_label_is_left_out_and_counted() -> None:

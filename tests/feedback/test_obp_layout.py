@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from feedback.events import LABELS, Example, Mode
+from feedback.events import LABELS, Context, Example, Mode
 from feedback.exchange import ExchangeError
 from feedback.foreign import IMPORTED
 from feedback.logged import Log
@@ -64,6 +64,13 @@ def refusal(path: Path) -> str:
 
 
 # -- out, and back ------------------------------------------------------------------------------------
+
+
+def test_a_question_that_is_a_document_comes_back(tmp_path: Path) -> None:
+    long = example(1, context=Context("why? " * 60_000))
+    write_obp(tmp_path, lambda: [long], lambda _: 0.5, Counter())
+    (back,) = read_obp(tmp_path, "right", (0.0, 1.0), Counter())
+    assert back.decision.context.question == long.decision.context.question
 
 
 def test_the_tables_have_the_columns_that_obp_reads(tmp_path: Path) -> None:

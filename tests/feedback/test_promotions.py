@@ -1,5 +1,8 @@
 """Promotions: the last word of a configuration holds, every word is kept, with the bytes it is about."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -8,9 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy.exc import IntegrityError
 
-from feedback.errors import RebuiltError
+from feedback import tables as t
+from feedback.errors import ChangedMeanwhileError, RebuiltError, SupersededError
 from feedback.joins import REBUILD, take_epoch
-from feedback.promotions import Action, InForce, Promotion, in_force, newest, record, was_followed
+from feedback.promotions import Action, Finished, InForce, Promotion, in_force, newest, record, was_followed
+from feedback.runs import LEASE_S, Run, State, Trigger, take
+from feedback.runs import find as find_run
 from feedback.store import Store
 from feedback.versions import (
     KEPT_CHECKPOINTS,
@@ -42,9 +48,18 @@ def published(store: Store, recipe: str = "ours", state: bytes = b"state") -> Ve
     return replace(draft, version=publish(store, draft, state))
 
 
-def say(store: Store, version: Version, action: Action, reason: str = "why not", **more: Any) -> None:
+def say(
+    store: Store,
+    version: Version,
+    action: Action,
+    reason: str = "why not",
+    after: int | None = None,
+    finished: Finished | None = None,
+    **more: Any,
+) -> None:
     """Say something under the configuration `ours`."""
-    record(store, "ours", Promotion(0, version.version, action, reason, 9.0, **more))
+    said = Promotion(0, version.version, action, reason, 9.0, **more)
+    record(store, "ours", said, after=after, finished=finished)
 
 
 def test_the_recipe_of_the_configuration_is_followed_before_somebody_has_spoken(store: Store) -> None:
@@ -58,10 +73,10 @@ def test_the_last_word_holds_in_the_order_of_the_log_and_not_of_clocks(store: St
     record(store, "ours", Promotion(0, second.version, Action.ROLLBACK, "worse answers", 9.0))
     record(store, "ours", Promotion(0, first.version, Action.ROLLBACK, "worse still", 8.0))
     pin = Promotion(2, first.version, Action.ROLLBACK, "worse still", 8.0)
-    assert in_force(store, "ours") == InForce("ours", pin=pin)
+    assert in_force(store, "ours") == InForce("ours", pin=pin, newest=pin)
     record(store, "ours", Promotion(0, second.version, Action.PROMOTE, "mended", 7.0))
     promotion = Promotion(3, second.version, Action.PROMOTE, "mended", 7.0)
-    assert in_force(store, "ours") == InForce("ours", promotion)
+    assert in_force(store, "ours") == InForce("ours", promotion, newest=promotion)
 
 
 def test_a_promotion_puts_the_recipe_of_its_version_in_force_and_a_rollback_leaves_it_there(
@@ -70,7 +85,7 @@ def test_a_promotion_puts_the_recipe_of_its_version_in_force_and_a_rollback_leav
     ours, other = published(store), published(store, "other")
     say(store, other, Action.PROMOTE, forced=True, evaluation=4)
     promotion = Promotion(1, other.version, Action.PROMOTE, "why not", 9.0, True, 0.0, 4)
-    assert in_force(store, "ours") == InForce("other", promotion)
+    assert in_force(store, "ours") == InForce("other", promotion, newest=promotion)
     say(store, ours, Action.ROLLBACK)
     said = in_force(store, "ours")
     assert (said.recipe, said.promotion) == ("other", promotion), "which is what is learned meanwhile"
@@ -130,12 +145,82 @@ def test_what_holds_is_what_the_words_say_one_after_the_other(said: list[tuple[A
         word = Promotion(seq, version.version, action, "why not", 9.0, share=share)
         record(store, "ours", word)
         if action is Action.PROMOTE:
-            expected = InForce(version.recipe, word)
+            expected = InForce(version.recipe, word, newest=word)
         elif action is Action.ROLLBACK:
-            expected = replace(expected, pin=word, canary=None)
+            expected = replace(expected, pin=word, canary=None, newest=word)
         else:
-            expected = replace(expected, canary=word if share else None)
-        assert in_force(store, "ours") == expected
+            expected = replace(expected, canary=word if share else None, newest=word)
+        found = in_force(store, "ours")
+        assert (found, found.seq) == (expected, seq)
+
+
+# -- what rests on what was in force -----------------------------------------------------------------
+
+
+def test_a_word_that_rests_on_an_older_one_than_the_last_is_refused(store: Store) -> None:
+    ours, other = published(store), published(store, "other")
+    say(store, other, Action.PROMOTE, after=0)
+    with pytest.raises(ChangedMeanwhileError, match="what is served was changed meanwhile, by word 1"):
+        say(store, ours, Action.PROMOTE, after=0)
+    record(store, "others", Promotion(0, ours.version, Action.ROLLBACK, "elsewhere", 9.0))
+    say(store, ours, Action.PROMOTE, after=1)
+    assert [one.version for one in newest(store, 5)] == [ours.version, ours.version, other.version]
+
+
+def test_of_words_that_rest_on_the_same_one_exactly_one_is_recorded(url: str) -> None:
+    with closing(Store(url)) as store:
+        version = published(store).version
+    start = threading.Barrier(4)
+
+    def word(number: int) -> bool:
+        with closing(Store(url)) as own:
+            start.wait()
+            try:
+                record(own, "ours", Promotion(0, version, Action.PROMOTE, str(number), 9.0), after=0)
+            except ChangedMeanwhileError:
+                return False
+            return True
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sorted(pool.map(word, range(4))) == [False, False, False, True]
+    with closing(Store(url)) as store:
+        assert len(newest(store, 5)) == 1
+
+
+TOLD = {"inputs": {"log": 3}, "steps": [{"name": "decide"}], "candidate": 1, "evaluation": 2}
+
+
+def begun(store: Store) -> Run:
+    return take(store, "ours", Trigger.ALARM, "here:1", 5.0)
+
+
+def rows(store: Store) -> list[object]:
+    """All that a promotion by a run writes."""
+    with store.reading() as connection:
+        return [connection.execute(table.select()).all() for table in (t.promotions, t.runs)]
+
+
+def test_a_run_ends_with_its_promotion(store: Store) -> None:
+    run, other = begun(store), published(store, "other")
+    say(store, other, Action.PROMOTE, after=0, finished=Finished(run, TOLD))
+    found = find_run(store, run.seq)
+    assert found is not None
+    assert (found.status, found.finished_at) == (State.PROMOTED, 9.0)
+    assert (found.inputs, found.steps, found.candidate, found.evaluation) == tuple(TOLD.values())
+    assert in_force(store, "ours").recipe == "other"
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_run_that_may_not_promote_leaves_nothing_behind(store: Store, late: bool) -> None:
+    run, ours, other = begun(store), published(store), published(store, "other")
+    if late:  # it was taken for dead
+        take(store, "ours", Trigger.RESUMED, "there:2", 6.0 + LEASE_S)
+    else:
+        say(store, ours, Action.ROLLBACK)
+    before, after = rows(store), in_force(store, "ours").seq if late else 0
+    with pytest.raises(SupersededError if late else ChangedMeanwhileError):
+        say(store, other, Action.PROMOTE, after=after, finished=Finished(run, TOLD))
+    assert rows(store) == before
 
 
 def test_every_word_is_kept_and_told_newest_first(store: Store) -> None:

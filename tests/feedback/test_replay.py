@@ -1,5 +1,6 @@
 """Many targets on one log: values, differences to a baseline, intervals, and what cannot be told."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -29,6 +30,10 @@ def log() -> Log:
     reward = (rng.random(n) < VALUES[drawn]).astype(np.float64)
     questions = np.concatenate([np.arange(400), rng.integers(400, size=n - 400)])
     return Log.from_arrays(ARMS, drawn, reward, p_log=p_log, questions=questions, X=np.eye(3)[questions % 3])
+
+
+ONE_SIDED = ("clopper_pearson", "difference")
+"""An interval that is for a value, and not for a difference."""
 
 
 def always(log: Log, *shares: float) -> Floats:
@@ -186,11 +191,123 @@ def test_each_interval_is_for_some_estimators_and_normal_stands_in(log: Log, kin
         assert one.difference is not None
         if one.estimator != "dm":  # whose interval does not know how wrong its model is
             assert one.value.low < truth < one.value.high
-        if one.estimator in applies:
-            assert (one.value.kind, one.note) == (kind, "")
+        for of, figure in (("value", one.value), ("difference", one.difference)):
+            of_both = one.estimator in (MEANS if kind == "bernstein" else applies)
+            if one.estimator in applies and (of == "value" or of_both) and (kind, of) != ONE_SIDED:
+                assert (figure.kind, figure.why) == (kind, "")
+            else:
+                assert (figure.kind, figure.why) == ("normal", f"{kind} is none for it")
+        if one.value.kind == one.difference.kind == kind:
+            assert (one.note, one.value.why) == ("", "")
+        elif one.value.kind == kind:
+            assert one.note == f"normal interval of the difference: {kind} is none for it"
         else:
             assert one.note == f"normal interval: {kind} is none for it"
-            assert one.value == usual[one.estimator].value
+            assert replace(one.value, why="") == usual[one.estimator].value
+
+
+def test_rare_rewards_that_did_not_come_leave_the_interval_open() -> None:
+    rate, n, held = 0.02, 100, 0
+    for seed in range(100):
+        draws = np.random.default_rng(seed)
+        drawn, reward = draws.integers(2, size=n), (draws.random(n) < rate).astype(np.float64)
+        log = Log.from_arrays(ARMS[:2], drawn, reward, p_log=np.full((n, 2), 0.5))
+        found = evaluate(
+            log, {"a": always(log, 1.0, 0.0)}, rng(), estimators=("snips",), reward_range=(0.0, 1.0)
+        )
+        value = found["a"].estimates[0].value
+        assert value is not None
+        assert value.high > value.low
+        held += value.low <= rate <= value.high
+    assert held >= 93
+
+
+def test_equal_rewards_do_not_make_a_value_certain() -> None:
+    log = Log.from_arrays(ARMS[:2], np.arange(200) % 2, np.full(200, 0.9), p_log=np.full((200, 2), 0.5))
+    targets = {"a": always(log, 1.0, 0.0)}
+    for kind in INTERVALS:
+        names = ("replay", "ips", "snips")
+        found = evaluate(log, targets, rng(), estimators=names, interval=kind, reward_range=(-1.0, 1.0))
+        for one in found["a"].estimates:
+            assert one.value is not None
+            assert one.value.low < 0.88
+        if kind == "clopper_pearson":
+            assert found["a"].estimates[0].note == (
+                "normal interval of the value: rewards must be -1 or 1, got 0.9; "
+                "normal interval of the difference: clopper_pearson is none for it"
+            )
+
+
+@pytest.mark.parametrize("kind", INTERVALS)
+def test_a_single_row_is_estimated_and_no_estimator_takes_the_others_down(kind: str) -> None:
+    one = Log.from_arrays(ARMS[:2], np.array([0]), np.array([0.9]), p_log=np.full((1, 2), 0.5))
+    found = evaluate(
+        one,
+        {"a": always(one, 1.0, 0.0)},
+        rng(),
+        estimators=("replay", "ips", "snips"),
+        interval=kind,
+        reward_range=(0.0, 1.0),
+    )
+    assert all(each.value is not None for each in found["a"].estimates)
+    if kind == "bernstein":
+        assert found["a"].estimates[1].note == "normal interval: an interval needs at least 2 rows, got 1"
+
+
+def test_an_interval_that_must_know_the_largest_weight_does_not_guess_it(log: Log) -> None:
+    bare = replace(log, p_log=None)
+    p = {"t": always(log, 0.1, 0.2, 0.7)}
+    for kind, name in (("bernstein", "ips"), ("bernstein", "replay"), ("clopper_pearson", "replay")):
+        (one,) = evaluate(bare, p, rng(), estimators=(name,), interval=kind)["t"].estimates
+        assert one.value is not None
+        assert one.value.kind == "normal"
+        assert one.value.why == f"{kind} needs the probabilities of all arms, not of the drawn one alone"
+    (betting,) = evaluate(bare, p, rng(), estimators=("ips",), interval="anytime")["t"].estimates
+    assert betting.note == "", "it holds for weights of any size"
+
+
+def test_replay_rejects_by_the_largest_weight_there_could_be() -> None:
+    n, p_log = 40, np.tile([0.9, 0.1], (40, 1))
+    p_log[0] = [0.99999, 0.00001]
+    log = Log.from_arrays(ARMS[:2], np.arange(n) % 10 // 9, np.ones(n), p_log=p_log)
+    p = always(log, 0.5, 0.5)
+    known, unknown = (
+        evaluate(each, {"t": p}, rng(), estimators=("replay",))["t"].estimates[0]
+        for each in (log, replace(log, p_log=None))
+    )
+    assert known.value is None
+    assert known.note.startswith("rejection with the bound 50000 kept none of 40 rows")
+    assert unknown.value is not None, "by the largest that was seen, 5"
+
+
+def test_a_model_of_each_target_makes_the_features_once(log: Log) -> None:
+    asked: list[int] = []
+
+    def describe(seq: np.ndarray) -> Floats:
+        asked.append(len(seq))
+        return np.eye(3)[seq % 3]
+
+    told = replace(log, describe=describe)
+    first = np.arange(len(log)) < 900
+    targets = {name: always(log, 0.1, 0.2, 0.7) for name in "abc"}
+    evaluate(told, targets, rng(), kept=dict.fromkeys("abc", first), estimators=("mrdr",))
+    assert asked == [len(log)]
+
+
+def test_each_distribution_is_made_once(log: Log) -> None:
+    made: list[str] = []
+
+    class Lazy(dict[str, Floats]):
+        def __getitem__(self, name: str) -> Floats:
+            made.append(name)
+            return super().__getitem__(name)
+
+        def items(self) -> Iterator[tuple[str, Floats]]:  # type: ignore[override]
+            return ((name, self[name]) for name in self)
+
+    p = always(log, 0.1, 0.2, 0.7)
+    evaluate(log, Lazy({"s": p, "t": p}), rng(), estimators=("ips",))
+    assert made == ["s", "t"]
 
 
 def test_the_bootstrap_and_the_closed_form_agree_on_a_log_of_fair_size(log: Log) -> None:

@@ -12,9 +12,27 @@ from feedback.events import LABELS, Decision
 from feedback.joins import Joiner, take_epoch
 from feedback.lessons import episode_of
 from feedback.reward import Metric, RewardRule
-from feedback.runs import LEASE_S, Run, State, Trigger, ask, end, find, judged, note, page, renew, take
+from feedback.runs import (
+    LEASE_S,
+    Run,
+    State,
+    Trigger,
+    ask,
+    end,
+    find,
+    judged,
+    newest,
+    note,
+    page,
+    renew,
+    take,
+    under_way,
+)
 from feedback.store import Store
 from tests.feedback.conftest import decision, execution, value
+
+OURS = "ours"
+"""Digest of the configured recipe."""
 
 RULE = RewardRule(metrics={"right": Metric()}, cost_weight=0.0)
 LONG = LEASE_S + 1.0
@@ -22,7 +40,7 @@ LONG = LEASE_S + 1.0
 
 
 def taken(store: Store, worker: str = "here:1", now: float = 100.0) -> Run:
-    return take(store, Trigger.SCHEDULE, worker, now)
+    return take(store, OURS, Trigger.SCHEDULE, worker, now)
 
 
 def status(store: Store, run: Run) -> State:
@@ -34,13 +52,13 @@ def status(store: Store, run: Run) -> State:
 def test_a_run_is_read_back_as_it_was_noted(store: Store) -> None:
     run = taken(store)
     assert run == Run(
-        1, Trigger.SCHEDULE, State.RUNNING, "here:1", 100.0, 100.0, None, {}, [], None, None, None
+        1, Trigger.SCHEDULE, State.RUNNING, "here:1", 100.0, 100.0, None, {}, [], None, None, None, OURS
     )
     step = {"name": "gather", "at": 101.0, "found": {"new": ["exam"]}}
     note(store, run, 105.0, inputs={"log": 7}, steps=[step], candidate=3, evaluation=2)
     end(store, run, State.HELD, 110.0)
     assert find(store, 1) == Run(
-        1, Trigger.SCHEDULE, State.HELD, "here:1", 100.0, 110.0, 110.0, {"log": 7}, [step], 3, 2, None
+        1, Trigger.SCHEDULE, State.HELD, "here:1", 100.0, 110.0, 110.0, {"log": 7}, [step], 3, 2, None, OURS
     )
     assert find(store, 2) is None
 
@@ -50,7 +68,7 @@ def test_a_run_that_is_under_way_excludes_others_until_it_ends(store: Store) -> 
     with pytest.raises(UnderWayError, match="run 1 of here:1 is under way since 1970-01-01 00:01:40 UTC"):
         taken(store, "there:2", 100.0 + LEASE_S)
     with pytest.raises(UnderWayError, match="run 1 of here:1"):
-        ask(store, 101.0)
+        ask(store, OURS, 101.0)
     end(store, run, State.FAILED, 102.0, "gather: there is no folder")
     assert taken(store, "there:2", 103.0).seq == 2
     first = find(store, 1)
@@ -86,10 +104,10 @@ def test_a_dead_run_is_abandoned_by_the_next_one_and_can_write_nothing_more(stor
 
 
 def test_what_was_asked_for_is_done_once_by_whoever_comes_first(store: Store) -> None:
-    asked = ask(store, 50.0)
+    asked = ask(store, OURS, 50.0)
     assert (asked.status, asked.trigger, asked.worker) == (State.ASKED, Trigger.REQUEST, "")
     with pytest.raises(UnderWayError, match="run 1 was asked for since"):
-        ask(store, 51.0)
+        ask(store, OURS, 51.0)
     run = taken(store, now=60.0)
     assert (run.seq, run.trigger, run.started_at) == (1, Trigger.REQUEST, 60.0)
     with pytest.raises(UnderWayError):
@@ -102,19 +120,34 @@ def test_runs_are_told_newest_first_a_page_at_a_time(store: Store) -> None:
         end(store, taken(store, now=float(number)), status, float(number))
     assert [run.seq for run in page(store, 2)] == [4, 3]
     assert [run.seq for run in page(store, 2, before=3)] == [2, 1]
-    assert [(run.seq, run.status) for run in judged(store)] == [(1, State.HELD), (3, State.PROMOTED)]
+    assert [(run.seq, run.status) for run in judged(store, OURS)] == [(1, State.HELD), (3, State.PROMOTED)]
+
+
+def test_a_run_belongs_to_the_configured_recipe_it_is_for_and_excludes_those_of_others(store: Store) -> None:
+    asked = ask(store, "theirs", 50.0)
+    run = taken(store, now=60.0)
+    assert (run.seq, run.configured) == (2, OURS), "what was asked of another service is left to it"
+    with pytest.raises(UnderWayError, match="run 2 of here:1 is under way"):
+        take(store, "theirs", Trigger.SCHEDULE, "there:2", 61.0)
+    assert under_way(store, 61.0)
+    end(store, run, State.HELD, 62.0)
+    assert not under_way(store, 63.0)
+    assert (newest(store, "theirs"), newest(store, "theirs", [State.HELD])) == (asked, None)
+    assert judged(store, "theirs") == []
+    theirs = take(store, "theirs", Trigger.SCHEDULE, "there:2", 64.0)
+    assert (theirs.seq, theirs.trigger) == (asked.seq, Trigger.REQUEST)
 
 
 CHILD = """
 import sys, time
 from feedback.errors import UnderWayError
-from feedback.runs import Trigger, take
+from feedback.runs import Trigger, take, under_way
 from feedback.store import Store
 store = Store(sys.argv[1])
 print("ready", flush=True)
 sys.stdin.readline()
 try:
-    print("took", take(store, Trigger.COMMAND, sys.argv[2], time.time()).seq)
+    print("took", take(store, "ours", Trigger.COMMAND, sys.argv[2], time.time()).seq)
 except UnderWayError:
     print("refused")
 """

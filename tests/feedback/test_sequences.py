@@ -8,7 +8,7 @@ from scipy import optimize, stats
 
 from feedback import sequences
 from feedback.sample import Floats, Integers
-from feedback.sequences import BETS, Bounds, Evidence, difference, value
+from feedback.sequences import BETS, Evidence, difference, value
 
 
 def drawn_evidence(seed: int, n: int = 300, *, reach: bool = True) -> Evidence:
@@ -161,14 +161,6 @@ def test_a_reward_beyond_the_range_by_a_rounding_error_does_no_harm() -> None:
     assert 0.1 + 0.2 > 0.3
     bounds = value(Evidence(np.ones(10), np.full(10, 0.1 + 0.2), (0.0, 0.3)))
     assert bounds.high[-1] == pytest.approx(0.3)
-
-
-def test_intersected_bounds_never_widen_and_are_the_best_so_far() -> None:
-    rows = np.array([1, 2, 3])
-    bounds = Bounds(rows, np.zeros(3), np.array([-1.0, 0.2, 0.1]), np.array([0.9, 1.0, 0.5]))
-    best = bounds.intersected()
-    assert best.low.tolist() == [-1.0, 0.2, 0.2]
-    assert best.high.tolist() == [0.9, 0.9, 0.5]
 
 
 def misses_allowed(runs: int, error: float) -> int:

@@ -1,12 +1,13 @@
 """A log of a database and its export are one and the same, features included."""
 
+from math import inf
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from feedback.events import Context
-from feedback.exchange import Header, write_export
+from feedback.exchange import ExchangeError, Header, write_export
 from feedback.logged import Log, Selection
 from feedback.reward import Metric, Prices, RewardRule
 from feedback.source import ExportSource, LogSource, described
@@ -30,6 +31,34 @@ def test_a_log_and_its_export_are_the_same(store: Store, tmp_path: Path) -> None
         live, exported = source.log(rule, selection), export.log(rule, selection)
         assert_same(live, exported)
         assert (live.X != exported.X).nnz == 0
+
+
+def test_an_export_says_where_the_log_still_waited(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    with path.open("wb") as file:
+        write_export([example(1)], file, Header(written_at=0.0, reward=RULE))
+    assert ExportSource(path).settled() == inf
+    with path.open("ab") as file:
+        write_export([example(1)], file, Header(written_at=0.0, reward=RULE, settled=7.0))
+    assert ExportSource(path).settled() == 7.0
+
+
+def test_an_export_whose_metrics_are_not_declared_is_refused_with_the_lines_to_add(tmp_path: Path) -> None:
+    path, rule = tmp_path / "log.jsonl", RewardRule(metrics={"click": Metric(range=(0.0, 10.0))})
+    with path.open("wb") as file:
+        write_export([example(1, metrics={"click": 5.0})], file, Header(written_at=0.0, reward=rule))
+    source = ExportSource(path)
+    with pytest.raises(
+        ExchangeError,
+        match=r'has the metrics click, .*reward: \{"metrics": \{"click": \{"range": \[0.0, 10.0\]\}\}\}',
+    ):
+        source.log(RULE)
+    turned = RewardRule(metrics={"click": Metric(range=(0.0, 10.0), optimize="min"), "right": Metric()})
+    assert len(source.log(turned)) == 1
+    assert source.remarks(turned) == [
+        "The metric click is declared otherwise than in the file: optimize min for max."
+    ]
+    assert source.remarks(rule) == []
 
 
 def test_a_log_ends_where_it_ended_when_it_was_first_read(store: Store) -> None:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from feedback import tables as t
 from feedback.batch import Fact, FeedbackStatus, Receipt
 from feedback.errors import ConflictError, StoreError
-from feedback.events import Context, Decision, Execution, Feedback, Mode, Status, Tick
+from feedback.events import LABELS, Context, Decision, Execution, Feedback, Mode, Status, Tick
 from feedback.joins import Joiner, take_epoch
 from feedback.reward import Metric, RewardRule
 from feedback.store import Store
@@ -76,6 +76,13 @@ def test_any_value_is_kept_to_its_last_bit(store: Store, number: float, at: floa
 
 def test_an_unknown_decision_has_no_record(store: Store) -> None:
     assert store.record("nobody") is None
+
+
+def test_the_newest_decisions_are_those_of_the_traffic(store: Store) -> None:
+    store.append([decision("a"), decision("b")])
+    store.append([replace(decision(f"label-{n}"), policy=LABELS) for n in range(3)])
+    assert [one.id for one in store.newest(5)] == ["b", "a"]
+    assert [one.id for one in store.newest(1)] == ["b"]
 
 
 def test_a_decision_id_cannot_be_used_twice(store: Store) -> None:
