@@ -95,7 +95,10 @@ def _file_of(spec: PolicySpec) -> str:
     if spec.kind == NeuralGreedy.kind and spec.params.get("encoder") is not None:
         return f"encoder {spec.params['encoder']!r}"
     if spec.kind == VowpalPolicy.kind:
-        for token in str(spec.params.get("args", "")).replace("'", " ").replace('"', " ").split():
+        args = spec.params.get("args", "")
+        if not isinstance(args, str):
+            return "vw arguments that are no text"
+        for token in args.replace("'", " ").replace('"', " ").split():
             option = token.partition("=")[0] if token.startswith("--") else token[:2]
             if option.startswith("-") and not option[1:].isdigit() and option not in FILELESS:
                 return f"vw argument {option!r}"

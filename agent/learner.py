@@ -134,9 +134,7 @@ class Learner:
         self._resume()
         self._watch: Watch | None = None
         if drift is not None:
-            self._watch = Watch(
-                store, drift, self._rule, recipe.digest, epoch, self.learned, clock, recipe.start
-            )
+            self._watch = Watch(store, drift, self._rule, recipe.digest, epoch, self.learned, clock)
 
     @property
     def learned(self) -> int:

@@ -147,7 +147,10 @@ def _canary(canary: Mapping[str, Any]) -> str:
     """
     version, share = canary["version"], f"{100 * canary['share']:g}%"
     if not canary["deciding"]:
-        return f"version {version} was given {share}, and takes no part: it cannot be read, or gave no distribution"
+        return (
+            f"version {version} was given {share}, and takes no part: it cannot be read, "
+            "or gave no distribution"
+        )
     return (
         f"version {version} takes {share} of each decision since {_at(canary['since'])} ({canary['reason']})"
     )

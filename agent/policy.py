@@ -150,9 +150,7 @@ def _floored(probabilities: NDArray[np.float64], n_arms: int, floor: float) -> N
     return mix_floor(validate(probabilities, n_arms), lowered(floor, n_arms))
 
 
-def mixed(
-    live: NDArray[np.float64], candidate: NDArray[np.float64], share: float
-) -> NDArray[np.float64]:
+def mixed(live: NDArray[np.float64], candidate: NDArray[np.float64], share: float) -> NDArray[np.float64]:
     """Return what is drawn from while a candidate takes a share of the traffic, shape (n_arms,).
 
     As every arm has at least the floor in both, it has in the mixture.

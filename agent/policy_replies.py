@@ -71,6 +71,7 @@ def policy(
             "reason": promotion.reason,
             "forced": promotion.forced,
             "evaluation": promotion.evaluation,
+            "deciding": version is not None and version.recipe == said.recipe,
         },
         "canary": canary
         and {

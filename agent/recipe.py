@@ -6,6 +6,7 @@ from labels; once one is promoted, its recipe is followed in the place of the co
 
 import hashlib
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -20,6 +21,8 @@ from feedback.promotions import InForce, in_force
 from feedback.reward import RewardRule
 from feedback.store import Store
 from feedback.versions import Version, digest_of, find
+
+logger = logging.getLogger(__name__)
 
 SHORT = 12
 """Digits of a digest that tell it from others."""
@@ -103,6 +106,15 @@ class Recipe:
         )
 
 
+def configuration_of(config: AppConfig) -> str:
+    """Return a digest of all that is configured, but for where it runs, who may call and which arms are live.
+
+    What a candidate is judged by follows from it: the gate, the reward, the policy.
+    """
+    document = config.model_dump(mode="json", exclude={"home", "log_url", "keys", "arms"})
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
+
+
 def spec_of(version: Version) -> PolicySpec:
     """Return the policy that a version is of. Raises PolicyError."""
     try:
@@ -114,13 +126,15 @@ def spec_of(version: Version) -> PolicySpec:
 def followed(store: Store, config: AppConfig, said: InForce | None = None) -> Recipe:
     """Return the recipe that is learned and served under a configuration.
 
+    What was promoted and cannot be built here, as of an arm that was removed since, is passed over:
+    the configured recipe is followed.
+
     Args:
         store: The log.
-        config: Names the configured recipe.
+        config: Names the configured recipe, and the arms.
         said: What is in force under it; None to look.
 
     Raises:
-        PolicyError: A version was promoted that this code cannot build any more.
         LogUnavailableError: Try again later.
     """
     configured = Recipe.configured(config)
@@ -130,7 +144,13 @@ def followed(store: Store, config: AppConfig, said: InForce | None = None) -> Re
     assert said.promotion is not None
     version = find(store, said.promotion.version)
     assert version is not None  # a word is about a version that was published
-    return Recipe.of(version, config.reward)
+    try:
+        recipe = Recipe.of(version, config.reward)
+        recipe.build(list(config.actions))
+    except PolicyError as error:
+        logger.warning("version %d was promoted and is passed over: %s", version.version, error)
+        return configured
+    return recipe
 
 
-__all__ = ["SHORT", "Recipe", "followed", "spec_of"]
+__all__ = ["SHORT", "Recipe", "configuration_of", "followed", "spec_of"]

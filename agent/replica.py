@@ -21,6 +21,7 @@ from agent.live_arms import Arms, documents, known, same_document
 from agent.loop import Loop, Serving
 from agent.past import Past
 from agent.probe import Embeddings
+from agent.recipe import configuration_of
 from agent.served import Lookout, Seen, Served
 from agent.standing import Standing
 from agent.trained import warn_of_unknown
@@ -58,8 +59,13 @@ class Embedders(Protocol):
 class Gate(Protocol):
     """Says whether a version may be promoted."""
 
-    async def __call__(self, version: int) -> Mapping[str, Any]:
+    async def __call__(self, version: int, since: float, *, force: bool) -> Mapping[str, Any]:
         """Return whether to `promote` it, with `reasons`, and the number of the `evaluation` behind that.
+
+        Args:
+            version: One that was published.
+            since: When the last word on what is served was said, seconds since the epoch; 0 for none.
+            force: Whether only a verdict that is there counts.
 
         Raises:
             UndecidedError: Ask again later.
@@ -96,7 +102,7 @@ class Replica:
         self.lookout = Lookout(self.store, config)
         self.served: Served | None = None
         self.said = InForce(self.lookout.configured.digest)  # by operators, as of the last look
-        self.gate: Gate = gate or partial(verdict, self.store, clock=self.clock)
+        self.gate: Gate = gate or partial(verdict, self.store, configuration_of(config), clock=self.clock)
         self.past = Past(self.store, config.reward)
         self.under_way = set[str]()  # decisions that are being made and carried out
         self._configured = config.arms
@@ -210,9 +216,9 @@ class Replica:
 
     async def _heed(self) -> None:
         """Raise the floor for a while after an alarm."""
-        floor, drift = self.config.floor, self.config.drift
+        floor, drift, join = self.config.floor, self.config.drift, self.config.reward.join
         if drift is not None:
-            self.alarms = await asyncio.to_thread(standing_alarms, self.store)
+            self.alarms = await asyncio.to_thread(standing_alarms, self.store, join, self.said)
             until = self.alarms.raised_until(drift)
             if until is not None and self.clock() < until:
                 floor = max(floor, drift.floor)

@@ -1,4 +1,4 @@
-"""Which version a replica serves: the newest of the recipe that is followed, or one that an operator chose."""
+"""Which version a replica serves: the newest of the recipe that is followed, or one that was chosen."""
 
 import logging
 from contextlib import suppress
@@ -67,7 +67,9 @@ class Lookout:
         self.configured = Recipe.configured(config)
         self.recipe = self.configured
         self.empty = self.recipe.build(self.arms)
+        self._word = self.recipe.digest  # the recipe that was said, which may not be the one that is followed
         self._in_vain = (0, 0)  # the last version that could not be read, and the word that asked for it
+        self._pin: tuple[int, Promotion | None] = (0, None)  # the last rollback, and whether it holds here
         self._canary: tuple[int, Canary | None] = (0, None)  # the word on it, and what came of it
 
     def look(self, served: Served | None) -> Seen:
@@ -80,12 +82,14 @@ class Lookout:
             LogUnavailableError: Try again later.
         """
         said = in_force(self._store, self.configured.digest)
-        if said.recipe != self.recipe.digest and not self._follow(said):
-            return Seen(served, said, self._beside(said))
-        pin, ours = said.pin, served is not None and served.version.recipe == said.recipe
+        if said.recipe != self._word:
+            self.recipe = followed(self._store, self._config, said)
+            self.empty, self._word = self.recipe.build(self.arms), said.recipe
+        pin, recipe = self._held(said), self.recipe.digest
+        ours = served is not None and served.version.recipe == recipe
         number = served.version.version if served else 0
         if pin is None:
-            version = latest(self._store, said.recipe, number if ours else 0)
+            version = latest(self._store, recipe, number if ours else 0)
         else:
             version = None if pin.version == number else find(self._store, pin.version)
         found = None if version is None else self._read(version, pin)
@@ -93,33 +97,34 @@ class Lookout:
             found = self._older(version)
         return Seen(found or served, said, self._beside(said))
 
-    def _follow(self, said: InForce) -> bool:
-        """Follow another recipe from now on; return whether that can be done."""
-        try:
-            recipe = followed(self._store, self._config, said)
-            self.empty = recipe.build(self.arms)
-        except PolicyError as error:
-            word = (0, said.promotion.seq if said.promotion else 0)
-            if self._in_vain != word:
-                logger.warning("%s; it was promoted: promote another", error)
-                self._in_vain = word
-            return False
-        self.recipe = recipe
-        return True
+    def _held(self, said: InForce) -> Promotion | None:
+        """Return the rollback that holds; None for none, or of a version that cannot be built here."""
+        pin = said.pin
+        if pin is not None and pin.seq != self._pin[0]:
+            version = find(self._store, pin.version)
+            assert version is not None  # a word is about a version that was published
+            try:
+                self._empty_of(version)
+                self._pin = pin.seq, pin
+            except PolicyError as error:
+                logger.warning("version %d was chosen and is passed over: %s", version.version, error)
+                self._pin = pin.seq, None
+        return None if pin is None else self._pin[1]
 
     def _beside(self, said: InForce) -> Canary | None:
-        """Return the candidate that takes a share, which is read once for each word."""
+        """Return the candidate that takes a share; it is learned again, once, where its bytes are lost."""
         word = said.canary
         if word is None:
             return None
-        if self._canary[0] != word.seq:
+        if self._canary[0] != word.seq or self._canary[1] is None:
+            first = self._canary[0] != word.seq
             version, canary = find(self._store, word.version), None
             assert version is not None  # a word is about a version that was published
             try:
-                policy = restore(self._empty_of(version), version, checkpoint(self._store, version.version))
-                canary = Canary(policy, version.version, word.share)
+                canary = Canary(self._found(version, again=first), version.version, word.share)
             except PolicyError as error:
-                logger.warning("%s; it takes no part, although it is given a share", error)
+                if first:
+                    logger.warning("%s; it takes no part, although it is given a share", error)
             self._canary = word.seq, canary
         return self._canary[1]
 

@@ -151,7 +151,9 @@ def _distributions(
     p = served_distribution(policy, *seen)
     if decision.share:
         if candidate is None:
-            raise ValueError(f"{decision.share:g} of it is of version {decision.candidate}, which is not here")
+            raise ValueError(
+                f"{decision.share:g} of it is of version {decision.candidate}, which is not here"
+            )
         p = mixed(p, served_distribution(candidate, *seen), decision.share)
     return p, shadow_distribution(policy, *seen)
 

@@ -1,4 +1,4 @@
-"""Alarms that the world has changed, and what closes them: labels that were entered since.
+"""Alarms that the world has changed, and what closes them: labels, or a recipe that begins after them.
 
 The learner writes an alarm, and every replica reads it. What follows from one position of a training log is
 one row, however often that is read.
@@ -16,6 +16,7 @@ from feedback.events import Example
 from feedback.joins import confirm_epoch
 from feedback.lessons import Start, lessons
 from feedback.monitor import Monitor, start_of
+from feedback.promotions import InForce
 from feedback.reward import RewardRule
 from feedback.store import Store
 
@@ -51,7 +52,8 @@ class Alarms:
     Attributes:
         count: How many there are.
         newest: The one that was seen last; None for none.
-        warm_start_open: Whether it was seen after labels were last entered.
+        warm_start_open: Whether it was seen after labels were last entered, and what was promoted
+            since has learned from the time before it.
     """
 
     count: int = 0
@@ -63,8 +65,14 @@ class Alarms:
         return None if self.newest is None else self.newest.at + spec.raised_s
 
 
-def raise_alarms(store: Store, epoch: int, alarms: Sequence[Alarm]) -> int:
+def raise_alarms(store: Store, epoch: int, alarms: Sequence[Alarm], join: str | None = None) -> int:
     """Write those of the alarms that are not there yet, and return how many these are.
+
+    Args:
+        store: The log.
+        epoch: The right to write, from `take_epoch`.
+        alarms: What was seen.
+        join: Of the training log: what another recipe has seen at the same place of it is there already.
 
     Raises:
         SupersededError: Another learner has taken over; nothing was written.
@@ -76,39 +84,59 @@ def raise_alarms(store: Store, epoch: int, alarms: Sequence[Alarm]) -> int:
         known = {
             tuple(row)
             for row in connection.execute(
-                sa.select(a.recipe, a.subject, a.example_seq).where(
-                    a.recipe.in_({alarm.recipe for alarm in alarms}),
+                sa.select(a.subject, a.example_seq).where(
+                    a.recipe.in_({alarm.recipe for alarm in alarms}) | _of(join),
                     a.example_seq >= min((alarm.example_seq for alarm in alarms), default=0),
                 )
             )
         }
-        new = [
-            asdict(alarm) for alarm in alarms if (alarm.recipe, alarm.subject, alarm.example_seq) not in known
-        ]
+        new = [asdict(alarm) for alarm in alarms if (alarm.subject, alarm.example_seq) not in known]
         if new:
             connection.execute(sa.insert(t.alarms), new)
     return len(new)
 
 
-def standing_alarms(store: Store) -> Alarms:
-    """Return what is known of all alarms. Raises LogUnavailableError."""
+def _of(join: str | None) -> sa.ColumnElement[bool]:
+    """Return whether an alarm is of a training log."""
+    v = t.versions.c
+    return sa.exists().where(v.recipe == t.alarms.c.recipe, v.join == join)
+
+
+def standing_alarms(store: Store, join: str | None = None, said: InForce | None = None) -> Alarms:
+    """Return what is known of all alarms.
+
+    Args:
+        store: The log.
+        join: Of the training log that they are of; None for those of any.
+        said: What is in force. A recipe that was promoted, and begins to learn at an alarm or after it,
+            closes the alarm.
+
+    Raises:
+        LogUnavailableError: Try again later.
+    """
     a = t.alarms.c
+    ours = sa.true() if join is None else _of(join)
     newest = (
         sa.select(
             *(a[name] for name in Alarm.__slots__),
-            sa.select(sa.func.count()).select_from(t.alarms).scalar_subquery().label("alarms"),
+            sa.func.count().over().label("alarms"),
             sa.select(sa.func.max(t.warm_starts.c.at)).scalar_subquery().label("warm_at"),
         )
+        .where(ours)
         .order_by(a.at.desc(), a.seq.desc())
         .limit(1)
     )
+    promoted = said.promotion.version if said is not None and said.promotion is not None else 0
+    started = sa.select(t.versions.c.start).where(t.versions.c.version == promoted)
     with store.reading() as connection:
         row = connection.execute(newest).first()
-    if row is None:
-        return Alarms()
+        if row is None:
+            return Alarms()
+        start = Start.of(connection.scalar(started))
     *alarm, count, warm_at = row
     found = Alarm(*alarm)
-    return Alarms(count, found, warm_at is None or warm_at < found.at)
+    begins = 0 if start is None else start.after
+    return Alarms(count, found, begins < found.example_seq and (warm_at is None or warm_at < found.at))
 
 
 def warm_started(store: Store, labels: int, now: float) -> None:
@@ -126,10 +154,9 @@ class Watch:
         rule: How rewards are made.
         recipe: Of the policy that learns.
         epoch: The right to write, from `take_epoch`.
-        learned: Length of the training log that the policy has learned before: what of it
-            lies in the block of the next one is looked at again.
+        learned: Length of the training log that the policy has learned before, or passed over: what
+            of it lies in the block of the next one is looked at again.
         clock: Seconds since the epoch.
-        start: Where the recipe begins to learn; None for the beginning of the log.
 
     Raises:
         LogUnavailableError: The log cannot be read.
@@ -144,13 +171,12 @@ class Watch:
         epoch: int,
         learned: int = 0,
         clock: Callable[[], float] = time.time,
-        start: Start | None = None,
     ) -> None:
         self._store, self._rule, self._recipe, self._epoch, self._clock = store, rule, recipe, epoch, clock
         self._detector = spec.detector
         self._monitor = Monitor(spec, rule)
         self._found: list[Alarm] = []
-        for example in lessons(store, rule, start, start_of(learned + 1), learned):
+        for example in lessons(store, rule, None, start_of(learned + 1), learned):
             self.see(example)
 
     def over(self, examples: Iterable[Example]) -> Iterator[Example]:
@@ -176,7 +202,7 @@ class Watch:
             LogUnavailableError: Nothing was written.
         """
         if self._found:
-            raise_alarms(self._store, self._epoch, self._found)
+            raise_alarms(self._store, self._epoch, self._found, self._rule.join)
             self._found.clear()
 
 

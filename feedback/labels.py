@@ -3,7 +3,7 @@
 Of each decision the log knows one arm. All other cells of the table are unknown, which
 is not the same as worthless: whoever reads it must fill them in or leave them out.
 
-What was entered to warm up a policy counts too: an arm is worth the same whoever drew it.
+What was entered to warm up a policy is left out: it is nothing that was said of an answer.
 """
 
 from collections import Counter
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from feedback.events import Example, Mode
+from feedback.events import LABELS, Example, Mode
 from feedback.reward import RewardRule
 
 REWARD = "reward"
@@ -101,7 +101,9 @@ def labels(examples: Iterable[Example], value: Value, arms: Collection[str]) -> 
     took: dict[str, NDArray[np.float64]] = {}
     for example in examples:
         decision, cost = example.decision, example.cost
-        if decision.mode is not Mode.EXPLORE:
+        if decision.policy == LABELS:
+            excluded["labels"] += 1
+        elif decision.mode is not Mode.EXPLORE:
             excluded[str(decision.mode)] += 1
         elif decision.drawn not in arms:
             excluded[f"of arm {decision.drawn!r}, which there is no longer"] += 1

@@ -80,12 +80,12 @@ class Monitor:
 
     def see(self, example: Example, reward: float) -> list[Change]:
         """Take in the next example and return what has changed by it, mostly nothing."""
-        block = start_of(example.seq) // BLOCK
-        if block != self._block:
-            self._block, self._arms, self._questions = block, {}, _Questions(self._spec)
         decision = example.decision
         if decision.policy == LABELS:
             return []
+        block = start_of(example.seq) // BLOCK
+        if block != self._block:
+            self._block, self._arms, self._questions = block, {}, _Questions(self._spec)
         name, context = decision.drawn, decision.context
         arm = self._arms.get(name)
         if arm is None:

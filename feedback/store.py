@@ -19,7 +19,7 @@ from feedback.batch import Fact, Receipt
 from feedback.clock import check_clock
 from feedback.database import CONNECTIONS, RESERVED, WAIT_S, borrowed, open_database, translated
 from feedback.errors import LogUnavailableError
-from feedback.events import Decision, Execution, Feedback, Mode, Status
+from feedback.events import LABELS, Decision, Execution, Feedback, Mode, Status
 from feedback.rows import DECISION, decision_of, feedback_of, load_executions
 from feedback.schema import prepare
 
@@ -179,10 +179,15 @@ class Store:
         return Record(found, seq, logged_at, propensity, execution, feedback, metrics, example_seq)
 
     def newest(self, limit: int) -> list[Decision]:
-        """Return the decisions that were committed last, newest first, without what their policies saw."""
+        """Return the newest decisions of the traffic, newest first, without what their policies saw."""
         ident, question, _, *rest = DECISION
         nothing = sa.literal('{"sparse": {}, "embedding": [], "arms": {}}')  # what they saw is most of a row
-        query = sa.select(ident, question, nothing, *rest).order_by(t.decisions.c.seq.desc()).limit(limit)
+        query = (
+            sa.select(ident, question, nothing, *rest)
+            .where(t.decisions.c.policy != LABELS)
+            .order_by(t.decisions.c.seq.desc())
+            .limit(limit)
+        )
         with self.reading() as connection:
             return [decision_of(row) for row in connection.execute(query)]
 

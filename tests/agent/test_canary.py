@@ -320,6 +320,10 @@ async def test_a_candidate_that_cannot_be_read_leaves_the_live_version_alone(
         await canary(service, candidate, 0.25)
         with service.replica.store.writing() as connection:
             put_back(connection, candidate, b"damaged")
+            named = t.versions.c.version == candidate
+            digest = connection.scalar(sa.select(t.versions.c.digest).where(named))
+            connection.execute(sa.update(t.versions).where(named).values(digest="not that of the log"))
+        await service.replica.refresh()
         assert (await made_by(service))["canary"] is not None, "who has read it goes on"
     async with Service(tmp_path).running() as again:
         for _ in range(3):
@@ -331,11 +335,39 @@ async def test_a_candidate_that_cannot_be_read_leaves_the_live_version_alone(
         assert (told["version"], told["deciding"]) == (candidate, False)
         assert "takes no part" in _canary(told)
         warned = [record.message for record in caplog.records if record.name == "agent.served"]
-        assert warned == [
-            f"checkpoint of version {candidate} is missing or damaged; it takes no part, although it is "
-            "given a share"
-        ]
+        (warning,) = warned
+        assert warning.startswith(
+            f"checkpoint of version {candidate} is missing or damaged, and the log gives"
+        )
+        assert warning.endswith("; it takes no part, although it is given a share")
+        with again.replica.store.writing() as connection:
+            connection.execute(sa.update(t.versions).where(named).values(digest=digest))
         assert (await canary(again, candidate, 0.1)).json()["canary"]["deciding"], "its bytes are put back"
+
+
+async def test_a_candidate_that_can_be_read_again_takes_part_again(tmp_path: Path) -> None:
+    async with Service(tmp_path).running() as service:
+        candidate = publish(service).version
+        await canary(service, candidate, 0.25)
+        named = t.versions.c.version == candidate
+        with service.replica.store.writing() as connection:
+            digest = connection.scalar(sa.select(t.versions.c.digest).where(named))
+            connection.execute(sa.update(t.versions).where(named).values(digest="not that of the log"))
+    async with Service(tmp_path).running() as again:
+        assert (await made_by(again))["canary"] is None
+        with again.replica.store.writing() as connection:
+            connection.execute(sa.update(t.versions).where(named).values(digest=digest))
+        await again.replica.refresh()
+        assert (await made_by(again))["canary"] is not None
+
+
+async def test_a_candidate_whose_bytes_are_lost_is_learned_again(tmp_path: Path) -> None:
+    async with Service(tmp_path).running() as service:
+        candidate = publish(service).version
+        await canary(service, candidate, 0.25)
+        prune(service, candidate)
+    async with Service(tmp_path).running() as again:
+        assert (await made_by(again))["canary"] == {"version": candidate, "share": 0.25}
 
 
 async def test_a_candidate_that_gives_no_distribution_is_told_to_take_no_part(service: Service) -> None:

@@ -260,3 +260,17 @@ def test_a_learner_host_follows_a_promotion_and_the_way_back(
     caught_up = third.step()
     assert caught_up is not None
     assert (caught_up.parent, caught_up.examples_seq) == (ours.version, 22)
+
+
+def test_a_learner_host_goes_on_with_the_configured_recipe_where_a_promoted_one_cannot_be_built(
+    store: Store, config: AppConfig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("agent.app.LearnerThread", lambda *_: None)  # the steps are ours
+    fixed = Recipe(PolicySpec(kind="fixed", params={"arm": "gone"}), RULE)
+    promoted(store, config, publish_candidate(store, fixed, [*ARMS, "gone"]))
+    host = LearnerHost(config)
+    first = host._learner()  # noqa: SLF001
+    assert first.recipe == Recipe.configured(config)
+    assert first.step() is not None
+    assert host._learner(first) is first  # noqa: SLF001
+    assert len([one for one in caplog.records if one.name == "agent.recipe"]) == 1

@@ -59,7 +59,8 @@ def at(service: Service, now: float) -> None:
 def alarm(service: Service, seen_at: float, seq: int = 1) -> None:
     store = service.replica.store
     epoch = take_epoch(store, "test", seen_at)
-    raise_alarms(store, epoch, [Alarm("recipe", "reward of bm25", "adwin", 0.75, 0.25, seq, seen_at)])
+    recipe = service.learner.recipe.digest
+    raise_alarms(store, epoch, [Alarm(recipe, "reward of bm25", "adwin", 0.75, 0.25, seq, seen_at)])
 
 
 async def floor_of_a_turn(service: Service) -> float:
@@ -101,6 +102,14 @@ async def test_an_alarm_of_long_ago_raises_nothing(service: Service) -> None:
     alarm(service, NOW - 3600)
     assert await floor_of_a_turn(service) == 0.01
     assert (await shown(service))["warm_start_open"] is True
+
+
+async def test_an_alarm_of_another_training_log_raises_nothing(service: Service) -> None:
+    alarm(service, NOW)
+    with service.replica.store.writing() as connection:
+        connection.execute(sa.update(t.versions).values(join="of other metrics"))
+    assert await floor_of_a_turn(service) == 0.01
+    assert (await shown(service))["alarms"] == 0
 
 
 async def test_a_raised_floor_is_never_above_an_equal_share(tmp_path: Path) -> None:

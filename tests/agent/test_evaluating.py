@@ -7,9 +7,14 @@ from typing import Any
 
 import httpx
 import pytest
+import sqlalchemy as sa
 
 from agent.config import parse
+from agent.evaluation_request import EvaluationRequest
+from agent.recipe import configuration_of
+from feedback import tables as t
 from feedback.evaluations import MOST, Answer, claim, fail, finish
+from feedback.events import LABELS
 from tests.agent.asking import look_up, refused, tell
 from tests.agent.fakes import CONFIG, Service
 from tests.agent.judged import judged_log
@@ -102,7 +107,8 @@ async def test_what_only_the_worker_can_find_out_is_told_as_its_error(judged: Se
 async def test_evaluations_are_told_newest_first_and_page_by_page(judged: Service) -> None:
     numbers = [(await submitted(judged, seed=seed)).json()["id"] for seed in range(4)]
     store = judged.replica.store
-    mine, other = claim(store, "w", 1.0), claim(store, "other", 1.0)
+    ours = configuration_of(judged.replica.config)
+    mine, other = claim(store, ours, "w", 1.0), claim(store, ours, "other", 1.0)
     assert mine is not None
     assert other is not None
     finish(store, mine, Answer({"rows": 3}, "<html>"), 2.0)
@@ -135,6 +141,12 @@ async def test_what_is_not_done_yet_has_no_report(judged: Service) -> None:
 # -- refused -----------------------------------------------------------------------------------------
 
 
+def nested(apprentices: int) -> str:
+    """Write a policy out that is within so many others."""
+    opened = "{kind: apprentice, params: {baseline: {kind: uniform}, policy: "
+    return opened * apprentices + "{kind: none}" + "}}" * apprentices
+
+
 REFUSED: list[tuple[dict[str, Any], str, str | None, str]] = [
     ({"candidate": ["uniform"]}, "invalid_request", "candidate", "unknown field 'candidate'"),
     ({"candidates": ["best"]}, "invalid_value", None, "'best' is none of: served, uniform"),
@@ -145,6 +157,11 @@ REFUSED: list[tuple[dict[str, Any], str, str | None, str]] = [
     ({"candidates": [f"recipe:{2**70}"]}, "invalid_value", "candidates", "there is no version"),
     ({"candidates": ["policy:{kind: linucp}"]}, "invalid_value", "candidates", "did you mean 'linucb'?"),
     ({"candidates": ["policy:policy.yaml"]}, "invalid_value", None, "policy"),
+    ({"candidates": ["policy:{kind: &a uniform, params: {b: *a}}"]}, "invalid_value", None, "written out"),
+    ({"candidates": [f"policy:{nested(9)}"]}, "invalid_value", "candidates", "no policy of kind 'none'"),
+    ({"candidates": [f"policy:{nested(11)}"]}, "invalid_value", None, "more than 20 levels"),
+    ({"candidates": [f"policy:{{kind: {'x' * 2000}}}"]}, "invalid_value", "candidates.0", "2000 characters"),
+    ({"candidates": ["policy:{kind: uniform, params: {a: 2026-99-99}}"]}, "invalid_value", None, "month"),
     ({"estimators": ["ips", "snisp"]}, "invalid_value", None, "snisp"),
     ({"interval": "wide"}, "invalid_value", None, "wide"),
     ({"versions": [3, 2]}, "invalid_value", None, "versions 3 to 2"),
@@ -170,6 +187,12 @@ async def test_what_cannot_be_evaluated_is_refused_when_it_is_asked_for(
     assert (await judged.client.get(EVALUATIONS)).json() == {"evaluations": []}
 
 
+def test_the_names_of_all_candidates_together_are_bounded() -> None:
+    names = tuple(f"fixed:{n:0300}" for n in range(99))
+    with pytest.raises(ValueError, match="names of 30,300 characters: at most 20,000 were expected"):
+        EvaluationRequest(candidates=names)
+
+
 FILES: list[tuple[str, str]] = [
     ("router:/etc", "only the configured router"),
     ("router:{home}/../elsewhere", "only the configured router"),
@@ -184,6 +207,7 @@ FILES: list[tuple[str, str]] = [
         "policy:{kind: vowpal, params: {args: '--cb_explore_adf --cache_file=/tmp/written'}}",
         "vw argument '--cache_file' may name a file",
     ),
+    ("policy:{kind: vowpal, params: {args: ['-p', /tmp/written]}}", "vw arguments that are no text"),
     (
         "policy:{kind: apprentice, params: {baseline: {kind: uniform}, "
         "policy: {kind: neural, params: {encoder: /etc}}}}",
@@ -222,6 +246,13 @@ async def test_the_configured_policy_may_be_written_out_whatever_it_names(judged
 async def test_of_a_log_without_a_decision_nothing_can_be_asked(service: Service) -> None:
     message = refused(await submitted(service), 400, "empty_window")
     assert message == "the log holds no decision yet"
+
+
+async def test_of_a_log_of_labels_alone_nothing_can_be_asked(service: Service) -> None:
+    await look_up(service)
+    with service.replica.store.writing() as connection:
+        connection.execute(sa.update(t.decisions).values(policy=LABELS))
+    refused(await submitted(service), 400, "empty_window")
 
 
 async def test_a_text_that_no_log_can_keep_is_refused(judged: Service) -> None:

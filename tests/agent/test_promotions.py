@@ -1,6 +1,7 @@
 """Rollback and promotion: what an operator says of a version is served by every replica, and kept."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from agent.promoting import COMPARED
 from agent.recipe import Recipe
 from feedback import tables as t
 from feedback.errors import QueueFullError
+from feedback.promotions import Action, Promotion, record
+from feedback.store import Store
 from feedback.versions import KEPT_CHECKPOINTS, Version, checkpoint, is_kept, put_back
 from tests.agent.asking import ask, look_up, refused, tell
 from tests.agent.fakes import CONFIG, FakeGate, Service
@@ -222,6 +225,7 @@ async def test_a_promoted_recipe_is_served_and_learned_from_there_on(tmp_path: P
             "reason": "better",
             "forced": False,
             "evaluation": 12,
+            "deciding": True,
         }
         made = (await look_up(service)).json()["agent"]["decision_id"]
         record = (await service.client.get(f"/v1/decisions/{made}")).json()
@@ -312,6 +316,31 @@ async def test_a_candidate_that_names_an_arm_that_is_gone_is_refused(tmp_path: P
         assert (gate.asked, (await listed(service))["promotions"]) == ([], [])
 
 
+@pytest.mark.parametrize("held", [False, True])
+async def test_a_service_that_starts_with_an_arm_fewer_passes_over_what_was_promoted_of_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, held: bool
+) -> None:
+    async with Service(tmp_path, gate=FakeGate(True)).running() as service:
+        fixed = Recipe(PolicySpec(kind="fixed", params={"arm": "bm25"}), service.config.reward)
+        chosen = publish_candidate(service.replica.store, fixed, ["none", "bm25"]).version
+        assert (await promote(service, chosen)).json()["version"] == chosen
+        if held:
+            await say(service, "rollback", chosen)
+    fewer = {name: spec for name, spec in CONFIG["arms"].items() if name != "bm25"}
+    async with Service(tmp_path, arms=fewer).running() as again:
+        for _ in range(3):
+            await again.replica.refresh()
+        told = await shown(again)
+        assert told["version"] == await deciding(again) != chosen
+        assert told["kind"] == CONFIG["policy"]["kind"]
+        assert (told["promotion"]["version"], told["promotion"]["deciding"]) == (chosen, False)
+        assert (told["serving"]["pinned"], told["serving"]["chosen"]) == (held, chosen if held else None)
+        assert again.learner.recipe == Recipe.configured(again.config)
+        warned = [record.message for record in caplog.records if record.name == "agent.recipe"]
+        assert len(warned) == 2, "the learner's and the replica's, once each"
+        assert warned[0].startswith(f"version {chosen} was promoted and is passed over: policy 'fixed' names")
+
+
 async def test_a_forced_promotion_is_recorded_as_forced(tmp_path: Path) -> None:
     gate = FakeGate(False, "too few rows", evaluation=7)
     async with Service(tmp_path, gate=gate).running() as service:
@@ -394,6 +423,53 @@ async def test_a_promotion_that_cannot_be_followed_here_leaves_the_version_befor
         monkeypatch.undo()
         await service.replica.refresh()
         assert await deciding(service) == candidate
+
+
+class BusyGate(FakeGate):
+    """A gate that lets others speak while it judges."""
+
+    def __init__(self, meanwhile: Callable[[], Awaitable[object]]) -> None:
+        super().__init__(True)
+        self._meanwhile = meanwhile
+
+    async def __call__(self, version: int, since: float, *, force: bool) -> dict[str, Any]:
+        await self._meanwhile()
+        return await super().__call__(version, since, force=force)
+
+
+async def test_what_is_said_while_the_gate_judges_is_not_overridden(tmp_path: Path) -> None:
+    async with Service(tmp_path).running() as service:
+        chosen, _ = await learned(service, 2)
+        service.replica.gate = BusyGate(lambda: say(service, "rollback", chosen, "incident"))
+        message = refused(
+            await promote(service, publish(service).version), 409, "changed_meanwhile", "version"
+        )
+        assert message == "what is served was changed meanwhile, by word 1"
+        assert await deciding(service) == chosen
+
+
+async def test_what_is_said_while_a_rollback_is_ended_is_not_overridden(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Service(tmp_path, gate=FakeGate(True)).running() as service:
+        (chosen,) = await learned(service)
+        candidate, replica = publish(service).version, service.replica
+
+        def late(store: Store, configured: str, word: Promotion, state: bytes | None, after: int) -> None:
+            record(store, configured, Promotion(0, candidate, Action.PROMOTE, "better", 1.0))
+            record(store, configured, word, state, after=after)
+
+        monkeypatch.setattr("agent.promoting.record", late)
+        refused(await promote(service, chosen), 409, "changed_meanwhile", "version")
+        await replica.refresh()
+        assert await deciding(service) == candidate
+
+
+async def test_a_forced_promotion_waits_for_no_verdict(tmp_path: Path) -> None:
+    async with Service(tmp_path).running() as service:
+        body = (await promote(service, publish(service).version, force=True)).json()
+        assert (body["promotion"]["forced"], body["promotion"]["evaluation"]) == (True, None)
+        assert (await service.client.get("/v1/evaluations")).json() == {"evaluations": []}
 
 
 # -- bytes -------------------------------------------------------------------------------------------

@@ -84,3 +84,18 @@ def test_the_configured_recipe_is_followed_until_a_version_of_another_one_is_pro
     assert followed(store, priced) == Recipe.configured(priced)
     record(store, configured.digest, Promotion(0, ours.version, Action.PROMOTE, "why not", 1.0))
     assert followed(store, config) == configured
+
+
+def test_what_was_promoted_and_cannot_be_built_here_is_passed_over(
+    store: Store, config: AppConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    configured = Recipe.configured(config)
+    gone = Recipe(PolicySpec(kind="fixed", params={"arm": "gone"}), config.reward)
+    version = Learner(store, gone, ["gone"], take_epoch(store, "test", 0.0)).step()
+    assert version is not None
+    record(store, configured.digest, Promotion(0, version.version, Action.PROMOTE, "why not", 1.0))
+    assert followed(store, config) == configured
+    (warned,) = caplog.records
+    assert warned.message.startswith(
+        "version 1 was promoted and is passed over: policy 'fixed' names the arm"
+    )
