@@ -25,7 +25,7 @@ from agent.jobs import Evaluations, Jobs, Task
 from agent.learner import Learner, LearnerThread
 from agent.live_arms import documents
 from agent.picker import open_picker
-from agent.recipe import SHORT, followed
+from agent.recipe import SHORT, Recipe, configuration_of, followed
 from agent.replica import Replica
 from agent.service import create_app
 from agent.telemetry import Telemetry
@@ -41,6 +41,7 @@ from feedback.errors import LogUnavailableError
 from feedback.joins import take_epoch
 from feedback.lag import Succession
 from feedback.opening import open_log
+from feedback.promotions import in_force
 from feedback.store import Store
 
 CPUS_A_REPLICA = 0.1
@@ -104,6 +105,7 @@ class LearnerHost:
     def __init__(self, config: AppConfig) -> None:
         self._config = config
         self._clock = SteadyClock()
+        self._word = ""  # the recipe that was said, which may not be the one that is followed
         gc.freeze()  # what is loaded stays; to look at it again and again takes a tenth of a replay
         self._thread = LearnerThread(self._learner, config.learning.interval_s)
 
@@ -122,7 +124,10 @@ class LearnerHost:
     def _learner(self, running: Learner | None = None) -> Learner:
         """Return the learner that is to go on: the one that runs, unless another recipe is followed now."""
         config = self._config
-        recipe = followed(self._store, config)
+        said = in_force(self._store, Recipe.configured(config).digest)
+        if running is not None and said.recipe == self._word:
+            return running
+        recipe, self._word = followed(self._store, config, said), said.recipe
         if running is not None and running.recipe == recipe:
             return running
         if running is not None:
@@ -165,10 +170,11 @@ class JobsHost:
         return self._opened.enter_context(closing(store))
 
     def _evaluations(self) -> Task:
-        return Evaluations(self._store(), self._worker, partial(evaluate_apart, self._config), self._clock)
+        configured, evaluate = configuration_of(self._config), partial(evaluate_apart, self._config)
+        return Evaluations(self._store(), configured, self._worker, evaluate, self._clock)
 
     def _warm_starts(self, since: float) -> Task:
-        return WarmStarts(self._store(), self._config, since)
+        return WarmStarts(self._store(), self._config, since, clock=self._clock)
 
     def check_health(self) -> None:
         """Fail when the clock jumped, or when nobody looks for work any more: the replica is replaced."""

@@ -10,6 +10,7 @@ from agent.candidate_names import CandidateError
 from agent.errors import ApiError
 from agent.evaluation_request import EvaluationRequest
 from agent.from_afar import refuse_from_afar
+from agent.recipe import configuration_of
 from agent.replica import Replica
 from agent.schemas import LARGEST
 from agent.steering import Before, Limit
@@ -79,7 +80,7 @@ class Evaluating:
             dumps(request)
         except TypeError as error:  # JSON can say more than can be kept: half a character, a huge number
             raise ApiError(400, "invalid_value", f"the request cannot be kept: {error}") from None
-        return submit(replica.store, request, now)
+        return submit(replica.store, configuration_of(replica.config), request, now)
 
     async def _found(self, number: int) -> Evaluation:
         found = await asyncio.to_thread(find, self._replica.store, number)

@@ -20,25 +20,32 @@ WAIT_S = 20.0
 POLL_S = 0.2
 """Seconds between two looks for it."""
 
-FRESH_S = 300.0
+FRESH_S = 60.0
 """How old a verdict may be that is used again: whoever comes back for one shall find it."""
 
 
 async def verdict(
     store: Store,
+    configured: str,
     version: int,
+    since: float,
     *,
+    force: bool = False,
     wait_s: float = WAIT_S,
     poll_s: float = POLL_S,
     clock: Callable[[], float] = time.time,
 ) -> dict[str, Any]:
     """Say whether a version may be promoted.
 
-    An evaluation of it that is under way, or was made within `FRESH_S`, is used; else one is asked for.
+    An evaluation of it that is under way, or was made within `FRESH_S`, is used; else one is asked for. One
+    that was asked for before the last word on what is served compares with something else.
 
     Args:
         store: The log.
+        configured: Digest of the configuration that judges.
         version: One that was published.
+        since: When the last word on what is served was said, seconds since the epoch; 0 for none.
+        force: Whether to use a verdict that is there, and else to ask for none.
         wait_s: How long the evaluation is waited for.
         poll_s: Seconds between two looks at it.
         clock: Seconds since the epoch.
@@ -48,13 +55,17 @@ async def verdict(
         cannot be evaluated is held, for that reason.
 
     Raises:
-        UndecidedError: The evaluation goes on without anybody waiting for it.
+        UndecidedError: The evaluation goes on without anybody waiting for it; with `force`, there is none.
         QueueFullError: Too many evaluations wait already.
         LogUnavailableError: Try again later.
     """
     name = f"recipe:{version}"
     request = EvaluationRequest(candidates=(name,), gate=True).model_dump(mode="json")
-    found = await asyncio.to_thread(_asked, store, request, clock())
+    found = await asyncio.to_thread(_known, store, configured, request, since, clock())
+    if force and (found is None or found.status is not State.DONE):
+        raise UndecidedError(f"there is no verdict on version {version}")
+    if found is None:
+        found = await asyncio.to_thread(submit, store, configured, request, clock())
     give_up = time.monotonic() + wait_s
     while not found.status.ended:
         if time.monotonic() >= give_up:
@@ -73,13 +84,14 @@ async def verdict(
     return {**judged["verdict"], "evaluation": found.seq}
 
 
-def _asked(store: Store, request: Mapping[str, Any], now: float) -> Evaluation:
-    """Return an evaluation of this request that will do, or ask for one."""
-    known = newest_of(store, request)
-    if known is None or known.status is State.FAILED:
-        return submit(store, request, now)
-    fresh = known.finished_at is None or known.finished_at >= now - FRESH_S
-    return known if fresh else submit(store, request, now)
+def _known(
+    store: Store, configured: str, request: Mapping[str, Any], since: float, now: float
+) -> Evaluation | None:
+    """Return an evaluation of this request that will do; None where there is none."""
+    known = newest_of(store, configured, request)
+    if known is None or known.status is State.FAILED or known.submitted_at < since:
+        return None
+    return known if known.finished_at is None or known.finished_at >= now - FRESH_S else None
 
 
 def _again(store: Store, seq: int) -> Evaluation:

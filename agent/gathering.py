@@ -7,6 +7,7 @@ Arms are asked by the jobs of `armwise label` and `armwise score`. Their folders
 follow from: work that was cut short goes on where it stopped, and is not done twice.
 """
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -44,6 +45,9 @@ NAMED = 16
 
 SAMPLE = ".jsonl"
 """What the file of the questions of a sample is called, behind the name of the folder of their labels."""
+
+GROWTH = 1.1
+"""How much more traffic there is until what users said of it is taken anew."""
 
 TIMED = 4
 """Searches to time each arm by, where seconds have a price."""
@@ -222,7 +226,7 @@ class Gathering:
         if n == 0:
             return []
         rule = self._config.reward.model_dump(mode="json")
-        digest = digest_of_document([source.measure, rule, n, documents(self._config.arms)])
+        digest = digest_of_document([source.measure, rule, _level(n), documents(self._config.arms)])
         return [self._lot(name, source.kind, digest, self._folder / name / digest[:NAMED], {})]
 
     def _lot(self, name: str, kind: str, digest: str, path: Path, metrics: Mapping[str, str]) -> Lot:
@@ -255,6 +259,15 @@ class Gathering:
             timed=TIMED if priced else 0,
         )
         run_scoring(settings, console, tell)
+
+
+def _level(n: int) -> int:
+    """Return how often a number of decisions has grown by a tenth since the first.
+
+    >>> _level(100), _level(104), _level(110)
+    (48, 48, 49)
+    """
+    return math.floor(math.log(n, GROWTH))
 
 
 def _file(name: str, path: Path) -> str:

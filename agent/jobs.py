@@ -73,27 +73,32 @@ class Evaluations:
 
     Args:
         store: The log.
+        configured: Digest of the configuration that is answered by: what was asked of another is left alone.
         worker: Who works here; a name that no other process has.
         evaluate: Makes an answer.
         clock: Seconds since the epoch.
         timer: Seconds, never going back.
+        only: Number of the one that is answered; None for all.
     """
 
     def __init__(
         self,
         store: Store,
+        configured: str,
         worker: str,
         evaluate: Evaluate,
         clock: Callable[[], float] = time.time,
         timer: Callable[[], float] = time.monotonic,
+        only: int | None = None,
     ) -> None:
-        self._store, self._worker, self._evaluate = store, worker, evaluate
+        self._store, self._configured, self._only = store, configured, only
+        self._worker, self._evaluate = worker, evaluate
         self._clock, self._timer = clock, timer
         self._mine: Evaluation | None = None
 
     def due(self, now: float) -> bool:
         """Claim the next one; there may be none."""
-        self._mine = claim(self._store, self._worker, now)
+        self._mine = claim(self._store, self._configured, self._worker, now, self._only)
         return self._mine is not None
 
     def run(self, stop: threading.Event) -> None:

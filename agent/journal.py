@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from agent.work import described
 from feedback.errors import StoreError
+from feedback.promotions import Finished, Promotion, record
 from feedback.runs import LEASE_S, Run, State, end, note, renew
 from feedback.store import Store
 
@@ -47,12 +48,13 @@ class Journal:
         run: As it was taken.
         tell: Told of each step once it is done.
         clock: Seconds since the epoch.
-        beat_s: Seconds between two words that its worker is alive.
+        beat_s: Seconds between two words that its worker is alive; None where another process says so.
 
     Attributes:
         inputs: What the run follows from; kept with the next step.
         candidate: The version that it published.
         evaluation: Of that one.
+        promoted: Whether that one was promoted, with which the run is at its end.
     """
 
     def __init__(
@@ -61,21 +63,25 @@ class Journal:
         run: Run,
         tell: Callable[[Step], None],
         clock: Callable[[], float] = time.time,
-        beat_s: float = BEAT_S,
+        beat_s: float | None = BEAT_S,
     ) -> None:
-        self._store, self._run, self._tell, self._clock, self._beat_s = store, run, tell, clock, beat_s
+        self._store, self._run, self._tell, self._clock = store, run, tell, clock
         self._steps: list[Step] = []
         self._failed = ""
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name="journal", daemon=True)
+        self._thread: threading.Thread | None = None
+        if beat_s is not None:
+            self._thread = threading.Thread(target=self._beat, args=(beat_s,), name="journal", daemon=True)
         self._status: State | None = None
         self.inputs: dict[str, Any] = {}
         self.candidate: int | None = None
         self.evaluation: int | None = None
+        self.promoted = False
 
     def __enter__(self) -> Self:
         """Begin to say that the worker is alive."""
-        self._thread.start()
+        if self._thread is not None:
+            self._thread.start()
         return self
 
     def __exit__(
@@ -84,7 +90,10 @@ class Journal:
         """Record how the run ended, as far as the log can be written."""
         del kind, trace
         self._closed.set()
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
+        if self.promoted:
+            return
         if error is None:
             assert self._status is not None  # whoever ends without an error has said how
             end(self._store, self._run, self._status, self._clock())
@@ -117,22 +126,40 @@ class Journal:
 
     def keep(self) -> None:
         """Write what is known. Raises SupersededError where the run was abandoned meanwhile."""
-        note(
-            self._store,
-            self._run,
-            self._clock(),
-            inputs=self.inputs,
-            steps=[asdict(step) for step in self._steps],
-            candidate=self.candidate,
-            evaluation=self.evaluation,
-        )
+        if not self.promoted:
+            note(self._store, self._run, self._clock(), **self._known())
+
+    def promote(self, configured: str, said: Promotion, after: int) -> None:
+        """End the run with a promotion: all of it is on record then, or nothing.
+
+        Args:
+            configured: Digest of the configured recipe, under which the promotion holds.
+            said: The promotion.
+            after: Number of the last word that the run knows of; 0 for none.
+
+        Raises:
+            ChangedMeanwhileError: Something was said since.
+            SupersededError: The run was abandoned meanwhile.
+        """
+        self._steps[-1].seconds = round(said.at - self._steps[-1].at, 3)
+        finished = Finished(self._run, self._known())
+        record(self._store, configured, said, after=after, finished=finished)
+        self.promoted = True
+
+    def _known(self) -> dict[str, Any]:
+        return {
+            "inputs": self.inputs,
+            "steps": [asdict(step) for step in self._steps],
+            "candidate": self.candidate,
+            "evaluation": self.evaluation,
+        }
 
     def ends(self, status: State) -> None:
         """Say how the run ends, which is recorded when the journal is closed."""
         self._status = status
 
-    def _beat(self) -> None:
-        while not self._closed.wait(self._beat_s):
+    def _beat(self, beat_s: float) -> None:
+        while not self._closed.wait(beat_s):
             with suppress(StoreError):  # the next step finds out
                 renew(self._store, self._run, self._clock())
 

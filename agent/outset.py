@@ -8,7 +8,7 @@ from typing import Any
 
 from agent.config import AppConfig, ConfigError
 from agent.live_arms import documents
-from agent.recipe import Recipe, followed
+from agent.recipe import Recipe, configuration_of, followed
 from agent.warm_start_settings import WarmStartSpec
 from arms.pool_job import digest_of_document
 from feedback.alarms import Alarm, standing_alarms
@@ -34,7 +34,7 @@ class Outset:
         log_seq: Position of the log.
         examples: Position of the training log.
         traffic: Decisions of the traffic in the training log.
-        before: Runs that came to a verdict under this way of joining, in order.
+        before: Runs for the configured recipe that came to a verdict, in order.
     """
 
     config: AppConfig
@@ -58,8 +58,9 @@ class Outset:
         """
         config = config.with_arms(at_start(store, documents(config.arms))).settled()
         spec, join = require(config), config.reward.join
-        said = in_force(store, Recipe.configured(config).digest)
-        alarms = standing_alarms(store)
+        configured = Recipe.configured(config).digest
+        said = in_force(store, configured)
+        alarms = standing_alarms(store, join, said)
         with store.reading() as connection:
             examples = position_of(connection, join).examples_seq
         alarm = alarms.newest if alarms.warm_start_open else None
@@ -72,7 +73,7 @@ class Outset:
             store.log_seq(),
             examples,
             traffic(store, join),
-            tuple(run for run in judged(store) if run.inputs["join"] == join),
+            tuple(judged(store, configured)),
         )
 
     @property
@@ -103,10 +104,9 @@ class Outset:
     def inputs(self) -> dict[str, Any]:
         """Return what a run follows from, as it is kept; its labels are added as they are gathered."""
         config = self.config
-        settings = config.model_dump(mode="json", exclude={"home", "log_url", "keys", "arms"})
         live = self.live.start
         return {
-            "configuration": digest_of_document(settings),
+            "configuration": configuration_of(config),
             "arms": digest_of_document(documents(config.arms)),
             "join": config.reward.join,
             "log": self.log_seq,

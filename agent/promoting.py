@@ -14,7 +14,7 @@ from agent.recipe import SHORT, Recipe
 from agent.replica import Replica
 from agent.schemas import CanaryChoice, PromotionChoice, VersionChoice
 from agent.steering import Before, Limit, Number, of_the_past
-from feedback.errors import QueueFullError
+from feedback.errors import ChangedMeanwhileError, QueueFullError
 from feedback.lag import lag_of
 from feedback.promotions import Action, Promotion, in_force, newest, record, was_followed
 from feedback.versions import Version, among, find, latest, page
@@ -93,9 +93,10 @@ class Promoting:
         """Learn and serve the recipe of this version from here on, always the newest of it.
 
         Where another recipe is followed, the gate is asked: 409 tells its `reasons` to hold the
-        version, unless it is forced. It must be of the configured reward. Every replica follows
-        within a second. A canary and a rollback end. The reply is that of `GET /v1/policy`: it tells
-        what is in force, which may be what somebody else just said.
+        version, unless it is forced. It must be of the configured reward. Where somebody else has said
+        something while it was judged, it is refused as `changed_meanwhile`. Every replica follows within
+        a second. A canary and a rollback end. The reply is that of `GET /v1/policy`: it tells what is in
+        force, which may be what somebody else just said.
         """
         replica = self._replica
         found, recipe = await self._named(version)
@@ -103,10 +104,11 @@ class Promoting:
         forced, evaluation, state = False, None, None
         if recipe.digest != said.recipe:
             self._require_built(recipe, version)
-            forced, evaluation = await self._judged(version, force=body.force)
+            since = 0.0 if said.newest is None else said.newest.at
+            forced, evaluation = await self._judged(version, since, force=body.force)
             state = await self._bytes(found)
         word = Promotion(0, version, Action.PROMOTE, body.reason, replica.clock(), forced, 0.0, evaluation)
-        await self._say(word, state)
+        await self._say(word, state, after=said.seq)
         served, said = replica.version, replica.said
         if said.pin is None and (served is None or served.recipe != said.recipe):
             chosen = said.promotion.version if said.promotion else version
@@ -176,7 +178,7 @@ class Promoting:
         """Return the state of a version, which is learned again where it was pruned. Raises ApiError."""
         return await of_the_past(self._replica, [version], lambda policy: policy.save(), "version")
 
-    async def _judged(self, number: int, *, force: bool) -> tuple[bool, int | None]:
+    async def _judged(self, number: int, since: float, *, force: bool) -> tuple[bool, int | None]:
         """Ask the gate; return whether it has to be forced, and the evaluation behind its verdict.
 
         Raises:
@@ -185,7 +187,7 @@ class Promoting:
             QueueFullError: It cannot have one now.
         """
         try:
-            verdict = await self._replica.gate(number)
+            verdict = await self._replica.gate(number, since, force=force)
         except (UndecidedError, QueueFullError):
             if not force:
                 raise
@@ -196,10 +198,13 @@ class Promoting:
             raise ApiError(409, "promotion_gate_failed", message, "version", reasons=reasons)
         return not verdict["promote"], verdict["evaluation"]
 
-    async def _say(self, word: Promotion, state: bytes | None) -> None:
-        """Record what an operator wants, and follow it here at once."""
-        replica = self._replica
-        await asyncio.to_thread(record, replica.store, replica.lookout.configured.digest, word, state)
+    async def _say(self, word: Promotion, state: bytes | None, after: int | None = None) -> None:
+        """Record what an operator wants, and follow it here at once. Raises ApiError."""
+        replica, configured = self._replica, self._replica.lookout.configured.digest
+        try:
+            await asyncio.to_thread(record, replica.store, configured, word, state, after=after)
+        except ChangedMeanwhileError as error:
+            raise ApiError(409, "changed_meanwhile", str(error), "version") from None
         await replica.refresh()
 
     def _unread(self, number: int, was: str) -> ApiError:

@@ -30,6 +30,24 @@ from arms.matrix import ARMS, ArmTable, read_arms, write_matrix
 from arms.nearest import nearest
 from arms.outcomes import Outcomes
 
+KEPT = 5
+"""Runs whose proposals are kept."""
+
+
+def forget_older(folder: Path, run: int, configured: Path | None) -> None:
+    """Remove what runs long before this one proposed, but for what is configured.
+
+    Args:
+        folder: Has a folder for each run, named by its number.
+        run: The newest one.
+        configured: Is kept, whoever proposed it; None where nothing is.
+    """
+    runs = sorted(int(one.name) for one in folder.glob("*") if one.name.isdecimal() and int(one.name) <= run)
+    for number in runs[:-KEPT]:
+        old = folder / str(number)
+        if configured is None or not configured.is_relative_to(old):
+            shutil.rmtree(old, ignore_errors=True)
+
 
 def propose_portfolio(
     plan: PortfolioPlan, config: AppConfig, lots: Sequence[Lot], folder: Path, step: Step, console: Console
@@ -169,4 +187,4 @@ def propose_router(
     return f"router:{folder}" if judged else None
 
 
-__all__ = ["propose_portfolio", "propose_router"]
+__all__ = ["KEPT", "forget_older", "propose_portfolio", "propose_router"]

@@ -18,8 +18,8 @@ from feedback.store import Store
 from feedback.versions import find
 
 ROWS, VERSIONS = 200, 20
-"""How many decisions are computed again, and of how few versions where these made so many: an old one may have
-to be learned again from the log, which takes a while."""
+"""How many decisions are computed again, and of how few versions where these made so many: an old one may
+have to be learned again from the log, which takes a while."""
 
 
 @dataclass(frozen=True, slots=True)

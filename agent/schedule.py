@@ -18,10 +18,15 @@ from pydantic import (
     model_validator,
 )
 
-from feedback.runs import LEASE_S, Run, State, Trigger
+from feedback.alarms import Alarm, Alarms
+from feedback.runs import ENDED, LEASE_S, Run, State, Trigger, newest
+from feedback.store import Store
 
 LEAST_S = 60.0
 """Shortest interval."""
+
+RETRY_S = 3600.0
+"""How long an alarm waits for the next run where one has failed."""
 
 CUT_SHORT = (State.RUNNING, State.ABANDONED)
 """How a run stands that is begun again, once its worker is dead."""
@@ -114,16 +119,28 @@ def next_of(cron: str, after: float) -> float:
     return next(CronSim(cron, datetime.fromtimestamp(after, UTC))).timestamp()
 
 
-def planned(spec: Schedule, last: Run | None, alarm_at: float | None, since: float) -> Planned | None:
+def look(store: Store, spec: Schedule, configured: str, alarms: Alarms, since: float) -> Planned | None:
+    """Return the next run for a configured recipe, as the log says; see `planned`."""
+    last, alarm = newest(store, configured), alarms.newest if alarms.warm_start_open else None
+    if alarm is not None:
+        ended = newest(store, configured, ENDED)
+        if ended is not None and ended.inputs.get("alarm") == alarm.example_seq:
+            alarm = None  # a run has done what can be done, whatever came of it
+    return planned(spec, last, alarm, since)
+
+
+def planned(spec: Schedule, last: Run | None, alarm: Alarm | None, since: float) -> Planned | None:
     """Return the next run, which is due once its time has come; None where none is to come by itself.
 
     What was missed while no service ran is made up for once. A run whose worker died is begun again as
-    soon as its lease is over; where that one dies as well, the schedule's time is waited for.
+    soon as its lease is over; where that one dies as well, the schedule's time is waited for. An alarm
+    that a run has failed to answer waits for an hour.
 
     Args:
         spec: The schedule.
         last: The newest run, or request for one; None where there was none.
-        alarm_at: When the drift was seen that no labels were entered for since; None where there is none.
+        alarm: The drift that no labels were entered for since, and that no run has answered; None where
+            there is none.
         since: From when on a cron line counts where there was no run.
     """
     if last is not None and last.status is State.ASKED:
@@ -134,8 +151,10 @@ def planned(spec: Schedule, last: Run | None, alarm_at: float | None, since: flo
     found = []
     if last is not None and last.status in CUT_SHORT and last.trigger is not Trigger.RESUMED:
         found.append(Planned(last.alive_at, Trigger.RESUMED))
-    if spec.on_alarm and alarm_at is not None and (last is None or last.started_at < alarm_at):
-        found.append(Planned(alarm_at, Trigger.ALARM))
+    if spec.on_alarm and alarm is not None:
+        failed = None if last is None or last.status in ENDED else last
+        again = alarm.at if failed is None else failed.started_at + RETRY_S
+        found.append(Planned(max(alarm.at, again), Trigger.ALARM))
     if spec.every is not None:
         at = since if last is None else last.started_at + seconds_of(spec.every)
         found.append(Planned(at, Trigger.SCHEDULE))
@@ -148,4 +167,4 @@ def planned(spec: Schedule, last: Run | None, alarm_at: float | None, since: flo
     return Planned(max(first.at, earliest), first.trigger)
 
 
-__all__ = ["Planned", "Schedule", "next_of", "planned", "seconds_of"]
+__all__ = ["Planned", "Schedule", "look", "next_of", "planned", "seconds_of"]

@@ -1,7 +1,7 @@
 """What the gate says of candidates: an evaluation that is asked for like any other, and waited for.
 
-A service that runs may answer it; whoever waits works on the queue meanwhile, so that it is answered without
-one, too.
+A service that runs may answer it; where none has taken it up, whoever waits answers it, in a process of its
+own as everywhere.
 """
 
 import threading
@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from agent.config import AppConfig
-from agent.evaluation_job import evaluate_here
+from agent.evaluation_job import evaluate_apart
 from agent.jobs import Evaluations, Heard
+from agent.recipe import configuration_of
 from arms.corpus import Progress
 from feedback.evaluations import Answer, State, find, result_of, submit
 from feedback.store import Store
@@ -61,7 +62,6 @@ def answered(
 
     Raises:
         UnansweredError: It failed.
-        QueueFullError: Too many are waiting already.
         LogUnavailableError: Try again later.
     """
 
@@ -70,10 +70,11 @@ def answered(
             tell("evaluating", round(done * PARTS), PARTS)
             heard(done)
 
-        return evaluate_here(config, asked, both)
+        return evaluate_apart(config, asked, both)
 
-    number = submit(store, request, clock()).seq
-    work, never = Evaluations(store, worker, evaluate, clock), threading.Event()
+    configured, never = configuration_of(config), threading.Event()
+    number = submit(store, configured, request, clock(), most=None).seq  # a run asks for two, one at a time
+    work = Evaluations(store, configured, worker, evaluate, clock, only=number)
     while True:
         found = find(store, number)
         assert found is not None  # nobody takes one away

@@ -1,13 +1,16 @@
-"""The child of `agent.warm_start_job`. It gives way to everybody else before it loads anything."""
+"""The child of `agent.warm_start_job`. It gives way to everybody else before it loads anything.
 
+It writes to the log, so it must not wait for its turn for long while it holds the lock: it has the lowest
+priority of the usual kind. What evaluates for it only reads, and runs while nobody else wants to.
+"""
+
+import os
 import sys
-
-from agent.evaluation_child import give_way
 
 
 def main() -> None:
     """Do the run that the standard input tells of."""
-    give_way()
+    os.nice(19)
     from agent.warm_start_job import be_the_child
 
     be_the_child(sys.stdin.fileno())

@@ -1,18 +1,21 @@
-"""Warm starts as a task of the service: each run in a process of its own, at the lowest priority there is.
+"""Warm starts as a task of the service: each run in a process of its own, at a low priority.
 
     task.due    the newest run, the open alarm and the schedule say when
-    task.run    starts the child, and waits for it: the run is on record as the child does it
+    task.run    takes the run, starts the child, and says that it is alive for as long as it is
 
-The child has what it starts, such as the workers that ask arms, run at the priority that it has, and ends
-with whoever started it. A run that was cut short like that is begun again once its lease is over.
+So a run is on record whatever becomes of the child. What the child starts, such as the workers that ask arms,
+has the priority that it has, and it ends with whoever started it. A run that was cut short like that is begun
+again once its lease is over.
 """
 
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -21,11 +24,13 @@ from rich.console import Console
 
 from agent.config import AppConfig, parse
 from agent.evaluation_job import ONE_CORE
-from agent.jobs import JobFailedError
-from agent.schedule import planned
+from agent.journal import BEAT_S
+from agent.recipe import Recipe
+from agent.schedule import look
 from feedback.alarms import standing_alarms
-from feedback.errors import UnderWayError
-from feedback.runs import Trigger, page
+from feedback.errors import LogUnavailableError, SupersededError, UnderWayError
+from feedback.promotions import in_force
+from feedback.runs import State, Trigger, end, renew, take
 from feedback.store import Store
 
 logger = logging.getLogger(__name__)
@@ -49,7 +54,8 @@ class WarmStarts:
         store: The log.
         config: Settled; a warm start is configured.
         since: From when on a cron line counts where there was no run, seconds since the epoch.
-        begin: Starts a child that was handed the configuration and what it is started by.
+        begin: Starts a child that is handed the configuration and the number of its run.
+        clock: Seconds since the epoch.
     """
 
     def __init__(
@@ -57,11 +63,13 @@ class WarmStarts:
         store: Store,
         config: AppConfig,
         since: float,
-        begin: "Callable[[AppConfig, Trigger], subprocess.Popen[bytes]] | None" = None,
+        begin: "Callable[[AppConfig, int], subprocess.Popen[bytes]] | None" = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         assert config.warm_start is not None
         self._store, self._config, self._spec, self._since = store, config, config.warm_start, since
-        self._begin = begin or begin_child
+        self._begin, self._clock = begin or begin_child, clock
+        self._configured = Recipe.configured(config).digest
         self._next_look = 0.0
         self._trigger = Trigger.SCHEDULE
 
@@ -70,34 +78,42 @@ class WarmStarts:
         if now < self._next_look:
             return False
         self._next_look = now + LOOK_S
-        alarms = standing_alarms(self._store)
-        alarm_at = alarms.newest.at if alarms.newest is not None and alarms.warm_start_open else None
-        last = next(iter(page(self._store, 1)), None)
-        found = planned(self._spec, last, alarm_at, self._since)
+        said = in_force(self._store, self._configured)
+        alarms = standing_alarms(self._store, self._config.reward.join, said)
+        found = look(self._store, self._spec, self._configured, alarms, self._since)
         if found is None or found.at > now:
             return False
         self._trigger = found.trigger
         return True
 
     def run(self, stop: threading.Event) -> None:
-        """Do a run; it ends early where the service stops.
-
-        Raises:
-            JobFailedError: The child ended before it had recorded how the run went.
-        """
-        logger.info("a warm start begins, by %s", self._trigger)
-        child = self._begin(self._config, self._trigger)
+        """Do a run; it ends early where the service stops, or where the run was taken for dead."""
+        worker = f"{socket.gethostname()}:{os.getpid()}"
+        try:
+            mine = take(self._store, self._configured, self._trigger, worker, self._clock())
+        except UnderWayError as error:
+            logger.info("%s", error)
+            return
+        logger.info("warm start %d begins, by %s", mine.seq, mine.trigger)
+        child, told_at = self._begin(self._config, mine.seq), self._clock()
         try:
             while child.poll() is None:
                 if stop.wait(POLL_S):
                     return
+                if self._clock() >= told_at + BEAT_S:
+                    told_at = self._clock()
+                    with suppress(LogUnavailableError):  # the lease is longer than most of that
+                        renew(self._store, mine, told_at)
+            if child.returncode:
+                told = f"its process ended with status {child.returncode}: see its output"
+                end(self._store, mine, State.FAILED, self._clock(), told)
+        except SupersededError as error:
+            logger.warning("%s", error)
         finally:
             _end(child)
-        if child.returncode:
-            raise JobFailedError(f"the process of a warm start ended with status {child.returncode}")
 
 
-def begin_child(config: AppConfig, trigger: Trigger) -> "subprocess.Popen[bytes]":
+def begin_child(config: AppConfig, number: int) -> "subprocess.Popen[bytes]":
     """Start a child that does a run; what it says goes where this process says things."""
     child = subprocess.Popen(
         [sys.executable, "-m", CHILD],
@@ -107,7 +123,7 @@ def begin_child(config: AppConfig, trigger: Trigger) -> "subprocess.Popen[bytes]
     )
     assert child.stdin is not None
     with suppress(BrokenPipeError):  # it is gone already, which its status tells
-        task = {"config": config.model_dump(mode="json"), "trigger": trigger.value}
+        task = {"config": config.model_dump(mode="json"), "run": number}
         child.stdin.write(orjson.dumps(task, option=orjson.OPT_APPEND_NEWLINE))
         child.stdin.flush()
     return child
@@ -115,12 +131,13 @@ def begin_child(config: AppConfig, trigger: Trigger) -> "subprocess.Popen[bytes]
 
 def _end(child: "subprocess.Popen[bytes]") -> None:
     """See to it that a child is gone, and all that it has started."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with suppress(ProcessLookupError):
-            os.killpg(child.pid, number)
-        with suppress(subprocess.TimeoutExpired):
-            child.wait(END_S)
-            break
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGTERM)
+    with suppress(subprocess.TimeoutExpired):
+        child.wait(END_S)
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
     if child.stdin is not None:
         with suppress(BrokenPipeError):
             child.stdin.close()
@@ -132,7 +149,7 @@ def be_the_child(descriptor: int) -> None:
     Args:
         descriptor: Of what gives the line, and then nothing for as long as somebody waits for this process.
     """
-    from agent.warm_start_run import RunFailedError, warm_start  # brings in all that learns and is judged
+    from agent.warm_start_run import RunFailedError, carry_out  # brings in all that learns and is judged
 
     logging.basicConfig(level=logging.INFO)
     with open(descriptor, "rb", buffering=0, closefd=False) as given:
@@ -140,11 +157,9 @@ def be_the_child(descriptor: int) -> None:
     threading.Thread(target=_end_with_the_parent, args=(descriptor,), daemon=True).start()
     console = Console(file=sys.stderr, width=120)
     try:
-        warm_start(parse(task["config"]), Trigger(task["trigger"]), console, lambda *_: None)
+        carry_out(parse(task["config"]), task["run"], console, lambda *_: None)
     except RunFailedError:
         logger.exception("a warm start failed")
-    except UnderWayError as error:
-        logger.info("%s", error)
 
 
 def _end_with_the_parent(descriptor: int) -> None:

@@ -26,15 +26,15 @@ from agent.entering import Beside, Entering
 from agent.entering import run as enter_labels
 from agent.evaluation_request import EvaluationRequest
 from agent.gathering import Gathering, Lot
-from agent.journal import Journal, Step
+from agent.journal import BEAT_S, Journal, Step
 from agent.outset import Outset, require
-from agent.proposals import propose_portfolio, propose_router
+from agent.proposals import forget_older, propose_portfolio, propose_router
 from agent.recipe import Recipe
-from agent.verdicts import answered, verdict_on
+from agent.verdicts import UnansweredError, answered, verdict_on
 from arms.corpus import Progress
-from feedback.alarms import warm_started
+from feedback.errors import ChangedMeanwhileError
 from feedback.lessons import Start
-from feedback.promotions import Action, InForce, Promotion, in_force, record
+from feedback.promotions import Action, InForce, Promotion, in_force
 from feedback.runs import Run, State, Trigger, find, take
 from feedback.store import Store
 from feedback.versions import Version
@@ -75,18 +75,41 @@ def warm_start(
     """
     require(config)
     with closing(Store(config.database_url, config.reward.join, clock)) as store:
-        mine = take(store, trigger, f"{socket.gethostname()}:{os.getpid()}", clock())
+        worker = f"{socket.gethostname()}:{os.getpid()}"
+        mine = take(store, Recipe.configured(config).digest, trigger, worker, clock())
+        return _done(config, store, mine, console, tell, clock, BEAT_S)
 
-        def told(step: Step) -> None:
-            console.print(f"{step.name:<10}{step.said}", markup=False, highlight=False, soft_wrap=True)
 
-        try:
-            with Journal(store, mine, told, clock) as journal:
-                now = Outset.of(config, store)  # once no other run can change it
-                journal.ends(_Work(now, store, mine.seq, journal, console, tell, clock).do())
-        except Exception as error:
-            raise RunFailedError(f"run {mine.seq} failed, what is served is as it was: {error}") from error
-        found = find(store, mine.seq)
+def carry_out(config: AppConfig, number: int, console: Console, tell: Progress) -> Run:
+    """Do a run that another process has taken, which says that its worker is alive; else as `warm_start`."""
+    with closing(Store(config.database_url, config.reward.join)) as store:
+        mine = find(store, number)
+        assert mine is not None
+        return _done(config, store, mine, console, tell, time.time, None)
+
+
+def _done(
+    config: AppConfig,
+    store: Store,
+    mine: Run,
+    console: Console,
+    tell: Progress,
+    clock: Callable[[], float],
+    beat_s: float | None,
+) -> Run:
+    def told(step: Step) -> None:
+        console.print(f"{step.name:<10}{step.said}", markup=False, highlight=False, soft_wrap=True)
+
+    journal = Journal(store, mine, told, clock, beat_s)
+    try:
+        with journal:
+            now = Outset.of(config, store)  # once no other run can change it
+            journal.ends(_Work(now, store, mine.seq, journal, console, tell, clock).do())
+    except Exception as error:
+        if journal.promoted:
+            raise
+        raise RunFailedError(f"run {mine.seq} failed, what is served is as it was: {error}") from error
+    found = find(store, mine.seq)
     assert found is not None
     return found
 
@@ -121,10 +144,13 @@ class _Work:
             with journal.step("router") as step:
                 folder = home / "routers" / str(self.run)
                 router = propose_router(spec.router, now.config, lots, folder, step, self.console, self.tell)
+        configured = None if now.config.router is None else now.config.router.path
+        for kind in ("runs", "routers"):
+            forget_older(home / kind, self.run, configured)
         labels = self._enter([lot for lot in lots if lot.new and lot.metrics])
         version = self._learn(now.candidate(self.run if labels else None))
         verdict = self._evaluate(version, router)
-        return self._decide(version, verdict, labels)
+        return self._decide(version, verdict)
 
     def _gather(self) -> list[Lot]:
         now, journal = self.now, self.journal
@@ -183,42 +209,51 @@ class _Work:
 
     def _evaluate(self, version: Version | None, router: str | None) -> dict[str, Any] | None:
         """Return the verdict on the candidate; None where there is none, or nothing to judge it by."""
-        now, journal = self.now, self.journal
         name = None if version is None else f"recipe:{version.version}"
-        candidates = tuple(one for one in (name, router) if one is not None)
-        if not candidates or now.traffic == 0:
+        if (name is None and router is None) or self.now.traffic == 0:
             return None
-        with journal.step("evaluate") as step:
-            request = EvaluationRequest(candidates=candidates, gate=True).model_dump(mode="json")
-            worker = f"{socket.gethostname()}:{os.getpid()}:run-{self.run}"
-            found = answered(self.store, now.config, request, worker, self.tell, self.clock)
-            journal.evaluation = found.number
-            step.found = {one: verdict_on(found.report, one) for one in candidates}
-            step.said = f"evaluation {found.number}: " + "; ".join(
-                f"{one} {verdict['verdict']}" for one, verdict in step.found.items()
-            )
+        with self.journal.step("evaluate") as step:
+            said = []
+            if name is not None:
+                self.journal.evaluation, step.found[name] = self._judged(name)
+                said.append(f"evaluation {self.journal.evaluation}: {name} {step.found[name]['verdict']}")
+            if router is not None:  # a proposal: whether it can be judged decides nothing
+                try:
+                    number, step.found[router] = self._judged(router)
+                    said.append(f"evaluation {number}: {router} {step.found[router]['verdict']}")
+                except UnansweredError as error:
+                    said.append(f"{router} is not judged: {error}")
+            step.said = "; ".join(said)
         return None if name is None else step.found[name]
 
-    def _decide(self, version: Version | None, verdict: dict[str, Any] | None, labels: int) -> State:
+    def _judged(self, name: str) -> tuple[int, dict[str, Any]]:
+        """Return the evaluation of a candidate, and what the gate says of it. Raises UnansweredError."""
+        request = EvaluationRequest(candidates=(name,), gate=True).model_dump(mode="json")
+        worker = f"{socket.gethostname()}:{os.getpid()}:run-{self.run}"
+        found = answered(self.store, self.now.config, request, worker, self.tell, self.clock)
+        return found.number, verdict_on(found.report, name)
+
+    def _decide(self, version: Version | None, verdict: dict[str, Any] | None) -> State:
         """Promote the candidate, or hold it, and say why."""
         now, journal = self.now, self.journal
         configured = Recipe.configured(now.config).digest
         with journal.step("decide") as step:
             reasons = self._reasons(version, verdict, in_force(self.store, configured))
-            if reasons or version is None:
-                step.found = {"reasons": reasons}
-                step.said = "held: " + " ".join(reasons)
-                return State.HELD
-            journal.keep()  # whoever has lost the run must not promote
-            reason = f"warm start {self.run}: the gate lets it through"
-            said = Promotion(
-                0, version.version, Action.PROMOTE, reason, self.clock(), evaluation=journal.evaluation
-            )
-            record(self.store, configured, said)
-            if labels:
-                warm_started(self.store, labels, self.clock())  # which is what an alarm asks for
-            step.said = f"promoted: version {version.version}, and what is learned after it"
-        return State.PROMOTED
+            if version is not None and not reasons:
+                reason = f"warm start {self.run}: the gate lets it through"
+                said = Promotion(
+                    0, version.version, Action.PROMOTE, reason, self.clock(), evaluation=journal.evaluation
+                )
+                step.said = f"promoted: version {version.version}, and what is learned after it"
+                try:
+                    journal.promote(configured, said, now.said.seq)
+                except ChangedMeanwhileError:
+                    reasons = ["What is served was changed while it was judged."]
+                else:
+                    return State.PROMOTED
+            step.found = {"reasons": reasons}
+            step.said = "held: " + " ".join(reasons)
+        return State.HELD
 
     def _reasons(self, version: Version | None, verdict: dict[str, Any] | None, said: InForce) -> list[str]:
         """Return why a candidate is held, one sentence each; none where it may be promoted."""
@@ -234,9 +269,7 @@ class _Work:
             return [f"Version {said.pin.version} is pinned by an operator."]
         if said.canary is not None:
             return [f"Version {said.canary.version} has a share of the traffic, which a promotion would end."]
-        if said != self.now.said:
-            return ["What is served was changed while it was judged."]
         return []
 
 
-__all__ = ["RunFailedError", "foreseen", "warm_start"]
+__all__ = ["RunFailedError", "carry_out", "foreseen", "warm_start"]

@@ -8,11 +8,11 @@ from fastapi.responses import JSONResponse
 
 from agent.errors import ApiError
 from agent.replica import Replica
-from agent.schedule import Planned, planned
+from agent.schedule import Planned, look
 from agent.schemas import LARGEST
 from agent.steering import Before, Limit
 from feedback.errors import UnderWayError
-from feedback.runs import Run, State, ask, find, page
+from feedback.runs import Run, ask, find, page, under_way
 
 Number = Annotated[int, Path(ge=1, le=LARGEST)]
 
@@ -32,7 +32,8 @@ class WarmStarting:
             message = "the configuration has no `warm_start`, so nobody knows what to learn from"
             raise ApiError(409, "not_configured", message)
         try:
-            asked = await asyncio.to_thread(ask, self._replica.store, self._replica.clock())
+            configured = self._replica.lookout.configured.digest
+            asked = await asyncio.to_thread(ask, self._replica.store, configured, self._replica.clock())
         except UnderWayError as error:
             raise ApiError(409, "under_way", str(error)) from None
         return JSONResponse(_document(asked), 202, {"location": f"/v1/warm-starts/{asked.seq}"})
@@ -58,15 +59,10 @@ class WarmStarting:
 
     def _next(self) -> Planned | None:
         replica, now = self._replica, self._replica.clock()
-        spec = replica.config.warm_start
-        if spec is None:
+        spec, configured = replica.config.warm_start, replica.lookout.configured.digest
+        if spec is None or under_way(replica.store, now):
             return None
-        last = next(iter(page(replica.store, 1)), None)
-        if last is not None and last.status is State.RUNNING and not last.dead(now):
-            return None
-        alarms = replica.alarms
-        alarm_at = alarms.newest.at if alarms.newest is not None and alarms.warm_start_open else None
-        return planned(spec, last, alarm_at, now)
+        return look(replica.store, spec, configured, replica.alarms, now)
 
 
 def _document(run: Run) -> dict[str, Any]:

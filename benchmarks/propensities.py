@@ -4,10 +4,11 @@
 
 Real turns, 24 at once, over arms that fail, time out, have outages and caps, and are switched off and on;
 clients force arms, leave arms out, ask for the best one, and go away; a candidate takes a share of some
-decisions. Every row is checked as it is logged: exactly the arms that could be drawn have a probability, and
-the logged versions give the same distribution from the logged context, to the last bit. What is printed is what can only be seen over many of them: how
-often each arm was drawn, beside the sum of its logged probabilities, in standard deviations (z), and the
-chi-square of all arms together. Strata are of what was known before the draw.
+decisions. Every row is checked as it is logged: exactly the arms that could be drawn have a probability,
+and the logged versions give the same distribution from the logged context, to the last bit. What is printed
+is what can only be seen over many of them: how often each arm was drawn, beside the sum of its logged
+probabilities, in standard deviations (z), and the chi-square of all arms together. Strata are of what was
+known before the draw.
 """
 
 import asyncio

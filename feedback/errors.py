@@ -11,6 +11,7 @@ StoreError                 the log cannot be read or written
 |-- MetricRedefinedError   a metric means something else than its values in the log
 |-- SupersededError        another learner or worker has taken over: this one must stop writing
 |-- QueueFullError         too many jobs wait already
+|-- ChangedMeanwhileError  somebody else said something since; whoever wants it nevertheless says it again
 `-- RebuiltError           the training log was made anew: a learner must start again
 """
 
@@ -61,6 +62,10 @@ class SupersededError(StoreError):
 
 class QueueFullError(StoreError):
     """Too many jobs wait already; one more may be taken once some are done."""
+
+
+class ChangedMeanwhileError(StoreError):
+    """What was decided rests on what is no longer in force; nothing was written."""
 
 
 class UnderWayError(StoreError):

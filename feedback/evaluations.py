@@ -5,8 +5,10 @@
        `----give_back----+
                          `-- its worker is silent for a lease: claimed again
 
-Whoever asks and whoever works share nothing but the rows, so both may be any number of processes. What an
-evaluation asks and what it answers are documents; what is in them is no matter of the queue.
+Whoever asks and whoever works share nothing but the rows, so both may be any number of processes. Services
+of several configurations may share a log: each answers what was asked of its own, as the answer follows from
+the configuration, too. What an evaluation asks and what it answers are documents; what is in them is no
+matter of the queue.
 """
 
 import zlib
@@ -49,6 +51,7 @@ class Evaluation:
 
     Attributes:
         seq: Its number; what was asked for later has a higher one.
+        configured: Digest of the configuration that it is answered by.
         request: What is asked for.
         status: How far it is.
         submitted_at: When it was asked for; this and the other times are seconds since the epoch, UTC.
@@ -61,6 +64,7 @@ class Evaluation:
     """
 
     seq: int
+    configured: str
     request: dict[str, Any]
     status: State
     submitted_at: float
@@ -91,42 +95,64 @@ _EVALUATION = [_e[name] for name in Evaluation.__slots__]
 _IN_HAND = _e.status.in_([State.QUEUED.value, State.RUNNING.value])
 
 
-def submit(store: Store, request: Mapping[str, Any], now: float, most: int = MOST) -> Evaluation:
+def submit(
+    store: Store, configured: str, request: Mapping[str, Any], now: float, most: int | None = MOST
+) -> Evaluation:
     """Ask for an evaluation.
 
     Args:
         store: The log.
+        configured: Digest of the configuration that it is to be answered by.
         request: What is asked for, as JSON can say it.
         now: Seconds since the epoch.
-        most: Evaluations that may be queued or running, this one among them.
+        most: Evaluations of the configuration that may be queued or running, this one among them; None
+            for any number.
 
     Raises:
         QueueFullError: So many are queued or running; nothing was written.
     """
-    row = {"request": dict(request), "status": State.QUEUED.value, "submitted_at": now, "done": 0.0}
+    row: dict[str, object] = {
+        "configured": configured,
+        "request": dict(request),
+        "status": State.QUEUED.value,
+        "submitted_at": now,
+        "done": 0.0,
+    }
+    in_hand = sa.select(sa.func.count()).where(_IN_HAND, _e.configured == configured)
     with store.writing() as connection:
-        waiting = connection.scalar(sa.select(sa.func.count()).select_from(t.evaluations).where(_IN_HAND))
-        if (waiting or 0) >= most:
+        waiting = connection.scalar(in_hand) or 0
+        if most is not None and waiting >= most:
             raise QueueFullError(f"{waiting} evaluations are queued or running: at most {most} may be")
         result = connection.execute(sa.insert(t.evaluations), row)
         assert result.inserted_primary_key is not None
         return _found(connection, int(result.inserted_primary_key[0]))
 
 
-def claim(store: Store, worker: str, now: float, lease_s: float = LEASE_S) -> Evaluation | None:
-    """Take the oldest evaluation that waits for a worker; None where none does.
+def claim(
+    store: Store,
+    configured: str,
+    worker: str,
+    now: float,
+    only: int | None = None,
+    lease_s: float = LEASE_S,
+) -> Evaluation | None:
+    """Take the oldest evaluation of a configuration that waits for a worker; None where none does.
 
     It waits when nobody has claimed it, when whoever has was silent for longer than the lease, and when
     that is the same worker: it works on one at a time, so it did not come to an end with it.
 
     Args:
         store: The log.
+        configured: Digest of the configuration that the worker answers by.
         worker: Who claims it; a name that no other process has.
         now: Seconds since the epoch.
+        only: Number of the one that is wanted; None for any.
         lease_s: How long a worker may be silent.
     """
     lost = (_e.status == State.RUNNING.value) & ((_e.alive_at < now - lease_s) | (_e.worker == worker))
-    waiting = (_e.status == State.QUEUED.value) | lost
+    waiting = ((_e.status == State.QUEUED.value) | lost) & (_e.configured == configured)
+    if only is not None:
+        waiting &= _e.seq == only
     oldest = sa.select(_e.seq).where(waiting).order_by(_e.seq).limit(1)
     with store.reading() as connection:  # a look holds up nobody, and mostly there is nothing
         if connection.scalar(oldest) is None:
@@ -207,10 +233,10 @@ def page(store: Store, limit: int, before: int | None = None) -> list[Evaluation
         return [_evaluation_of(row) for row in connection.execute(query)]
 
 
-def newest_of(store: Store, request: Mapping[str, Any]) -> Evaluation | None:
-    """Return the newest evaluation that was asked for in exactly these words; None where none was."""
+def newest_of(store: Store, configured: str, request: Mapping[str, Any]) -> Evaluation | None:
+    """Return the newest evaluation that was asked of a configuration in exactly these words, if any was."""
     same = sa.cast(_e.request, sa.Text) == dumps(dict(request))
-    query = sa.select(*_EVALUATION).where(same).order_by(_e.seq.desc()).limit(1)
+    query = sa.select(*_EVALUATION).where(same, _e.configured == configured).order_by(_e.seq.desc()).limit(1)
     with store.reading() as connection:
         row = connection.execute(query).first()
         return None if row is None else _evaluation_of(row)
@@ -230,8 +256,8 @@ def _found(connection: sa.Connection, seq: int) -> Evaluation:
 
 
 def _evaluation_of(row: "sa.Row[Any]") -> Evaluation:
-    seq, request, status, *rest = tuple(row)
-    return Evaluation(seq, request, State(status), *rest)
+    seq, configured, request, status, *rest = tuple(row)
+    return Evaluation(seq, configured, request, State(status), *rest)
 
 
 __all__ = [

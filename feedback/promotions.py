@@ -9,7 +9,7 @@ Each word is said under a configuration, and binds no other: of one that nothing
 recipe is learned and served.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -17,6 +17,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from feedback import tables as t
+from feedback.errors import ChangedMeanwhileError
+from feedback.runs import Run, State, write
 from feedback.store import Store
 from feedback.versions import digest_of, put_back
 
@@ -66,16 +68,44 @@ class InForce:
         promotion: What put it in the place of the configured one; None where nothing was promoted.
         pin: The rollback that holds; None where the newest version is served.
         canary: What takes a share of the traffic; None for nothing.
+        newest: The last word, whatever it was; None where nothing was said.
     """
 
     recipe: str
     promotion: Promotion | None = None
     pin: Promotion | None = None
     canary: Promotion | None = None
+    newest: Promotion | None = None
+
+    @property
+    def seq(self) -> int:
+        """Number of the last word; 0 where nothing was said."""
+        return 0 if self.newest is None else self.newest.seq
 
 
-def record(store: Store, configured: str, said: Promotion, state: bytes | None = None) -> None:
-    """Record what is wanted of a version from now on.
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A run of the warm start that comes to its end with a promotion.
+
+    Attributes:
+        run: As it was taken.
+        told: What else is written down of it: columns of its row.
+    """
+
+    run: Run
+    told: Mapping[str, Any]
+
+
+def record(
+    store: Store,
+    configured: str,
+    said: Promotion,
+    state: bytes | None = None,
+    *,
+    after: int | None = None,
+    finished: Finished | None = None,
+) -> None:
+    """Record what is wanted of a version from now on: all that belongs to it, or nothing.
 
     Args:
         store: The log.
@@ -83,11 +113,27 @@ def record(store: Store, configured: str, said: Promotion, state: bytes | None =
         said: What is wanted; its number is given out here.
         state: The bytes of its version, which are put back where they were pruned; unless they are
             not its own.
+        after: Number of the last word that was known when this was decided, 0 for none; None where it is
+            wanted whatever was said.
+        finished: The run that wants it, and ends with it; None for somebody else.
+
+    Raises:
+        ChangedMeanwhileError: Something was said since; nothing was written.
+        SupersededError: The run is no longer under way; nothing was written.
+        LogUnavailableError: Try again later.
     """
     row = {name: getattr(said, name) for name in Promotion.__slots__ if name != "seq"}
     digest = sa.select(t.versions.c.digest).where(t.versions.c.version == said.version)
+    p = t.promotions.c
     with store.writing() as connection:
+        if after is not None:
+            last = connection.scalar(sa.select(sa.func.max(p.seq)).where(p.configured == configured)) or 0
+            if last != after:
+                raise ChangedMeanwhileError(f"what is served was changed meanwhile, by word {last}")
         connection.execute(sa.insert(t.promotions), {**row, "configured": configured})
+        if finished is not None:
+            ended = {"status": State.PROMOTED.value, "alive_at": said.at, "finished_at": said.at}
+            write(connection, finished.run, **finished.told, **ended)
         if state is not None and digest_of(state) == connection.scalar(digest):
             put_back(connection, said.version, state)
 
@@ -113,12 +159,12 @@ def in_force(store: Store, configured: str) -> InForce:
         said = _promotion_of(values)
         match said.action:
             case Action.PROMOTE:
-                found = InForce(recipe, said)
+                found = InForce(recipe, said, newest=said)
             case Action.ROLLBACK:
-                found = InForce(found.recipe, found.promotion, said)
+                found = InForce(found.recipe, found.promotion, said, newest=said)
             case Action.CANARY:
                 canary = said if said.share else None
-                found = InForce(found.recipe, found.promotion, found.pin, canary)
+                found = InForce(found.recipe, found.promotion, found.pin, canary, said)
     return found
 
 
@@ -152,6 +198,7 @@ def _promotion_of(row: Sequence[Any]) -> Promotion:
 __all__ = [
     "LARGEST_SHARE",
     "Action",
+    "Finished",
     "InForce",
     "Promotion",
     "in_force",

@@ -15,7 +15,7 @@ from agent.config import parse
 from agent.evaluation_job import evaluate_here
 from agent.jobs import Evaluations, Jobs
 from agent.learner import Learner
-from agent.recipe import Recipe, followed
+from agent.recipe import Recipe, configuration_of, followed
 from agent.replica import Replica
 from agent.service import create_app
 from agent.telemetry import Telemetry
@@ -229,7 +229,8 @@ class FakeGate:
         self.verdict = {"promote": promote, "reasons": list(reasons), "evaluation": evaluation}
         self.error: Exception | None = None
 
-    async def __call__(self, version: int) -> dict[str, Any]:
+    async def __call__(self, version: int, since: float, *, force: bool) -> dict[str, Any]:
+        del since, force
         self.asked.append(version)
         if self.error is not None:
             raise self.error
@@ -283,7 +284,13 @@ class Service:
     @contextmanager
     def working(self) -> Iterator[None]:
         """Answer evaluations meanwhile, in a thread where `agent.app.JobsHost` has processes."""
-        evaluations = partial(Evaluations, self._store, "test", partial(evaluate_here, self.config))
+        evaluations = partial(
+            Evaluations,
+            self._store,
+            configuration_of(self.config),
+            "test",
+            partial(evaluate_here, self.config),
+        )
         jobs = Jobs([evaluations], 0.005)
         try:
             yield

@@ -16,7 +16,7 @@ from agent.evaluation_request import EvaluationRequest
 from agent.gatekeeper import FRESH_S, verdict
 from agent.jobs import UndecidedError
 from agent.policies.catalog import PolicySpec
-from agent.recipe import Recipe
+from agent.recipe import Recipe, configuration_of
 from feedback.errors import QueueFullError
 from feedback.evaluations import MOST, Answer, Evaluation, State, claim, fail, finish, page, submit
 from feedback.gate import GateSpec
@@ -26,6 +26,9 @@ from tests.agent.fakes import CONFIG, Service
 from tests.agent.judged import judged_log
 
 NOW = 1000.0
+OURS = "ours"
+"""Digest of the configuration that judges."""
+
 SAID = {"verdict": "hold", "promote": False, "reasons": ["Too little is known."], "figures": {"n": 7}}
 
 
@@ -44,7 +47,7 @@ def report(version: int) -> Answer:
 
 def answer(store: Store, version: int, at: float = NOW) -> int:
     """Be the worker: answer the oldest evaluation; return its number."""
-    mine = claim(store, "w", at)
+    mine = claim(store, OURS, "w", at)
     assert mine is not None
     finish(store, mine, report(version), at)
     return mine.seq
@@ -57,7 +60,7 @@ def working(store: Store, end: Callable[[Evaluation], None]) -> Iterator[None]:
 
     def work() -> None:
         while not stop.wait(0.001):
-            if (mine := claim(store, "w", NOW)) is not None:
+            if (mine := claim(store, OURS, "w", NOW)) is not None:
                 end(mine)
 
     thread = threading.Thread(target=work)
@@ -69,8 +72,11 @@ def working(store: Store, end: Callable[[Evaluation], None]) -> Iterator[None]:
         thread.join()
 
 
-async def asked(store: Store, version: int, now: float = NOW, wait_s: float = 0.0) -> dict[str, Any]:
-    return await verdict(store, version, wait_s=wait_s, poll_s=0.001, clock=lambda: now)
+async def asked(
+    store: Store, version: int, now: float = NOW, wait_s: float = 0.0, since: float = 0.0, **others: Any
+) -> dict[str, Any]:
+    settings = {"wait_s": wait_s, "poll_s": 0.001, "clock": lambda: now, **others}
+    return await verdict(store, OURS, version, since, **settings)
 
 
 async def test_a_verdict_is_asked_for_and_waited_for(store: Store) -> None:
@@ -85,7 +91,7 @@ async def test_a_verdict_is_asked_for_and_waited_for(store: Store) -> None:
 async def test_whoever_will_not_wait_is_told_the_evaluation_and_finds_it_again(store: Store) -> None:
     with pytest.raises(UndecidedError, match="evaluation 1, by which version 3 is judged, is queued"):
         await asked(store, 3)
-    assert claim(store, "w", NOW) is not None
+    assert claim(store, OURS, "w", NOW) is not None
     with pytest.raises(UndecidedError, match="evaluation 1, by which version 3 is judged, is running"):
         await asked(store, 3)
     assert answer(store, 3) == 1
@@ -102,6 +108,35 @@ async def test_a_verdict_that_is_no_longer_fresh_is_asked_for_again(store: Store
         await asked(store, 3, NOW + FRESH_S + 1)
 
 
+async def test_a_verdict_from_before_the_last_word_compares_with_something_else(store: Store) -> None:
+    with pytest.raises(UndecidedError):
+        await asked(store, 3)
+    answer(store, 3)
+    assert (await asked(store, 3, NOW + 2, since=NOW))["evaluation"] == 1
+    with pytest.raises(UndecidedError, match="evaluation 2"):
+        await asked(store, 3, NOW + 2, since=NOW + 1)
+
+
+async def test_a_verdict_of_another_configuration_is_none_of_this_one(store: Store) -> None:
+    with pytest.raises(UndecidedError):
+        await asked(store, 3)
+    answer(store, 3)
+    with pytest.raises(UndecidedError, match="evaluation 2"):
+        await verdict(store, "theirs", 3, 0.0, wait_s=0.0, clock=lambda: NOW)
+
+
+async def test_who_forces_uses_a_verdict_that_is_there_and_asks_for_none(store: Store) -> None:
+    with pytest.raises(UndecidedError, match="there is no verdict on version 3"):
+        await asked(store, 3, wait_s=30.0, force=True)
+    assert page(store, 10) == []
+    with pytest.raises(UndecidedError, match="evaluation 1"):
+        await asked(store, 3)
+    with pytest.raises(UndecidedError, match="there is no verdict on version 3"):
+        await asked(store, 3, wait_s=30.0, force=True)
+    answer(store, 3)
+    assert (await asked(store, 3, force=True))["evaluation"] == 1
+
+
 @pytest.mark.parametrize(
     "other",
     [
@@ -112,7 +147,7 @@ async def test_a_verdict_that_is_no_longer_fresh_is_asked_for_again(store: Store
     ids=["another version", "no gate", "other prices"],
 )
 async def test_an_evaluation_of_something_else_is_no_verdict(store: Store, other: EvaluationRequest) -> None:
-    submit(store, other.model_dump(mode="json"), NOW)
+    submit(store, OURS, other.model_dump(mode="json"), NOW)
     with pytest.raises(UndecidedError, match="evaluation 2"):
         await asked(store, 3)
 
@@ -132,7 +167,7 @@ async def test_a_version_that_cannot_be_evaluated_is_held_and_tried_anew_the_nex
 
 async def test_where_too_many_wait_already_none_is_asked_for(store: Store) -> None:
     for _ in range(MOST):
-        submit(store, {}, NOW)
+        submit(store, OURS, {}, NOW)
     with pytest.raises(QueueFullError, match="20 evaluations are queued or running"):
         await asked(store, 3)
     assert all(one.status is State.QUEUED for one in page(store, 100))
@@ -144,7 +179,8 @@ async def test_a_promotion_waits_for_what_the_log_says_of_the_candidate(tmp_path
     service.config = service.config.model_copy(update={"gate": GateSpec(least_checked=0)})
     async with service.running():
         replica = service.replica
-        replica.gate = partial(verdict, replica.store, wait_s=60.0, poll_s=0.01)
+        ours = configuration_of(service.config)
+        replica.gate = partial(verdict, replica.store, ours, wait_s=60.0, poll_s=0.01, clock=replica.clock)
 
         def candidate(arm: str) -> int:
             recipe = Recipe(PolicySpec(kind="fixed", params={"arm": arm}), service.config.reward)

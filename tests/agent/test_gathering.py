@@ -119,7 +119,7 @@ def fetched(gathering: Gathering) -> list[Lot]:
 def judged(lots: list[Lot]) -> Run:
     """A run that took these lots and came to a verdict."""
     inputs = {"lots": [lot.document() for lot in lots]}
-    return Run(1, Trigger.SCHEDULE, State.HELD, "here:1", 0.0, 0.0, 0.0, inputs, [], None, None, None)
+    return Run(1, Trigger.SCHEDULE, State.HELD, "here:1", 0.0, 0.0, 0.0, inputs, [], None, None, None, "ours")
 
 
 def asked(world: World, metrics: Mapping[str, str] | None = None, **fields: Any) -> dict[str, Any]:

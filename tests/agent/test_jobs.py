@@ -12,11 +12,13 @@ import pytest
 from agent.app import JobsHost
 from agent.config import AppConfig, parse
 from agent.jobs import BEAT_S, Evaluate, Evaluations, Heard, JobFailedError, Jobs
+from agent.recipe import configuration_of
 from feedback.errors import LogUnavailableError
 from feedback.evaluations import LEASE_S, Answer, Evaluation, State, claim, find, result_of, submit
 from feedback.store import Store
 from tests.agent.fakes import CONFIG
 
+OURS = "ours"
 REQUEST = {"candidates": ["uniform"]}
 ANSWER = Answer({"rows": 3}, "<html>")
 NOW = 1000.0
@@ -51,8 +53,8 @@ def found(store: Store, seq: int = 1) -> Evaluation:
 
 def worked(store: Store, evaluate: Evaluate = answered, **others: Any) -> Evaluation:
     """Ask for one evaluation, let a worker work on it, and return what became of it."""
-    seq = submit(store, REQUEST, NOW).seq
-    task = Evaluations(store, "w", evaluate, lambda: NOW, **others)
+    seq = submit(store, OURS, REQUEST, NOW).seq
+    task = Evaluations(store, OURS, "w", evaluate, lambda: NOW, **others)
     assert task.due(NOW)
     task.run(threading.Event())
     return found(store, seq)
@@ -62,14 +64,14 @@ def worked(store: Store, evaluate: Evaluate = answered, **others: Any) -> Evalua
 
 
 def test_nothing_is_due_where_nothing_is_asked_for(store: Store) -> None:
-    assert not Evaluations(store, "w", answered).due(NOW)
+    assert not Evaluations(store, OURS, "w", answered).due(NOW)
 
 
 def test_what_is_asked_for_is_answered_and_then_nothing_is_due(store: Store) -> None:
     one = worked(store)
     assert (one.status, one.done, one.worker, one.finished_at) == (State.DONE, 1.0, "w", NOW)
     assert result_of(store, one.seq) == ANSWER.report
-    assert not Evaluations(store, "w", answered).due(NOW)
+    assert not Evaluations(store, OURS, "w", answered).due(NOW)
 
 
 def test_an_evaluation_that_cannot_be_made_has_failed_in_the_words_of_whoever_tried(store: Store) -> None:
@@ -94,21 +96,21 @@ def test_an_answer_that_no_json_can_hold_is_a_failure(store: Store) -> None:
 
 
 def test_a_log_that_is_away_fails_nothing_and_the_same_worker_tries_again(store: Store) -> None:
-    submit(store, REQUEST, NOW)
+    submit(store, OURS, REQUEST, NOW)
     outcomes = iter([raising(AWAY), answered])
-    task = Evaluations(store, "w", lambda *told: next(outcomes)(*told), lambda: NOW)
+    task = Evaluations(store, OURS, "w", lambda *told: next(outcomes)(*told), lambda: NOW)
     assert task.due(NOW)
     with pytest.raises(LogUnavailableError):
         task.run(threading.Event())
     assert found(store).status is State.RUNNING
-    assert not Evaluations(store, "another", answered).due(NOW + 1)
+    assert not Evaluations(store, OURS, "another", answered).due(NOW + 1)
     assert task.due(NOW + 1)
     task.run(threading.Event())
     assert found(store).status is State.DONE
 
 
 def test_what_is_under_way_at_a_stop_is_given_back(store: Store) -> None:
-    asked = submit(store, REQUEST, NOW)
+    asked = submit(store, OURS, REQUEST, NOW)
     stop = threading.Event()
 
     def evaluate(_request: Mapping[str, Any], heard: Heard) -> Answer:
@@ -116,7 +118,7 @@ def test_what_is_under_way_at_a_stop_is_given_back(store: Store) -> None:
         heard(0.1)
         raise AssertionError("it was to end")
 
-    task = Evaluations(store, "w", evaluate, lambda: NOW)
+    task = Evaluations(store, OURS, "w", evaluate, lambda: NOW)
     assert task.due(NOW)
     task.run(stop)
     assert found(store) == asked
@@ -141,7 +143,7 @@ def test_a_worker_that_was_taken_for_dead_gives_up_and_spoils_nothing(
     heirs = []
 
     def evaluate(_request: Mapping[str, Any], heard: Heard) -> Answer:
-        heirs.append(claim(store, "heir", NOW + 2 * LEASE_S))  # as if this one had been asleep
+        heirs.append(claim(store, OURS, "heir", NOW + 2 * LEASE_S))  # as if this one had been asleep
         heard(0.5)
         raise AssertionError("it was to end")
 
@@ -155,7 +157,7 @@ def test_what_a_worker_comes_to_too_late_is_dropped(store: Store, end: Exception
     heirs = []
 
     def evaluate(_request: Mapping[str, Any], _heard: Heard) -> Answer:
-        heirs.append(claim(store, "heir", NOW + 2 * LEASE_S))
+        heirs.append(claim(store, OURS, "heir", NOW + 2 * LEASE_S))
         if end is not None:
             raise end
         return ANSWER
@@ -279,8 +281,8 @@ def test_evaluations_are_answered_by_the_thread_that_finds_them(store: Store) ->
         return answered(request, heard)
 
     for _ in range(2):
-        submit(store, REQUEST, NOW)
-    jobs = Jobs([lambda: Evaluations(store, "w", evaluate, lambda: NOW)], 0.001, lambda: NOW)
+        submit(store, OURS, REQUEST, NOW)
+    jobs = Jobs([lambda: Evaluations(store, OURS, "w", evaluate, lambda: NOW)], 0.001, lambda: NOW)
     assert second.wait(30)
     assert found(store, 1).status is State.DONE
     jobs.stop()
@@ -303,7 +305,7 @@ def test_a_host_answers_by_its_configuration_and_stops_when_it_is_told(
 
     monkeypatch.setattr("agent.app.evaluate_apart", evaluate)
     for _ in range(2):
-        submit(store, REQUEST, NOW)
+        submit(store, configuration_of(config), REQUEST, NOW)
     host = JobsHost(config)
     assert answers.wait(30)
     host.check_health()

@@ -12,9 +12,10 @@ import pytest
 from agent.config import AppConfig, parse
 from agent.jobs import Heard, JobFailedError
 from agent.journal import Journal, Step
+from agent.recipe import configuration_of
 from agent.verdicts import UnansweredError, answered, verdict_on
 from feedback.errors import LogUnavailableError, SupersededError
-from feedback.evaluations import Answer, claim, finish, result_of, submit
+from feedback.evaluations import MOST, Answer, claim, finish, result_of, submit
 from feedback.runs import LEASE_S, Run, State, Trigger, find, take
 from feedback.store import Store
 from tests.agent.fakes import CONFIG
@@ -38,7 +39,7 @@ def found(store: Store, run: Run) -> Run:
 
 
 def begun(store: Store) -> Run:
-    return take(store, Trigger.COMMAND, "here:1", 100.0)
+    return take(store, "ours", Trigger.COMMAND, "here:1", 100.0)
 
 
 def within(store: Store, run: Run, do: Callable[[Journal], None]) -> None:
@@ -102,7 +103,7 @@ def test_who_has_lost_a_run_finds_out_before_the_next_step(store: Store) -> None
     run = begun(store)
 
     def decide(journal: Journal) -> None:
-        take(store, Trigger.RESUMED, "there:1", 101.0 + LEASE_S)
+        take(store, "ours", Trigger.RESUMED, "there:1", 101.0 + LEASE_S)
         with journal.step("decide"):
             raise AssertionError("it must not be begun")
 
@@ -138,7 +139,7 @@ def ask(store: Store, config: AppConfig, tell: Callable[..., None] = lambda *_: 
     return answered(store, config, {"candidates": ["recipe:3"]}, "here:1", tell, lambda: 100.0).report
 
 
-def test_a_run_answers_its_evaluation_itself_and_those_that_wait_before_it(
+def test_a_run_answers_its_evaluation_itself_and_no_other_however_many_wait(
     store: Store, config: AppConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Any] = []
@@ -148,15 +149,16 @@ def test_a_run_answers_its_evaluation_itself_and_those_that_wait_before_it(
         heard(0.5)
         return Answer(REPORT, "<html>")
 
-    monkeypatch.setattr("agent.verdicts.evaluate_here", evaluate)
-    submit(store, {"candidates": ["uniform"]}, 1.0)
+    monkeypatch.setattr("agent.verdicts.evaluate_apart", evaluate)
+    for _ in range(MOST):
+        submit(store, configuration_of(config), {"candidates": ["uniform"]}, 1.0)
     told: list[tuple[str, int, int]] = []
     report = ask(store, config, lambda *word: told.append(word))
-    assert asked == [["uniform"], ["recipe:3"]]
+    assert asked == [["recipe:3"]]
     assert report == REPORT
     assert ("evaluating", 50, 100) in told
     assert verdict_on(report, "recipe:3") == {"promote": False}
-    assert result_of(store, 2) == REPORT, "it is kept like any other"
+    assert result_of(store, MOST + 1) == REPORT, "it is kept like any other"
 
 
 def test_a_run_waits_for_a_worker_that_was_faster(
@@ -169,10 +171,10 @@ def test_a_run_waits_for_a_worker_that_was_faster(
     monkeypatch.setattr("agent.verdicts.Evaluations.due", lambda *_: False)
     number = 1
 
-    def submitted(store: Store, request: Mapping[str, Any], now: float) -> Any:
+    def submitted(store: Store, ours: str, request: Mapping[str, Any], now: float, most: None) -> Any:
         nonlocal theirs
-        evaluation = submit(store, request, now)
-        theirs = claim(store, "there:1", now)
+        evaluation = submit(store, ours, request, now, most)
+        theirs = claim(store, ours, "there:1", now)
         assert theirs is not None
         assert theirs.seq == evaluation.seq == number
         return evaluation
@@ -188,6 +190,6 @@ def test_an_evaluation_that_fails_says_why(
     def evaluate(*_: object) -> Answer:
         raise JobFailedError("there is no version 3")
 
-    monkeypatch.setattr("agent.verdicts.evaluate_here", evaluate)
+    monkeypatch.setattr("agent.verdicts.evaluate_apart", evaluate)
     with pytest.raises(UnansweredError, match="evaluation 1 failed: there is no version 3"):
         ask(store, config)

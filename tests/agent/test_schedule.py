@@ -1,17 +1,29 @@
 """The schedule: what is due follows from the newest run, the alarm and the configuration, whoever looks."""
 
+from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from agent.schedule import Planned, Schedule, next_of, planned, seconds_of
-from feedback.runs import LEASE_S, Run, State, Trigger
+from agent.schedule import RETRY_S, Planned, Schedule, look, next_of, planned, seconds_of
+from feedback.alarms import Alarm, Alarms
+from feedback.runs import LEASE_S, Run, State, Trigger, end, note, take
+from feedback.store import Store
 
+OURS = "ours"
 times = st.floats(0.0, 4e9)
 ENDS = [State.PROMOTED, State.HELD, State.NOTHING_NEW, State.FAILED]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with closing(Store(f"sqlite:///{tmp_path / 'log.db'}")) as store:
+        yield store
 
 
 def run(
@@ -20,7 +32,11 @@ def run(
     alive_at: float = 1100.0,
     trigger: Trigger = Trigger.SCHEDULE,
 ) -> Run:
-    return Run(1, trigger, status, "here:1", started_at, alive_at, None, {}, [], None, None, None)
+    return Run(1, trigger, status, "here:1", started_at, alive_at, None, {}, [], None, None, None, OURS)
+
+
+def alarm(at: float, example_seq: int = 5) -> Alarm:
+    return Alarm("r", "reward of a", "adwin", 0.8, 0.1, example_seq, at)
 
 
 def at(text: str) -> float:
@@ -67,19 +83,46 @@ def test_a_cron_line_of_every_day_comes_within_a_day_at_its_time(now: float, min
     assert timedelta(0) < moment - datetime.fromtimestamp(now, UTC) <= timedelta(days=1)
 
 
-def test_an_alarm_starts_one_run_and_a_later_one_another() -> None:
+def test_an_alarm_starts_a_run_however_long_before_the_newest_one_it_was_dated() -> None:
     spec = Schedule()
-    assert planned(spec, None, 2000.0, 0.0) == Planned(2000.0, Trigger.ALARM)
-    assert planned(spec, run(started_at=1999.0), 2000.0, 0.0) == Planned(2000.0, Trigger.ALARM)
-    assert planned(spec, run(started_at=2001.0), 2000.0, 0.0) is None, "it was answered; held, it stays open"
-    assert planned(spec, run(started_at=2001.0), 3000.0, 0.0) == Planned(3000.0, Trigger.ALARM)
-    assert planned(Schedule(on_alarm=False), None, 2000.0, 0.0) is None
+    assert planned(spec, None, alarm(2000.0), 0.0) == Planned(2000.0, Trigger.ALARM)
+    for started_at in (1999.0, 2001.0):
+        assert planned(spec, run(started_at=started_at), alarm(2000.0), 0.0) == Planned(2000.0, Trigger.ALARM)
+    assert planned(Schedule(on_alarm=False), None, alarm(2000.0), 0.0) is None
+
+
+def test_an_alarm_that_a_run_failed_to_answer_waits_for_an_hour() -> None:
+    failed = run(State.FAILED, started_at=2001.0)
+    assert planned(Schedule(), failed, alarm(2000.0), 0.0) == Planned(2001.0 + RETRY_S, Trigger.ALARM)
+    died = run(State.ABANDONED, started_at=2001.0, trigger=Trigger.RESUMED)
+    assert planned(Schedule(), died, alarm(2000.0), 0.0) == Planned(2001.0 + RETRY_S, Trigger.ALARM)
+
+
+def test_an_alarm_is_answered_by_a_run_that_named_it_and_came_to_its_end(store: Store) -> None:
+    def due(example_seq: int) -> Planned | None:
+        return look(store, Schedule(), OURS, Alarms(1, alarm(50.0, example_seq), True), 0.0)
+
+    def done(configured: str, named: int | None, state: State) -> None:
+        mine = take(store, configured, Trigger.ALARM, "here:1", 100.0)
+        note(store, mine, 100.0, inputs={"alarm": named}, steps=[])
+        end(store, mine, state, 101.0)
+
+    assert due(5) == Planned(50.0, Trigger.ALARM)
+    done(OURS, None, State.NOTHING_NEW)  # it began before the alarm was on record
+    done("theirs", 5, State.HELD)
+    assert due(5) == Planned(50.0, Trigger.ALARM)
+    done(OURS, 5, State.FAILED)
+    assert due(5) == Planned(100.0 + RETRY_S, Trigger.ALARM)
+    done(OURS, 5, State.HELD)
+    assert due(5) is None, "held, it stays open"
+    assert due(9) == Planned(50.0, Trigger.ALARM), "a later one starts another"
+    assert look(store, Schedule(), OURS, Alarms(1, alarm(50.0, 9), False), 0.0) is None
 
 
 def test_what_comes_first_is_next() -> None:
     spec = Schedule(every="PT1H")
-    assert planned(spec, run(), 2000.0, 0.0) == Planned(2000.0, Trigger.ALARM)
-    assert planned(spec, run(), 9000.0, 0.0) == Planned(4600.0, Trigger.SCHEDULE)
+    assert planned(spec, run(), alarm(2000.0), 0.0) == Planned(2000.0, Trigger.ALARM)
+    assert planned(spec, run(), alarm(9000.0), 0.0) == Planned(4600.0, Trigger.SCHEDULE)
 
 
 def test_a_request_is_due_at_once() -> None:
@@ -108,20 +151,20 @@ def test_nothing_is_due_while_a_worker_is_heard_of(
     every: str | None, alarm_at: float | None, started_at: float, took_s: float, trigger: Trigger
 ) -> None:
     under_way = run(State.RUNNING, started_at, started_at + took_s, trigger)
-    found = planned(Schedule(every=every), under_way, alarm_at, started_at)
+    seen = None if alarm_at is None else alarm(alarm_at)
+    found = planned(Schedule(every=every), under_way, seen, started_at)
     assert found is None or found.at >= under_way.alive_at + LEASE_S
 
 
-@given(st.sampled_from(ENDS), times, st.none() | times, times)
+@given(st.sampled_from(ENDS), times, times)
 def test_the_schedule_never_goes_back_and_does_not_depend_on_who_looks(
-    status: State, started_at: float, alarm_at: float | None, since: float
+    status: State, started_at: float, since: float
 ) -> None:
     spec = Schedule(every="PT1H")
-    found = planned(spec, run(status, started_at), alarm_at, since)
+    found = planned(spec, run(status, started_at), None, since)
     assert found is not None
-    assert found.at > started_at
-    assert found.at <= started_at + 3600.0
-    assert found == planned(spec, run(status, started_at), alarm_at, since + 1.0)
+    assert started_at < found.at <= started_at + 3600.0
+    assert found == planned(spec, run(status, started_at), None, since + 1.0)
 
 
 @pytest.mark.parametrize(

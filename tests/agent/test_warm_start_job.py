@@ -14,12 +14,14 @@ from typing import Any
 import pytest
 
 from agent.config import AppConfig, load
-from agent.jobs import JobFailedError, Task
+from agent.jobs import Task
+from agent.recipe import Recipe
 from agent.warm_start_job import WarmStarts, begin_child
 from feedback.alarms import Alarm, raise_alarms
 from feedback.joins import take_epoch
 from feedback.runs import LEASE_S, State, Trigger, ask, end, note, page, take
 from feedback.store import Store
+from feedback.versions import publish
 from tests.agent.asking import refused
 from tests.agent.fakes import Service
 from tests.agent.test_warm_start_run import World, configured, outcomes_file
@@ -39,19 +41,19 @@ class Children:
     Attributes:
         status: Of the next one.
         script: What the next one does instead.
-        begun: What each was started by.
+        begun: The run of each.
     """
 
     def __init__(self) -> None:
         self.status = 0
         self.script = ""
-        self.begun: list[Trigger] = []
+        self.begun: list[int] = []
 
-    def __call__(self, config: AppConfig, trigger: Trigger) -> "subprocess.Popen[bytes]":
+    def __call__(self, config: AppConfig, number: int) -> "subprocess.Popen[bytes]":
         del config
-        self.begun.append(trigger)
+        self.begun.append(number)
         script = self.script or f"raise SystemExit({self.status})"
-        return subprocess.Popen([sys.executable, "-c", script], start_new_session=True)
+        return subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, start_new_session=True)
 
 
 @pytest.fixture
@@ -59,71 +61,130 @@ def children() -> Children:
     return Children()
 
 
-def task_of(store: Store, config: AppConfig, children: Children, since: float = 100.0) -> WarmStarts:
-    return WarmStarts(store, config, since, children)
+class Clock:
+    """Says the time that it is told."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
-def test_the_log_says_when_a_run_is_due(store: Store, config: AppConfig, children: Children) -> None:
-    task: Task = task_of(store, config, children)
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def task(store: Store, config: AppConfig, children: Children, clock: Clock) -> WarmStarts:
+    return WarmStarts(store, config, 100.0, children, clock)
+
+
+def ours(config: AppConfig) -> str:
+    return Recipe.configured(config).digest
+
+
+def test_the_log_says_when_a_run_is_due(store: Store, config: AppConfig, task: Task) -> None:
     assert not task.due(99.0)
     assert task.due(101.0)
-    run = take(store, Trigger.SCHEDULE, "here:1", 101.0)
+    run = take(store, ours(config), Trigger.SCHEDULE, "here:1", 101.0)
     assert not task.due(110.0), "it is under way"
     end(store, run, State.HELD, 120.0)
     assert not task.due(3000.0)
     assert task.due(101.0 + 3600.0)
 
 
-def test_the_log_is_looked_at_once_a_second(store: Store, config: AppConfig, children: Children) -> None:
-    task = task_of(store, config, children, since=100.0)
+def test_runs_of_another_service_on_the_same_log_are_its_own(
+    store: Store, task: WarmStarts, children: Children
+) -> None:
+    ask(store, "theirs", 90.0)
+    assert not task.due(99.0)
+    theirs = take(store, "theirs", Trigger.SCHEDULE, "there:1", 100.0)
+    assert task.due(101.0), "no run of ours was done yet"
+    task.run(threading.Event())
+    assert children.begun == [], "but one is done at a time"
+    assert [run.seq for run in page(store, 5)] == [theirs.seq]
+
+
+def test_the_log_is_looked_at_once_a_second(task: WarmStarts) -> None:
     assert not task.due(99.5)
     assert not task.due(100.2), "not looked at"
     assert task.due(100.6)
 
 
 def test_requests_alarms_and_runs_that_died_say_what_started_the_next_one(
-    store: Store, config: AppConfig, children: Children
+    store: Store, config: AppConfig, task: WarmStarts, children: Children, clock: Clock
 ) -> None:
-    task = task_of(store, config, children)
-    run = take(store, Trigger.SCHEDULE, "here:1", 100.0)
-    end(store, run, State.HELD, 100.0)
-    epoch = take_epoch(store, "test", 0.0)
-    raise_alarms(store, epoch, [Alarm("r", "reward of a", "adwin", 0.8, 0.1, 5, 200.0)])
-    assert task.due(200.0)
-    task.run(threading.Event())
-    end(store, take(store, Trigger.ALARM, "here:1", 201.0), State.HELD, 201.0)
-    ask(store, 300.0)
-    assert task.due(301.0)
-    task.run(threading.Event())
-    take(store, Trigger.SCHEDULE, "here:1", 301.0)
-    assert not task.due(302.0 + LEASE_S / 2)
-    assert task.due(303.0 + LEASE_S)
-    task.run(threading.Event())
-    assert children.begun == [Trigger.ALARM, Trigger.REQUEST, Trigger.RESUMED]
-
-
-def test_a_child_that_ends_before_it_has_recorded_anything_is_told(
-    store: Store, config: AppConfig, children: Children
-) -> None:
-    task = task_of(store, config, children)
-    children.status = 3
-    with pytest.raises(JobFailedError, match="the process of a warm start ended with status 3"):
+    def done(at: float, state: State, **inputs: object) -> Trigger:
+        """Have the next run done, and say what started it."""
+        assert task.due(at)
+        clock.now = at
         task.run(threading.Event())
+        (run,) = page(store, 1)
+        assert children.begun[-1] == run.seq
+        note(store, run, at, inputs=inputs, steps=[])
+        if state is not State.RUNNING:
+            end(store, run, state, at)
+        return run.trigger
+
+    learner = Recipe.configured(config)
+    epoch = take_epoch(store, "test", 0.0)
+    publish(store, learner.draft(b"state", 0, 0, None, epoch, 0.0), b"state")
+    assert done(101.0, State.HELD) is Trigger.SCHEDULE
+    raise_alarms(store, epoch, [Alarm(learner.digest, "reward of a", "adwin", 0.8, 0.1, 5, 50.0)])
+    assert done(200.0, State.HELD, alarm=5) is Trigger.ALARM
+    assert not task.due(250.0)
+    ask(store, ours(config), 300.0)
+    assert done(301.0, State.RUNNING, alarm=5) is Trigger.REQUEST
+    assert not task.due(302.0 + LEASE_S / 2)
+    assert done(303.0 + LEASE_S, State.HELD, alarm=5) is Trigger.RESUMED
+
+
+def test_a_child_that_dies_leaves_a_failed_run_and_the_schedule_goes_on(
+    store: Store, task: WarmStarts, children: Children
+) -> None:
+    children.status = 3
+    assert task.due(100.0)
+    task.run(threading.Event())
+    (run,) = page(store, 5)
+    assert (run.status, run.error) == (State.FAILED, "its process ended with status 3: see its output")
+    assert not task.due(110.0)
+    assert task.due(100.0 + 3600.0)
+
+
+def test_a_run_is_heard_of_for_as_long_as_its_child_lives(
+    store: Store, task: WarmStarts, children: Children, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent.warm_start_job.BEAT_S", 0.0)
+    monkeypatch.setattr("agent.warm_start_job.POLL_S", 0.005)
+    children.script = "import sys; sys.stdin.read()"
+    assert task.due(100.0)
+    thread = threading.Thread(target=task.run, args=(threading.Event(),))
+    thread.start()
+    until(lambda: bool(page(store, 1)))
+    clock.now = 150.0
+    until(lambda: page(store, 1)[0].alive_at == 150.0)
+    lost = page(store, 1)[0]
+    take(store, lost.configured, Trigger.RESUMED, "there:1", 151.0 + LEASE_S)
+    thread.join(60)
+    assert not thread.is_alive(), "a child whose run was taken for dead is ended"
 
 
 def test_a_service_that_stops_takes_the_child_and_what_it_started_along(
     store: Store, config: AppConfig, children: Children
 ) -> None:
     told, stop = Path(config.home).parent / "pid", threading.Event()
+    stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
     children.script = (
         "import pathlib, subprocess, sys, time\n"
-        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        f"child = subprocess.Popen([sys.executable, '-c', {stubborn!r}])\n"
         f"pathlib.Path({str(told)!r}).write_text(f'{{child.pid}} ')\n"
         "time.sleep(600)"
     )
 
-    def begin(config: AppConfig, trigger: Trigger) -> "subprocess.Popen[bytes]":
-        child = children(config, trigger)
+    def begin(config: AppConfig, number: int) -> "subprocess.Popen[bytes]":
+        child = children(config, number)
         until(lambda: told.exists() and told.read_text().endswith(" "))
         stop.set()
         return child
@@ -158,8 +219,13 @@ def world(tmp_path: Path, config: AppConfig) -> Iterator[World]:
         yield world
 
 
+def taken(world: World) -> int:
+    """Take a run, as who begins its child does."""
+    return take(world.store, world.ours, Trigger.SCHEDULE, "here:1", time.time()).seq
+
+
 def test_a_child_does_a_whole_run_with_a_real_verdict_and_gives_way(world: World) -> None:
-    child = begin_child(world.config, Trigger.SCHEDULE)
+    child = begin_child(world.config, taken(world))
     until(lambda: child.poll() is not None or _gives_way(child.pid))
     assert child.returncode is None, "it gave way while it worked"
     assert child.wait(100) == 0
@@ -181,7 +247,7 @@ def _gives_way(pid: int) -> bool:
 
 
 def test_a_child_whose_parent_is_no_more_ends_before_its_run_does(world: World) -> None:
-    child = begin_child(world.config, Trigger.SCHEDULE)
+    child = begin_child(world.config, taken(world))
     assert child.stdin is not None
     child.stdin.close()
     assert child.wait(100) == -signal.SIGKILL
@@ -207,7 +273,7 @@ async def test_a_run_is_asked_for_once_and_looked_at(service: Service) -> None:
     assert "run 1 was asked for since" in refused(again, 409, "under_way")
 
     store, now = service.replica.store, service.replica.clock()
-    run = take(store, Trigger.SCHEDULE, "here:1", now)
+    run = take(store, ours(service.config), Trigger.SCHEDULE, "here:1", now)
     listed = (await service.client.get("/v1/warm-starts")).json()
     assert [one["status"] for one in listed["warm_starts"]] == ["running"]
     assert listed["next"] is None

@@ -17,8 +17,9 @@ from agent.cli import app
 from agent.config import AppConfig, ConfigError, parse
 from agent.entering import enter
 from agent.learner import Learner
+from agent.proposals import forget_older
 from agent.recipe import Recipe, followed
-from agent.verdicts import Answered
+from agent.verdicts import Answered, UnansweredError
 from agent.warm_start_run import RunFailedError, foreseen, warm_start
 from arms.matrix import Question
 from arms.outcomes import Outcome, write_outcomes
@@ -29,7 +30,7 @@ from feedback.gate import GateSpec
 from feedback.joins import take_epoch
 from feedback.lessons import Start, labels_of, run_of
 from feedback.past_turns import PastTurn
-from feedback.promotions import Action, Promotion, in_force, record
+from feedback.promotions import Action, InForce, Promotion, in_force, record
 from feedback.runs import LEASE_S, Run, State, Trigger, find, page, take
 from feedback.store import Store
 from feedback.versions import Version, latest
@@ -273,9 +274,18 @@ def test_labels_of_several_runs_add_up_and_none_is_entered_twice(world: World) -
     assert len(labels) == 60
 
 
-def alarm(world: World, example_seq: int, at: float = LATE) -> None:
+def alarm(world: World, example_seq: int, recipe: str | None = None) -> None:
     epoch = take_epoch(world.store, "test", 0.0)
-    raise_alarms(world.store, epoch, [Alarm("r", "reward of none", "adwin", 0.8, 0.1, example_seq, at)])
+    raise_alarms(
+        world.store,
+        epoch,
+        [Alarm(recipe or world.ours, "reward of none", "adwin", 0.8, 0.1, example_seq, LATE)],
+    )
+
+
+def open_alarm(world: World) -> bool:
+    said = in_force(world.store, world.ours)
+    return standing_alarms(world.store, world.config.reward.join, said).warm_start_open
 
 
 def test_while_an_alarm_is_open_what_was_known_before_it_is_left_behind(world: World) -> None:
@@ -288,18 +298,18 @@ def test_while_an_alarm_is_open_what_was_known_before_it_is_left_behind(world: W
     assert run.status is State.PROMOTED
     assert run.inputs["alarm"] == 70
     assert world.start_of(run) == Start((run.seq,), 70), f"run {old.seq} told of the old world"
-    assert not standing_alarms(world.store).warm_start_open
+    assert not open_alarm(world)
     assert world.warmed().status is State.NOTHING_NEW, "what was left behind once stays so"
 
 
 def test_a_held_run_leaves_the_alarm_open(world: World) -> None:
     alarm(world, 50)
     assert world.warmed().status is State.HELD
-    assert standing_alarms(world.store).warm_start_open
+    assert open_alarm(world)
 
 
 def test_an_alarm_of_another_training_log_counts_for_nothing(world: World) -> None:
-    alarm(world, TRAFFIC + 1)
+    alarm(world, 17, recipe="f" * 64)
     run = world.warmed()
     assert run.inputs["alarm"] is None
     assert world.start_of(run) == Start((run.seq,), 0)
@@ -371,7 +381,7 @@ class BrokenError(Exception):
         ("enter", "agent.entering.enter"),
         ("learn", "agent.warm_start_run.publish_candidate"),
         ("evaluate", "agent.warm_start_run.answered"),
-        ("decide", "agent.warm_start_run.record"),
+        ("decide", "agent.journal.record"),
     ],
 )
 def test_a_run_that_fails_says_where_and_leaves_what_is_served(
@@ -422,7 +432,7 @@ def test_without_a_configured_warm_start_there_is_no_run(world: World) -> None:
 
 
 def test_a_run_beside_another_is_refused_and_leaves_it_alone(world: World) -> None:
-    take(world.store, Trigger.SCHEDULE, "there:1", LATE)
+    take(world.store, world.ours, Trigger.SCHEDULE, "there:1", LATE)
     with pytest.raises(UnderWayError, match="run 1 of there:1 is under way"):
         world.warmed(now=LATE + 1.0)
     assert [run.status for run in page(world.store, 5)] == [State.RUNNING]
@@ -430,11 +440,41 @@ def test_a_run_beside_another_is_refused_and_leaves_it_alone(world: World) -> No
 
 def test_a_run_that_was_taken_for_dead_does_not_promote(world: World) -> None:
     world.gate = PROMOTE
-    world.meanwhile = lambda: take(world.store, Trigger.RESUMED, "there:1", LATE + 2 * LEASE_S)
+    world.meanwhile = lambda: take(world.store, world.ours, Trigger.RESUMED, "there:1", LATE + 2 * LEASE_S)
     with pytest.raises(RunFailedError, match=r"run 1 of .* is no longer under way: it is abandoned$"):
         world.warmed()
     assert [run.status for run in page(world.store, 5)] == [State.RUNNING, State.ABANDONED]
     assert world.unchanged
+
+
+def test_a_promotion_that_cannot_be_noted_whole_is_not_made(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.gate = PROMOTE
+
+    def away(*_: object, **__: object) -> None:
+        raise LogUnavailableError("database is locked")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("feedback.promotions.write", away)  # the last but one of what the transaction writes
+        with pytest.raises(RunFailedError, match="what is served is as it was: database is locked"):
+            world.warmed()
+    assert page(world.store, 1)[0].status is State.FAILED
+    assert in_force(world.store, world.ours) == InForce(world.ours)
+
+
+def test_what_is_said_as_the_run_promotes_holds_the_candidate(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.gate, version = PROMOTE, world.newest()
+
+    def late(store: Store, configured: str, said: Promotion, **rest: Any) -> None:
+        record(store, configured, Promotion(0, version.version, Action.ROLLBACK, "incident", LATE))
+        record(store, configured, said, **rest)
+
+    monkeypatch.setattr("agent.journal.record", late)
+    assert reasons_of(world.warmed()) == ["What is served was changed while it was judged."]
+    assert in_force(world.store, world.ours).pin is not None
 
 
 def test_after_a_run_that_died_while_it_entered_labels_the_next_one_enters_them_all(
@@ -509,7 +549,25 @@ def test_a_portfolio_and_a_router_are_proposed_and_the_router_is_judged(world: W
     assert proposed["held_out"]["questions"] == 40
     document = world.config.model_dump(mode="json")
     assert parse({**document, "router": {"path": proposed["path"]}}).router is not None
-    assert world.asked == [[f"recipe:{run.candidate}", f"router:{proposed['path']}"]]
+    assert world.asked == [[f"recipe:{run.candidate}"], [f"router:{proposed['path']}"]]
+    assert run.evaluation == 1, "the one that decides"
+
+
+def test_a_router_that_cannot_be_judged_decides_nothing(world: World) -> None:
+    world.gate = PROMOTE
+    router = {"kind": "ridge", "utility": {"measures": {"em": 1.0}}}
+    spec = configured(world.folder, router=router).warm_start
+
+    def meanwhile() -> None:
+        if world.asked[-1][0].startswith("router:"):
+            raise UnansweredError("evaluation 2 failed: no row is left")
+
+    world.meanwhile = meanwhile
+    run = world.warmed(warm_start=spec)
+    assert run.status is State.PROMOTED
+    (said,) = (step["said"] for step in run.steps if step["name"] == "evaluate")
+    assert said.endswith("is not judged: evaluation 2 failed: no row is left")
+    assert list(found_by(run, "evaluate")) == [f"recipe:{run.candidate}"]
 
 
 def test_a_portfolio_by_a_score_that_no_label_has_fails_the_run(world: World) -> None:
@@ -517,6 +575,13 @@ def test_a_portfolio_by_a_score_that_no_label_has_fails_the_run(world: World) ->
     with pytest.raises(RunFailedError, match=r"portfolio.measure: no label has a score 'f1'"):
         world.warmed(warm_start=spec)
     assert page(world.store, 1)[0].error is not None
+
+
+def test_proposals_of_the_newest_runs_are_kept_and_those_that_are_configured(tmp_path: Path) -> None:
+    for name in (*range(1, 10), "mine", 2024):
+        (tmp_path / str(name)).mkdir()
+    forget_older(tmp_path, 9, tmp_path / "2")
+    assert {one.name for one in tmp_path.iterdir()} == {*"256789", "mine", "2024"}
 
 
 def test_feedback_is_made_into_proposals_and_not_into_labels(world: World) -> None:
