@@ -20,7 +20,7 @@ from ray.serve import Application, Deployment
 from ray.serve.handle import DeploymentHandle
 
 from agent.config import AppConfig, ConfigError, parse
-from agent.evaluation_job import evaluate_apart
+from agent.evaluation.job import evaluate_apart
 from agent.jobs import Evaluations, Jobs, Task
 from agent.learner import Learner, LearnerThread
 from agent.live_arms import documents
@@ -30,7 +30,7 @@ from agent.replica import Replica
 from agent.service import create_app
 from agent.telemetry import Telemetry
 from agent.trained import looked_at, read_about, warn_of_unknown
-from agent.warm_start_job import WarmStarts
+from agent.warmstart.job import WarmStarts
 from arms.arm_host import ArmHost, RemoteArms
 from arms.catalog import closure
 from arms.deployment import EmbedderHost, GeneratorHost, RemoteEmbedders, RemoteGenerator, reach

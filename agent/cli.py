@@ -15,10 +15,11 @@ from typing import Annotated, Any
 import openai
 import typer
 
-from agent import demo, exchanging, judging, launch, offline, operating, teaching
+from agent import exchanging, judging, launch, offline, operating, teaching
 from agent.client import ClientError
 from agent.config import load
 from agent.console import console, errors, explained, progress
+from agent.demo import demonstrate
 from agent.offline import CONFIG, ConfigPath
 from agent.operating import URL, Key, Url, request
 from agent.settings import CorpusSpec
@@ -228,7 +229,7 @@ def show_the_loop(
     config: Annotated[Path, typer.Option("--config", "-c", help="What is served.")] = DEMO,
     questions: Annotated[
         Path, typer.Option("--questions", help="JSON lines with gold_ids and type or dataset; plain or .gz.")
-    ] = demo.QUESTIONS,
+    ] = demonstrate.QUESTIONS,
     corpus: Annotated[
         str | None, typer.Option("--corpus", help="name=source, the corpus that they are asked of.")
     ] = None,
@@ -253,7 +254,7 @@ def show_the_loop(
             if not equals:
                 raise ValueError(f"--corpus {corpus}: name=source was expected, such as qa=corpus.jsonl")
             named = CorpusSpec(name=name, source=source)
-        settings = demo.Demo(
+        settings = demonstrate.Demo(
             config=config,
             questions=questions,
             corpus=named,
@@ -265,11 +266,11 @@ def show_the_loop(
             seed=seed,
         )
         with progress() as tell:
-            story = demo.run(settings, tell)
+            story = demonstrate.run(settings, tell)
         for chapter in story.chapters:
             outcome = "" if chapter.hoped else "  did not come about"
             console.print(f"{chapter.took_s:5.0f} s  {chapter.title}{outcome}", markup=False)
-        console.print(f"the page: {(output / demo.PAGE).absolute()}", markup=False, soft_wrap=True)
+        console.print(f"the page: {(output / demonstrate.PAGE).absolute()}", markup=False, soft_wrap=True)
 
 
 for verb in (

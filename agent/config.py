@@ -17,7 +17,7 @@ from agent.features import FeatureSpec
 from agent.policies.catalog import PolicySpec, build_policy
 from agent.settings import Answering, CorpusSpec, Learning, Limits
 from agent.trained import RouterConfig
-from agent.warm_start_settings import WarmStartSpec
+from agent.warmstart.settings import WarmStartSpec
 from arms.catalog import same, validate_specs
 from arms.embedding import Backbone
 from arms.kinds import NAME, ArmSpec

@@ -6,10 +6,10 @@ from typing import Annotated, Any
 from fastapi import Path
 from fastapi.responses import HTMLResponse, JSONResponse
 
-from agent.candidate_names import CandidateError
 from agent.errors import ApiError
-from agent.evaluation_request import EvaluationRequest
-from agent.from_afar import refuse_from_afar
+from agent.evaluation.from_afar import refuse_from_afar
+from agent.evaluation.names import CandidateError
+from agent.evaluation.request import EvaluationRequest
 from agent.recipe import configuration_of
 from agent.replica import Replica
 from agent.schemas import LARGEST

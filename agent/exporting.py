@@ -21,7 +21,7 @@ from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from agent.errors import ApiError
-from agent.evaluation_request import Moment
+from agent.evaluation.request import Moment
 from agent.replica import Replica
 from arms.corpus import Progress
 from feedback.dsjson import write_dsjson

@@ -4,7 +4,7 @@
 
 Nothing here can take the service down. A task that fails is told in the log and asked again later; one that
 finds the log away waits for it. The heavy part of a task belongs into a process of its own, at a priority
-that leaves serving alone: see `agent.evaluation_job`.
+that leaves serving alone: see `agent.evaluation.job`.
 """
 
 import logging

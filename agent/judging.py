@@ -10,11 +10,11 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from agent.candidate_names import BASELINE, NAMES, spelled_out
 from agent.config import load
 from agent.console import console, explained, progress
-from agent.evaluation import evaluate_log
-from agent.evaluation_request import EvaluationRequest, moment_of
+from agent.evaluation.evaluate import evaluate_log
+from agent.evaluation.names import BASELINE, NAMES, spelled_out
+from agent.evaluation.request import EvaluationRequest, moment_of
 from agent.offline import CONFIG, ConfigPath
 from feedback.source import ExportSource, LogSource
 from feedback.store import Store

@@ -3,6 +3,8 @@
 A replica decides on a read-only copy of the policy. It looks for a newer
 version, for what an operator said, and for arms that were switched, several
 times a second.
+
+More than 300 lines, as it is the one place where all that a replica holds comes together.
 """
 
 import asyncio
@@ -15,8 +17,8 @@ from typing import Any, Protocol
 
 from agent.advisor import advisor_of
 from agent.config import AppConfig, ConfigError
+from agent.evaluation.gatekeeper import verdict
 from agent.features import describe
-from agent.gatekeeper import verdict
 from agent.live_arms import Arms, documents, known, same_document
 from agent.loop import Loop, Serving
 from agent.past import Past
@@ -83,7 +85,7 @@ class Replica:
         embedders: Embeds with any backbone.
         generator: The language model.
         reach: Returns once all of these can be called.
-        gate: Judges whoever is to be promoted; None for what `agent.gatekeeper` says.
+        gate: Judges whoever is to be promoted; None for what `agent.evaluation.gatekeeper` says.
     """
 
     def __init__(

@@ -8,15 +8,15 @@ import typer
 
 from agent.config import load
 from agent.console import console, errors, explained, progress
-from agent.entering import Entering
-from agent.entering import run as run_entering
 from agent.label import Labelling
 from agent.label import run as run_labelling
 from agent.offline import CONFIG, ConfigPath
 from agent.train import Training, read_spec
 from agent.train import run as run_training
-from agent.warm_start_run import RunFailedError, foreseen
-from agent.warm_start_run import warm_start as run_warm_start
+from agent.warmstart.entering import Entering
+from agent.warmstart.entering import run as run_entering
+from agent.warmstart.run import RunFailedError, foreseen
+from agent.warmstart.run import warm_start as run_warm_start
 from arms.prompts import Form
 from feedback.runs import Trigger
 

@@ -8,9 +8,9 @@ from fastapi.responses import JSONResponse
 
 from agent.errors import ApiError
 from agent.replica import Replica
-from agent.schedule import Planned, look
 from agent.schemas import LARGEST
 from agent.steering import Before, Limit
+from agent.warmstart.schedule import Planned, look
 from feedback.errors import UnderWayError
 from feedback.runs import Run, ask, find, page, under_way
 

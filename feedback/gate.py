@@ -23,16 +23,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from feedback import sequences
 from feedback.diagnostics import diagnose
 from feedback.logged import Log
-from feedback.sample import Floats, Sample
+from feedback.sample import TOLERANCE, Floats, Sample
 
 TRAIL = 200
 """Points of the trail at most."""
 
 WAITING = "after a decision that still waits for feedback"
 """Why a decision is left out."""
-
-_ROUNDING = 1e-6
-"""What the sum of float32 probabilities may be off by."""
 
 
 class GateSpec(BaseModel):
@@ -266,7 +263,7 @@ def _reasons(spec: GateSpec, seen: Figures) -> list[str]:
             f"{spec.least_overlap:.1%} are needed."
         )
     off, error = abs(seen.mean_weight - seen.expected_weight), seen.weight_error
-    if error is not None and off > spec.largest_weight_error * error + _ROUNDING:
+    if error is not None and off > spec.largest_weight_error * error + TOLERANCE:
         reasons.append(
             f"The mean weight is {seen.mean_weight:.3f} with a standard error of {error:.3f}; it "
             f"must be within {spec.largest_weight_error:g} of them of {seen.expected_weight:.3f}, or the "

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agent.config import parse
-from agent.evaluation_job import evaluate_here
+from agent.evaluation.job import evaluate_here
 from agent.jobs import Evaluations, Jobs
 from agent.learner import Learner
 from agent.recipe import Recipe, configuration_of, followed

@@ -11,15 +11,15 @@ import pytest
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from agent.candidate_names import CandidateError, Kind, named, spelled_out
-from agent.candidates import Setting
 from agent.config import AppConfig, parse
-from agent.evaluation_request import EvaluationRequest
+from agent.evaluation.candidates import Setting
+from agent.evaluation.names import CandidateError, Kind, named, spelled_out
+from agent.evaluation.request import EvaluationRequest
+from agent.evaluation.targets import Target, targets
 from agent.policies import catalog
 from agent.policies.catalog import PolicySpec, build_policy
 from agent.policy import Uniform
 from agent.recipe import Recipe
-from agent.targets import Target, targets
 from agent.trained import read_about
 from agent.unseen import write_unseen
 from feedback.events import LABELS, Context, Cost, Decision, Example, Execution, Feedback, Status

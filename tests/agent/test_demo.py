@@ -18,17 +18,18 @@ from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, JSONResponse
 from typer.testing import CliRunner
 
-from agent import demo, demo_service
 from agent.cli import app as command_line
 from agent.client import Client, ClientError
 from agent.config import ConfigError, load
-from agent.demo import Demo, Split, lay_out, worlds, write_labels
-from agent.demo_operator import Operator
-from agent.demo_page import page, summary
-from agent.demo_record import Chapter, Story
-from agent.demo_service import Desk, serving
-from agent.demo_story import Narrator, Plan
-from agent.demo_traffic import Traffic, World
+from agent.demo import demonstrate as demo
+from agent.demo import service as demo_service
+from agent.demo.demonstrate import Demo, Split, lay_out, worlds, write_labels
+from agent.demo.operator import Operator
+from agent.demo.page import page, summary
+from agent.demo.record import Chapter, Story
+from agent.demo.service import Desk, serving
+from agent.demo.story import Narrator, Plan
+from agent.demo.traffic import Traffic, World
 from agent.launch import LaunchError
 from agent.questions import QuestionsError, load_questions
 

@@ -19,8 +19,7 @@ from typer.testing import CliRunner
 
 from agent.cli import app
 from agent.config import AppConfig, parse
-from agent.entering import Entering, contexts_of, run, seen_as
-from agent.evaluation import EvaluationRequest, evaluate_log
+from agent.evaluation.evaluate import EvaluationRequest, evaluate_log
 from agent.features import FeatureSpec, describe
 from agent.label_decisions import WarmStartError, label_decisions, labels_of, reward_of, turns
 from agent.labels import RouterError
@@ -31,6 +30,7 @@ from agent.recipe import Recipe
 from agent.score import Scoring
 from agent.score import run as score
 from agent.utility import priced
+from agent.warmstart.entering import Entering, contexts_of, run, seen_as
 from arms.matrix import ArmTable, Question, read_matrix, write_matrix
 from arms.outcomes import Outcome, Outcomes, OutcomesError, write_outcomes
 from feedback.errors import LogUnavailableError
@@ -362,14 +362,14 @@ def test_labels_are_anew_where_the_encoder_or_what_is_known_of_arms_is_another(
 def test_a_run_that_was_killed_goes_on_and_gives_what_an_uninterrupted_one_gives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.entering.BATCH", 16)
+    monkeypatch.setattr("agent.warmstart.entering.BATCH", 16)
     path = outcomes_file(tmp_path)
     whole, killed = (
         parse({**CONFIG, "log_url": f"sqlite:///{tmp_path / name}.db"}) for name in ("whole", "killed")
     )
     warmed(whole, path)
     with monkeypatch.context() as patch:
-        patch.setattr("agent.entering.enter", dying_after(2))
+        patch.setattr("agent.warmstart.entering.enter", dying_after(2))
         with pytest.raises(LogUnavailableError):
             warmed(killed, path)
     found = []

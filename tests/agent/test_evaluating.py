@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from agent.config import parse
-from agent.evaluation_request import EvaluationRequest
+from agent.evaluation.request import EvaluationRequest
 from agent.recipe import configuration_of
 from feedback import tables as t
 from feedback.evaluations import MOST, Answer, claim, fail, finish

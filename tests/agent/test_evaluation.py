@@ -12,11 +12,11 @@ import pytest
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
-from agent.candidate_names import CandidateError
 from agent.cli import app
 from agent.config import AppConfig, parse
-from agent.evaluation import EvaluationError, EvaluationRequest, Report, evaluate_log
-from agent.judged import Interval, Judged
+from agent.evaluation.evaluate import EvaluationError, EvaluationRequest, Report, evaluate_log
+from agent.evaluation.judged import Interval, Judged
+from agent.evaluation.names import CandidateError
 from agent.learner import Learner
 from agent.policies.catalog import PolicySpec
 from agent.policy import choose, mixed, served_distribution, uniform_from
@@ -441,7 +441,7 @@ def test_distributions_that_a_canary_took_part_in_are_computed_again(config: App
 def test_as_many_versions_are_computed_again_as_it_takes(
     config: AppConfig, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.recomputed.VERSIONS", 1)
+    monkeypatch.setattr("agent.evaluation.recomputed.VERSIONS", 1)
     learning = config.model_copy(update={"policy": PolicySpec(kind="linucb"), "floor": 0.1})
     served_by(store, learning, 400)  # a hundred decisions a version
     verdict = of(evaluated(learning, store, "fixed:dense", gate=True), "fixed:dense").verdict

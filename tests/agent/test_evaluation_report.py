@@ -16,11 +16,11 @@ from typer.testing import CliRunner
 
 from agent import judging
 from agent.cli import app
-from agent.evaluation_page import command, summary
-from agent.evaluation_plots import evidence, over_time, shares, svg, values, weights
-from agent.evaluation_report import Report
-from agent.evaluation_request import EvaluationRequest
-from agent.judged import ArmWeights, Estimated, Interval, Judged, Stretch, Weights
+from agent.evaluation.judged import ArmWeights, Estimated, Interval, Judged, Stretch, Weights
+from agent.evaluation.page import command, summary
+from agent.evaluation.plots import evidence, over_time, shares, svg, values, weights
+from agent.evaluation.report import Report
+from agent.evaluation.request import EvaluationRequest
 
 ARMS = ("none", "bm25", "dense")
 EVIL = "</title><script>alert('$x_1$')</script> \u5de8"

@@ -12,8 +12,8 @@ import pytest
 
 from agent.candidate import publish_candidate
 from agent.config import parse
-from agent.evaluation_request import EvaluationRequest
-from agent.gatekeeper import FRESH_S, verdict
+from agent.evaluation.gatekeeper import FRESH_S, verdict
+from agent.evaluation.request import EvaluationRequest
 from agent.jobs import UndecidedError
 from agent.policies.catalog import PolicySpec
 from agent.recipe import Recipe, configuration_of

@@ -13,11 +13,11 @@ import pytest
 from rich.console import Console
 
 from agent.config import AppConfig, parse
-from agent.gathering import Gathering, Lot
 from agent.label import Labelling
 from agent.label_decisions import WarmStartError
 from agent.questions import load_questions
 from agent.score import Scoring
+from agent.warmstart.gathering import Gathering, Lot
 from arms.matrix import ArmTable, Question, write_matrix
 from arms.outcomes import Outcome, write_outcomes
 from feedback.runs import Run, State, Trigger
@@ -94,8 +94,8 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     exam(tmp_path / "exam.jsonl", 5)
     with closing(Store(f"sqlite:///{tmp_path / 'log.db'}")) as store:
         world = World(tmp_path, store)
-        monkeypatch.setattr("agent.gathering.run_labelling", world.label)
-        monkeypatch.setattr("agent.gathering.run_scoring", world.score)
+        monkeypatch.setattr("agent.warmstart.gathering.run_labelling", world.label)
+        monkeypatch.setattr("agent.warmstart.gathering.run_scoring", world.score)
         yield world
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from agent.config import AppConfig, parse
+from agent.evaluation.verdicts import UnansweredError, answered, verdict_on
 from agent.jobs import Heard, JobFailedError
-from agent.journal import Journal, Step
 from agent.recipe import configuration_of
-from agent.verdicts import UnansweredError, answered, verdict_on
+from agent.warmstart.journal import Journal, Step
 from feedback.errors import LogUnavailableError, SupersededError
 from feedback.evaluations import MOST, Answer, claim, finish, result_of, submit
 from feedback.runs import LEASE_S, Run, State, Trigger, find, take
@@ -122,7 +122,7 @@ def test_a_log_that_is_away_does_not_hide_what_was_raised(
 
     def gather(journal: Journal) -> None:
         with journal.step("gather"):
-            monkeypatch.setattr("agent.journal.note", away)
+            monkeypatch.setattr("agent.warmstart.journal.note", away)
             raise ValueError("first")
 
     with pytest.raises(ValueError, match="first"):
@@ -149,7 +149,7 @@ def test_a_run_answers_its_evaluation_itself_and_no_other_however_many_wait(
         heard(0.5)
         return Answer(REPORT, "<html>")
 
-    monkeypatch.setattr("agent.verdicts.evaluate_apart", evaluate)
+    monkeypatch.setattr("agent.evaluation.verdicts.evaluate_apart", evaluate)
     for _ in range(MOST):
         submit(store, configuration_of(config), {"candidates": ["uniform"]}, 1.0)
     told: list[tuple[str, int, int]] = []
@@ -167,8 +167,8 @@ def test_a_run_waits_for_a_worker_that_was_faster(
     def sleep(_seconds: float) -> None:
         finish(store, theirs, Answer(REPORT, "<html>"), 100.0)
 
-    monkeypatch.setattr("agent.verdicts.time.sleep", sleep)
-    monkeypatch.setattr("agent.verdicts.Evaluations.due", lambda *_: False)
+    monkeypatch.setattr("agent.evaluation.verdicts.time.sleep", sleep)
+    monkeypatch.setattr("agent.evaluation.verdicts.Evaluations.due", lambda *_: False)
     number = 1
 
     def submitted(store: Store, ours: str, request: Mapping[str, Any], now: float, most: None) -> Any:
@@ -180,7 +180,7 @@ def test_a_run_waits_for_a_worker_that_was_faster(
         return evaluation
 
     theirs: Any = None
-    monkeypatch.setattr("agent.verdicts.submit", submitted)
+    monkeypatch.setattr("agent.evaluation.verdicts.submit", submitted)
     assert ask(store, config) == REPORT
 
 
@@ -190,6 +190,6 @@ def test_an_evaluation_that_fails_says_why(
     def evaluate(*_: object) -> Answer:
         raise JobFailedError("there is no version 3")
 
-    monkeypatch.setattr("agent.verdicts.evaluate_apart", evaluate)
+    monkeypatch.setattr("agent.evaluation.verdicts.evaluate_apart", evaluate)
     with pytest.raises(UnansweredError, match="evaluation 1 failed: there is no version 3"):
         ask(store, config)

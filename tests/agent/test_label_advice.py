@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from agent.config import AppConfig, parse
-from agent.entering import Entering, contexts_of
-from agent.entering import run as enter_labels
 from agent.label_advice import Advice, advice_on, charged
 from agent.labelled import read_labelled
 from agent.labels import RouterError, Stage
@@ -22,6 +20,8 @@ from agent.train import Training
 from agent.train import run as train
 from agent.trained import Trained, read_trained
 from agent.unseen import FILE, read_unseen, write_unseen
+from agent.warmstart.entering import Entering, contexts_of
+from agent.warmstart.entering import run as enter_labels
 from arms.matrix import Question
 from arms.outcomes import Outcome, Outcomes, write_outcomes
 from feedback.events import LABELS, Example

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from agent.schedule import RETRY_S, Planned, Schedule, look, next_of, planned, seconds_of
+from agent.warmstart.schedule import RETRY_S, Planned, Schedule, look, next_of, planned, seconds_of
 from feedback.alarms import Alarm, Alarms
 from feedback.runs import LEASE_S, Run, State, Trigger, end, note, take
 from feedback.store import Store

@@ -16,7 +16,7 @@ import pytest
 from agent.config import AppConfig, load
 from agent.jobs import Task
 from agent.recipe import Recipe
-from agent.warm_start_job import WarmStarts, begin_child
+from agent.warmstart.job import WarmStarts, begin_child
 from feedback.alarms import Alarm, raise_alarms
 from feedback.joins import take_epoch
 from feedback.runs import LEASE_S, State, Trigger, ask, end, note, page, take
@@ -156,8 +156,8 @@ def test_a_child_that_dies_leaves_a_failed_run_and_the_schedule_goes_on(
 def test_a_run_is_heard_of_for_as_long_as_its_child_lives(
     store: Store, task: WarmStarts, children: Children, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.warm_start_job.BEAT_S", 0.0)
-    monkeypatch.setattr("agent.warm_start_job.POLL_S", 0.005)
+    monkeypatch.setattr("agent.warmstart.job.BEAT_S", 0.0)
+    monkeypatch.setattr("agent.warmstart.job.POLL_S", 0.005)
     children.script = "import sys; sys.stdin.read()"
     assert task.due(100.0)
     thread = threading.Thread(target=task.run, args=(threading.Event(),))

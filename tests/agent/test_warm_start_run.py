@@ -15,12 +15,12 @@ from typer.testing import CliRunner
 
 from agent.cli import app
 from agent.config import AppConfig, ConfigError, parse
-from agent.entering import enter
+from agent.evaluation.verdicts import Answered, UnansweredError
 from agent.learner import Learner
-from agent.proposals import forget_older
 from agent.recipe import Recipe, followed
-from agent.verdicts import Answered, UnansweredError
-from agent.warm_start_run import RunFailedError, foreseen, warm_start
+from agent.warmstart.entering import enter
+from agent.warmstart.proposals import forget_older
+from agent.warmstart.run import RunFailedError, foreseen, warm_start
 from arms.matrix import Question
 from arms.outcomes import Outcome, write_outcomes
 from feedback.alarms import Alarm, raise_alarms, standing_alarms
@@ -164,7 +164,7 @@ def cold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     with closing(Store(config.database_url)) as store:
         world = World(config, store, tmp_path)
         world.learn()
-        monkeypatch.setattr("agent.warm_start_run.answered", world.answered)
+        monkeypatch.setattr("agent.warmstart.run.answered", world.answered)
         yield world
 
 
@@ -324,7 +324,7 @@ def test_a_run_is_done_alike_on_each_database(
     with closing(Store(log_url)) as store:
         world = World(config, store, tmp_path, PROMOTE)
         world.ask(range(9))
-        monkeypatch.setattr("agent.warm_start_run.answered", world.answered)
+        monkeypatch.setattr("agent.warmstart.run.answered", world.answered)
         run = world.warmed()
         assert (run.status, run.inputs["labels"], run.inputs["traffic"]) == (State.PROMOTED, 36, 9)
         assert not world.unchanged
@@ -377,11 +377,11 @@ class BrokenError(Exception):
 @pytest.mark.parametrize(
     ("step", "broken"),
     [
-        ("gather", "agent.gathering.digest_of"),
-        ("enter", "agent.entering.enter"),
-        ("learn", "agent.warm_start_run.publish_candidate"),
-        ("evaluate", "agent.warm_start_run.answered"),
-        ("decide", "agent.journal.record"),
+        ("gather", "agent.warmstart.gathering.digest_of"),
+        ("enter", "agent.warmstart.entering.enter"),
+        ("learn", "agent.warmstart.run.publish_candidate"),
+        ("evaluate", "agent.warmstart.run.answered"),
+        ("decide", "agent.warmstart.journal.record"),
     ],
 )
 def test_a_run_that_fails_says_where_and_leaves_what_is_served(
@@ -472,7 +472,7 @@ def test_what_is_said_as_the_run_promotes_holds_the_candidate(
         record(store, configured, Promotion(0, version.version, Action.ROLLBACK, "incident", LATE))
         record(store, configured, said, **rest)
 
-    monkeypatch.setattr("agent.journal.record", late)
+    monkeypatch.setattr("agent.warmstart.journal.record", late)
     assert reasons_of(world.warmed()) == ["What is served was changed while it was judged."]
     assert in_force(world.store, world.ours).pin is not None
 
@@ -488,9 +488,9 @@ def test_after_a_run_that_died_while_it_entered_labels_the_next_one_enters_them_
         return enter(store, batch)
 
     with monkeypatch.context() as patch:
-        patch.setattr("agent.entering.BATCH", 10)
-        patch.setattr("agent.entering.enter", dying)
-        patch.setattr("agent.journal.end", lambda *_: None)  # who is dead records nothing
+        patch.setattr("agent.warmstart.entering.BATCH", 10)
+        patch.setattr("agent.warmstart.entering.enter", dying)
+        patch.setattr("agent.warmstart.journal.end", lambda *_: None)  # who is dead records nothing
         with pytest.raises(RunFailedError):
             world.warmed()
     assert [run.status for run in page(world.store, 5)] == [State.RUNNING]

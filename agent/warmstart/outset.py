@@ -9,7 +9,7 @@ from typing import Any
 from agent.config import AppConfig, ConfigError
 from agent.live_arms import documents
 from agent.recipe import Recipe, configuration_of, followed
-from agent.warm_start_settings import WarmStartSpec
+from agent.warmstart.settings import WarmStartSpec
 from arms.pool_job import digest_of_document
 from feedback.alarms import Alarm, standing_alarms
 from feedback.armsets import at_start

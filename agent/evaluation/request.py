@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from agent.candidate_names import BASELINE, named
+from agent.evaluation.names import BASELINE, named
 from agent.features import FeatureSpec, describe
 from feedback.bounds import INTERVALS
 from feedback.estimators import ESTIMATORS

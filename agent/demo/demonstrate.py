@@ -24,12 +24,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from agent.client import Client
 from agent.config import ConfigError, load
 from agent.console import Tell
-from agent.demo_operator import Operator
-from agent.demo_page import page
-from agent.demo_record import Story
-from agent.demo_service import Desk, prepare, serving
-from agent.demo_story import Narrator, Plan
-from agent.demo_traffic import METRIC, Traffic, World
+from agent.demo.operator import Operator
+from agent.demo.page import page
+from agent.demo.record import Story
+from agent.demo.service import Desk, prepare, serving
+from agent.demo.story import Narrator, Plan
+from agent.demo.traffic import METRIC, Traffic, World
 from agent.launch import LaunchError, address_of, require_free_port
 from agent.questions import Question, QuestionsError, load_questions, shuffled
 from agent.settings import CorpusSpec

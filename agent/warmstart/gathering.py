@@ -22,10 +22,10 @@ from agent.label import MEASURES, Labelling
 from agent.label import run as run_labelling
 from agent.label_decisions import WarmStartError
 from agent.live_arms import documents
-from agent.schedule import seconds_of
 from agent.score import JUDGE, Scoring, corpus_of
 from agent.score import run as run_scoring
-from agent.warm_start_settings import (
+from agent.warmstart.schedule import seconds_of
+from agent.warmstart.settings import (
     FeedbackSource,
     JudgeSource,
     OutcomesSource,

@@ -22,15 +22,15 @@ from rich.console import Console
 
 from agent.candidate import publish_candidate
 from agent.config import AppConfig
-from agent.entering import Beside, Entering
-from agent.entering import run as enter_labels
-from agent.evaluation_request import EvaluationRequest
-from agent.gathering import Gathering, Lot
-from agent.journal import BEAT_S, Journal, Step
-from agent.outset import Outset, require
-from agent.proposals import forget_older, propose_portfolio, propose_router
+from agent.evaluation.request import EvaluationRequest
+from agent.evaluation.verdicts import UnansweredError, answered, verdict_on
 from agent.recipe import Recipe
-from agent.verdicts import UnansweredError, answered, verdict_on
+from agent.warmstart.entering import Beside, Entering
+from agent.warmstart.entering import run as enter_labels
+from agent.warmstart.gathering import Gathering, Lot
+from agent.warmstart.journal import BEAT_S, Journal, Step
+from agent.warmstart.outset import Outset, require
+from agent.warmstart.proposals import forget_older, propose_portfolio, propose_router
 from arms.corpus import Progress
 from feedback.errors import ChangedMeanwhileError
 from feedback.lessons import Start

@@ -8,10 +8,10 @@ from io import StringIO
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from agent.candidate_names import BASELINE
 from agent.curves import GREY, INK, PALETTE
-from agent.evaluation_report import Report
-from agent.judged import Interval, Judged
+from agent.evaluation.judged import Interval, Judged
+from agent.evaluation.names import BASELINE
+from agent.evaluation.report import Report
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

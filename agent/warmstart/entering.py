@@ -4,7 +4,7 @@
 
 A service that runs learns them at its next look at the log, another one when it starts. Labels also close
 what an alarm of drift has opened. Those that a run of the warm start enters are learned by its candidate
-alone, see `agent.warm_start_run`.
+alone, see `agent.warmstart.run`.
 
 Labels reach a policy in two ways; either is enough.
 

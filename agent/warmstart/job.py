@@ -23,10 +23,10 @@ import orjson
 from rich.console import Console
 
 from agent.config import AppConfig, parse
-from agent.evaluation_job import ONE_CORE
-from agent.journal import BEAT_S
+from agent.evaluation.job import ONE_CORE
 from agent.recipe import Recipe
-from agent.schedule import look
+from agent.warmstart.journal import BEAT_S
+from agent.warmstart.schedule import look
 from feedback.alarms import standing_alarms
 from feedback.errors import LogUnavailableError, SupersededError, UnderWayError
 from feedback.promotions import in_force
@@ -44,7 +44,7 @@ POLL_S = 0.2
 END_S = 5.0
 """How long a child that is to end may take until it is killed."""
 
-CHILD = "agent.warm_start_child"
+CHILD = "agent.warmstart.child"
 
 
 class WarmStarts:
@@ -149,7 +149,7 @@ def be_the_child(descriptor: int) -> None:
     Args:
         descriptor: Of what gives the line, and then nothing for as long as somebody waits for this process.
     """
-    from agent.warm_start_run import RunFailedError, carry_out  # brings in all that learns and is judged
+    from agent.warmstart.run import RunFailedError, carry_out  # brings in all that learns and is judged
 
     logging.basicConfig(level=logging.INFO)
     with open(descriptor, "rb", buffering=0, closefd=False) as given:

@@ -13,9 +13,9 @@ from itertools import islice, takewhile
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.candidate_kinds import Candidate, LeftOutError
-from agent.candidate_names import CandidateError, Kind, Named
-from agent.candidates import Setting, candidate_of
+from agent.evaluation.candidates import Setting, candidate_of
+from agent.evaluation.kinds import Candidate, LeftOutError
+from agent.evaluation.names import CandidateError, Kind, Named
 from agent.labels import Floats
 from arms.corpus import Progress
 from feedback.events import Example

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from agent.candidate_names import Kind
 from agent.curves import GREY, INK, PALETTE, moving_average
-from agent.demo_record import Story
-from agent.evaluation_page import filled
-from agent.evaluation_plots import GRID, svg
+from agent.demo.record import Story
+from agent.evaluation.names import Kind
+from agent.evaluation.page import filled
+from agent.evaluation.plots import GRID, svg
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

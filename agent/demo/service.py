@@ -15,7 +15,7 @@ import httpx
 import orjson
 
 from agent.client import BUSY, ClientError, retry_after_s
-from agent.demo_record import Exchange
+from agent.demo.record import Exchange
 from agent.launch import LaunchError
 
 START_S = 300.0

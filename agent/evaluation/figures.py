@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import orjson
 
-from agent.judged import ArmWeights, Estimated, Interval, Judged, Stretch, Weights, counted
+from agent.evaluation.judged import ArmWeights, Estimated, Interval, Judged, Stretch, Weights, counted
+from agent.evaluation.recomputed import Recomputed
+from agent.evaluation.targets import Target
 from agent.labels import Floats
-from agent.recomputed import Recomputed
-from agent.targets import Target
 from feedback import replay
 from feedback.bounds import Figure
 from feedback.diagnostics import Diagnostics

@@ -12,8 +12,6 @@ import numpy as np
 from rich.console import Console
 
 from agent.config import AppConfig
-from agent.gathering import Lot
-from agent.journal import Step
 from agent.label_decisions import WarmStartError
 from agent.labelled import of_arms, read_labelled
 from agent.labels import Stage, positions
@@ -21,7 +19,9 @@ from agent.routers.catalog import RouterSpec
 from agent.selection import YAML, Selection, select_portfolio
 from agent.train import Training
 from agent.train import run as train
-from agent.warm_start_settings import PortfolioPlan, RouterPlan
+from agent.warmstart.gathering import Lot
+from agent.warmstart.journal import Step
+from agent.warmstart.settings import PortfolioPlan, RouterPlan
 from arms.catalog import closure
 from arms.corpus import Progress
 from arms.embedding import Backbone

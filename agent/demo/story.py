@@ -12,10 +12,10 @@ from contextlib import asynccontextmanager
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from agent.demo_operator import Document, Operator
-from agent.demo_record import Chapter, Mark, Story, Value
-from agent.demo_traffic import Traffic, World
-from agent.judged import Judged
+from agent.demo.operator import Document, Operator
+from agent.demo.record import Chapter, Mark, Story, Value
+from agent.demo.traffic import Traffic, World
+from agent.evaluation.judged import Judged
 from arms.corpus import Progress
 
 

@@ -40,7 +40,7 @@ LOOK_S = 1.0
 END_S = 10.0
 """How long a child that has said its last word may take to end."""
 
-CHILD = "agent.evaluation_child"
+CHILD = "agent.evaluation.child"
 ONE_CORE = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
@@ -57,9 +57,9 @@ def evaluate_here(config: AppConfig, request: Mapping[str, Any], heard: Heard) -
         LogUnavailableError: Try again later.
     """
     # these bring in all that can learn and be judged, which only the child needs
-    from agent.candidate_names import EvaluationError
-    from agent.evaluation import evaluate_log
-    from agent.evaluation_request import EvaluationRequest
+    from agent.evaluation.evaluate import evaluate_log
+    from agent.evaluation.names import EvaluationError
+    from agent.evaluation.request import EvaluationRequest
     from feedback.source import LogSource
 
     asked = EvaluationRequest.model_validate_json(orjson.dumps(request))

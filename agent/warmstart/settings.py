@@ -9,8 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from agent.labels import Stage
 from agent.questions import SHAPE
 from agent.routers.catalog import RouterSpec, build_router
-from agent.schedule import Schedule, seconds_of
 from agent.utility import PRIOR_MEASURE, Utility
+from agent.warmstart.schedule import Schedule, seconds_of
 from arms.kinds import NAME
 from arms.prompts import Form
 from feedback.labels import REWARD

@@ -1,4 +1,4 @@
-"""The child of `agent.warm_start_job`. It gives way to everybody else before it loads anything.
+"""The child of `agent.warmstart.job`. It gives way to everybody else before it loads anything.
 
 It writes to the log, so it must not wait for its turn for long while it holds the lock: it has the lowest
 priority of the usual kind. What evaluates for it only reads, and runs while nobody else wants to.
@@ -11,7 +11,7 @@ import sys
 def main() -> None:
     """Do the run that the standard input tells of."""
     os.nice(19)
-    from agent.warm_start_job import be_the_child
+    from agent.warmstart.job import be_the_child
 
     be_the_child(sys.stdin.fileno())
 

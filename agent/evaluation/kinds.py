@@ -16,8 +16,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.candidate_names import CandidateError
 from agent.config import AppConfig
+from agent.evaluation.names import CandidateError
 from agent.evidence import QUESTION, question_table
 from agent.labels import Features, Floats, RouterError, Stage
 from agent.policy import Policy, greedy, lowered, mix_floor, served_distribution

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from agent.client import ClientError
-from agent.demo_record import Chapter, Story, Trail
-from agent.demo_service import Desk
-from agent.demo_traffic import METRIC
+from agent.demo.record import Chapter, Story, Trail
+from agent.demo.service import Desk
+from agent.demo.traffic import METRIC
 from agent.questions import Question
 from feedback.metrics import recall_at_k
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from agent.evaluation_request import EvaluationRequest
+from agent.evaluation.request import EvaluationRequest
 from agent.jobs import UndecidedError
 from feedback.evaluations import Evaluation, State, find, newest_of, result_of, submit
 from feedback.store import Store

@@ -7,8 +7,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from agent.evaluation_request import EvaluationRequest
-from agent.judged import Figures, Judged, counted
+from agent.evaluation.judged import Figures, Judged, counted
+from agent.evaluation.request import EvaluationRequest
 
 NO_ROW = "no decision to be judged by"
 """What is said of a candidate that no row is left for."""
@@ -69,7 +69,7 @@ class Report(Figures):
     def html(self) -> str:
         """Return the report as a page that needs nothing beside itself."""
         # Imported here as it takes a second, which whoever wants no page should not wait for.
-        from agent.evaluation_page import page
+        from agent.evaluation.page import page
 
         return page(self)
 

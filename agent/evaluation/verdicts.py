@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agent.config import AppConfig
-from agent.evaluation_job import evaluate_apart
+from agent.evaluation.job import evaluate_apart
 from agent.jobs import Evaluations, Heard
 from agent.recipe import configuration_of
 from arms.corpus import Progress

@@ -1,4 +1,4 @@
-"""The child of `agent.evaluation_job`: it gives way to everybody else, before it loads what takes time."""
+"""The child of `agent.evaluation.job`: it gives way to everybody else, before it loads what takes time."""
 
 import logging
 import os
@@ -20,7 +20,7 @@ def main(descriptor: int) -> None:
     pipe: Connection[Any, Any] = Connection(descriptor)
     task = pipe.recv_bytes()
     threading.Thread(target=_end_with_the_parent, args=(pipe,), daemon=True).start()
-    from agent.evaluation_job import answer
+    from agent.evaluation.job import answer
 
     logging.basicConfig(level=logging.INFO)
     answer(pipe, task)

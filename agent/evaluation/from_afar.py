@@ -9,9 +9,9 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from agent.candidate_names import CandidateError, Kind, Named, named
 from agent.config import AppConfig
-from agent.evaluation_request import EvaluationRequest
+from agent.evaluation.names import CandidateError, Kind, Named, named
+from agent.evaluation.request import EvaluationRequest
 from agent.policies.apprentice import Apprentice
 from agent.policies.catalog import INNER, POLICIES, PolicySpec
 from agent.policies.neural import NeuralGreedy

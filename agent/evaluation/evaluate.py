@@ -13,15 +13,15 @@ from importlib.metadata import version
 
 import numpy as np
 
-from agent.candidate_names import CandidateError, EvaluationError, Kind, Named, named
-from agent.candidates import Setting
 from agent.config import AppConfig
-from agent.evaluation_figures import Measures, judged
-from agent.evaluation_report import Report
-from agent.evaluation_request import EvaluationRequest
-from agent.judged import Judged, counted
-from agent.recomputed import Recomputed, recompute
-from agent.targets import Distributions, targets
+from agent.evaluation.candidates import Setting
+from agent.evaluation.figures import Measures, judged
+from agent.evaluation.judged import Judged, counted
+from agent.evaluation.names import CandidateError, EvaluationError, Kind, Named, named
+from agent.evaluation.recomputed import Recomputed, recompute
+from agent.evaluation.report import Report
+from agent.evaluation.request import EvaluationRequest
+from agent.evaluation.targets import Distributions, targets
 from arms.corpus import Progress
 from feedback.database import shown
 from feedback.gate import WAITING

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.candidate_kinds import Candidate, Learned, Recorded, Routed, note_label
-from agent.candidate_names import CandidateError, Kind, Named
 from agent.config import AppConfig
+from agent.evaluation.kinds import Candidate, Learned, Recorded, Routed, note_label
+from agent.evaluation.names import CandidateError, Kind, Named
 from agent.live_arms import documents
 from agent.past import policy_of
 from agent.policies.catalog import PolicySpec, build_policy

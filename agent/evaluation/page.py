@@ -11,10 +11,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from agent.curves import PALETTE
-from agent.evaluation_plots import evidence, over_time, shares, svg, trail_of, values, weights
-from agent.evaluation_report import NO_ROW, Report
-from agent.evaluation_request import EvaluationRequest
-from agent.judged import Judged, counted
+from agent.evaluation.judged import Judged, counted
+from agent.evaluation.plots import evidence, over_time, shares, svg, trail_of, values, weights
+from agent.evaluation.report import NO_ROW, Report
+from agent.evaluation.request import EvaluationRequest
 from agent.offline import CONFIG
 
 DARK = (
@@ -159,7 +159,7 @@ def _indented(document: object) -> str:
 
 @cache
 def _environment() -> Environment:
-    folder = FileSystemLoader(Path(__file__).parent / "templates")
+    folder = FileSystemLoader(Path(__file__).parents[1] / "templates")
     found = Environment(
         loader=folder, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )

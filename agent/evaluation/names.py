@@ -90,7 +90,7 @@ def named(name: str) -> Named:
     7
     >>> named("best")
     Traceback (most recent call last):
-    agent.candidate_names.CandidateError: candidate 'best' is none of: served, uniform, fixed:<arm>, \
+    agent.evaluation.names.CandidateError: candidate 'best' is none of: served, uniform, fixed:<arm>, \
 configured, shadow, version:<n>, recipe:<n>, policy:<YAML>, router:<folder>
     """
     told, _, argument = name.partition(":")

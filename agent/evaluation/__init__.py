@@ -1,0 +1,1 @@
+"""Evaluate: what other policies would have earned, from the log; `evaluate.py` is where it begins."""
