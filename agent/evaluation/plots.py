@@ -98,7 +98,7 @@ def values(report: Report) -> "Figure":
     value.axvline(report.earned, color=GREY, linestyle=":", linewidth=1.2, zorder=0)
     difference.axvline(0.0, color=GREY, linestyle=":", linewidth=1.2, zorder=0)
     value.set_title("Mean reward of a decision", loc="left", fontsize=10, color=INK)
-    difference.set_title(f"Less {short(report.request.baseline)}", loc="left", fontsize=10, color=INK)
+    difference.set_title(f"Gain over {short(report.request.baseline)}", loc="left", fontsize=10, color=INK)
     value.set_yticks(range(len(shown)), [short(one.name) for one in shown])
     value.set_ylim(len(shown) - 0.5, -0.5)
     for axes in (value, difference):
@@ -162,7 +162,7 @@ def evidence(report: Report) -> "Figure":
     ends = [point["gain"] for _, trail in trails for point in trail[-1:]]
     axes.set_ylim(min(*settled, *ends, margin) - 0.05, max(*ends, margin) + 0.15)
     axes.set_xlabel("Decisions", color=INK, fontsize=9)
-    axes.set_ylabel(f"Less {short(BASELINE)}: estimated (dashed), proved", color=INK, fontsize=9)
+    axes.set_ylabel(f"Gain over {short(BASELINE)}: estimated (dashed), proved", color=INK, fontsize=9)
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=9, frameon=False, labelcolor=INK)
     _plain(axes, "y")
     return figure

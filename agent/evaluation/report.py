@@ -81,7 +81,7 @@ class Report(Figures):
         )
         table.add_column("candidate", overflow="fold")
         table.add_column("estimator", no_wrap=True)
-        for column in ("value, 95 % interval", f"less {self.request.baseline}", "eff. n"):
+        for column in ("value, 95 % interval", f"over {self.request.baseline}", "eff. n"):
             table.add_column(Text(column), justify="right", no_wrap=True)
         for one in self.candidates:
             table.add_row(*(Text("\n".join(lines)) for lines in _cells(one)), end_section=True)
