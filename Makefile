@@ -27,7 +27,7 @@ check: $(VENV)/ready-dev  ## lint, types, arrows between the packages
 	$(BIN)/lint-imports
 
 bench: $(VENV)/ready-dev  ## print the figures of the benchmarks beside their peers
-	for file in decision routers log learner bm25 pool portfolio service; do $(BIN)/python benchmarks/$$file.py || exit 1; done
+	for file in decision routers estimators log learner bm25 pool portfolio service; do $(BIN)/python benchmarks/$$file.py || exit 1; done
 
 models: $(VENV)/ready  ## install the default models
 
