@@ -3,7 +3,8 @@
 Of each decision the log knows one arm. All other cells of the table are unknown, which
 is not the same as worthless: whoever reads it must fill them in or leave them out.
 
-What was entered to warm up a policy is left out: it is nothing that was said of an answer.
+What an operator entered as a label counts too: an arm is worth the same whoever drew it. Labels of a warm
+start do not, since they count for nothing but the candidate of their run.
 """
 
 from collections import Counter
@@ -13,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from feedback.events import LABELS, Example, Mode
+from feedback.events import Example, Mode
+from feedback.lessons import run_of
 from feedback.reward import RewardRule
 
 REWARD = "reward"
@@ -101,8 +103,8 @@ def labels(examples: Iterable[Example], value: Value, arms: Collection[str]) -> 
     took: dict[str, NDArray[np.float64]] = {}
     for example in examples:
         decision, cost = example.decision, example.cost
-        if decision.policy == LABELS:
-            excluded["labels"] += 1
+        if run_of(decision) is not None:
+            excluded["labels of a warm start"] += 1
         elif decision.mode is not Mode.EXPLORE:
             excluded[str(decision.mode)] += 1
         elif decision.drawn not in arms:

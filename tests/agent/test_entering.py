@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from io import StringIO
@@ -469,7 +470,12 @@ def test_labels_are_no_traffic_and_teach_the_configured_policy_before_it(
 ) -> None:
     path = outcomes_file(tmp_path, 60)
     rng = np.random.default_rng(0)
-    traffic = [fact for number in range(60) for fact in turn(number, ARMS[rng.integers(3)])]
+    later = time.time() + 10.0  # what is asked before its label is entered cannot judge who learned that
+    traffic = [
+        replace(fact, decided_at=later, deadline=later + 100.0) if isinstance(fact, Decision) else fact
+        for number in range(60)
+        for fact in turn(number, ARMS[rng.integers(3)])
+    ]
     cold = parse({**CONFIG, "log_url": f"sqlite:///{tmp_path / 'cold.db'}"})
     other = Store(cold.database_url)
     warmed(config, path)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from feedback.events import LABELS, Context, Cost, Decision, Example, Mode
 from feedback.labels import LabelsError, labels, value_of
+from feedback.lessons import episode_of
 from feedback.reward import Aggregation, Metric, RewardRule, UnknownMetricError
 
 RULE = RewardRule(
@@ -74,13 +75,14 @@ def test_costs_are_means_over_the_decisions_of_an_arm() -> None:
     }
 
 
-def test_what_was_entered_as_a_label_is_nothing_that_users_said() -> None:
+def test_labels_of_a_warm_start_count_for_nothing_but_its_candidate() -> None:
     said = example("q1", "a", 1.0)
     entered = replace(said, decision=replace(said.decision, policy=LABELS))
-    found = labels([said, entered, entered], value_of(RULE, "thumb"), ARMS)
-    assert (found.used, found.excluded) == (1, {"labels": 2})
-    with pytest.raises(LabelsError, match="decisions left out: 1 labels"):
-        labels([entered], value_of(RULE, "thumb"), ARMS)
+    of_run = replace(said, decision=replace(entered.decision, episode_id=episode_of(7)))
+    found = labels([said, entered, of_run], value_of(RULE, "thumb"), ARMS)
+    assert (found.used, found.excluded) == (2, {"labels of a warm start": 1})
+    with pytest.raises(LabelsError, match="decisions left out: 1 labels of a warm start"):
+        labels([of_run], value_of(RULE, "thumb"), ARMS)
 
 
 def test_what_cannot_be_a_label_is_left_out_and_counted() -> None:
