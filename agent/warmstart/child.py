@@ -6,14 +6,28 @@ priority of the usual kind. What evaluates for it only reads, and runs while nob
 
 import os
 import sys
+from contextlib import suppress
+from pathlib import Path
 
 
 def main() -> None:
     """Do the run that the standard input tells of."""
-    os.nice(19)
+    give_way()
     from agent.warmstart.job import be_the_child
 
     be_the_child(sys.stdin.fileno())
+
+
+def give_way() -> None:
+    """Take the lowest priority, for all that this session does.
+
+    Linux shares a processor among sessions first, where it groups tasks by these, and a process is nice
+    only to those of its own session: so the session has to be nice as well.
+    """
+    os.nice(19)
+    if os.getsid(0) == os.getpid():  # a session of its own, and nobody else's
+        with suppress(OSError):  # no Linux, or no groups
+            Path("/proc/self/autogroup").write_text("19")
 
 
 if __name__ == "__main__":

@@ -302,3 +302,30 @@ def test_the_example_configuration_can_be_used() -> None:
     found = load(Path(__file__).parents[2] / "examples" / "warm_start.yaml")
     assert found.warm_start is not None
     assert found.warm_start.every == "PT6H"
+
+
+def test_a_run_gives_way_with_its_whole_session() -> None:
+    script = (
+        "import os, pathlib\n"
+        "from agent.warmstart.child import give_way\n"
+        "give_way()\n"
+        "group = pathlib.Path('/proc/self/autogroup')\n"
+        "print(os.nice(0), group.read_text() if group.exists() else 'no groups nice 19')\n"
+    )
+    command = [sys.executable, "-c", script]
+    told = subprocess.run(command, check=True, capture_output=True, text=True, start_new_session=True).stdout
+    assert told.startswith("19 ")
+    assert told.strip().endswith("nice 19")
+
+
+def test_a_run_in_the_session_of_others_leaves_that_alone() -> None:
+    script = (
+        "import pathlib\n"
+        "from agent.warmstart.child import give_way\n"
+        "group = pathlib.Path('/proc/self/autogroup')\n"
+        "before = group.read_text() if group.exists() else ''\n"
+        "give_way()\n"
+        "print(before == (group.read_text() if group.exists() else ''))\n"
+    )
+    command = [sys.executable, "-c", script]
+    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip() == "True"
