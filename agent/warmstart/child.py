@@ -19,12 +19,14 @@ def main() -> None:
 
 
 def give_way() -> None:
-    """Take the lowest priority, for all that this session does.
+    """Take the lowest priority on one processor, for all that this session does.
 
     Linux shares a processor among sessions first, where it groups tasks by these, and a process is nice
     only to those of its own session: so the session has to be nice as well.
     """
     os.nice(19)
+    if hasattr(os, "sched_setaffinity"):  # whoever wakes finds the other processors at rest
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     if os.getsid(0) == os.getpid():  # a session of its own, and nobody else's
         with suppress(OSError):  # no Linux, or no groups
             Path("/proc/self/autogroup").write_text("19")
