@@ -42,18 +42,20 @@ class Promoting:
         how far it agrees with the baseline that decides: `agreement` is the mean mass that both
         distributions share, `same_best` how often both would most probably take the same arm.
         """
-        replica, version = self._replica, self._replica.version
+        # all of one look: the next one may come while the log is read
+        replica, version, said = self._replica, self._replica.version, self._replica.said
+        canary = replica.loop.canary is not None
         learned = None if version is None else version.examples_seq
         lag = await asyncio.to_thread(lag_of, replica.store, replica.config.reward.join, learned)
-        last = await asyncio.to_thread(latest, replica.store, replica.said.recipe)
+        last = await asyncio.to_thread(latest, replica.store, said.recipe)
         router = None if replica.advisor is None else replica.advisor.about
         compared = await self._agreement()
         return JSONResponse(
             policy_replies.policy(
                 self._replica.config,
                 version,
-                replica.said,
-                replica.loop.canary is not None,
+                said,
+                canary,
                 last,
                 lag,
                 router,
