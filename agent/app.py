@@ -8,7 +8,6 @@ import gc
 import logging
 import os
 import shutil
-import socket
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
@@ -25,6 +24,7 @@ from agent.jobs import Evaluations, Jobs, Task
 from agent.learner import Learner, LearnerThread
 from agent.live_arms import documents
 from agent.picker import open_picker
+from agent.process import this_process
 from agent.recipe import SHORT, Recipe, configuration_of, followed
 from agent.replica import Replica
 from agent.service import create_app
@@ -115,7 +115,7 @@ class LearnerHost:
 
     @cached_property
     def _epoch(self) -> int:
-        return take_epoch(self._store, f"{socket.gethostname()}:{os.getpid()}", self._clock())
+        return take_epoch(self._store, this_process(), self._clock())
 
     @cached_property
     def _succession(self) -> Succession:
@@ -152,7 +152,7 @@ class JobsHost:
     def __init__(self, config: AppConfig) -> None:
         self._config = config
         self._clock = SteadyClock()
-        self._worker = f"{socket.gethostname()}:{os.getpid()}"
+        self._worker = this_process()
         self._opened = ExitStack()
         tasks: list[Callable[[], Task]] = [self._evaluations]
         if config.warm_start is not None:

@@ -1,9 +1,8 @@
 """Evaluating: what other policies would have earned is asked for, looked at, and sent on."""
 
 import asyncio
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import Path
 from fastapi.responses import HTMLResponse, JSONResponse
 
 from agent.errors import ApiError
@@ -12,12 +11,9 @@ from agent.evaluation.names import CandidateError
 from agent.evaluation.request import EvaluationRequest
 from agent.recipe import configuration_of
 from agent.replica import Replica
-from agent.schemas import LARGEST
-from agent.steering import Before, Limit
+from agent.steering import Before, Limit, Number
 from feedback.database import dumps
 from feedback.evaluations import Evaluation, State, find, html_of, page, result_of, submit
-
-Number = Annotated[int, Path(ge=1, le=LARGEST)]
 
 
 class Evaluating:

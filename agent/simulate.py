@@ -170,7 +170,7 @@ class _Run:
                 note = f"mean reward {self._earned / self._scored:.3f}" if self._scored else ""
                 progress.update(task, advance=1, note=note)
 
-            await _in_parallel(enumerate(questions), self._settings.concurrency, turn)
+            await in_parallel(enumerate(questions), self._settings.concurrency, turn)
 
     async def ask_arms(self, questions: Sequence[Question], arms: Sequence[str], console: Console) -> None:
         """Ask every arm every question that was answered; these decisions are forced, and not learned."""
@@ -187,7 +187,7 @@ class _Run:
                 rows.writerow([question.id, *(rewards.get(arm, "") for arm in arms)])
                 progress.update(task, advance=1)
 
-            await _in_parallel(asked, self._settings.concurrency, every_arm)
+            await in_parallel(asked, self._settings.concurrency, every_arm)
 
     async def wait_until_learned(self) -> bool:
         """Return whether the policy has learned all feedback before the time is over."""
@@ -258,7 +258,7 @@ class _Run:
         return None if quality is None else self._rule.net(quality, answer.agent.cost.total)
 
 
-async def _in_parallel(items: Iterable[Item], n: int, work: Callable[[Item], Awaitable[None]]) -> None:
+async def in_parallel(items: Iterable[Item], n: int, work: Callable[[Item], Awaitable[None]]) -> None:
     """Work on the items in order, at most `n` at once; the first error ends all."""
     waiting = iter(items)
 
@@ -296,4 +296,4 @@ def _report(summary: Summary, settings: Simulation, console: Console) -> None:
     console.print(f"written to {settings.output}")
 
 
-__all__ = ["Simulation", "SimulationError", "simulate"]
+__all__ = ["Simulation", "SimulationError", "in_parallel", "simulate"]

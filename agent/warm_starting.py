@@ -1,20 +1,16 @@
 """Warm starting: the runs that turn labels into a candidate are looked at, and asked for."""
 
 import asyncio
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import Path
 from fastapi.responses import JSONResponse
 
 from agent.errors import ApiError
 from agent.replica import Replica
-from agent.schemas import LARGEST
-from agent.steering import Before, Limit
+from agent.steering import Before, Limit, Number
 from agent.warmstart.schedule import Planned, look
 from feedback.errors import UnderWayError
 from feedback.runs import Run, ask, find, page, under_way
-
-Number = Annotated[int, Path(ge=1, le=LARGEST)]
 
 
 class WarmStarting:

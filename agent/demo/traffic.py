@@ -7,16 +7,16 @@ earned can be seen beside what could have been.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
 
 import numpy as np
 
 from agent.client import Answer, AnswerFailedError, Client
 from agent.curves import Truth, Turn
 from agent.questions import Question
+from agent.simulate import in_parallel
 from arms.corpus import Progress
 from feedback.metrics import recall_at_k
 from feedback.reward import RewardRule
@@ -24,7 +24,6 @@ from feedback.reward import RewardRule
 METRIC = "recall"
 """What the feedback of the demo says: the share of the supporting passages that was found."""
 
-Item = TypeVar("Item")
 
 POLL_S = 0.1
 """Pause between two looks whether all is learned."""
@@ -163,20 +162,4 @@ class Traffic:
         return self.rule.net(quality, answer.agent.cost.total)
 
 
-async def in_parallel(items: Iterable[Item], n: int, work: Callable[[Item], Awaitable[None]]) -> None:
-    """Work on items in order, at most `n` at once; the first error ends all."""
-    waiting = iter(items)
-
-    async def worker() -> None:
-        for item in waiting:
-            await work(item)
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(n):
-                group.create_task(worker())
-    except ExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-
-
-__all__ = ["METRIC", "Traffic", "World", "in_parallel"]
+__all__ = ["METRIC", "Traffic", "World"]

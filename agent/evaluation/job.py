@@ -12,7 +12,6 @@ free again when it ends, and a child that is killed for lack of memory is an eva
 """
 
 import logging
-import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -26,6 +25,7 @@ import orjson
 
 from agent.config import AppConfig, parse
 from agent.jobs import Heard, JobFailedError
+from agent.process import environment_of_a_child
 from agent.work import described
 from arms.corpus import Progress
 from feedback.errors import LogUnavailableError
@@ -41,7 +41,6 @@ END_S = 10.0
 """How long a child that has said its last word may take to end."""
 
 CHILD = "agent.evaluation.child"
-ONE_CORE = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
 def evaluate_here(config: AppConfig, request: Mapping[str, Any], heard: Heard) -> Answer:
@@ -152,7 +151,7 @@ def _child() -> Iterator[tuple["subprocess.Popen[bytes]", "Connection[Any, Any]"
             child = subprocess.Popen(
                 [sys.executable, "-m", CHILD, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
-                env={**os.environ, **ONE_CORE, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                env=environment_of_a_child(),
                 pass_fds=[theirs.fileno()],
             )
         try:
@@ -162,4 +161,4 @@ def _child() -> Iterator[tuple["subprocess.Popen[bytes]", "Connection[Any, Any]"
             child.wait()
 
 
-__all__ = ["ONE_CORE", "answer", "ask", "evaluate_apart", "evaluate_here"]
+__all__ = ["answer", "ask", "evaluate_apart", "evaluate_here"]

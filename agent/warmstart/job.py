@@ -11,7 +11,6 @@ again once its lease is over.
 import logging
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -23,7 +22,7 @@ import orjson
 from rich.console import Console
 
 from agent.config import AppConfig, parse
-from agent.evaluation.job import ONE_CORE
+from agent.process import environment_of_a_child, this_process
 from agent.recipe import Recipe
 from agent.warmstart.journal import BEAT_S
 from agent.warmstart.schedule import look
@@ -88,9 +87,8 @@ class WarmStarts:
 
     def run(self, stop: threading.Event) -> None:
         """Do a run; it ends early where the service stops, or where the run was taken for dead."""
-        worker = f"{socket.gethostname()}:{os.getpid()}"
         try:
-            mine = take(self._store, self._configured, self._trigger, worker, self._clock())
+            mine = take(self._store, self._configured, self._trigger, this_process(), self._clock())
         except UnderWayError as error:
             logger.info("%s", error)
             return
@@ -118,7 +116,7 @@ def begin_child(config: AppConfig, number: int) -> "subprocess.Popen[bytes]":
     child = subprocess.Popen(
         [sys.executable, "-m", CHILD],
         stdin=subprocess.PIPE,  # kept open: its end tells the child that nobody waits for it any more
-        env={**os.environ, **ONE_CORE, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        env=environment_of_a_child(),
         start_new_session=True,
     )
     assert child.stdin is not None

@@ -53,7 +53,6 @@ class Outset:
 
         Raises:
             ConfigError: No warm start is configured.
-            PolicyError: A version was promoted that this code cannot build any more.
             LogUnavailableError: Try again later.
         """
         config = config.with_arms(at_start(store, documents(config.arms))).settled()

@@ -10,8 +10,6 @@ followed now, and learns the labels of all runs that came to a verdict, held one
 While an alarm of drift is open, what was known before that, labels and traffic, is left behind.
 """
 
-import os
-import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -24,6 +22,7 @@ from agent.candidate import publish_candidate
 from agent.config import AppConfig
 from agent.evaluation.request import EvaluationRequest
 from agent.evaluation.verdicts import UnansweredError, answered, verdict_on
+from agent.process import this_process
 from agent.recipe import Recipe
 from agent.warmstart.entering import Beside, Entering
 from agent.warmstart.entering import run as enter_labels
@@ -75,7 +74,7 @@ def warm_start(
     """
     require(config)
     with closing(Store(config.database_url, config.reward.join, clock)) as store:
-        worker = f"{socket.gethostname()}:{os.getpid()}"
+        worker = this_process()
         mine = take(store, Recipe.configured(config).digest, trigger, worker, clock())
         return _done(config, store, mine, console, tell, clock, BEAT_S)
 
@@ -229,7 +228,7 @@ class _Work:
     def _judged(self, name: str) -> tuple[int, dict[str, Any]]:
         """Return the evaluation of a candidate, and what the gate says of it. Raises UnansweredError."""
         request = EvaluationRequest(candidates=(name,), gate=True).model_dump(mode="json")
-        worker = f"{socket.gethostname()}:{os.getpid()}:run-{self.run}"
+        worker = f"{this_process()}:run-{self.run}"
         found = answered(self.store, self.now.config, request, worker, self.tell, self.clock)
         return found.number, verdict_on(found.report, name)
 
