@@ -8,7 +8,7 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -105,6 +105,11 @@ def _parameters(build: Callable[..., object]) -> Iterator[str]:
             shown = "required" if default is inspect.Parameter.empty else f"`{json.dumps(default)}`"
             yield f"| `{parameter.name}` | {shown} |"
         yield ""
+    for parameter in settable:
+        if get_origin(parameter.annotation) is Literal:
+            choices = ", ".join(f"`{choice}`" for choice in get_args(parameter.annotation))
+            yield f"`{parameter.name}` is one of {choices}."
+            yield ""
 
 
 def _table(model: type[BaseModel]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What a caller over HTTP may have evaluated: what there is, and nothing that names a file of the machine.
+"""What a caller over HTTP may have evaluated: what there is, no code, and no file of the machine.
 
 Whoever starts `armwise replay` may read files anyway. Whoever speaks HTTP may be anywhere: a policy that is
 sent is built of parameters alone, and a router lies where the configuration keeps its own things.
@@ -14,8 +14,10 @@ from agent.evaluation.names import CandidateError, Kind, Named, named
 from agent.evaluation.request import EvaluationRequest
 from agent.policies.apprentice import Apprentice
 from agent.policies.catalog import INNER, POLICIES, PolicySpec
+from agent.policies.greedy import LINEAR, EpsilonGreedy, check_model
 from agent.policies.neural import NeuralGreedy
 from agent.policies.vowpal import EXACT_FLAGS, VowpalPolicy
+from agent.policy import PolicyError
 from agent.schemas import LARGEST
 from arms.nearest import nearest
 from feedback.armsets import defined
@@ -35,7 +37,8 @@ def refuse_from_afar(request: EvaluationRequest, config: AppConfig, store: Store
         store: The log.
 
     Raises:
-        CandidateError: A version or an arm that there is not, a kind of policy that there is not, a file.
+        CandidateError: A version, an arm or a kind of policy that there is not, a model of a policy that is
+            not allowed, a file.
         LogUnavailableError: Try again later.
     """
     arms = {name for name, arm in defined(store).items() if arm.get("action", True)} | config.actions.keys()
@@ -57,13 +60,21 @@ def _is_version(store: Store, number: int) -> bool:
 
 
 def _refuse_policy(candidate: Named, config: AppConfig) -> None:
-    """Refuse an unknown kind, and what may name a file; what else is wrong is found when it is built."""
+    """Refuse an unknown kind, a model that is not allowed, and what may name a file.
+
+    What else is wrong is found when it is built.
+    """
     assert candidate.policy is not None
     configured = list(_parts(config.policy))
     for part in _parts(candidate.policy):
         if part.kind not in POLICIES:
             hint = nearest(part.kind, POLICIES)
             raise CandidateError(f"candidate {candidate.name!r}: no policy of kind {part.kind!r}{hint}")
+        if part.kind == EpsilonGreedy.kind:
+            try:
+                check_model(part.params.get("model", LINEAR), part.params.get("params"))
+            except PolicyError as error:
+                raise CandidateError(f"candidate {candidate.name!r}: {error}") from None
         if part not in configured and (said := _file_of(part)):
             raise CandidateError(
                 f"candidate {candidate.name!r}: {said} may name a file of the service's machine, which only "

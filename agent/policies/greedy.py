@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from importlib.metadata import version
-from typing import Any, Self
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,10 +19,36 @@ from agent.policies.exploration import Decay, Exploration
 from agent.policies.inputs import check_context, check_reward
 from agent.policies.state import seal, unseal
 from agent.policy import PolicyError
+from arms.nearest import nearest
 from feedback.events import Context, Decision
 
-LINEAR = "linear"
+LINEAR: Literal["linear"] = "linear"
 """The default model: a linear regression by AdaGrad."""
+
+Model = Literal[
+    "linear",
+    "river.ensemble.SRPRegressor",
+    "river.forest.AMFRegressor",
+    "river.forest.ARFRegressor",
+    "river.forest.OXTRegressor",
+    "river.linear_model.BayesianLinearRegression",
+    "river.linear_model.LinearRegression",
+    "river.linear_model.PARegressor",
+    "river.tree.HoeffdingAdaptiveTreeRegressor",
+    "river.tree.HoeffdingTreeRegressor",
+    "river.tree.SGTRegressor",
+]
+"""The default, and the only import paths that are followed: an import runs code, and a request names a model.
+
+Each of them is built of plain values, predicts one number, gives equal states for equal histories, and goes
+on from a saved state as if it had never been saved. Others of river do not: `KNNRegressor` draws without a
+seed, factorization machines give other bytes once they are loaded, `AMRules` divides by zero.
+"""
+
+MODELS: tuple[str, ...] = get_args(Model)
+
+PLAIN = (bool, int, float, str, type(None))
+"""Types of what may be an argument of a regressor, by itself or in a list."""
 
 RIVER = version("river")
 """Part of every state: another version may read the same pickle otherwise, or not at all."""
@@ -35,8 +61,9 @@ class EpsilonGreedy:
     over all arms tied for the best. It falls as `agent.policies.exploration` says.
 
     Args:
-        model: `linear`, or the import path of a river regressor, `river.tree.HoeffdingTreeRegressor`.
-        params: Arguments of that regressor; a `seed` that it takes and is not given is 0.
+        model: `linear`, or the import path of a river regressor, one of `Model`.
+        params: Arguments of that regressor, numbers, strings, booleans, nulls and lists of these; a
+            `seed` that it takes and is not given is 0.
         epsilon: Probability of exploring at the start, in [0, 1].
         decay: Rewards after which epsilon has halved, `log` to divide it by ln(1 + rewards),
             None to keep it as it is.
@@ -45,7 +72,7 @@ class EpsilonGreedy:
             reward, new arms are tried first.
 
     Raises:
-        PolicyError: A parameter out of its range, or a model that is no river regressor.
+        PolicyError: A parameter out of its range, or a model that is not allowed.
     """
 
     kind = "epsilon_greedy"
@@ -53,7 +80,7 @@ class EpsilonGreedy:
 
     def __init__(
         self,
-        model: str = LINEAR,
+        model: Model = LINEAR,
         params: Mapping[str, Any] | None = None,
         *,
         epsilon: float = 0.1,
@@ -61,6 +88,7 @@ class EpsilonGreedy:
         min_epsilon: float = 0.0,
         prior: float = 1.0,
     ) -> None:
+        check_model(model, params)
         self.model, self.params, self.prior = model, dict(params or {}), prior
         self._exploration = Exploration(epsilon, decay, min_epsilon)
         self._regressors: dict[str, base.Regressor] = {}
@@ -121,19 +149,47 @@ class EpsilonGreedy:
         try:
             if self.model == LINEAR:
                 return linear_model.LinearRegression(**{"optimizer": optim.AdaGrad(0.1)} | self.params)
-            build = getattr(importlib.import_module(module), name)
+            # Imported only now: trees and forests take time to load, and most policies need none.
+            build: type[base.Regressor] = getattr(importlib.import_module(module), name)
             # Without a seed, equal histories would not give equal states.
             seed = {"seed": 0} if "seed" in inspect.signature(build).parameters else {}
-            regressor = build(**seed | self.params)
-        except (ImportError, AttributeError, ValueError, TypeError) as error:
+            return build(**seed | self.params)
+        except (ImportError, AttributeError, LookupError, ValueError, TypeError) as error:
             raise PolicyError(f"model {self.model!r} with {self.params} cannot be built: {error}") from error
-        if not isinstance(regressor, base.Regressor):
-            raise PolicyError(f"model {self.model!r} is no river regressor")
-        return regressor
 
     @property
     def _made_by(self) -> dict[str, Any]:
         return {"river": RIVER, "model": self.model, "params": self.params}
+
+
+def check_model(model: object, params: object) -> None:
+    """Refuse a model that is not allowed, without importing or building anything.
+
+    Args:
+        model: As `EpsilonGreedy` takes it, of a document that may come from anywhere.
+        params: Likewise.
+
+    Raises:
+        PolicyError: The model is none of `MODELS`, or a parameter is no plain value.
+
+    >>> check_model("river.tree.HoeffdingTreeRegressor", {"grace_period": 50})
+    >>> check_model("river.tree.HoeffdingTree", None)
+    Traceback (most recent call last):
+    agent.policy.PolicyError: model 'river.tree.HoeffdingTree' is not allowed; did you mean \
+'river.tree.HoeffdingTreeRegressor'?
+    """
+    if not isinstance(model, str) or model not in MODELS:
+        raise PolicyError(f"model {model!r} is not allowed{nearest(str(model), MODELS)}")
+    if params is None:
+        return
+    if not isinstance(params, Mapping):
+        raise PolicyError(f"params of model {model!r}: arguments by name were expected, got {params!r}")
+    for name, value in params.items():
+        if not all(isinstance(part, PLAIN) for part in (value if isinstance(value, list) else [value])):
+            raise PolicyError(
+                f"params of model {model!r}: {name!r} must be a number, a string, a boolean, null or a list "
+                f"of these, got {value!r}"
+            )
 
 
 def _features(context: Context) -> dict[Any, float]:

@@ -31,6 +31,7 @@ from feedback.reward import RewardRule
 from feedback.source import described
 from feedback.store import Store
 from feedback.versions import Version, digest_of, publish
+from tests.agent.attacks import CALLS, a_trap, in_apprentices
 from tests.agent.fakes import CONFIG
 from tests.agent.routers import TEXTS, kept
 
@@ -418,6 +419,32 @@ def test_a_name_that_is_none_is_refused(name: str, said: str) -> None:
 def test_a_policy_that_cannot_be_built_is_refused(config: AppConfig, policy: str, said: str) -> None:
     with pytest.raises(CandidateError, match=said):
         asked(config, [example(1)], f"policy:{policy}")
+
+
+@pytest.mark.parametrize("apprentices", [0, 1, 2])
+@pytest.mark.parametrize("call", CALLS)
+def test_no_candidate_has_code_imported_or_called(
+    config: AppConfig,
+    store: Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    call: str,
+    apprentices: int,
+) -> None:
+    trap = a_trap(tmp_path, monkeypatch)
+    document = in_apprentices(trap.call(call), apprentices)
+    number = published(store, config, [], policy=document).version
+    file = tmp_path / "policy.yaml"
+    file.write_text(json.dumps(document))
+    for name in (
+        f"policy:{json.dumps(document)}",
+        spelled_out(f"policy:{file}"),
+        f"recipe:{number}",
+        f"version:{number}",
+    ):
+        with pytest.raises(CandidateError, match=r"is not allowed; (there are: linear|did you mean 'river)"):
+            asked(config, [example(1)], name, store)
+        trap.check()
 
 
 def test_a_policy_may_stand_in_a_file(tmp_path: Path) -> None:

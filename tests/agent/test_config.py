@@ -9,6 +9,7 @@ import yaml
 
 from agent.config import AppConfig, ConfigError, load, parse
 from agent.loop import Loop
+from tests.agent.attacks import CALLS, a_trap, in_apprentices
 from tests.agent.fakes import CONFIG
 
 SHIPPED = Path(__file__).parents[2] / "serve_config.yaml"
@@ -111,6 +112,22 @@ def test_a_key_like_no_other_lists_those_that_are_known() -> None:
 )
 def test_a_wrong_value_is_named_with_what_would_be_right(place: str, value: Any, said: str) -> None:
     assert said in complaint(changed(place, value))
+
+
+@pytest.mark.parametrize("apprentices", [0, 1, 2])
+@pytest.mark.parametrize("call", CALLS)
+def test_a_configuration_file_has_no_code_imported_or_called_as_a_model(
+    call: str, apprentices: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trap = a_trap(tmp_path, monkeypatch)
+    params = trap.call(call)
+    document = yaml.safe_load(SHIPPED.read_text(encoding="utf-8"))
+    document["applications"][0]["args"]["policy"] = in_apprentices(params, apprentices)
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml.safe_dump(document), encoding="utf-8")
+    with pytest.raises(ConfigError, match=f"model '{params['model']}' is not allowed; "):
+        load(file)
+    trap.check()
 
 
 def test_all_that_is_wrong_is_said_at_once() -> None:

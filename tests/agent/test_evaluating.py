@@ -1,6 +1,7 @@
 """Evaluations over HTTP: asked for, worked on beside the service, looked at, and sent on as a page."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from feedback import tables as t
 from feedback.evaluations import MOST, Answer, claim, fail, finish
 from feedback.events import LABELS
 from tests.agent.asking import look_up, refused, tell
+from tests.agent.attacks import CALLS, a_trap, in_apprentices
 from tests.agent.fakes import CONFIG, Service
 from tests.agent.judged import judged_log
 
@@ -227,6 +229,50 @@ async def test_a_caller_names_no_file_of_the_machine(
             answer = await submitted(judged, candidates=[name])
             assert answer.status_code == 400, answer.text
             assert says in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("call", CALLS)
+async def test_a_caller_has_no_code_imported_or_called(
+    judged: Service,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    subtests: pytest.Subtests,
+    call: str,
+) -> None:
+    trap = a_trap(tmp_path, monkeypatch)
+    model = trap.call(call)["model"]
+    for document in (
+        *(in_apprentices(trap.call(call), n) for n in range(4)),
+        in_apprentices(trap.call(call), 2, "baseline"),
+    ):
+        name = f"policy:{json.dumps(document)}"
+        for request in ({"candidates": ["uniform", name]}, {"candidates": ["uniform"], "baseline": name}):
+            with subtests.test(str(request)):
+                message = refused(await submitted(judged, **request), 400, "invalid_value", "candidates")
+                assert f"model '{model}' is not allowed; " in message
+                assert (
+                    "'river.linear_model.LinearRegression'" in message
+                    or "there are: linear, river." in message
+                )
+                trap.check()
+    assert (await judged.client.get(EVALUATIONS)).json() == {"evaluations": []}
+
+
+async def test_a_caller_sends_no_nested_objects_as_parameters_of_a_model(judged: Service) -> None:
+    name = "policy:{kind: epsilon_greedy, params: {params: {optimizer: {lr: 0.1}}}}"
+    message = refused(await submitted(judged, candidates=[name]), 400, "invalid_value", "candidates")
+    assert "params of model 'linear': 'optimizer' must be a number, a string" in message
+
+
+async def test_a_river_regressor_that_is_allowed_is_judged(judged: Service) -> None:
+    model = "{model: river.tree.HoeffdingTreeRegressor, params: {grace_period: 10}}"
+    names = [f"policy:{{kind: epsilon_greedy, params: {model}}}", "policy:{kind: epsilon_greedy}"]
+    answer = await submitted(judged, candidates=names)
+    assert answer.status_code == 202, answer.text
+    with judged.working():
+        found = await ended(judged, answer.json()["id"])
+    assert found["error"] is None
+    assert [one["name"] for one in found["result"]["candidates"]] == ["served", *names]
 
 
 async def test_a_router_below_the_folder_of_the_service_may_be_named(

@@ -1,5 +1,8 @@
 """Epsilon-greedy: its numbers by hand, its model against river itself."""
 
+import importlib
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,9 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from river import base, linear_model, optim
 
-from agent.policies.greedy import EpsilonGreedy
-from agent.policy import PolicyError
+from agent.policies.catalog import PolicySpec, build_policy
+from agent.policies.greedy import LINEAR, MODELS, EpsilonGreedy, Model
+from agent.policy import Policy, PolicyError
 from feedback.events import Context, Decision
+from tests.agent.attacks import CALLS, Trap, a_trap, in_apprentices
 from tests.contracts import ARMS, contexts, history, teach
 
 
@@ -78,11 +83,29 @@ def test_each_arm_is_the_river_model_of_its_own_rewards() -> None:
         ("river.forest.ARFRegressor", {"n_models": 2, "seed": 1}),
     ],
 )
-def test_any_river_regressor_will_do(model: str, params: dict[str, object]) -> None:
+def test_a_river_regressor_learns_which_arm_is_best(model: Model, params: dict[str, object]) -> None:
     policy = EpsilonGreedy(model, params)
     teach(policy, history(policy, 150, seed=34, best="dense"))
     assert policy.probabilities(contexts(1, seed=35)[0], ARMS)[1] > 0.9
     assert policy.load(policy.save()).save() == policy.save()
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_model_that_is_allowed_goes_on_from_its_state_byte_for_byte(model: Model) -> None:
+    first, second = EpsilonGreedy(model), EpsilonGreedy(model)
+    rows = history(first, 120, seed=37)
+    teach(first, rows)
+    teach(second, rows[:60])
+    resumed = second.load(second.save())
+    assert teach(resumed, rows[60:]).save() == first.save()
+
+
+@pytest.mark.parametrize("model", [model for model in MODELS if model != LINEAR])
+def test_every_path_that_is_followed_is_a_regressor_of_river(model: str) -> None:
+    module, _, name = model.rpartition(".")
+    found = getattr(importlib.import_module(module), name)
+    assert issubclass(found, base.Regressor)
+    assert found.__module__.startswith("river.")
 
 
 @pytest.mark.parametrize("params", [{"n_models": 3}, {"n_models": 3, "seed": 5}])
@@ -106,16 +129,61 @@ def test_equal_states_give_equal_bytes_whatever_objects_hold_their_names() -> No
         ({"epsilon": 1.5}, "does not hold for 0.0 and 1.5"),
         ({"epsilon": 0.1, "min_epsilon": 0.2}, "does not hold for 0.2 and 0.1"),
         ({"decay": 0.0}, "decay 0.0 is not a positive number"),
-        ({"model": "lineal"}, "model 'lineal' with {} cannot be built"),
+        ({"model": "lineal"}, "model 'lineal' is not allowed; did you mean 'linear'"),
+        ({"model": "zzz"}, "model 'zzz' is not allowed; there are: linear, river.ensemble.SRPRegressor, "),
+        ({"model": None}, "model None is not allowed"),
+        ({"model": ["linear"]}, r"model \['linear'\] is not allowed"),
         ({"params": {"x": 1}}, "model 'linear' with {'x': 1} cannot be built"),
-        ({"model": "river.tree.HoeffdingTree"}, "cannot be built: .* 'HoeffdingTree'"),
+        (
+            {"model": "river.tree.HoeffdingTree"},
+            "'river.tree.HoeffdingTree' is not allowed; did you mean 'river.tree.HoeffdingTreeRegressor'",
+        ),
+        (
+            {"model": "river.linear_model.lin_reg.LinearRegression"},
+            "not allowed; did you mean 'river.linear_model.LinearRegression'",
+        ),
         ({"model": "river.linear_model.LinearRegression", "params": {"x": 1}}, "cannot be built: .* 'x'"),
-        ({"model": "river.linear_model.LogisticRegression"}, "LogisticRegression' is no river regressor"),
+        ({"model": "river.linear_model.LogisticRegression"}, "LogisticRegression' is not allowed"),
+        (
+            {"model": "river.linear_model.PARegressor", "params": {"mode": "x"}},
+            "PARegressor' with {'mode': 'x'} cannot be built",
+        ),
+        ({"params": ["l2"]}, r"params of model 'linear': arguments by name were expected, got \['l2'\]"),
+        ({"params": {"optimizer": {"lr": 1}}}, "params of model 'linear': 'optimizer' must be a number"),
+        ({"params": {"l2": [[0.1]]}}, r"'l2' must be a number, .* got \[\[0.1\]\]"),
+        ({"params": {"optimizer": optim.SGD()}}, "'optimizer' must be a number"),
     ],
 )
 def test_a_parameter_out_of_range_is_refused(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(PolicyError, match=message):
         EpsilonGreedy(**arguments)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trap:
+    return a_trap(tmp_path, monkeypatch)
+
+
+BUILDS: dict[str, Callable[[dict[str, Any]], Policy]] = {
+    "itself": lambda params: EpsilonGreedy(**params),
+    "by the catalogue": lambda params: build_policy(PolicySpec(kind="epsilon_greedy", params=params), ARMS),
+    "in an apprentice": lambda params: build_policy(PolicySpec(**in_apprentices(params, 1)), ARMS),
+    "in an apprentice of an apprentice": lambda params: build_policy(
+        PolicySpec(**in_apprentices(params, 2)), ARMS
+    ),
+    "as a baseline": lambda params: build_policy(PolicySpec(**in_apprentices(params, 1, "baseline")), ARMS),
+}
+
+
+@pytest.mark.parametrize("build", BUILDS.values(), ids=BUILDS)
+@pytest.mark.parametrize("call", CALLS)
+def test_a_model_that_is_code_is_neither_imported_nor_called(
+    build: Callable[[dict[str, Any]], Policy], call: str, trap: Trap
+) -> None:
+    params = trap.call(call)
+    with pytest.raises(PolicyError, match=f"model '{params['model']}' is not allowed; "):
+        build(params)
+    trap.check()
 
 
 def test_state_that_is_damaged_or_of_another_model_is_refused() -> None:
