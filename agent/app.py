@@ -18,31 +18,31 @@ from ray import serve
 from ray.serve import Application, Deployment
 from ray.serve.handle import DeploymentHandle
 
-from agent.config import AppConfig, ConfigError, parse
-from agent.evaluation.job import evaluate_apart
-from agent.jobs import Evaluations, Jobs, Task
-from agent.learner import Learner, LearnerThread
-from agent.live_arms import documents
-from agent.picker import open_picker
-from agent.process import this_process
-from agent.recipe import SHORT, Recipe, configuration_of, followed
-from agent.replica import Replica
-from agent.service import create_app
-from agent.telemetry import Telemetry
-from agent.trained import looked_at, read_about, warn_of_unknown
+from agent.api.routes import create_app
+from agent.config.app_config import AppConfig, ConfigError, parse
+from agent.evaluation.job import Evaluations, evaluate_apart
+from agent.jobs.child_process import this_process
+from agent.jobs.runner import Jobs, Task
+from agent.learning.learner import Learner, LearnerThread
+from agent.learning.recipe import DIGEST_CHARS, Recipe, active_recipe, configuration_of
+from agent.routers.answer_selector import open_selector
+from agent.routers.saved import looked_at, read_about, warn_of_unknown
+from agent.serving.arms import documents
+from agent.serving.replica import Replica
+from agent.serving.telemetry import Telemetry
 from agent.warmstart.job import WarmStarts
-from arms.arm_host import ArmHost, RemoteArms
-from arms.catalog import closure
-from arms.deployment import EmbedderHost, GeneratorHost, RemoteEmbedders, RemoteGenerator, reach
-from arms.kinds import USUAL_HOST, ArmSpec
-from feedback.armsets import at_start
+from arms.deployments.arms import ArmHost, RemoteArms
+from arms.deployments.models import EmbedderHost, GeneratorHost, RemoteEmbedders, RemoteGenerator, reach
+from arms.retrievers.catalog import closure
+from arms.retrievers.kind import DEFAULT_HOST, ArmSpec
 from feedback.clock import SteadyClock
 from feedback.errors import LogUnavailableError
-from feedback.joins import take_epoch
-from feedback.lag import Succession
-from feedback.opening import open_log
-from feedback.promotions import in_force
-from feedback.store import Store
+from feedback.log.open import open_log
+from feedback.log.store import Store
+from feedback.registry.arm_sets import at_start
+from feedback.registry.promotions import active_policy
+from feedback.training_log.epochs import take_epoch
+from feedback.training_log.lag import Succession
 
 CPUS_A_REPLICA = 0.1
 """What Ray sets aside for a replica: little, so that the whole service starts on one small machine."""
@@ -105,7 +105,7 @@ class LearnerHost:
     def __init__(self, config: AppConfig) -> None:
         self._config = config
         self._clock = SteadyClock()
-        self._word = ""  # the recipe that was said, which may not be the one that is followed
+        self._word = ""  # the recipe that was said, which may not be the one that is active
         gc.freeze()  # what is loaded stays; to look at it again and again takes a tenth of a replay
         self._thread = LearnerThread(self._learner, config.learning.interval_s)
 
@@ -122,16 +122,16 @@ class LearnerHost:
         return Succession(self._store)
 
     def _learner(self, running: Learner | None = None) -> Learner:
-        """Return the learner that is to go on: the one that runs, unless another recipe is followed now."""
+        """Return the learner that is to go on: the one that runs, unless another recipe is active now."""
         config = self._config
-        said = in_force(self._store, Recipe.configured(config).digest)
+        said = active_policy(self._store, Recipe.configured(config).digest)
         if running is not None and said.recipe == self._word:
             return running
-        recipe, self._word = followed(self._store, config, said), said.recipe
+        recipe, self._word = active_recipe(self._store, config, said), said.recipe
         if running is not None and running.recipe == recipe:
             return running
         if running is not None:
-            logger.info("learning goes on with recipe %s", recipe.digest[:SHORT])
+            logger.info("learning goes on with recipe %s", recipe.digest[:DIGEST_CHARS])
         arms = list(config.actions)
         return Learner(self._store, recipe, arms, self._epoch, self._clock, drift=config.drift)
 
@@ -229,10 +229,10 @@ def assemble(config: AppConfig) -> Application:
             embedders,
             generator,
             config.limits.arm_timeout_s,
-            looked_at(config.router) if host == USUAL_HOST else frozenset(),
-            open_picker,
+            looked_at(config.router) if host == DEFAULT_HOST else frozenset(),
+            open_selector,
         )
-        for host in dict.fromkeys([USUAL_HOST, *(spec.host for spec in config.arms.values())])
+        for host in dict.fromkeys([DEFAULT_HOST, *(spec.host for spec in config.arms.values())])
     }
     environment = {"env_vars": {METRICS_FOLDER: str(metrics)}}
     return _deployment(Ingress, "Ingress", at_once, runtime_env=environment).bind(

@@ -24,7 +24,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from feedback.reward import RewardRule
 
 BUSY = (429, 503)
+
 ATTEMPTS = 8
+
 LONGEST_PAUSE_S = 60.0
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -309,6 +311,3 @@ def _parse(model: type[Model], response: httpx.Response) -> Model:
 
 def _name(response: httpx.Response) -> str:
     return f"{response.request.method} {response.request.url.path}"
-
-
-__all__ = ["Answer", "AnswerFailedError", "Client", "ClientError", "PolicyState", "retry_after_s"]

@@ -8,7 +8,8 @@ nothing of learning, of HTTP or of Ray: it is built once, and then only read.
     `-- MissingEmbeddingError  the query lacks the embedding the arm needs
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
@@ -124,13 +125,11 @@ class NoRetrieval:
         return Retrieval(steps=0)
 
 
-__all__ = [
-    "Arm",
-    "ArmBuildError",
-    "ArmError",
-    "MissingEmbeddingError",
-    "NoRetrieval",
-    "Passage",
-    "Query",
-    "Retrieval",
-]
+Progress = Callable[[str, int, int | None], None]
+"""Told what is being done, how much of it is done, and of how much (None: not known)."""
+
+NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
+"""Arms stand in headers and URLs, backbones in names of deployments."""
+
+Embed = Callable[[str, frozenset[str]], Mapping[str, NDArray[np.float32]]]
+"""Text and names of backbones -> a unit vector of shape (dim,) for each. Raises ArmError."""

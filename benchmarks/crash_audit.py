@@ -21,21 +21,22 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from agent.config import AppConfig, parse
+from agent.config.app_config import AppConfig, parse
+from agent.learning.rebuild import rebuild
+from agent.learning.recipe import Recipe
+from agent.policies.base import Policy
 from agent.policies.catalog import build_policy
-from agent.policy import Policy, choose, served_distribution, uniform_from
-from agent.rebuild import rebuild
-from agent.recipe import Recipe
+from agent.policies.sampling import choose, served_distribution, uniform_from
 from benchmarks.crash_children import fresh_process
 from benchmarks.crash_ledger import Answered, Kept, Ledger
-from feedback import tables as t
 from feedback.events import Decision, Mode
-from feedback.facts import read_facts
 from feedback.fold import Fold, Joined
-from feedback.joins import head_of, position_of, read_examples
-from feedback.rows import load_decisions
-from feedback.store import Store
-from feedback.versions import digest_of
+from feedback.log import tables as t
+from feedback.log.rows import load_decisions
+from feedback.log.store import Store
+from feedback.registry.versions import digest_of
+from feedback.training_log.joiner import head_of, position_of, read_examples
+from feedback.training_log.read_facts import read_facts
 
 CHUNK = 5000
 FACTS = (t.decisions, t.executions, t.feedback, t.ticks)

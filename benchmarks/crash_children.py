@@ -24,13 +24,13 @@ from typing import Any, TypeVar
 
 import uvicorn
 
+from agent.api.routes import create_app
 from agent.app import LearnerHost
-from agent.config import parse
-from agent.replica import Replica
-from agent.service import create_app
-from agent.telemetry import Telemetry
+from agent.config.app_config import parse
+from agent.serving.replica import Replica
+from agent.serving.telemetry import Telemetry
 from arms.base import ArmError, Passage, Query, Retrieval
-from arms.generator import ScriptedGenerator
+from arms.llm.base import ScriptedGenerator
 from benchmarks.crash_points import GO_ON, LEARNER, REPLICA, Trip, Tripwire
 from benchmarks.crash_seams import SABOTAGE, watch_answers, watch_learner, watch_replica
 from tests.agent.fakes import CONFIG, FakeArms, FakeEmbedders
@@ -145,7 +145,7 @@ def _end_when_ill(check: Callable[[], None]) -> threading.Thread:
 # -- whoever starts them -----------------------------------------------------------------------------------
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["agent.app", "agent.service", "agent.policies.vowpal", "uvicorn"])
+_context.set_forkserver_preload(["agent.app", "agent.api.routes", "agent.policies.vowpal", "uvicorn"])
 
 _processes = threading.Lock()
 """Held while a process is started or its exit code is read: a start reads those of all others, too."""

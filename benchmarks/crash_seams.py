@@ -12,19 +12,19 @@ from itertools import count
 from typing import Any
 
 import agent.app
-import agent.learner
-from agent.loop import Loop
+from agent.learning import learner
 from agent.policies.vowpal import VowpalPolicy
+from agent.serving.turn import TurnLoop
 from benchmarks.crash_points import LEARNER, REPLICA, Tripwire
-from feedback.batch import FeedbackStatus, Receipt
-from feedback.database import Found, Statement
 from feedback.events import Decision, Execution, Feedback, Tick
 from feedback.fold import Fold
-from feedback.joins import Joiner
-from feedback.postgres import PostgreSQL
-from feedback.sqlite import SQLite
-from feedback.store import Store
-from feedback.writer import GroupCommit
+from feedback.log.batch import FeedbackStatus, Receipt
+from feedback.log.database import Found, Statement
+from feedback.log.group_commit import GroupCommit
+from feedback.log.postgres import PostgreSQL
+from feedback.log.sqlite import SQLite
+from feedback.log.store import Store
+from feedback.training_log.joiner import Joiner
 
 Function = Callable[..., Any]
 
@@ -38,7 +38,7 @@ def _wrap(owner: Any, name: str, wrapper: Callable[[Function], Function]) -> Non
 def watch_replica(trip: Tripwire) -> None:
     """Place the points of an ingress replica."""
     _watch_commits(trip)
-    _wrap(Loop, "choose", _passing(trip, after="arm drawn"))
+    _wrap(TurnLoop, "choose", _passing(trip, after="arm drawn"))
     loaded = count()
 
     def queueing(append: Function) -> Function:
@@ -65,7 +65,7 @@ def watch_learner(trip: Tripwire) -> None:
     """Place the points of the learner."""
     _watch_commits(trip)
     _wrap(Joiner, "advance", _committing("join"))
-    _wrap(agent.learner, "publish", _committing("version"))
+    _wrap(learner, "publish", _committing("version"))
     _wrap(agent.app, "take_epoch", _committing("epoch"))
     _wrap(Fold, "apply", _passing(trip, after="fact folded"))
     _wrap(VowpalPolicy, "load", _passing(trip, before="state about to be resumed"))

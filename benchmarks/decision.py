@@ -26,9 +26,10 @@ from rich.console import Console
 from rich.table import Table
 from vowpalwabbit import Workspace
 
+from agent.policies.base import Policy, Uniform
 from agent.policies.catalog import PolicySpec, build_policy
+from agent.policies.sampling import choose, served_distribution, uniform_from
 from agent.policies.vowpal import DEFAULT
-from agent.policy import Policy, Uniform, choose, served_distribution, uniform_from
 from feedback.events import Context, Decision
 
 ARMS = tuple(f"arm{i}" for i in range(10))

@@ -38,12 +38,12 @@ from rich.progress import Progress, TimeElapsedColumn
 from rich.table import Table
 from vowpalwabbit import Workspace
 
-from agent.features import FeatureSpec, describe
+from agent.policies.features import FeatureSpec, describe
 from agent.policies.vowpal import DEFAULT
-from agent.questions import load_questions
-from feedback.drift import Adwin, DriftSpec, PageHinkley
+from agent.simulation.questions import load_questions
+from feedback.drift.detectors import Adwin, DriftSpec, PageHinkley
+from feedback.drift.monitor import REFERENCE, Monitor
 from feedback.events import Context
-from feedback.monitor import REFERENCE, Monitor
 
 SETTINGS = {
     "adwin": DriftSpec(),

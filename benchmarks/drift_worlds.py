@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from agent.policies.catalog import PolicySpec, build_policy
-from agent.policy import choose, served_distribution
-from feedback.drift import DriftSpec
+from agent.policies.sampling import choose, served_distribution
+from feedback.drift.detectors import DriftSpec
+from feedback.drift.monitor import Change, Monitor
 from feedback.events import Context, Cost, Decision, Example
-from feedback.monitor import Change, Monitor
 from feedback.reward import Metric, RewardRule
 
 RULE = RewardRule(metrics={"right": Metric()})

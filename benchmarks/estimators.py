@@ -19,10 +19,12 @@ from time import process_time
 
 import numpy as np
 
-from feedback.doubly_robust import dm, dr, dros, mrdr, mrdr_weight, sndr, switch_dr
-from feedback.estimators import Floats, Integers, Sample, Terms, clipped_ips, cressie_read, ips, replay, snips
-from feedback.intervals import bootstrap
-from feedback.reward_model import cross_fit
+from feedback.arrays import Floats, Integers
+from feedback.ope.doubly_robust import dm, dr, dros, mrdr, mrdr_weight, sndr, switch_dr
+from feedback.ope.estimators import clipped_ips, cressie_read, ips, replay, snips
+from feedback.ope.intervals import bootstrap
+from feedback.ope.reward_model import cross_fit
+from feedback.ope.sample import Sample, Terms
 
 SHRINKAGE, RESAMPLES, RUNS = 10.0, 100, 5
 

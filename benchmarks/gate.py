@@ -25,10 +25,10 @@ import typer
 from matplotlib.figure import Figure
 from rich.progress import track
 
-from feedback import sequences
-from feedback.gate import GateSpec, Verdict, judge
-from feedback.logged import Log
-from feedback.sample import Floats, Integers, drawn_of
+from feedback.arrays import Floats, Integers, drawn_of
+from feedback.dataset.log import Log
+from feedback.ope import confidence_sequences as sequences
+from feedback.ope.gate import GateSpec, Verdict, judge
 
 SPEC = GateSpec()
 LENGTH = 10_000

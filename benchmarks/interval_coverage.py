@@ -20,23 +20,16 @@ import numpy as np
 import typer
 from rich.progress import track
 
-from feedback import sequences
-from feedback.doubly_robust import mrdr_weight
-from feedback.estimators import (
-    ESTIMATORS,
-    Floats,
-    Integers,
-    NeverDrawnError,
-    Sample,
-    Terms,
-    estimate,
-    replay,
-)
-from feedback.exact_intervals import MEANS, bernstein, clopper_pearson
-from feedback.intervals import Interval, difference, hedged, normal, percentiles, replicates
-from feedback.logged import Log
-from feedback.replay import MODELLED
-from feedback.reward_model import cross_fit
+from feedback.arrays import Floats, Integers
+from feedback.dataset.log import Log
+from feedback.ope import confidence_sequences as sequences
+from feedback.ope.doubly_robust import mrdr_weight
+from feedback.ope.estimators import ESTIMATORS, estimate, replay
+from feedback.ope.evaluate import MODELLED
+from feedback.ope.exact_intervals import MEANS, bernstein, clopper_pearson
+from feedback.ope.intervals import Interval, difference, hedged, normal, percentiles, replicates
+from feedback.ope.reward_model import cross_fit
+from feedback.ope.sample import NeverDrawnError, Sample, Terms
 
 KINDS, COST, FLOOR = 6, np.array([0.0, 0.03, 0.06, 0.1]), 0.02
 LOW, HIGH = -float(COST.max()), 1.0

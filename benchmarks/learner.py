@@ -36,16 +36,18 @@ from rich.progress import Progress
 from rich.table import Table
 from vowpalwabbit import Workspace
 
-from agent.learner import Learner, teach
+from agent.learning.learner import Learner
+from agent.learning.recipe import Recipe
+from agent.learning.restore import train_on
 from agent.policies.catalog import PolicySpec, build_policy
 from agent.policies.vowpal import DEFAULT
-from agent.recipe import Recipe
-from feedback import tables as t
-from feedback.batch import Fact
 from feedback.events import Cost, Example, Execution, Status
-from feedback.joins import Joiner, read_examples, take_epoch
+from feedback.log import tables as t
+from feedback.log.batch import Fact
+from feedback.log.store import Store
 from feedback.reward import Metric, RewardRule
-from feedback.store import Store
+from feedback.training_log.epochs import take_epoch
+from feedback.training_log.joiner import Joiner, read_examples
 
 RULE = RewardRule(metrics={"recall": Metric()})
 POLICIES = ("vowpal", "linucb")
@@ -167,7 +169,7 @@ def learn_text(texts: Sequence[list[str]]) -> None:
 
 def teach_anew(kind: str, examples: Sequence[Example]) -> None:
     """Teach a policy examples that are in memory."""
-    teach(build_policy(PolicySpec(kind=kind), ARMS), RULE, examples)
+    train_on(build_policy(PolicySpec(kind=kind), ARMS), RULE, examples)
 
 
 def remember(store: Store, n: int, console: Console) -> None:

@@ -27,12 +27,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from feedback import tables
-from feedback.batch import Batch, Known
-from feedback.database import connect
 from feedback.events import Context, Decision, Feedback
-from feedback.store import Store
-from feedback.writer import GroupCommit
+from feedback.log import tables
+from feedback.log.batch import Batch, Known
+from feedback.log.database import connect
+from feedback.log.group_commit import GroupCommit
+from feedback.log.store import Store
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 

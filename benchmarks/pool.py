@@ -29,19 +29,18 @@ from rich.table import Table
 from threadpoolctl import threadpool_limits
 from vendi_score import vendi as package
 
-from arms import discounted, vendi
 from arms.base import Passage, Query
-from arms.candidates import Candidates, FirstStage
-from arms.dense import DenseBatch
-from arms.discounted import DiscountedParams
-from arms.diversity import DiverseBatch, Pick
-from arms.graph import Graph
-from arms.graph_dense import Explorer, GraphBatch, GraphParams
-from arms.kinds import Batch
-from arms.names import Known
-from arms.pool import DiscountedGrid, GraphGrid, VendiGrid
-from arms.vector_index import IndexParams, VectorIndex
-from arms.vendi import VendiParams
+from arms.indexes.entity_graph import Graph
+from arms.indexes.entity_names import Known
+from arms.indexes.vector_search import IndexParams, VectorIndex
+from arms.portfolio.pool import DiscountedGrid, GraphGrid, VendiGrid
+from arms.retrievers import diversity as discounted
+from arms.retrievers import vendi
+from arms.retrievers.dense import Candidates, DenseBatch, FirstStage
+from arms.retrievers.diversity import DiscountedParams, DiverseBatch, Pick
+from arms.retrievers.graph import Explorer, GraphBatch, GraphParams
+from arms.retrievers.kind import Batch
+from arms.retrievers.vendi import VendiParams
 
 Floats = NDArray[np.float32]
 Plain = Callable[[Any, Candidates, int], list[int]]

@@ -31,8 +31,9 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from arms.matrix import read_matrix
-from arms.portfolio import best_of, greedy, knapsack, values
+from arms.portfolio.coverage import best_of, values
+from arms.portfolio.score_matrix import read_matrix
+from arms.portfolio.selection import greedy, knapsack
 
 Scores = NDArray[np.float32]
 Result = TypeVar("Result")

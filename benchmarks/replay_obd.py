@@ -20,13 +20,15 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from feedback.bounds import Figure
-from feedback.diagnostics import diagnose
-from feedback.estimators import ESTIMATORS, Floats, Integers, Sample, Terms, snips
-from feedback.exact_intervals import clopper_pearson
-from feedback.logged import Log
-from feedback.obp_layout import read_obp
-from feedback.replay import Estimated, evaluate
+from feedback.arrays import Floats, Integers
+from feedback.dataset.log import Log
+from feedback.exchange.obp_layout import read_obp
+from feedback.ope.diagnostics import diagnose
+from feedback.ope.estimators import ESTIMATORS, snips
+from feedback.ope.evaluate import Estimated, evaluate
+from feedback.ope.exact_intervals import clopper_pearson
+from feedback.ope.joint_intervals import EstimateWithInterval
+from feedback.ope.sample import Sample, Terms
 
 MINUTES = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1_000.0, np.inf)
 """Widths that are tried: how far around a moment most of the rows lie that tell of it."""
@@ -188,7 +190,7 @@ def compare(log: Log, target: str, p_target: Floats, truth: Shown) -> Iterator[s
         yield f"| {name} | " + " | ".join(cells) + " |"
 
 
-def ends(figure: Figure | None) -> str:
+def ends(figure: EstimateWithInterval | None) -> str:
     """Return an interval; nothing where there is none."""
     return "" if figure is None else f"[{figure.low:.4f}, {figure.high:.4f}]"
 

@@ -23,8 +23,9 @@ from matplotlib.figure import Figure
 from rich.progress import Progress
 
 from benchmarks.replay_worlds import KINDS, LOGGERS, SIZES, TARGETS, names_of, read, simulate
-from feedback.estimators import ESTIMATORS, Floats
-from feedback.reward_model import Model
+from feedback.arrays import Floats
+from feedback.ope.estimators import ESTIMATORS
+from feedback.ope.reward_model import Model
 
 CHUNK = 10
 """Logs that a process makes between two steps of the progress bar."""

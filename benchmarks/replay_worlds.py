@@ -19,14 +19,16 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import KFold, cross_val_predict
 
-from agent.score import read_questions
-from arms.outcomes import read_outcomes
-from feedback.bounds import Asked, Seen, figures
-from feedback.doubly_robust import mrdr_weight
-from feedback.estimators import ESTIMATORS, Floats, Integers, NeverDrawnError, Sample, Terms, estimate
-from feedback.logged import Log
-from feedback.replay import MODELLED, predict
-from feedback.reward_model import Model
+from agent.offline.score import read_questions
+from arms.portfolio.outcomes import read_outcomes
+from feedback.arrays import Floats, Integers
+from feedback.dataset.log import Log
+from feedback.ope.doubly_robust import mrdr_weight
+from feedback.ope.estimators import ESTIMATORS, estimate
+from feedback.ope.evaluate import MODELLED, predict
+from feedback.ope.joint_intervals import IntervalRequest, TargetSample, figures
+from feedback.ope.reward_model import Model
+from feedback.ope.sample import NeverDrawnError, Sample, Terms
 
 FLOOR, STEP = 0.02, 0.02
 SIZES: Mapping[str, tuple[int, int]] = {
@@ -211,11 +213,13 @@ def simulate(pool: Pool, logger: str, size: str, models: Sequence[Model], rng: n
             for name in (name for name in names if names[name][0] == model):
                 with suppress(NeverDrawnError):
                     terms[name] = estimate(sample, names[name][1])
-        seen = Seen(log, plain.weight, (p_target / p_log).max(axis=1), terms)
-        logged = Seen(log, one, one, {name: Terms(name, reward, one, one) for name in terms}, served=True)
+        seen = TargetSample(log, plain.weight, (p_target / p_log).max(axis=1), terms)
+        logged = TargetSample(
+            log, one, one, {name: Terms(name, reward, one, one) for name in terms}, served=True
+        )
         truth = pool.worth(pool.targets[target])
         for place, kind in enumerate(KINDS.values()):
-            wanted = Asked(kind.interval, 0.95, pool.reward_range, resamples=500, seed=folds)
+            wanted = IntervalRequest(kind.interval, 0.95, pool.reward_range, resamples=500, seed=folds)
             look = seen if kind.grouped else replace(seen, log=ungrouped)
             for name, found in figures(look, logged if kind.of else None, wanted).items():
                 row, figure = said[at, list(names).index(name)], found[kind.of]

@@ -26,10 +26,10 @@ from onnxmltools.convert.common.data_types import FloatTensorType
 from rich.console import Console
 from rich.table import Table
 
-from agent.labels import ArmTable, Features, Labels
-from agent.router import Router
+from agent.routers.base import Router
 from agent.routers.catalog import RouterSpec, build_router
-from agent.routers.forest import Forest, Trees
+from agent.routers.dataset import ArmTable, Features, RoutingDataset
+from agent.routers.tabular.tree_inference import Forest, Trees
 
 ARMS = ("none", "bm25", "bm25-smooth", "bm25-drawn", "dense", "dense-smooth", "dense-drawn")
 SEEN = ("overall_sim", "avg_sim", "max_sim", "var_sim", "moran", "cross_sim")
@@ -44,7 +44,7 @@ SHAPES = {"pointwise_xgboost": (300, 4, 20.0), "pairwise_xgboost": (100, 5, 2.0)
 Side = Callable[[int], Any]
 
 
-def world() -> Labels:
+def world() -> RoutingDataset:
     """Return questions on which what was retrieved, and the topic, tell something of the best arm."""
     rng = np.random.default_rng(SEED)
     embedding = rng.normal(size=(QUESTIONS, DIM)).astype(np.float32)
@@ -60,7 +60,7 @@ def world() -> Labels:
         embedding,
         ArmTable(SEEN, retrieved),
     )
-    return Labels(features, utility + rng.normal(size=utility.shape))
+    return RoutingDataset(features, utility + rng.normal(size=utility.shape))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Numbers:
         return np.concatenate([question, self.own, np.broadcast_to(self.names, (n, *self.names.shape))], 2)
 
 
-def numbers(labels: Labels, *, pairs: bool) -> tuple[Numbers, NDArray[np.float64]]:
+def numbers(labels: RoutingDataset, *, pairs: bool) -> tuple[Numbers, NDArray[np.float64]]:
     """Return the rows of all questions, and what each is worth."""
     assert labels.features.retrieved is not None
     question = np.hstack([labels.features.question, labels.features.embedding[:, :DIMS]]).astype(np.float32)
@@ -97,7 +97,7 @@ def numbers(labels: Labels, *, pairs: bool) -> tuple[Numbers, NDArray[np.float64
     return ready, (utility[:, one] > utility[:, other]).astype(float)
 
 
-def trees(kind: str, labels: Labels) -> dict[str, Side]:
+def trees(kind: str, labels: RoutingDataset) -> dict[str, Side]:
     """Grow a forest of the size of a router's, and return who scores one question with it; all agree."""
     pairs = kind.startswith("pairwise")
     ready, target = numbers(labels, pairs=pairs)

@@ -28,16 +28,16 @@ import orjson
 from numpy.typing import NDArray
 from rich.progress import Progress
 
-from agent.evidence import QUESTION, answered_table, question_table, retrieved_table
-from agent.labelled import joined
-from agent.labels import Features
-from agent.score import read_questions
+from agent.offline.labelled_data import joined
+from agent.offline.score import read_questions
+from agent.routers.dataset import Features
+from agent.routers.features import QUESTION, answered_table, question_table, retrieved_table
 from arms.base import Passage
-from arms.catalog import features
-from arms.embedding import Backbone, Embedder, build_embedder, digest_backbone
-from arms.kinds import ArmSpec
-from arms.matrix import Question
-from arms.outcomes import Outcomes, read_outcomes
+from arms.models.embedding import Backbone, Embedder, build_embedder, digest_backbone
+from arms.portfolio.outcomes import Outcomes, read_outcomes
+from arms.questions import Question
+from arms.retrievers.catalog import features
+from arms.retrievers.kind import ArmSpec
 from feedback.reward import Metric, Prices, RewardRule
 
 Vectors = NDArray[np.float32]

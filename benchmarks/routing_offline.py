@@ -11,11 +11,11 @@ from routing_data import DataSet
 from routing_online import Curve, Player, learn_online
 from routing_rows import Row
 
-from agent.labels import ArmTable, Features, Labels, Stage
 from agent.routers.catalog import RouterSpec, build_router
-from agent.routers.folds import folds
-from agent.utility import R3AG, utilities
-from arms.outcomes import Outcomes
+from agent.routers.cross_validation import folds
+from agent.routers.dataset import ArmTable, Features, RoutingDataset, Stage
+from agent.routers.utility import R3AG, utilities
+from arms.portfolio.outcomes import Outcomes
 
 Floats = NDArray[np.float64]
 
@@ -162,7 +162,7 @@ def fit_and_score(row: Row) -> Played:
     result = Played({}, build_router(row.spec).stage.name.lower())
     for fit, seed in splits(data):
         router = build_router(seeded(row.spec, seed))
-        labels = Labels(features.rows(fit), *labels_of(data, row, fit, at))
+        labels = RoutingDataset(features.rows(fit), *labels_of(data, row, fit, at))
         begun = time.perf_counter()
         router.fit(labels)
         result.fit_s += (time.perf_counter() - begun) / REPEATS

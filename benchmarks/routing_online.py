@@ -8,12 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 from routing_data import DataSet
 
-from agent.features import EmbeddingSpec, FeatureSpec, describe
-from agent.label_decisions import label_decisions
-from agent.labels import Labels
+from agent.policies.base import Policy
 from agent.policies.catalog import PolicySpec, build_policy
-from agent.policy import Policy, choose, served_distribution, uniform_from
+from agent.policies.features import EmbeddingSpec, FeatureSpec, describe
+from agent.policies.sampling import choose, served_distribution, uniform_from
 from agent.routers.catalog import RouterSpec, build_router
+from agent.routers.dataset import RoutingDataset
+from agent.warmstart.label_decisions import label_decisions
 from feedback.events import Context, Decision
 
 Floats = NDArray[np.float64]
@@ -92,7 +93,7 @@ def learn_online(player: Player, data: DataSet, reward: Floats, order: int, limi
     told: Floats | None = None
     if player.router is not None:
         worth = reward if player.measure == "reward" else data.outcomes.scores[player.measure]
-        router = build_router(player.router).fit(Labels(data.asked.rows(labelled), worth[labelled]))
+        router = build_router(player.router).fit(RoutingDataset(data.asked.rows(labelled), worth[labelled]))
         told = router.scores(data.asked)
     policy = build_policy(player.policy, arms)
     if player.labels:

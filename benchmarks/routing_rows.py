@@ -7,8 +7,7 @@ from routing_data import DataSet
 from routing_online import BLENDED, CALIBRATED
 
 from agent.routers.catalog import RouterSpec
-from arms.agreement import FOUND
-from arms.signals import SIGNALS, WORDED
+from arms.scoring.signals import FOUND, SIGNALS, WORDED
 
 TRAIN_FREE = ("overall_sim", "avg_sim", "max_sim", "var_sim", "moran")
 

@@ -41,7 +41,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from agent.settings import Limits
+from agent.config.sections import Limits
 from arms.base import Query, Retrieval
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -13,10 +13,12 @@ from typing import get_args
 
 import numpy as np
 
-from feedback.doubly_robust import dm, dr, sndr
-from feedback.estimators import Floats, Sample, clipped_ips, cressie_read, dros, ips, replay, snips, switch_dr
-from feedback.reward_model import cross_fit
-from feedback.shrinkage import Rule, fit_clip, fit_shrinkage, fit_threshold
+from feedback.arrays import Floats
+from feedback.ope.doubly_robust import dm, dr, dros, sndr, switch_dr
+from feedback.ope.estimators import clipped_ips, cressie_read, ips, replay, snips
+from feedback.ope.reward_model import cross_fit
+from feedback.ope.sample import Sample
+from feedback.ope.shrinkage import Rule, fit_clip, fit_shrinkage, fit_threshold
 
 KINDS, ARMS = 8, 6
 

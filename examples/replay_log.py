@@ -14,16 +14,16 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from agent.config import load
-from agent.features import describe
-from agent.learner import Learner
+from agent.config.app_config import load
+from agent.learning.learner import Learner
+from agent.learning.recipe import Recipe
 from agent.policies.catalog import build_policy
-from agent.policy import choose, served_distribution, shadow_distribution, uniform_from
-from agent.recipe import Recipe
+from agent.policies.features import describe
+from agent.policies.sampling import choose, served_distribution, shadow_distribution, uniform_from
 from feedback.events import Cost, Decision, Execution, Feedback, Status
-from feedback.joins import take_epoch
-from feedback.store import Store
-from feedback.versions import checkpoint
+from feedback.log.store import Store
+from feedback.registry.versions import checkpoint
+from feedback.training_log.epochs import take_epoch
 
 RIGHT = {"who": "bm25", "when": "dense", "where": "dense"}
 STEPS = {"none": 0, "bm25": 1, "dense": 2}

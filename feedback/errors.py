@@ -16,6 +16,11 @@ StoreError                 the log cannot be read or written
 """
 
 
+def described(error: Exception) -> str:
+    """Return one line that names an error; time-outs carry no message of their own."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
 class StoreError(Exception):
     """The log cannot be read or written."""
 

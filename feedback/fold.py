@@ -22,7 +22,7 @@ SPARE = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
+class DecisionFact:
     """A decision at a position of the log.
 
     Attributes:
@@ -60,7 +60,7 @@ class Executed:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class FeedbackFact:
     """Feedback at a position of the log.
 
     Attributes:
@@ -81,14 +81,14 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class Ticked:
+class TickFact:
     """Time that passed, at a position of the log."""
 
     seq: int
     at: float
 
 
-Fact = Decided | Executed | Said | Ticked
+Fact = DecisionFact | Executed | FeedbackFact | TickFact
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class Joined:
 
 
 @dataclass(slots=True)
-class _Open:
+class PendingDecision:
     """A decision that may still be learned."""
 
     seq: int
@@ -154,7 +154,7 @@ class Fold:
         self.at = at
         self._rule = rule
         self._wait_s = rule.wait_s
-        self._open: dict[str, _Open] = {}
+        self._open: dict[str, PendingDecision] = {}
         self._episodes: dict[str, list[tuple[int, str]]] = {}
         self._closings: list[tuple[float, int, str]] = []
 
@@ -180,13 +180,13 @@ class Fold:
         joined = self._close(fact)
         self.seq, self.at = fact.seq, max(self.at, fact.at)
         match fact:
-            case Decided():
+            case DecisionFact():
                 self.reopen(fact, None)
             case Executed():
                 if found := self._open.get(fact.decision_id):
                     found.status = fact.status
                     joined += self._settle([found])
-            case Said():
+            case FeedbackFact():
                 about = self._about(fact.feedback)
                 for found in about:
                     found.hear(fact.feedback)
@@ -194,7 +194,7 @@ class Fold:
                     joined += self._settle(about)
         return joined
 
-    def reopen(self, fact: Decided, status: Status | None) -> None:
+    def reopen(self, fact: DecisionFact, status: Status | None) -> None:
         """Take up a decision that was open at this position.
 
         Args:
@@ -208,28 +208,28 @@ class Fold:
         if fact.episode_id is not None:
             insort(self._episodes.setdefault(fact.episode_id, []), (fact.seq, fact.id))
 
-    def metrics(self, fact: Decided, status: Status) -> dict[str, float]:
+    def metrics(self, fact: DecisionFact, status: Status) -> dict[str, float]:
         """Return what a decision is worth that went so, by the feedback that it comes with."""
         return self._metrics(self._opened(fact, status))
 
-    def closing(self, fact: Decided) -> float:
+    def closing(self, fact: DecisionFact) -> float:
         """Return the time of the log after which a decision is closed."""
         return max(self._deadline(fact), fact.logged_at) + GRACE_S
 
-    def _opened(self, fact: Decided, status: Status | None) -> _Open:
+    def _opened(self, fact: DecisionFact, status: Status | None) -> PendingDecision:
         deadline = self._deadline(fact)
-        found = _Open(
+        found = PendingDecision(
             fact.seq, fact.id, fact.at, deadline, fact.episode_id, not fact.deferred, fact.past, status
         )
         for said in fact.earlier:
             found.hear(said)
         return found
 
-    def _deadline(self, fact: Decided) -> float:
+    def _deadline(self, fact: DecisionFact) -> float:
         """Return until when what is received counts; a past turn is over when it is entered."""
         return fact.at if fact.past else fact.at + self._wait_s
 
-    def _about(self, said: Feedback) -> list[_Open]:
+    def _about(self, said: Feedback) -> list[PendingDecision]:
         """Return the open decisions that feedback is about, in order."""
         if said.decision_id is not None:
             found = self._open.get(said.decision_id)
@@ -251,7 +251,7 @@ class Fold:
                     closed.append(Joined(name, metrics, fact.seq))
         return closed
 
-    def _settle(self, changed: Iterable[_Open]) -> Iterator[Joined]:
+    def _settle(self, changed: Iterable[PendingDecision]) -> Iterator[Joined]:
         """Return those of the decisions that are ready, and forget those that never will be."""
         for found in changed:
             if found.status is None:
@@ -271,11 +271,11 @@ class Fold:
             return self._rule.failed is not None
         return status is Status.OK
 
-    def _metrics(self, found: _Open) -> dict[str, float]:
+    def _metrics(self, found: PendingDecision) -> dict[str, float]:
         """Return the aggregated values of a decision; what another arm earned is none of them."""
         return self._rule.aggregate(found.values) if found.values and found.status is Status.OK else {}
 
-    def _forget(self, found: _Open) -> None:
+    def _forget(self, found: PendingDecision) -> None:
         del self._open[found.id]
         if len(self._closings) > 2 * len(self._open) + SPARE:
             self._closings = [one for one in self._closings if one[2] in self._open]
@@ -285,6 +285,3 @@ class Fold:
             others.remove((found.seq, found.id))
             if not others:
                 del self._episodes[found.episode_id]
-
-
-__all__ = ["GRACE_S", "Decided", "Executed", "Fact", "Fold", "Joined", "Said", "Ticked"]

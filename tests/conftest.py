@@ -18,7 +18,7 @@ settings.load_profile("armwise")
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[None]:
     """A Ray of one processor inside this process, which leaves the environment as it was."""
-    from arms import crew  # here: most tests need no Ray, and it takes a second to load
+    from arms.jobs import worker_pool as crew  # here: most tests need no Ray, and it takes a second to load
 
     before = dict(os.environ)
     # its own folder: short, for its sockets, and not shared with another Ray on this machine

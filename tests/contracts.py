@@ -11,9 +11,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from agent.policies.base import Policy, PolicyError
 from agent.policies.linear import LinUCB
 from agent.policies.neural import NeuralGreedy
-from agent.policy import Policy, PolicyError, served_distribution, validate
+from agent.policies.sampling import served_distribution, validate
 from feedback.events import Context, Decision
 
 ARMS = ("bm25", "dense", "none")

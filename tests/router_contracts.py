@@ -13,9 +13,9 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
-from agent.labels import ArmTable, Features, Labels, RouterError, Stage
-from agent.router import Router
+from agent.routers.base import Router
 from agent.routers.catalog import load_router
+from agent.routers.dataset import ArmTable, Features, RouterError, RoutingDataset, Stage
 
 ARMS = ("none", "bm25", "dense", "graph")
 """The first retrieves nothing: it has no number of retrieval."""
@@ -30,7 +30,7 @@ NOISE = 0.1
 Build = Callable[[], Router]
 
 
-def world(n: int, seed: int, *, topics: bool = True) -> Labels:
+def world(n: int, seed: int, *, topics: bool = True) -> RoutingDataset:
     """Return questions on which one arm is worth about 1 and the others about 0.
 
     Args:
@@ -58,7 +58,7 @@ def world(n: int, seed: int, *, topics: bool = True) -> Labels:
         ArmTable(SEEN, retrieved),
         ArmTable(("agreement", "logprob"), answered),
     )
-    return Labels(features, (np.arange(4) == best[:, None]) + rng.normal(size=(n, 4)) * NOISE)
+    return RoutingDataset(features, (np.arange(4) == best[:, None]) + rng.normal(size=(n, 4)) * NOISE)
 
 
 @lru_cache(maxsize=64)
@@ -224,7 +224,7 @@ def a_fit_that_is_refused_leaves_it_as_it_was_or_not_fitted(build: Build) -> Non
     assert router.load(before).save() == before
 
 
-def _refuse(labels: Labels) -> None:
+def _refuse(labels: RoutingDataset) -> None:
     raise RouterError(f"these labels are refused: {len(labels)} questions")
 
 
@@ -233,7 +233,7 @@ def unknown_utilities_are_left_out(build: Build) -> None:
     utility = labels.utility.copy()
     utility[np.random.default_rng(6).random(utility.shape) < 0.3] = np.nan
     utility[0] = np.nan
-    assert np.isfinite(build().fit(Labels(labels.features, utility)).scores(asked())).all()
+    assert np.isfinite(build().fit(RoutingDataset(labels.features, utility)).scores(asked())).all()
 
 
 CHECKS = (
@@ -256,24 +256,24 @@ CHECKS = (
 """What every router promises."""
 
 
-def worth(router: Router, labels: Labels) -> float:
+def worth(router: Router, labels: RoutingDataset) -> float:
     """Return the mean utility of the arms that a router asks."""
     best = router.scores(labels.features).argmax(axis=1)
     return float(labels.utility[np.arange(len(labels)), best].mean())
 
 
-def best_single(labels: Labels) -> float:
+def best_single(labels: RoutingDataset) -> float:
     """Return the mean utility of the best arm asked always."""
     return float(labels.utility.mean(axis=0).max())
 
 
 def the_question_tells_the_arm(build: Build) -> None:
-    held_out: Labels = world(200, seed=3)
+    held_out: RoutingDataset = world(200, seed=3)
     assert worth(taught(build), held_out) > best_single(held_out) + 0.3
 
 
 def what_was_retrieved_tells_the_arm(build: Build) -> None:
-    held_out: Labels = world(200, seed=3, topics=False)
+    held_out: RoutingDataset = world(200, seed=3, topics=False)
     assert worth(taught(build, topics=False), held_out) > best_single(held_out) + 0.3
 
 

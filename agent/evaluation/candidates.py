@@ -1,158 +1,200 @@
-"""Candidates by name: whoever looks at a context, made as a service of this configuration would have him."""
+"""Candidates that look at a context: what each would have drawn from, decision by decision.
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+    Learned    a policy: it learns from the log as that is replayed, or is a version and stays as it is
+    Recorded   the apprentice in the shadow, as it stands beside each decision
+    Routed     the best arm by the scores of a trained router, which are worked out again
+
+Whoever learns is asked about a decision before it learns of it, so nobody has seen what he is judged by.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
-from agent.config import AppConfig
-from agent.evaluation.kinds import Candidate, Learned, Recorded, Routed, note_label
-from agent.evaluation.names import CandidateError, Kind, Named
-from agent.live_arms import documents
-from agent.past import policy_of
-from agent.policies.catalog import PolicySpec, build_policy
-from agent.policy import PolicyError
-from agent.recipe import Recipe, spec_of
-from feedback.armsets import at_start, defined
-from feedback.events import Example
-from feedback.lessons import Start, labels_of
-from feedback.reward import RewardRule
-from feedback.store import Store
-from feedback.versions import Version, find, latest
+import numpy as np
+from numpy.typing import NDArray
+
+from agent.config.app_config import AppConfig
+from agent.evaluation.candidate_names import CandidateError
+from agent.policies.base import Policy
+from agent.policies.sampling import greedy, lowered, mix_floor, served_distribution
+from agent.routers.dataset import Features, Floats, RouterError, Stage
+from agent.routers.features import QUESTION, question_table
+from agent.routers.out_of_fold import read_out_of_fold
+from agent.routers.saved import read_trained
+from arms.models.embedding import build_embedder
+from arms.models.locate import ModelNotFoundError
+from feedback.events import LABELS, Decision, Example
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """Where candidates would serve.
+class LeftOutError(Exception):
+    """A candidate cannot be judged by a decision; the message is the reason, as it is counted."""
+
+
+class Candidate(Protocol):
+    """Whoever is asked what to draw from, one decision after the other, in the order of the log.
 
     Attributes:
-        config: Of the service.
-        rule: How rewards are made, for those that learn.
-        store: The log; None where there is only an export.
-        arms: Those that are live.
+        about: What it is, in a sentence.
+        after: It is judged by what comes after this position of the training log.
+        reason: Why it is not judged by what comes before.
+        arms: Those that it knows; it draws no other.
     """
 
-    config: AppConfig
-    rule: RewardRule
-    store: Store | None
-    arms: tuple[str, ...]
+    about: str
+    after: int
+    reason: str
+    arms: frozenset[str]
 
-    @classmethod
-    def of(cls, config: AppConfig, rule: RewardRule, store: Store | None) -> "Setting":
-        """Find out which arms a service of this configuration would have."""
-        told = documents(config.arms) if store is None else at_start(store, documents(config.arms))
-        return cls(config, rule, store, tuple(name for name, arm in told.items() if arm.get("action", True)))
+    def prepare(self, decisions: Sequence[Decision]) -> None:
+        """Hear of the next decisions that it will be asked about."""
+        ...
 
-    def version(self, named: Named) -> tuple[Store, Version]:
-        """Return the version that a candidate names, and the log that holds it. Raises CandidateError."""
-        if self.store is None:
-            raise CandidateError(
-                f"candidate {named.name!r}: an export holds no versions; replay the log itself"
-            )
-        version = find(self.store, named.number)
-        if version is None:
-            newest = latest(self.store)
-            raise CandidateError(
-                f"candidate {named.name!r}: there is no version {named.number}"
-                + ("" if newest is None else f"; the newest is {newest.version}")
-            )
-        return self.store, version
+    def probabilities(self, decision: Decision, arms: Sequence[str]) -> NDArray[np.float64]:
+        """Return what it would have drawn from, shape (n_arms,), floor mixed in.
+
+        Args:
+            decision: What is on record.
+            arms: Those of its arms that it may draw, at least one.
+
+        Raises:
+            LeftOutError: It cannot be judged by this decision.
+        """
+        ...
+
+    def learn(self, example: Example, reward: float) -> None:
+        """Learn from a row of the training log, if it is one that learns."""
+        ...
 
 
-def candidate_of(named: Named, setting: Setting) -> Candidate:
-    """Make a candidate, as it is before the first row of the log.
+def note_label(taught: dict[str, float], label: Decision) -> None:
+    """Note down when a label of a question was entered, if that is the last one so far."""
+    question = label.context.question
+    taught[question] = max(label.decided_at, taught.get(question, -math.inf))
+
+
+def _floor_of(decision: Decision, floor: float) -> float:
+    """Return the floor that a candidate would have had: what an alarm does to the floor is no gain of its."""
+    return max(floor, decision.floor or 0.0)
+
+
+@dataclass(eq=False)
+class Learned:
+    """A policy, served with the floor of the configuration, or the one that was raised then.
 
     Args:
-        named: One of those that look at a context.
-        setting: Where it would serve.
+        policy: As it is before the first row of the log.
+        frozen: Whether it stays so.
+        taught: When labels of a question were entered that it has learned, in seconds since the epoch: what
+            was asked until then may be what they were made of, and cannot judge it. Labels of the training
+            log are added as it learns them.
+    """
+
+    about: str
+    arms: frozenset[str]
+    policy: Policy
+    floor: float
+    after: int = 0
+    reason: str = ""
+    frozen: bool = False
+    taught: dict[str, float] = field(default_factory=dict)
+
+    def prepare(self, decisions: Sequence[Decision]) -> None:
+        """Do nothing."""
+
+    def probabilities(self, decision: Decision, arms: Sequence[str]) -> NDArray[np.float64]:
+        """Ask the policy."""
+        if decision.decided_at <= self.taught.get(decision.context.question, -math.inf):
+            raise LeftOutError("a label that it has learned may be made of it")
+        return served_distribution(self.policy, decision.context, arms, _floor_of(decision, self.floor))
+
+    def learn(self, example: Example, reward: float) -> None:
+        """Teach the policy, unless it is frozen: then it has learned what comes up to its place already."""
+        learned = (example.seq <= self.after) if self.frozen else (example.seq > self.after)
+        if learned and example.decision.policy == LABELS:
+            note_label(self.taught, example.decision)
+        if learned and not self.frozen:
+            self.policy.learn(example.decision, reward)
+
+
+@dataclass(eq=False)
+class Recorded:
+    """The policy in the shadow of the one that decided."""
+
+    arms: frozenset[str]
+    about: str = "The apprentice in the shadow, as it is on record beside each decision."
+    after: int = 0
+    reason: str = ""
+
+    def prepare(self, decisions: Sequence[Decision]) -> None:
+        """Do nothing."""
+
+    def probabilities(self, decision: Decision, arms: Sequence[str]) -> NDArray[np.float64]:
+        """Return what is on record, over all arms that were eligible."""
+        if not decision.shadow:
+            raise LeftOutError("no shadow on record")
+        if len(arms) != len(decision.arms):
+            raise LeftOutError("an arm of the shadow is not live any more")
+        return np.array(decision.shadow)
+
+    def learn(self, example: Example, reward: float) -> None:
+        """Do nothing."""
+
+
+class Routed:
+    """The arm that a router which looks at the question alone scores best; ties are split evenly.
+
+    Of a question that it was trained on, it says what routers that were not have said; see `agent.unseen`.
+
+    Args:
+        folder: Of the trained router.
+        config: Of the service where it would serve.
+        arms: Those that are live there.
 
     Raises:
-        CandidateError: It cannot be made; the message says why.
+        CandidateError: It cannot be read, does not fit, or looks at what was retrieved.
     """
-    try:
-        match named.kind:
-            case Kind.SHADOW:
-                return Recorded(frozenset(setting.arms))
-            case Kind.ROUTER:
-                return Routed(Path(named.argument), setting.config, setting.arms)
-            case Kind.VERSION:
-                return _version(named, setting)
-            case Kind.RECIPE:
-                return _recipe(named, setting)
-            case Kind.POLICY if named.policy is not None:
-                return _progressive(f"The policy {named.policy.kind}", named.policy, setting)
-            case Kind.CONFIGURED:
-                policy = setting.config.policy
-                return _progressive(f"The configured policy, {policy.kind}", policy, setting)
-            case _:
-                raise CandidateError(f"candidate {named.name!r} looks at no context")
-    except PolicyError as error:
-        raise CandidateError(f"candidate {named.name!r}: {error}") from None
 
+    after, reason = 0, ""
 
-def _progressive(what: str, spec: PolicySpec, setting: Setting, start: Start | None = None) -> Learned:
-    """Make a policy that learns as the log is replayed. Raises PolicyError."""
-    policy = build_policy(spec, setting.arms)
-    about = f"{what}, learned from the log as it is replayed: asked about each decision, then taught."
-    arms, floor = frozenset(setting.arms), setting.config.floor
-    if start is None:
-        return Learned(about, arms, policy, floor)
-    labels = _labels(setting, start)
-    for example in labels:
-        if (reward := setting.rule.reward_of(example)) is not None:
-            policy.learn(example.decision, reward)
-    reason = "before its training log begins"
-    return Learned(about, arms, policy, floor, start.after, reason, taught=_taught(labels))
+    def __init__(self, folder: Path, config: AppConfig, arms: Sequence[str]) -> None:
+        try:
+            trained = read_trained(folder)
+            trained.check(config.backbones, arms)
+            self._unseen = read_out_of_fold(folder, trained.about)
+            self._embedder = build_embedder(config.backbones[trained.about.backbone])
+        except (RouterError, ModelNotFoundError) as error:
+            raise CandidateError(f"candidate 'router:{folder}': {error}") from None
+        if trained.router.stage is not Stage.QUESTION:
+            raise CandidateError(
+                f"candidate 'router:{folder}' looks at what every arm retrieves, and the log keeps what one "
+                "has; where it advised the service, its scores are on record, and "
+                "policy:{kind: routed, params: {epsilon: 0}} goes by them"
+            )
+        self._router, self._known = trained.router, trained.about.arms
+        self._floor = config.floor
+        self._scores: dict[str, Floats] = {}
+        self.arms = frozenset(arms) & frozenset(self._known)
+        self.about = f"The best arm by the scores of the {trained.about.kind} router in {folder}."
 
-
-def _labels(setting: Setting, start: Start | None) -> list[Example]:
-    """Return the labels that a start names."""
-    if start is None:
-        return []
-    assert setting.store is not None  # which holds the version that the start is of
-    return list(labels_of(setting.store, setting.rule, start))
-
-
-def _taught(labels: Iterable[Example]) -> dict[str, float]:
-    """Return when the last label of each question was entered."""
-    found: dict[str, float] = {}
-    for example in labels:
-        note_label(found, example.decision)
-    return found
-
-
-def _recipe(named: Named, setting: Setting) -> Learned:
-    _, version = setting.version(named)
-    recipe = Recipe(spec_of(version), setting.rule, Start.of(version.start))
-    if recipe.start is not None and recipe.start.after:
-        _same_positions(version, setting)
-    what = f"The recipe of version {version.version}, {recipe.policy.kind}"
-    return _progressive(what, recipe.policy, setting, recipe.start)
-
-
-def _version(named: Named, setting: Setting) -> Learned:
-    store, version = setting.version(named)
-    _same_positions(version, setting)
-    policy = policy_of(store, version, setting.config.reward, list(defined(store)) or list(setting.arms))
-    return Learned(
-        f"Version {version.version}, {policy.kind}, as it was after {version.examples_seq:,} examples.",
-        frozenset(setting.arms),
-        policy,
-        setting.config.floor,
-        version.examples_seq,
-        f"learned by version {version.version}",
-        frozen=True,
-        taught=_taught(_labels(setting, Start.of(version.start))),
-    )
-
-
-def _same_positions(version: Version, setting: Setting) -> None:
-    """Refuse a version that counts the rows of another training log. Raises PolicyError."""
-    if version.join != setting.rule.join:
-        raise PolicyError(
-            f"version {version.version} has learned from feedback that was joined in another way than the "
-            "configuration says, so nobody knows which rows it has seen: configure the aggregation, "
-            "`complete` and the wait time that it was learned under"
+    def prepare(self, decisions: Sequence[Decision]) -> None:
+        """Score the questions, all at once."""
+        texts = tuple(dict.fromkeys(decision.context.question for decision in decisions))
+        seen = Features(
+            self._known, texts, QUESTION, question_table(texts), self._embedder.encode_queries(list(texts))
         )
+        trained_on, before = self._unseen.of(texts, len(self._known))
+        scores = np.where(trained_on[:, None], before, self._router.scores(seen))
+        self._scores = dict(zip(texts, scores, strict=True))
 
+    def probabilities(self, decision: Decision, arms: Sequence[str]) -> NDArray[np.float64]:
+        """Put all but the floor on the best arms."""
+        scores = self._scores[decision.context.question][[self._known.index(arm) for arm in arms]]
+        if np.isnan(scores).any():
+            raise LeftOutError("the router was trained on the question")
+        return mix_floor(greedy(scores), lowered(_floor_of(decision, self._floor), len(arms)))
 
-__all__ = ["Setting", "candidate_of"]
+    def learn(self, example: Example, reward: float) -> None:
+        """Do nothing."""

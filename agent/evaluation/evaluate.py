@@ -13,27 +13,31 @@ from importlib.metadata import version
 
 import numpy as np
 
-from agent.config import AppConfig
-from agent.evaluation.candidates import Setting
-from agent.evaluation.figures import Measures, judged
-from agent.evaluation.judged import Judged, counted
-from agent.evaluation.names import CandidateError, EvaluationError, Kind, Named, named
-from agent.evaluation.recomputed import Recomputed, recompute
+from agent.config.app_config import AppConfig
+from agent.evaluation.candidate_factory import Setting
+from agent.evaluation.candidate_names import EvaluationError, Kind, Named, named
+from agent.evaluation.propensity_check import Recomputed, recompute
 from agent.evaluation.report import Report
 from agent.evaluation.request import EvaluationRequest
+from agent.evaluation.results import CandidateResult
+from agent.evaluation.summarize import Measures, judged
 from agent.evaluation.targets import Distributions, targets
-from arms.corpus import Progress
-from feedback.database import shown
-from feedback.gate import WAITING
-from feedback.logged import EmptyLogError, Log, Selection
-from feedback.replay import evaluate
-from feedback.source import Source
-from feedback.store import Store
+from agent.reporting.text import counted
+from arms.base import Progress
+from feedback.dataset.filter import EmptyLogError
+from feedback.dataset.log import Log
+from feedback.dataset.selection import Selection
+from feedback.dataset.source import Source
+from feedback.log.database import shown
+from feedback.log.store import Store
+from feedback.ope.evaluate import evaluate
+from feedback.ope.gate import WAITING
 
 LEARNERS = (Kind.CONFIGURED, Kind.RECIPE, Kind.POLICY)
 """Candidates that learn as the log is replayed."""
 
 HEDGED = "two imaginary rows stand for what was not drawn, and rows that ask the same are one observation"
+
 APART = "rows are taken to be independent of each other, also those that ask the same"
 
 BEST = "Each interval holds by itself: the best of several candidates looks better than it is."
@@ -187,7 +191,7 @@ def _waiting(log: Log, settled: float) -> Iterator[str]:
         )
 
 
-def _made(asked: str, told: Sequence[Judged]) -> Iterator[str]:
+def _made(asked: str, told: Sequence[CandidateResult]) -> Iterator[str]:
     """Say what intervals promise, of the kinds that there are."""
     figures = [(one.value, one.difference) for each in told for one in each.estimates]
     kinds = {figure.kind for both in figures for figure in both if figure is not None}
@@ -195,13 +199,3 @@ def _made(asked: str, told: Sequence[Judged]) -> Iterator[str]:
         yield MADE[asked]
     for other in sorted(kinds - {asked}):
         yield f"Where a note says so they are {other} ones instead. {MADE[other]}"
-
-
-__all__ = [
-    "CandidateError",
-    "EvaluationError",
-    "EvaluationRequest",
-    "Report",
-    "evaluate_log",
-    "selection_of",
-]

@@ -14,7 +14,9 @@ free again when it ends, and a child that is killed for lack of memory is an eva
 import logging
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import asdict
 from multiprocessing import Pipe
@@ -23,14 +25,87 @@ from typing import Any
 
 import orjson
 
-from agent.config import AppConfig, parse
-from agent.jobs import Heard, JobFailedError
-from agent.process import environment_of_a_child
-from agent.work import described
-from arms.corpus import Progress
-from feedback.errors import LogUnavailableError
-from feedback.evaluations import Answer
-from feedback.store import Store
+from agent.config.app_config import AppConfig, parse
+from agent.jobs.child_process import environment_of_a_child
+from agent.jobs.runner import BEAT_S, JobFailedError, ProgressCallback, StoppedError
+from arms.base import Progress
+from feedback.errors import LogUnavailableError, SupersededError, described
+from feedback.log.store import Store
+from feedback.registry.evaluations import Answer, Evaluation, claim, fail, finish, give_back, progressed
+
+Evaluate = Callable[[Mapping[str, Any], ProgressCallback], Answer]
+"""Makes the answer of a request. Raises JobFailedError."""
+
+
+class Evaluations:
+    """Answers what was asked for, oldest first. Implements `Task`.
+
+    Args:
+        store: The log.
+        configured: Digest of the configuration that is answered by: what was asked of another is left alone.
+        worker: Who works here; a name that no other process has.
+        evaluate: Makes an answer.
+        clock: Seconds since the epoch.
+        timer: Seconds, never going back.
+        only: Number of the one that is answered; None for all.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        configured: str,
+        worker: str,
+        evaluate: Evaluate,
+        clock: Callable[[], float] = time.time,
+        timer: Callable[[], float] = time.monotonic,
+        only: int | None = None,
+    ) -> None:
+        self._store, self._configured, self._only = store, configured, only
+        self._worker, self._evaluate = worker, evaluate
+        self._clock, self._timer = clock, timer
+        self._mine: Evaluation | None = None
+
+    def due(self, now: float) -> bool:
+        """Claim the next one; there may be none."""
+        self._mine = claim(self._store, self._configured, self._worker, now, self._only)
+        return self._mine is not None
+
+    def run(self, stop: threading.Event) -> None:
+        """Answer the one that was claimed, or record why that cannot be done."""
+        mine, self._mine = self._mine, None
+        assert mine is not None
+        try:
+            self._answer(mine, stop)
+        except SupersededError as error:
+            logger.warning("an answer is dropped: %s", error)
+
+    def _answer(self, mine: Evaluation, stop: threading.Event) -> None:
+        try:
+            answer = self._evaluate(mine.request, self._heard(mine, stop))
+            finish(self._store, mine, answer, self._clock())
+        except StoppedError:
+            give_back(self._store, mine)
+        except (LogUnavailableError, SupersededError):
+            raise
+        except JobFailedError as error:
+            fail(self._store, mine, str(error), self._clock())
+        except Exception as error:
+            logger.exception("evaluation %d failed", mine.seq)
+            fail(self._store, mine, described(error), self._clock())
+
+    def _heard(self, mine: Evaluation, stop: threading.Event) -> ProgressCallback:
+        told_at = self._timer()
+
+        def heard(done: float) -> None:
+            nonlocal told_at
+            if stop.is_set():
+                raise StoppedError
+            if self._timer() >= told_at + BEAT_S:
+                progressed(self._store, mine, done, self._clock())
+                told_at = self._timer()
+
+        return heard
+
 
 logger = logging.getLogger(__name__)
 
@@ -40,10 +115,10 @@ LOOK_S = 1.0
 END_S = 10.0
 """How long a child that has said its last word may take to end."""
 
-CHILD = "agent.evaluation.child"
+CHILD = "agent.evaluation.__main__"
 
 
-def evaluate_here(config: AppConfig, request: Mapping[str, Any], heard: Heard) -> Answer:
+def evaluate_here(config: AppConfig, request: Mapping[str, Any], heard: ProgressCallback) -> Answer:
     """Evaluate in this process.
 
     Args:
@@ -56,10 +131,10 @@ def evaluate_here(config: AppConfig, request: Mapping[str, Any], heard: Heard) -
         LogUnavailableError: Try again later.
     """
     # these bring in all that can learn and be judged, which only the child needs
+    from agent.evaluation.candidate_names import EvaluationError
     from agent.evaluation.evaluate import evaluate_log
-    from agent.evaluation.names import EvaluationError
     from agent.evaluation.request import EvaluationRequest
-    from feedback.source import LogSource
+    from feedback.dataset.source import LogSource
 
     asked = EvaluationRequest.model_validate_json(orjson.dumps(request))
     with closing(Store(config.database_url, config.reward.join)) as store:
@@ -70,7 +145,7 @@ def evaluate_here(config: AppConfig, request: Mapping[str, Any], heard: Heard) -
     return Answer(report.as_json(), report.html())
 
 
-def _shares(heard: Heard) -> Progress:
+def _shares(heard: ProgressCallback) -> Progress:
     """Tell how far the whole work is, where only its steps are told, and not how many there will be.
 
     Each step counts for half of what was left when it began.
@@ -93,7 +168,7 @@ def _shares(heard: Heard) -> Progress:
     return progress
 
 
-def evaluate_apart(config: AppConfig, request: Mapping[str, Any], heard: Heard) -> Answer:
+def evaluate_apart(config: AppConfig, request: Mapping[str, Any], heard: ProgressCallback) -> Answer:
     """Do what `evaluate_here` does in a process of its own, which ends with this call however that ends."""
     with _child() as (child, pipe):
         try:
@@ -104,7 +179,9 @@ def evaluate_apart(config: AppConfig, request: Mapping[str, Any], heard: Heard) 
             raise JobFailedError(f"the process of the evaluation ended with {how}: see its output") from None
 
 
-def ask(pipe: "Connection[Any, Any]", config: AppConfig, request: Mapping[str, Any], heard: Heard) -> Answer:
+def ask(
+    pipe: "Connection[Any, Any]", config: AppConfig, request: Mapping[str, Any], heard: ProgressCallback
+) -> Answer:
     """Be the parent: send what is to be done, and wait for the answer. Raises EOFError where none comes."""
     pipe.send_bytes(orjson.dumps({"config": config.model_dump(mode="json"), "request": dict(request)}))
     done = 0.0
@@ -159,6 +236,3 @@ def _child() -> Iterator[tuple["subprocess.Popen[bytes]", "Connection[Any, Any]"
         finally:
             child.kill()
             child.wait()
-
-
-__all__ = ["answer", "ask", "evaluate_apart", "evaluate_here"]

@@ -1,33 +1,17 @@
 """The pictures of an evaluation, as SVG to be put into a page, which gives them the colours of its light."""
 
-import re
-import warnings
-from collections.abc import Callable
 from datetime import UTC, datetime
-from io import StringIO
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from agent.curves import GREY, INK, PALETTE
-from agent.evaluation.judged import Interval, Judged
-from agent.evaluation.names import BASELINE
+from agent.evaluation.candidate_names import BASELINE
 from agent.evaluation.report import Report
+from agent.evaluation.results import CandidateResult, Interval
+from agent.reporting.style import GREY, INK, PALETTE
+from agent.reporting.svg import GRID
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-Told = TypeVar("Told")
-
-GRID = "#e6e8eb"
-
-COLOURS = {
-    INK: "var(--ink)",
-    "#000000": "var(--ink)",
-    GREY: "var(--grey)",
-    GRID: "var(--grid)",
-    **{colour: f"var(--c{number})" for number, colour in enumerate(PALETTE)},
-}
-"""What each colour is called in the style sheet of the page."""
 
 MOST_LINES = 8
 """Candidates that are drawn into one plot."""
@@ -45,41 +29,6 @@ def short(name: str, most: int = 30) -> str:
     'policy:{kin…'
     """
     return name if len(name) <= most else f"{name[: most - 1]}…"
-
-
-def svg(told: Told, draw: Callable[[Told], "Figure"], title: str) -> str:
-    """Draw one of the pictures below, or another one that has their colours.
-
-    Args:
-        told: What is drawn.
-        draw: One of the functions of this module.
-        title: What is to be seen, for those who hear the page.
-    """
-    # Imported here as it takes a second, which no other command of the program should wait for.
-    from matplotlib import rc_context
-
-    file = StringIO()
-    looks: Any = {
-        "svg.fonttype": "none",
-        "svg.hashsalt": draw.__name__,
-        "text.parse_math": False,
-        "date.converter": "concise",
-    }
-    with rc_context(looks), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # the font is the reader's
-        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        draw(told).savefig(file, format="svg", transparent=True, metadata=nothing)
-    picture = file.getvalue()
-    picture = picture[picture.index("<svg") :]
-    picture = re.sub(r' xmlns(:\w+)?="[^"]*"|(?<=<g) id="[^"]*"', "", picture)
-    picture = re.sub(r'<svg (?:width|height)="[^"]*"|(?<=") (?:width|height)="[^"]*pt"', _opening, picture)
-    for colour, name in COLOURS.items():
-        picture = picture.replace(colour, name)
-    return picture.replace("<svg", f'<svg role="img" aria-label="{title}"', 1)
-
-
-def _opening(found: re.Match[str]) -> str:
-    return "<svg" if found.group().startswith("<svg") else ""
 
 
 def values(report: Report) -> "Figure":
@@ -168,7 +117,7 @@ def evidence(report: Report) -> "Figure":
     return figure
 
 
-def trail_of(one: Judged) -> list[dict[str, float]]:
+def trail_of(one: CandidateResult) -> list[dict[str, float]]:
     """Return how the evidence of the gate grew; empty where it was not asked, or had nothing to go by."""
     return [] if one.verdict is None else list(one.verdict.get("trail", []))
 
@@ -233,14 +182,14 @@ def weights(report: Report) -> "Figure":
     return figure
 
 
-def _foremost(report: Report, most: int) -> list[Judged]:
+def _foremost(report: Report, most: int) -> list[CandidateResult]:
     """Return the baseline and those candidates that look best, in their order."""
     baseline, *others = report.candidates
     best = sorted(others, key=lambda one: -_told(one))[: most - 1]
     return [baseline, *(one for one in others if one in best)]
 
 
-def _told(one: Judged) -> float:
+def _told(one: CandidateResult) -> float:
     headline = one.headline
     return headline.value.value if headline is not None and headline.value is not None else float("-inf")
 
@@ -269,6 +218,3 @@ def _plain(axes: Any, grid: str) -> None:
     axes.tick_params(colors=INK, labelsize=8, color=GREY)
     axes.grid(axis=grid, color=GRID)
     axes.set_axisbelow(True)
-
-
-__all__ = ["evidence", "over_time", "shares", "short", "svg", "trail_of", "values", "weights"]

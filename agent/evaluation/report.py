@@ -7,14 +7,15 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from agent.evaluation.judged import Figures, Judged, counted
 from agent.evaluation.request import EvaluationRequest
+from agent.evaluation.results import CandidateResult, ReportSection
+from agent.reporting.text import counted
 
 NO_ROW = "no decision to be judged by"
 """What is said of a candidate that no row is left for."""
 
 
-class Report(Figures):
+class Report(ReportSection):
     """Candidates beside what was served.
 
     Attributes:
@@ -54,7 +55,7 @@ class Report(Figures):
     excluded: dict[str, int]
     earned: float
     drawn: dict[str, float]
-    candidates: tuple[Judged, ...]
+    candidates: tuple[CandidateResult, ...]
     assumptions: tuple[str, ...]
 
     @classmethod
@@ -69,7 +70,7 @@ class Report(Figures):
     def html(self) -> str:
         """Return the report as a page that needs nothing beside itself."""
         # Imported here as it takes a second, which whoever wants no page should not wait for.
-        from agent.evaluation.page import page
+        from agent.evaluation.html_report import page
 
         return page(self)
 
@@ -96,7 +97,7 @@ class Report(Figures):
         ]
 
 
-def _cells(one: Judged) -> Iterator[list[str]]:
+def _cells(one: CandidateResult) -> Iterator[list[str]]:
     """Yield the lines of each cell of the row of a candidate."""
     doubted = one.weights is not None and bool(one.weights.warnings)
     verdict = [] if one.verdict is None else [str(one.verdict["verdict"])]
@@ -105,6 +106,3 @@ def _cells(one: Judged) -> Iterator[list[str]]:
     yield [estimate.note if estimate.value is None else str(estimate.value) for estimate in one.estimates]
     yield ["" if estimate.difference is None else str(estimate.difference) for estimate in one.estimates]
     yield [f"{estimate.effective_n:,.0f}" for estimate in one.estimates]
-
-
-__all__ = ["NO_ROW", "Report"]

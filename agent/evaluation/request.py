@@ -5,13 +5,13 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from agent.evaluation.names import BASELINE, named
-from agent.features import FeatureSpec, describe
-from feedback.bounds import INTERVALS
-from feedback.estimators import ESTIMATORS
-from feedback.replay import USUAL
+from agent.evaluation.candidate_names import BASELINE, named
+from agent.policies.features import FeatureSpec, describe
+from feedback.ope.estimators import ESTIMATORS
+from feedback.ope.evaluate import DEFAULT_ESTIMATORS
+from feedback.ope.joint_intervals import INTERVALS
+from feedback.ope.reward_model import Model
 from feedback.reward import Prices, RewardRule
-from feedback.reward_model import Model
 
 Name = Annotated[str, Field(max_length=2000)]
 """Of a candidate."""
@@ -71,7 +71,7 @@ class EvaluationRequest(BaseModel):
         default_factory=dict, description="Prices in place of the configured ones; others stay as they are."
     )
     estimators: tuple[str, ...] = Field(
-        default=USUAL, min_length=1, description=f"Of {', '.join(ESTIMATORS)}."
+        default=DEFAULT_ESTIMATORS, min_length=1, description=f"Of {', '.join(ESTIMATORS)}."
     )
     interval: str = Field(default=INTERVALS[0], description=f"Kind of the intervals: {', '.join(INTERVALS)}.")
     reward_model: Model = Field(
@@ -126,6 +126,3 @@ class EvaluationRequest(BaseModel):
         weight = rule.cost_weight if self.cost_weight is None else self.cost_weight
         prices = Prices.model_validate({**rule.cost.model_dump(), **self.cost})
         return rule.model_copy(update={"cost_weight": weight, "cost": prices})
-
-
-__all__ = ["EvaluationRequest", "Moment", "moment_of"]

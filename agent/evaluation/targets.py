@@ -13,15 +13,15 @@ from itertools import islice, takewhile
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.evaluation.candidates import Setting, candidate_of
-from agent.evaluation.kinds import Candidate, LeftOutError
-from agent.evaluation.names import CandidateError, Kind, Named
-from agent.labels import Floats
-from arms.corpus import Progress
+from agent.evaluation.candidate_factory import Setting, candidate_of
+from agent.evaluation.candidate_names import CandidateError, Kind, Named
+from agent.evaluation.candidates import Candidate, LeftOutError
+from agent.routers.dataset import Floats
+from arms.base import Progress
+from feedback.dataset.log import Log
+from feedback.dataset.source import Source
 from feedback.events import Example
-from feedback.lessons import run_of
-from feedback.logged import Log
-from feedback.source import Source
+from feedback.training_log.learned_examples import run_of
 
 BLOCK = 256
 """Rows of the training log that are read at a time."""
@@ -232,6 +232,3 @@ def _notes(known: frozenset[str], logged: Sequence[str]) -> Iterator[str]:
         yield f"Never eligible in the log, so nothing is known of it here: {', '.join(new)}."
     if gone := [arm for arm in logged if arm not in known]:
         yield f"Unknown to the candidate, which never draws it: {', '.join(gone)}."
-
-
-__all__ = ["Distributions", "Target", "targets", "uniform"]

@@ -5,16 +5,15 @@ from collections.abc import Callable, Mapping, Sequence
 
 from pydantic import Field, ValidationError
 
-from agent.config_errors import lines
-from agent.policies.apprentice import Apprentice
-from agent.policies.greedy import EpsilonGreedy
+from agent.policies.base import Fixed, Policy, PolicyError, Uniform
+from agent.policies.epsilon_greedy import EpsilonGreedy
 from agent.policies.linear import LinearThompson, LinUCB
 from agent.policies.neural import NeuralGreedy
-from agent.policies.routed import Routed
+from agent.policies.router import Routed
+from agent.policies.shadow import ShadowPolicy
 from agent.policies.vowpal import VowpalPolicy
-from agent.policy import Fixed, Policy, PolicyError, Uniform
-from agent.specs import Spec, build
-from arms.nearest import nearest
+from agent.spec import Spec, build, lines
+from arms.suggestions import did_you_mean
 
 POLICIES: Mapping[str, Callable[..., Policy]] = {
     policy.kind: policy
@@ -27,7 +26,7 @@ POLICIES: Mapping[str, Callable[..., Policy]] = {
         LinearThompson,
         NeuralGreedy,
         Routed,
-        Apprentice,
+        ShadowPolicy,
     )
 }
 """Every policy by its kind. A new one is a class and its name in this list."""
@@ -52,16 +51,16 @@ def build_policy(spec: PolicySpec, arms: Sequence[str]) -> Policy:
     >>> build_policy(PolicySpec(kind="fixed", params={"arm": "bm25"}), ["bm25", "none"]).kind
     'fixed'
     """
-    if spec.kind == Apprentice.kind:
+    if spec.kind == ShadowPolicy.kind:
         inner = {name: _inner(name, told, arms) for name, told in spec.params.items() if name in INNER}
         spec = spec.model_copy(update={"params": {**spec.params, **inner}})
     policy = build(spec, "policy", POLICIES, PolicyError)
     if isinstance(policy, Fixed) and policy.arm not in arms:
-        raise PolicyError(f"policy 'fixed' names the arm {policy.arm!r}{nearest(policy.arm, arms)}")
+        raise PolicyError(f"policy 'fixed' names the arm {policy.arm!r}{did_you_mean(policy.arm, arms)}")
     return policy
 
 
-INNER = tuple(inspect.signature(Apprentice).parameters)
+INNER = tuple(inspect.signature(ShadowPolicy).parameters)
 """Parameters of an apprentice that are policies themselves."""
 
 

@@ -8,12 +8,12 @@ from typing import Any, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.policies.encoder import EncoderNet
-from agent.policies.exploration import Decay, Exploration
-from agent.policies.head import HeadNet
-from agent.policies.inputs import check_context, check_reward, check_whole
-from agent.policies.state import pack, seal, unpack, unseal
-from agent.policy import PolicyError
+from agent.policies.base import PolicyError
+from agent.policies.encoding import check_context, check_reward, check_whole
+from agent.policies.epsilon_greedy import Decay, Exploration
+from agent.policies.neural_encoder import EncoderNet
+from agent.policies.neural_head import HeadNet
+from agent.policies.serialization import pack, seal, unpack, unseal
 from feedback.events import Context, Decision
 
 ENCODER_RATE = 5e-5

@@ -44,9 +44,9 @@ from numpy.typing import NDArray
 from vowpalwabbit import Workspace
 from vowpalwabbit.pyvw import pylibvw
 
-from agent.policies.inputs import check_context, check_reward
-from agent.policies.state import seal, unseal
-from agent.policy import PolicyError
+from agent.policies.base import PolicyError
+from agent.policies.encoding import check_context, check_reward
+from agent.policies.serialization import seal, unseal
 from feedback.events import Context, Decision
 
 DEFAULT = "--cb_explore_adf --squarecb --gamma_scale 20 --clip_p 1 --learning_rate 0.2 -q sa -q ea"

@@ -4,19 +4,18 @@ from collections.abc import Callable, Mapping
 
 from pydantic import Field
 
-from agent.labels import RouterError
-from agent.router import Router, read_header
-from agent.routers.blend import Blend
-from agent.routers.calibrated import Calibrated
-from agent.routers.capability import Capability
-from agent.routers.contrastive import Contrastive
+from agent.routers.base import Router, read_header
+from agent.routers.dataset import RouterError
+from agent.routers.ensembles import Blend, Calibrated
 from agent.routers.heuristic import HEURISTICS
-from agent.routers.linear import RidgeRouter
-from agent.routers.neural import ListNet, PairwiseFFN, PointwiseFFN
-from agent.routers.svm import PairwiseSVM, PointwiseSVM
-from agent.routers.transformer import Transformer
-from agent.routers.trees import LambdaMART, PairwiseXGBoost, PointwiseXGBoost
-from agent.specs import Spec, build
+from agent.routers.neural.contrastive import Contrastive
+from agent.routers.neural.ltrr import ListNet, PairwiseFFN, PointwiseFFN
+from agent.routers.neural.r3ag import Capability
+from agent.routers.neural.transformer import Transformer
+from agent.routers.tabular.ridge import RidgeRouter
+from agent.routers.tabular.svm import PairwiseSVM, PointwiseSVM
+from agent.routers.tabular.trees import LambdaMART, PairwiseXGBoost, PointwiseXGBoost
+from agent.spec import Spec, build
 
 ROUTERS: Mapping[str, Callable[..., Router]] = {
     router.kind: router
@@ -63,6 +62,3 @@ def load_router(saved: bytes) -> Router:
     """Return the fitted router that was saved, whatever its kind. Raises RouterError."""
     header, _ = read_header(saved)
     return build_router(RouterSpec(kind=header.kind, params=header.params)).load(saved)
-
-
-__all__ = ["ROUTERS", "RouterSpec", "build_router", "load_router"]

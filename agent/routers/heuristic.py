@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from agent.labels import Features, Floats, Labels, RouterError, Stage
-from agent.router import Router, Schema, State
+from agent.routers.base import Router, Schema, State
+from agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, Stage
 
 LAST = -2.0
 """Score of an arm without the number: below all others, which are cosines or variances of cosines."""
@@ -36,7 +36,7 @@ class Similarity(Router, ABC):
         """None."""
         return {}
 
-    def _fit(self, labels: Labels) -> None:
+    def _fit(self, labels: RoutingDataset) -> None:
         self._numbers(labels.features)
 
     def _scores(self, features: Features) -> Floats:
@@ -91,5 +91,3 @@ class Moran(Similarity):
 
 HEURISTICS = (OverallSim, AvgSim, MaxSim, VarSim, Moran)
 """The five of the paper."""
-
-__all__ = ["HEURISTICS", "AvgSim", "MaxSim", "Moran", "OverallSim", "Similarity", "VarSim"]

@@ -21,16 +21,16 @@ from contextlib import suppress
 import orjson
 from rich.console import Console
 
-from agent.config import AppConfig, parse
-from agent.process import environment_of_a_child, this_process
-from agent.recipe import Recipe
+from agent.config.app_config import AppConfig, parse
+from agent.jobs.child_process import environment_of_a_child, this_process
+from agent.learning.recipe import Recipe
 from agent.warmstart.journal import BEAT_S
 from agent.warmstart.schedule import look
-from feedback.alarms import standing_alarms
+from feedback.drift.alarms import standing_alarms
 from feedback.errors import LogUnavailableError, SupersededError, UnderWayError
-from feedback.promotions import in_force
-from feedback.runs import State, Trigger, end, renew, take
-from feedback.store import Store
+from feedback.log.store import Store
+from feedback.registry.promotions import active_policy
+from feedback.registry.runs import State, Trigger, end, renew, take
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ POLL_S = 0.2
 END_S = 5.0
 """How long a child that is to end may take until it is killed."""
 
-CHILD = "agent.warmstart.child"
+CHILD = "agent.warmstart.__main__"
 
 
 class WarmStarts:
@@ -77,7 +77,7 @@ class WarmStarts:
         if now < self._next_look:
             return False
         self._next_look = now + LOOK_S
-        said = in_force(self._store, self._configured)
+        said = active_policy(self._store, self._configured)
         alarms = standing_alarms(self._store, self._config.reward.join, said)
         found = look(self._store, self._spec, self._configured, alarms, self._since)
         if found is None or found.at > now:
@@ -147,7 +147,10 @@ def be_the_child(descriptor: int) -> None:
     Args:
         descriptor: Of what gives the line, and then nothing for as long as somebody waits for this process.
     """
-    from agent.warmstart.run import RunFailedError, carry_out  # brings in all that learns and is judged
+    from agent.warmstart.run import (
+        RunFailedError,  # brings in all that learns and is judged
+        carry_out,
+    )
 
     logging.basicConfig(level=logging.INFO)
     with open(descriptor, "rb", buffering=0, closefd=False) as given:
@@ -164,6 +167,3 @@ def _end_with_the_parent(descriptor: int) -> None:
     while os.read(descriptor, 1):
         pass
     os.killpg(os.getpgrp(), signal.SIGKILL)
-
-
-__all__ = ["WarmStarts", "be_the_child", "begin_child"]

@@ -11,11 +11,10 @@ from dataclasses import asdict, dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
-from agent.work import described
-from feedback.errors import StoreError
-from feedback.promotions import Finished, Promotion, record
-from feedback.runs import LEASE_S, Run, State, end, note, renew
-from feedback.store import Store
+from feedback.errors import StoreError, described
+from feedback.log.store import Store
+from feedback.registry.promotions import Finished, Promotion, record
+from feedback.registry.runs import LEASE_S, Run, State, end, note, renew
 
 BEAT_S = LEASE_S / 6
 """How often the worker of a run says that it is alive."""
@@ -162,6 +161,3 @@ class Journal:
         while not self._closed.wait(beat_s):
             with suppress(StoreError):  # the next step finds out
                 renew(self._store, self._run, self._clock())
-
-
-__all__ = ["BEAT_S", "Journal", "Step"]

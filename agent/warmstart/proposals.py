@@ -11,24 +11,24 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from agent.config import AppConfig
-from agent.label_decisions import WarmStartError
-from agent.labelled import of_arms, read_labelled
-from agent.labels import Stage, positions
+from agent.config.app_config import AppConfig
+from agent.config.warm_start import PortfolioPlan, RouterPlan
+from agent.offline.choose_portfolio import YAML, Selection, select_portfolio
+from agent.offline.labelled_data import of_arms, read_labelled
+from agent.offline.train_router import Training
+from agent.offline.train_router import run as train
 from agent.routers.catalog import RouterSpec
-from agent.selection import YAML, Selection, select_portfolio
-from agent.train import Training
-from agent.train import run as train
-from agent.warmstart.gathering import Lot
+from agent.routers.dataset import Stage, positions
 from agent.warmstart.journal import Step
-from agent.warmstart.settings import PortfolioPlan, RouterPlan
-from arms.catalog import closure
-from arms.corpus import Progress
-from arms.embedding import Backbone
-from arms.kinds import ArmSpec
-from arms.matrix import ARMS, ArmTable, read_arms, write_matrix
-from arms.nearest import nearest
-from arms.outcomes import Outcomes
+from agent.warmstart.label_decisions import WarmStartError
+from agent.warmstart.label_sources import Lot
+from arms.base import Progress
+from arms.models.embedding import Backbone
+from arms.portfolio.outcomes import Outcomes
+from arms.portfolio.score_matrix import ARMS, ArmTable, read_arms, write_matrix
+from arms.retrievers.catalog import closure
+from arms.retrievers.kind import ArmSpec
+from arms.suggestions import did_you_mean
 
 KEPT = 5
 """Runs whose proposals are kept."""
@@ -67,7 +67,7 @@ def propose_portfolio(
     """
     outcomes = read_labelled([lot.path for lot in lots])
     if plan.measure not in outcomes.scores:
-        hint = nearest(plan.measure, outcomes.scores)
+        hint = did_you_mean(plan.measure, outcomes.scores)
         raise WarmStartError(f"portfolio.measure: no label has a score {plan.measure!r}{hint}")
     specs, backbones = dict(config.arms), dict(config.backbones)
     for lot in lots:
@@ -185,6 +185,3 @@ def propose_router(
     if not judged:
         step.said += "; it looks at what every arm retrieves, of which the log keeps one: it is not evaluated"
     return f"router:{folder}" if judged else None
-
-
-__all__ = ["KEPT", "forget_older", "propose_portfolio", "propose_router"]

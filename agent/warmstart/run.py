@@ -18,25 +18,25 @@ from typing import Any
 
 from rich.console import Console
 
-from agent.candidate import publish_candidate
-from agent.config import AppConfig
+from agent.config.app_config import AppConfig
+from agent.evaluation.gate import UnansweredError, answered, verdict_on
 from agent.evaluation.request import EvaluationRequest
-from agent.evaluation.verdicts import UnansweredError, answered, verdict_on
-from agent.process import this_process
-from agent.recipe import Recipe
-from agent.warmstart.entering import Beside, Entering
-from agent.warmstart.entering import run as enter_labels
-from agent.warmstart.gathering import Gathering, Lot
+from agent.jobs.child_process import this_process
+from agent.learning.candidate import publish_candidate
+from agent.learning.recipe import Recipe
+from agent.warmstart.insert_labels import Beside, Entering
+from agent.warmstart.insert_labels import run as enter_labels
 from agent.warmstart.journal import BEAT_S, Journal, Step
-from agent.warmstart.outset import Outset, require
+from agent.warmstart.label_sources import Gathering, Lot
 from agent.warmstart.proposals import forget_older, propose_portfolio, propose_router
-from arms.corpus import Progress
+from agent.warmstart.snapshot import RunSnapshot, warm_start_spec
+from arms.base import Progress
 from feedback.errors import ChangedMeanwhileError
-from feedback.lessons import Start
-from feedback.promotions import Action, InForce, Promotion, in_force
-from feedback.runs import Run, State, Trigger, find, take
-from feedback.store import Store
-from feedback.versions import Version
+from feedback.log.store import Store
+from feedback.registry.promotions import Action, ActivePolicy, Promotion, active_policy
+from feedback.registry.runs import Run, State, Trigger, find, take
+from feedback.registry.versions import Version
+from feedback.training_log.learned_examples import StartingPoint
 
 
 class RunFailedError(Exception):
@@ -46,7 +46,7 @@ class RunFailedError(Exception):
 def foreseen(config: AppConfig, tell: Progress, clock: Callable[[], float] = time.time) -> list[Lot]:
     """Return what a run would gather now, and do nothing. Raises what `Gathering.lots` raises."""
     with closing(Store(config.database_url, config.reward.join, clock)) as store:
-        now = Outset.of(config, store)
+        now = RunSnapshot.of(config, store)
         return Gathering(now.config, now.spec, store, now.before, clock).lots(tell)
 
 
@@ -72,7 +72,7 @@ def warm_start(
         RunFailedError: It has failed; what is served is as it was.
         StoreError: It could not be begun.
     """
-    require(config)
+    warm_start_spec(config)
     with closing(Store(config.database_url, config.reward.join, clock)) as store:
         worker = this_process()
         mine = take(store, Recipe.configured(config).digest, trigger, worker, clock())
@@ -102,7 +102,7 @@ def _done(
     journal = Journal(store, mine, told, clock, beat_s)
     try:
         with journal:
-            now = Outset.of(config, store)  # once no other run can change it
+            now = RunSnapshot.of(config, store)  # once no other run can change it
             journal.ends(_Work(now, store, mine.seq, journal, console, tell, clock).do())
     except Exception as error:
         if journal.promoted:
@@ -117,7 +117,7 @@ def _done(
 class _Work:
     """A run under way."""
 
-    now: Outset
+    now: RunSnapshot
     store: Store
     run: int
     journal: Journal
@@ -197,7 +197,7 @@ class _Work:
             arms = list(now.config.actions)
             version = publish_candidate(self.store, recipe, arms, self.clock, self.tell)
             journal.candidate = version.version
-            start = recipe.start or Start()
+            start = recipe.start or StartingPoint()
             step.found = {"version": version.version, "recipe": recipe.digest, "start": start.document()}
             runs = f"runs {', '.join(map(str, start.runs))}" if start.runs else "no run"
             step.said = (
@@ -237,7 +237,7 @@ class _Work:
         now, journal = self.now, self.journal
         configured = Recipe.configured(now.config).digest
         with journal.step("decide") as step:
-            reasons = self._reasons(version, verdict, in_force(self.store, configured))
+            reasons = self._reasons(version, verdict, active_policy(self.store, configured))
             if version is not None and not reasons:
                 reason = f"warm start {self.run}: the gate lets it through"
                 said = Promotion(
@@ -254,7 +254,9 @@ class _Work:
             step.said = "held: " + " ".join(reasons)
         return State.HELD
 
-    def _reasons(self, version: Version | None, verdict: dict[str, Any] | None, said: InForce) -> list[str]:
+    def _reasons(
+        self, version: Version | None, verdict: dict[str, Any] | None, said: ActivePolicy
+    ) -> list[str]:
         """Return why a candidate is held, one sentence each; none where it may be promoted."""
         if version is None:
             return ["There is no candidate."]
@@ -269,6 +271,3 @@ class _Work:
         if said.canary is not None:
             return [f"Version {said.canary.version} has a share of the traffic, which a promotion would end."]
         return []
-
-
-__all__ = ["RunFailedError", "carry_out", "foreseen", "warm_start"]

@@ -5,92 +5,17 @@ often, comes to the same.
 """
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 
-from cronsim import CronSim, CronSimError
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    TypeAdapter,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
-
-from feedback.alarms import Alarm, Alarms
-from feedback.runs import ENDED, LEASE_S, Run, State, Trigger, newest
-from feedback.store import Store
-
-LEAST_S = 60.0
-"""Shortest interval."""
+from agent.config.warm_start import Schedule, next_of, seconds_of
+from feedback.drift.alarms import Alarm, Alarms
+from feedback.log.store import Store
+from feedback.registry.runs import ENDED, LEASE_S, Run, State, Trigger, newest
 
 RETRY_S = 3600.0
 """How long an alarm waits for the next run where one has failed."""
 
 CUT_SHORT = (State.RUNNING, State.ABANDONED)
 """How a run stands that is begun again, once its worker is dead."""
-
-_DURATION = TypeAdapter(timedelta)
-
-
-def seconds_of(duration: str) -> float:
-    """Return the seconds of an ISO 8601 duration.
-
-    Raises:
-        ValueError: It is none, or it is not above 0.
-
-    >>> seconds_of("PT6H"), seconds_of("P7D")
-    (21600.0, 604800.0)
-    """
-    try:
-        found = _DURATION.validate_python(duration).total_seconds()
-    except ValidationError:
-        raise ValueError(f"{duration!r} is no ISO 8601 duration, such as PT6H") from None
-    if found <= 0.0:
-        raise ValueError(f"{duration!r} is no time at all: a duration above 0 was expected, such as PT6H")
-    return found
-
-
-class Schedule(BaseModel):
-    """When warm starts are done by themselves."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    every: str | None = Field(
-        default=None,
-        description="ISO 8601 duration from the start of a run to that of the next: PT1M or more.",
-    )
-    cron: str | None = Field(
-        default=None, description="Times of the runs instead, as cron has it, in UTC: `0 3 * * *` is 3:00."
-    )
-    on_alarm: bool = Field(
-        default=True, description="Whether an alarm of drift starts a run, once for each alarm."
-    )
-
-    @field_validator("every")
-    @classmethod
-    def _long_enough(cls, every: str | None) -> str | None:
-        if every is not None and seconds_of(every) < LEAST_S:
-            raise ValueError(f"every {every} is too often: PT1M or more was expected")
-        return every
-
-    @field_validator("cron")
-    @classmethod
-    def _sound(cls, cron: str | None) -> str | None:
-        if cron is not None:
-            try:
-                next_of(cron, 0.0)
-            except (CronSimError, StopIteration) as error:
-                why = str(error) or "no such day ever comes"
-                raise ValueError(f"{cron!r} is no cron line, such as `0 3 * * *`: {why}") from None
-        return cron
-
-    @model_validator(mode="after")
-    def _one_of_two(self) -> "Schedule":
-        if self.every is not None and self.cron is not None:
-            raise ValueError(f"every {self.every} and cron {self.cron!r} are two schedules: give one of them")
-        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,19 +29,6 @@ class Planned:
 
     at: float
     trigger: Trigger
-
-
-def next_of(cron: str, after: float) -> float:
-    """Return the first time of a cron line after another time, seconds since the epoch, UTC.
-
-    Raises:
-        CronSimError: It is no cron line.
-        StopIteration: No such time comes within fifty years.
-
-    >>> next_of("0 3 * * *", 0.0), next_of("0 3 * * *", 10800.0)
-    (10800.0, 97200.0)
-    """
-    return next(CronSim(cron, datetime.fromtimestamp(after, UTC))).timestamp()
 
 
 def look(store: Store, spec: Schedule, configured: str, alarms: Alarms, since: float) -> Planned | None:
@@ -165,6 +77,3 @@ def planned(spec: Schedule, last: Run | None, alarm: Alarm | None, since: float)
         return None
     first = min(found, key=lambda one: one.at)
     return Planned(max(first.at, earliest), first.trigger)
-
-
-__all__ = ["Planned", "Schedule", "look", "next_of", "planned", "seconds_of"]

@@ -7,9 +7,10 @@ from typing import Any
 
 import httpx
 
-from agent.config import AppConfig
-from feedback.joins import Joiner, take_epoch
-from feedback.store import Record, Store
+from agent.config.app_config import AppConfig
+from feedback.log.store import Record, Store
+from feedback.training_log.epochs import take_epoch
+from feedback.training_log.joiner import Joiner
 from tests.agent.fakes import Service
 
 QUESTION = "which river runs through Vienna?"

@@ -11,23 +11,23 @@ import httpx
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.config import parse
-from agent.evaluation.job import evaluate_here
-from agent.jobs import Evaluations, Jobs
-from agent.learner import Learner
-from agent.recipe import Recipe, configuration_of, followed
-from agent.replica import Replica
-from agent.service import create_app
-from agent.telemetry import Telemetry
+from agent.api.routes import create_app
+from agent.config.app_config import parse
+from agent.evaluation.job import Evaluations, evaluate_here
+from agent.jobs.runner import Jobs
+from agent.learning.learner import Learner
+from agent.learning.recipe import Recipe, active_recipe, configuration_of
+from agent.serving.replica import Replica
+from agent.serving.telemetry import Telemetry
 from arms.base import ArmError, Passage, Query, Retrieval
-from arms.embedding import HashingEmbedder
-from arms.generator import Generator, ScriptedGenerator
-from arms.kinds import ArmSpec
-from feedback.batch import Receipt
+from arms.llm.base import Generator, ScriptedGenerator
+from arms.models.embedding import HashingEmbedder
+from arms.retrievers.kind import ArmSpec
 from feedback.errors import LogUnavailableError
 from feedback.events import Context, Decision, Execution
-from feedback.joins import take_epoch
-from feedback.store import Store
+from feedback.log.batch import Receipt
+from feedback.log.store import Store
+from feedback.training_log.epochs import take_epoch
 
 DIM = 16
 """Of every fake backbone."""
@@ -271,8 +271,8 @@ class Service:
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://service")
 
     async def learn(self) -> None:
-        """Learn what is new, as the recipe says that is followed now, and serve it."""
-        recipe = followed(self._store, self.config)
+        """Learn what is new, as the recipe says that is active now, and serve it."""
+        recipe = active_recipe(self._store, self.config)
         if recipe != self.learner.recipe:
             self.learner = self._learner(recipe)
         await asyncio.to_thread(self.learner.step)

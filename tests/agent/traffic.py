@@ -14,17 +14,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.features import FeatureSpec
-from agent.loop import Ask, Canary, Loop, NoEligibleArmError, OverloadedError, Serving, TurnError
+from agent.policies.base import Policy
+from agent.policies.features import FeatureSpec
+from agent.policies.sampling import mixed, served_distribution, uniform_from
 from agent.policies.vowpal import VowpalPolicy
-from agent.policy import Policy, mixed, served_distribution, uniform_from
-from agent.probe import Advisor
-from agent.standing import Standing
-from agent.work import ArmInfo
+from agent.serving.arm_health import ArmHealth
+from agent.serving.arms import ArmInfo
+from agent.serving.messages import Ask, Canary, NoEligibleArmError, OverloadedError, Serving, TurnError
+from agent.serving.probe import Scorer
+from agent.serving.turn import TurnLoop
 from arms.base import ArmError, Passage, Query, Retrieval
-from arms.generator import Chunk, Generator, GeneratorError, Message, Prompt
-from feedback.batch import Receipt
+from arms.llm.base import Chunk, Generator, GeneratorError, Message, Prompt
 from feedback.events import Context, Decision, Execution, Mode, Status
+from feedback.log.batch import Receipt
 
 ARMS = ("none", "bm25", "dense", "graph", "paid", "shaky")
 INFO = {name: ArmInfo(features={"steps": float(i > 0), "hops": i / 8}) for i, name in enumerate(ARMS)}
@@ -193,8 +195,8 @@ class Traffic:
 
     n: int
     seed: int
-    make: Callable[..., Loop] = Loop
-    advisor: Advisor | None = None
+    make: Callable[..., TurnLoop] = TurnLoop
+    advisor: Scorer | None = None
     policies: Mapping[int, Policy] = field(default_factory=lambda: versions(4, seed=1))
     caps: Mapping[str, int] = field(default_factory=lambda: CAPS)
     recompute: int = 1
@@ -222,7 +224,7 @@ class Traffic:
             fallback=FALLBACK,
             clock=lambda: self.now,
             advisor=self.advisor,
-            standing=Standing(caps=self.caps, clock=lambda: self.now),
+            standing=ArmHealth(caps=self.caps, clock=lambda: self.now),
         )
 
     async def run(self, progress: Callable[[int], object] = lambda _: None) -> Draws:

@@ -1,8 +1,8 @@
 """What every arm promises; a new arm calls `check_arm` on itself and inherits these tests."""
 
 from arms.base import Arm, Query, Retrieval
-from arms.corpus import Corpus
-from arms.embedding import HashingEmbedder
+from arms.corpus.corpus import Corpus
+from arms.models.embedding import HashingEmbedder
 
 DIM = 64
 """Of the hashing backbone that the tests of arms use."""

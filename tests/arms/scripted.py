@@ -2,8 +2,7 @@
 
 import asyncio
 
-from arms.generator import Chunk, Prompt, ScriptedGenerator, complete
-from arms.kinds import Write
+from arms.llm.base import Chunk, Prompt, ScriptedGenerator, Write, complete
 
 
 def writing(*texts: str, prompts: list[Prompt] | None = None) -> Write:

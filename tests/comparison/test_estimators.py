@@ -8,24 +8,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from feedback.estimators import (
-    ESTIMATORS,
-    Floats,
-    Sample,
-    Terms,
-    clipped_ips,
-    cressie_read,
-    dr,
-    dros,
-    estimate,
-    ips,
-    mrdr,
-    replay,
-    sndr,
-    snips,
-    switch_dr,
-)
-from feedback.intervals import bootstrap, influence, normal
+from feedback.arrays import Floats
+from feedback.ope.doubly_robust import dr, dros, mrdr, sndr, switch_dr
+from feedback.ope.estimators import ESTIMATORS, clipped_ips, cressie_read, estimate, ips, replay, snips
+from feedback.ope.intervals import bootstrap, influence, normal
+from feedback.ope.sample import Sample, Terms
 
 
 def invent(n: int, n_arms: int, seed: int, floor: float = 0.05) -> Sample:

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from benchmarks.obp_golden import CASES, CLIPS, SHRINKAGES, Case, checksum, invent
-from feedback.estimators import ESTIMATORS, Sample, clipped_ips, dros, switch_dr
-from feedback.shrinkage import choose, clipped, shrunk, switched, try_all
+from feedback.ope.doubly_robust import dros, switch_dr
+from feedback.ope.estimators import ESTIMATORS, clipped_ips
+from feedback.ope.sample import Sample
+from feedback.ope.shrinkage import choose, clipped, shrunk, switched, try_all
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "obp.json").read_text())
 NAMED = [pytest.param(case, id=case.name) for case in CASES]

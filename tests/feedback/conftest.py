@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from feedback import tables as t
-from feedback.database import connect
 from feedback.events import Context, Cost, Decision, Execution, Feedback, Mode, Status
-from feedback.store import Store
+from feedback.log import tables as t
+from feedback.log.database import connect
+from feedback.log.store import Store
 from tests.postgres import Server
 
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 import numpy as np
 import sqlalchemy as sa
 
-from feedback import tables as t
 from feedback.events import LABELS, Context, Cost, Decision, Example, Execution, Mode, Status
+from feedback.log import tables as t
+from feedback.log.rows import decision_row, execution_row
+from feedback.log.store import Store
 from feedback.reward import Metric, Prices, RewardRule
-from feedback.rows import decision_row, execution_row
-from feedback.store import Store
 
 ARMS = ("bm25", "dense", 'what, "else"%\n\'')
 METRICS = ("right", "thumb", "late")

@@ -9,7 +9,7 @@ import pytest
 
 from feedback.errors import LogGapError
 from feedback.events import Feedback, Kind, Mode, Status
-from feedback.fold import GRACE_S, SPARE, Decided, Executed, Fact, Fold, Said, Ticked
+from feedback.fold import GRACE_S, SPARE, DecisionFact, Executed, Fact, FeedbackFact, Fold, TickFact
 from feedback.reward import Aggregation, Complete, Metric, RewardRule
 
 WAIT_S = 60.0
@@ -17,7 +17,7 @@ DEADLINE = 100.0 + WAIT_S
 CLOSING = DEADLINE + GRACE_S
 """Of a decision that was made at 100."""
 
-AFTER = Ticked(0, CLOSING + 0.5)
+AFTER = TickFact(0, CLOSING + 0.5)
 """Time that closes it."""
 
 FAILURES = [Status.ARM_FAILED, Status.FELL_BACK]
@@ -44,8 +44,10 @@ def rule(
 AT_DEADLINE = rule(Complete.DEADLINE)
 
 
-def decided(name: str = "d1", at: float = 100.0, logged_at: float | None = None, **fields: object) -> Decided:
-    return Decided(0, name, at, at if logged_at is None else logged_at, **fields)  # type: ignore[arg-type]
+def decided(
+    name: str = "d1", at: float = 100.0, logged_at: float | None = None, **fields: object
+) -> DecisionFact:
+    return DecisionFact(0, name, at, at if logged_at is None else logged_at, **fields)  # type: ignore[arg-type]
 
 
 def executed(name: str = "d1", status: Status = Status.OK, at: float = 101.0) -> Executed:
@@ -60,36 +62,38 @@ def said(
     on: str = "d1",
     key: str = "",
     more: bool = False,
-) -> Said:
+) -> FeedbackFact:
     """A value, under a key of its own unless told otherwise; on an episode where its name begins with e."""
     about = (None, on) if on.startswith("e") else (on, None)
     key = key or f"{on}:{metric}:{number}:{at}"
-    return Said(0, Feedback(key, about[0], metric, number, at, episode_id=about[1]), more)
+    return FeedbackFact(0, Feedback(key, about[0], metric, number, at, episode_id=about[1]), more)
 
 
-def retracted(key: str, at: float = 105.0, *, on: str = "d1") -> Said:
+def retracted(key: str, at: float = 105.0, *, on: str = "d1") -> FeedbackFact:
     value = said(at=at, on=on, key=key)
     return replace(value, feedback=replace(value.feedback, value=None, kind=Kind.RETRACTION))
 
 
-def shown(at: float = 105.0, name: str = "d1") -> Said:
-    return Said(0, Feedback(name, name, received_at=at, kind=Kind.ACTIVATION))
+def shown(at: float = 105.0, name: str = "d1") -> FeedbackFact:
+    return FeedbackFact(0, Feedback(name, name, received_at=at, kind=Kind.ACTIVATION))
 
 
 def placed(facts: Sequence[Fact]) -> list[Fact]:
     """Number the facts, and tell each decision what was said of it before, as the log is read."""
     numbered: list[Fact] = []
     for seq, fact in enumerate(facts, start=1):
-        if isinstance(fact, Decided):
+        if isinstance(fact, DecisionFact):
             earlier = [
-                one.feedback for one in numbered if isinstance(one, Said) and _about(one.feedback, fact)
+                one.feedback
+                for one in numbered
+                if isinstance(one, FeedbackFact) and _about(one.feedback, fact)
             ]
             fact = replace(fact, earlier=earlier)
         numbered.append(replace(fact, seq=seq))
     return numbered
 
 
-def _about(item: Feedback, fact: Decided) -> bool:
+def _about(item: Feedback, fact: DecisionFact) -> bool:
     return item.decision_id == fact.id or (item.decision_id is None and item.episode_id == fact.episode_id)
 
 
@@ -136,7 +140,7 @@ def test_a_value_counts_until_the_deadline_and_not_after_it() -> None:
 def test_a_value_that_was_received_in_time_counts_until_its_decision_is_closed() -> None:
     start = [decided(), executed()]
     value = said(at=DEADLINE)
-    assert learned(AT_DEADLINE, *start, Ticked(0, CLOSING), value, AFTER) == [(5, "d1", {"right": 1.0})]
+    assert learned(AT_DEADLINE, *start, TickFact(0, CLOSING), value, AFTER) == [(5, "d1", {"right": 1.0})]
     assert learned(AT_DEADLINE, *start, AFTER, value) == []
 
 
@@ -257,7 +261,7 @@ def test_what_failed_by_no_fault_of_the_arm_is_never_learned(status: Status) -> 
 
 
 def test_a_decision_without_an_end_is_left_out_when_it_is_closed() -> None:
-    facts = [decided(), said(), Ticked(0, CLOSING)]
+    facts = [decided(), said(), TickFact(0, CLOSING)]
     assert learned(rule(default=0.0), *facts, executed()) == [(4, "d1", {"right": 1.0})]
     assert learned(rule(default=0.0), *facts, AFTER, executed()) == []
 
@@ -286,7 +290,7 @@ def test_a_failed_arm_whose_answer_was_deferred_counts_once_it_is_activated() ->
 def test_a_label_is_learned_once_and_whole_with_what_is_entered_with_it(complete: Complete) -> None:
     label = [decided(past=True, logged_at=9000.0), executed(), said(at=100.0, more=True)]
     later = said(0.5, at=100.5, metric="thumb")
-    found = learned(rule(complete), *label, said(0.5, at=100.0, metric="thumb"), later, Ticked(0, 9999.0))
+    found = learned(rule(complete), *label, said(0.5, at=100.0, metric="thumb"), later, TickFact(0, 9999.0))
     assert found == [(4, "d1", {"right": 1.0, "thumb": 0.5})]
     alone = [decided(past=True), executed(), said(at=100.0)]
     assert learned(rule(complete), *alone, later, AFTER) == [(3, "d1", {"right": 1.0})]
@@ -311,7 +315,7 @@ FIRST, SECOND = said(1.0), said(0.5, metric="thumb")
     ],
 )
 def test_complete_says_when_a_decision_is_learned(
-    complete: Complete, values: list[Said], expected: tuple[int, dict[str, float]]
+    complete: Complete, values: list[FeedbackFact], expected: tuple[int, dict[str, float]]
 ) -> None:
     found = learned(rule(complete, default=0.0), decided(), executed(), *values, AFTER)
     assert found == [(expected[0], "d1", expected[1])]
@@ -329,20 +333,20 @@ def test_complete_says_when_a_decision_is_learned(
 )
 def test_any_fact_closes_what_its_time_is_past(closes: Fact) -> None:
     assert learned(rule(default=0.0), decided(), executed(), closes) == [(3, "d1", {})]
-    assert learned(rule(default=0.0), decided(), executed(), Ticked(0, CLOSING)) == []
+    assert learned(rule(default=0.0), decided(), executed(), TickFact(0, CLOSING)) == []
 
 
 def test_a_stamp_of_the_past_does_not_turn_time_back() -> None:
     fold = Fold(rule())
-    for fact in placed([Ticked(0, 500.0), decided(at=100.0, logged_at=500.0), executed(at=101.0)]):
+    for fact in placed([TickFact(0, 500.0), decided(at=100.0, logged_at=500.0), executed(at=101.0)]):
         fold.apply(fact)
         assert fold.at == 500.0
 
 
 def test_a_decision_that_is_committed_late_is_open_for_its_grace() -> None:
-    start = [Ticked(0, 500.0), decided(at=100.0, logged_at=500.0), executed()]
+    start = [TickFact(0, 500.0), decided(at=100.0, logged_at=500.0), executed()]
     assert learned(rule(), *start, said(at=DEADLINE)) == [(4, "d1", {"right": 1.0})]
-    assert learned(rule(), *start, Ticked(0, 500.0 + GRACE_S + 0.001), said(at=DEADLINE)) == []
+    assert learned(rule(), *start, TickFact(0, 500.0 + GRACE_S + 0.001), said(at=DEADLINE)) == []
 
 
 def test_what_is_closed_at_once_is_learned_in_the_order_in_which_it_was_due() -> None:
@@ -351,7 +355,7 @@ def test_what_is_closed_at_once_is_learned_in_the_order_in_which_it_was_due() ->
         for name, at in (("d1", 103.0), ("d2", 101.0), ("d3", 101.0))
         for fact in (decided(name, at, logged_at=103.0), executed(name))
     ]
-    found = learned(rule(default=0.0), *turns, Ticked(0, 1000.0))
+    found = learned(rule(default=0.0), *turns, TickFact(0, 1000.0))
     assert found == [(7, "d2", {}), (7, "d3", {}), (7, "d1", {})]
 
 
@@ -401,9 +405,9 @@ def test_what_was_learned_takes_no_memory_while_something_else_is_still_open() -
 
 def test_a_fact_that_is_not_the_next_one_is_a_gap() -> None:
     fold = Fold(rule())
-    fold.apply(Ticked(1, 1.0))
+    fold.apply(TickFact(1, 1.0))
     with pytest.raises(LogGapError, match="the log goes on at 3 after 1: rows between are missing"):
-        fold.apply(Ticked(3, 1.0))
+        fold.apply(TickFact(3, 1.0))
 
 
 # -- the document -------------------------------------------------------------------------------------

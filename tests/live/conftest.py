@@ -18,7 +18,7 @@ import httpx
 import pytest
 import yaml
 
-from tests.agent.routers import kept
+from tests.agent.trained_routers import kept
 from tests.neighbours import write_corpus
 
 ROOT = Path(__file__).parents[2]

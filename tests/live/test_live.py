@@ -17,17 +17,17 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
-from agent.cli import app
-from agent.config import AppConfig, load
+from agent.cli.main import app
+from agent.config.app_config import AppConfig, load
 from agent.policies.catalog import build_policy
-from agent.policy import mix_floor
-from arms.embedding import HashingEmbedder
-from feedback import tables as t
+from agent.policies.sampling import mix_floor
+from arms.models.embedding import HashingEmbedder
 from feedback.events import Mode
-from feedback.joins import REBUILD
-from feedback.rows import load_decisions
-from feedback.store import Store
-from feedback.versions import checkpoint
+from feedback.log import tables as t
+from feedback.log.rows import load_decisions
+from feedback.log.store import Store
+from feedback.registry.versions import checkpoint
+from feedback.training_log.epochs import REBUILD
 from tests.live.conftest import ROUTED, Live, has_model, until
 from tests.neighbours import SUBJECTS
 

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
-from agent.candidate import publish_candidate
-from agent.config import load
+from agent.config.app_config import load
+from agent.learning.candidate import publish_candidate
+from agent.learning.recipe import Recipe
 from agent.policies.catalog import PolicySpec
-from agent.recipe import Recipe
-from feedback.store import Store
+from feedback.log.store import Store
 from tests.live.conftest import Live, until
 
 FOLLOWING_S = 10.0

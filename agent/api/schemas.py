@@ -1,0 +1,234 @@
+"""What travels over HTTP: requests that are checked field by field, and the shapes of replies."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    PlainValidator,
+    StrictBool,
+    StrictInt,
+    StrictStr,
+    Tag,
+    WithJsonSchema,
+    model_validator,
+)
+
+from arms.base import NAME
+from arms.models.embedding import Backbone
+from feedback.registry.promotions import LARGEST_SHARE
+
+
+def _storable(text: str) -> str:
+    """Refuse what JSON can say and a log cannot keep."""
+    if "\0" in text:
+        raise ValueError("a text without NUL characters was expected")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("a text without halves of surrogate pairs was expected") from None
+    return text
+
+
+Text = Annotated[StrictStr, AfterValidator(_storable)]
+
+Identifier = Annotated[StrictStr, Field(pattern=r"^[A-Za-z0-9._:-]{1,128}$")]
+
+Stop = Annotated[StrictStr, Field(min_length=1), AfterValidator(_storable)]
+
+OneOrMany = Discriminator(lambda value: "<many>" if isinstance(value, list) else "<one>")
+
+Number = Annotated[float, Field(allow_inf_nan=False)]
+
+LARGEST = 2**53
+"""Largest whole number that every JSON reader keeps as it is."""
+
+Count = Annotated[StrictInt, Field(ge=1, le=LARGEST)]
+
+
+def _value(value: Any) -> bool | float:
+    if isinstance(value, bool | int | float) and -LARGEST <= value <= LARGEST:  # refuses NaN, too
+        return value
+    raise ValueError(f"a number of at most {LARGEST}, true or false was expected")
+
+
+def _known(value: Any) -> bool | float | str:
+    return _storable(value) if isinstance(value, str) else _value(value)
+
+
+_NUMBER_OR_TRUTH = [{"type": "boolean"}, {"type": "number", "minimum": -LARGEST, "maximum": LARGEST}]
+
+# Checked as one type each, so that an error names the field and not a branch of it.
+Value = Annotated[bool | float, PlainValidator(_value), WithJsonSchema({"anyOf": _NUMBER_OR_TRUTH})]
+
+Known = Annotated[
+    bool | float | str,
+    PlainValidator(_known),
+    WithJsonSchema({"anyOf": [*_NUMBER_OR_TRUTH, {"type": "string"}]}),
+]
+
+
+class Request(BaseModel):
+    """A request refuses fields that it does not know."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class AgentOptions(Request):
+    """Our own fields, in one object, so that any OpenAI client works unchanged."""
+
+    episode_id: Identifier | None = None
+    context: dict[Text, Known] = Field(default_factory=dict, max_length=64)
+    allowed_arms: list[Text] | None = None
+    excluded_arms: list[Text] = Field(default_factory=list)
+    explore: StrictBool = True
+    defer_activation: StrictBool = False
+    returns: list[Literal["passages", "decision"]] = Field(default_factory=list, alias="return")
+
+
+class TextPart(BaseModel):
+    """A piece of a message; only text is understood."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    type: Literal["text"]
+    text: Text
+
+
+class ChatMessage(BaseModel):
+    """One message of a conversation."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)  # clients send names and null tool calls along
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Annotated[Annotated[Text, Tag("<one>")] | Annotated[list[TextPart], Tag("<many>")], OneOrMany]
+
+    @property
+    def text(self) -> str:
+        """The words of the message."""
+        return (
+            self.content if isinstance(self.content, str) else "\n".join(part.text for part in self.content)
+        )
+
+
+class StreamOptions(Request):
+    """What a stream carries besides the answer."""
+
+    include_usage: StrictBool = False
+    include_obfuscation: StrictBool = False
+
+
+class ChatRequest(Request):
+    """`POST /v1/chat/completions`."""
+
+    model: Text = "auto"
+    messages: list[ChatMessage] = Field(min_length=1, max_length=200)
+    stream: StrictBool = False
+    stream_options: StreamOptions | None = None
+    temperature: Annotated[Number, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[Number, Field(gt=0, le=1)] | None = None
+    max_tokens: Count | None = None
+    max_completion_tokens: Count | None = None
+    stop: (
+        Annotated[
+            Annotated[Stop, Tag("<one>")] | Annotated[list[Stop], Field(max_length=16), Tag("<many>")],
+            OneOrMany,
+        ]
+        | None
+    ) = None
+    seed: Annotated[StrictInt, Field(ge=-LARGEST, le=LARGEST)] | None = None
+    n: Literal[1] | None = None
+    user: Text | None = None
+    agent: AgentOptions = Field(default_factory=AgentOptions)
+
+
+class RetrieveRequest(Request):
+    """`POST /v1/retrieve`."""
+
+    query: Text
+    k: Count | None = None
+    model: Text = "auto"
+    agent: AgentOptions = Field(default_factory=AgentOptions)
+
+
+class FeedbackItem(Request):
+    """One value of one metric, for one decision or for all decisions of an episode; null takes it back."""
+
+    decision_id: Identifier | None = None
+    episode_id: Identifier | None = None
+    metric_name: Text
+    value: Value | None
+    feedback_id: (
+        Annotated[StrictStr, Field(min_length=1, max_length=256), AfterValidator(_storable)] | None
+    ) = None
+    event_time: AwareDatetime | None = None
+    tags: dict[Text, Text] = Field(default_factory=dict, max_length=32)
+
+    @model_validator(mode="after")
+    def _about_one(self) -> "FeedbackItem":
+        if (self.decision_id is None) == (self.episode_id is None):
+            raise ValueError("either decision_id or episode_id was expected")
+        return self
+
+
+class FeedbackBatch(Request):
+    """Many items at once; each is checked, kept and answered by itself."""
+
+    items: list[Any] = Field(min_length=1, max_length=1000)
+
+
+FeedbackRequest = Annotated[
+    Annotated[FeedbackItem, Tag("<item>")] | Annotated[FeedbackBatch, Tag("<batch>")],
+    Discriminator(lambda body: "<batch>" if isinstance(body, dict) and "items" in body else "<item>"),
+]
+
+
+class ArmSwitch(Request):
+    """`PATCH /v1/arms/{name}`."""
+
+    enabled: StrictBool
+
+
+class VersionChoice(Request):
+    """`POST /v1/policies/{version}/rollback`."""
+
+    reason: Annotated[StrictStr, Field(min_length=1, max_length=1000), AfterValidator(_storable)]
+
+
+class PromotionChoice(VersionChoice):
+    """`POST /v1/policies/{version}/promote`."""
+
+    force: StrictBool = Field(default=False, description="Promote it whatever the gate says; it is kept.")
+
+
+class CanaryChoice(VersionChoice):
+    """`POST /v1/policies/{version}/canary`."""
+
+    share: Annotated[Number, Field(ge=0, le=LARGEST_SHARE)] = Field(
+        description="Of each distribution that is the candidate's own; 0 ends it."
+    )
+
+
+class ArmDescription(Request):
+    """An arm as the configuration describes it."""
+
+    kind: Text
+    params: dict[Text, Any] = Field(default_factory=dict)
+    action: StrictBool = True
+    host: Text = "Arms"
+
+
+class ArmsReplacement(Request):
+    """`PUT /v1/arms`."""
+
+    arms: dict[Annotated[StrictStr, Field(pattern=f"^{NAME.pattern}$")], ArmDescription] = Field(
+        min_length=1, max_length=1000
+    )
+    backbones: dict[Text, Backbone] = Field(
+        default_factory=dict,
+        description="What the arms were chosen with; refused where another is here.",
+    )

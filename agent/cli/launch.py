@@ -1,0 +1,155 @@
+"""Start the service on this machine: build what is missing, then hand over to Ray Serve.
+
+`armwise serve` ends in `serve run` with the same file; there is no second way
+to start. What it adds is progress, a clear word on a port in use, and a line
+that says when questions can be asked.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import httpx
+import yaml
+from rich.console import Console
+
+from agent.config.app_config import AppConfig
+from agent.routers.answer_selector import open_selector
+from agent.routers.saved import looked_at, read_about, warn_of_corpus
+from arms.base import Progress
+from arms.corpus.corpus import ingest
+from arms.indexes.vectors import Vectors
+from arms.llm.blocking import LateWriter
+from arms.retrievers.catalog import prepare as prepare_arms
+from arms.retrievers.kind import Resources
+from feedback.log.open import open_log
+
+STOP_S = 30.0
+"""Time to shut down in order before it is asked less kindly."""
+
+PLAIN: Any = {"markup": False, "highlight": False, "soft_wrap": True}
+
+START_S = 600.0
+"""Longest start that is waited for before it is called stuck; it goes on all the same."""
+
+
+class LaunchError(Exception):
+    """The service cannot be started; the message says why and what would be right."""
+
+
+def address_of(config: Path) -> tuple[str, int]:
+    """Return the host and the port that a Serve configuration names. Raises LaunchError."""
+    http = (yaml.safe_load(config.read_text(encoding="utf-8")) or {}).get("http_options") or {}
+    try:
+        return str(http.get("host", "127.0.0.1")), int(http.get("port", 8000))
+    except (AttributeError, TypeError, ValueError):
+        raise LaunchError(
+            f"{config}: http_options {http!r} is not of the form {{host: 127.0.0.1, port: 8000}}"
+        ) from None
+
+
+def require_free_port(host: str, port: int) -> None:
+    """Check that nothing listens there. Raises LaunchError."""
+    family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(address)
+        except OSError as error:
+            message = (
+                f"port {port} of {host} cannot be used ({error.strerror}): stop what listens there, or change"
+            )
+            raise LaunchError(f"{message} http_options.port in the configuration") from None
+
+
+def prepare(config: AppConfig, progress: Progress) -> None:
+    """Open the log; ingest the corpus and build the indexes, where they are not there yet."""
+    config = config.settled()
+    open_log(config.database_url, config.reward).close()  # what stands against it is told here, and at once
+    corpus = ingest(config.corpus.source, config.corpus_path, progress=progress)
+    write = LateWriter(config.llm)  # an index may be made of what it reads in the passages
+    resources = Resources(
+        corpus, config.indexes_path, config.backbones, config.arms, write=write, picker=open_selector
+    )
+    prepare_arms(resources, progress=progress)
+    if config.router is not None:
+        warn_of_corpus(read_about(config.router.path), corpus.digest)
+    for name in looked_at(config.router):
+        backbone = config.backbones[name]
+        Vectors.of(corpus, config.indexes_path, backbone).prepare(corpus, backbone, progress)
+
+
+def serve(
+    config: Path, address: tuple[str, int], console: Console, once: Callable[[str], None] | None = None
+) -> int:
+    """Run Ray Serve until it is interrupted; say when it is ready.
+
+    Args:
+        config: A Ray Serve configuration file.
+        address: Host and port that it names.
+        console: Where to say so.
+        once: Called with the address as soon as the service is ready; then the service is stopped.
+
+    Returns:
+        The exit code of Ray Serve; 0 after `once`.
+    """
+    command = [str(Path(sys.executable).with_name("serve")), "run", str(config)]
+    environment = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", **os.environ}
+    # also SIGINT: a job started in the background inherits that it is ignored, and would pass that on
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
+    # in a session of its own, so that Ctrl-C reaches it once, from here, and it can shut down in order
+    process = subprocess.Popen(command, env=environment, start_new_session=True)
+    base = f"http://{address[0]}:{address[1]}"
+    try:
+        ready = _wait_until_ready(process, base)
+        if ready and once is not None:
+            try:
+                once(base)
+            finally:
+                _stop(process)
+            return 0
+        if ready:
+            console.rule("ready")
+            console.print(
+                f"ask:     armwise ask 'Which function merges sorted inputs lazily?' --url {base}", **PLAIN
+            )
+            console.print(f"look:    {base}/docs   {base}/v1/policy   {base}/metrics", **PLAIN)
+        return process.wait()
+    except KeyboardInterrupt:
+        console.print("shutting down", **PLAIN)
+        return _stop(process)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> int:
+    """Ask Ray Serve to shut down in order; insist where it does not."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        os.killpg(process.pid, number) if number is signal.SIGKILL else process.send_signal(number)
+        try:
+            return process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            continue
+    return process.wait()
+
+
+def _interrupt(_signal: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _wait_until_ready(process: subprocess.Popen[bytes], base: str) -> bool:
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            if httpx.get(f"{base}/ready", timeout=5).is_success:
+                return True
+        except httpx.HTTPError:
+            pass
+        time.sleep(0.5)
+    return False

@@ -1,0 +1,290 @@
+"""The verbs of an operator, who looks at a service that runs and steers it: each is a request or two."""
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import quote
+
+import httpx
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from agent.cli.console import console, errors, explained, progress
+from agent.cli.options import ConfigPath
+from agent.client import ClientError
+from agent.config.app_config import CONFIG, load, read_portfolio
+from agent.learning.rebuild import rebuild as rebuild_log
+from arms.retrievers.catalog import closure
+from arms.retrievers.kind import ArmSpec
+from arms.suggestions import did_you_mean
+from feedback.log.store import Store
+from feedback.registry.promotions import LARGEST_SHARE
+
+
+def rebuild(
+    config: ConfigPath = CONFIG,
+    verify: Annotated[bool, typer.Option("--verify", help="Compare only, and change nothing.")] = False,
+    version: Annotated[
+        int | None, typer.Option("--version", min=1, help="Compare this version, too; else the newest alone.")
+    ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Compare every version whose bytes are kept, too.")
+    ] = False,
+) -> None:
+    """Make the training log and the policy again from the facts alone, compare, and mend what differs.
+
+    Exits with 1 where something differs and is not mended. A learner that runs stops when
+    something is mended, and its service starts another one, which goes on from what is there then.
+    """
+    with explained():
+        settings = load(config)
+        store = Store(settings.database_url, settings.reward.join)
+        try:
+            with progress() as tell:
+                report = rebuild_log(
+                    store, settings, partial(tell, "facts"), number=version, every=every, mend=not verify
+                )
+        finally:
+            store.close()
+        console.print(report.table())
+        for note in report.notes:
+            console.print(note, markup=False, soft_wrap=True)
+        if not report.sound:
+            errors.print(report.remedy, style="red", markup=False, soft_wrap=True)
+            raise typer.Exit(1)
+
+
+Url = Annotated[str, typer.Option("--url", help="Address of the service.", envvar="ARMWISE_URL")]
+
+Key = Annotated[
+    str | None, typer.Option("--key", help="Key, where the service asks for one.", envvar="ARMWISE_API_KEY")
+]
+
+Number = Annotated[int, typer.Argument(min=1, help="Number of the version; `GET /v1/policies` lists them.")]
+
+Reason = Annotated[str, typer.Option("--reason", help="Why; it is kept.")]
+
+URL = "http://127.0.0.1:8000"
+
+BUILD_S = 3600.0
+"""How long the service may take to build the indexes of new arms, and to learn a policy again."""
+
+
+def status(url: Url = URL, key: Key = None) -> None:
+    """Show the policy that decides now, whether it is held, how much it has learned, and the arms."""
+    with explained():
+        policy = request("GET", url, "/v1/policy", key)
+        arms = request("GET", url, "/v1/arms", key)["arms"]
+        about = Table(title="policy", show_header=False)
+        for row in ("kind", "params", "floor", "version", "digest", "examples_seq", "applied_seq", "log_seq"):
+            about.add_row(row, str(policy[row]))
+        about.add_row("serving", Text(_serving(policy)))
+        if policy["promotion"]:
+            about.add_row("promotion", Text(_promoted(policy["promotion"])))
+        if policy["canary"]:
+            about.add_row("canary", Text(_canary(policy["canary"])))
+        if policy["apprentice"]:
+            about.add_row("apprentice", _agreement(policy["apprentice"]))
+        console.print(about)
+        table = Table("arm", "kind", "parameters", "enabled", title="arms")
+        for arm in arms:
+            table.add_row(
+                arm["name"], arm["kind"], json.dumps(arm["params"]), "yes" if arm["enabled"] else "no"
+            )
+        console.print(table)
+
+
+def apply(
+    portfolio: Annotated[Path, typer.Argument(help="A file that `armwise portfolio` wrote.")],
+    keep: Annotated[
+        list[str] | None,
+        typer.Option("--keep", help="An arm that is live now and stays beside the new ones; repeatable."),
+    ] = None,
+    url: Url = URL,
+    key: Key = None,
+) -> None:
+    """Make the arms of a portfolio the live ones, while the service runs; what was learned stays."""
+    with explained():
+        document = read_portfolio(portfolio)
+        before = request("GET", url, "/v1/arms", key)
+        live = {
+            arm["name"]: ArmSpec(**{p: arm[p] for p in ("kind", "params", "host")}) for arm in before["arms"]
+        }
+        parts = {name: ArmSpec.model_validate(part) for name, part in before["parts"].items()}
+        for name in keep or ():
+            if name not in live:
+                raise ValueError(f"--keep {name}: no such arm is live{did_you_mean(name, live)}")
+            for part, spec in closure(name, {**parts, **live}).items():
+                kept = spec.model_copy(update={"action": part in (keep or ())})
+                document["arms"].setdefault(part, kept.model_dump(mode="json", exclude_defaults=True))
+        now = request("PUT", url, "/v1/arms", key, document, timeout_s=BUILD_S)["arms"]
+        console.print(f"live now: {', '.join(arm['name'] for arm in now)}", markup=False, soft_wrap=True)
+
+
+def promote(
+    version: Number,
+    reason: Reason,
+    force: Annotated[
+        bool, typer.Option("--force", help="Promote it although the gate holds it; it is kept as forced.")
+    ] = False,
+    url: Url = URL,
+    key: Key = None,
+) -> None:
+    """Let the recipe of this version decide, always its newest version; the gate judges another recipe."""
+    _say(version, "promote", {"reason": reason, "force": force}, url, key)
+
+
+def rollback(version: Number, reason: Reason, url: Url = URL, key: Key = None) -> None:
+    """Let exactly this version decide, until another word; learning goes on."""
+    _say(version, "rollback", {"reason": reason}, url, key)
+
+
+def canary(
+    version: Number,
+    share: Annotated[
+        float, typer.Option("--share", min=0.0, max=LARGEST_SHARE, help="Of the traffic; 0 ends it.")
+    ],
+    reason: Reason,
+    url: Url = URL,
+    key: Key = None,
+) -> None:
+    """Give this version a share of the traffic, beside the one that decides."""
+    _say(version, "canary", {"reason": reason, "share": share}, url, key)
+
+
+def _say(version: int, action: str, body: Mapping[str, Any], url: str, key: str | None) -> None:
+    with explained():
+        path = f"/v1/policies/{version}/{action}"
+        policy = request("POST", url, path, key, body, timeout_s=BUILD_S)
+        console.print(_serving(policy), markup=False, soft_wrap=True)
+        if policy["canary"]:
+            console.print(_canary(policy["canary"]), markup=False, soft_wrap=True)
+
+
+def _promoted(promotion: Mapping[str, Any]) -> str:
+    """Say which version was promoted, and what the gate had to do with it.
+
+    >>> told = {"version": 7, "since": 0.0, "reason": "better", "forced": True, "evaluation": 3}
+    >>> _promoted(told)
+    'version 7 since 1970-01-01 00:00:00 UTC (better), forced, evaluation 3'
+    """
+    told = f"version {promotion['version']} since {_at(promotion['since'])} ({promotion['reason']})"
+    if promotion["forced"]:
+        told += ", forced"
+    return told if promotion["evaluation"] is None else f"{told}, evaluation {promotion['evaluation']}"
+
+
+def _canary(canary: Mapping[str, Any]) -> str:
+    """Say which candidate takes how much of the traffic.
+
+    >>> told = {"version": 7, "share": 0.1, "since": 0.0, "reason": "new labels", "deciding": True}
+    >>> _canary(told)
+    'version 7 takes 10% of each decision since 1970-01-01 00:00:00 UTC (new labels)'
+    >>> _canary({**told, "deciding": False})
+    'version 7 was given 10%, and takes no part: it cannot be read, or gave no distribution'
+    """
+    version, share = canary["version"], f"{100 * canary['share']:g}%"
+    if not canary["deciding"]:
+        return (
+            f"version {version} was given {share}, and takes no part: it cannot be read, "
+            "or gave no distribution"
+        )
+    return (
+        f"version {version} takes {share} of each decision since {_at(canary['since'])} ({canary['reason']})"
+    )
+
+
+def _at(seconds: float) -> str:
+    """Return a point in time as people read it.
+
+    >>> _at(0.0)
+    '1970-01-01 00:00:00 UTC'
+    """
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _serving(policy: Mapping[str, Any]) -> str:
+    """Say which version decides, and whether it stays."""
+    serving, newest = policy["serving"], policy["newest"]
+    if not serving["pinned"]:
+        return f"version {serving['version']} decides, and newer ones after it"
+    if serving["chosen"] != serving["version"]:
+        return (
+            f"version {serving['version']} decides, although version {serving['chosen']} was chosen "
+            f"({serving['reason']}): that cannot be read; promote another"
+        )
+    return (
+        f"version {serving['version']} decides since {_at(serving['since'])}, until another word "
+        f"({serving['reason']}); the newest is {newest['version']}"
+    )
+
+
+def _agreement(apprentice: Mapping[str, Any]) -> str:
+    """Say how far an apprentice would decide as its baseline does.
+
+    >>> _agreement({"decisions": 200, "agreement": 0.75, "same_best": 0.5})
+    'shares 75.0% of the mass, and in 50.0% the best arm, over the newest 200 decisions'
+    """
+    if not apprentice["decisions"]:
+        return "no decision to compare it with yet"
+    mass, arm = f"{apprentice['agreement']:.1%}", f"{apprentice['same_best']:.1%}"
+    number = apprentice["decisions"]
+    return f"shares {mass} of the mass, and in {arm} the best arm, over the newest {number} decisions"
+
+
+def verify(
+    decision_id: Annotated[str, typer.Argument(help="The decision that is computed again.")],
+    url: Url = URL,
+    key: Key = None,
+) -> None:
+    """Compute a decision again from the log; exit with 1 where something else comes out."""
+    with explained():
+        path = f"/v1/decisions/{quote(decision_id, safe='')}/verify"
+        found = request("GET", url, path, key, timeout_s=BUILD_S)
+        title = f"{found['mode']} by version {found['policy_version']}"
+        table = Table("arm", "logged", "recomputed", "difference", title=title)
+        logged, recomputed = found["logged"], found["recomputed"]
+        for arm in logged | recomputed:
+            one, other = logged.get(arm), recomputed.get(arm)
+            difference = "" if one is None or other is None else f"{abs(one - other):.3g}"
+            table.add_row(arm, *("" if p is None else repr(p) for p in (one, other)), difference)
+        console.print(table)
+        for sentence in found["why"]:
+            errors.print(sentence, style="red", markup=False, soft_wrap=True)
+        if not found["verified"]:
+            raise typer.Exit(1)
+        console.print(f"verified: arm {found['draw']['arm']}", markup=False)
+
+
+def request(
+    method: Literal["GET", "POST", "PUT"],
+    url: str,
+    path: str,
+    key: str | None,
+    body: Mapping[str, Any] | None = None,
+    timeout_s: float = 30.0,
+) -> dict[str, Any]:
+    """Return what the service answers.
+
+    Raises:
+        ClientError: It is out of reach, or refuses.
+    """
+    headers = {"Authorization": f"Bearer {key}"} if key else None
+    try:
+        response = httpx.request(method, url + path, json=body, headers=headers, timeout=timeout_s)
+    except httpx.HTTPError as error:
+        raise ClientError(f"no service answers at {url} ({error}); is it running there?") from None
+    try:
+        document: dict[str, Any] = response.json()
+    except ValueError:
+        raise ClientError(f"{url + path} gave {response.status_code} and no JSON") from None
+    if response.is_error:
+        try:
+            raise ClientError(f"{document['error']['code']}: {document['error']['message']}")
+        except (KeyError, TypeError):  # not in our words: a proxy, or another service
+            raise ClientError(f"{url + path} gave {response.status_code}, {response.text[:200]}") from None
+    return document

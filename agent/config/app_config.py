@@ -1,0 +1,274 @@
+"""Every setting of the service, typed and described; `args` in `serve_config.yaml`.
+
+A typo is an error that names the key and the nearest right one.
+"""
+
+import os
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from agent.config.sections import Answering, CorpusSpec, Key, Learning, Limits
+from agent.config.warm_start import WarmStartSpec
+from agent.policies.catalog import PolicySpec, build_policy
+from agent.policies.features import FeatureSpec
+from agent.routers.saved import RouterConfig
+from agent.spec import lines
+from arms.base import NAME
+from arms.llm.catalog import LlmSpec
+from arms.models.embedding import Backbone
+from arms.retrievers.catalog import same, validate_specs
+from arms.retrievers.kind import ArmSpec
+from arms.suggestions import did_you_mean
+from feedback.drift.detectors import DriftSpec
+from feedback.ope.gate import GateSpec
+from feedback.reward import RewardRule
+
+TAKEN = ("Ingress", "Learner", "Jobs", "Generator")
+"""Deployments that no host of arms can be called."""
+
+
+class ConfigError(ValueError):
+    """The configuration cannot be used; one line for each thing that is wrong."""
+
+
+class AppConfig(BaseModel):
+    """The whole service."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    home: str = Field(
+        default="~/.armwise",
+        description="Folder of corpora, indexes and the embedded log; ARMWISE_HOME in the environment wins.",
+    )
+    log_url: str | None = Field(
+        default=None,
+        description="Where the log is: `sqlite:////path/log.db`, or `postgresql://user@host/name` (15 or "
+        "later; its password best in PGPASSFILE); null is an SQLite file in home.",
+    )
+    keys: tuple[Key, ...] = Field(
+        default=(), description="Who may call the service; none leaves it open, as on a laptop."
+    )
+    salt: str = Field(default="armwise", min_length=1, description="Enters the hash that draws an arm.")
+    corpus: CorpusSpec = CorpusSpec()
+    backbones: dict[str, Backbone] = Field(default_factory=dict, description="Sentence encoders by name.")
+    arms: dict[str, ArmSpec] = Field(min_length=1, description="The actions of the bandit, by name.")
+    portfolio: str | None = Field(
+        default=None,
+        description="A file that `armwise portfolio` wrote: its arms and backbones stand beside these.",
+    )
+    fallback: str | None = Field(
+        default=None, description="Arm that answers when the drawn one fails; null makes a failure a 502."
+    )
+    llm: LlmSpec
+    answering: Answering = Answering()
+    policy: PolicySpec = PolicySpec(kind="vowpal")
+    features: FeatureSpec = FeatureSpec()
+    router: RouterConfig | None = Field(
+        default=None, description="A trained router, whose scores the policy sees; null for none."
+    )
+    floor: float = Field(default=0.01, gt=0, lt=1, description="Least probability of every eligible arm.")
+    reward: RewardRule
+    learning: Learning = Learning()
+    drift: DriftSpec | None = Field(
+        default=DriftSpec(),
+        description="How a change of the world is noticed, and what is done then; null for neither.",
+    )
+    gate: GateSpec = GateSpec()
+    warm_start: WarmStartSpec | None = Field(
+        default=None,
+        description="How labels become a candidate, and who promotes it, see `docs/warm_start.md`; "
+        "null for no such runs.",
+    )
+    limits: Limits = Limits()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "AppConfig":
+        for name in (*self.arms, *self.backbones):
+            if not NAME.fullmatch(name):
+                raise ValueError(f"{name!r} is no name: 1 to 100 of A-Z a-z 0-9 . _ - are")
+        validate_specs(self.arms, self.backbones)
+        names = list(self.actions)
+        if not names:
+            raise ValueError("no arm is an action: nothing could be chosen")
+        build_policy(self.policy, names)
+        if self.fallback is not None and self.fallback not in names:
+            raise ValueError(f"fallback {self.fallback!r} is no arm{did_you_mean(self.fallback, names)}")
+        seen = self.features.embedding
+        if seen is not None and seen.backbone not in self.backbones:
+            hint = did_you_mean(seen.backbone, self.backbones)
+            raise ValueError(f"features.embedding.backbone {seen.backbone!r} is not declared{hint}")
+        if self.floor * len(names) > 1:
+            raise ValueError(
+                f"floor {self.floor} is too large for {len(names)} arms: at most {1 / len(names):.4g}"
+            )
+        for key, largest in (("passages", "passages"), ("max_tokens", "completion_tokens")):
+            usual, limit = getattr(self.answering, key), getattr(self.limits, largest)
+            if usual > limit:
+                raise ValueError(f"answering.{key} {usual} is above limits.{largest} {limit}")
+        return self
+
+    @model_validator(mode="after")
+    def _routed(self) -> "AppConfig":
+        if self.router is not None:
+            self.router.check(self.backbones, self.actions)
+        return self
+
+    @model_validator(mode="after")
+    def _warmed(self) -> "AppConfig":
+        if self.warm_start is not None:
+            self.warm_start.check(self.reward, self.backbones)
+        return self
+
+    @model_validator(mode="after")
+    def _capped(self) -> "AppConfig":
+        for name in self.limits.arm_caps:
+            if name not in self.actions:
+                raise ValueError(f"limits.arm_caps: {name!r} is no arm{did_you_mean(name, self.actions)}")
+        return self
+
+    @model_validator(mode="after")
+    def _hosted(self) -> "AppConfig":
+        for name, spec in self.arms.items():
+            if spec.host in TAKEN or spec.host.startswith("Embedder-"):
+                raise ValueError(f"arm {name!r}: host {spec.host!r} is another deployment of the service")
+        return self
+
+    @model_validator(mode="after")
+    def _learnable(self) -> "AppConfig":
+        if (least := self.limits.answer_s) >= self.reward.wait_s:
+            raise ValueError(
+                f"reward.wait_time {self.reward.wait_time} is shorter than a turn: up to {least:g} s"
+            )
+        if not self.reward.metrics:
+            raise ValueError("reward.metrics declares no metric: nothing could be learned")
+        return self
+
+    @property
+    def actions(self) -> dict[str, ArmSpec]:
+        """The arms that a policy chooses among; the others are only parts of these."""
+        return {name: spec for name, spec in self.arms.items() if spec.action}
+
+    @property
+    def home_path(self) -> Path:
+        """The folder where everything is kept, absolute."""
+        return Path(os.environ.get("ARMWISE_HOME") or self.home).expanduser().absolute()
+
+    @property
+    def database_url(self) -> str:
+        """The URL of the log."""
+        return self.log_url or f"sqlite:///{self.home_path / 'log.db'}"
+
+    @property
+    def corpus_path(self) -> Path:
+        """The folder of the ingested corpus."""
+        return self.home_path / "corpora" / self.corpus.name
+
+    @property
+    def indexes_path(self) -> Path:
+        """The folder of all indexes."""
+        return self.home_path / "indexes"
+
+    def with_arms(self, arms: Mapping[str, Mapping[str, Any]]) -> "AppConfig":
+        """Return the same configuration with other arms, as it is written, and the caps of its actions.
+
+        Raises:
+            ConfigError: They do not fit the rest.
+        """
+        told = self.model_dump(mode="json")
+        actions = {name for name, arm in arms.items() if arm.get("action", True)}
+        caps = {name: cap for name, cap in self.limits.arm_caps.items() if name in actions}
+        return parse({**told, "arms": dict(arms), "limits": {**told["limits"], "arm_caps": caps}})
+
+    def settled(self) -> "AppConfig":
+        """Return the same configuration with the paths of this machine and environment written in."""
+        source = self.corpus.source
+        if source != "stdlib":
+            source = str(Path(source).expanduser().absolute())
+        corpus = self.corpus.model_copy(update={"source": source})
+        router = self.router and self.router.settled()
+        warm_start = self.warm_start and self.warm_start.settled()
+        settled = {"home": str(self.home_path), "log_url": self.database_url, "corpus": corpus}
+        return self.model_copy(update={**settled, "router": router, "warm_start": warm_start})
+
+
+def parse(args: object) -> AppConfig:
+    """Validate the `args` of the application; read the portfolio they name. Raises ConfigError."""
+    try:
+        return AppConfig.model_validate(_with_portfolio(args))
+    except ValidationError as error:
+        raise ConfigError("\n".join(lines(error, AppConfig))) from None
+
+
+def _with_portfolio(args: object) -> object:
+    """Write the arms and backbones of the portfolio into the arguments. Raises ConfigError."""
+    if not isinstance(args, dict) or not isinstance(args.get("portfolio"), str):
+        return args
+    merged = {**args, "portfolio": None}
+    for key, chosen in read_portfolio(Path(args["portfolio"]).expanduser()).items():
+        here = args.get(key) or {}
+        if not isinstance(here, dict):
+            return args  # told as what it is, with all else that is wrong
+        for name in chosen.keys() & here.keys():
+            if not _alike(key, chosen[name], here[name]):
+                raise ConfigError(f"{args['portfolio']}: {key}.{name} is another in the configuration")
+        merged[key] = {**here, **{name: told for name, told in chosen.items() if name not in here}}
+    return merged
+
+
+def _alike(key: str, one: object, other: object) -> bool:
+    """Return whether two descriptions of an arm or a backbone mean the same."""
+    try:
+        if key == "backbones":
+            return Backbone.model_validate(one) == Backbone.model_validate(other)
+        return same(ArmSpec.model_validate(one), ArmSpec.model_validate(other))
+    except ValueError:
+        return one == other  # what is wrong with them is told later
+
+
+def read_portfolio(path: Path) -> dict[str, dict[str, Any]]:
+    """Return the `arms` and the `backbones` of a portfolio file, unchecked. Raises ConfigError."""
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path}: {error}") from None
+    if not isinstance(document, dict) or not document.get("arms"):
+        raise ConfigError(f"{path}: no `arms` stand there; `armwise portfolio` writes such a file")
+    for key, value in document.items():
+        if key not in ("arms", "backbones") or not isinstance(value, dict):
+            raise ConfigError(f"{path}: `arms` and `backbones` were expected, each by name; got {key!r}")
+    return document
+
+
+def load(path: Path, without: Collection[str] = ()) -> AppConfig:
+    """Read the application's `args` from a Ray Serve configuration file.
+
+    Args:
+        path: The file.
+        without: Keys of `args` that are passed over, whatever they hold.
+
+    Raises:
+        ConfigError: It cannot be read, or what it says cannot be used.
+    """
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file; start from serve_config.yaml") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path}: {error}") from None
+    applications = document.get("applications") if isinstance(document, dict) else None
+    if not isinstance(applications, list) or len(applications) != 1 or not isinstance(applications[0], dict):
+        raise ConfigError(f"{path}: exactly one application is expected under `applications`")
+    try:
+        args = applications[0].get("args") or {}
+        if isinstance(args, dict):
+            args = {key: value for key, value in args.items() if key not in without}
+        return parse(args)
+    except ConfigError as error:
+        raise ConfigError("\n".join(f"{path}: {line}" for line in str(error).splitlines())) from None
+
+
+CONFIG = Path("serve_config.yaml")

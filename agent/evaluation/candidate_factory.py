@@ -1,0 +1,157 @@
+"""Candidates by name: whoever looks at a context, made as a service of this configuration would have him."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent.config.app_config import AppConfig
+from agent.evaluation.candidate_names import CandidateError, Kind, Named
+from agent.evaluation.candidates import Candidate, Learned, Recorded, Routed, note_label
+from agent.learning.recipe import Recipe, spec_of
+from agent.learning.restore import policy_of
+from agent.policies.base import PolicyError
+from agent.policies.catalog import PolicySpec, build_policy
+from agent.serving.arms import documents
+from feedback.events import Example
+from feedback.log.store import Store
+from feedback.registry.arm_sets import at_start, defined
+from feedback.registry.versions import Version, find, latest
+from feedback.reward import RewardRule
+from feedback.training_log.learned_examples import StartingPoint, labels_of
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Where candidates would serve.
+
+    Attributes:
+        config: Of the service.
+        rule: How rewards are made, for those that learn.
+        store: The log; None where there is only an export.
+        arms: Those that are live.
+    """
+
+    config: AppConfig
+    rule: RewardRule
+    store: Store | None
+    arms: tuple[str, ...]
+
+    @classmethod
+    def of(cls, config: AppConfig, rule: RewardRule, store: Store | None) -> "Setting":
+        """Find out which arms a service of this configuration would have."""
+        told = documents(config.arms) if store is None else at_start(store, documents(config.arms))
+        return cls(config, rule, store, tuple(name for name, arm in told.items() if arm.get("action", True)))
+
+    def version(self, named: Named) -> tuple[Store, Version]:
+        """Return the version that a candidate names, and the log that holds it. Raises CandidateError."""
+        if self.store is None:
+            raise CandidateError(
+                f"candidate {named.name!r}: an export holds no versions; replay the log itself"
+            )
+        version = find(self.store, named.number)
+        if version is None:
+            newest = latest(self.store)
+            raise CandidateError(
+                f"candidate {named.name!r}: there is no version {named.number}"
+                + ("" if newest is None else f"; the newest is {newest.version}")
+            )
+        return self.store, version
+
+
+def candidate_of(named: Named, setting: Setting) -> Candidate:
+    """Make a candidate, as it is before the first row of the log.
+
+    Args:
+        named: One of those that look at a context.
+        setting: Where it would serve.
+
+    Raises:
+        CandidateError: It cannot be made; the message says why.
+    """
+    try:
+        match named.kind:
+            case Kind.SHADOW:
+                return Recorded(frozenset(setting.arms))
+            case Kind.ROUTER:
+                return Routed(Path(named.argument), setting.config, setting.arms)
+            case Kind.VERSION:
+                return _version(named, setting)
+            case Kind.RECIPE:
+                return _recipe(named, setting)
+            case Kind.POLICY if named.policy is not None:
+                return _progressive(f"The policy {named.policy.kind}", named.policy, setting)
+            case Kind.CONFIGURED:
+                policy = setting.config.policy
+                return _progressive(f"The configured policy, {policy.kind}", policy, setting)
+            case _:
+                raise CandidateError(f"candidate {named.name!r} looks at no context")
+    except PolicyError as error:
+        raise CandidateError(f"candidate {named.name!r}: {error}") from None
+
+
+def _progressive(
+    what: str, spec: PolicySpec, setting: Setting, start: StartingPoint | None = None
+) -> Learned:
+    """Make a policy that learns as the log is replayed. Raises PolicyError."""
+    policy = build_policy(spec, setting.arms)
+    about = f"{what}, learned from the log as it is replayed: asked about each decision, then taught."
+    arms, floor = frozenset(setting.arms), setting.config.floor
+    if start is None:
+        return Learned(about, arms, policy, floor)
+    labels = _labels(setting, start)
+    for example in labels:
+        if (reward := setting.rule.reward_of(example)) is not None:
+            policy.learn(example.decision, reward)
+    reason = "before its training log begins"
+    return Learned(about, arms, policy, floor, start.after, reason, taught=_taught(labels))
+
+
+def _labels(setting: Setting, start: StartingPoint | None) -> list[Example]:
+    """Return the labels that a start names."""
+    if start is None:
+        return []
+    assert setting.store is not None  # which holds the version that the start is of
+    return list(labels_of(setting.store, setting.rule, start))
+
+
+def _taught(labels: Iterable[Example]) -> dict[str, float]:
+    """Return when the last label of each question was entered."""
+    found: dict[str, float] = {}
+    for example in labels:
+        note_label(found, example.decision)
+    return found
+
+
+def _recipe(named: Named, setting: Setting) -> Learned:
+    _, version = setting.version(named)
+    recipe = Recipe(spec_of(version), setting.rule, StartingPoint.of(version.start))
+    if recipe.start is not None and recipe.start.after:
+        _same_positions(version, setting)
+    what = f"The recipe of version {version.version}, {recipe.policy.kind}"
+    return _progressive(what, recipe.policy, setting, recipe.start)
+
+
+def _version(named: Named, setting: Setting) -> Learned:
+    store, version = setting.version(named)
+    _same_positions(version, setting)
+    policy = policy_of(store, version, setting.config.reward, list(defined(store)) or list(setting.arms))
+    return Learned(
+        f"Version {version.version}, {policy.kind}, as it was after {version.examples_seq:,} examples.",
+        frozenset(setting.arms),
+        policy,
+        setting.config.floor,
+        version.examples_seq,
+        f"learned by version {version.version}",
+        frozen=True,
+        taught=_taught(_labels(setting, StartingPoint.of(version.start))),
+    )
+
+
+def _same_positions(version: Version, setting: Setting) -> None:
+    """Refuse a version that counts the rows of another training log. Raises PolicyError."""
+    if version.join != setting.rule.join:
+        raise PolicyError(
+            f"version {version.version} has learned from feedback that was joined in another way than the "
+            "configuration says, so nobody knows which rows it has seen: configure the aggregation, "
+            "`complete` and the wait time that it was learned under"
+        )

@@ -1,0 +1,124 @@
+"""The page of an evaluation: one file that needs nothing else, to be sent to whoever asks."""
+
+import json
+import shlex
+
+from agent.config.app_config import CONFIG
+from agent.evaluation.plots import evidence, over_time, shares, trail_of, values, weights
+from agent.evaluation.report import NO_ROW, Report
+from agent.evaluation.request import EvaluationRequest
+from agent.evaluation.results import CandidateResult
+from agent.reporting.html import filled
+from agent.reporting.svg import svg
+from agent.reporting.text import moment
+
+
+def page(report: Report) -> str:
+    """Return a report as HTML."""
+    return filled(
+        "evaluation.html",
+        _pictures(report),
+        report=report,
+        window=window(report),
+        summary=summary(report),
+        command=command(report.request, "" if "://" in report.source else report.source, report.config),
+        request=_indented(report.request.model_dump(mode="json")),
+        reward=_indented(report.reward),
+        judged=[one for one in report.candidates if one.verdict is not None],
+        no_row=NO_ROW,
+    )
+
+
+def summary(report: Report) -> str:
+    """Say what came out, in two sentences."""
+    baseline, others = report.request.baseline, report.candidates[1:]
+    begin = f"On {report.rows:,} decisions that earned {report.earned:+.3f} each"
+    known = [
+        (one.name, told.estimator, told.value, told.difference)
+        for one in others
+        if (told := one.headline) is not None and told.value is not None and told.difference is not None
+    ]
+    if not known:
+        return f"{begin}, nothing can be told of any candidate but {baseline}."
+    name, estimator, value, gain = max(known, key=lambda one: (one[3].low > 0.0, one[3].value))
+    if gain.low > 0.0:
+        said = f"{name} would have earned {value.value:+.3f}, {gain.value:.3f} more than {baseline}"
+    else:
+        said = (
+            f"no candidate is shown to earn more than {baseline}: the best, {name}, is at {gain.value:+.3f}"
+        )
+    kind = "" if gain.kind == report.request.interval else f"{gain.kind} "
+    return f"{begin}, {said} ({kind}95 % interval {gain.ends}, by {estimator}).{_verdicts(others)}"
+
+
+def _verdicts(candidates: tuple[CandidateResult, ...]) -> str:
+    asked = [one for one in candidates if one.verdict is not None]
+    if not asked:
+        return ""
+    promoted = [one.name for one in asked if one.verdict is not None and one.verdict["promote"]]
+    return (
+        f" The gate lets {', '.join(promoted)} go live."
+        if promoted
+        else " The gate lets none of them go live."
+    )
+
+
+def window(report: Report) -> str:
+    """Say from when to when the decisions were made."""
+    return f"{moment(report.first_at)} to {moment(report.last_at)}"
+
+
+def command(request: EvaluationRequest, export: str = "", config: str = "") -> str:
+    """Return the command that asks for the same.
+
+    Args:
+        request: What was asked for.
+        export: The file that was read in place of a log; empty for none.
+        config: File of the configuration; empty where that is not known.
+
+    >>> command(EvaluationRequest(candidates=("fixed:bm25",), cost={"steps": 0.02}, gate=True))
+    'armwise replay --policy fixed:bm25 --price steps=0.02 --gate'
+    """
+    usual = EvaluationRequest()
+    words = ["armwise", "replay", *(["-c", config] if config not in ("", str(CONFIG)) else [])]
+    words += [word for name in request.candidates for word in ("--policy", name)]
+    if request.baseline != usual.baseline:
+        words += ["--baseline", request.baseline]
+    for option, at in (("--since", request.since), ("--until", request.until)):
+        words += [option, at.isoformat()] if at is not None else []
+    if request.versions is not None:
+        words += ["--version", f"{request.versions[0]}-{request.versions[1]}"]
+    for name, value in request.features.items():
+        words += ["--feature", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]
+    if request.cost_weight is not None:
+        words += ["--cost-weight", repr(request.cost_weight)]
+    for name, price in request.cost.items():
+        words += ["--price", f"{name}={price!r}"]
+    if request.estimators != usual.estimators:
+        words += [word for name in request.estimators for word in ("--estimator", name)]
+    for option, value, same in (
+        ("--interval", request.interval, usual.interval),
+        ("--reward-model", request.reward_model, usual.reward_model),
+        ("--seed", request.seed, usual.seed),
+    ):
+        words += [option, str(value)] if value != same else []
+    words += ["--gate"] if request.gate else []
+    return shlex.join([*words, *(["--from", export] if export else [])])
+
+
+def _pictures(report: Report) -> dict[str, str]:
+    """Return the pictures that there is something to be seen on."""
+    drawn = {"shares": (shares, "Arm shares")}
+    if any(one.headline for one in report.candidates):
+        drawn["estimates"] = (values, "Value of each candidate with intervals")
+    if any(len(one.over_time) > 1 for one in report.candidates):
+        drawn["over_time"] = (over_time, "Value of each candidate over time")
+    if any(one.weights for one in report.candidates[1:]):
+        drawn["weights"] = (weights, "Histogram of the weights of each candidate")
+    if any(map(trail_of, report.candidates)):
+        drawn["evidence"] = (evidence, "What the gate knew along the log")
+    return {name: svg(report, draw, title) for name, (draw, title) in drawn.items()}
+
+
+def _indented(document: object) -> str:
+    return json.dumps(document, indent=2, ensure_ascii=False)

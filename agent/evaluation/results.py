@@ -1,0 +1,191 @@
+"""What the log says of one candidate: figures that can be drawn, and written as JSON."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from agent.reporting.text import counted
+
+BEST_FIRST = (
+    *("dr", "sndr", "dros", "switch_dr", "mrdr", "snips", "cressie_read", "clipped_ips", "ips", "replay"),
+    "dm",
+)
+"""Estimators, those first whose figure stands for a candidate where only one can be told."""
+
+
+class ReportSection(BaseModel):
+    """A part of a report; what is not known is None, so that all of it can be written as JSON."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Interval(ReportSection):
+    """A figure, and between what it is in 95 of 100 logs.
+
+    Attributes:
+        value: The estimate.
+        low: Lower end.
+        high: Upper end.
+        kind: Which interval it is.
+    """
+
+    value: float
+    low: float
+    high: float
+    kind: str
+
+    @property
+    def ends(self) -> str:
+        """Both ends."""
+        return f"[{self.low:+.3f}, {self.high:+.3f}]"
+
+    def __str__(self) -> str:
+        """Say it in little room.
+
+        >>> str(Interval(value=0.25, low=-0.5, high=1.0, kind="normal"))
+        '+0.250 [-0.500, +1.000]'
+        """
+        return f"{self.value:+.3f} {self.ends}"
+
+
+class Estimated(ReportSection):
+    """What one estimator says of one candidate.
+
+    Attributes:
+        estimator: Its name.
+        value: Mean reward of a decision; None where the log cannot tell.
+        difference: To the baseline, on the same rows; None for the baseline, and where nobody can tell.
+        effective_n: As many rows drawn from the candidate itself would tell as much.
+        parameter: The clip, threshold or shrinkage that was used; None where there is none, or no limit.
+        note: Why there is no figure, or another interval; empty where nothing is to be said.
+    """
+
+    estimator: str
+    value: Interval | None = None
+    difference: Interval | None = None
+    effective_n: float = 0.0
+    parameter: float | None = None
+    note: str = ""
+
+
+class ArmWeights(ReportSection):
+    """How much rows that drew one arm count for a candidate.
+
+    Attributes:
+        arm: Its name.
+        drawn: How often it was drawn, in [0, 1].
+        wanted: How often the candidate would draw it, in [0, 1].
+        overlap: How much of that was as likely in the log, in [0, 1]; the rest counts through weights.
+        effective_n: As many draws of the candidate would tell as much.
+        largest: Largest weight of a row that drew it.
+    """
+
+    arm: str
+    drawn: float
+    wanted: float
+    overlap: float
+    effective_n: float
+    largest: float
+
+
+class Weights(ReportSection):
+    """How much rows count for a candidate.
+
+    Attributes:
+        effective_n: As many rows drawn from the candidate itself would tell as much.
+        largest: Largest weight of a row.
+        mean: Their mean, which is 1 where all propensities are right, up to chance.
+        mean_error: Standard error of that mean; None where all rows ask the same question.
+        edges: Upper edges of the bins of the histogram, the first of them 0: for rows that do not count.
+        counts: Rows in each bin.
+        arms: Each arm that was eligible.
+        warnings: What speaks against trusting the estimates; a sentence each.
+    """
+
+    effective_n: float
+    largest: float
+    mean: float
+    mean_error: float | None
+    edges: tuple[float, ...]
+    counts: tuple[int, ...]
+    arms: tuple[ArmWeights, ...]
+    warnings: tuple[str, ...] = ()
+
+
+class Stretch(ReportSection):
+    """The value on some of the rows, which follow each other.
+
+    Attributes:
+        since: When the first was decided, seconds since the epoch.
+        until: When the last was.
+        rows: How many there are.
+        value: Of the candidate, self-normalised; None where it draws nothing that was drawn there.
+    """
+
+    since: float
+    until: float
+    rows: int
+    value: float | None
+
+
+class CandidateResult(ReportSection):
+    """What the log says of one candidate.
+
+    Attributes:
+        name: As it was asked for.
+        about: What it is.
+        rows: Decisions that it is judged by.
+        excluded: Decisions that it is not judged by, by reason.
+        notes: What else is to be known; a sentence each.
+        estimates: One for each estimator.
+        weights: None where it draws nothing that was drawn.
+        shares: How often it draws each arm; they sum to 1. Empty where no row is left.
+        over_time: In the order of the log.
+        verdict: Of the gate; None where it was not asked.
+    """
+
+    name: str
+    about: str
+    rows: int
+    excluded: dict[str, int] = Field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    estimates: tuple[Estimated, ...] = ()
+    weights: Weights | None = None
+    shares: dict[str, float] = Field(default_factory=dict)
+    over_time: tuple[Stretch, ...] = ()
+    verdict: dict[str, Any] | None = None
+
+    @property
+    def remarks(self) -> list[str]:
+        """What is to be said of it besides figures; a sentence each."""
+        excluded = [f"Not judged by: {counted(self.excluded)}."] if self.excluded else []
+        noted: dict[str, list[str]] = {}
+        for one in self.estimates:
+            if one.note and one.value is not None:
+                noted.setdefault(one.note, []).append(one.estimator)
+        told = [f"{', '.join(names)}: {note}." for note, names in noted.items()]
+        warnings = self.weights.warnings if self.weights is not None else ()
+        verdict = [f"The gate says {verdict_of(self.verdict)}"] if self.verdict is not None else []
+        return [self.about, *self.notes, *excluded, *told, *warnings, *verdict]
+
+    @property
+    def headline(self) -> Estimated | None:
+        """The estimate that stands for it; None where there is none with a value.
+
+        One whose intervals are of the kind that was asked for, if there is such a one.
+        """
+        found = [one for one in self.estimates if one.value is not None]
+        known = {name: place for place, name in enumerate(BEST_FIRST)}
+        return min(
+            found, key=lambda one: (one.note != "", known.get(one.estimator, len(known))), default=None
+        )
+
+
+def verdict_of(verdict: Mapping[str, Any]) -> str:
+    """Say what the gate said, in a line.
+
+    >>> verdict_of({"verdict": "hold", "reasons": ["Too few rows.", "An arm was never drawn."]})
+    'hold. Too few rows. An arm was never drawn.'
+    """
+    return " ".join([f"{verdict['verdict']}.", *map(str, verdict["reasons"])])

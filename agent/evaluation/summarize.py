@@ -1,0 +1,208 @@
+"""From what a log says of candidates to what a report says of them: figures that can be drawn and written."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import orjson
+
+from agent.evaluation.propensity_check import Recomputed
+from agent.evaluation.results import ArmWeights, CandidateResult, Estimated, Interval, Stretch, Weights
+from agent.evaluation.targets import Target
+from agent.reporting.text import counted
+from agent.routers.dataset import Floats
+from feedback.dataset.log import Log
+from feedback.ope import evaluate as replay
+from feedback.ope.diagnostics import Diagnostics
+from feedback.ope.gate import GateSpec, judge
+from feedback.ope.joint_intervals import EstimateWithInterval
+
+STRETCHES, FEWEST = 12, 25
+"""Stretches that a log is cut into at most, and rows of each at least."""
+
+LEAST_EDGE = 0.125
+"""Upper edge of the first bin of weights above 0; each further bin reaches twice as far."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """By what candidates are judged.
+
+    Attributes:
+        gate: What a candidate must show; what is too little for it is warned of.
+        reward_range: Smallest and largest reward there can be.
+        checked: What came of computing distributions again; None where no verdict is asked for.
+        settled: When the first decision was made that still waits for feedback, seconds since the epoch.
+    """
+
+    gate: GateSpec
+    reward_range: tuple[float, float]
+    checked: Recomputed | None
+    settled: float = math.inf
+
+    def verdict(self, target: Target, one: replay.Evaluation | None) -> dict[str, Any] | None:
+        """Return what the gate says of a candidate, as JSON has it; None where it is not asked."""
+        if self.checked is None:
+            return None
+        if one is None:
+            reason = f"No decision is left to judge it by: {counted(target.excluded)}."
+            return {"verdict": "hold", "promote": False, "reasons": [reason], "figures": None, "trail": []}
+        known = {"checked": self.checked.checked, "mismatched": self.checked.mismatched}
+        p = target.p[target.kept]
+        found = judge(self.gate, one.log, p, reward_range=self.reward_range, settled=self.settled, **known)
+        document: dict[str, Any] = orjson.loads(orjson.dumps(found.document()))
+        return document
+
+
+def judged(
+    found: Sequence[Target], evaluations: Mapping[str, replay.Evaluation], measures: Measures
+) -> tuple[CandidateResult, ...]:
+    """Say of each candidate what the log says of it.
+
+    Args:
+        found: What the candidates would have drawn from, the baseline first.
+        evaluations: Of those that are judged by any row.
+        measures: By what they are judged.
+    """
+    edges = edges_of([one.weight for one in evaluations.values()])
+    return tuple(
+        _judged(target, evaluations.get(target.name), measures, edges, served=target is found[0])
+        for target in found
+    )
+
+
+def _judged(
+    target: Target,
+    one: replay.Evaluation | None,
+    measures: Measures,
+    edges: tuple[float, ...],
+    *,
+    served: bool,
+) -> CandidateResult:
+    told = CandidateResult(
+        name=target.name,
+        about=target.about,
+        rows=0 if one is None else len(one.log),
+        excluded=dict(target.excluded),
+        notes=target.notes,
+        verdict=None if served else measures.verdict(target, one),
+    )
+    if one is None:
+        return told
+    drawn = bool(one.weight.any())
+    return told.model_copy(
+        update={
+            "estimates": tuple(map(_estimated, one.estimates)),
+            "weights": weights_of(one, edges, measures.gate, served=served) if drawn else None,
+            "shares": {each.arm: each.wanted for each in one.diagnostics.overlap},
+            "over_time": over_time(one.log, one.weight) if drawn else (),
+        }
+    )
+
+
+def _estimated(one: replay.Estimated) -> Estimated:
+    limited = one.parameter is not None and math.isfinite(one.parameter)
+    return Estimated(
+        estimator=one.estimator,
+        value=_interval(one.value),
+        difference=_interval(one.difference),
+        effective_n=one.effective_n,
+        parameter=one.parameter if limited else None,
+        note=one.note,
+    )
+
+
+def _interval(found: EstimateWithInterval | None) -> Interval | None:
+    return (
+        None
+        if found is None
+        else Interval(value=found.value, low=found.low, high=found.high, kind=found.kind)
+    )
+
+
+def edges_of(weights: Sequence[Floats]) -> tuple[float, ...]:
+    """Return upper edges of bins for weights: 0, then powers of 2 up to the largest weight.
+
+    >>> edges_of([np.array([0.0, 1.5])])
+    (0.0, 0.125, 0.25, 0.5, 1.0, 2.0)
+    """
+    largest = max((float(weight.max()) for weight in weights), default=0.0)
+    last = max(0, math.ceil(math.log2(largest / LEAST_EDGE))) if largest > 0.0 else 0
+    return (0.0, *(LEAST_EDGE * 2.0**power for power in range(last + 1)))
+
+
+def weights_of(one: replay.Evaluation, edges: tuple[float, ...], gate: GateSpec, *, served: bool) -> Weights:
+    """Describe how much rows count.
+
+    Args:
+        one: What the log says of a candidate.
+        edges: Upper edges of the bins, the last at least as high as every weight.
+        gate: What is too little, or too much.
+        served: Whether it is the baseline: then there is nothing to warn of.
+    """
+    weight, seen = one.weight, one.diagnostics
+    place = np.searchsorted(edges, weight)
+    return Weights(
+        effective_n=seen.effective_n,
+        largest=seen.largest_weight,
+        mean=seen.mean_weight,
+        mean_error=seen.mean_weight_error,
+        edges=edges,
+        counts=tuple(np.bincount(place, minlength=len(edges)).tolist()),
+        arms=tuple(
+            ArmWeights(
+                arm=one.arm,
+                drawn=one.logged,
+                wanted=one.wanted,
+                overlap=one.covered,
+                effective_n=one.effective_n,
+                largest=one.largest_weight,
+            )
+            for one in seen.overlap
+        ),
+        warnings=() if served else tuple(_warnings(weight, seen, gate)),
+    )
+
+
+def _warnings(weight: Floats, seen: Diagnostics, gate: GateSpec) -> list[str]:
+    """Say what speaks against trusting the estimates, by the measures of the gate."""
+    said = []
+    if seen.effective_n < gate.least_effective_n:
+        said.append(
+            f"The {seen.n:,} decisions tell as much as {seen.effective_n:,.0f} of its own: that is little."
+        )
+    largest = float(weight.max() / weight.sum())
+    if largest > gate.largest_share:
+        said.append(f"A single decision has {largest:.0%} of all weight.")
+    if abs(seen.mean_weight_z) > gate.largest_weight_error:
+        said.append(
+            f"The mean weight is {seen.mean_weight:.3f}, which is {abs(seen.mean_weight_z):.1f} standard "
+            "errors from 1: propensities on record may be wrong."
+        )
+    return said
+
+
+def over_time(log: Log, weight: Floats) -> tuple[Stretch, ...]:
+    """Return the value along the log, in stretches of as many rows each.
+
+    Args:
+        log: The rows.
+        weight: Of each row for the candidate, shape (n,).
+    """
+    pieces = np.array_split(np.arange(len(log)), max(1, min(STRETCHES, len(log) // FEWEST)))
+    return tuple(
+        Stretch(
+            since=float(log.at[rows].min()),
+            until=float(log.at[rows].max()),
+            rows=len(rows),
+            value=_mean(weight[rows], log.reward[rows]),
+        )
+        for rows in pieces
+    )
+
+
+def _mean(weight: Floats, reward: Floats) -> float | None:
+    """Return the weighted mean; None where nothing has weight."""
+    return float(weight @ reward / weight.sum()) if weight.any() else None

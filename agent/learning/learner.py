@@ -1,0 +1,223 @@
+"""The learner: fold the training log into a policy, and publish versions of it.
+
+The state of a policy is a function of the training log and of its recipe,
+nothing else. A checkpoint only saves time: where a policy does not resume
+exactly from one, the log is replayed from its start.
+
+What is published never steps back: a learner that replays what was published before is
+silent until it is past that, and the first version of a recipe has learned all there is.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from agent.learning.recipe import Recipe
+from agent.learning.restore import earlier, restore, train_on
+from agent.policies.base import PolicyError
+from feedback.drift.alarms import Watch
+from feedback.drift.detectors import DriftSpec
+from feedback.errors import LogGapError, LogUnavailableError, SupersededError
+from feedback.log.store import Store
+from feedback.registry.versions import Version, checkpoint, latest, publish
+from feedback.training_log.joiner import Joiner, Position
+from feedback.training_log.lag import applied_by
+from feedback.training_log.learned_examples import learned_examples
+
+logger = logging.getLogger(__name__)
+
+BATCH = 5000
+"""Examples that are learned in one step."""
+
+PUBLISH_S = 5.0
+"""How long a learner that is behind goes on before it publishes, and tells how far it is."""
+
+LONGEST_PAUSE_S = 10.0
+"""How long the log is left alone at most, while it is away."""
+
+
+class Learner:
+    """The only writer of the training log, and of what is learned of it live; fenced by an epoch in the log.
+
+    Args:
+        store: The log.
+        recipe: What learns, from which reward, and where it begins.
+        arms: Names of the arms that it may choose among.
+        epoch: The right to write, from `take_epoch`.
+        clock: Seconds since the epoch.
+        timer: Seconds, never going back.
+        drift: How a change of the world is noticed; None not to look for any.
+
+    Attributes:
+        recipe: What it follows.
+        behind: Whether the last step has left something to be learned.
+
+    Raises:
+        PolicyError: No such policy can be built.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        recipe: Recipe,
+        arms: Sequence[str],
+        epoch: int,
+        clock: Callable[[], float] = time.time,
+        timer: Callable[[], float] = time.monotonic,
+        drift: DriftSpec | None = None,
+    ) -> None:
+        self.recipe = recipe
+        self._store = store
+        self._rule = recipe.reward
+        self._clock = clock
+        self._timer = timer
+        self._epoch = epoch
+        self._joiner = Joiner(store, recipe.reward, epoch)
+        self._policy = recipe.build(arms)
+        self._known: int | None = None  # the last example that it knows; None before it has learned anything
+        self._version: Version | None = None
+        self._published = -1  # examples that are learned in a version that can be served
+        self._heard_at = timer()  # when it last published, or told how far it is
+        self.behind = False
+        self._resume()
+        self._watch: Watch | None = None
+        if drift is not None:
+            self._watch = Watch(store, drift, self._rule, recipe.digest, epoch, self.learned, clock)
+
+    @property
+    def learned(self) -> int:
+        """Position of the training log up to which its policy has learned what its recipe learns."""
+        if self._known is not None:
+            return self._known
+        return self.recipe.start.after if self.recipe.start else 0
+
+    def _resume(self) -> None:
+        """Take up the newest version of this recipe, where its bytes are the same as a replay's."""
+        self._version = latest(self._store, self.recipe.digest)
+        if self._version is None:
+            return
+        self._published = self._version.examples_seq
+        try:
+            saved = restore(self._policy, self._version, checkpoint(self._store, self._version.version))
+        except PolicyError as error:
+            # No replica can serve it either: it is published anew.
+            logger.warning("%s: replaying the log", error)
+            self._published -= 1
+            self._policy, self._known = earlier(self._store, self._policy, self._version)
+            return
+        if saved.resumes_exactly:
+            self._policy, self._known = saved, self._version.examples_seq
+
+    def step(self) -> Version | None:
+        """Join and learn a batch of what is new; return the version if one is published.
+
+        A version is published when something was learned and nothing is left to be learned. While
+        there is more, one is published every few seconds, if it is not the first of its recipe.
+
+        Raises:
+            SupersededError: Another learner has taken over.
+            RebuiltError: The training log was made anew: start again.
+            LogGapError: Rows of the log are missing.
+            LogUnavailableError: Try again later, with a new learner; nothing was lost.
+        """
+        position = self._joiner.advance(self._clock())
+        known = max(self.learned, self._published)
+        if known > position.examples_seq and not self._joiner.left:
+            raise LogGapError(
+                f"{known} examples were learned before, and the whole log gives {position.examples_seq}: "
+                "`armwise rebuild` publishes what has learned these"
+            )
+        upto = min(position.examples_seq, self.learned + BATCH)
+        if upto > self.learned or (upto == self.learned and self._known is None):
+            examples = learned_examples(self._store, self._rule, self.recipe.start, self._known, upto)
+            train_on(self._policy, self._rule, self._watch.over(examples) if self._watch else examples)
+            self._known = upto
+        if self._watch:
+            self._watch.report()
+        self.behind = self._joiner.left > 0 or upto < position.examples_seq
+        if self.behind:
+            if self._timer() < self._heard_at + PUBLISH_S:
+                return None
+            self._tell(position)
+        if self.learned <= self._published or (self.behind and self._version is None):
+            return None
+        self._version = self._publish()
+        self._published = self.learned
+        self._heard_at = self._timer()
+        return self._version
+
+    def _tell(self, position: Position) -> None:
+        facts = position.log_seq + self._joiner.left
+        logger.info(
+            "learning: %d of %d examples, from %d of %d facts",
+            *(self.learned, position.examples_seq, position.log_seq, facts),
+        )
+        self._heard_at = self._timer()
+
+    def _publish(self) -> Version:
+        state = self._policy.save()
+        with self._store.reading() as connection:
+            applied_seq = applied_by(connection, self._rule.join, self.learned)
+        parent = None if self._version is None else self._version.version
+        draft = self.recipe.draft(state, self.learned, applied_seq, parent, self._epoch, self._clock())
+        return replace(draft, version=publish(self._store, draft, state))
+
+
+class LearnerThread:
+    """Run a learner until it is stopped or superseded.
+
+    A superseded one has its successor already: it ends without a failure, as starting it again
+    would take the right to write back.
+
+    Args:
+        make: Returns, in the thread and before each step, the learner that is to go on: the one that it
+            is given, unless another recipe is followed now; a new one of the same epoch where it is
+            given None, at the start and after the log was away.
+        interval_s: Pause between two looks at the log, where nothing is left to be learned; it
+            grows while the log is away.
+
+    Attributes:
+        superseded: Whether it has ended because another learner took over.
+    """
+
+    def __init__(self, make: Callable[[Learner | None], Learner], interval_s: float) -> None:
+        self._make = make
+        self._interval_s = interval_s
+        self._stop = threading.Event()
+        self._failure: Exception | None = None
+        self.superseded = False
+        self._thread = threading.Thread(target=self._run, name="learner", daemon=True)
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raise what the learner failed of, if it did."""
+        if self._failure is not None:
+            raise self._failure
+
+    def stop(self) -> None:
+        """Stop after the step under way."""
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        learner: Learner | None = None
+        pause_s = 0.0
+        while not self._stop.wait(pause_s):
+            try:
+                learner = self._make(learner)
+                learner.step()
+                pause_s = 0.0 if learner.behind else self._interval_s
+            except LogUnavailableError as error:
+                pause_s = min(max(self._interval_s, 2 * pause_s), LONGEST_PAUSE_S)
+                logger.warning("the learner waits %.3g s for the log: %s", pause_s, error)
+                learner = None  # its policy may have learned what was not published
+            except SupersededError as error:
+                logger.warning("the learner stops: %s", error)
+                self.superseded = True
+                return
+            except Exception as error:
+                logger.exception("the learner failed")
+                self._failure = error
+                return

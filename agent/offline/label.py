@@ -1,0 +1,237 @@
+"""Label questions: what every arm's passages get as an answer, what that is worth, its steps and tokens.
+
+em, f1, acc           the answer against the right ones, word by word
+recall                the passages against those that support the answer
+answer_correctness    the claims of the answer against those of the right ones, by the language model
+judge                 the passages from five sides, by the language model
+bem                   the answer against the right ones, by a classifier that is named
+
+Seconds are not kept: they differ from run to run, and outcomes are the same bytes however often a run
+was interrupted. So a price of seconds cannot be learned from them.
+"""
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from agent.config.app_config import AppConfig
+from agent.offline.score import JUDGE, Needed, arms_of, corpus_of, questions_of, some_of
+from agent.routers.answer_selector import open_selector
+from agent.simulation.questions import SHAPE
+from arms.base import Progress
+from arms.jobs.answer_measures import Measure, by_claims, by_equivalence, by_judge, by_passages, by_words
+from arms.jobs.label_worker import LabelJob, LabelReport
+from arms.llm.catalog import VllmSpec
+from arms.llm.prompts import Form
+from arms.portfolio.outcomes import Outcomes
+from arms.questions import Question
+from arms.retrievers.catalog import closure
+from arms.retrievers.kind import ArmSpec
+from arms.scoring.scorers import Ranking
+from arms.suggestions import did_you_mean, select_names
+from feedback.answer_metrics import METRICS, recall_at_k
+
+CLAIMS, EQUIVALENCE, RECALL = "answer_correctness", "bem", "recall"
+
+OF_ANSWERS = (*METRICS, CLAIMS, EQUIVALENCE)
+
+MEASURES = (*OF_ANSWERS, RECALL, JUDGE)
+
+SHOWN = 10
+"""Arms and measures with gaps whose first reason is told."""
+
+
+class Labelling(BaseModel):
+    """Which arms answer what, how, and by what their answers are measured."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    config: AppConfig = Field(description="Names the corpus, the arms and the language model.")
+    queries: Path = Field(description=f"JSON lines, plain or .gz, each {SHAPE}.")
+    output: Path = Field(description="Folder of the outcomes; must not hold others.")
+    form: Form = Field(default=Form.SHORT, description="What an answer shall look like.")
+    measures: tuple[str, ...] = Field(
+        default=(),
+        description="em, f1, acc, recall, answer_correctness, judge, bem; none is em, f1, acc, "
+        "and recall where a question has gold_ids.",
+    )
+    bem_model: str | None = Field(default=None, description="Model of bem, which is then measured, too.")
+    arms: tuple[str, ...] = Field(default=("*",), min_length=1, description="Patterns of arms to ask.")
+    pool: Path | None = Field(
+        default=None, description="YAML with `backbones` and `pool`; null is the arms of the configuration."
+    )
+    corpus: str | None = Field(
+        default=None, description="Name of an ingested corpus; null is that of the configuration."
+    )
+    limit: int | None = Field(default=None, ge=1, description="Ask so many of the shuffled questions.")
+    seed: int = Field(default=0, ge=0, description="Of the shuffle, and of arms that draw.")
+    block: int = Field(default=16, ge=1, description="Questions that are finished, and kept, together.")
+    workers: int | None = Field(
+        default=None,
+        ge=1,
+        description="Processes; null is one a processor, and one where vLLM runs inside of it.",
+    )
+    at_once: int = Field(
+        default=64,
+        ge=1,
+        le=1024,
+        description="Prompts, and searches beside them, that a process has in flight.",
+    )
+
+    @model_validator(mode="after")
+    def _measurable(self) -> "Labelling":
+        for name in self.measures:
+            if name not in MEASURES:
+                raise ValueError(f"no measure {name!r}{did_you_mean(name, MEASURES)}")
+        if EQUIVALENCE in self.measures and self.bem_model is None:
+            raise ValueError("measure bem needs bem_model, the name of a classifier")
+        if CLAIMS in self.measures and not self.config.backbones:
+            raise ValueError(
+                "measure answer_correctness needs a sentence encoder: declare one in `backbones`"
+            )
+        return self
+
+
+def run(settings: Labelling, console: Console, tell: Progress) -> Outcomes:
+    """Write the outcomes to `settings.output`, say what came of it, and return them.
+
+    Args:
+        settings: What is asked.
+        console: Where the figures go.
+        tell: Told of the progress.
+
+    Raises:
+        ValueError: Questions, arms, pool, measures or output do not fit; a subclass of it says which.
+        CorpusError: The corpus cannot be read.
+        ModelNotFoundError: A model is not where its name says.
+    """
+    from arms.jobs.label import label  # here: Ray takes a second to load
+
+    config, answering = settings.config.settled(), settings.config.answering
+    everything, backbones = arms_of(config, settings.pool)
+    actions = [name for name, spec in everything.items() if spec.action]
+    asked = tuple(select_names(actions, settings.arms, "no arm"))
+    specs: dict[str, ArmSpec] = {}
+    for arm in asked:
+        specs |= closure(arm, everything)
+    measured = _measured(settings)
+    questions = _questions(settings, measured, console)
+    job = LabelJob(
+        questions=questions,
+        corpus=corpus_of(config, settings.corpus, tell),
+        indexes=config.indexes_path,
+        specs=specs,
+        backbones={**config.backbones, **backbones},
+        llm=config.llm,
+        seed=settings.seed,
+        block=settings.block,
+        picker=open_selector,
+        arms=asked,
+        form=settings.form,
+        of_answers=_of_answers(settings, measured),
+        of_passages=_of_passages(settings, measured),
+        k=answering.passages,
+        word_budget=answering.word_budget,
+        max_tokens=answering.max_tokens,
+        at_once=settings.at_once,
+    )
+    workers = settings.workers or (1 if isinstance(config.llm, VllmSpec) else None)
+    report = label(job, settings.output, workers=workers, progress=tell)
+    _tell(report, job, settings, console)
+    return report.outcomes
+
+
+def _measured(settings: Labelling) -> tuple[str, ...]:
+    """Name the measures."""
+    names = dict.fromkeys(settings.measures or (*METRICS, RECALL))
+    return (*names, EQUIVALENCE) if settings.bem_model and EQUIVALENCE not in names else tuple(names)
+
+
+def _questions(settings: Labelling, measured: tuple[str, ...], console: Console) -> tuple[Question, ...]:
+    """Return the questions to ask, which can be measured. Raises ValueError."""
+    needed: Needed | None = None
+    if of_answers := [name for name in measured if name in OF_ANSWERS]:
+        needed = "answers"
+    elif measured == (RECALL,):
+        needed = "gold_ids"
+    everything = questions_of(settings.queries, needed, ", ".join(of_answers or measured), console)
+    if RECALL in settings.measures and not any(question.gold_ids for question in everything):
+        raise ValueError(f"{settings.queries}: no question has gold_ids, which recall needs")
+    return some_of(everything, settings.limit, settings.seed)
+
+
+def _of_answers(settings: Labelling, measured: tuple[str, ...]) -> tuple[Measure[str], ...]:
+    """Return the measures of answers. Raises ModelNotFoundError."""
+    found = [by_words(name, metric) for name, metric in METRICS.items() if name in measured]
+    if CLAIMS in measured:
+        found.append(by_claims(next(iter(settings.config.backbones))))
+    if settings.bem_model is not None:
+        found.append(by_equivalence(settings.bem_model))
+    return tuple(found)
+
+
+def _of_passages(settings: Labelling, measured: tuple[str, ...]) -> tuple[Measure[Ranking], ...]:
+    """Return the measures of passages."""
+    found = []
+    if RECALL in measured:
+        found.append(by_passages(recall_at_k, settings.config.answering.passages))
+    if JUDGE in measured:
+        found.append(by_judge(settings.config.answering.word_budget))
+    return tuple(found)
+
+
+def _tell(report: LabelReport, job: LabelJob, settings: Labelling, console: Console) -> None:
+    before = f" ({report.resumed:,} of them before)" if report.resumed else ""
+    console.print(
+        f"{len(job.arms):,} arms on {len(job.questions):,} questions{before}; written to {settings.output}",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
+    console.print(_figures(report, [measure.scores[0] for measure in job.measures]))
+    gaps = [*report.failed.items(), *report.unscored.items()]
+    worst = sorted((gap for gap in gaps if gap[1].count), key=lambda gap: -gap[1].count)
+    if not worst:
+        return
+    table = Table("arm or measure", "missing", "first reason", title="what is not known")
+    for name, missing in worst[:SHOWN]:
+        table.add_row(name, f"{missing.count:,}", escape(missing.first))
+    if len(worst) > SHOWN:
+        table.add_row(f"and {len(worst) - SHOWN:,} more", "", "")
+    console.print(table)
+    console.print(
+        f"what is missing is kept as missing: to ask again, delete {settings.output} and label anew",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _figures(report: LabelReport, scores: list[str]) -> Table:
+    """Return the mean of each score and cost over what is known, arm by arm."""
+    outcomes, n = report.outcomes, len(report.outcomes.questions)
+    spent = [outcomes.costs.get(name) for name in ("prompt_tokens", "completion_tokens")]
+    columns = [
+        *((name.replace("_", " "), outcomes.scores.get(name), 3) for name in scores),
+        ("steps", outcomes.costs.get("steps"), 2),
+        ("tokens", None if spent[0] is None or spent[1] is None else spent[0] + spent[1], 0),
+    ]
+    table = Table("arm", "answered", *(name for name, *_ in columns), "failures", padding=0)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for at, arm in enumerate(outcomes.arms):
+        means = [_mean(values[:, at], digits) if values is not None else "" for _, values, digits in columns]
+        failures = report.failed[arm].count
+        table.add_row(arm, f"{n - failures:,}", *means, f"{failures:,}")
+    return table
+
+
+def _mean(values: NDArray[np.float64], digits: int) -> str:
+    """Return the mean of what is known, as a table shows it; nothing where nothing is."""
+    known = values[~np.isnan(values)]
+    return f"{known.mean():,.{digits}f}" if len(known) else ""

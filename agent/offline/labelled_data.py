@@ -1,0 +1,188 @@
+"""What routers are trained on: outcomes, score matrices and several of either, read as one table."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from agent.offline.score import OF_LOG
+from agent.routers.dataset import Floats, RouterError
+from agent.routers.utility import of_matrix
+from arms.indexes.build_once import MANIFEST
+from arms.llm.prompts import Writing
+from arms.portfolio.outcomes import Outcomes, read_outcomes
+from arms.portfolio.score_matrix import ARMS, SCORES, read_matrix
+from arms.questions import Question
+from arms.retrievers.catalog import same
+from arms.retrievers.kind import ArmSpec
+
+Rows = tuple[tuple[Any, ...], ...]
+
+
+def read_labelled(paths: Sequence[Path], questions: Sequence[Question] = ()) -> Outcomes:
+    """Read what arms did on questions, from one or more places.
+
+    Args:
+        paths: Files of outcomes, folders that `armwise label` wrote, or folders that `armwise score` wrote,
+            whose score is called by its measure.
+        questions: Tell texts by id, where outcomes leave them out.
+
+    Raises:
+        OutcomesError: Outcomes cannot be read.
+        MatrixError: A score matrix cannot be read.
+        RouterError: Two places say something else of the same question, or the same arm on it.
+    """
+    return joined([read_place(path, questions) for path in paths])
+
+
+def read_place(
+    path: Path, questions: Sequence[Question] = (), arms: Mapping[str, ArmSpec] | None = None
+) -> Outcomes:
+    """Read what arms did on questions, from one place.
+
+    Args:
+        path: As in `read_labelled`.
+        questions: As there.
+        arms: What arms of these names must be, where the place tells.
+
+    Raises:
+        OutcomesError: Outcomes cannot be read.
+        MatrixError: A score matrix cannot be read.
+        RouterError: An arm is another one.
+    """
+    if not any((path / name).exists() for name in (ARMS, SCORES)):
+        return read_outcomes(path, questions)
+    matrix = read_matrix(path)
+    for arm, spec in matrix.table.specs.items():
+        if arms is not None and arm in arms and not same(spec, arms[arm]):
+            raise RouterError(f"arm {arm!r} is another in {path} than in the configuration")
+    return of_matrix(matrix, matrix.table.measure.removesuffix(OF_LOG))
+
+
+def written(paths: Sequence[Path]) -> Writing | None:
+    """Return how the answers of these places were written, None where one of them does not tell.
+
+    Raises:
+        RouterError: They were not written in one way, or what tells of it is damaged.
+    """
+    told = [_written(path / MANIFEST) for path in paths]
+    found = [writing for writing in told if writing is not None]
+    if len(found) < len(told):
+        return None
+    first, *others = found
+    for path, other in zip(paths[1:], others, strict=True):
+        if other != first:
+            raise RouterError(
+                f"answers of {paths[0]} were written with {_told_of(first)}, those of {path} with "
+                f"{_told_of(other)}: a router that compares answers learns from one way"
+            )
+    return first
+
+
+def _written(manifest: Path) -> Writing | None:
+    if not manifest.exists():
+        return None
+    try:
+        facts = orjson.loads(manifest.read_bytes())
+        return Writing.of(facts) if facts.keys() >= {"form"} else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RouterError(
+            f"{manifest} is damaged: {error!r}; without it nobody knows how the answers were written"
+        ) from None
+
+
+def _told_of(writing: Writing) -> str:
+    return ", ".join(f"{fact} {value}" for fact, value in writing.facts.items())
+
+
+def joined(outcomes: Sequence[Outcomes]) -> Outcomes:
+    """Put outcomes together by the ids of questions and the names of arms; NaN or None in the gaps.
+
+    Raises:
+        RouterError: An id stands for two texts, or an arm stands twice on a question.
+    """
+    if len(outcomes) == 1:
+        return outcomes[0]
+    questions = _questions(outcomes)
+    arms = tuple(dict.fromkeys(arm for part in outcomes for arm in part.arms))
+    row = {name: number for number, name in enumerate(questions)}
+    parts = []
+    count = np.zeros((len(questions), len(arms)), dtype=np.intp)
+    for part in outcomes:
+        at = np.ix_([row[question.id] for question in part.questions], [arms.index(arm) for arm in part.arms])
+        parts.append(_Part(part, at, _told(part)))
+        count[at] += parts[-1].told
+    if (count > 1).any():
+        twice, arm = np.argwhere(count > 1)[0].tolist()
+        raise RouterError(f"arm {arms[arm]!r} on question {list(questions)[twice]!r} stands in two places")
+    return Outcomes(
+        tuple(questions.values()),
+        arms,
+        _numbers([(part, part.outcomes.scores) for part in parts], count.shape),
+        _numbers([(part, part.outcomes.costs) for part in parts], count.shape),
+        _things([(part, part.outcomes.passages) for part in parts], count.shape),
+        _things([(part, part.outcomes.answers) for part in parts], count.shape),
+    )
+
+
+def of_arms(outcomes: Outcomes, at: Sequence[int]) -> Outcomes:
+    """Return the outcomes of some arms, by number."""
+    return Outcomes(
+        outcomes.questions,
+        tuple(outcomes.arms[arm] for arm in at),
+        {name: values[:, at] for name, values in outcomes.scores.items()},
+        {name: values[:, at] for name, values in outcomes.costs.items()},
+        tuple(tuple(row[arm] for arm in at) for row in outcomes.passages),
+        tuple(tuple(row[arm] for arm in at) for row in outcomes.answers),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Outcomes, their places in the whole, and which of these places they tell anything of."""
+
+    outcomes: Outcomes
+    at: tuple[NDArray[np.intp], ...]
+    told: NDArray[np.bool_]
+
+
+def _questions(outcomes: Sequence[Outcomes]) -> dict[str, Question]:
+    """Return all questions by id. Raises RouterError where one stands for two texts."""
+    found: dict[str, Question] = {}
+    for question in (question for part in outcomes for question in part.questions):
+        text = found.setdefault(question.id, question).text
+        if text != question.text:
+            raise RouterError(f"{question.id!r} is {question.text!r} in one place, and {text!r} in another")
+    return found
+
+
+def _numbers(
+    parts: Sequence[tuple[_Part, Mapping[str, Floats]]], shape: tuple[int, int]
+) -> dict[str, Floats]:
+    whole: dict[str, Floats] = {}
+    for part, table in parts:
+        for name, values in table.items():
+            mine = whole.setdefault(name, np.full(shape, np.nan))
+            mine[part.at] = np.where(part.told, values, mine[part.at])
+    return whole
+
+
+def _things(parts: Sequence[tuple[_Part, Rows]], shape: tuple[int, int]) -> Rows:
+    whole = np.full(shape, None, dtype=object)
+    for part, table in parts:
+        rows, columns = part.at[0].ravel(), part.at[1].ravel()
+        for i, j in np.argwhere(part.told).tolist():
+            whole[rows[i], columns[j]] = table[i][j]
+    return tuple(map(tuple, whole))
+
+
+def _told(outcomes: Outcomes) -> NDArray[np.bool_]:
+    """Return of which arm on which question anything is known, shape (n_questions, n_arms)."""
+    told = np.array([[ids is not None for ids in row] for row in outcomes.passages])
+    for values in (*outcomes.scores.values(), *outcomes.costs.values()):
+        told |= ~np.isnan(values)
+    return told

@@ -1,0 +1,118 @@
+"""What a router is shown of questions that were asked before: their vectors, what was found and answered."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agent.config.app_config import AppConfig
+from agent.routers.dataset import ArmTable, Features, RouterError, Stage
+from agent.routers.features import QUESTION, answered_table, question_table, retrieved_table
+from arms.base import Passage, Progress
+from arms.corpus.corpus import Corpus, ingest
+from arms.indexes.vectors import PassageVectors, Vectors
+from arms.models.embedding import Backbone, build_embedder
+from arms.portfolio.outcomes import Outcomes
+
+BLOCK = 256
+"""Questions between two steps of the progress."""
+
+Rankings = Sequence[Sequence[Sequence[str]]]
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedFeatures:
+    """What a router is shown.
+
+    Attributes:
+        features: Of all questions, as far as its stage goes.
+        k: The most passages that an arm found; 0 where the router does not look at them.
+        corpus: Digest of the corpus that they are of; None likewise.
+        foreign: Passages that are not of that corpus: they count as not found.
+    """
+
+    features: Features
+    k: int = 0
+    corpus: str | None = None
+    foreign: int = 0
+
+
+def observed_features(
+    outcomes: Outcomes, config: AppConfig, backbone: str, stage: Stage, tell: Progress
+) -> ObservedFeatures:
+    """Work out what a router of a stage is shown, as it will be when it is asked.
+
+    Args:
+        outcomes: The questions, and what was found and answered.
+        config: Settled; names the corpus, whose vectors are made where they are missing.
+        backbone: Name of the sentence encoder.
+        stage: How far the router looks.
+        tell: Told of the progress.
+
+    Raises:
+        RouterError: The outcomes do not tell what was found, or all of it is of another corpus.
+        CorpusError: The corpus cannot be read.
+        ModelNotFoundError: The model of the backbone is not where its name says.
+    """
+    found = [[ids or () for ids in row] for row in outcomes.passages]
+    if stage is not Stage.QUESTION and not any(ids for row in found for ids in row):
+        raise RouterError("the router looks at what was retrieved; the outcomes tell of no passage")
+    texts = tuple(question.text for question in outcomes.questions)
+    embedding = _embedded(texts, config.backbones[backbone], tell)
+    asked = Features(outcomes.arms, texts, QUESTION, question_table(texts), embedding)
+    if stage is Stage.QUESTION:
+        return ObservedFeatures(asked)
+    corpus = ingest(config.corpus.source, config.corpus_path, progress=tell)
+    vectors = _vectors(corpus, config, backbone, found, tell)
+    passages = {one.id: one for one in corpus.passages(corpus.positions(list(vectors)))}
+    known = [[[passages[name] for name in ids if name in vectors] for ids in row] for row in found]
+    retrieved = _retrieved(texts, embedding, known, vectors, tell)
+    answers = [[answer or "" for answer in row] for row in outcomes.answers]
+    answered = answered_table(texts, outcomes.arms, answers, known) if stage is Stage.ANSWERED else None
+    return ObservedFeatures(
+        Features(asked.arms, texts, asked.names, asked.question, embedding, retrieved, answered),
+        max(len(ids) for row in found for ids in row),
+        corpus.digest,
+        len({name for row in found for ids in row for name in ids}) - len(vectors),
+    )
+
+
+def _embedded(texts: Sequence[str], backbone: Backbone, tell: Progress) -> NDArray[np.float32]:
+    embedder = build_embedder(backbone)
+    blocks = []
+    for start in range(0, len(texts), BLOCK):
+        blocks.append(embedder.encode_queries(texts[start : start + BLOCK]))
+        tell("embedding questions", min(start + BLOCK, len(texts)), len(texts))
+    return np.concatenate(blocks)
+
+
+def _vectors(
+    corpus: Corpus, config: AppConfig, name: str, found: Rankings, tell: Progress
+) -> Mapping[str, NDArray[np.float32]]:
+    """Return the vectors of what was found, of those that are of the corpus. Raises RouterError."""
+    backbone = config.backbones[name]
+    Vectors.of(corpus, config.indexes_path, backbone).prepare(corpus, backbone, tell)
+    wanted = sorted({name for row in found for ids in row for name in ids})
+    vectors = PassageVectors(corpus, config.indexes_path, backbone).of(wanted)
+    if not vectors:
+        raise RouterError(
+            f"none of the {len(wanted):,} passages of the outcomes, such as {wanted[0]!r}, "
+            f"is of corpus {config.corpus.name!r}"
+        )
+    return vectors
+
+
+def _retrieved(
+    texts: Sequence[str],
+    embedding: NDArray[np.float32],
+    found: Sequence[Sequence[Sequence[Passage]]],
+    vectors: Mapping[str, NDArray[np.float32]],
+    tell: Progress,
+) -> ArmTable:
+    blocks = []
+    for start in range(0, len(found), BLOCK):
+        end = min(start + BLOCK, len(found))
+        blocks.append(retrieved_table(texts[start:end], embedding[start:end], found[start:end], vectors))
+        tell("looking at passages", end, len(found))
+    return ArmTable(blocks[0].names, np.concatenate([block.values for block in blocks]))

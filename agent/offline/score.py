@@ -1,0 +1,263 @@
+"""Score arms on questions into a matrix: by what is known to be right, by a judge, or by the log.
+
+R@4, nDCG@4, RR@4     the passages, against those that support the answer
+em, f1, acc           the answer that the language model writes from the passages
+judge                 the passages, graded by the language model
+a metric, or reward   what feedback said of the decisions in the log
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from agent.config.app_config import AppConfig
+from agent.routers.answer_selector import open_selector
+from agent.simulation.questions import SHAPE, load_questions, shuffled
+from arms.base import Progress
+from arms.corpus.corpus import Corpus, ingest
+from arms.jobs.score import ScoreJob, ScoreReport
+from arms.llm.base import Write
+from arms.models.embedding import Backbone
+from arms.portfolio.pool import expand, load_pool
+from arms.portfolio.score_matrix import ArmTable, write_matrix
+from arms.questions import Question
+from arms.retrievers.catalog import closure
+from arms.retrievers.kind import ArmSpec
+from arms.scoring.scorers import AnswerScorer, JudgeScorer, RetrievalScorer, Scorer
+from feedback.answer_metrics import METRICS
+from feedback.log.store import Store
+from feedback.registry.arm_sets import defined
+from feedback.training_log.joiner import read_examples
+from feedback.training_log.logged_labels import labels, value_of
+
+Needed = Literal["answers", "gold_ids"]
+"""What a question must have to be measured."""
+
+JUDGE = "judge"
+
+OF_LOG = " of the log"
+"""How the measure of a matrix ends that is made of the log."""
+
+NOT_OF_LOG = ("block", "corpus", "k", "limit", "pool", "seed", "timed", "workers")
+"""Settings that say nothing of a log, which is read whole, with the arms that were live."""
+
+SHOWN = 10
+"""Arms with unknown scores that are named; the others are counted."""
+
+
+class Scoring(BaseModel):
+    """What to score, on what, and by what."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    config: AppConfig = Field(description="Names the corpus, the arms, the language model and the log.")
+    measure: str = Field(
+        default="R@4",
+        description="A measure of ir-measures, em, f1, acc, judge; of the log a metric, or reward.",
+    )
+    queries: Path | None = Field(default=None, description=f"JSON lines, plain or .gz, each {SHAPE}.")
+    from_log: bool = Field(default=False, description="Take questions and scores from the log.")
+    corpus: str | None = Field(
+        default=None, description="Name of an ingested corpus; null is that of the configuration."
+    )
+    pool: Path | None = Field(
+        default=None, description="YAML with `backbones` and `pool`; null is the arms of the configuration."
+    )
+    k: int = Field(default=4, ge=1, description="Passages to look at, where the measure does not say.")
+    limit: int | None = Field(default=None, ge=1, description="Score so many of the shuffled questions.")
+    seed: int = Field(default=0, ge=0, description="Of the shuffle, and of arms that draw.")
+    block: int = Field(default=32, ge=1, description="Questions that are finished, and kept, together.")
+    workers: int | None = Field(default=None, ge=1, description="Processes; null is one a processor.")
+    timed: int = Field(default=4, ge=0, description="Searches to time each arm by; 0 times none.")
+    output: Path = Field(description="Folder of the matrix; must not hold another one.")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "Scoring":
+        if (self.queries is None) != self.from_log:
+            raise ValueError("either queries or from_log says which questions are scored")
+        given = [
+            name for name in NOT_OF_LOG if getattr(self, name) is not None and name in self.model_fields_set
+        ]
+        if self.from_log and given:
+            raise ValueError(
+                f"the log is read whole, with the arms that were live: leave out {', '.join(given)}"
+            )
+        return self
+
+
+def run(settings: Scoring, console: Console, tell: Progress) -> ScoreReport:
+    """Write the matrix to `settings.output`, say what came of it, and return that.
+
+    Args:
+        settings: What is scored.
+        console: Where the outcome goes.
+        tell: Told of the progress.
+
+    Raises:
+        ValueError: Questions, pool, measure or output do not fit; a subclass of it says which.
+        CorpusError: The corpus cannot be read.
+        ModelNotFoundError: The model of a backbone is not where its name says.
+        StoreError: The log cannot be read.
+    """
+    if settings.queries is None:
+        report = _from_log(settings, console, tell)
+    else:
+        report = _score(settings, settings.queries, console, tell)
+    _tell(report, settings, console)
+    return report
+
+
+def _score(settings: Scoring, queries: Path, console: Console, tell: Progress) -> ScoreReport:
+    from arms.jobs.score import score  # here: Ray takes a second to load
+
+    config = settings.config.settled()
+    scorer = _scorer(settings)
+    specs, backbones = arms_of(config, settings.pool)
+    needed: Needed = "answers" if settings.measure in METRICS else "gold_ids"
+    everything = questions_of(
+        queries, None if settings.measure == JUDGE else needed, settings.measure, console
+    )
+    job = ScoreJob(
+        questions=some_of(everything, settings.limit, settings.seed),
+        corpus=corpus_of(config, settings.corpus, tell),
+        indexes=config.indexes_path,
+        specs=specs,
+        backbones=backbones,
+        scorer=scorer,
+        llm=config.llm,
+        seed=settings.seed,
+        block=settings.block,
+        timed=settings.timed,
+        picker=open_selector,
+    )
+    return score(job, settings.output, workers=settings.workers, progress=tell)
+
+
+def arms_of(config: AppConfig, pool: Path | None) -> tuple[dict[str, ArmSpec], dict[str, Backbone]]:
+    """Return the arms and the backbones of a pool, or of the configuration. Raises PoolError."""
+    if pool is None:
+        return config.arms, config.backbones
+    file = load_pool(pool)
+    return expand(file.pool), file.backbones
+
+
+def corpus_of(config: AppConfig, name: str | None, tell: Progress) -> Corpus:
+    """Open an ingested corpus, or ingest that of the configuration. Raises CorpusError."""
+    if name is None:
+        return ingest(config.corpus.source, config.corpus_path, progress=tell)
+    return Corpus.open(config.home_path / "corpora" / name)
+
+
+def read_questions(queries: Path) -> list[Question]:
+    """Return the questions of a file, as arms are scored on them. Raises QuestionsError."""
+    return [
+        Question(q.id, q.question, q.gold_ids, q.answers, q.dataset or "") for q in load_questions(queries)
+    ]
+
+
+def questions_of(queries: Path, needed: Needed | None, measure: str, console: Console) -> list[Question]:
+    """Return the questions that have what a measure needs; say how many have not. Raises ValueError."""
+    everything = read_questions(queries)
+    found = [question for question in everything if needed is None or getattr(question, needed)]
+    if not found:
+        raise ValueError(f"{queries}: no question has {needed}, which {measure} needs")
+    if left_out := len(everything) - len(found):
+        console.print(f"{left_out:,} questions without {needed} are left out", highlight=False)
+    return found
+
+
+def some_of(questions: list[Question], limit: int | None, seed: int) -> tuple[Question, ...]:
+    """Return so many of the shuffled questions; all, in their order, without a limit."""
+    return tuple(questions if limit is None else shuffled(questions, seed)[:limit])
+
+
+def _scorer(settings: Scoring) -> Callable[[Write], Scorer]:
+    """Return what makes the scorer of a measure, once there is a language model to ask."""
+    name, k, answering = settings.measure, settings.k, settings.config.answering
+    if name in METRICS:
+        return lambda write: AnswerScorer(
+            name,
+            METRICS[name],
+            write,
+            k=k,
+            word_budget=answering.word_budget,
+            max_tokens=answering.max_tokens,
+        )
+    if name == JUDGE:
+        return lambda write: JudgeScorer(write, k=k, word_budget=answering.word_budget)
+    retrieval = RetrievalScorer(name, k)  # here: a wrong name is refused before anything is read
+    return lambda _: retrieval
+
+
+def _from_log(settings: Scoring, console: Console, tell: Progress) -> ScoreReport:
+    config = settings.config.settled()
+    value = value_of(config.reward, settings.measure)
+    store = Store(config.database_url, config.reward.join)
+    try:
+        total = store.counts()["examples"]
+        tell("reading the log", 0, total)
+        # the arms that were live, whatever the configuration names now
+        arms = {**config.arms, **{n: ArmSpec.model_validate(told) for n, told in defined(store).items()}}
+        found = labels(read_examples(store, config.reward.join, upto=total), value, arms)
+        excluded = Counter(store.unlearned()) + Counter(found.excluded)
+    finally:
+        store.close()
+    tell("reading the log", total, total)
+    specs: dict[str, ArmSpec] = {arm: arms[arm] for arm in found.arms}
+    for arm in found.arms:
+        specs |= closure(arm, arms)
+    silent = len(specs) - len(found.arms)  # parts that were never drawn themselves come last
+    scores = np.pad(found.scores, ((0, 0), (0, silent)), constant_values=np.nan)
+    table = ArmTable(
+        specs,
+        config.backbones,
+        {
+            name: dict(zip(specs, [*values.tolist(), *[0.0] * silent], strict=True))
+            for name, values in found.costs.items()
+        },
+        f"{settings.measure}{OF_LOG}",
+        {"source": "log", "examples": str(total), "measure": settings.measure},
+    )
+    questions = [Question(_id(text), text) for text in found.questions]
+    write_matrix(settings.output, table, [(questions, scores)])
+    left_out = ", ".join(f"{n:,} {reason}" for reason, n in excluded.most_common()) or "none"
+    console.print(f"{found.used:,} decisions used; left out: {left_out}", markup=False, highlight=False)
+    unknown = np.isnan(scores).sum(axis=0).tolist()
+    return ScoreReport(table.measure, len(questions), 0, dict(zip(specs, unknown, strict=True)), {})
+
+
+def _id(question: str) -> str:
+    """Return an id of a question that has only its text."""
+    return hashlib.blake2b(question.encode(), digest_size=8).hexdigest()
+
+
+def _tell(report: ScoreReport, settings: Scoring, console: Console) -> None:
+    n, unknown = report.n_questions, {arm: n for arm, n in report.unknown.items() if n}
+    before = f" ({report.resumed:,} of them before)" if report.resumed else ""
+    console.print(
+        f"{len(report.unknown):,} arms on {n:,} questions{before} by {report.measure}, "
+        f"{sum(unknown.values()):,} of {n * len(report.unknown):,} scores unknown; "
+        f"written to {settings.output}",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
+    if not unknown or settings.from_log:  # a log knows one arm of each decision, and no more is wrong
+        return
+    if silent := [arm for arm, missing in unknown.items() if missing == n]:
+        console.print(f"NO SCORE AT ALL: {', '.join(silent)}", style="bold red", markup=False, soft_wrap=True)
+    table = Table("arm", "unknown", "first reason", title="scores that are unknown")
+    worst = sorted(unknown, key=lambda arm: -unknown[arm])
+    for arm in worst[:SHOWN]:
+        table.add_row(arm, f"{unknown[arm]:,}", escape(report.problems.get(arm, "")))
+    if len(worst) > SHOWN:
+        table.add_row(f"and {len(worst) - SHOWN:,} more", "", "")
+    console.print(table)

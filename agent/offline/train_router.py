@@ -1,0 +1,271 @@
+"""Train a router on what arms did on questions, see what it is worth on others, and keep it in a folder.
+
+outcomes --utility--> labels --fit--> router --> figures on held-out questions
+                        '------------fit------> the router that is kept, of all questions
+
+What is said of held-out questions is kept beside the router (`agent.unseen`).
+"""
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from rich.console import Console
+
+from agent.config.app_config import AppConfig
+from agent.offline.labelled_data import of_arms, read_labelled, written
+from agent.offline.router_features import observed_features
+from agent.offline.score import read_questions
+from agent.routers.catalog import RouterSpec, build_router
+from agent.routers.cross_validation import Rows, folds
+from agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, Stage, positions
+from agent.routers.out_of_fold import write_out_of_fold
+from agent.routers.saved import About, Trained, digest_of, write_trained
+from agent.routers.utility import Utility, utilities
+from agent.routers.validation import RouterValidation, uncharged, validate_router
+from agent.simulation.questions import SHAPE
+from arms.base import Progress
+from arms.models.embedding import digest_backbone
+from arms.models.locate import digest_of as digest_of_file
+from arms.portfolio.outcomes import Outcomes
+from arms.suggestions import did_you_mean, select_names
+
+PLAIN: Any = {"markup": False, "highlight": False, "soft_wrap": True}
+
+
+class Training(BaseModel):
+    """What a router is trained on, and to what end."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    config: AppConfig = Field(description="Names the backbone, the corpus and its vectors.")
+    outcomes: tuple[Path, ...] = Field(
+        min_length=1, description="Outcomes, or folders of `armwise label` or `armwise score`."
+    )
+    queries: Path | None = Field(default=None, description=f"JSON lines, plain or .gz, each {SHAPE}.")
+    arms: tuple[str, ...] = Field(
+        default=("*",),
+        min_length=1,
+        description="Patterns of the arms to choose among; the router sees nothing of others.",
+    )
+    router: RouterSpec = Field(description="Kind and parameters of the router.")
+    utility: Utility = Field(default=Utility(), description="What an answer is worth.")
+    quality: str | None = Field(
+        default=None, description="Score of what was retrieved, for routers that learn from it, too."
+    )
+    backbone: str | None = Field(default=None, description="Of the configuration; null is its first.")
+    held_out: float = Field(
+        default=0.2, ge=0, lt=1, description="Part of the questions to see its worth on; 0 for none."
+    )
+    folds: int | None = Field(
+        default=None,
+        ge=2,
+        description="Hold out each of so many parts in turn, in place of one part. A warm start that goes "
+        "with this router needs that of its questions.",
+    )
+    seed: int = Field(default=0, ge=0, description="Of what is held out.")
+    output: Path = Field(description="Folder of the router; one that is there is replaced.")
+
+
+def read_spec(kind: str | None, stage: str | None, file: Path | None) -> RouterSpec:
+    """Return the router of a kind and stage, or the one that a YAML file describes.
+
+    Raises:
+        RouterError: Neither or both are given, or the file describes no router.
+    """
+    if (kind is None) == (file is None):
+        raise RouterError("either a kind or a file says which router is trained")
+    if file is None:
+        return RouterSpec(kind=str(kind), params={"stage": stage} if stage else {})
+    if stage is not None:
+        raise RouterError(f"{file} describes the whole router, its stage too: leave out {stage!r}")
+    try:
+        return RouterSpec.model_validate(yaml.safe_load(file.read_text(encoding="utf-8")))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, ValidationError) as error:
+        raise RouterError(f"{file} describes no router: {error}") from None
+
+
+def run(settings: Training, console: Console, tell: Progress) -> Trained:
+    """Train a router, write it to `settings.output`, say what it is worth, and return it.
+
+    Args:
+        settings: What it is trained on.
+        console: Where the figures go.
+        tell: Told of the progress.
+
+    Raises:
+        ValueError: Outcomes, questions, router, utility or backbone do not fit; a subclass of it says which.
+        CorpusError: The corpus cannot be read.
+        ModelNotFoundError: The model of the backbone is not where its name says.
+    """
+    config = settings.config.settled()
+    _check_output(settings.output)
+    name = _backbone(settings)
+    stage = build_router(settings.router).stage
+    outcomes = _labelled(settings, console)
+    writing = written(settings.outcomes) if stage is Stage.ANSWERED else None
+    parts = _parts(settings, [question.text for question in outcomes.questions])
+    sight = observed_features(outcomes, config, name, stage, tell)
+    if sight.foreign:
+        corpus = config.corpus.name
+        console.print(f"{sight.foreign:,} passages not of corpus {corpus!r} count as not found", **PLAIN)
+    unseen = _unseen(settings, outcomes, sight.features, parts, tell)
+    tried = _tried(settings, outcomes, unseen, stage)
+    utility = settings.utility
+    if tried and utility.cost_weight > 0.0 and (free := uncharged(outcomes, utility.cost, stage)):
+        console.print(free, **PLAIN)
+    router = build_router(settings.router).fit(_labels(settings, outcomes, sight.features))
+    backbone = config.backbones[name]
+    about = About(
+        kind=router.kind,
+        params=dict(router.params),
+        stage=stage.name.lower(),
+        digest=digest_of(router.save()),
+        arms=outcomes.arms,
+        backbone=name,
+        encoder=digest_backbone(backbone),
+        query_prefix=backbone.query_prefix,
+        k=sight.k,
+        corpus=sight.corpus,
+        writing=writing,
+        utility=settings.utility.model_dump(mode="json"),
+        inputs={str(path): digest_of_file(path) for path in (*settings.outcomes, settings.queries) if path},
+        questions=len(outcomes.questions),
+        held_out=None if tried is None else asdict(tried),
+    )
+    trained = Trained(router, about)
+    write_trained(settings.output, trained)
+    write_out_of_fold(settings.output, about, sight.features.texts, unseen)
+    _tell(tried, trained, settings, console)
+    return trained
+
+
+def _check_output(folder: Path) -> None:
+    """Refuse a place that can be no folder of a router, before there is one. Raises RouterError."""
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        why = "is no folder" if not there.is_dir() else "cannot be written to"
+        raise RouterError(f"{folder} cannot hold a router, as {there} {why}: choose another output")
+
+
+def _backbone(settings: Training) -> str:
+    """Name the backbone. Raises RouterError where it is not declared."""
+    known = settings.config.backbones
+    if not known:
+        raise RouterError("a router needs a sentence encoder: declare one in `backbones`")
+    name = settings.backbone or next(iter(known))
+    if name not in known:
+        raise RouterError(f"backbone {name!r} is not declared{did_you_mean(name, known)}")
+    return name
+
+
+def _labelled(settings: Training, console: Console) -> Outcomes:
+    """Read the outcomes of the arms of which anything is known. Raises ValueError."""
+    questions = [] if settings.queries is None else read_questions(settings.queries)
+    outcomes = read_labelled(settings.outcomes, questions)
+    if settings.quality is not None and settings.quality not in outcomes.scores:
+        hint = did_you_mean(settings.quality, outcomes.scores)
+        raise RouterError(f"no score {settings.quality!r} among the outcomes{hint}")
+    asked = select_names(outcomes.arms, settings.arms, "no arm of the outcomes", RouterError)
+    outcomes = of_arms(outcomes, positions(outcomes.arms, asked))
+    known = ~np.isnan(utilities(outcomes, settings.utility)).all(axis=0)
+    left = of_arms(outcomes, np.flatnonzero(known).tolist())
+    if silent := [arm for arm in outcomes.arms if arm not in left.arms]:
+        names = ", ".join(silent)
+        console.print(f"left out, as nothing is known of what they are worth: {names}", **PLAIN)
+    return left
+
+
+def _labels(settings: Training, outcomes: Outcomes, features: Features) -> RoutingDataset:
+    """Return the labels of questions. Raises RouterError."""
+    quality = None if settings.quality is None else outcomes.scores[settings.quality]
+    return RoutingDataset(features, utilities(outcomes, settings.utility), quality)
+
+
+def _unseen(
+    settings: Training,
+    outcomes: Outcomes,
+    features: Features,
+    parts: Sequence[tuple[Rows, Rows]],
+    tell: Progress,
+) -> Floats:
+    """Fit to some questions and ask on those held out; NaN for questions that never are.
+
+    Returns:
+        Shape (n_questions, n_arms).
+
+    Raises:
+        RouterError: They cannot be fitted to.
+    """
+    scores = np.full((len(features), len(features.arms)), np.nan)
+    for number, (seen, held_out) in enumerate(parts, start=1):
+        labels = _labels(settings, outcomes.only(seen), features.rows(seen))
+        scores[held_out] = build_router(settings.router).fit(labels).scores(features.rows(held_out))
+        tell("fitting to a part", number, len(parts))
+    return scores
+
+
+def _tried(settings: Training, outcomes: Outcomes, scores: Floats, stage: Stage) -> RouterValidation | None:
+    """See what a router is worth by what was said of held-out questions; None where there are none."""
+    asked = ~np.isnan(scores).any(axis=1)
+    if not asked.any():
+        return None
+    return validate_router(outcomes.only(asked), scores[asked], settings.utility, stage)
+
+
+def _parts(settings: Training, texts: Sequence[str]) -> list[tuple[Rows, Rows]]:
+    """Return questions to fit to and questions to ask, of other texts. Raises RouterError."""
+    if settings.folds is not None:
+        if settings.folds > (n := len(set(texts))):
+            raise RouterError(f"{n} questions cannot be cut into {settings.folds} folds: take {n} or fewer")
+        return folds(texts, settings.folds, settings.seed)
+    if settings.held_out == 0.0:
+        return []
+    _, text = np.unique(np.array(texts), return_inverse=True)
+    n = int(text.max()) + 1
+    order = np.random.default_rng(settings.seed).permutation(n)
+    held_out = np.isin(text, order[: round(n * settings.held_out)])
+    if held_out.all() or not held_out.any():
+        raise RouterError(f"{n} questions cannot be split so that {settings.held_out:g} of them is held out")
+    return [(np.flatnonzero(~held_out), np.flatnonzero(held_out))]
+
+
+def _tell(tried: RouterValidation | None, trained: Trained, settings: Training, console: Console) -> None:
+    """Print the figures, and how the router is served."""
+    if tried is None:
+        console.print("no question was held out on which every arm is known: its worth is not known", **PLAIN)
+    else:
+        console.print(tried.table())
+        console.print(tried.conclusion(), **PLAIN)
+    about = trained.about
+    console.print(
+        f"{about.kind} on {about.questions:,} questions and {len(about.arms)} arms, written to "
+        f"{settings.output}",
+        **PLAIN,
+    )
+    folder = settings.output.absolute()
+    if trained.router.stage is Stage.ANSWERED:
+        console.print(
+            "it compares the answers of all arms: each is asked, whichever answer is picked", **PLAIN
+        )
+        console.print(f"serve it as an arm   {_ensemble(about, folder)}", **PLAIN)
+        return
+    if about.k:
+        console.print("it looks at what every arm finds: all of them search before one is drawn", **PLAIN)
+    console.print(f"serve it with   router: {{path: {folder}}}", **PLAIN)
+
+
+def _ensemble(about: About, folder: Path) -> str:
+    """Return the arm whose answers a router picks from, as the configuration has it."""
+    params: dict[str, Any] = {"arms": list(about.arms), "select": "learned", "router": str(folder)}
+    params["backbone"] = about.backbone
+    if about.writing is not None:
+        params |= asdict(about.writing) | {"form": about.writing.form.value}
+    document = {"kind": "ensemble", "params": params}
+    return str(yaml.safe_dump(document, default_flow_style=True, sort_keys=False, width=math.inf)).strip()

@@ -1,0 +1,95 @@
+"""A policy returns a distribution; `choose` draws from it, and nothing else does.
+
+So no policy can forget its propensity, and any policy can be replayed on any
+log. The draw is hashed from the decision id: the same id draws the same arm.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol, Self, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedback.events import Context, Decision
+
+
+class PolicyError(ValueError):
+    """A policy returned something that is not a distribution, or cannot be loaded."""
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """Map a context to a distribution over arms, and learn from rewards.
+
+    Attributes:
+        kind: Name in the catalogue of policies.
+        resumes_exactly: Whether `load(save())` followed by `learn` gives the same
+            state as never having been saved. Where it is False, state is
+            recovered by replaying the log.
+    """
+
+    kind: str
+    resumes_exactly: bool
+
+    def probabilities(self, context: Context, arms: Sequence[str]) -> NDArray[np.float64]:
+        """Return one probability per arm, shape (n_arms,), summing to 1. Pure until `learn`."""
+        ...
+
+    def learn(self, decision: Decision, reward: float) -> None:
+        """Update from one rewarded decision: the stored fact, not loose arguments."""
+        ...
+
+    def save(self) -> bytes:
+        """Return the state; equal histories give equal bytes."""
+        ...
+
+    def load(self, state: bytes) -> Self:
+        """Return a policy with this one's parameters and the given state. Raises PolicyError."""
+        ...
+
+
+class Shadowing(Protocol):
+    """A policy that also tells what another one would have done in its place."""
+
+    def shadow(self, context: Context, arms: Sequence[str]) -> NDArray[np.float64]:
+        """Return the other one's distribution, one probability per arm, shape (n_arms,), summing to 1."""
+        ...
+
+
+class Uniform:
+    """Every arm with the same probability; learns nothing."""
+
+    kind = "uniform"
+    resumes_exactly = True
+
+    def probabilities(self, context: Context, arms: Sequence[str]) -> NDArray[np.float64]:
+        """Return 1 / n_arms for each."""
+        del context
+        return np.full(len(arms), 1.0 / len(arms))
+
+    def learn(self, decision: Decision, reward: float) -> None:
+        """Do nothing."""
+
+    def save(self) -> bytes:
+        """Return nothing: there is no state."""
+        return b""
+
+    def load(self, state: bytes) -> Self:
+        """Return itself: there is no state."""
+        del state
+        return self
+
+
+class Fixed(Uniform):
+    """Always the same arm; uniform over the others when it is not eligible."""
+
+    kind = "fixed"
+
+    def __init__(self, arm: str) -> None:
+        self.arm = arm
+
+    def probabilities(self, context: Context, arms: Sequence[str]) -> NDArray[np.float64]:
+        """Return 1 for the arm, 0 for the rest."""
+        if self.arm not in arms:
+            return super().probabilities(context, arms)
+        return np.array([float(name == self.arm) for name in arms])

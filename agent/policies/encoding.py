@@ -1,0 +1,90 @@
+"""What a policy takes in: refused where it would spoil what was learned, and turned into numbers."""
+
+import hashlib
+import math
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+
+from agent.policies.base import PolicyError
+from feedback.events import Context, Decision
+
+
+def check_whole(least: int, **settings: int) -> None:
+    """Refuse settings that are not whole numbers, or less than they can be.
+
+    Raises:
+        PolicyError: Naming the setting.
+    """
+    for name, value in settings.items():
+        if not isinstance(value, int) or value < least:
+            raise PolicyError(f"{name} {value!r} is not a whole number from {least} on")
+
+
+def check_context(context: Context) -> None:
+    """Refuse a feature that is not a finite number: it would spread to every weight.
+
+    Raises:
+        PolicyError: Naming the feature.
+    """
+    # Sums in C: a feature that is not finite makes its sum so. Only then is it looked for.
+    total = sum(context.features.values()) + sum(context.embedding)
+    for features in context.arms.values():
+        total += sum(features.values())
+    if not math.isfinite(total):
+        for name, value in _named(context):
+            if not math.isfinite(value):
+                raise PolicyError(f"{name} is {value}; a finite number was expected")
+
+
+def check_reward(decision: Decision, reward: float) -> None:
+    """Refuse what nothing can be learned from.
+
+    Raises:
+        PolicyError: The reward or a feature is not finite, or the arm that was drawn was not eligible.
+    """
+    if not math.isfinite(reward):
+        raise PolicyError(f"reward {reward} of decision {decision.id!r} is not finite")
+    if decision.drawn not in decision.arms:
+        arms = ", ".join(decision.arms)
+        raise PolicyError(f"decision {decision.id!r} drew {decision.drawn!r}, which is not among: {arms}")
+    check_context(decision.context)
+
+
+def hashed(features: Mapping[str, float], dims: int) -> list[float]:
+    """Add named features up in a fixed number of columns, each with a column and a sign of its own.
+
+    A name seen for the first time needs no new column. Two names that fall together
+    disturb each other; by the signs, the errors cancel on average.
+
+    Args:
+        features: Finite numbers by name.
+        dims: How many columns; with 0, named features are not looked at.
+
+    Source: Weinberger et al. 2009, Feature hashing for large scale multitask learning,
+    arXiv:0902.2206.
+
+    >>> hashed({"words": 2.0, "steps": 0.5}, 4)
+    [-2.0, 0.5, 0.0, 0.0]
+    """
+    row = [0.0] * dims
+    if dims:
+        for name, value in features.items():
+            column, sign = _slot(name, dims)
+            row[column] += sign * value
+    return row
+
+
+@lru_cache(maxsize=100_000)
+def _slot(name: str, dims: int) -> tuple[int, float]:
+    number = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big")
+    return (number >> 1) % dims, 1.0 if number & 1 else -1.0
+
+
+def _named(context: Context) -> Iterator[tuple[str, float]]:
+    for name, value in context.features.items():
+        yield f"feature {name!r}", value
+    for i, value in enumerate(context.embedding):
+        yield f"number {i} of the embedding", value
+    for arm, features in context.arms.items():
+        for name, value in features.items():
+            yield f"feature {name!r} of arm {arm!r}", value

@@ -1,0 +1,278 @@
+"""Epsilon-greedy over one river regressor an arm."""
+
+import copy
+import importlib
+import inspect
+import io
+import math
+import pickle
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.metadata import version
+from typing import Any, Literal, Self, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from river import base, linear_model, optim
+
+from agent.policies.base import PolicyError
+from agent.policies.encoding import check_context, check_reward
+from agent.policies.sampling import greedy
+from agent.policies.serialization import seal, unseal
+from arms.suggestions import did_you_mean
+from feedback.events import Context, Decision
+
+Decay = float | Literal["log"] | None
+"""How epsilon falls: the rewards after which it has halved, with the logarithm, or not at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exploration:
+    """Epsilon as a function of the rewards seen so far.
+
+    After `t` rewards it is the greater of `min_epsilon` and
+
+        epsilon                        decay None
+        epsilon / (1 + t / decay)      decay a number
+        epsilon / max(1, ln(1 + t))    decay "log"
+
+    Attributes:
+        epsilon: Probability of exploring at the start, in [0, 1].
+        decay: Which of the three.
+        min_epsilon: Where the decay ends, in [0, epsilon].
+
+    Raises:
+        PolicyError: A value out of its range.
+
+    >>> Exploration(0.4, 10.0, 0.0).at(10), Exploration(1.0, "log", 0.0).at(0)
+    (0.2, 1.0)
+    """
+
+    epsilon: float
+    decay: Decay
+    min_epsilon: float
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.min_epsilon <= self.epsilon <= 1.0:
+            raise PolicyError(
+                f"0 <= min_epsilon <= epsilon <= 1 does not hold for {self.min_epsilon} and {self.epsilon}"
+            )
+        if isinstance(self.decay, str):
+            if self.decay != "log":
+                raise PolicyError(f"decay {self.decay!r} is neither a number of rewards nor 'log'")
+        elif self.decay is not None and not self.decay > 0.0:
+            raise PolicyError(f"decay {self.decay} is not a positive number of rewards")
+
+    def at(self, rewards: int) -> float:
+        """Return epsilon after so many rewards, in [min_epsilon, epsilon]."""
+        if self.decay is None:
+            return self.epsilon
+        slower = max(1.0, math.log1p(rewards)) if self.decay == "log" else 1.0 + rewards / float(self.decay)
+        return max(self.min_epsilon, self.epsilon / slower)
+
+    def spread(self, scores: NDArray[np.float64], rewards: int) -> NDArray[np.float64]:
+        """Give epsilon to all arms alike, the best included, and the rest to the best ones.
+
+        >>> Exploration(0.3, None, 0.0).spread(np.array([0.0, 1.0, 0.0]), 0).round(3).tolist()
+        [0.1, 0.8, 0.1]
+        """
+        epsilon = self.at(rewards)
+        return (1.0 - epsilon) * greedy(scores) + epsilon / len(scores)
+
+
+LINEAR: Literal["linear"] = "linear"
+"""The default model: a linear regression by AdaGrad."""
+
+Model = Literal[
+    "linear",
+    "river.ensemble.SRPRegressor",
+    "river.forest.AMFRegressor",
+    "river.forest.ARFRegressor",
+    "river.forest.OXTRegressor",
+    "river.linear_model.BayesianLinearRegression",
+    "river.linear_model.LinearRegression",
+    "river.linear_model.PARegressor",
+    "river.tree.HoeffdingAdaptiveTreeRegressor",
+    "river.tree.HoeffdingTreeRegressor",
+    "river.tree.SGTRegressor",
+]
+"""The default, and the only import paths that are followed: an import runs code, and a request names a model.
+
+Each of them is built of plain values, predicts one number, gives equal states for equal histories, and goes
+on from a saved state as if it had never been saved. Others of river do not: `KNNRegressor` draws without a
+seed, factorization machines give other bytes once they are loaded, `AMRules` divides by zero.
+"""
+
+MODELS: tuple[str, ...] = get_args(Model)
+
+PLAIN = (bool, int, float, str, type(None))
+"""Types of what may be an argument of a regressor, by itself or in a list."""
+
+RIVER = version("river")
+"""Part of every state: another version may read the same pickle otherwise, or not at all."""
+
+
+class EpsilonGreedy:
+    """The arm with the best predicted reward, or any arm with probability epsilon.
+
+    Epsilon is spread over all arms, the best one included, and the rest of the mass
+    over all arms tied for the best. It falls as `agent.policies.exploration` says.
+
+    Args:
+        model: `linear`, or the import path of a river regressor, one of `Model`.
+        params: Arguments of that regressor, numbers, strings, booleans, nulls and lists of these; a
+            `seed` that it takes and is not given is 0.
+        epsilon: Probability of exploring at the start, in [0, 1].
+        decay: Rewards after which epsilon has halved, `log` to divide it by ln(1 + rewards),
+            None to keep it as it is.
+        min_epsilon: Where the decay ends, in [0, epsilon].
+        prior: Predicted reward of an arm that was never tried; above every possible
+            reward, new arms are tried first.
+
+    Raises:
+        PolicyError: A parameter out of its range, or a model that is not allowed.
+    """
+
+    kind = "epsilon_greedy"
+    resumes_exactly = True
+
+    def __init__(
+        self,
+        model: Model = LINEAR,
+        params: Mapping[str, Any] | None = None,
+        *,
+        epsilon: float = 0.1,
+        decay: Decay = None,
+        min_epsilon: float = 0.0,
+        prior: float = 1.0,
+    ) -> None:
+        check_model(model, params)
+        self.model, self.params, self.prior = model, dict(params or {}), prior
+        self._exploration = Exploration(epsilon, decay, min_epsilon)
+        self._regressors: dict[str, base.Regressor] = {}
+        self._rewards = 0
+        self._regressor()
+
+    @property
+    def epsilon_now(self) -> float:
+        """Probability of exploring at the next decision, in [min_epsilon, epsilon]."""
+        return self._exploration.at(self._rewards)
+
+    def probabilities(self, context: Context, arms: Sequence[str]) -> NDArray[np.float64]:
+        """Return epsilon shared by all arms, plus the rest shared by the best ones.
+
+        Raises:
+            PolicyError: A feature, or what the model makes of it, is not finite.
+        """
+        check_context(context)
+        features = _features(context)
+        scores = np.array([self._score(arm, features) for arm in arms])
+        return self._exploration.spread(scores, self._rewards)
+
+    def learn(self, decision: Decision, reward: float) -> None:
+        """Show the reward to the regressor of the arm that was drawn."""
+        check_reward(decision, reward)
+        if decision.drawn not in self._regressors:
+            self._regressors[decision.drawn] = self._regressor()
+        self._regressors[decision.drawn].learn_one(_features(decision.context), reward)
+        self._rewards += 1
+
+    def save(self) -> bytes:
+        """Return river's version, the model and a digest on one line, and the pickled regressors after it."""
+        buffer = io.BytesIO()
+        _Pickler(buffer, protocol=5).dump({"_rewards": self._rewards, "_regressors": self._regressors})
+        return seal(self._made_by, buffer.getvalue())
+
+    def load(self, state: bytes) -> Self:
+        """Return a policy with the given state, which must come from `save`: a pickle can run code.
+
+        Raises:
+            PolicyError: The state is damaged, of another model or river, or cannot be unpickled.
+        """
+        pickled = unseal(state, self._made_by)
+        try:
+            regressors = _Unpickler(io.BytesIO(pickled)).load()
+        except Exception as error:  # what a pickle can raise has no end
+            raise PolicyError(f"state of {self._made_by} cannot be unpickled: {error!r}") from error
+        loaded = copy.copy(self)
+        vars(loaded).update(regressors)
+        return loaded
+
+    def _score(self, arm: str, features: dict[Any, float]) -> float:
+        regressor = self._regressors.get(arm)
+        return self.prior if regressor is None else float(regressor.predict_one(features))
+
+    def _regressor(self) -> base.Regressor:
+        module, _, name = self.model.rpartition(".")
+        try:
+            if self.model == LINEAR:
+                return linear_model.LinearRegression(**{"optimizer": optim.AdaGrad(0.1)} | self.params)
+            # Imported only now: trees and forests take time to load, and most policies need none.
+            build: type[base.Regressor] = getattr(importlib.import_module(module), name)
+            # Without a seed, equal histories would not give equal states.
+            seed = {"seed": 0} if "seed" in inspect.signature(build).parameters else {}
+            return build(**seed | self.params)
+        except (ImportError, AttributeError, LookupError, ValueError, TypeError) as error:
+            raise PolicyError(f"model {self.model!r} with {self.params} cannot be built: {error}") from error
+
+    @property
+    def _made_by(self) -> dict[str, Any]:
+        return {"river": RIVER, "model": self.model, "params": self.params}
+
+
+def check_model(model: object, params: object) -> None:
+    """Refuse a model that is not allowed, without importing or building anything.
+
+    Args:
+        model: As `EpsilonGreedy` takes it, of a document that may come from anywhere.
+        params: Likewise.
+
+    Raises:
+        PolicyError: The model is none of `MODELS`, or a parameter is no plain value.
+
+    >>> check_model("river.tree.HoeffdingTreeRegressor", {"grace_period": 50})
+    >>> check_model("river.tree.HoeffdingTree", None)
+    Traceback (most recent call last):
+    agent.policies.base.PolicyError: model 'river.tree.HoeffdingTree' is not allowed; did you mean \
+'river.tree.HoeffdingTreeRegressor'?
+    """
+    if not isinstance(model, str) or model not in MODELS:
+        raise PolicyError(f"model {model!r} is not allowed{did_you_mean(str(model), MODELS)}")
+    if params is None:
+        return
+    if not isinstance(params, Mapping):
+        raise PolicyError(f"params of model {model!r}: arguments by name were expected, got {params!r}")
+    for name, value in params.items():
+        if not all(isinstance(part, PLAIN) for part in (value if isinstance(value, list) else [value])):
+            raise PolicyError(
+                f"params of model {model!r}: {name!r} must be a number, a string, a boolean, null or a list "
+                f"of these, got {value!r}"
+            )
+
+
+def _features(context: Context) -> dict[Any, float]:
+    """Put the embedding beside the named features, as `e0`, `e1`, ...
+
+    >>> _features(Context("?", {"words": 2.0}, (0.5, -0.5)))
+    {'words': 2.0, 'e0': 0.5, 'e1': -0.5}
+    """
+    return {**context.features, **dict(zip(_names(len(context.embedding)), context.embedding, strict=True))}
+
+
+@lru_cache(maxsize=8)
+def _names(dims: int) -> tuple[str, ...]:
+    return tuple(f"e{i}" for i in range(dims))
+
+
+class _Pickler(pickle.Pickler):
+    """Write equal strings as one string, so that equal histories give equal bytes."""
+
+    def persistent_id(self, obj: Any) -> str | None:
+        return sys.intern(obj) if type(obj) is str else None
+
+
+class _Unpickler(pickle.Unpickler):
+    def persistent_load(self, pid: Any) -> Any:
+        return pid

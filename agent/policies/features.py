@@ -1,0 +1,216 @@
+"""Describe a question to a policy: what it says, what it looks like, what it means.
+
+Named features are sparse and cheap to read in a log: `w=river` for a word,
+`shape=question` for a form, `has_digit` for a mark. The embedding is the
+vector that the retrievers search with, cut down to a few numbers.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from itertools import islice
+from typing import Literal
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+
+from feedback.events import Context
+
+WORD = re.compile(r"\w+(?:['\u2019]\w+)*")
+
+DIGIT = re.compile(r"\d")
+
+QUOTE = re.compile(r"[\"\u201c\u201d\u201e\u00ab\u00bb]")
+
+LONGEST = 32
+"""Words from which on a question counts as simply long."""
+
+MOST_CAPITALS = 8
+"""Capitalised words from which on there are simply many."""
+
+QUESTION_WORDS = frozenset(WORD.findall("who whom whose what which when where why how"))
+
+FORM = (
+    *(f"shape={shape}" for shape in ("keyword", "question", "statement")),
+    *(f"ask={word}" for word in sorted(QUESTION_WORDS)),
+    *("has_mark", "has_digit", "has_quote", "length", "capitals"),
+)
+"""All that may be said of the form of a question, by name."""
+
+STOP_WORDS = frozenset(
+    WORD.findall("""
+    a an and are as at be been but by can could did do does for from had has have he her him his i if in
+    into is it its many may me more most much my no not of on or our s she should so some such than that
+    the their them then there these they this those to under up upon us was we were will with would you your
+    """)
+)
+"""Words that say nothing of the subject; the question words are not among them."""
+
+
+class FeatureError(ValueError):
+    """What a caller says of a question cannot be a feature; the message names the key."""
+
+
+class EmbeddingSpec(BaseModel):
+    """Which embedding a policy sees, and how much of it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    backbone: str = Field(description="Backbone whose embedding of the question is used")
+    dims: int = Field(default=32, ge=1, description="How many numbers of it the policy sees")
+    reduce: Literal["leading", "random"] = Field(
+        default="random", description="Keep the leading dimensions, or project on fixed random directions"
+    )
+    seed: int = Field(default=0, ge=0, description="Seed of the random directions")
+
+
+class FeatureSpec(BaseModel):
+    """What goes into a context."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    words: int = Field(
+        default=16, ge=0, description="Most words that become features, first come; 0 for none"
+    )
+    word_buckets: int | None = Field(
+        default=None, ge=1, description="Hash the words into so many features; null keeps them as they are"
+    )
+    stop_words: bool = Field(default=False, description="Whether words such as 'the' become features")
+    shape: bool = Field(
+        default=True, description="Length, form (keyword, question, statement), digits, quotes, capitals"
+    )
+    embedding: EmbeddingSpec | None = Field(default=None, description="Dense features; null for none")
+
+
+def describe(
+    question: str,
+    spec: FeatureSpec,
+    *,
+    embedding: NDArray[np.float32] | None = None,
+    extra: Mapping[str, float | str | bool] | None = None,
+    arms: Mapping[str, Mapping[str, float]] | None = None,
+) -> Context:
+    """Return what a policy sees of a question.
+
+    Args:
+        question: The text as it was asked.
+        spec: What to look at.
+        embedding: Unit vector of the question by the backbone of `spec`, shape (dim,).
+        extra: What the caller knows: a number becomes a feature of that name, a text or
+            a truth value the feature `key=value`; it wins over a name of ours.
+        arms: Features of each arm, passed on as they are.
+
+    Raises:
+        FeatureError: An extra number that is not finite.
+        ValueError: An embedding that is missing or too short.
+
+    >>> describe("Who wrote Emma?", FeatureSpec(), extra={"tier": "free"}).features
+    ... # doctest: +NORMALIZE_WHITESPACE
+    {'w=who': 1.0, 'w=wrote': 1.0, 'w=emma': 1.0, 'shape=question': 1.0, 'ask=who': 1.0, 'has_mark': 1.0,
+     'length': 0.09375, 'capitals': 0.125, 'tier=free': 1.0}
+    """
+    words = WORD.findall(question)
+    lower = [word.lower() for word in words]
+    features = _words(lower, spec) if spec.words else {}
+    if spec.shape:
+        features |= _shape(question, words, lower)
+    if extra:
+        features |= dict(_named(key, value) for key, value in extra.items())
+    dense = _dense(embedding, spec.embedding) if spec.embedding else ()
+    return Context(question, features, dense, arms or {})
+
+
+def form(question: str) -> dict[str, float]:
+    """Return what is said of the form of a question, by names of `FORM`; those left out are 0.
+
+    >>> form("Who wrote Emma?")["length"]
+    0.09375
+    """
+    words = WORD.findall(question)
+    return _shape(question, words, [word.lower() for word in words])
+
+
+def _words(lower: list[str], spec: FeatureSpec) -> dict[str, float]:
+    """Return the first distinct words, each as a feature.
+
+    >>> _words(["the", "river", "the", "sea"], FeatureSpec(words=1))
+    {'w=river': 1.0}
+    """
+    kept = dict.fromkeys(word for word in lower if spec.stop_words or word not in STOP_WORDS)
+    first = islice(kept, spec.words)
+    if spec.word_buckets is None:
+        return {f"w={word}": 1.0 for word in first}
+    return {f"w={crc32(word.encode()) % spec.word_buckets}": 1.0 for word in first}
+
+
+def _shape(question: str, words: list[str], lower: list[str]) -> dict[str, float]:
+    """Return the form of a question: a question, a statement, or mere keywords.
+
+    >>> _shape("hastings battle 1066", ["hastings", "battle", "1066"], ["hastings", "battle", "1066"])
+    {'shape=keyword': 1.0, 'length': 0.09375, 'has_digit': 1.0}
+    """
+    asked = next((word for word in lower if word in QUESTION_WORDS), None)
+    marked = question.rstrip().endswith("?")
+    plain = "keyword" if STOP_WORDS.isdisjoint(lower) else "statement"
+    shape = "question" if asked or marked else plain
+    features = {f"shape={shape}": 1.0}
+    if asked:
+        features[f"ask={asked}"] = 1.0
+    if marked:
+        features["has_mark"] = 1.0
+    features["length"] = min(len(words), LONGEST) / LONGEST
+    # The first word is capitalised in any sentence.
+    if capitals := sum(word[0].isupper() for word in words[1:]):
+        features["capitals"] = min(capitals, MOST_CAPITALS) / MOST_CAPITALS
+    if DIGIT.search(question):
+        features["has_digit"] = 1.0
+    if QUOTE.search(question):
+        features["has_quote"] = 1.0
+    return features
+
+
+def _named(key: str, value: float | str | bool) -> tuple[str, float]:
+    """Name what the caller knows.
+
+    >>> _named("tier", "free"), _named("beta", True), _named("age", 3)
+    (('tier=free', 1.0), ('beta=true', 1.0), ('age', 3.0))
+    """
+    if isinstance(value, bool):
+        return f"{key}={str(value).lower()}", 1.0
+    if isinstance(value, str):
+        return f"{key}={value}", 1.0
+    if not math.isfinite(value):
+        raise FeatureError(f"context {key!r} is {value}; a finite number was expected")
+    return key, float(value)
+
+
+def _dense(embedding: NDArray[np.float32] | None, spec: EmbeddingSpec) -> tuple[float, ...]:
+    """Cut an embedding down; a unit vector gives numbers of about unit variance.
+
+    >>> spec = EmbeddingSpec(backbone="minilm", dims=2, reduce="leading")
+    >>> _dense(np.array([0.5, -0.5, 0.5, 0.5], np.float32), spec)
+    (1.0, -1.0)
+    """
+    if embedding is None:
+        raise ValueError(f"the features need a {spec.backbone!r} embedding of the question; none was given")
+    dim = len(embedding)
+    if dim < spec.dims:
+        raise ValueError(f"the {spec.backbone!r} embedding has {dim} numbers, fewer than dims: {spec.dims}")
+    if spec.reduce == "leading":
+        reduced = embedding[: spec.dims] * math.sqrt(dim)
+    else:
+        reduced = embedding @ _directions(dim, spec.dims, spec.seed)
+    return tuple(reduced.tolist())
+
+
+@lru_cache(maxsize=8)
+def _directions(dim: int, dims: int, seed: int) -> NDArray[np.float32]:
+    """Return `dims` random directions as columns, shape (dim, dims), standard normal."""
+    return np.random.default_rng(seed).standard_normal((dim, dims), dtype=np.float32)
+
+
+FEATURE = "router"
+"""The feature of an arm that holds its score."""

@@ -1,0 +1,113 @@
+"""A router at work as a policy: its scores, and exploration around the best one."""
+
+import math
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agent.policies.base import PolicyError, Uniform
+from agent.policies.features import FEATURE
+from agent.policies.sampling import greedy
+from arms.suggestions import did_you_mean
+from feedback.events import Context
+
+Explore = Literal["epsilon", "softmax", "squarecb"]
+"""How scores become a distribution."""
+
+
+class Routed(Uniform):
+    """The arm that a router scores best, or another one as exploration has it.
+
+    The scores stand in the context, as a feature of each arm: the policy needs no router to be replayed.
+    It learns nothing; to go on from a router, take a policy that learns and looks at features of arms.
+
+    With `s` the scores, `b` the best arms and `n` the number of all:
+
+        epsilon    epsilon / n for each, the rest for the best
+        softmax    in proportion to exp(s / temperature)
+        squarecb   1 / (n + gamma (s_b - s)) for each that is not the best, the rest for the best
+
+    Mass of the best is split evenly among ties. An arm without a score, such as one that went live after
+    the router was trained, counts as the mean of the others; where none has one, all are alike.
+
+    Args:
+        explore: Which of the three.
+        epsilon: Probability of exploring, in [0, 1].
+        temperature: In units of the scores, above 0.
+        gamma: Per unit of the scores, at least 0; the larger, the greedier.
+        feature: Name of the feature of an arm that holds its score.
+
+    Raises:
+        PolicyError: A parameter out of its range.
+
+    Source: Foster, Rakhlin 2020, Beyond UCB: Optimal and Efficient Contextual Bandits with Regression
+    Oracles, arXiv:2002.04926, for `squarecb`.
+    """
+
+    kind = "routed"
+
+    def __init__(
+        self,
+        explore: Explore = "epsilon",
+        *,
+        epsilon: float = 0.05,
+        temperature: float = 0.1,
+        gamma: float = 100.0,
+        feature: str = FEATURE,
+    ) -> None:
+        if explore not in (ways := get_args(Explore)):
+            raise PolicyError(f"no way to explore is called {explore!r}{did_you_mean(explore, ways)}")
+        if not 0.0 <= epsilon <= 1.0:
+            raise PolicyError(f"epsilon {epsilon} is not in [0, 1]")
+        if not 0.0 < temperature < math.inf:
+            raise PolicyError(f"temperature {temperature} is not a positive number")
+        if not 0.0 <= gamma < math.inf:
+            raise PolicyError(f"gamma {gamma} is not a number of at least 0")
+        self.explore, self.feature = explore, feature
+        self.epsilon, self.temperature, self.gamma = epsilon, temperature, gamma
+
+    def probabilities(self, context: Context, arms: Sequence[str]) -> NDArray[np.float64]:
+        """Return the distribution over the arms. Raises PolicyError where a score is not finite."""
+        scores = self._scores(context, arms)
+        match self.explore:
+            case "epsilon":
+                return (1.0 - self.epsilon) * greedy(scores) + self.epsilon / len(arms)
+            case "softmax":
+                return softmax(scores, self.temperature)
+            case "squarecb":
+                return inverse_gaps(scores, self.gamma)
+
+    def _scores(self, context: Context, arms: Sequence[str]) -> NDArray[np.float64]:
+        """Return the score of each arm, shape (n_arms,), unknown ones as the mean of the known."""
+        found = [context.arms.get(arm, {}).get(self.feature) for arm in arms]
+        for arm, score in zip(arms, found, strict=True):
+            if score is not None and not math.isfinite(score):
+                raise PolicyError(
+                    f"feature {self.feature!r} of arm {arm!r} is {score}; a finite number was expected"
+                )
+        known = [score for score in found if score is not None]
+        mean = math.fsum(known) / len(known) if known else 0.0
+        return np.array([mean if score is None else score for score in found])
+
+
+def softmax(scores: NDArray[np.float64], temperature: float) -> NDArray[np.float64]:
+    """Return probabilities in proportion to exp(score / temperature).
+
+    >>> softmax(np.array([0.0, np.log(3.0)]), 1.0).round(3).tolist()
+    [0.25, 0.75]
+    """
+    weights = np.exp((scores - scores.max()) / temperature)
+    return np.asarray(weights / weights.sum())
+
+
+def inverse_gaps(scores: NDArray[np.float64], gamma: float) -> NDArray[np.float64]:
+    """Return SquareCB's probabilities, with as many arms as its parameter mu.
+
+    >>> inverse_gaps(np.array([1.0, 0.0]), 2.0).tolist()
+    [0.75, 0.25]
+    """
+    gaps = scores.max() - scores
+    p = np.where(gaps > 0.0, 1.0 / (len(scores) + gamma * gaps), 0.0)
+    return np.asarray(p + (1.0 - p.sum()) * greedy(scores))

@@ -1,0 +1,185 @@
+"""From a policy's distribution to one drawn arm: validation, the uniform floor, mixing, the draw."""
+
+import hashlib
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agent.policies.base import Policy, PolicyError, Shadowing
+from feedback.events import Context
+
+TOLERANCE = 1e-6
+"""How far a distribution may be from summing to 1 before it is refused (VW's are float32)."""
+
+
+def validate(probabilities: NDArray[np.float64], n_arms: int) -> NDArray[np.float64]:
+    """Return the distribution as float64, normalised.
+
+    Args:
+        probabilities: What a policy returned.
+        n_arms: How many arms it was asked about.
+
+    Returns:
+        Shape (n_arms,), non-negative, summing to 1 to rounding.
+
+    Raises:
+        PolicyError: Wrong shape, not finite, negative, or not summing to 1.
+
+    >>> validate(np.array([0.25, 0.75]), 2).tolist()
+    [0.25, 0.75]
+    """
+    p = np.asarray(probabilities, dtype=np.float64)
+    if p.shape != (n_arms,):
+        raise PolicyError(f"a distribution over {n_arms} arms was expected, got shape {p.shape}")
+    values = p.tolist()  # a few arms are added up faster outside numpy
+    total: float = sum(values)
+    # Negated, so that a total of NaN is refused too.
+    if not abs(total - 1.0) <= TOLERANCE or min(values) < 0.0:
+        raise PolicyError(f"not a distribution: {values} sums to {total}")
+    return p / total
+
+
+def mix_floor(probabilities: NDArray[np.float64], floor: float) -> NDArray[np.float64]:
+    """Mix a uniform distribution in, so that every arm has at least `floor`.
+
+    Args:
+        probabilities: Shape (n_arms,), summing to 1.
+        floor: Smallest probability that an arm may get, in [0, 1 / n_arms].
+
+    Raises:
+        PolicyError: `floor` is too large for this many arms.
+
+    >>> mix_floor(np.array([1.0, 0.0]), 0.1).round(3).tolist()
+    [0.9, 0.1]
+    """
+    n = len(probabilities)
+    if not 0.0 <= floor * n <= 1.0:
+        raise PolicyError(f"floor {floor} is too large for {n} arms: at most {1 / n:.4g}")
+    return (1.0 - floor * n) * probabilities + floor
+
+
+def served_distribution(
+    policy: Policy, context: Context, arms: Sequence[str], floor: float
+) -> NDArray[np.float64]:
+    """Return what an arm is drawn from: the policy's distribution with the floor mixed in, shape (n_arms,).
+
+    Args:
+        policy: Asked once.
+        context: What it sees.
+        arms: The eligible arms, at least one.
+        floor: Least probability of each; lowered to 1 / n_arms where that is less.
+
+    Raises:
+        PolicyError: The policy's answer is no distribution over the arms.
+
+    >>> served_distribution(Fixed("bm25"), Context("who?"), ["none", "bm25"], 0.1).round(3).tolist()
+    [0.1, 0.9]
+    """
+    return _floored(policy.probabilities(context, arms), len(arms), floor)
+
+
+def shadow_distribution(
+    policy: Policy | Shadowing, context: Context, arms: Sequence[str], floor: float
+) -> NDArray[np.float64]:
+    """Return what an arm would have been drawn from, had the policy in the shadow served, shape (n_arms,).
+
+    Args:
+        policy: The one that serves; where it has none in its shadow, the result has shape (0,).
+        context: What both see.
+        arms: The eligible arms, at least one.
+        floor: As for `served_distribution`.
+
+    Raises:
+        PolicyError: The answer is no distribution over the arms.
+    """
+    if not hasattr(policy, "shadow"):  # a tenth of the time that `isinstance` takes with a protocol
+        return np.zeros(0)
+    return _floored(policy.shadow(context, arms), len(arms), floor)
+
+
+def _floored(probabilities: NDArray[np.float64], n_arms: int, floor: float) -> NDArray[np.float64]:
+    return mix_floor(validate(probabilities, n_arms), lowered(floor, n_arms))
+
+
+def mixed(live: NDArray[np.float64], candidate: NDArray[np.float64], share: float) -> NDArray[np.float64]:
+    """Return what is drawn from while a candidate takes a share of the traffic, shape (n_arms,).
+
+    As every arm has at least the floor in both, it has in the mixture.
+
+    Args:
+        live: The served distribution, shape (n_arms,).
+        candidate: That of the candidate over the same arms, shape (n_arms,).
+        share: How much of it is the candidate's, in [0, 1].
+
+    >>> mixed(np.array([0.9, 0.1]), np.array([0.1, 0.9]), 0.25).round(3).tolist()
+    [0.7, 0.3]
+    """
+    return (1.0 - share) * live + share * candidate
+
+
+def lowered(floor: float, n_arms: int) -> float:
+    """Return the floor that so many arms can have.
+
+    >>> lowered(0.01, 3), lowered(0.4, 4)
+    (0.01, 0.25)
+    """
+    return min(floor, 1.0 / n_arms)
+
+
+def uniform_from(decision_id: str, salt: str, arms: Sequence[str] = ()) -> float:
+    r"""Hash a decision id to a number in [0, 1): BLAKE2b, 53 bits.
+
+    The draw of an arm is hashed from the names of those that could be drawn, too. A decision whose
+    commit failed may be made again under its id, and its first draw may be why an arm is left out
+    now: that draw's number must not be drawn with again.
+
+    Args:
+        decision_id: Unique.
+        salt: Tells one service, or one use, from another.
+        arms: The eligible arms in their order, for the draw of one; without a NUL in their names.
+
+    >>> 0.0 <= uniform_from("d-1", "salt", ["none", "bm25"]) < 1.0
+    True
+    """
+    text = "\0".join((decision_id, *arms))
+    digest = hashlib.blake2b(text.encode(), key=_key(salt), digest_size=8).digest()
+    return (int.from_bytes(digest, "big") >> 11) / (1 << 53)
+
+
+@lru_cache(maxsize=8)
+def _key(salt: str) -> bytes:
+    """Return a key of 64 bytes, the most that BLAKE2b takes, for a salt of any length."""
+    return hashlib.blake2b(salt.encode()).digest()
+
+
+def choose(probabilities: NDArray[np.float64], u: float) -> int:
+    """Draw: the index of the first arm whose cumulative probability exceeds `u`.
+
+    Args:
+        probabilities: Shape (n_arms,), summing to 1.
+        u: In [0, 1), from `uniform_from`.
+
+    >>> choose(np.array([0.25, 0.0, 0.75]), 0.25)
+    2
+    """
+    index = int(probabilities.cumsum().searchsorted(u, side="right"))
+    # Rounding can leave the last cumulative probability below `u`.
+    return index if index < len(probabilities) else int(np.flatnonzero(probabilities)[-1])
+
+
+def greedy(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Put all mass on the best arms, split evenly among ties.
+
+    Raises:
+        PolicyError: A score is not a number.
+
+    >>> greedy(np.array([1.0, 3.0, 3.0])).tolist()
+    [0.0, 0.5, 0.5]
+    """
+    best = scores == scores.max()
+    n_best = np.count_nonzero(best)
+    if n_best == 0:
+        raise PolicyError(f"no best arm among the scores {scores.tolist()}")
+    return np.asarray(best / n_best)

@@ -1,0 +1,263 @@
+"""What routers see of questions, and what each arm was worth on them: tables that know their names.
+
+A column or an arm is always asked for by name, so that none is ever taken for another. The stage says
+how far a question must have come before so much is known: what is looked at costs what it took to get it.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from arms.suggestions import did_you_mean
+
+Floats = NDArray[np.float64]
+
+SAME_AS = "same_as:"
+"""Begins the name of a column that says whether an arm's answer is that of the arm named after it."""
+
+
+class RouterError(ValueError):
+    """Features or labels do not fit, or a router cannot be fitted, asked or loaded; the value is named."""
+
+
+class Stage(IntEnum):
+    """How far a question must have come before it can be routed."""
+
+    QUESTION = 0
+    """It was asked: nothing else is known, and nothing was spent."""
+    RETRIEVED = 1
+    """Every arm has searched: the searches are paid for, whichever arm answers."""
+    ANSWERED = 2
+    """The language model has answered from every arm: all of it is paid for."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArmTable:
+    """Named numbers of each arm on each question.
+
+    Attributes:
+        names: What the numbers are, in the order of the last axis; at least one, each once.
+        values: Shape (n_questions, n_arms, n_names), NaN where an arm has none.
+
+    Raises:
+        RouterError: Names that do not fit, or a number that is infinite.
+    """
+
+    names: tuple[str, ...]
+    values: Floats
+
+    def __post_init__(self) -> None:
+        if not self.names:
+            raise RouterError("an arm table without a column tells nothing: leave it out")
+        _distinct("arm feature", self.names)
+        if self.values.ndim != 3 or self.values.shape[2] != len(self.names):
+            raise RouterError(f"{len(self.names)} names do not fit a table of shape {self.values.shape}")
+        if np.isinf(self.values).any():
+            column = int(np.argwhere(np.isinf(self.values))[0][2])
+            raise RouterError(f"arm feature {self.names[column]!r} is infinite")
+
+    def rows(self, at: NDArray[np.intp]) -> "ArmTable":
+        """Return some of the questions."""
+        return ArmTable(self.names, self.values[at])
+
+    def of(self, at: Sequence[int]) -> "ArmTable":
+        """Return some of the arms."""
+        return ArmTable(self.names, self.values[:, list(at)])
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """What routers see of some questions.
+
+    Attributes:
+        arms: The arms to score, each once.
+        texts: The questions, shape (n_questions,).
+        names: What is known of a question by number, each once, in the order of the columns of `question`.
+        question: Finite, shape (n_questions, n_names).
+        embedding: Unit vectors of the questions, shape (n_questions, dim); dim 0 where there are none.
+        retrieved: What the arms returned; None before they have searched.
+        answered: What was answered from each arm; None before that. There is none before they have searched.
+
+    Raises:
+        RouterError: Shapes or names that do not fit, answers without searches, or a number of a question
+            that is not finite.
+    """
+
+    arms: tuple[str, ...]
+    texts: tuple[str, ...]
+    names: tuple[str, ...]
+    question: Floats
+    embedding: NDArray[np.float32]
+    retrieved: ArmTable | None = None
+    answered: ArmTable | None = None
+
+    def __post_init__(self) -> None:
+        _distinct("arm", self.arms)
+        _distinct("question feature", self.names)
+        n = len(self.texts)
+        if self.question.shape != (n, len(self.names)):
+            raise RouterError(
+                f"{n} questions with {len(self.names)} features have a table of shape {self.question.shape}"
+            )
+        if self.embedding.ndim != 2 or len(self.embedding) != n:
+            raise RouterError(f"{n} questions have embeddings of shape {self.embedding.shape}")
+        for what, values in (("question feature", self.question), ("embedding", self.embedding)):
+            if not np.isfinite(values).all():
+                row, column = np.argwhere(~np.isfinite(values))[0].tolist()
+                name = repr(self.names[column]) if what == "question feature" else f"number {column}"
+                raise RouterError(f"{what} {name} of {self.texts[row]!r} is {values[row, column]}")
+        if self.answered is not None and self.retrieved is None:
+            raise RouterError("features tell what was answered but not what was retrieved: give both")
+        for table in (self.retrieved, self.answered):
+            if table is not None and table.values.shape[:2] != (n, len(self.arms)):
+                raise RouterError(
+                    f"{n} questions and {len(self.arms)} arms have an arm table of shape {table.values.shape}"
+                )
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    @property
+    def stage(self) -> Stage:
+        """How much is known."""
+        if self.answered is not None:
+            return Stage.ANSWERED
+        return Stage.QUESTION if self.retrieved is None else Stage.RETRIEVED
+
+    def rows(self, rows: Sequence[int] | NDArray[Any]) -> "Features":
+        """Return some of the questions, by index or by mask."""
+        at = _indices(rows, len(self))
+        return Features(
+            self.arms,
+            tuple(self.texts[i] for i in at),
+            self.names,
+            self.question[at],
+            self.embedding[at],
+            None if self.retrieved is None else self.retrieved.rows(at),
+            None if self.answered is None else self.answered.rows(at),
+        )
+
+    def of(self, arms: Sequence[str]) -> "Features":
+        """Return the same of these arms alone, in this order. Raises RouterError."""
+        at = positions(self.arms, arms)
+        return replace(
+            self,
+            arms=tuple(arms),
+            retrieved=None if self.retrieved is None else self.retrieved.of(at),
+            answered=None if self.answered is None else self.answered.of(at),
+        )
+
+
+def positions(known: Sequence[str], asked: Sequence[str]) -> list[int]:
+    """Return where each of the asked names stands among the known ones.
+
+    Raises:
+        RouterError: One is unknown.
+
+    >>> positions(("bm25", "dense"), ("dense",))
+    [1]
+    """
+    at = {name: number for number, name in enumerate(known)}
+    for name in asked:
+        if name not in at:
+            raise RouterError(f"{name!r} is unknown here{did_you_mean(name, known)}")
+    return [at[name] for name in asked]
+
+
+def _distinct(what: str, names: Sequence[str]) -> None:
+    if len(set(names)) != len(names):
+        twice = next(name for number, name in enumerate(names) if name in names[:number])
+        raise RouterError(f"{what} {twice!r} stands twice among {', '.join(names)}")
+
+
+def _indices(rows: Sequence[int] | NDArray[Any], n: int) -> NDArray[np.intp]:
+    """Return which of `n` are meant, by index or by mask."""
+    # of nothing, numpy would make numbers that are no indices
+    at: NDArray[np.intp] = np.arange(n)[np.asarray(rows, dtype=None if len(rows) else np.intp)]
+    return at
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingDataset:
+    """What each arm is worth on each question: what a router is fitted to.
+
+    Attributes:
+        features: What is known of the questions.
+        utility: Higher is better, NaN where nobody knows, shape (n_questions, n_arms).
+        quality: Of what each arm retrieved, whatever was answered from it; like the utility, but an arm may
+            have none at all. None where nobody looked.
+
+    Raises:
+        RouterError: A shape that does not fit, fewer than two arms or questions, an infinite number, or
+            no question on which two arms differ: nothing could be learned.
+    """
+
+    features: Features
+    utility: Floats
+    quality: Floats | None = None
+
+    def __post_init__(self) -> None:
+        n, arms = len(self.features), self.features.arms
+        for what, values in (("utility", self.utility), ("quality", self.quality)):
+            if values is None:
+                continue
+            if values.shape != (n, len(arms)):
+                raise RouterError(f"{n} questions and {len(arms)} arms have a {what} of shape {values.shape}")
+            if np.isinf(values).any():
+                row, column = np.argwhere(np.isinf(values))[0].tolist()
+                raise RouterError(
+                    f"the {what} of {arms[column]!r} on {self.features.texts[row]!r} is infinite"
+                )
+        if len(arms) < 2:
+            raise RouterError(f"labels of {len(arms)} arm ({', '.join(arms)}); a choice needs at least two")
+        if n < 2:
+            asked = ", ".join(map(repr, self.features.texts)) or "none"
+            raise RouterError(f"labels of too few questions ({asked}); a fit needs at least two")
+        for column in np.flatnonzero(np.isnan(self.utility).all(axis=0)).tolist():
+            raise RouterError(f"arm {arms[column]!r} has no label at all: leave it out")
+        if not self.telling.any():
+            raise RouterError(f"no question tells {len(arms)} arms apart: all are worth the same on each")
+
+    @property
+    def telling(self) -> NDArray[np.bool_]:
+        """Whether at least two arms with known utilities differ on a question, shape (n_questions,)."""
+        known = ~np.isnan(self.utility)
+        low = np.where(known, self.utility, math.inf).min(axis=1)
+        high = np.where(known, self.utility, -math.inf).max(axis=1)
+        return np.asarray(high > low)
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def rows(self, rows: Sequence[int] | NDArray[Any]) -> "RoutingDataset":
+        """Return some of the questions, by index or by mask."""
+        at = _indices(rows, len(self))
+        quality = None if self.quality is None else self.quality[at]
+        return RoutingDataset(self.features.rows(at), self.utility[at], quality)
+
+
+AT_ONCE = 4096
+"""Rows that are scored together."""
+
+
+def scored_in_parts(
+    features: Features, rows: int, score: Callable[[Features], NDArray[np.floating]]
+) -> Floats:
+    """Return the scores of all questions, shape (n_questions, n_arms).
+
+    Args:
+        features: The questions.
+        rows: That a question takes.
+        score: Scores some of them, shape (n, n_arms).
+    """
+    step = max(1, AT_ONCE // rows)
+    if len(features) <= step:
+        return np.asarray(score(features), dtype=np.float64)
+    starts = range(0, len(features), step)
+    parts = [features.rows(range(start, min(start + step, len(features)))) for start in starts]
+    return np.concatenate([score(part) for part in parts], dtype=np.float64)

@@ -1,0 +1,158 @@
+"""Describe questions to a router: their form, what the arms retrieved, what was answered from it.
+
+before a search     question_table   form, clauses, comparisons
+after the searches  retrieved_table  what the passages' vectors tell, and where retrievers agree
+after the answers   answered_table   where answers agree, and where they stand in passages
+
+`shown` puts together what is known of one question, as far as it has come.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agent.policies.features import FORM, form
+from agent.routers.dataset import SAME_AS, ArmTable, Features, Floats
+from arms.base import Passage
+from arms.scoring.signals import (
+    ANSWERED,
+    FOUND,
+    SIGNALS,
+    WORDED,
+    answer_signals,
+    found_signals,
+    signals,
+    word_signals,
+)
+from arms.tokenizer import normalised
+
+Vectors = NDArray[np.float32]
+
+COUNTED: Mapping[str, re.Pattern[str]] = {
+    "n_of": re.compile(r"\bof\b", re.IGNORECASE),
+    "n_possessives": re.compile(r"\w['\u2019]s\b"),
+    "n_commas": re.compile(r","),
+    "n_clauses": re.compile(r"(?<=\w )(?:who|which|that|where|whose)\b", re.IGNORECASE),
+    "n_comparisons": re.compile(r"\b(?:or|both|same|more|older|younger|earlier|later)\b", re.IGNORECASE),
+}
+"""How nested a question is, and whether it compares: signs of one that takes several passages."""
+
+QUESTION = (*FORM, *COUNTED)
+"""What is known of a question before any search, in the order of the columns."""
+
+RETRIEVED = (*SIGNALS, *(f"{name}.scaled" for name in SIGNALS), *FOUND, *WORDED)
+"""What is known of an arm after all have searched; `.scaled` is min-max over the arms of the question."""
+
+
+def question_table(texts: Sequence[str]) -> Floats:
+    """Return what is known of each question before any search, shape (n_questions, n_names).
+
+    >>> table = question_table(["Who is the son of the king of Siam?"])
+    >>> table[0, QUESTION.index("n_of")].item()
+    2.0
+    """
+    column = {name: number for number, name in enumerate(QUESTION)}
+    table = np.zeros((len(texts), len(QUESTION)))
+    for row, text in enumerate(texts):
+        for name, value in form(text).items():
+            table[row, column[name]] = value
+        for name, pattern in COUNTED.items():
+            table[row, column[name]] = len(pattern.findall(text))
+    return table
+
+
+def retrieved_table(
+    texts: Sequence[str],
+    embedding: Vectors,
+    found: Sequence[Sequence[Sequence[Passage]]],
+    vectors: Mapping[str, Vectors],
+) -> ArmTable:
+    """Return what is known of each arm on each question after all have searched.
+
+    Args:
+        texts: The questions.
+        embedding: Unit vectors of the questions, shape (n_questions, dim).
+        found: What each arm found, best first: `found[question][arm]`.
+        vectors: Unit vector of each of these passages by the same backbone, shape (dim,), by id.
+    """
+    n_arms = len(found[0]) if found else 0
+    table = np.full((len(found), n_arms, len(RETRIEVED)), np.nan)
+    empty = np.empty((0, embedding.shape[1]), dtype=np.float32)
+    for row, (text, of_arms) in enumerate(zip(texts, found, strict=True)):
+        ids = [[passage.id for passage in passages] for passages in of_arms]
+        stacked = [np.stack([vectors[name] for name in names]) if names else empty for names in ids]
+        told = signals(embedding[row], stacked)
+        table[row] = np.hstack([told, scaled(told), found_signals(ids), word_signals(text, of_arms)])
+    return ArmTable(RETRIEVED, table)
+
+
+def scaled(values: Floats) -> Floats:
+    """Scale each column from its least to its largest known value, to [0, 1]; 0.5 where all are the same.
+
+    >>> scaled(np.array([[1.0, 7.0], [3.0, 7.0], [np.nan, np.nan]])).tolist()
+    [[0.0, 0.5], [1.0, 0.5], [nan, nan]]
+    """
+    known = ~np.isnan(values)
+    low = np.where(known, values, np.inf).min(axis=0)
+    high = np.where(known, values, -np.inf).max(axis=0)
+    differ = np.isfinite(low) & (high > low)
+    spread = np.where(differ, high - low, 1.0)
+    least = np.where(np.isfinite(low), low, 0.0)
+    return np.where(known, np.where(differ, (values - least) / spread, 0.5), np.nan)
+
+
+def answered_table(
+    texts: Sequence[str],
+    arms: Sequence[str],
+    answers: Sequence[Sequence[str]],
+    found: Sequence[Sequence[Sequence[Passage]]],
+) -> ArmTable:
+    """Return what is known of each arm on each question after the language model has answered.
+
+    Beside what `answer_signals` tells, a column `same_as:<arm>` for each arm says where answers are the same.
+
+    Args:
+        texts: The questions.
+        arms: The arms that were asked, in the order of the others.
+        answers: What was answered: `answers[question][arm]`.
+        found: What each arm found, best first: `found[question][arm]`.
+    """
+    rows = []
+    for text, given, of_arms in zip(texts, answers, found, strict=True):
+        alike = np.array([normalised(answer) for answer in given])
+        rows.append(np.hstack([answer_signals(text, given, of_arms), alike[:, None] == alike[None, :]]))
+    names = (*ANSWERED, *(f"{SAME_AS}{arm}" for arm in arms))
+    return ArmTable(names, np.array(rows, dtype=np.float64).reshape(len(texts), len(arms), len(names)))
+
+
+def features_of(
+    text: str,
+    embedding: Vectors,
+    arms: Sequence[str],
+    found: Sequence[Sequence[Passage]] | None = None,
+    vectors: Mapping[str, Vectors] | None = None,
+    answers: Sequence[str] | None = None,
+) -> Features:
+    """Return what a router sees of one question.
+
+    Args:
+        text: The question.
+        embedding: Its unit vector, shape (dim,).
+        arms: Those that are asked.
+        found: What each of them found, best first; None before they have searched.
+        vectors: Unit vectors of passages by id, shape (dim,); a passage without one counts as not found.
+        answers: What was answered from each; None before that.
+    """
+    embeddings, texts = embedding[None], (text,)
+    asked = Features(tuple(arms), texts, QUESTION, question_table(texts), embeddings)
+    if found is None or vectors is None:
+        return asked
+    known = [[[passage for passage in passages if passage.id in vectors] for passages in found]]
+    return replace(
+        asked,
+        retrieved=retrieved_table(texts, embeddings, known, vectors),
+        answered=None if answers is None else answered_table(texts, arms, [answers], known),
+    )

@@ -1,0 +1,189 @@
+"""LTRR's feed-forward networks: fitted by torch, asked in numpy alone.
+
+    what is known of the question --.
+    what is known of the arm -------+--> 256 --> 128 --> 64 --> score of the arm
+    which arm it is ----------------'
+
+How they are fitted is in `neural_fit`, what they are once they are, in `network`.
+"""
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import numpy as np
+from pydantic import Field
+
+from agent.routers.base import Parametrised, Schema, StageParameters, State
+from agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, positions, scored_in_parts
+from agent.routers.neural.mlp import Array, Network
+from agent.routers.neural.optimizer import Descent, DescentParameters, on_threads, seeded
+from agent.routers.preprocessing import Preparation
+from agent.routers.ranking_targets import CentreParameters, Duels, Points, Ranking, Target
+
+if TYPE_CHECKING:
+    from agent.routers.neural.ltrr_training import Examples, FeedForward
+
+
+class NeuralParameters(StageParameters, DescentParameters):
+    """What a network looks at, how large it is, and how it is fitted."""
+
+    identity: bool = Field(True, description="Whether a row says which arm it is; LTRR's do not.")
+    hidden: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)] = Field(
+        [256, 128, 64], description="Units of each hidden layer."
+    )
+    dropout: float = Field(0.2, ge=0.0, lt=1.0, description="Share of the units that a step leaves out.")
+    batch_size: int = Field(64, ge=1, description="Questions of a step.")
+    learning_rate: float = Field(1e-3, gt=0.0, description="Of AdamW.")
+    weight_decay: float = Field(0.01, ge=0.0, description="Of AdamW.")
+
+
+N = TypeVar("N", bound=NeuralParameters)
+
+
+class Neural(Parametrised[N]):
+    """A network over the features of the question and of an arm.
+
+    For what is not known of an arm, as all of an arm that retrieves nothing, a learned vector stands in;
+    of what no arm lacked in training, it stays at the median.
+    """
+
+    _network: Network
+
+    def _fit(self, labels: RoutingDataset) -> None:
+        from agent.routers.neural import (
+            ltrr_training as neural_fit,
+        )  # here: torch takes seconds to load, and asking goes without
+
+        chosen = self.chosen
+        self._preparation = Preparation.of(labels.features, chosen.dims)
+        examples = neural_fit.Examples.of(
+            self._of_question(labels.features),
+            self._preparation.arms(labels.features),
+            self._target.utility(labels),
+        )
+        if not examples.own.shape[2] and not chosen.identity:
+            raise RouterError(
+                f"{self.kind}: identity is false, and at stage {chosen.stage!r} nothing is known of an arm: "
+                "all would look alike"
+            )
+        with seeded(chosen.seed), on_threads(1):
+            network = neural_fit.FeedForward(
+                examples.shape, chosen.hidden, dropout=chosen.dropout, identity=chosen.identity
+            )
+            self._descend(network, examples, labels)
+        self._network = network.as_arrays()
+
+    def _descend(self, network: "FeedForward", examples: "Examples", labels: RoutingDataset) -> None:
+        chosen = self.chosen
+        descent = Descent(chosen, chosen.batch_size, chosen.learning_rate, chosen.batch_size)
+        descent.run(network, self._target.losses(network, examples), self._target.questions(labels))
+
+    def _of_question(self, features: Features) -> Floats:
+        """Return what the network sees of each question, shape (n, d)."""
+        return self._preparation.question(features)
+
+    @property
+    @abstractmethod
+    def _target(self) -> Target:
+        """What it is fitted to."""
+
+    def _scores(self, features: Features) -> Floats:
+        at = positions(self._fitted.arms, features.arms)
+        return scored_in_parts(features, len(at) ** 2, lambda part: self._of_part(part, at))
+
+    def _of_part(self, features: Features, at: list[int]) -> Array:
+        question = self._network.of_question(self._of_question(features))
+        return self._of_arms(question, self._network.of_arms(self._preparation.arms(features), at))
+
+    def _of_arms(self, question: Array, arms: Array) -> Array:
+        """Return scores, given what questions and arms bring to the first layer, shape (n, n_arms)."""
+        return self._network.rest(question[:, None] + arms)
+
+    def _state(self) -> State:
+        return {**self._network.state(), **self._preparation.state()}
+
+    def _restore(self, schema: Schema, state: State) -> None:
+        del schema
+        self._preparation = Preparation.restore(state)
+        self._network = Network.restore(state, len(self.chosen.hidden))
+
+
+class PointParameters(CentreParameters, NeuralParameters):
+    """Likewise, and what a utility is."""
+
+
+class PointwiseFFN(Neural[PointParameters]):
+    """Scores an arm with its expected gain over the mean arm of the question, fitted by the squared error.
+
+    Unlike in the paper, a row may say which arm it is, and utilities are centred by question: without
+    `centre`, a score is the expected utility itself.
+
+    Source: Kim and Diaz 2025, LTRR: Learning to rank retrievers for LLMs, arXiv:2506.13743.
+    """
+
+    kind = "pointwise_ffn"
+    Params = PointParameters
+
+    @property
+    def _target(self) -> Target:
+        return Points(self.chosen.centre)
+
+
+class ListParameters(NeuralParameters):
+    """Likewise, and how sharp the distribution is that a list is to have."""
+
+    temperature: float = Field(
+        1.0, gt=0.0, description="What utilities are divided by: the smaller, the more the best arm counts."
+    )
+
+
+class ListNet(Neural[ListParameters]):
+    """Scores arms so that their softmax comes near to the softmax of their utilities.
+
+    The loss is the cross-entropy between the two: of the chances of each arm to be the first of the list.
+
+    Source: Cao et al. 2007, Learning to rank: from pairwise approach to listwise approach (ICML), as in
+    Kim and Diaz 2025, LTRR: Learning to rank retrievers for LLMs, arXiv:2506.13743; the temperature is ours.
+    """
+
+    kind = "listnet"
+    Params = ListParameters
+
+    @property
+    def _target(self) -> Target:
+        return Ranking(self.chosen.temperature)
+
+
+class PairParameters(NeuralParameters):
+    """Likewise, and how many pairs are seen."""
+
+    pairs: int = Field(
+        16, ge=1, description="Most pairs of a question that an epoch draws, in both directions."
+    )
+
+
+class PairwiseFFN(Neural[PairParameters]):
+    """Scores an arm with its mean probability of being better than another.
+
+    A row of the network is a pair: what is known of the question, and the difference of what is known of
+    the two arms. It is fitted by cross-entropy to which one is better, in both directions; ties are
+    skipped. An arm counts as one half against itself, so that one that is asked for alone has a score.
+
+    Unlike in the paper, an epoch sees some pairs of a question, drawn anew each time, and not all.
+
+    Source: Kim and Diaz 2025, LTRR: Learning to rank retrievers for LLMs, arXiv:2506.13743.
+    """
+
+    kind = "pairwise_ffn"
+    Params = PairParameters
+
+    @property
+    def _target(self) -> Target:
+        return Duels(self.chosen.pairs, self.chosen.seed)
+
+    def _of_arms(self, question: Array, arms: Array) -> Array:
+        logits = self._network.rest(question[:, None, None] + (arms[:, :, None] - arms[:, None, :]))
+        better = 0.5 + 0.5 * np.tanh(0.5 * logits)  # the logistic function, which never overflows so
+        own = np.arange(arms.shape[1])
+        better[:, own, own] = 0.5
+        return np.asarray(better.mean(axis=2))

@@ -1,0 +1,142 @@
+"""Fit a network to questions: AdamW over batches, and the epoch that did best on questions held out."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from agent.routers.base import Parameters
+
+if TYPE_CHECKING:  # it takes seconds to load, and asking a fitted router does not need it
+    from torch import Tensor, nn
+
+Rows = NDArray[np.intp]
+
+Mask = NDArray[np.bool_]
+
+
+class DescentParameters(Parameters):
+    """Those of a router that is fitted by descent."""
+
+    epochs: int = Field(10, ge=1, description="Times that each question is seen.")
+    weight_decay: float = Field(0.0, ge=0.0, description="Of AdamW.")
+    held_out: float = Field(
+        0.1, ge=0.0, lt=1.0, description="Share of the questions that only choose the best epoch."
+    )
+    clip: float = Field(1.0, gt=0.0, description="Largest norm of the gradient of a step.")
+    seed: int = Field(0, ge=0, description="Of first weights, dropout, what is held out, and the order.")
+
+
+@dataclass(frozen=True, slots=True)
+class Descent:
+    """How to descend.
+
+    Attributes:
+        chosen: The epoch with the smallest loss on what is held out is kept; the last one is, where the
+            share is less than one question.
+        batch_size: Questions of a step.
+        learning_rate: Of AdamW.
+        at_once: Questions whose gradient is computed together; a batch is cut into as many parts as that
+            takes, which saves memory and changes nothing else.
+    """
+
+    chosen: DescentParameters
+    batch_size: int
+    learning_rate: float
+    at_once: int
+
+    def run(self, network: "nn.Module", losses: "Callable[[Rows], Tensor]", questions: Rows) -> None:
+        """Change the parameters of a network that want a gradient.
+
+        Args:
+            network: It is left ready to be asked, with its dropout off.
+            losses: From some of the questions to a loss of each, shape (n,).
+            questions: What to fit to, by number; at least one.
+        """
+        import torch
+        from torch import Tensor
+
+        chosen = self.chosen
+        rng = np.random.default_rng(chosen.seed)
+        held_out, seen = np.split(rng.permutation(questions), [int(len(questions) * chosen.held_out)])
+        free = [parameter for parameter in network.parameters() if parameter.requires_grad]
+        optimizer = torch.optim.AdamW(free, lr=self.learning_rate, weight_decay=chosen.weight_decay)
+        best, kept = np.inf, list[Tensor](free)
+        for _ in range(chosen.epochs):
+            network.train()
+            for batch in _parts(rng.permutation(seen), self.batch_size):
+                optimizer.zero_grad()
+                for part in _parts(batch, self.at_once):
+                    (losses(part).sum() / len(batch)).backward()  # type: ignore[no-untyped-call]
+                torch.nn.utils.clip_grad_norm_(free, chosen.clip)
+                optimizer.step()
+            network.eval()
+            if len(held_out) and (loss := self._mean(losses, held_out)) < best:
+                best, kept = loss, [parameter.detach().clone() for parameter in free]
+        with torch.no_grad():
+            for parameter, value in zip(free, kept, strict=True):
+                parameter.copy_(value)
+
+    def _mean(self, losses: "Callable[[Rows], Tensor]", rows: Rows) -> float:
+        import torch
+
+        with torch.inference_mode():
+            return sum(float(losses(part).sum()) for part in _parts(rows, self.at_once)) / len(rows)
+
+
+def choice_losses(logits: "Tensor", right: Mask, known: Mask) -> "Tensor":
+    """Return minus the mean log-probability of the right arms on each question, shape (n,).
+
+    It is the InfoNCE loss with several positives, averaged over these, so that a question with many of
+    them weighs no more than another.
+
+    Args:
+        logits: Shape (n, n_arms).
+        right: The arms to choose, at least one a question, all of them known, shape (n, n_arms).
+        known: The arms to choose among, shape (n, n_arms); the others have no part in it.
+
+    Source: van den Oord et al. 2018, Representation learning with contrastive predictive coding,
+    arXiv:1807.03748; Khosla et al. 2020, Supervised contrastive learning, arXiv:2004.11362, for the mean
+    outside of the logarithm.
+    """
+    import torch
+
+    among = torch.as_tensor(known, device=logits.device)
+    chosen = torch.as_tensor(right, device=logits.device)
+    shares = logits.masked_fill(~among, -torch.inf).log_softmax(dim=1)
+    return -shares.masked_fill(~chosen, 0.0).sum(dim=1) / chosen.sum(dim=1)
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Draw weights and dropout from a seed, and leave the random state of torch as it was."""
+    import torch
+
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        torch.manual_seed(seed)
+        yield
+
+
+@contextmanager
+def on_threads(count: int) -> Iterator[None]:
+    """Let torch compute on so many threads, and then on as many as before.
+
+    Threads that share a core wait for each other while spinning: on a busy machine, two fit a small network
+    twenty times slower than one does. Their number also shows in how sums are rounded.
+    """
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _parts(rows: Rows, size: int) -> list[Rows]:
+    return [rows[start : start + size] for start in range(0, len(rows), size)]

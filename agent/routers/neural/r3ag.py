@@ -1,0 +1,273 @@
+"""R3AG's router: what an arm can find and what it helps to answer, weighed by the question.
+
+    texts or embeddings --Encoder of quality--> r_q --.
+                        --Encoder of utility-> g_q --Fusion--> cos(g_q, h_arm) = scores
+
+How both are fitted is in `capability_fit`; asking needs numpy alone where no text encoder is named.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from agent.routers.base import Parametrised, Schema, State
+from agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, positions
+from agent.routers.neural.optimizer import Descent, DescentParameters, Mask, on_threads, seeded
+from arms.models.embedding import Backbone, digest_backbone
+from arms.models.threads import compute_cores
+
+if TYPE_CHECKING:
+    from agent.routers.neural.r3ag_training import Tower
+
+PARTS = ("quality.", "utility.")
+"""What begins the names of the arrays of the two encoders."""
+
+TINY = 1e-12
+"""No vector is taken to be shorter."""
+
+
+class Encoder(Protocol):
+    """Turns questions into unit vectors; safe to call from many threads."""
+
+    def encode(self, features: Features) -> Floats:
+        """Return one unit vector a question, shape (n_questions, width)."""
+        ...
+
+    def state(self) -> State:
+        """Return what was fitted, as arrays."""
+        ...
+
+
+class CapabilityParameters(DescentParameters):
+    """What the encoders and the attention look like, and how they are fitted.
+
+    The paper's where it tells them. It tells not the temperature, the regularization, the heads, nor how
+    the attention is fitted.
+    """
+
+    encoder: str | None = Field(
+        None,
+        description="Text model to start from: a hub name (the paper has Qwen/Qwen3-Embedding-0.6B), a "
+        "folder, or `package:NAME/PATH`. null projects the embedding instead.",
+    )
+    width: int = Field(
+        128, ge=1, description="Numbers of a vector; a text model has its own width, 1024 in the paper."
+    )
+    heads: int = Field(8, ge=1, description="Of the attention; a divisor of the width.")
+    best: int = Field(2, ge=1, description="Arms of a question that are positives, but for ties.")
+    temperature: float = Field(0.2, gt=0.0, description="What cosines are divided by in InfoNCE.")
+    regularization: float = Field(
+        0.1, ge=0.0, description="Weight of the distance between what an arm can do and its utility."
+    )
+    batch_size: int | None = Field(
+        None, ge=1, description="Questions of a step; null is 512 with a text model, 64 without."
+    )
+    learning_rate: float | None = Field(
+        None, gt=0.0, description="Of the encoders; null is 2e-6 with a text model, 1e-3 without."
+    )
+    fusion_rate: float = Field(1e-3, gt=0.0, description="Learning rate of the attention.")
+    at_once: int = Field(64, ge=1, description="Questions that are read together: what memory allows.")
+    weight_decay: float = Field(0.01, ge=0.0, description="Of AdamW.")
+    held_out: float = Field(
+        0.05, ge=0.0, lt=1.0, description="Share of the questions that only choose the best epoch."
+    )
+
+
+class Capability(Parametrised[CapabilityParameters]):
+    """Scores an arm with how near its capabilities, weighed by the question, come to what the answer needs.
+
+    Two encoders turn the question and each arm (one learned token) into a retrieval quality, `r_q` and `r_i`,
+    and a generation utility, `g_q` and `g_i`. Attention by `r_q` over `r_i` and `g_i` gives `h_i`; the
+    score is cos(g_q, h_i). First each encoder is fitted by InfoNCE to the best arms by its label, then
+    the attention, with both encoders as they are, by binary cross-entropy of sigmoid(cos(h_i, g_q))
+    against the best arms by utility, plus a multiple of |h_i - g_i|^2. An arm that retrieves nothing is
+    an arm as any other. Where no quality is known, the utility is the label of both encoders.
+
+    With `encoder`, this is the full form: both encoders start as the text model named, whose last two
+    layers and word embeddings are fitted, and whose vocabulary is extended by the arms; on CUDA where
+    there is one. Without, it is a reduction for small machines: the embedding stays as it is, and each
+    encoder is a hidden layer and a projection to `width` numbers, which an arm's token, as long as an
+    embedding, goes through as a question does.
+
+    Questions on which a label tells no arms apart teach nothing, and a loss is the mean, not the sum,
+    over the positives of a question, as ties can make them many: see `positives`.
+
+    Raises:
+        ModelNotFoundError: When it is fitted or loaded, the encoder is not where its name says.
+
+    Source: Zhao et al. 2026, R3AG: Retriever Routing for Retrieval-Augmented Generation, section 4 and
+    appendices A.5 and B.
+    """
+
+    kind = "capability"
+    Params = CapabilityParameters
+    _encoders: tuple["Encoder", ...]
+    _fusion: "Fusion"
+
+    def _fit(self, labels: RoutingDataset) -> None:
+        from agent.routers.neural.r3ag_training import fit_encoder, fit_fusion
+
+        chosen, features, fitted = self.chosen, labels.features, []
+        full = chosen.encoder is not None
+        size = chosen.batch_size or (512 if full else 64)
+        descent = Descent(chosen, size, chosen.learning_rate or (2e-6 if full else 1e-3), chosen.at_once)
+        quality = labels.utility if labels.quality is None else labels.quality
+        with seeded(chosen.seed), on_threads(len(compute_cores()) if full else 1):
+            for what, values in (("quality", quality), ("utility", labels.utility)):
+                right, known = positives(values, chosen.best), ~np.isnan(values)
+                if not right.any():
+                    raise RouterError(f"no question on which the {what} tells two arms apart")
+                tower = self._tower(features)
+                fitted.append(fit_encoder(tower, features, right, known, descent, chosen.temperature))
+            self._encoders = tuple(encoder for encoder, _ in fitted)
+            arms = np.stack([vectors for _, vectors in fitted], axis=1)
+            asks, needs = (encoder.encode(features) for encoder in self._encoders)
+            of_fusion = replace(descent, learning_rate=chosen.fusion_rate)
+            self._fusion = fit_fusion(
+                arms, asks, needs, right, known, of_fusion, chosen.heads, chosen.regularization
+            )
+
+    def _tower(self, features: Features) -> "Tower":
+        if self.chosen.encoder is not None:
+            from agent.routers.neural.two_tower import TextTower
+
+            tower: Tower = TextTower(self.chosen.encoder, len(features.arms), self.chosen.at_once)
+        elif features.embedding.shape[1]:
+            from agent.routers.neural.r3ag_training import HeadTower
+
+            tower = HeadTower(features.embedding.shape[1], len(features.arms), self.chosen.width)
+        else:
+            raise RouterError("router 'capability' needs the questions' embeddings, or an encoder")
+        if tower.width % self.chosen.heads:
+            raise RouterError(f"{self.chosen.heads} heads do not divide a width of {tower.width}")
+        return tower
+
+    def _scores(self, features: Features) -> Floats:
+        scores = self._fusion.scores(*(encoder.encode(features) for encoder in self._encoders))
+        return scores[:, positions(self._fitted.arms, features.arms)]
+
+    def _state(self) -> State:
+        state = dict(self._fusion.state())
+        for what, encoder in zip(PARTS, self._encoders, strict=True):
+            state |= {what + name: value for name, value in encoder.state().items()}
+        if self.chosen.encoder is not None:
+            state["encoder"] = np.frombuffer(self._digest().encode(), dtype=np.uint8)
+        return state
+
+    def _restore(self, schema: Schema, state: State) -> None:
+        if self.chosen.encoder is not None and state["encoder"].tobytes().decode() != self._digest():
+            raise RouterError(
+                f"encoder {self.chosen.encoder!r} is not the one that the router was fitted with"
+            )
+        self._fusion = Fusion(state["ask"], state["offset"], state["give"])
+        self._encoders = tuple(self._encoder(schema, _part(state, what)) for what in PARTS)
+
+    def _encoder(self, schema: Schema, state: State) -> Encoder:
+        if self.chosen.encoder is None:
+            return Head(state)
+        from agent.routers.neural.two_tower import TextTower
+
+        return TextTower.restored(self.chosen.encoder, len(schema.arms), self.chosen.at_once, state)
+
+    def _digest(self) -> str:
+        return digest_backbone(Backbone.model_validate({"model": self.chosen.encoder}))
+
+
+@dataclass(frozen=True)
+class Head:
+    """The reduced encoder: an embedding through a hidden layer and a projection.
+
+    Attributes:
+        weights: By name: `0` is the hidden layer, `2` the projection.
+    """
+
+    weights: State
+
+    def encode(self, features: Features) -> Floats:
+        """Return one unit vector a question, shape (n_questions, width)."""
+        weights = self.weights
+        hidden = np.maximum(features.embedding @ weights["0.weight"].T + weights["0.bias"], 0.0)
+        vectors = (hidden @ weights["2.weight"].T + weights["2.bias"]).astype(np.float64)
+        return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), TINY))
+
+    def state(self) -> State:
+        """Return the weights."""
+        return self.weights
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """Attention over two capabilities of each arm, multiplied out as far as it goes without a question.
+
+    A question with quality vector r gives capability c of arm i, in head h, a share: the softmax over c
+    of `ask[i, c, h] . r + offset[i, c, h]`. What the arm can do is the sum of `give[i, c, h]` by these.
+
+    Attributes:
+        ask: Shape (n_arms, 2, heads, width).
+        offset: Shape (n_arms, 2, heads).
+        give: Shape (n_arms, 2, heads, width).
+    """
+
+    ask: NDArray[np.float32]
+    offset: NDArray[np.float32]
+    give: NDArray[np.float32]
+
+    def scores(self, asks: Floats, needs: Floats) -> Floats:
+        """Return the cosine of what each question needs and what each arm can do for it.
+
+        The sums of the shares are never formed: their products with `needs` and their lengths follow from
+        products of `give` alone.
+
+        Args:
+            asks: Quality vectors of the questions, shape (n, width).
+            needs: Their utility vectors, units, shape (n, width).
+
+        Returns:
+            In [-1, 1], shape (n, n_arms).
+        """
+        n_arms, _, _, width = self.ask.shape
+        shape = (len(asks), *self.offset.shape)
+        logits = (asks @ self.ask.reshape(-1, width).T).reshape(shape) + self.offset
+        shares = np.exp(logits - logits.max(axis=2, keepdims=True))
+        shares /= shares.sum(axis=2, keepdims=True)
+        along = (shares * (needs @ self.give.reshape(-1, width).T).reshape(shape)).sum(axis=(2, 3))
+        by_arm = shares.reshape(len(asks), n_arms, -1).transpose(1, 0, 2)
+        lengths = np.sqrt(np.maximum(((by_arm @ self._products) * by_arm).sum(axis=2).T, TINY))
+        return np.asarray(along / lengths)
+
+    @cached_property
+    def _products(self) -> Floats:
+        gives = self.give.reshape(len(self.give), -1, self.give.shape[3]).astype(np.float64)
+        return np.asarray(gives @ gives.transpose(0, 2, 1))
+
+    def state(self) -> State:
+        """Return its arrays."""
+        return {"ask": self.ask, "offset": self.offset, "give": self.give}
+
+
+def positives(label: Floats, best: int) -> Mask:
+    """Say which arms are among the best of each question, shape (n_questions, n_arms).
+
+    An arm is, if fewer than `best` are better and it is not among the worst; so that all of tied arms are
+    or none is, and none is where all are worth the same.
+
+    Args:
+        label: NaN where unknown, shape (n_questions, n_arms).
+        best: How many, but for ties.
+
+    >>> positives(np.array([[0.9, 0.2, 0.5], [1.0, 0.0, 0.0], [1.0, 1.0, 1.0]]), 2).tolist()
+    [[True, False, True], [True, False, False], [False, False, False]]
+    """
+    known = ~np.isnan(label)
+    worth = np.where(known, label, -np.inf)
+    better = (worth[:, None, :] > worth[:, :, None]).sum(axis=2)
+    worst = np.where(known, label, np.inf).min(axis=1, keepdims=True)
+    return np.asarray((better < best) & (worth > worst))
+
+
+def _part(state: State, what: str) -> State:
+    return {name.removeprefix(what): value for name, value in state.items() if name.startswith(what)}

@@ -1,0 +1,95 @@
+"""What a model is shown of the features: scaled, reduced and filled in by what training data said."""
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agent.routers.base import State
+from agent.routers.dataset import Features, Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """Means, spreads, directions and medians of training data.
+
+    Attributes:
+        mean: Of each number of a question, shape (n_names,).
+        spread: Its standard deviation, 1 where it is constant, shape (n_names,).
+        centre: Mean embedding, shape (dim,).
+        directions: Principal directions of the embedding, shape (dim, dims).
+        median: Of each number of an arm, 0 where no arm has it, shape (n_columns,).
+        arm_spread: Standard deviation of each number of an arm, 1 where it is constant, shape (n_columns,).
+    """
+
+    mean: Floats
+    spread: Floats
+    centre: Floats
+    directions: Floats
+    median: Floats
+    arm_spread: Floats
+
+    @classmethod
+    def of(cls, features: Features, dims: int) -> Self:
+        """Learn from training questions.
+
+        Args:
+            features: Of at least two questions.
+            dims: Principal directions to keep; fewer where there are fewer.
+        """
+        embedding = features.embedding.astype(np.float64)
+        centre = embedding.mean(axis=0)
+        _, _, directions = np.linalg.svd(embedding - centre, full_matrices=False)
+        flat = np.concatenate(stacked(features))
+        known = ~np.isnan(flat).all(axis=0)
+        median, spread = np.zeros(flat.shape[1]), np.ones(flat.shape[1])
+        median[known] = np.nanmedian(flat[:, known], axis=0)
+        spread[known] = _positive(np.nanstd(flat[:, known], axis=0))
+        return cls(
+            features.question.mean(axis=0),
+            _positive(features.question.std(axis=0)),
+            centre,
+            _signed(directions[:dims]).T,
+            median,
+            spread,
+        )
+
+    def question(self, features: Features) -> Floats:
+        """Return what is known of each question: z-scores, then principal components; shape (n, d)."""
+        numbers = (features.question - self.mean) / self.spread
+        return np.hstack([numbers, (features.embedding - self.centre) @ self.directions])
+
+    def arms(self, features: Features) -> Floats:
+        """Return z-scores of each arm, NaN where nothing is known, shape (n, n_arms, n_columns)."""
+        scaled: Floats = (stacked(features) - self.median) / self.arm_spread
+        return scaled
+
+    def imputed(self, features: Features) -> Floats:
+        """Return the same with the medians of the training data in the gaps, which are 0 after scaling."""
+        return np.nan_to_num(self.arms(features), nan=0.0)
+
+    def state(self) -> State:
+        """Return the arrays that `restore` takes."""
+        return {f"preparation.{name}": getattr(self, name) for name in self.__slots__}
+
+    @classmethod
+    def restore(cls, state: State) -> Self:
+        """Build it of arrays. Raises KeyError where one is missing."""
+        return cls(*(state[f"preparation.{name}"] for name in cls.__slots__))
+
+
+def stacked(features: Features) -> Floats:
+    """Return all that is known of each arm, in the order of the tables, shape (n, n_arms, n_columns)."""
+    tables = [table.values for table in (features.retrieved, features.answered) if table is not None]
+    return np.concatenate([np.empty((len(features), len(features.arms), 0)), *tables], axis=2)
+
+
+def _positive(spread: Floats) -> Floats:
+    return np.where(spread > 0.0, spread, 1.0)
+
+
+def _signed(directions: NDArray[np.float64]) -> Floats:
+    """Turn each direction so that its largest number is positive: a library may return either."""
+    turned = -directions.min(axis=1, initial=0.0) > directions.max(axis=1, initial=0.0)
+    return np.where(turned[:, None], -directions, directions)

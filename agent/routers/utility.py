@@ -1,0 +1,166 @@
+"""One way from what arms did to what they are worth: outcomes, score matrices and the log become utilities.
+
+`LTRR` compares with no retrieval and scales each question, `R3AG` adds up what an answer and its
+arm are worth. Any of them may be net of cost.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from agent.routers.dataset import Floats, RouterError, positions
+from agent.routers.features import scaled
+from arms.portfolio.outcomes import Outcomes
+from arms.portfolio.score_matrix import ScoreMatrix
+from arms.suggestions import did_you_mean
+from feedback.reward import Prices
+
+PRIOR_MEASURE = "em"
+"""What R3AG's prior of an arm is the mean of."""
+
+TOLD_BY: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "steps": (("steps",),),
+    "kilotokens": (("prompt_tokens", "completion_tokens"), ("total_tokens",), ("tokens",)),
+    "seconds": (("retrieval_s", "llm_s"), ("seconds",)),
+}
+"""Costs that tell a component of `Prices` together: any of these ways, the first that is told counts.
+
+Dollars need none: who tells of no money charged none.
+"""
+
+
+class Utility(BaseModel):
+    """What an answer is worth."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    measures: dict[str, float] = Field(
+        default={"f1": 1.0}, min_length=1, description="Scores of the outcomes, each with its weight."
+    )
+    prior: float = Field(
+        default=0.0, ge=0, description="Weight of the arm's mean exact match over all questions (R3AG)."
+    )
+    cost_weight: float = Field(default=0.0, ge=0, description="Utility given up for one unit of priced cost.")
+    cost: Prices = Prices()
+    over: str | None = Field(
+        default=None, description="Arm whose utility is subtracted on each question, as no retrieval's."
+    )
+    scale: Literal["none", "minmax"] = Field(
+        default="none", description="minmax scales each question to [0, 1]; all the same become 0.5."
+    )
+
+    @model_validator(mode="after")
+    def _weighted(self) -> "Utility":
+        for name, weight in self.measures.items():
+            if not weight > 0.0:
+                raise ValueError(f"measure {name!r} has weight {weight}; a positive one was expected")
+        return self
+
+
+LTRR = Utility(over="none", scale="minmax")
+"""As Kim, Diaz 2025 (arXiv:2506.13743) label, where an arm is called `none`; with any measure."""
+
+R3AG = Utility(measures={"em": 1.0, "f1": 0.2}, prior=0.2)
+"""As R3AG (2026) labels the generation utility."""
+
+
+def utilities(outcomes: Outcomes, utility: Utility) -> Floats:
+    """Return what each arm is worth on each question, shape (n_questions, n_arms), NaN where nobody knows.
+
+    Args:
+        outcomes: Scores and costs.
+        utility: How they are weighed.
+
+    Raises:
+        RouterError: A measure, a cost that has a price, or the arm to compare with is not in the outcomes.
+    """
+    worth = np.zeros((len(outcomes.questions), len(outcomes.arms)))
+    for name, weight in utility.measures.items():
+        worth = worth + weight * _score(outcomes, name)
+    if utility.prior > 0.0:
+        worth = worth + utility.prior * np.nanmean(_score(outcomes, PRIOR_MEASURE), axis=0)
+    if utility.cost_weight > 0.0:
+        worth = worth - utility.cost_weight * priced(outcomes, utility.cost)
+    if utility.over is not None:
+        worth = worth - worth[:, positions(outcomes.arms, [utility.over])]
+    return scaled(worth.T).T if utility.scale == "minmax" else worth
+
+
+def priced(outcomes: Outcomes, prices: Prices) -> Floats:
+    """Return the priced cost of each arm on each question, shape (n_questions, n_arms).
+
+    Raises:
+        RouterError: The outcomes do not tell a cost that has a price.
+    """
+    total = np.zeros((len(outcomes.questions), len(outcomes.arms)))
+    if "usd" in outcomes.costs:
+        total = total + prices.usd * cost_of(outcomes, "usd")
+    for component, costs in needed(prices, outcomes.costs).items():
+        price = getattr(prices, component)
+        for cost in costs:
+            if cost not in outcomes.costs:
+                told = f"{component} have the price {price:g}"
+                raise RouterError(f"{told}, but no outcome tells {cost!r}: {remedy(component)}")
+            total = total + (price / 1000.0 if component == "kilotokens" else price) * outcomes.costs[cost]
+    return total
+
+
+def needed(prices: Prices, told: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """Return the costs that must be known of each component that has a price.
+
+    Args:
+        prices: Of the components.
+        told: Costs that something is known of.
+
+    >>> needed(Prices(steps=0, seconds=1), ["steps", "seconds"]), needed(Prices(), [])
+    ({'seconds': ('seconds',)}, {'steps': ('steps',)})
+    """
+    return {name: way_of(name, told) for name in TOLD_BY if getattr(prices, name) > 0.0}
+
+
+def way_of(component: str, told: Collection[str]) -> tuple[str, ...]:
+    """Return the costs that tell a component: the first way that is told, or the first where none is."""
+    ways = TOLD_BY[component]
+    return next((way for way in ways if all(cost in told for cost in way)), ways[0])
+
+
+def remedy(component: str) -> str:
+    """Say what to do where nobody knows a component that has a price.
+
+    >>> remedy("steps")
+    'price steps at 0 for these labels, or add steps to them'
+    """
+    return f"price {component} at 0 for these labels, or add {' and '.join(TOLD_BY[component][0])} to them"
+
+
+def cost_of(outcomes: Outcomes, name: str) -> Floats:
+    """Return a cost that is told, shape (n_questions, n_arms): NaN where unknown, 0 if that is of money."""
+    values = outcomes.costs[name]
+    return np.nan_to_num(values) if name == "usd" else values
+
+
+def _score(outcomes: Outcomes, name: str) -> Floats:
+    if name not in outcomes.scores:
+        raise RouterError(f"no score {name!r} among the outcomes{did_you_mean(name, outcomes.scores)}")
+    return outcomes.scores[name]
+
+
+def of_matrix(matrix: ScoreMatrix, name: str) -> Outcomes:
+    """Return the scores of a matrix, or of the log, as outcomes; an arm costs its mean on every question.
+
+    Args:
+        matrix: Scores in [0, 1], NaN where unknown.
+        name: What the score is called, `recall` or the like.
+    """
+    n = len(matrix.questions)
+    costs = {cost: np.tile(matrix.costs(cost), (n, 1)) for cost in matrix.table.costs}
+    return Outcomes(
+        matrix.questions,
+        matrix.arms,
+        {name: np.ascontiguousarray(matrix.scores.T, dtype=np.float64)},
+        costs,
+        ((None,) * len(matrix.arms),) * n,
+        ((None,) * len(matrix.arms),) * n,
+    )

@@ -1,0 +1,86 @@
+"""What a turn knows of its arms, what it has done so far, and what becomes of it, however it ends."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from agent.serving.arms import ArmInfo
+from agent.serving.probe import Probes
+from arms.base import Retrieval
+from arms.llm.base import Chunk, GeneratorTimeoutError
+from feedback.errors import described
+from feedback.events import Cost, Decision, Execution, Status
+
+UNPROBED = Probes()
+"""Of a turn in which no arm was looked at before one was drawn."""
+
+
+@dataclass(slots=True)
+class TurnRecorder:
+    """What a turn has done so far; becomes its execution, however it ends.
+
+    Attributes:
+        decision: What is carried out.
+        arms: What is known of the arms, the same for the whole turn.
+        probes: What was found before an arm was drawn.
+        served: The arm whose passages are used; None as long as none is.
+        retrieval: What it found.
+        answer: What the language model has written so far; None where it was not asked.
+        usage: Its last word, which says what it took.
+        finish_reason: Why it ended.
+        steps: Rounds of retrieval, the probes not counted; so are the two below.
+        tokens: Read to find passages.
+        retrieval_s: Seconds in arms.
+        llm_s: Seconds in the language model.
+        error: Why the drawn arm failed, where another one served.
+    """
+
+    decision: Decision
+    arms: Mapping[str, ArmInfo]
+    probes: Probes = UNPROBED
+    served: str | None = None
+    retrieval: Retrieval = field(default_factory=lambda: Retrieval(steps=0))
+    answer: str | None = None
+    usage: Chunk = field(default_factory=Chunk)
+    finish_reason: str = "stop"
+    steps: int = 0
+    tokens: int = 0
+    retrieval_s: float = 0.0
+    llm_s: float = 0.0
+    error: str = ""
+
+    def note(self, chunk: Chunk) -> None:
+        """Take in a piece of the answer."""
+        self.answer = (self.answer or "") + chunk.text
+        if chunk.finish_reason is not None:
+            self.usage, self.finish_reason = chunk, chunk.finish_reason
+
+    def status(self, error: Exception | None, cancelled: bool) -> Status:
+        """Return how the turn has ended."""
+        if cancelled:
+            return Status.CANCELLED
+        if error is None:
+            return Status.OK if self.served == self.decision.drawn else Status.FELL_BACK
+        if self.served is None:
+            return Status.ARM_FAILED
+        timed_out = isinstance(error, TimeoutError | GeneratorTimeoutError)
+        return Status.LLM_TIMEOUT if timed_out else Status.LLM_FAILED
+
+    def execution(self, now: float, error: Exception | None = None, *, cancelled: bool = False) -> Execution:
+        """Return it as a fact."""
+        return Execution(
+            decision_id=self.decision.id,
+            served=self.served,
+            status=self.status(error, cancelled),
+            cost=Cost(
+                steps=self.probes.steps + self.steps,
+                prompt_tokens=self.usage.prompt_tokens + self.probes.tokens + self.tokens,
+                completion_tokens=self.usage.completion_tokens,
+                retrieval_s=self.probes.seconds + self.retrieval_s,
+                llm_s=self.llm_s,
+                usd=self.usage.usd,
+            ),
+            passages=tuple(passage.id for passage in self.retrieval.passages),
+            answer=self.answer,
+            error=described(error) if error else self.error,
+            finished_at=now,
+        )

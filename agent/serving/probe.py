@@ -1,0 +1,146 @@
+"""Looking before an arm is drawn: what a router makes of the question, and of what the arms find for it.
+
+A router that looks at the question alone costs nothing. One that looks at what was retrieved has every
+eligible arm search: all of it is paid for, whichever arm answers, and the arm that is drawn has searched.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agent.policies.features import FEATURE
+from arms.base import ArmError, Query, Retrieval
+from feedback.events import Context
+
+Embeddings = Mapping[str, NDArray[np.float32]]
+
+Embed = Callable[[str, frozenset[str]], Awaitable[Embeddings]]
+
+Search = Callable[[str, Query, int], Awaitable[Retrieval]]
+
+T = TypeVar("T")
+
+
+class Scorer(Protocol):
+    """A trained router at work.
+
+    Attributes:
+        backbone: Whose embedding of the question it looks at.
+        arms: Those that it knows.
+        k: Passages of each arm that it looks at; 0 where it looks at the question alone.
+    """
+
+    backbone: str
+    arms: frozenset[str]
+    k: int
+
+    async def scores(
+        self, query: Query, arms: Sequence[str], found: Mapping[str, Retrieval]
+    ) -> Mapping[str, float]:
+        """Return a finite score of each of these arms, higher is better.
+
+        Args:
+            query: The question, embedded with the backbone.
+            arms: Which to score, all of them known.
+            found: What each of them found; empty where it looks at the question alone.
+
+        Raises:
+            ArmError: What it looks at cannot be had.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Probes:
+    """What the arms found before one was drawn.
+
+    Attributes:
+        found: Of the arms that answered, at least as many passages as were asked for.
+        failed: Why the others did not.
+        seconds: That all of them took together, the embedding of the question included.
+    """
+
+    found: Mapping[str, Retrieval] = field(default_factory=dict)
+    failed: Mapping[str, ArmError | TimeoutError] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    @property
+    def steps(self) -> int:
+        """Rounds of retrieval of all of them."""
+        return sum(retrieval.steps for retrieval in self.found.values())
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that all of them spent on a language model."""
+        return sum(retrieval.tokens for retrieval in self.found.values())
+
+    def of(self, arm: str) -> Retrieval | None:
+        """Return what an arm found, None when it was not asked. Raises what it failed with."""
+        if arm in self.failed:
+            raise self.failed[arm]
+        return self.found.get(arm)
+
+
+async def probe(
+    query: Query, k: int, needs: Mapping[str, frozenset[str]], embed: Embed, search: Search, limit_s: float
+) -> Probes:
+    """Have arms search all at once; the question is embedded once a backbone.
+
+    Args:
+        query: The question, with the embeddings that are there already.
+        k: Passages to find.
+        needs: The arms, each with the backbones that it needs.
+        embed: Embeds the question.
+        search: Runs an arm.
+        limit_s: Seconds that each embedding, and each search, may take.
+    """
+
+    async def embedded(backbone: str) -> tuple[float, Embeddings | ArmError | TimeoutError]:
+        return await _attempt(embed(query.text, frozenset({backbone})), limit_s)
+
+    async def searched(arm: str) -> tuple[float, Retrieval | ArmError | TimeoutError]:
+        for backbone in sorted(needs[arm] & failures.keys()):
+            return 0.0, failures[backbone]
+        return await _attempt(search(arm, query, k), limit_s)
+
+    missing = sorted(frozenset[str]().union(*needs.values()) - query.embeddings.keys())
+    vectors = dict(zip(missing, await asyncio.gather(*map(embedded, missing)), strict=True))
+    failures = {name: got for name, (_, got) in vectors.items() if isinstance(got, Exception)}
+    told = {name: got[name] for name, (_, got) in vectors.items() if not isinstance(got, Exception)}
+    query = replace(query, embeddings={**query.embeddings, **told})
+    tried = dict(zip(needs, await asyncio.gather(*map(searched, needs)), strict=True))
+    return Probes(
+        {arm: got for arm, (_, got) in tried.items() if isinstance(got, Retrieval)},
+        {arm: got for arm, (_, got) in tried.items() if not isinstance(got, Retrieval)},
+        sum(seconds for seconds, _ in (*vectors.values(), *tried.values())),
+    )
+
+
+async def _attempt(work: Awaitable[T], limit_s: float) -> tuple[float, T | ArmError | TimeoutError]:
+    """Return how long work took, and what came of it."""
+    started = time.perf_counter()
+    result: T | ArmError | TimeoutError
+    try:
+        async with asyncio.timeout(limit_s):
+            result = await work
+    except (ArmError, TimeoutError) as error:
+        result = error
+    return time.perf_counter() - started, result
+
+
+def with_scores(context: Context, scores: Mapping[str, float]) -> Context:
+    """Return the context with the scores beside the other features of the arms.
+
+    >>> with_scores(Context("?", arms={"a": {"steps": 1.0}, "b": {}}), {"a": 0.5}).arms
+    {'a': {'steps': 1.0, 'router': 0.5}, 'b': {}}
+    """
+    arms = {
+        arm: {**features, FEATURE: scores[arm]} if arm in scores else features
+        for arm, features in context.arms.items()
+    }
+    return replace(context, arms=arms)

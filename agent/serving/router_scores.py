@@ -1,0 +1,113 @@
+"""A trained router at work in a replica: from a question, and what arms found for it, to their scores."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agent.config.app_config import AppConfig
+from agent.routers.dataset import RouterError, Stage
+from agent.routers.features import features_of
+from agent.routers.saved import Trained, read_trained
+from agent.serving.probe import Embed
+from arms.base import ArmError, Passage, Query, Retrieval
+
+SCORING = 4
+"""Questions that a replica scores at the same time; others wait."""
+
+Vectors = Mapping[str, NDArray[np.float32]]
+
+Look = Callable[[str, Sequence[str]], Awaitable[Vectors]]
+"""A backbone and ids of passages -> their unit vectors; those that are not of the corpus are left out."""
+
+
+class RouterScorer:
+    """Scores arms with a trained router, as `agent.probe.Advisor` has it.
+
+    A passage that is not of the corpus, such as one that a search API returned, has no vector: it counts as
+    not found.
+
+    Args:
+        trained: The router.
+        k: Passages of each arm to look at; None for as many as it was trained on.
+        vectors: Tells the vectors of passages.
+        limit_s: Seconds that the vectors may take, and the scores.
+
+    Attributes:
+        about: What is told of the router.
+    """
+
+    def __init__(self, trained: Trained, k: int | None, vectors: Look, limit_s: float) -> None:
+        self.about = trained.about
+        self.backbone = trained.about.backbone
+        self.arms = frozenset(trained.about.arms)
+        self.k = 0 if trained.router.stage is Stage.QUESTION else k or trained.about.k
+        self._router = trained.router
+        self._vectors = vectors
+        self._limit_s = limit_s
+        # Its own, so that nothing else of a replica waits behind a router that is slow.
+        self._threads = ThreadPoolExecutor(SCORING, thread_name_prefix="router")
+
+    async def rehearse(self, embed: Embed) -> None:
+        """Score a question for which nothing is found: what does not fit, or loads late, shows here."""
+        question = "Is anybody there?"
+        query = Query(question, await embed(question, frozenset({self.backbone})))
+        nothing = [()] * len(self.about.arms) if self.k else None
+        await self._scored(query, self.about.arms, nothing, {}, None)  # a model that is loaded may take long
+
+    async def scores(
+        self, query: Query, arms: Sequence[str], found: Mapping[str, Retrieval]
+    ) -> dict[str, float]:
+        """Score in a thread: some routers take milliseconds. Raises ArmError."""
+        if not self.k:
+            return await self._scored(query, arms, None, {}, self._limit_s)
+        every = [found[arm].passages[: self.k] for arm in arms]
+        vectors = await self._vectors_of(sorted({one.id for passages in every for one in passages}))
+        return await self._scored(query, arms, every, vectors, self._limit_s)
+
+    async def _scored(
+        self,
+        query: Query,
+        arms: Sequence[str],
+        found: Sequence[Sequence[Passage]] | None,
+        vectors: Vectors,
+        limit_s: float | None,
+    ) -> dict[str, float]:
+        scores = partial(self._scores, query, arms, found, vectors)
+        try:
+            async with asyncio.timeout(limit_s):
+                return await asyncio.get_running_loop().run_in_executor(self._threads, scores)
+        except TimeoutError:
+            raise ArmError(f"no scores of the router within {limit_s:g} s") from None
+        except RouterError as error:
+            raise ArmError(f"the router cannot score the arms: {error}") from error
+
+    async def _vectors_of(self, ids: Sequence[str]) -> Vectors:
+        if not ids:
+            return {}
+        try:
+            async with asyncio.timeout(self._limit_s):
+                return await self._vectors(self.backbone, ids)
+        except TimeoutError:
+            raise ArmError(f"no vectors of {len(ids)} passages within {self._limit_s:g} s") from None
+
+    def _scores(
+        self,
+        query: Query,
+        arms: Sequence[str],
+        found: Sequence[Sequence[Passage]] | None,
+        vectors: Vectors,
+    ) -> dict[str, float]:
+        seen = features_of(query.text, query.embeddings[self.backbone], arms, found, vectors)
+        return dict(zip(arms, self._router.scores(seen)[0].tolist(), strict=True))
+
+
+def router_scorer(config: AppConfig, vectors: Look) -> RouterScorer | None:
+    """Return the configured router at work, None where there is none. Raises RouterError."""
+    if config.router is None:
+        return None
+    trained = read_trained(config.router.path)
+    return RouterScorer(trained, config.router.k, vectors, config.limits.arm_timeout_s)

@@ -1,0 +1,125 @@
+"""How things stand as a warm start begins: what is followed, what was judged, what there is to judge by.
+
+What a candidate would be follows from this, and whether it would be anything new.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from agent.config.app_config import AppConfig, ConfigError
+from agent.config.warm_start import WarmStartSpec
+from agent.learning.recipe import Recipe, active_recipe, configuration_of
+from agent.serving.arms import documents
+from arms.jobs.job import digest_of_document
+from feedback.drift.alarms import Alarm, standing_alarms
+from feedback.log.store import Store
+from feedback.registry.arm_sets import at_start
+from feedback.registry.promotions import ActivePolicy, active_policy
+from feedback.registry.runs import Run, judged
+from feedback.training_log.joiner import position_of
+from feedback.training_log.learned_examples import StartingPoint
+from feedback.training_log.traffic import traffic
+
+
+@dataclass(frozen=True, slots=True)
+class RunSnapshot:
+    """How things stand as a run begins.
+
+    Attributes:
+        config: Settled, with the arms that are live.
+        spec: What is to be done.
+        live: The recipe that is active.
+        said: What operators and gates said, under the configuration.
+        alarm: The drift that no labels were entered for since; None where there is none.
+        log_seq: Position of the log.
+        examples: Position of the training log.
+        traffic: Decisions of the traffic in the training log.
+        before: Runs for the configured recipe that came to a verdict, in order.
+    """
+
+    config: AppConfig
+    spec: WarmStartSpec
+    live: Recipe
+    said: ActivePolicy
+    alarm: Alarm | None
+    log_seq: int
+    examples: int
+    traffic: int
+    before: tuple[Run, ...]
+
+    @classmethod
+    def of(cls, config: AppConfig, store: Store) -> "RunSnapshot":
+        """Look at the log.
+
+        Raises:
+            ConfigError: No warm start is configured.
+            LogUnavailableError: Try again later.
+        """
+        config = config.with_arms(at_start(store, documents(config.arms))).settled()
+        spec, join = warm_start_spec(config), config.reward.join
+        configured = Recipe.configured(config).digest
+        said = active_policy(store, configured)
+        alarms = standing_alarms(store, join, said)
+        with store.reading() as connection:
+            examples = position_of(connection, join).examples_seq
+        alarm = alarms.newest if alarms.warm_start_open else None
+        return cls(
+            config,
+            spec,
+            active_recipe(store, config, said),
+            said,
+            alarm if alarm is not None and alarm.example_seq <= examples else None,
+            store.log_seq(),
+            examples,
+            traffic(store, join),
+            tuple(judged(store, configured)),
+        )
+
+    @property
+    def after(self) -> int:
+        """Position of the training log up to which all is left behind."""
+        before = 0 if self.live.start is None else self.live.start.after
+        return before if self.alarm is None else max(before, self.alarm.example_seq)
+
+    @property
+    def runs(self) -> tuple[int, ...]:
+        """Earlier runs whose labels a candidate learns."""
+        known = (run for run in self.before if run.inputs["examples"] >= self.after)
+        return tuple(run.seq for run in known if run.inputs["labels"])
+
+    def candidate(self, run: int | None = None) -> Recipe:
+        """Return the recipe of a candidate, which learns the labels of this run, too, if one is given."""
+        start = StartingPoint(self.runs if run is None else (*self.runs, run), self.after)
+        return replace(self.live, start=None if start == StartingPoint() else start)
+
+    def judged(self, recipe: Recipe) -> bool:
+        """Whether a recipe is what is active, or was judged by the same traffic and settings before."""
+        now = {**self.inputs(), "recipe": recipe.digest}
+        told = {name: now[name] for name in ("recipe", "traffic", "configuration", "arms")}
+        return recipe == self.live or any(
+            told == {name: run.inputs.get(name) for name in told} for run in self.before
+        )
+
+    def inputs(self) -> dict[str, Any]:
+        """Return what a run follows from, as it is kept; its labels are added as they are gathered."""
+        config = self.config
+        live = self.live.start
+        return {
+            "configuration": configuration_of(config),
+            "arms": digest_of_document(documents(config.arms)),
+            "join": config.reward.join,
+            "log": self.log_seq,
+            "examples": self.examples,
+            "traffic": self.traffic,
+            "live": {"recipe": self.live.digest, "start": None if live is None else live.document()},
+            "alarm": None if self.alarm is None else self.alarm.example_seq,
+            "lots": [],
+            "labels": 0,
+        }
+
+
+def warm_start_spec(config: AppConfig) -> WarmStartSpec:
+    """Return what is configured of warm starts. Raises ConfigError where nothing is."""
+    if config.warm_start is None:
+        raise ConfigError("warm_start is not configured: see examples/warm_start.yaml")
+    return config.warm_start

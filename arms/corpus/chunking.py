@@ -1,0 +1,65 @@
+"""Cut long texts into overlapping pieces that a model can read at once."""
+
+import re
+from bisect import bisect_left, bisect_right
+
+CHUNK_WORDS = 200
+
+OVERLAP_WORDS = 40
+
+SLACK_WORDS = 40
+"""How much longer than `CHUNK_WORDS` a piece may be, to end with its paragraph."""
+
+WORD = re.compile(r"\S+")
+
+PARAGRAPH_BORDER = re.compile(r"\n[ \t]*\n")
+
+
+def chunks(text: str) -> list[str]:
+    r"""Cut a text into overlapping pieces that begin and end with a paragraph where they can.
+
+    Args:
+        text: Any text; its line breaks are kept.
+
+    Returns:
+        Pieces of about `CHUNK_WORDS` words and at most `SLACK_WORDS` more, each
+        repeating the last `OVERLAP_WORDS` or so of the one before. A blank text has none.
+
+    >>> chunks("One paragraph.\n\nAnother.")
+    ['One paragraph.\n\nAnother.']
+    >>> [len(piece.split()) for piece in chunks("word " * 450)]
+    [200, 200, 130]
+    """
+    spans = [match.span() for match in WORD.finditer(text)]
+    openings = _openings(text, [begin for begin, _ in spans])
+    pieces = []
+    start, end = 0, 0
+    while end < len(spans):
+        end = start + CHUNK_WORDS
+        if end + SLACK_WORDS >= len(spans):
+            end = len(spans)
+        else:
+            end = _snapped(openings, end, start + CHUNK_WORDS // 2, end + SLACK_WORDS)
+        pieces.append(text[spans[start][0] : spans[end - 1][1]])
+        start = end - OVERLAP_WORDS
+        start = _snapped(openings, start, start - OVERLAP_WORDS // 2, start + OVERLAP_WORDS // 2)
+    return pieces
+
+
+def _openings(text: str, begins: list[int]) -> list[int]:
+    r"""Return the index of the first word of every paragraph but the first.
+
+    >>> _openings("a b\n\nc", [0, 2, 5])
+    [2]
+    """
+    return [bisect_left(begins, border.end()) for border in PARAGRAPH_BORDER.finditer(text)]
+
+
+def _snapped(candidates: list[int], wanted: int, low: int, high: int) -> int:
+    """Return the candidate in [low, high] nearest to `wanted`, or `wanted` when there is none.
+
+    >>> _snapped([10, 50, 90], 60, 40, 100), _snapped([10, 50, 90], 60, 70, 80)
+    (50, 60)
+    """
+    within = candidates[bisect_left(candidates, low) : bisect_right(candidates, high)]
+    return min(within, key=lambda candidate: abs(candidate - wanted), default=wanted)

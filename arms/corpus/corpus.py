@@ -1,0 +1,304 @@
+"""A corpus: passages by position in one read-only file, and how that file is made.
+
+`ingest` reads a source into `passages.db.part` and renames it to `passages.db` when
+all of it is there, so that a corpus is whole or absent. Each commit holds the
+passages and how far the source had been read, so that a killed run goes on where
+its last commit ended. Positions are 0..n-1 in the order of the source: the rows of
+every index that is built over the corpus.
+
+More than 300 lines: what writes the file and what reads it stand together.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import itertools
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import astuple, dataclass, replace
+from pathlib import Path
+from typing import Self
+
+import orjson
+
+from arms.base import Passage, Progress
+from arms.corpus.readers import CorpusError, Record, Source, open_source
+
+BATCH_RECORDS = 10_000
+"""Records between two commits: what a killed run does again."""
+
+PUBLISHED = "passages.db"
+
+UNFINISHED = "passages.db.part"
+
+LOCK = "passages.lock"
+
+SCHEMA = """
+    CREATE TABLE passages (
+        position INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, title TEXT NOT NULL, text TEXT NOT NULL
+    );
+    CREATE TABLE skipped (place TEXT NOT NULL, problem TEXT NOT NULL);
+    CREATE TABLE manifest (
+        name TEXT NOT NULL, source TEXT NOT NULL, fingerprint TEXT NOT NULL, created_at REAL NOT NULL,
+        records INTEGER NOT NULL, done INTEGER NOT NULL, count INTEGER NOT NULL, digest TEXT NOT NULL
+    );
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a corpus is and where it came from.
+
+    Attributes:
+        name: What people call it.
+        source: An absolute path, or `stdlib`.
+        fingerprint: What the source looked like: sizes and times, or the interpreter.
+        created_at: When reading began, in seconds since the epoch, UTC.
+        records: Lines, files or names that were read.
+        done: How much of `Source.total` they are.
+        count: Passages that they gave.
+        digest: Hash over ids, titles and texts in order: equal when the passages are.
+    """
+
+    name: str
+    source: str
+    fingerprint: str
+    created_at: float
+    records: int = 0
+    done: int = 0
+    count: int = 0
+    digest: str = ""
+
+
+class Corpus:
+    """Passages by position and by id. Read only, safe to use from many threads, picklable.
+
+    Attributes:
+        manifest: What it is and where it came from.
+    """
+
+    def __init__(self, target: Path, manifest: Manifest) -> None:
+        self.manifest = manifest
+        self._target = target
+        self._local = threading.local()
+
+    @classmethod
+    def open(cls, target: Path) -> Self:
+        """Open the corpus that `ingest` published in a folder.
+
+        While a changed source is ingested anew, the former corpus stays open to readers.
+
+        Raises:
+            CorpusError: There is none, or its ingestion was not finished.
+        """
+        target = target.resolve()
+        if not (target / PUBLISHED).is_file():
+            if (target / UNFINISHED).exists():
+                raise CorpusError(f"the corpus in {target} is unfinished: run ingest again to go on")
+            raise CorpusError(f"no corpus in {target}: run ingest first")
+        try:
+            with contextlib.closing(_connect_read_only(target)) as database:
+                return cls(target, _manifest(database))
+        except sqlite3.DatabaseError as error:
+            raise CorpusError(f"{target / PUBLISHED} is no corpus ({error}): delete it") from error
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return self.manifest.name
+
+    @property
+    def digest(self) -> str:
+        """Hash over ids, titles and texts in order."""
+        return self.manifest.digest
+
+    def __len__(self) -> int:
+        return self.manifest.count
+
+    def __iter__(self) -> Iterator[Passage]:
+        """Yield every passage in order of position, reading as it goes."""
+        for row in self._database.execute("SELECT id, title, text FROM passages ORDER BY position"):
+            yield Passage(*row)
+
+    def passages(self, positions: Iterable[int]) -> list[Passage]:
+        """Return the passages at these positions, in this order. Raises CorpusError."""
+        execute = self._database.execute
+        found = []
+        for position in positions:
+            # int: SQLite would compare a NumPy integer as bytes, and find nothing
+            row = execute(
+                "SELECT id, title, text FROM passages WHERE position = ?", (int(position),)
+            ).fetchone()
+            if row is None:
+                raise CorpusError(
+                    f"position {position} is outside corpus {self.name!r} of {len(self)} passages"
+                )
+            found.append(Passage(*row))
+        return found
+
+    def ids(self) -> list[str]:
+        """Return every id, in order of position."""
+        return [name for (name,) in self._database.execute("SELECT id FROM passages ORDER BY position")]
+
+    def positions(self, ids: Sequence[str]) -> list[int]:
+        """Return the positions of the passages with these ids, in this order. Raises CorpusError."""
+        known = self.known(ids)
+        for passage_id in ids:
+            if passage_id not in known:
+                raise CorpusError(f"no passage {passage_id!r} in corpus {self.name!r}")
+        return [known[passage_id] for passage_id in ids]
+
+    def known(self, ids: Iterable[str]) -> dict[str, int]:
+        """Return the positions of those of these ids that it has."""
+        execute, lookup = self._database.execute, "SELECT position FROM passages WHERE id = ?"
+        rows = {passage_id: execute(lookup, (passage_id,)).fetchone() for passage_id in ids}
+        return {passage_id: row[0] for passage_id, row in rows.items() if row is not None}
+
+    def skipped(self) -> list[str]:
+        """Return what was left out and why, such as `corpus.jsonl:17: not JSON: ...`."""
+        rows = self._database.execute("SELECT place, problem FROM skipped ORDER BY rowid")
+        return [f"{place}: {problem}" for place, problem in rows]
+
+    def __reduce__(self) -> tuple[Callable[[Path], "Corpus"], tuple[Path]]:
+        return Corpus.open, (self._target,)
+
+    @property
+    def _database(self) -> sqlite3.Connection:
+        """The connection of the calling thread."""
+        database: sqlite3.Connection | None = getattr(self._local, "database", None)
+        if database is None:
+            database = _connect_read_only(self._target)
+            if _manifest(database) != self.manifest:
+                raise CorpusError(f"corpus {self.name!r} was replaced by a newer one: open it again")
+            self._local.database = database
+        return database
+
+
+def ingest(
+    source: str | Path, target: Path, *, skip_bad: bool = False, progress: Progress | None = None
+) -> Corpus:
+    """Read a source into a folder, or return at once when that has been done.
+
+    A run that was killed is taken up where its last commit ended; a source that has
+    changed since is read anew. Of two processes, the second waits for the first.
+
+    Args:
+        source: A `.jsonl` or `.jsonl.gz` file, a BEIR folder, a folder of Markdown and
+            text files, or the word `stdlib`.
+        target: The folder of the corpus; made when it does not exist.
+        skip_bad: Leave out what cannot be read, and list it in `Corpus.skipped`.
+        progress: Called after every commit.
+
+    Raises:
+        CorpusError: The source is missing, empty, bad at a line that is named, or
+            changed while it was read. Nothing is published then.
+    """
+    reader = open_source(source)
+    target.mkdir(parents=True, exist_ok=True)
+    with _locked(target / LOCK):
+        fingerprint = reader.fingerprint()
+        if (target / PUBLISHED).exists():
+            corpus = Corpus.open(target)
+            if corpus.manifest.fingerprint == fingerprint:
+                return corpus
+        with contextlib.closing(_continue_or_begin(target / UNFINISHED, reader, fingerprint)) as database:
+            _fill(database, reader, skip_bad=skip_bad, progress=progress)
+            if _manifest(database).count == 0:
+                raise CorpusError(f"{reader.place} holds no passage")
+        if reader.fingerprint() != fingerprint:
+            raise CorpusError(f"{reader.place} changed while it was read: run ingest again")
+        _publish(target)
+        return Corpus.open(target)
+
+
+def _fill(database: sqlite3.Connection, source: Source, *, skip_bad: bool, progress: Progress | None) -> None:
+    """Write what the source holds beyond the last commit, batch by batch."""
+    manifest = _manifest(database)
+    records = source.records(manifest.records)
+    for first in records:
+        batch = itertools.chain([first], itertools.islice(records, BATCH_RECORDS - 1))
+        manifest = _write(database, manifest, batch, skip_bad=skip_bad)
+        database.commit()
+        if progress is not None:
+            progress(f"reading {source.name}", manifest.done, source.total())
+
+
+def _write(
+    database: sqlite3.Connection, manifest: Manifest, batch: Iterator[Record], *, skip_bad: bool
+) -> Manifest:
+    """Write a batch, uncommitted, and return the manifest after it. Raises CorpusError."""
+    records, done, count, digest = manifest.records, manifest.done, manifest.count, manifest.digest
+    for record in batch:
+        problem = record.problem
+        for passage in record.passages:
+            row = (count, passage.id, passage.title, passage.text)
+            if database.execute("INSERT OR IGNORE INTO passages VALUES (?, ?, ?, ?)", row).rowcount:
+                count, digest = count + 1, extend_digest(digest, passage)
+            else:
+                problem = f"another passage has the id {passage.id!r}"
+        if problem and not skip_bad:
+            raise CorpusError(f"{record.where}: {problem}; mend it, or ask for bad records to be skipped")
+        if problem:
+            database.execute("INSERT INTO skipped VALUES (?, ?)", (record.where, problem))
+        records, done = records + 1, record.done
+    progressed = (records, done, count, digest)
+    database.execute("UPDATE manifest SET records = ?, done = ?, count = ?, digest = ?", progressed)
+    return replace(manifest, records=records, done=done, count=count, digest=digest)
+
+
+def extend_digest(digest: str, passage: Passage) -> str:
+    """Return the digest of a corpus with one more passage; that of an empty one is ``""``.
+
+    >>> extend_digest("", Passage("1", "a", "b")) == extend_digest("", Passage("1", "", "ab"))
+    False
+    """
+    told = orjson.dumps([digest, passage.id, passage.title, passage.text])
+    return hashlib.blake2b(told, digest_size=16).hexdigest()
+
+
+def _continue_or_begin(path: Path, source: Source, fingerprint: str) -> sqlite3.Connection:
+    """Open the unfinished file of this very source, or a fresh one."""
+    if path.exists():
+        database = sqlite3.connect(path)
+        with contextlib.suppress(sqlite3.DatabaseError):  # torn by a crash of the machine: begin again
+            if _manifest(database).fingerprint == fingerprint:
+                return database
+        database.close()
+        path.unlink()
+        path.with_name(f"{path.name}-journal").unlink(missing_ok=True)
+    database = sqlite3.connect(path)
+    database.executescript(f"BEGIN; {SCHEMA}")
+    begun = Manifest(source.name, source.place, fingerprint, time.time())
+    database.execute("INSERT INTO manifest VALUES (?, ?, ?, ?, ?, ?, ?, ?)", astuple(begun))
+    database.commit()
+    return database
+
+
+def _manifest(database: sqlite3.Connection) -> Manifest:
+    return Manifest(*database.execute("SELECT * FROM manifest").fetchone())
+
+
+def _publish(target: Path) -> None:
+    """Rename the finished file, and see the new name to the disk."""
+    os.replace(target / UNFINISHED, target / PUBLISHED)
+    folder = os.open(target, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _connect_read_only(target: Path) -> sqlite3.Connection:
+    # immutable: a published file is replaced and never written, so SQLite need not lock it
+    return sqlite3.connect(f"{(target / PUBLISHED).as_uri()}?mode=ro&immutable=1", uri=True)
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold a file lock; the system lets go of it when the process dies."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,276 @@
+"""Where passages come from: JSON lines, BEIR folders, Markdown and text, the standard library.
+
+A source yields records, lazily and always in the same order. A record is what is
+read as a whole (a line, a file, a documented name) and may hold several passages,
+or a problem in their stead. Whoever has read `n` records goes on with `records(n)`.
+"""
+
+import codecs
+import gzip
+import hashlib
+import io
+import itertools
+import os
+import re
+import subprocess
+import sys
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+import orjson
+
+from arms.base import Passage
+from arms.corpus import stdlib
+from arms.corpus.chunking import chunks
+
+STDLIB = "stdlib"
+"""The source that stands for the documentation of the running interpreter."""
+
+JSONL_SUFFIXES = (".jsonl", ".jsonl.gz")
+
+TEXT_SUFFIXES = (".md", ".markdown", ".txt")
+
+READER_VERSION = 1
+"""Part of every fingerprint: raise it when the same source would read differently."""
+
+FENCED = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
+
+HEADING = re.compile(r"^#{1,6}[ \t]+(.+?)[ \t#]*$", re.MULTILINE)
+
+
+class CorpusError(ValueError):
+    """A corpus cannot be read, built or opened; the message says where and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One line, file or name of a source.
+
+    Attributes:
+        where: What to show a person: `corpus.jsonl:17`, `notes/plan.md`, `heapq.merge`.
+        done: How much of the source's `total` has been read up to here.
+        passages: What it holds; empty when it is blank or bad.
+        problem: Why it is bad; empty when it is not.
+    """
+
+    where: str
+    done: int
+    passages: tuple[Passage, ...] = ()
+    problem: str = ""
+
+
+class Source(Protocol):
+    """A place to read passages from.
+
+    Attributes:
+        name: What people call the corpus.
+        place: The address: an absolute path, or `stdlib`.
+    """
+
+    name: str
+    place: str
+
+    def fingerprint(self) -> str:
+        """Return a text that changes when the source does, without reading it."""
+        ...
+
+    def total(self) -> int | None:
+        """Return the value of `Record.done` at the end; None when not known yet."""
+        ...
+
+    def records(self, start: int = 0) -> Iterator[Record]:
+        """Yield every record but the first `start`. Raises CorpusError when reading itself fails."""
+        ...
+
+
+def open_source(source: str | Path) -> Source:
+    """Return the source at a path, or the standard library's for the word `stdlib`.
+
+    A folder that happens to be called so is reached as `./stdlib`.
+
+    Raises:
+        CorpusError: Nothing is there, or it is of no kind that can be read.
+    """
+    if source == STDLIB:
+        return StandardLibrary()
+    path = Path(source).resolve()
+    if path.is_dir():
+        beir = [path / f"corpus{suffix}" for suffix in JSONL_SUFFIXES if (path / f"corpus{suffix}").is_file()]
+        return JsonLines(beir[0], name=path.name) if beir else TextFolder(path)
+    if not path.is_file():
+        raise CorpusError(f"no corpus at {path}: expected a file, a folder or the word {STDLIB!r}")
+    if not path.name.endswith(JSONL_SUFFIXES):
+        raise CorpusError(f"cannot read {path}: a file must end with {' or '.join(JSONL_SUFFIXES)}")
+    return JsonLines(path, name=path.name.partition(".")[0])
+
+
+class JsonLines:
+    """One JSON object a line, `{"id" or "_id", "title"?, "text"}`; may be compressed with gzip."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        self.name = name
+        self.place = str(path)
+        self._path = path
+
+    def fingerprint(self) -> str:
+        """Hash path, size and time of change."""
+        return _fingerprint(self.place, [self._path])
+
+    def total(self) -> int | None:
+        """Return the size of the file in bytes, as stored."""
+        return self._path.stat().st_size
+
+    def records(self, start: int = 0) -> Iterator[Record]:
+        """Yield one record a line; a blank line holds nothing and is no fault."""
+        with self._path.open("rb") as stored:
+            packed = self._path.suffix == ".gz"
+            lines = io.BufferedReader(gzip.GzipFile(fileobj=stored)) if packed else stored
+            numbered = enumerate(_until_broken(lines, self._path), start=1)
+            for number, line in itertools.islice(numbered, start, None):
+                where = f"{self._path.name}:{number}"
+                try:
+                    yield Record(where, stored.tell(), _parse(line if number > 1 else _without_bom(line)))
+                except CorpusError as error:
+                    yield Record(where, stored.tell(), problem=str(error))
+
+
+class TextFolder:
+    """Markdown and text files below a folder, cut into chunks; hidden ones are left alone."""
+
+    def __init__(self, path: Path) -> None:
+        self.name = path.name
+        self.place = str(path)
+        self._path = path
+
+    def fingerprint(self) -> str:
+        """Hash path, size and time of change of every file."""
+        return _fingerprint(self.place, self._files())
+
+    def total(self) -> int | None:
+        """Return the number of files."""
+        return len(self._files())
+
+    def records(self, start: int = 0) -> Iterator[Record]:
+        """Yield one record a file; an empty file holds nothing and is no fault."""
+        for done, path in itertools.islice(enumerate(self._files(), start=1), start, None):
+            where = os.fsencode(path.relative_to(self._path)).decode(errors="replace")
+            try:
+                text = path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
+            except UnicodeDecodeError as error:
+                line = bytes(error.object[: error.start]).count(b"\n") + 1
+                yield Record(f"{where}:{line}", done, problem=f"not UTF-8: {error.reason}")
+                continue
+            title = path.stem if path.suffix == ".txt" else markdown_title(text) or path.stem
+            pieces = enumerate(chunks(text))
+            yield Record(where, done, tuple(Passage(f"{where}#{n}", title, piece) for n, piece in pieces))
+
+    def _files(self) -> list[Path]:
+        return [
+            path
+            for path in sorted(self._path.rglob("*"))
+            if path.suffix in TEXT_SUFFIXES and path.is_file()
+            if not any(part.startswith(".") for part in path.relative_to(self._path).parts)
+        ]
+
+
+class StandardLibrary:
+    """What the docstrings of the running interpreter's standard library say.
+
+    They are read by another process: see `arms.stdlib`. The first passage about
+    `heapq` is called so, the next ones `heapq#1`, `heapq#2`.
+    """
+
+    name = STDLIB
+    place = STDLIB
+
+    def fingerprint(self) -> str:
+        """Hash the version and the build of the interpreter."""
+        return _fingerprint(f"{STDLIB} {sys.version} {sys.platform}", [])
+
+    def total(self) -> int | None:
+        """Return None: it is not known before the modules have been imported."""
+        return None
+
+    def records(self, start: int = 0) -> Iterator[Record]:
+        """Yield one record a documented name."""
+        alone = ["-I", "-S"]  # neither the environment, nor the working folder, nor site-packages
+        reading = subprocess.run(
+            [sys.executable, *alone, stdlib.__file__],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+        )
+        if reading.returncode != 0:
+            last = reading.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+            raise CorpusError(f"the standard library could not be read: {last or reading.returncode}")
+        lines = enumerate(reading.stdout.splitlines(), start=1)
+        for done, line in itertools.islice(lines, start, None):
+            (whole,) = _parse(line)
+            pieces = enumerate(chunks(whole.text))
+            named = ((f"{whole.id}#{n}" if n else whole.id, piece) for n, piece in pieces)
+            yield Record(whole.id, done, tuple(Passage(name, whole.title, piece) for name, piece in named))
+
+
+def markdown_title(text: str) -> str:
+    r"""Return the first heading outside fenced code; empty when there is none.
+
+    >>> markdown_title("intro\n## The plan ##\n# Later")
+    'The plan'
+    """
+    heading = HEADING.search(FENCED.sub("", text))
+    return heading.group(1) if heading else ""
+
+
+def _parse(line: bytes) -> tuple[Passage, ...]:
+    """Return the passage on a line, or none when it is blank. Raises CorpusError."""
+    if not line.strip():
+        return ()
+    try:
+        found = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise CorpusError(f"not {'JSON' if _is_utf8(line) else 'UTF-8'}: {error}") from None
+    if not isinstance(found, dict):
+        raise CorpusError(f"not a JSON object but {type(found).__name__}")
+    name, title, text = found.get("id", found.get("_id")), found.get("title"), found.get("text")
+    if type(name) is int:
+        name = str(name)
+    if not isinstance(name, str) or not name:
+        raise CorpusError(f"needs a non-empty 'id' or '_id', got {name!r}")
+    if not isinstance(text, str) or not text.strip():
+        raise CorpusError(f"passage {name!r} needs a non-empty 'text', got {text!r}")
+    if not isinstance(title, str | None):
+        raise CorpusError(f"the title of passage {name!r} is not text: {title!r}")
+    return (Passage(name, title or "", text),)
+
+
+def _is_utf8(line: bytes) -> bool:
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _without_bom(line: bytes) -> bytes:
+    return line.removeprefix(codecs.BOM_UTF8)
+
+
+def _until_broken(lines: BinaryIO, path: Path) -> Iterator[bytes]:
+    """Yield lines. Raises CorpusError where a compressed file is damaged or ends too soon."""
+    number = 0
+    try:
+        for number, line in enumerate(lines, start=1):  # noqa: B007 (read below)
+            yield line
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise CorpusError(f"{path.name}:{number + 1}: damaged gzip: {error}") from error
+
+
+def _fingerprint(place: str, files: list[Path]) -> str:
+    told = [f"{READER_VERSION} {place}"]
+    for path in files:
+        seen = path.stat()
+        told.append(f"{path} {seen.st_size} {seen.st_mtime_ns}")
+    return hashlib.blake2b("\n".join(told).encode(), digest_size=16).hexdigest()

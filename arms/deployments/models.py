@@ -1,0 +1,98 @@
+"""An encoder or a language model behind a Serve handle, and the near ends of those handles."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from ray import serve
+from ray.exceptions import RayError, RayTaskError
+from ray.serve.exceptions import RayServeException
+from ray.serve.handle import DeploymentHandle
+
+from arms.base import ArmError
+from arms.llm.base import Chunk, Generator, GeneratorError, Prompt
+from arms.llm.catalog import LlmSpec, build_generator
+from arms.models.embedding import Backbone, build_embedder
+
+
+class EmbedderHost:
+    """Embeds questions with one backbone; those that wait together are one batch."""
+
+    def __init__(self, backbone: Backbone) -> None:
+        self._embedder = build_embedder(backbone)
+
+    async def ready(self) -> None:
+        """Return: whoever hears it knows that the host is up."""
+
+    @serve.batch(max_batch_size=32, batch_wait_timeout_s=0.0)
+    async def embed(self, questions: list[str]) -> list[NDArray[np.float32]]:
+        """Return one unit vector a question, each of shape (dim,)."""
+        return list(await asyncio.to_thread(self._embedder.encode_queries, questions))
+
+
+class GeneratorHost:
+    """Hosts a language model."""
+
+    def __init__(self, spec: LlmSpec) -> None:
+        self._generator = build_generator(spec)
+
+    async def ready(self) -> None:
+        """Return: whoever hears it knows that the host is up."""
+
+    async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
+        """Yield the answer as it is written. Raises GeneratorError."""
+        async with aclosing(self._generator.stream(prompt)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+
+class RemoteGenerator(Generator):
+    """The near end of a GeneratorHost: a generator like any other."""
+
+    def __init__(self, model: str, handle: DeploymentHandle[Any]) -> None:
+        self.model = model
+        self._stream = handle.options(stream=True).stream
+
+    async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
+        """Yield the answer as it is written."""
+        response: Any = self._stream.remote(prompt)
+        try:
+            async for chunk in response:
+                yield chunk
+        except (RayError, RayServeException) as error:
+            raise near(error, GeneratorError) from None
+        finally:
+            response.cancel()
+
+    async def close(self) -> None:
+        """Do nothing: the host owns the engine."""
+
+
+class RemoteEmbedders:
+    """The near end of the EmbedderHosts: embeds a question with any backbone by name."""
+
+    def __init__(self, handles: Mapping[str, DeploymentHandle[Any]]) -> None:
+        self._handles = handles
+
+    async def embed(self, question: str, backbones: frozenset[str]) -> dict[str, NDArray[np.float32]]:
+        """Return a unit vector of shape (dim,) for each backbone. Raises ArmError."""
+        names = sorted(backbones)
+        try:
+            vectors = await asyncio.gather(*(self._handles[name].embed.remote(question) for name in names))
+        except (RayError, RayServeException) as error:
+            raise near(error, ArmError) from None
+        return dict(zip(names, vectors, strict=True))
+
+
+async def reach(hosts: Sequence[DeploymentHandle[Any]]) -> None:
+    """Return once every host has answered; they may be loading for minutes."""
+    await asyncio.gather(*(host.ready.remote() for host in hosts))
+
+
+def near(error: Exception, kind: type[ArmError] | type[GeneratorError]) -> Exception:
+    """Return what a replica raised as itself, and what Ray raised about a replica as one of ours."""
+    cause = error.cause if isinstance(error, RayTaskError) else error
+    return cause if isinstance(cause, kind) else kind(f"{type(cause).__name__}: {cause}")

@@ -1,0 +1,280 @@
+"""A graph of entities and passages, and the walk from the entities of a question.
+
+An entity is linked to every passage that names it. Odd hops go from entities to
+passages, even hops from passages to the entities that they name. The index is built
+once: first the names, passage by passage, in a file that a killed run goes on with;
+then both directions as columns, which are mapped into memory.
+"""
+
+import hashlib
+import os
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from arms.base import Progress
+from arms.corpus.corpus import Corpus
+from arms.indexes.build_once import Identity, check, folder, publish
+from arms.indexes.entities import Extractor
+from arms.indexes.entity_names import title_names
+
+FORMAT = 1
+"""Of the files below; raised when what they hold changes, or how entities are found."""
+
+NAMES = "entities.jsonl"
+"""The names in each passage, a line a passage; `null` where it could not be read: its title counts."""
+
+ROOM = 4
+"""Links that are followed at a time, for each passage that is still wanted: many lead to the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """From each source to its targets, in order.
+
+    Attributes:
+        starts: Where the targets of each source start and the last one's end, shape (n_sources + 1,).
+        targets: Shape (n_links,).
+    """
+
+    starts: NDArray[np.int64]
+    targets: NDArray[np.int32]
+
+    def counts(self, sources: NDArray[np.intp]) -> NDArray[np.int64]:
+        """Return how many targets each source has."""
+        return self.starts[sources + 1] - self.starts[sources]
+
+    def of(self, sources: NDArray[np.intp]) -> NDArray[np.int32]:
+        """Return the targets of the first source, then of the next, and so on.
+
+        >>> Links(np.array([0, 2, 2, 3]), np.array([7, 5, 9])).of(np.array([2, 0])).tolist()
+        [9, 7, 5]
+        """
+        counts = self.counts(sources)
+        before = np.cumsum(counts) - counts
+        places = np.repeat(self.starts[sources] - before, counts) + np.arange(counts.sum())
+        targets: NDArray[np.int32] = self.targets[places]
+        return targets
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """What a walk gathered. A shorter walk from the same entities gathers the first part of it.
+
+    Attributes:
+        passages: Positions in order of discovery, shape (n,).
+        ends: How many of them the first odd hop had found at its end, and each further one.
+    """
+
+    passages: NDArray[np.intp]
+    ends: tuple[int, ...]
+
+    def reached(self, max_hops: int, max_candidates: int) -> int:
+        """Return how many of them a walk of so many hops gathers that stops at so many passages.
+
+        >>> Walk(np.array([5, 2, 9]), ends=(1, 3)).reached(max_hops=2, max_candidates=10)
+        1
+        """
+        odd_hops = min((max_hops + 1) // 2, len(self.ends))
+        return min(self.ends[odd_hops - 1], max_candidates)
+
+
+class Graph:
+    """Entities and the passages that name them.
+
+    Entities are numbered in order of a 64-bit hash of their names, which is all that is
+    kept of these: of a million entities, the odds that any two are taken for one are
+    about one to 37 million.
+    """
+
+    def __init__(self, keys: NDArray[np.uint64], passages: Links, entities: Links) -> None:
+        """Take a graph as it is.
+
+        Args:
+            keys: Hash of the name of each entity, ascending, shape (n_entities,).
+            passages: From an entity to the positions of the passages that name it, ascending.
+            entities: From a passage to the entities that it names, as it names them.
+        """
+        self._keys = keys
+        self._passages = passages
+        self._entities = entities
+
+    @classmethod
+    def build(cls, named: Iterable[Sequence[str]]) -> Self:
+        """Link the passages to the names in each of them, where no name is repeated."""
+        told, counts = array("Q"), array("q")
+        for names in named:
+            told.extend(map(_key, names))
+            counts.append(len(names))
+        keys, entities = np.unique(np.array(told, dtype=np.uint64), return_inverse=True)
+        passages = np.repeat(np.arange(len(counts), dtype=np.int32), counts)[
+            np.argsort(entities, kind="stable")
+        ]
+        return cls(
+            keys,
+            Links(_starts(np.bincount(entities, minlength=len(keys))), passages),
+            Links(_starts(np.array(counts, dtype=np.int64)), entities.astype(np.int32)),
+        )
+
+    @classmethod
+    def prepare(
+        cls, corpus: Corpus, indexes: Path, extractor: Extractor, progress: Progress | None = None
+    ) -> None:
+        """Find the entities of the corpus and link them, where that is not done. Raises GeneratorError."""
+        identity = _identity(corpus, extractor)
+
+        def write(unfinished: Path) -> None:
+            extract(corpus, extractor, unfinished / NAMES, progress)
+            cls.build(_named(corpus, unfinished / NAMES)).save(unfinished)
+
+        publish(folder(indexes, "graph", identity), identity, write)
+
+    @classmethod
+    def open(cls, corpus: Corpus, indexes: Path, extractor: Extractor) -> Self:
+        """Map the graph that `prepare` built into memory. Raises IndexMismatchError."""
+        identity = _identity(corpus, extractor)
+        target = folder(indexes, "graph", identity)
+        check(target, identity)
+        # asarray: every access to a memmap itself costs microseconds
+        keys, *links = (np.asarray(np.load(target / f"{name}.npy", mmap_mode="r")) for name in _ARRAYS)
+        return cls(keys, Links(*links[:2]), Links(*links[2:]))
+
+    def save(self, target: Path) -> None:
+        """Write the graph into a folder."""
+        arrays: tuple[NDArray[Any], ...] = (
+            self._keys,
+            self._passages.starts,
+            self._passages.targets,
+            self._entities.starts,
+            self._entities.targets,
+        )
+        for name, values in zip(_ARRAYS, arrays, strict=True):
+            np.save(target / f"{name}.npy", values)
+
+    def known(self, names: Sequence[str]) -> NDArray[np.bool_]:
+        """Return which of the names are entities, shape (n_names,)."""
+        return self._look_up(names)[1]
+
+    def numbers(self, names: Sequence[str]) -> NDArray[np.intp]:
+        """Return the entities of the names that are known, in order."""
+        places, known = self._look_up(names)
+        return places[known]
+
+    def walk(
+        self, entities: NDArray[np.intp], max_entity_df: int, max_hops: int, max_candidates: int
+    ) -> Walk:
+        """Gather passages hop by hop.
+
+        They come in order of discovery: of the entity that was discovered first come
+        first, by position.
+
+        Args:
+            entities: Where to start, without repetition.
+            max_entity_df: An entity in more passages than this is not expanded.
+            max_hops: At least 1; an even last hop gathers nothing.
+            max_candidates: Stop at so many passages.
+
+        Source: Retriever Portfolios, 2026, arXiv:2605.31176 (GraphDense).
+        """
+        seen_passages = np.zeros(len(self._entities.starts) - 1, dtype=np.bool_)
+        seen_entities = np.zeros(len(self._keys), dtype=np.bool_)
+        seen_entities[entities] = True
+        gathered, ends, total = [], [], 0
+        for _ in range(0, max_hops, 2):
+            expanded = entities[self._passages.counts(entities) <= max_entity_df]
+            found = self._discovered(expanded, seen_passages, max_candidates - total)
+            total += len(found)
+            gathered.append(found)
+            ends.append(total)
+            if not len(found) or total == max_candidates:
+                break
+            entities = _unseen(self._entities.of(found), seen_entities)
+        return Walk(np.concatenate(gathered), tuple(ends))
+
+    def _discovered(
+        self, entities: NDArray[np.intp], seen: NDArray[np.bool_], wanted: int
+    ) -> NDArray[np.intp]:
+        """Return the passages of these entities that were not seen, at most as many as are wanted."""
+        reached = np.cumsum(self._passages.counts(entities))
+        parts, followed = [np.empty(0, dtype=np.intp)], 0
+        while followed < len(entities) and wanted > 0:
+            before = reached[followed - 1] if followed else 0
+            end = max(followed + 1, int(np.searchsorted(reached, before + ROOM * wanted, side="right")))
+            parts.append(_unseen(self._passages.of(entities[followed:end]), seen)[:wanted])
+            wanted -= len(parts[-1])
+            followed = end
+        return np.concatenate(parts)
+
+    def _look_up(self, names: Sequence[str]) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+        """Return where each name is among the entities, or would be, and whether it is."""
+        told = np.fromiter(map(_key, names), np.uint64, len(names))
+        places = np.searchsorted(self._keys, told)
+        known = places < len(self._keys)
+        known[known] = self._keys[places[known]] == told[known]
+        return places, known
+
+
+_ARRAYS = ("keys", "passage_starts", "passages", "entity_starts", "entities")
+
+
+def extract(corpus: Corpus, extractor: Extractor, path: Path, progress: Progress | None = None) -> None:
+    """Write the names in each passage into a file, from where a killed run left off."""
+    done, unread = _whole_lines(path)
+    total = len(corpus)
+    with path.open("ab") as file:
+        while done < total:
+            passages = corpus.passages(range(done, min(done + extractor.step, total)))
+            names = extractor.of_passages(passages)
+            file.write(b"".join(orjson.dumps(each) + b"\n" for each in names))
+            file.flush()
+            done += len(passages)
+            unread += names.count(None)
+            if progress is not None:
+                progress(
+                    f"finding entities ({unread} unreadable)" if unread else "finding entities", done, total
+                )
+
+
+def _whole_lines(path: Path) -> tuple[int, int]:
+    """Cut off what a killed run wrote by half; return how many lines there are, and how many are null."""
+    if not path.exists():
+        return 0, 0
+    written = path.read_bytes()
+    whole = written.rfind(b"\n") + 1
+    os.truncate(path, whole)
+    lines = written[:whole].splitlines()
+    return len(lines), lines.count(b"null")
+
+
+def _named(corpus: Corpus, path: Path) -> Iterator[list[str]]:
+    with path.open("rb") as file:
+        for passage, line in zip(corpus, file, strict=True):
+            names = orjson.loads(line)
+            yield title_names(passage.title) if names is None else names
+
+
+def _unseen(targets: NDArray[np.int32], seen: NDArray[np.bool_]) -> NDArray[np.intp]:
+    """Return the targets that are not marked as seen, each where it comes first, and mark them."""
+    new = targets[~seen[targets]]
+    _, first = np.unique(new, return_index=True)
+    unseen = new[np.sort(first)].astype(np.intp)
+    seen[unseen] = True
+    return unseen
+
+
+def _starts(counts: NDArray[np.integer]) -> NDArray[np.int64]:
+    return np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
+
+
+def _key(name: str) -> int:
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big")
+
+
+def _identity(corpus: Corpus, extractor: Extractor) -> Identity:
+    return {"format": FORMAT, "corpus": corpus.digest, **extractor.identity}

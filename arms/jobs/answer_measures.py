@@ -1,0 +1,137 @@
+"""What an answer, or the passages behind it, are worth on a question: the scores of an outcome.
+
+    by_words            em, f1, acc         a function compares the answer with the right ones
+    by_claims           answer_correctness  the language model compares what both claim
+    by_equivalence      bem                 a classifier says whether one may stand for the other
+    by_passages         recall              a function compares the passages with the supporting ones
+    by_judge            judge, judge_...    the language model looks at the passages from five sides
+
+A measure of answers is asked once for each distinct answer to a question, one of passages
+once for each distinct ranking.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, Literal, TypeVar
+
+from arms.base import ArmError
+from arms.jobs.job import PoolWorker, digest_of_document, weights_of
+from arms.llm.judge import FIVE_SCORES_SCHEMA, JUDGED, SYSTEM, judge_five
+from arms.questions import Question
+from arms.scoring.correctness import (
+    CLAIMS_FORM,
+    CLAIMS_SYSTEM,
+    CLASSES_FORM,
+    CLASSES_SYSTEM,
+    AnswerCorrectness,
+)
+from arms.scoring.scorers import Metric, Ranking
+
+T = TypeVar("T")
+
+Grade = Callable[[Question, T], Mapping[str, float]]
+"""A question, and an answer or a ranking -> scores in [0, 1] by name. Raises ArmError, GeneratorError."""
+
+Recall = Callable[[Sequence[str], Sequence[str], int], float]
+"""Ids of passages, ids of those that support the answer, and how many are looked at -> a number in [0, 1]."""
+
+
+@dataclass(frozen=True)
+class Measure(Generic[T]):
+    """How scores are made, of answers or of rankings.
+
+    Attributes:
+        name: What it is called.
+        scores: Names of what it gives, of `arms.outcomes.SCORES`.
+        make: Makes what grades, once in each worker; must be safe to call from many threads.
+        needs: What a question must have; a question without it is not graded.
+        backbone: Name of the sentence encoder that it asks the worker for; empty for none.
+        facts: What the scores follow from, beside the language model.
+    """
+
+    name: str
+    scores: tuple[str, ...]
+    make: Callable[[PoolWorker], Grade[T]]
+    needs: Literal["answers", "gold_ids"] | None = None
+    backbone: str = ""
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+    def applies(self, question: Question) -> bool:
+        """Return whether the question has what is needed."""
+        return self.needs is None or bool(getattr(question, self.needs))
+
+
+def by_words(name: str, metric: Metric) -> Measure[str]:
+    """Compare an answer with the right ones, as `metric` does.
+
+    >>> measure = by_words("em", lambda answer, right: float(answer in right))
+    >>> measure.applies(Question("q", "Who?"))
+    False
+    """
+
+    def grade(question: Question, answer: str) -> dict[str, float]:
+        return {name: metric(answer, question.answers)}
+
+    return Measure(name, (name,), lambda _: grade, "answers")
+
+
+def by_claims(backbone: str) -> Measure[str]:
+    """Compare the claims of an answer with those of the right ones: answer correctness.
+
+    Args:
+        backbone: Name of the sentence encoder that says how alike the texts are.
+    """
+
+    def make(worker: PoolWorker) -> Grade[str]:
+        correctness = AnswerCorrectness(worker.write, worker.embedders[backbone].encode_queries)
+
+        def grade(question: Question, answer: str) -> dict[str, float]:
+            right = [one for one in question.answers if one.strip()]
+            if not right:
+                raise ArmError("no right answer has a word in it")
+            return {"answer_correctness": correctness(question.text, answer, right).value}
+
+        return grade
+
+    words = CLAIMS_SYSTEM, CLAIMS_FORM, CLASSES_SYSTEM, CLASSES_FORM
+    facts = {"similarity": backbone, "words of claims": digest_of_document(words)}
+    return Measure("answer_correctness", ("answer_correctness",), make, "answers", backbone, facts)
+
+
+def by_equivalence(model: str) -> Measure[str]:
+    """Ask a classifier whether an answer may stand for a right one. Raises ModelNotFoundError."""
+
+    def make(_: PoolWorker) -> Grade[str]:
+        from arms.scoring.equivalence import Equivalence  # here: transformers take seconds to load
+
+        equivalence = Equivalence(model)
+        return lambda question, answer: {"bem": equivalence(question.text, answer, question.answers)}
+
+    return Measure("bem", ("bem",), make, "answers", facts={"bem model": weights_of(model)})
+
+
+def by_passages(metric: Recall, k: int) -> Measure[Ranking]:
+    """Tell which part of the passages that support the answer are among the first `k`."""
+
+    def grade(question: Question, ranking: Ranking) -> dict[str, float]:
+        return {"recall": metric([passage.id for passage in ranking], question.gold_ids, k)}
+
+    return Measure("recall", ("recall",), lambda _: grade, "gold_ids")
+
+
+def by_judge(word_budget: int) -> Measure[Ranking]:
+    """Have the language model look at the passages from five sides; `judge` is the mean.
+
+    Args:
+        word_budget: Most words of passages that it reads.
+    """
+
+    def make(worker: PoolWorker) -> Grade[Ranking]:
+        def grade(question: Question, ranking: Ranking) -> dict[str, float]:
+            scores = judge_five(worker.write, question.text, ranking, word_budget=word_budget).scores
+            return {"judge": scores.mean, **{f"judge_{name}": v for name, v in scores.fractions().items()}}
+
+        return grade
+
+    facts = {"words of judge": digest_of_document([SYSTEM, FIVE_SCORES_SCHEMA])}
+    return Measure("judge", ("judge", *JUDGED), make, facts=facts)

@@ -1,0 +1,186 @@
+"""What every job on a pool of arms has: the questions, the arms, and what both are looked up in.
+
+PoolJob     what is asked of what, and all that its results follow from; picklable
+PoolWorker  the arms of a job, ready to be asked, in one process
+"""
+
+import contextlib
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from arms.base import Progress, Query
+from arms.corpus.corpus import Corpus
+from arms.jobs.sweep import Sweep
+from arms.llm.blocking import LateWriter
+from arms.llm.catalog import EmbeddedSpec, LlmSpec, VllmSpec
+from arms.models.embedding import Backbone, build_embedder, digest_backbone
+from arms.models.locate import ModelNotFoundError, digest_of, locate
+from arms.questions import Question
+from arms.retrievers.catalog import backbones_of, described, prepare, validate_specs
+from arms.retrievers.kind import ArmSpec, OpenSelector, Resources, no_selector
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolJob:
+    """Arms that are asked questions.
+
+    Attributes:
+        questions: Asked in this order.
+        corpus: The passages.
+        indexes: The folder in which indexes are kept.
+        specs: The arms by name.
+        backbones: Sentence encoders by name.
+        llm: The language model, loaded by the first that asks it; None for none.
+        seed: Of the arms that draw.
+        block: Questions in a block, at least 1.
+        picker: Reads a trained router that picks answers; picklable.
+    """
+
+    questions: tuple[Question, ...]
+    corpus: Corpus
+    indexes: Path
+    specs: Mapping[str, ArmSpec]
+    backbones: Mapping[str, Backbone]
+    llm: LlmSpec | None = None
+    seed: int = 0
+    block: int = 32
+    picker: OpenSelector = no_selector
+
+    @property
+    def n_blocks(self) -> int:
+        """How many blocks the questions make."""
+        return math.ceil(len(self.questions) / self.block)
+
+    def questions_of(self, number: int) -> tuple[Question, ...]:
+        """Return the questions of a block."""
+        return self.questions[number * self.block : (number + 1) * self.block]
+
+    def sound(self) -> Self:
+        """Check the arms, and return the job with those backbones alone that are needed.
+
+        Raises:
+            ArmSpecError: An arm is described wrongly.
+        """
+        validate_specs(self.specs, self.backbones)
+        needed = self.needed()
+        return replace(self, backbones={name: one for name, one in self.backbones.items() if name in needed})
+
+    def prepare(self, progress: Progress) -> None:
+        """Build the indexes that are missing. Raises ModelNotFoundError, ArmBuildError."""
+        write = LateWriter(self.llm)  # an index may be made of what it reads in the passages
+        have = Resources(
+            self.corpus, self.indexes, self.backbones, self.specs, write=write, picker=self.picker
+        )
+        prepare(have, progress=progress)
+
+    def facts(self) -> dict[str, str]:
+        """Return all that the answers of the arms follow from. Raises ModelNotFoundError."""
+        arms = [(name, spec.kind, spec.params) for name, spec in self.specs.items()]
+        encoders = {name: backbone.model_dump() for name, backbone in self.backbones.items()}
+        return {
+            "corpus": self.corpus.digest,
+            "questions": digest_of_document(self.questions),
+            "arms": digest_of_document([arms, encoders]),
+            "language model": _language_model(self.llm),
+            "seed": str(self.seed),
+            "block": str(self.block),
+            **{f"model {name}": digest_backbone(one) for name, one in self.backbones.items()},
+            **{f"weights of {model}": weights_of(model) for model in sorted(_models(self.specs))},
+        }
+
+    def needed(self) -> frozenset[str]:
+        """Name the backbones that the arms are built with."""
+        return frozenset[str]().union(*(backbones_of(name, self.specs) for name in self.specs))
+
+
+class PoolWorker:
+    """The arms of a job; loads the encoders once and maps the indexes.
+
+    Args:
+        job: The job.
+        names: The arms to ask, in this order; None for all, else the rest are only parts of these.
+
+    Attributes:
+        write: Asks the language model, from any thread.
+        embedders: Sentence encoders by name.
+        resources: What the arms are built from.
+        sweep: The arms.
+
+    Raises:
+        IndexMismatchError: An index is missing: call `PoolJob.prepare` first.
+    """
+
+    def __init__(self, job: PoolJob, names: Sequence[str] | None = None) -> None:
+        self._seed = job.seed
+        self.embedders = {name: build_embedder(backbone) for name, backbone in job.backbones.items()}
+        self.write = LateWriter(job.llm)
+        self.resources = Resources(
+            job.corpus, job.indexes, job.backbones, job.specs, self.embed, self.write, job.picker
+        )
+        self.sweep = Sweep(self.resources, names)
+
+    def queries(self, questions: Sequence[Question]) -> list[Query]:
+        """Embed questions, all at once with each encoder."""
+        texts = [question.text for question in questions]
+        vectors = {name: encoder.encode_queries(texts) for name, encoder in self.embedders.items()}
+        return [
+            Query(
+                question.text,
+                {name: rows[row] for name, rows in vectors.items()},
+                seed_of(self._seed, question.id),
+            )
+            for row, question in enumerate(questions)
+        ]
+
+    def embed(self, text: str, names: frozenset[str]) -> dict[str, NDArray[np.float32]]:
+        """Embed a text that an arm made up itself."""
+        return {name: self.embedders[name].encode_queries([text])[0] for name in names}
+
+
+def seed_of(seed: int, question: str) -> int:
+    """Return the seed of a question by its id: the same in any order, block and process.
+
+    >>> seed_of(0, "q1") == seed_of(0, "q1"), seed_of(0, "q1") == seed_of(1, "q1")
+    (True, False)
+    """
+    return int.from_bytes(hashlib.blake2b(f"{seed}\0{question}".encode(), digest_size=7).digest())
+
+
+def weights_of(model: str) -> str:
+    """Return a digest of a model on disk, or the name of one on a hub. Raises ModelNotFoundError."""
+    place = locate(model)
+    return digest_of(place) if isinstance(place, Path) else place
+
+
+def _models(specs: Mapping[str, ArmSpec]) -> set[str]:
+    """Name the models that arms load themselves; what a class of the user's own loads is not known."""
+    return {
+        model
+        for kind, params in (described(name, spec) for name, spec in specs.items())
+        for model in kind.models(params)
+    }
+
+
+def _language_model(spec: LlmSpec | None) -> str:
+    """Return a digest of a language model: of the spec, and of the weights that run in this process."""
+    if spec is None:
+        return "none"
+    weights = ""
+    if isinstance(spec, EmbeddedSpec | VllmSpec):
+        with contextlib.suppress(ModelNotFoundError):  # it may be that nobody asks it
+            weights = weights_of(spec.model)
+    return digest_of_document([spec.model_dump(mode="json"), weights])
+
+
+def digest_of_document(document: object) -> str:
+    """Return the digest of what JSON can hold; the order of keys does not count."""
+    told = orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
+    return hashlib.blake2b(told, digest_size=16).hexdigest()

@@ -1,0 +1,82 @@
+"""Have every arm's passages answered on every question: a job for a crew, then one folder.
+
+questions x arms -> crew -> <output>.blocks -> <output>/outcomes.jsonl
+                            a file a block              manifest.json   what they follow from
+"""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from arms.base import Progress
+from arms.indexes.build_once import MANIFEST, publish
+from arms.jobs.answer_measures import Measure
+from arms.jobs.checkpoint import BlockFolder, open_blocks, refuse_other
+from arms.jobs.label_worker import LabelJob, LabelReport, LabelWorker, Missing
+from arms.jobs.worker_pool import unfinished, worker_pool
+from arms.portfolio.outcomes import FILE, read_outcomes
+from arms.scoring.scorers import check_questions
+
+BLOCKS_AT_ONCE = 2
+"""Of a worker: while the last answers of a block are written, those of the next keep the model busy."""
+
+
+def label(
+    job: LabelJob, output: Path, *, workers: int | None = None, progress: Progress | None = None
+) -> LabelReport:
+    """Label all questions with the outcomes of all arms, or return at once when that has been done.
+
+    Args:
+        job: What is asked.
+        output: The folder of the outcomes; `<output>.blocks` holds what is finished until all of it is.
+        workers: Processes, see `arms.crew.hired`.
+        progress: Told what is being done, and how much of it is done.
+
+    Raises:
+        ScoringError: The questions cannot be asked, or a measure leaves [0, 1].
+        JobError: The output holds other outcomes, no processor is free, no arm has an answer to
+            many questions in a row, or workers failed; what is finished is kept.
+        ArmSpecError: An arm is described wrongly.
+        ModelNotFoundError: A model is not where its name says.
+    """
+    tell = progress or (lambda *_: None)
+    check_questions(job.questions, job, job.corpus)
+    job = job.sound()
+    identity = job.identity()
+    if output.exists():
+        refuse_other(output / MANIFEST, identity)
+        return _report(job, output, len(job.questions))
+    with open_blocks(output, identity) as blocks:
+        resumed = sum(len(job.questions_of(number)) for number in blocks.finished())
+        job.prepare(tell)
+        if unfinished(job, blocks):
+            with worker_pool(LabelWorker, job, workers, BLOCKS_AT_ONCE) as crew:
+                crew.finish(blocks, tell, "asking questions")
+        publish(output, identity, partial(_write, job, blocks))
+        blocks.delete()
+    return _report(job, output, resumed)
+
+
+def _write(job: LabelJob, blocks: BlockFolder, folder: Path) -> None:
+    with (folder / FILE).open("wb") as file:
+        file.writelines(blocks.read(number) for number in range(job.n_blocks))
+
+
+def _report(job: LabelJob, output: Path, resumed: int) -> LabelReport:
+    """Count what is there, and what is not."""
+    asked = {question.id: question for question in job.questions}
+    due: list[tuple[Measure[Any], str]] = [
+        *((measure, "answer") for measure in job.of_answers),
+        *((measure, "passages") for measure in job.of_passages),
+    ]
+    failed = {arm: Missing() for arm in job.arms}
+    unscored = {measure.name: Missing() for measure, _ in due}
+    for line in map(orjson.loads, (output / FILE).read_bytes().splitlines()):
+        if "answer" not in line:
+            failed[line["arm"]].note(line)
+        for measure, of in due:
+            if of in line and measure.applies(asked[line["id"]]) and measure.scores[0] not in line:
+                unscored[measure.name].note(line)
+    return LabelReport(read_outcomes(output, job.questions), resumed, failed, unscored)

@@ -1,0 +1,247 @@
+"""Score every arm of a pool on every question, into a matrix: a job for a crew, then one folder.
+
+questions x pool -> crew -> <output>.blocks -> <output>
+                            a file a block     a score matrix
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from io import BytesIO
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from arms.base import Progress
+from arms.indexes.build_once import MANIFEST
+from arms.jobs.checkpoint import BlockFolder, open_blocks, refuse_other
+from arms.jobs.job import PoolJob, PoolWorker
+from arms.jobs.sweep import FAILED, Stopwatch
+from arms.jobs.worker_pool import WorkerPool, unfinished, worker_pool
+from arms.llm.base import Write
+from arms.llm.blocking import LateWriter
+from arms.portfolio.score_matrix import ArmTable, read_matrix, write_matrix
+from arms.retrievers.catalog import features
+from arms.scoring.scorers import Scorer, check_questions
+
+TIMED_QUESTIONS = 32
+"""Questions that arms are timed on in turn."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreJob(PoolJob):
+    """What is scored, on what, and how.
+
+    Attributes:
+        scorer: Makes the scorer from a function that asks the language model.
+        timed: Searches by which each arm is timed; 0 for none, and no cost in seconds.
+    """
+
+    scorer: Callable[[Write], Scorer]
+    timed: int = 4
+
+    def identity(self, scorer: Scorer) -> dict[str, str]:
+        """Return all that the scores by this scorer follow from. Raises ModelNotFoundError."""
+        told = {fact: str(value) for fact, value in scorer.identity.items()}
+        return {**self.facts(), "measure": scorer.measure, **told}
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreBlock:
+    """The scores of all arms on some questions, and what they took.
+
+    Attributes:
+        scores: In [0, 1], NaN where unknown, shape (n_questions, n_arms), float32.
+        answered: Questions that each arm did not fail on, shape (n_arms,).
+        steps: Rounds of retrieval over those questions, summed, shape (n_arms,).
+        tokens: Tokens that the arm spent over those questions, summed, shape (n_arms,).
+        problems: The first reason why a score of an arm is unknown, by its column.
+    """
+
+    scores: NDArray[np.float32]
+    answered: NDArray[np.float64]
+    steps: NDArray[np.float64]
+    tokens: NDArray[np.float64]
+    problems: Mapping[int, str]
+
+    @property
+    def problem(self) -> str:
+        """Why not one score is known; empty when one is."""
+        return next(iter(self.problems.values())) if np.isnan(self.scores).all() else ""
+
+    def pack(self) -> bytes:
+        """Return all of it as bytes, for `unpack`."""
+        file = BytesIO()
+        told = np.frombuffer(orjson.dumps(self.problems, option=orjson.OPT_NON_STR_KEYS), dtype=np.uint8)
+        np.savez(
+            file,
+            scores=self.scores,
+            answered=self.answered,
+            steps=self.steps,
+            tokens=self.tokens,
+            problems=told,
+        )
+        return file.getvalue()
+
+    @classmethod
+    def unpack(cls, content: bytes) -> Self:
+        """Return what was packed."""
+        with np.load(BytesIO(content)) as file:
+            told = orjson.loads(file["problems"].tobytes())
+            problems = {int(column): problem for column, problem in told.items()}
+            return cls(file["scores"], file["answered"], file["steps"], file["tokens"], problems)
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreReport:
+    """What came of a job.
+
+    Attributes:
+        measure: What the scores are of.
+        n_questions: How many were scored, in this run or before it.
+        resumed: How many of them were scored before it.
+        unknown: On how many questions an arm has no score, by arm.
+        problems: The first reason why an arm has no score, by arm; empty when the matrix was there already.
+    """
+
+    measure: str
+    n_questions: int
+    resumed: int
+    unknown: Mapping[str, int]
+    problems: Mapping[str, str]
+
+
+class ScoreWorker(PoolWorker):
+    """Scores blocks of a job."""
+
+    def __init__(self, job: ScoreJob) -> None:
+        super().__init__(job)
+        self._job = job
+        self._scorer = job.scorer(self.write)
+        self._stopwatch: Stopwatch | None = None
+
+    def block(self, number: int) -> ScoreBlock:
+        """Ask every arm each question of a block, and score what they found."""
+        questions = self._job.questions_of(number)
+        n_arms = len(self._job.specs)
+        scores = np.empty((len(questions), n_arms), dtype=np.float32)
+        answered, steps, tokens = np.zeros((3, n_arms))
+        problems: dict[int, str] = {}
+        for row, (question, query) in enumerate(zip(questions, self.queries(questions), strict=True)):
+            found = self.sweep.search(query, self._scorer.k)
+            marks = self._scorer.score(question, found.rankings)
+            values = np.array([*(mark.value for mark in marks), math.nan])
+            scores[row] = values[found.which]  # FAILED points at the last one
+            answered += found.which != FAILED
+            steps += found.steps
+            tokens += found.tokens
+            for column in np.flatnonzero(np.isnan(scores[row])).tolist():
+                told = found.problems.get(column) or marks[found.which[column]].problem
+                problems.setdefault(column, f"question {question.id!r}: {told}")
+        return ScoreBlock(scores, answered, steps, tokens, problems)
+
+    def seconds(self, names: Sequence[str]) -> dict[str, float]:
+        """Return how long a search of each of these arms takes."""
+        if self._stopwatch is None:
+            queries = self.queries(self._job.questions[:TIMED_QUESTIONS])
+            self._stopwatch = Stopwatch(self.resources, queries, self._scorer.k, self._job.timed)
+        return {name: self._stopwatch.seconds(name) for name in names}
+
+
+TIMED_AT_ONCE = 10
+"""Arms that are timed between two words of progress."""
+
+
+def score(
+    job: ScoreJob, output: Path, *, workers: int | None = None, progress: Progress | None = None
+) -> ScoreReport:
+    """Score all arms on all questions into a matrix, or return at once when that has been done.
+
+    Args:
+        job: What is scored.
+        output: The folder of the matrix; `<output>.blocks` holds what is finished until all of it is.
+        workers: Processes, see `arms.crew.hired`.
+        progress: Told what is being done, and how much of it is done.
+
+    Raises:
+        ScoringError: The questions cannot be scored.
+        JobError: The output holds other scores, no processor is free, no score is known of
+            many questions in a row, or workers failed; what is finished is kept.
+        ArmSpecError: An arm is described wrongly.
+        MatrixError: There is no arm, or one has a name that no column can have.
+        ModelNotFoundError: The model of a backbone is not where its name says.
+    """
+    tell = progress or (lambda *_: None)
+    scorer = job.scorer(LateWriter(None))
+    check_questions(job.questions, scorer, job.corpus)
+    job = job.sound()
+    identity = job.identity(scorer)
+    table = ArmTable(job.specs, job.backbones, {}, scorer.measure, identity)
+    if output.exists():
+        return _report_of(output, identity)
+    with open_blocks(output, identity) as blocks:
+        resumed = sum(len(job.questions_of(number)) for number in blocks.finished())
+        job.prepare(tell)
+        untimed = job.timed > 0 and blocks.read_notes() is None
+        if untimed or unfinished(job, blocks):
+            with worker_pool(ScoreWorker, job, workers) as crew:
+                crew.finish(blocks, tell, "scoring questions")
+                if untimed:
+                    blocks.write_notes(_timed(list(job.specs), crew, tell))
+        costs, unknown, problems = _summed(job, blocks)
+        scores = (
+            (job.questions_of(n), ScoreBlock.unpack(blocks.read(n)).scores) for n in range(job.n_blocks)
+        )
+        write_matrix(output, replace(table, costs=costs), scores)
+        blocks.delete()
+    return ScoreReport(scorer.measure, len(job.questions), resumed, unknown, problems)
+
+
+def _timed(names: list[str], crew: WorkerPool, tell: Progress) -> dict[str, float]:
+    """Return how long a search of each arm takes, some arms at a time. Raises JobError."""
+    seconds: dict[str, float] = {}
+    while names:
+        some, names = names[:TIMED_AT_ONCE], names[TIMED_AT_ONCE:]
+        seconds |= crew.ask("seconds", some)
+        tell("timing arms", len(seconds), len(seconds) + len(names))
+    return seconds
+
+
+def _summed(
+    job: ScoreJob, blocks: BlockFolder
+) -> tuple[dict[str, dict[str, float]], dict[str, int], dict[str, str]]:
+    """Return the costs of the arms, on how many questions each has no score, and why."""
+    names = list(job.specs)
+    answered, steps, tokens, unknown = np.zeros((4, len(names)))
+    problems: dict[str, str] = {}
+    for number in range(job.n_blocks):
+        block = ScoreBlock.unpack(blocks.read(number))
+        answered += block.answered
+        steps += block.steps
+        tokens += block.tokens
+        unknown += np.isnan(block.scores).sum(axis=0)
+        for column, problem in block.problems.items():
+            problems.setdefault(names[column], problem)
+    # one that never answered costs what its kind is expected to
+    expected = np.array([features(name, spec)["steps"] for name, spec in job.specs.items()])
+    some = np.maximum(answered, 1.0)
+    means = {"steps": np.where(answered > 0, steps / some, expected), "tokens": tokens / some}
+    costs = {cost: dict(zip(names, values.tolist(), strict=True)) for cost, values in means.items()}
+    seconds = blocks.read_notes()
+    return (
+        costs if seconds is None else {**costs, "seconds": seconds},
+        dict(zip(names, unknown.astype(int).tolist(), strict=True)),
+        problems,
+    )
+
+
+def _report_of(output: Path, identity: Mapping[str, str]) -> ScoreReport:
+    """Tell of a matrix that is there. Raises JobError when it follows from something else."""
+    refuse_other(output / MANIFEST, identity)
+    matrix = read_matrix(output)
+    unknown = dict(zip(matrix.arms, np.isnan(matrix.scores).sum(axis=1).tolist(), strict=True))
+    n = len(matrix.questions)
+    return ScoreReport(matrix.table.measure, n, n, unknown, {})

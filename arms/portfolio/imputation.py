@@ -1,0 +1,115 @@
+"""What a score that nobody knows is worth: what one would expect of that arm on that question.
+
+A log of served answers knows one score a question, that of the arm that served it. To count
+the others as 0 would be to choose the arms that were asked most. They count as what a two-way
+model expects instead:
+
+    score = mean + arm in this group of questions + question + noise
+
+where a group is, say, a data set. An arm in a group is drawn towards the arm in all groups,
+everything else towards 0: what was seen once does not speak as loud as what was seen often.
+The model cannot know that one arm is good on just those questions of a group on which another
+is bad: single scores do not tell. From such a log, then, arms are chosen by their means in the
+groups and by the scores that are known.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from arms.portfolio.coverage import Scores, best_of, total
+
+Floats = NDArray[np.float64]
+
+Integers = NDArray[np.integer]
+
+SETTLED = 1e-7
+"""Largest change of an effect, in one round, at which no more rounds follow."""
+
+ROUNDS = 1000
+"""The most there are; effects settle slowly where few questions tie the arms together."""
+
+
+def complete(scores: Scores, groups: Integers | None = None, ridge: float = 1.0) -> Scores:
+    """Return the scores with an expectation in place of each that is not known.
+
+    An arm or a question of which nothing is known is expected to be like the others. Takes some
+    50 bytes a known score beside the result. Scores that are all known are returned as they are,
+    without a copy.
+
+    Args:
+        scores: In [0, 1], NaN where unknown, shape (n_arms, n_questions).
+        groups: Group of each question, codes from 0, shape (n_questions,); one group when None.
+        ridge: Scores without an effect that are imagined beside the known ones of each effect, positive.
+
+    Raises:
+        ValueError: No score is known at all.
+
+    >>> complete(np.array([[0.5, 0.75], [0.25, np.nan]], np.float32), ridge=1e-9).round(3).tolist()
+    [[0.5, 0.75], [0.25, 0.5]]
+    """
+    known = ~np.isnan(scores)
+    if known.all():
+        return scores
+    if not known.any():
+        raise ValueError(f"none of the {scores.size} scores is known, so there is nothing to expect")
+    if groups is None:
+        groups = np.zeros(scores.shape[1], dtype=np.intp)
+    arms, questions = np.nonzero(known)
+    left = scores[arms, questions].astype(np.float64)
+    mean = float(left.mean())
+    left -= mean
+    n_groups = int(groups.max()) + 1
+    shape = len(scores), n_groups, scores.shape[1]
+    in_group, by_question = _two_way(left, arms * n_groups + groups[questions], questions, shape, ridge)
+    completed = np.empty(scores.shape, dtype=np.float32)
+    for arm, expected in enumerate(mean + in_group):
+        np.clip(expected[groups] + by_question, 0.0, 1.0, out=completed[arm], casting="same_kind")
+        np.copyto(completed[arm], scores[arm], where=known[arm])
+    return completed
+
+
+def _two_way(
+    left: Floats, cells: Integers, questions: Integers, shape: tuple[int, int, int], ridge: float
+) -> tuple[Floats, Floats]:
+    """Return the effects of arms in groups, shape (n_arms, n_groups), and of questions, shape (n_questions,).
+
+    They leave the least sum of squares: of the rest, and `ridge` times of in_group - arm, of
+    arm and of question. Each kind of effect has a closed form while the others stand still; by
+    turns, they go to the one minimum.
+
+    Args:
+        left: What is to be explained, shape (n_known,); turned into what is left of it.
+        cells: Arm and group of each known score, counted through, shape (n_known,).
+        questions: Its question, shape (n_known,).
+        shape: (n_arms, n_groups, n_questions).
+        ridge: Positive.
+
+    Source: Searle, Casella and McCulloch 1992, Variance components, chapter 7 (the mixed model equations).
+    """
+    n_arms, n_groups, n_questions = shape
+    in_group, question = np.zeros(n_arms * n_groups), np.zeros(n_questions)
+    of_cell = np.bincount(cells, minlength=len(in_group)) + ridge
+    of_question = np.bincount(questions, minlength=n_questions) + ridge
+    for _ in range(ROUNDS):
+        arm = in_group.reshape(n_arms, n_groups).sum(axis=1) / (n_groups + 1)
+        drawn = ridge * (in_group - np.repeat(arm, n_groups))
+        step = (np.bincount(cells, left, len(in_group)) - drawn) / of_cell
+        in_group += step
+        left -= step[cells]
+        also = (np.bincount(questions, left, n_questions) - ridge * question) / of_question
+        question += also
+        left -= also[questions]
+        if max(np.abs(step).max(), np.abs(also).max()) < SETTLED:
+            break
+    return in_group.reshape(n_arms, n_groups), question
+
+
+def extremes(scores: Scores, arms: tuple[int, ...]) -> tuple[float, float]:
+    """Return F of some arms with every unknown score counted as 0, and as 1.
+
+    >>> extremes(np.array([[0.5, np.nan], [0.25, 0.5]], np.float32), (0, 1))
+    (0.5, 0.75)
+    """
+    chosen = scores[list(arms)]
+    low, high = (total(best_of(np.nan_to_num(chosen, nan=fill), range(len(arms)))) for fill in (0.0, 1.0))
+    return low / scores.shape[1], high / scores.shape[1]

@@ -1,0 +1,231 @@
+"""The pool: every configuration of the families of arms that a portfolio is chosen from, as data.
+
+The defaults are the 360 arms of the paper, over any two backbones:
+
+    dense       the plain nearest neighbours                       1 a backbone
+    discounted  14 gammas x 10 thresholds                        140 a backbone
+    vendi       21 diversities                                    21 a backbone
+    graph       3 numbers of hops x 3 frequencies x 2 sizes       18 a backbone
+
+A name tells the parameters: `ds-mpnet-g0.4-r0.6`, `vendi-mpnet-s0.25`,
+`graph-mpnet-h3-df100-c1000`, `dense-mpnet`; what is not as in the paper is told at the end,
+`-d500`, `-ner`, `-hnsw`. A name means the same arm everywhere: matrices of several runs can be
+laid beside each other, and a service can go from one portfolio to another.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Literal
+
+import yaml
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from arms.base import NAME
+from arms.models.embedding import Backbone
+from arms.retrievers.kind import ArmSpec
+from arms.suggestions import did_you_mean, select_names
+
+USUAL_DEPTH = 1000
+"""Passages of a first stage, where a name says nothing else."""
+
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]")
+
+DECIMALS = 6
+"""Of a number of a grid: three times 0.1 is 0.3 here, and called so."""
+
+
+class PoolError(ValueError):
+    """A pool is described wrongly; the message names the value and what would be right."""
+
+
+def _distinct(values: tuple[float, ...]) -> tuple[float, ...]:
+    rounded = tuple(round(value, DECIMALS) for value in values)
+    for value in rounded:
+        if rounded.count(value) > 1:
+            raise ValueError(f"{value:.10g} stands in the grid twice")
+    return rounded
+
+
+NotNegative = Annotated[float, Field(ge=0.0)]
+
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+
+Count = Annotated[int, Field(ge=1)]
+
+Gammas = Annotated[tuple[NotNegative, ...], AfterValidator(_distinct)]
+
+Shares = Annotated[tuple[Share, ...], AfterValidator(_distinct)]
+
+Counts = Annotated[tuple[Count, ...], AfterValidator(_distinct)]
+
+
+class _Grid(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class DiscountedGrid(_Grid):
+    """Arms of kind `ds`: every gamma with every threshold."""
+
+    gammas: Gammas = Field(
+        default=(0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0, 4.0, 6.0, 8.0, 10.0),
+        description="How strongly a passage is marked down for being like one that was picked.",
+    )
+    thresholds: Shares = Field(
+        default=tuple(tenths / 10 for tenths in range(10)),
+        description="Likeness below which nothing is marked down.",
+    )
+    depth: Count = Field(default=USUAL_DEPTH, description="Passages of the first stage.")
+
+
+class VendiGrid(_Grid):
+    """Arms of kind `vendi`: every diversity."""
+
+    diversities: Shares = Field(
+        default=tuple(twentieths / 20 for twentieths in range(21)),
+        description="Weight of diversity against likeness to the question.",
+    )
+    depth: Count = Field(default=USUAL_DEPTH, description="Passages of the first stage.")
+
+
+class GraphGrid(_Grid):
+    """Arms of kind `graph`: every combination."""
+
+    max_hops: Counts = Field(default=(1, 3, 5), description="Steps from the entities of the question.")
+    max_entity_df: Counts = Field(
+        default=(100, 300, 500), description="Passages with an entity beyond which it is not followed."
+    )
+    max_candidates: Counts = Field(
+        default=(1000, 2000), description="Passages that are gathered before ranking."
+    )
+    params: dict[str, object] = Field(
+        default_factory=dict, description="Further parameters of all of them, such as `entities`."
+    )
+
+
+class PoolSpec(_Grid):
+    """Which arms there are. A family that is null is left out."""
+
+    backbones: tuple[str, ...] = Field(
+        default=("minilm", "mpnet"),
+        min_length=1,
+        description="Each family is made over each of them; not set in a pool file: all of that file.",
+    )
+    index: Literal["flat", "hnsw"] = Field(
+        default="flat", description="Index of the first stage of every arm."
+    )
+    dense: bool = Field(default=True, description="Whether the plain nearest neighbours are among them.")
+    discounted: DiscountedGrid | None = DiscountedGrid()
+    vendi: VendiGrid | None = VendiGrid()
+    graph: GraphGrid | None = GraphGrid()
+    extra: dict[str, ArmSpec] = Field(
+        default_factory=dict, description="Arms of your own by name; their members may be any of the pool."
+    )
+    exclude: tuple[str, ...] = Field(
+        default=(), description="Names to leave out of the grids, with wildcards, such as `ds-*-g10-*`."
+    )
+
+    @model_validator(mode="after")
+    def _no_backbone_twice(self) -> "PoolSpec":
+        for name in self.backbones:
+            if self.backbones.count(name) > 1:
+                raise ValueError(f"backbones: {name!r} stands there twice")
+        return self
+
+
+class PoolFile(_Grid):
+    """A file that holds a pool and the backbones that it stands on."""
+
+    backbones: dict[str, Backbone] = Field(min_length=1, description="Sentence encoders by name.")
+    pool: PoolSpec
+
+    @model_validator(mode="before")
+    @classmethod
+    def _all_backbones(cls, document: object) -> object:
+        """Take all backbones of the file where the pool names none."""
+        if not isinstance(document, Mapping) or not isinstance(document.get("backbones"), Mapping):
+            return document
+        pool = document.get("pool") or {}
+        if not isinstance(pool, Mapping) or "backbones" in pool:
+            return document
+        return {**document, "pool": {**pool, "backbones": tuple(document["backbones"])}}
+
+    @model_validator(mode="after")
+    def _declared(self) -> "PoolFile":
+        for name in self.pool.backbones:
+            if name not in self.backbones:
+                raise ValueError(f"backbone {name!r} is not declared{did_you_mean(name, self.backbones)}")
+        return self
+
+
+def load_pool(path: Path) -> PoolFile:
+    """Read a YAML file with the keys `backbones` and `pool`. Raises PoolError."""
+    try:
+        return PoolFile.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        raise PoolError(f"{path}: no such file; start from examples/pool.yaml") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise PoolError(f"{path}: {error}") from None
+    except ValidationError as error:
+        lines = (f"{path}: {_told(problem['loc'], problem['msg'])}" for problem in error.errors())
+        raise PoolError("\n".join(lines)) from None
+
+
+def expand(pool: PoolSpec) -> dict[str, ArmSpec]:
+    """Return every arm of a pool by name, family by family, those of the user's own last.
+
+    Raises:
+        PoolError: A name stands for two arms, a pattern leaves nothing out, or no arm is left.
+
+    >>> list(expand(PoolSpec(backbones=("a", "b"), discounted=None, vendi=None, graph=None)))
+    ['dense-a', 'dense-b']
+    """
+    found: dict[str, ArmSpec] = dict(_grids(pool))
+    excluded = set(select_names(found, pool.exclude, "exclude: no arm of the grids", PoolError))
+    kept = {name: spec for name, spec in found.items() if name not in excluded}
+    for name in pool.extra:
+        if name in kept:
+            raise PoolError(f"extra: {name!r} is an arm of the grids already; call yours otherwise")
+    for name in (*kept, *pool.extra):
+        if not NAME.fullmatch(name):
+            raise PoolError(f"{name!r} is no name of an arm: 1 to 100 of A-Z a-z 0-9 . _ - are")
+    if not kept and not pool.extra:
+        raise PoolError("the pool is empty: every family is off or left out, and there is no extra arm")
+    return {**kept, **pool.extra}
+
+
+def _grids(pool: PoolSpec) -> Iterator[tuple[str, ArmSpec]]:
+    for backbone in pool.backbones:
+        base = {"backbone": backbone, "index": pool.index}
+        kept = "" if pool.index == "flat" else f"-{pool.index}"
+        if pool.dense:
+            yield f"dense-{backbone}{kept}", ArmSpec(kind="dense", params=base)
+        if pool.discounted is not None:
+            for gamma, r in product(pool.discounted.gammas, pool.discounted.thresholds):
+                params = {**base, "depth": pool.discounted.depth, "gamma": gamma, "threshold": r}
+                name = f"ds-{backbone}-g{gamma:.10g}-r{r:.10g}{_depth(pool.discounted.depth)}{kept}"
+                yield name, ArmSpec(kind="ds", params=params)
+        if pool.vendi is not None:
+            for s in pool.vendi.diversities:
+                params = {**base, "depth": pool.vendi.depth, "diversity": s}
+                name = f"vendi-{backbone}-s{s:.10g}{_depth(pool.vendi.depth)}{kept}"
+                yield name, ArmSpec(kind="vendi", params=params)
+        if pool.graph is not None:
+            grid = pool.graph
+            for hops, df, most in product(grid.max_hops, grid.max_entity_df, grid.max_candidates):
+                params = {"max_hops": hops, "max_entity_df": df, "max_candidates": most}
+                further = "".join(f"-{value}" for _, value in sorted(grid.params.items()))
+                name = f"graph-{backbone}-h{hops}-df{df}-c{most}{_NOT_IN_NAMES.sub('_', further)}{kept}"
+                yield name, ArmSpec(kind="graph", params={**base, **grid.params, **params})
+
+
+def _depth(depth: int) -> str:
+    """Return what a name says of a first stage: nothing of the usual one."""
+    return "" if depth == USUAL_DEPTH else f"-d{depth}"
+
+
+def _told(place: tuple[int | str, ...], message: str) -> str:
+    where = ".".join(map(str, place))
+    told = message.removeprefix("Value error, ")
+    return f"{where}: {told}" if where else told

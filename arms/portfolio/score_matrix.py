@@ -1,0 +1,270 @@
+"""What every arm earns on every question, as data: one number a cell, NaN where nobody knows.
+
+    blocks of questions --write_matrix--> scores.parquet   a row a question, a column an arm
+                                          arms.json        the arms, their costs, the measure
+                                          manifest.json    what the scores follow from
+                        <--read_matrix---
+
+On disk a row is a question, so that a job can write as it goes; in memory a row is an arm,
+so that choosing among arms scans memory in its own order.
+"""
+
+import shutil
+import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from pydantic import TypeAdapter, ValidationError
+
+from arms.indexes.build_once import MANIFEST, publish
+from arms.models.embedding import Backbone
+from arms.questions import Question
+from arms.retrievers.kind import ArmSpec
+from arms.suggestions import did_you_mean
+
+Scores = NDArray[np.float32]
+
+SCORES, ARMS = "scores.parquet", "arms.json"
+
+ABOUT = ("query_id", "question", "dataset")
+
+FIELDS = ("id", "text", "dataset")
+"""The columns before those of the arms, and what they hold of a `Question`."""
+
+ROW_GROUP = 4096
+"""Questions in a row group: what is held beside the matrix while it is written or read."""
+
+
+class MatrixError(ValueError):
+    """Scores cannot be kept or read; the message names the value or the file."""
+
+
+Blocks = Iterable[tuple[Sequence[Question], Scores]]
+"""Questions with their scores, shape (n_block, n_arms)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArmTable:
+    """The arms that were scored, and what the scores are.
+
+    Attributes:
+        specs: The arms by name, in the order of their columns.
+        backbones: Every backbone that they refer to.
+        costs: Name of a cost, such as `steps` or `seconds`, to arm to what it costs on average a question.
+        measure: Of what the scores are, such as `R@4`.
+        manifest: What the scores follow from, such as digests of the corpus and of the models.
+
+    Raises:
+        MatrixError: No arm, a name that is not a column's, or costs that do not fit the arms.
+    """
+
+    specs: Mapping[str, ArmSpec]
+    backbones: Mapping[str, Backbone]
+    costs: Mapping[str, Mapping[str, float]]
+    measure: str
+    manifest: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        if not self.specs:
+            raise MatrixError("a score matrix needs at least one arm")
+        for name in ABOUT:
+            if name in self.specs:
+                raise MatrixError(f"no arm can be called {name!r}: a column of the matrix is")
+        for cost, by_arm in self.costs.items():
+            for arm in self.specs.keys() ^ by_arm.keys():
+                lacks = "an arm without one" if arm in self.specs else "no arm of the matrix"
+                raise MatrixError(f"cost {cost!r}: {arm!r} is {lacks}")
+            for arm, value in by_arm.items():
+                if not 0.0 <= value < np.inf:
+                    raise MatrixError(
+                        f"cost {cost!r} of arm {arm!r} is {value}; it must be finite and not negative"
+                    )
+
+    def only(self, arms: Collection[str]) -> "ArmTable":
+        """Return the table of these arms alone, in the same order."""
+        return replace(
+            self,
+            specs={arm: spec for arm, spec in self.specs.items() if arm in arms},
+            costs={
+                cost: {arm: value for arm, value in by_arm.items() if arm in arms}
+                for cost, by_arm in self.costs.items()
+            },
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreMatrix:
+    """The scores of all arms on all questions.
+
+    Attributes:
+        questions: Their ids, texts and data sets.
+        table: The arms.
+        scores: In [0, 1], NaN where unknown, shape (n_arms, n_questions), C-contiguous.
+
+    Raises:
+        MatrixError: A shape that does not fit, an id that occurs twice, a score outside of [0, 1].
+    """
+
+    questions: tuple[Question, ...]
+    table: ArmTable
+    scores: Scores
+
+    def __post_init__(self) -> None:
+        expected = (len(self.table.specs), len(self.questions))
+        if self.scores.shape != expected or not self.scores.flags.c_contiguous:
+            raise MatrixError(f"scores of shape {expected} in C order were expected, got {self.scores.shape}")
+        if not self.questions:
+            raise MatrixError("a score matrix needs at least one question")
+        _check_ids(self.questions, set())
+        for arm, row in zip(self.arms, self.scores, strict=True):
+            _check_range(row, arm, self.questions)
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """The names of the arms, in the order of the rows."""
+        return tuple(self.table.specs)
+
+    def costs(self, name: str) -> NDArray[np.float64]:
+        """Return one cost of every arm, shape (n_arms,). Raises MatrixError."""
+        if name not in self.table.costs:
+            raise MatrixError(f"no cost {name!r} was measured{did_you_mean(name, self.table.costs)}")
+        return np.array([self.table.costs[name][arm] for arm in self.arms])
+
+
+def write_matrix(folder: Path, arms: ArmTable, blocks: Blocks) -> None:
+    """Keep a score matrix in a folder that is there whole or not at all.
+
+    Args:
+        folder: Must not exist yet.
+        arms: In the order of the columns of the blocks.
+        blocks: Questions with their scores, each of shape (n_block, n_arms), NaN where unknown.
+
+    Raises:
+        MatrixError: The folder exists, there is no question, or a block does not fit: nothing is kept.
+    """
+    if not publish(folder, arms.manifest, partial(_write, arms=arms, blocks=blocks)):
+        raise MatrixError(f"{folder} exists already; scores are never overwritten")
+
+
+def read_arms(folder: Path) -> ArmTable:
+    """Read which arms were scored, without their scores. Raises MatrixError."""
+    try:
+        told = orjson.loads((folder / ARMS).read_bytes())
+        manifest = orjson.loads((folder / MANIFEST).read_bytes())
+        return TypeAdapter(ArmTable).validate_python({**told, "manifest": manifest})
+    except FileNotFoundError as error:
+        raise MatrixError(f"{folder} holds no score matrix: {error.filename} is missing") from None
+    except (OSError, TypeError, orjson.JSONDecodeError, ValidationError) as error:
+        raise MatrixError(f"cannot read the arms in {folder}: {error}") from error
+
+
+def read_matrix(folder: Path, arms: Collection[str] | None = None) -> ScoreMatrix:
+    """Read what `write_matrix` kept, or some arms of it, into one array that is allocated once.
+
+    Beside that array no more than a row group is held: `ROW_GROUP` questions times the arms.
+
+    Raises:
+        MatrixError: A file is missing or damaged, the files do not fit together, or an arm is not in them.
+    """
+    whole = read_arms(folder)
+    for arm in arms or ():
+        if arm not in whole.specs:
+            raise MatrixError(f"{folder} has no arm {arm!r}{did_you_mean(arm, whole.specs)}")
+    table = whole if arms is None else whole.only(arms)
+    try:
+        with pq.ParquetFile(folder / SCORES) as file:
+            if (columns := file.schema_arrow.names) != [*ABOUT, *whole.specs]:
+                raise MatrixError(
+                    f"{folder}: {SCORES} and {ARMS} do not name the same arms in the same order "
+                    f"({len(columns) - len(ABOUT)} and {len(whole.specs)})"
+                )
+            scores = np.empty((len(table.specs), file.metadata.num_rows), dtype=np.float32)
+            questions = tuple(_fill(scores, file, table))
+    except (OSError, pa.ArrowException) as error:
+        raise MatrixError(f"cannot read {folder / SCORES}: {error}") from error
+    return ScoreMatrix(questions, table, scores)
+
+
+def _fill(scores: Scores, file: pq.ParquetFile, table: ArmTable) -> Iterator[Question]:
+    """Copy row group by row group into the matrix, and yield the questions."""
+    at = 0
+    for group in range(file.num_row_groups):
+        rows = file.read_row_group(group, columns=[*ABOUT, *table.specs])
+        for arm, name in enumerate(table.specs):
+            scores[arm, at : at + len(rows)] = rows.column(name).to_numpy()
+        at += len(rows)
+        for id_, text, dataset in zip(*(rows.column(name).to_pylist() for name in ABOUT), strict=True):
+            yield Question(id_, text, dataset=sys.intern(dataset))
+
+
+def _write(folder: Path, arms: ArmTable, blocks: Blocks) -> None:
+    document = TypeAdapter(ArmTable).dump_python(arms, mode="json", exclude={"manifest"})
+    (folder / ARMS).write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
+    schema = pa.schema([(name, pa.string()) for name in ABOUT] + [(arm, pa.float32()) for arm in arms.specs])
+    try:
+        with pq.ParquetWriter(folder / SCORES, schema, compression="zstd", write_statistics=False) as file:
+            for questions, scores in _grouped(_checked(blocks, arms)):
+                about = [[getattr(question, field) for question in questions] for field in FIELDS]
+                columns = [pa.array(column) for column in (*about, *np.ascontiguousarray(scores.T))]
+                file.write_table(pa.Table.from_arrays(columns, schema=schema), row_group_size=ROW_GROUP)
+    except BaseException:
+        shutil.rmtree(folder)
+        raise
+
+
+def _checked(blocks: Blocks, arms: ArmTable) -> Blocks:
+    """Yield the blocks that hold anything, and refuse what does not fit."""
+    seen: set[str] = set()
+    for questions, given in blocks:
+        scores = np.asarray(given, dtype=np.float32)
+        if scores.shape != (len(questions), len(arms.specs)):
+            raise MatrixError(
+                f"a block of {len(questions)} questions and {len(arms.specs)} arms "
+                f"has scores of shape {scores.shape}"
+            )
+        _check_ids(questions, seen)
+        for arm, column in zip(arms.specs, scores.T, strict=True):
+            _check_range(column, arm, questions)
+        if questions:
+            yield questions, scores
+    if not seen:
+        raise MatrixError("a score matrix needs at least one question")
+
+
+def _grouped(blocks: Blocks) -> Blocks:
+    """Gather small blocks: a row group a block would be more description than data."""
+    questions: list[Question] = []
+    parts: list[Scores] = []
+    for block, scores in blocks:
+        questions += block
+        parts.append(scores)
+        if len(questions) >= ROW_GROUP:
+            yield questions, np.concatenate(parts)
+            questions, parts = [], []
+    if questions:
+        yield questions, np.concatenate(parts)
+
+
+def _check_ids(questions: Sequence[Question], seen: set[str]) -> None:
+    """Refuse an id that was seen before, and remember those of the questions."""
+    for question in questions:
+        if question.id in seen:
+            raise MatrixError(f"question id {question.id!r} occurs twice")
+        seen.add(question.id)
+
+
+def _check_range(scores: Scores, arm: str, questions: Sequence[Question]) -> None:
+    """Refuse scores of one arm, shape (n_questions,), that are neither in [0, 1] nor NaN."""
+    if not len(scores) or not (np.fmin.reduce(scores) < 0.0 or np.fmax.reduce(scores) > 1.0):
+        return
+    at = int(np.flatnonzero((scores < 0.0) | (scores > 1.0))[0])
+    raise MatrixError(
+        f"arm {arm!r} scores {scores[at]:g} on question {questions[at].id!r}; scores are in [0, 1], or NaN"
+    )

@@ -1,0 +1,222 @@
+"""BM25 as `rank_bm25` defines it, frozen into columns so that a search adds up a few of them.
+
+`rank_bm25` computes the statistics once, at build; all that a score can ever be made
+of is then stored, one number for each word in each passage, sorted by word. Scores
+are the same, a search costs only the postings of its words, and the columns are
+memory-mapped: processes on one machine share them.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+from rank_bm25 import BM25Okapi
+
+from arms.base import Progress, Query, Retrieval
+from arms.corpus.corpus import Corpus
+from arms.indexes.build_once import Identity, check, folder, publish
+from arms.retrievers.kind import Kind, Members, Resources
+from arms.tokenizer import StopWords, words
+from arms.top_k import best
+
+FORMAT = 1
+"""Of the files below; raised when what they hold changes."""
+
+PROGRESS_EVERY = 10_000
+
+
+class BM25Params(BaseModel):
+    """Parameters of a BM25 arm."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    k1: float = Field(1.2, gt=0.0, description="How slowly a repeated word stops counting.")
+    b: float = Field(0.75, ge=0.0, le=1.0, description="How much a long passage is marked down.")
+    epsilon: float = Field(
+        0.25,
+        ge=0.0,
+        description="Weight of a word in over half of the passages, as a share of the mean weight.",
+    )
+    stop_words: StopWords = Field("english", description="Words to leave out: `english` or `none`.")
+    title_weight: int = Field(1, ge=0, description="How many times the title is read before the text.")
+
+
+class BM25:
+    """Rank passages by the words that they share with the query, rare words first.
+
+    Source: Robertson and Zaragoza 2009, The Probabilistic Relevance Framework: BM25 and
+    Beyond; with the floor on frequent words of Trotman et al. 2014, Improvements to BM25
+    and Language Models Examined.
+    """
+
+    backbones: frozenset[str] = frozenset()
+
+    def __init__(self, name: str, corpus: Corpus, params: BM25Params, columns: "Columns") -> None:
+        self.name = name
+        self._corpus = corpus
+        self._params = params
+        self._columns = columns
+
+    @classmethod
+    def prepare(
+        cls, corpus: Corpus, indexes: Path, params: BM25Params, progress: Progress | None = None
+    ) -> None:
+        """Build the index of these parameters where it is missing. Raises ValueError without any word."""
+        identity = _identity(corpus, params)
+
+        def write(unfinished: Path) -> None:
+            Columns.build(_documents(corpus, params, progress), corpus.ids(), params).save(unfinished)
+
+        publish(folder(indexes, "bm25", identity), identity, write)
+
+    @classmethod
+    def open(cls, name: str, corpus: Corpus, indexes: Path, params: BM25Params) -> Self:
+        """Open the index that `prepare` built. Raises IndexMismatchError."""
+        identity = _identity(corpus, params)
+        target = folder(indexes, "bm25", identity)
+        check(target, identity)
+        return cls(name, corpus, params, Columns.load(target))
+
+    def search(self, query: Query, k: int) -> Retrieval:
+        """Return passages with at least one word of the query, at most `k` of them."""
+        scores, matched = self._columns.scores(words(query.text, self._params.stop_words))
+        rows = matched[best(scores[matched], k)]
+        found = self._corpus.passages(self._columns.positions(rows))
+        return Retrieval(tuple(p.scored(float(scores[row])) for p, row in zip(found, rows, strict=True)))
+
+
+class Columns:
+    """The weight of every word in every passage, stored by word; memory-mapped when loaded.
+
+    Rows are passages in order of their ids, so that of two equal scores the lower row
+    comes first.
+    """
+
+    def __init__(
+        self,
+        vocabulary: dict[str, int],
+        starts: NDArray[np.int64],
+        rows: NDArray[np.int32],
+        weights: NDArray[np.float64],
+        order: NDArray[np.int32],
+    ) -> None:
+        """Take the columns as they are.
+
+        Args:
+            vocabulary: Word to term number, 0..n_terms-1.
+            starts: Where each term's postings start and the last one's end, shape (n_terms + 1,).
+            rows: The passages that a term is in, ascending within a term, shape (n_postings,).
+            weights: What the term adds to their scores, shape (n_postings,).
+            order: Position of each row in the corpus, shape (n_passages,).
+        """
+        self._vocabulary = vocabulary
+        self._starts = starts
+        self._rows = rows
+        self._weights = weights
+        self._order = order
+
+    @classmethod
+    def build(cls, documents: Iterable[list[str]], ids: Sequence[str], params: BM25Params) -> Self:
+        """Compute the columns of tokenised documents, each with its id.
+
+        The statistics are dictionaries while this runs: about 2 kB for a passage of 90 words.
+
+        Raises:
+            ValueError: There is no word in any document.
+        """
+        vocabulary: defaultdict[str, int] = defaultdict()
+        vocabulary.default_factory = vocabulary.__len__
+        # numbers, not words: a number is one shared object, a word a new one in each document
+        numbered = ([vocabulary[word] for word in document] for document in documents)
+        try:
+            okapi = BM25Okapi(numbered, k1=params.k1, b=params.b, epsilon=params.epsilon)
+        except ZeroDivisionError:
+            raise ValueError("there is no word to index in any passage: is every one a stop word?") from None
+        order = np.argsort(np.asarray(ids), kind="stable").astype(np.int32)
+        counted = [okapi.doc_freqs[position] for position in order]
+        lengths = np.asarray(okapi.doc_len, dtype=np.float64)[order]
+        n_terms, n_postings = len(vocabulary), sum(map(len, counted))
+
+        rows = np.repeat(np.arange(len(order), dtype=np.int32), [len(document) for document in counted])
+        terms = np.fromiter(chain.from_iterable(counted), np.int32, n_postings)
+        times = np.fromiter(chain.from_iterable(map(dict.values, counted)), np.float64, n_postings)
+        rarity = np.fromiter(map(okapi.idf.__getitem__, range(n_terms)), np.float64, n_terms)
+        damping = params.k1 * (1 - params.b + params.b * lengths / okapi.avgdl)
+        weights = rarity[terms] * (times * (params.k1 + 1) / (times + damping[rows]))
+
+        by_term = np.argsort(terms, kind="stable")
+        starts = np.concatenate(([0], np.cumsum(np.bincount(terms, minlength=n_terms))))
+        return cls(dict(vocabulary), starts, rows[by_term], weights[by_term], order)
+
+    def save(self, target: Path) -> None:
+        """Write the columns into a folder."""
+        (target / "vocabulary.txt").write_text("\n".join(self._vocabulary), encoding="utf-8")
+        for name in _ARRAYS:
+            np.save(target / f"{name}.npy", getattr(self, f"_{name}"))
+
+    @classmethod
+    def load(cls, target: Path) -> Self:
+        """Map the columns of a folder into memory."""
+        told = (target / "vocabulary.txt").read_text(encoding="utf-8").split("\n")
+        arrays = {name: np.load(target / f"{name}.npy", mmap_mode="r") for name in _ARRAYS}
+        return cls({word: term for term, word in enumerate(told)}, **arrays)
+
+    def scores(self, query: Sequence[str]) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
+        """Score every passage; a word that the query repeats counts as often.
+
+        Returns:
+            The scores, shape (n_passages,), and the rows with at least one word of the
+            query, ascending. A score may be 0 or less where every word is common.
+        """
+        scores = np.zeros(len(self._order))
+        matched = np.zeros(len(self._order), dtype=bool)
+        for word, times in Counter(query).items():
+            term = self._vocabulary.get(word)
+            if term is not None:
+                postings = slice(self._starts[term], self._starts[term + 1])
+                rows = self._rows[postings]
+                scores[rows] += times * self._weights[postings]
+                matched[rows] = True
+        return scores, np.flatnonzero(matched)
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the arrays, without the vocabulary."""
+        return sum(array.nbytes for array in (self._starts, self._rows, self._weights, self._order))
+
+    def positions(self, rows: NDArray[np.intp]) -> list[int]:
+        """Return where these rows are in the corpus."""
+        positions: list[int] = self._order[rows].tolist()
+        return positions
+
+
+_ARRAYS = ("starts", "rows", "weights", "order")
+
+
+def _documents(corpus: Corpus, params: BM25Params, progress: Progress | None) -> Iterator[list[str]]:
+    """Yield the words of each passage, title first, in order of position."""
+    for done, passage in enumerate(corpus, start=1):
+        title = words(passage.title, params.stop_words)
+        yield title * params.title_weight + words(passage.text, params.stop_words)
+        if progress is not None and (done % PROGRESS_EVERY == 0 or done == len(corpus)):
+            progress("indexing words", done, len(corpus))
+
+
+def _identity(corpus: Corpus, params: BM25Params) -> Identity:
+    return {"format": FORMAT, "corpus": corpus.digest, **params.model_dump()}
+
+
+def _prepare(params: BM25Params, have: Resources, progress: Progress | None) -> None:
+    BM25.prepare(have.corpus, have.indexes, params, progress)
+
+
+def _build(name: str, params: BM25Params, have: Resources, _: Members) -> BM25:
+    return BM25.open(name, have.corpus, have.indexes, params)
+
+
+KIND = Kind(BM25Params, _build, _prepare)

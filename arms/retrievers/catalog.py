@@ -1,0 +1,269 @@
+"""From the name of an arm in the configuration to the arm itself.
+
+An arm is data: a name, a kind, parameters. `KINDS` holds what this package can
+build, one line a kind; a class of the user's own enters by its import path,
+`package.module:Class`, and is built as `Class(name=name, **params)`; the backbones that it
+needs stand in its class attribute `backbones`.
+"""
+
+import importlib
+import math
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping
+from functools import cache
+from typing import Any, cast
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from arms.base import Arm, NoRetrieval, Progress
+from arms.retrievers import bm25 as lexical
+from arms.retrievers import (
+    cross_encoder,
+    dense,
+    ensemble,
+    fusion,
+    multistep,
+    remote,
+    rerank,
+    vendi,
+    vendi_rag,
+)
+from arms.retrievers import diversity as discounted
+from arms.retrievers import graph as graph_dense
+from arms.retrievers.kind import ArmSpec, Kind, NoParams, Resources
+from arms.suggestions import did_you_mean
+
+
+class ArmSpecError(ValueError):
+    """An arm is described wrongly; the message names the arm and what would be right."""
+
+
+class OwnParams(BaseModel):
+    """Whatever a class of the user's own takes."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+
+KINDS: dict[str, Kind[Any]] = {
+    "none": Kind(NoParams, lambda name, *_: NoRetrieval(name), steps=lambda _: 0.0),
+    "bm25": lexical.KIND,
+    "dense": dense.KIND,
+    "ds": discounted.KIND,
+    "vendi": vendi.KIND,
+    "graph": graph_dense.KIND,
+    "rrf": fusion.KIND,
+    "regularize": rerank.REGULARIZE,
+    "plackett_luce": rerank.PLACKETT_LUCE,
+    "cross_encoder": cross_encoder.KIND,
+    "multistep": multistep.KIND,
+    "vendi_rag": vendi_rag.KIND,
+    "ensemble": ensemble.KIND,
+    "remote": remote.KIND,
+}
+"""Every kind of arm that needs no import path."""
+
+
+def validate_specs(specs: Mapping[str, ArmSpec], backbones: Collection[str]) -> None:
+    """Check that every arm could be built, without building one.
+
+    Raises:
+        ArmSpecError: A kind, parameter, backbone or member is wrong, or an arm is a
+            member of itself.
+    """
+    for name, spec in specs.items():
+        kind, params = described(name, spec)
+        for backbone in kind.backbones(params):
+            if backbone not in backbones:
+                raise ArmSpecError(
+                    f"arm {name!r}: unknown backbone {backbone!r}{did_you_mean(backbone, backbones)}"
+                )
+        for member in kind.members(params):
+            if member not in specs:
+                raise ArmSpecError(f"arm {name!r}: unknown arm {member!r}{did_you_mean(member, specs)}")
+    sound: set[str] = set()
+    for name in specs:
+        _refuse_cycles(name, specs, (), sound)
+
+
+def prepare(
+    resources: Resources, names: Iterable[str] | None = None, progress: Progress | None = None
+) -> None:
+    """Build every index that the arms need, once each; takes seconds when all of them are there.
+
+    Args:
+        resources: What arms are built from.
+        names: The arms to prepare, and with them their members; None for all.
+        progress: Told what is being built, and how much of it is.
+
+    Raises:
+        ArmSpecError: There is no such arm, or one is described wrongly.
+        ModelNotFoundError: The model of a backbone is not where its name says.
+    """
+    validate_specs(resources.specs, resources.backbones)
+    parts: dict[str, ArmSpec] = {}
+    for name in resources.specs if names is None else names:
+        if name not in parts:
+            parts |= closure(name, resources.specs)
+    for name, spec in parts.items():
+        kind, params = described(name, spec)
+        kind.prepare(params, resources, progress)
+
+
+def build_arm(name: str, resources: Resources) -> Arm:
+    """Build an arm from its index.
+
+    Raises:
+        ArmSpecError: There is no such arm, or the user's own class is no arm.
+        IndexMismatchError: Its index is missing: call `prepare` first.
+    """
+
+    @cache  # what several arms are made of is built once
+    def build(name: str) -> Arm:
+        kind, params = described(name, _spec(name, resources.specs))
+        arm: Arm = kind.build(name, params, resources, build)
+        return arm
+
+    return build(name)
+
+
+def closure(name: str, specs: Mapping[str, ArmSpec]) -> dict[str, ArmSpec]:
+    """Return an arm and all that it is made of, by name. Raises ArmSpecError.
+
+    >>> specs = {"d": ArmSpec(kind="bm25"), "b": ArmSpec(kind="bm25"), "e": ArmSpec(kind="none")}
+    >>> sorted(closure("f", {**specs, "f": ArmSpec(kind="rrf", params={"arms": ["b", "d"]})}))
+    ['b', 'd', 'f']
+    """
+    found: dict[str, ArmSpec] = {}
+    waiting = deque([name])
+    while waiting:
+        if (part := waiting.popleft()) not in found:
+            found[part] = _spec(part, specs)
+            kind, params = described(part, found[part])
+            waiting += kind.members(params)
+    return found
+
+
+def backbones_of(name: str, specs: Mapping[str, ArmSpec]) -> frozenset[str]:
+    """Return the backbones that an arm and its members are built with. Raises ArmSpecError.
+
+    >>> specs = {"d": ArmSpec(kind="dense", params={"backbone": "minilm"}), "b": ArmSpec(kind="bm25")}
+    >>> backbones_of("f", {**specs, "f": ArmSpec(kind="rrf", params={"arms": ["b", "d"]})})
+    frozenset({'minilm'})
+    """
+    parts = (described(*part) for part in closure(name, specs).items())
+    return frozenset[str]().union(*(kind.backbones(params) for kind, params in parts))
+
+
+def embeddings_of(name: str, specs: Mapping[str, ArmSpec]) -> frozenset[str]:
+    """Return the backbones that a query must be embedded with for an arm and its members.
+
+    >>> embeddings_of("d", {"d": ArmSpec(kind="dense", params={"backbone": "minilm"})})
+    frozenset({'minilm'})
+    """
+    parts = (described(*part) for part in closure(name, specs).items())
+    return frozenset[str]().union(*((kind.embeds or kind.backbones)(params) for kind, params in parts))
+
+
+def features(name: str, spec: ArmSpec) -> dict[str, float]:
+    """Describe an arm to a policy, so that a new arm starts from what its relatives taught.
+
+    `steps` is what the arm is expected to cost before anything is known of it.
+
+    >>> features("rrf", ArmSpec(kind="rrf", params={"arms": ["bm25", "minilm"]}))
+    {'arm=rrf': 1.0, 'kind=rrf': 1.0, 'member=bm25': 1.0, 'member=minilm': 1.0, 'steps': 1.0}
+
+    Raises:
+        ArmSpecError: The kind or a parameter is wrong.
+    """
+    kind, params = described(name, spec)
+    told = [f"arm={name}", f"kind={spec.kind}"]
+    told += [f"backbone={backbone}" for backbone in kind.backbones(params)]
+    # as logarithms: hundreds of passages stand beside shares and ones
+    numbers = {f"{spec.kind}.{name}": math.log1p(getattr(params, name)) for name in kind.told}
+    told += [f"member={member}" for member in kind.members(params)]
+    return {**dict.fromkeys(told, 1.0), **numbers, "steps": kind.steps(params)}
+
+
+def same(one: ArmSpec, other: ArmSpec) -> bool:
+    """Return whether two descriptions mean the same arm, wherever it is hosted. Raises ArmSpecError.
+
+    >>> same(ArmSpec(kind="bm25"), ArmSpec(kind="bm25", params={"k1": 1.2}))
+    True
+    """
+    if one.kind != other.kind:
+        return False
+    return bool(described("one", one)[1] == described("other", other)[1])
+
+
+def _spec(name: str, specs: Mapping[str, ArmSpec]) -> ArmSpec:
+    if name not in specs:
+        raise ArmSpecError(f"unknown arm {name!r}{did_you_mean(name, specs)}")
+    return specs[name]
+
+
+def described(name: str, spec: ArmSpec) -> tuple[Kind[Any], Any]:
+    """Return the kind of an arm, of the user's own too, and its checked parameters. Raises ArmSpecError."""
+    kind = KINDS.get(spec.kind) or _own_kind(name, spec.kind)
+    try:
+        return kind, kind.params.model_validate(spec.params)
+    except ValidationError as error:
+        told = "; ".join(_told(problem, kind.params) for problem in error.errors())
+        raise ArmSpecError(f"arm {name!r} of kind {spec.kind!r}: {told}") from error
+
+
+def _told(problem: Mapping[str, Any], params: type[BaseModel]) -> str:
+    """Say in one line what is wrong with a parameter."""
+    where = ".".join(map(str, problem["loc"]))
+    if problem["type"] == "extra_forbidden":
+        return f"unknown parameter {where!r}{did_you_mean(where, params.model_fields)}"
+    return f"{where}: {problem['msg'].removeprefix('Value error, ')}, got {problem['input']!r}"
+
+
+def _refuse_cycles(name: str, specs: Mapping[str, ArmSpec], path: tuple[str, ...], sound: set[str]) -> None:
+    if name in path:
+        raise ArmSpecError(f"arm {name!r} is a member of itself: {' -> '.join((*path, name))}")
+    if name in sound:
+        return
+    kind, params = described(name, specs[name])
+    for member in kind.members(params):
+        _refuse_cycles(member, specs, (*path, name), sound)
+    sound.add(name)
+
+
+def _own_kind(name: str, path: str) -> Kind[Any]:
+    """Make a kind of a class of the user's own, which checks its parameters itself. Raises ArmSpecError."""
+    module, colon, attribute = path.partition(":")
+    if not colon:
+        raise ArmSpecError(
+            f"arm {name!r}: unknown kind {path!r}{did_you_mean(path, KINDS)}; "
+            "a class of your own is written package.module:Class"
+        )
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except Exception as error:  # what an import can raise has no end
+        raise ArmSpecError(f"arm {name!r}: cannot import {path!r}: {error!r}") from error
+    if not isinstance(found, type):
+        raise ArmSpecError(f"arm {name!r}: {path!r} is a {type(found).__name__}, not a class")
+    if not callable(getattr(found, "search", None)):
+        raise ArmSpecError(f"arm {name!r}: {found.__name__} is no arm, it lacks: search")
+    declared: Any = getattr(found, "backbones", frozenset())
+    if not isinstance(declared, frozenset | set | tuple | list):
+        raise ArmSpecError(f"arm {name!r}: {found.__name__}.backbones must be names, set on the class")
+    needed = tuple(declared)
+    return Kind(
+        OwnParams,
+        lambda name, params, *_: _own_arm(name, found, params.model_dump()),
+        backbones=lambda _: needed,
+    )
+
+
+def _own_arm(name: str, own_class: type, params: Mapping[str, Any]) -> Arm:
+    """Build an arm of a class of the user's own. Raises ArmSpecError."""
+    try:
+        arm = own_class(name=name, **params)
+    except TypeError as error:
+        raise ArmSpecError(f"arm {name!r}: {own_class.__name__} cannot be built: {error}") from error
+    lacking = [part for part in ("name", "backbones", "search") if not hasattr(arm, part)]
+    if lacking:
+        raise ArmSpecError(f"arm {name!r}: {own_class.__name__} is no arm, it lacks: {', '.join(lacking)}")
+    return cast(Arm, arm)

@@ -1,0 +1,203 @@
+"""Search by meaning: the passages whose vectors are nearest to the question's."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from arms.base import ArmError, Progress, Query, Retrieval
+from arms.corpus.corpus import Corpus
+from arms.indexes.vector_search import IndexParams, VectorIndex
+from arms.indexes.vectors import Vectors
+from arms.retrievers.kind import Batch, Kind, Members, Resources
+
+KEPT = 8
+"""Questions whose candidates are kept: more than are in the works at once on a small machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """What the first stage found for one question, nearest first, ties by id.
+
+    Attributes:
+        positions: Places in the corpus, shape (m,).
+        relevance: Cosines between question and passage, shape (m,).
+        vectors: Unit vectors of the passages, shape (m, dim).
+    """
+
+    positions: NDArray[np.intp]
+    relevance: NDArray[np.float32]
+    vectors: NDArray[np.float32]
+
+    def first(self, m: int) -> "Candidates":
+        """Return the `m` nearest of them, without a copy."""
+        return Candidates(self.positions[:m], self.relevance[:m], self.vectors[:m])
+
+
+class FirstStage:
+    """Finds candidates on one backbone; safe to use from many threads.
+
+    Args:
+        backbone: Name of the backbone, as queries carry its embedding.
+        index: Finds the nearest.
+        vectors: Of all passages, by position, shape (n_passages, dim); may be mapped from a file.
+    """
+
+    def __init__(self, backbone: str, index: VectorIndex, vectors: NDArray[np.float32]) -> None:
+        self.backbone = backbone
+        self.vectors = vectors
+        self._index = index
+        self._deepest = 1
+        self._kept: OrderedDict[tuple[bytes, int], Candidates] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @property
+    def ranks(self) -> NDArray[np.intp]:
+        """Place of each passage in the order of ids, by position: what ties are broken by."""
+        return self._index.ranks
+
+    def embedding(self, query: Query, *, arm: str) -> NDArray[np.float32]:
+        """Return the question's vector, shape (dim,). Raises MissingEmbeddingError, ArmError."""
+        return question_vector(query, self.backbone, self._index.dim, arm=arm)
+
+    def forget(self) -> None:
+        """Drop what is kept of former questions."""
+        with self._lock:
+            self._kept.clear()
+            self._deepest = 1
+
+    def candidates(self, query: Query, depth: int, *, arm: str) -> Candidates:
+        """Return the `depth` nearest passages, or all where there are fewer.
+
+        Raises:
+            MissingEmbeddingError: The query lacks the embedding of this backbone.
+            ArmError: Its embedding has another dimension than the index.
+        """
+        vector = self.embedding(query, arm=arm)
+        with self._lock:
+            # As deep as was ever asked for: a shallow arm that comes first does not cost a second search.
+            # Only where a deeper search finds the same first ones: what others asked must change no answer.
+            self._deepest = max(self._deepest, depth)
+            reach = self._deepest if self._index.exact else depth
+            key = vector.tobytes(), 0 if self._index.exact else depth
+            found = self._kept.get(key)
+            if found is not None:
+                self._kept.move_to_end(key)
+        if found is None or (len(found.positions) < depth and len(found.positions) < len(self.vectors)):
+            found = self._search(vector, reach)
+            with self._lock:
+                self._kept[key] = found
+                while len(self._kept) > KEPT:
+                    self._kept.popitem(last=False)
+        return found.first(depth)
+
+    def _search(self, vector: NDArray[np.float32], depth: int) -> Candidates:
+        relevance, positions = self._index.nearest(vector, depth)
+        order = np.argsort(positions)  # a mapped file is read in its own order
+        vectors = np.empty((len(positions), self.vectors.shape[1]), dtype=np.float32)
+        vectors[order] = self.vectors[positions[order]]
+        return Candidates(positions, relevance, vectors)
+
+
+def question_vector(query: Query, backbone: str, dim: int, *, arm: str) -> NDArray[np.float32]:
+    """Return the question's vector, shape (dim,), finite.
+
+    Raises:
+        MissingEmbeddingError: The query does not carry the embedding of this backbone.
+        ArmError: It has another shape, or a number in it is not finite.
+    """
+    vector = query.embedding(backbone, arm=arm)
+    if vector.shape != (dim,):
+        raise ArmError(
+            f"arm {arm!r}: the query's {backbone!r} embedding has shape {vector.shape}, "
+            f"the index holds vectors of shape ({dim},)"
+        )
+    if not np.isfinite(vector).all():
+        raise ArmError(f"arm {arm!r}: the query's {backbone!r} embedding holds a number that is not finite")
+    return vector
+
+
+def shared_index(params: IndexParams, have: Resources) -> VectorIndex:
+    """Return the index that all arms with these parameters of one share. Raises IndexMismatchError."""
+    told = _of_index(params)
+    backbone = have.backbones[told.backbone]
+    return have.shared(
+        ("vector index", told), lambda: VectorIndex.open(have.corpus, have.indexes, told, backbone)
+    )
+
+
+def first_stage(params: IndexParams, have: Resources) -> FirstStage:
+    """Return the stage that all arms with this backbone and index share. Raises IndexMismatchError."""
+    told = _of_index(params)
+
+    def make() -> FirstStage:
+        vectors = Vectors.of(have.corpus, have.indexes, have.backbones[told.backbone]).read()
+        return FirstStage(told.backbone, shared_index(told, have), vectors)
+
+    return have.shared(("first stage", told), make)
+
+
+def _of_index(params: IndexParams) -> IndexParams:
+    """Return only what tells one index from another: the parameters of an arm may be more."""
+    return IndexParams.model_validate({name: getattr(params, name) for name in IndexParams.model_fields})
+
+
+class DenseParams(IndexParams):
+    """Parameters of a dense arm: those of its index."""
+
+
+class Dense:
+    """Rank passages by the cosine between their vector and the query's.
+
+    The arm embeds nothing: the query brings its vector, made once for all arms.
+    """
+
+    def __init__(self, name: str, corpus: Corpus, params: DenseParams, index: VectorIndex) -> None:
+        self.name = name
+        self.backbones = frozenset({params.backbone})
+        self._corpus = corpus
+        self._backbone = params.backbone
+        self._index = index
+
+    def search(self, query: Query, k: int) -> Retrieval:
+        """Return the `k` nearest passages. Raises MissingEmbeddingError, ArmError."""
+        vector = question_vector(query, self._backbone, self._index.dim, arm=self.name)
+        scores, positions = self._index.nearest(vector, k)
+        found = zip(self._corpus.passages(positions[:k]), scores[:k].tolist(), strict=True)
+        return Retrieval(tuple(passage.scored(score) for passage, score in found))
+
+
+class DenseBatch:
+    """Dense arms over one index: they all find the same."""
+
+    def __init__(self, names: Sequence[str], stage: FirstStage) -> None:
+        self.names = tuple(names)
+        self.backbones = frozenset({stage.backbone})
+        self._stage = stage
+
+    def positions(self, query: Query, k: int) -> NDArray[np.intp]:
+        """Return the `k` nearest, a row an arm."""
+        near = self._stage.candidates(query, k, arm=self.names[0]).positions
+        return np.tile(np.pad(near, (0, k - len(near)), constant_values=-1), (len(self.names), 1))
+
+
+def prepare_index(params: IndexParams, have: Resources, progress: Progress | None = None) -> None:
+    """Build the index that an arm starts from, where it is missing. Raises ModelNotFoundError."""
+    VectorIndex.prepare(have.corpus, have.indexes, params, have.backbones[params.backbone], progress)
+
+
+def _build(name: str, params: DenseParams, have: Resources, _: Members) -> Dense:
+    return Dense(name, have.corpus, params, shared_index(params, have))
+
+
+def _batches(group: Mapping[str, DenseParams], have: Resources) -> list[Batch]:
+    by_index: dict[DenseParams, list[str]] = {}
+    for name, params in group.items():
+        by_index.setdefault(params, []).append(name)
+    return [DenseBatch(names, first_stage(params, have)) for params, names in by_index.items()]
+
+
+KIND = Kind(DenseParams, _build, prepare_index, _batches, backbones=lambda params: (params.backbone,))

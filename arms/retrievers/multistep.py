@@ -1,0 +1,150 @@
+"""Search in steps: a language model reads what was found and says what to look up next.
+
+A question whose answer takes two facts seldom names the second. The first round
+finds the one, the model asks for the other.
+"""
+
+import math
+import re
+from collections.abc import Iterable
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from arms.base import Arm, ArmError, Embed, Passage, Query, Retrieval
+from arms.llm.base import GeneratorError, Prompt, Write
+from arms.llm.prompts import cut, numbered
+from arms.retrievers.kind import Kind, Members, Resources
+from arms.tokenizer import words
+
+QUESTION_WORDS = 200
+"""Most words of the question that the model is shown."""
+
+SYSTEM = "You write short search queries, never answers. These passages were found so far:\n\n{passages}"
+
+ASK = """\
+Question: {question}
+
+What should be searched next? Write only a search query for the fact that is still missing, \
+or DONE if the passages hold every fact that the answer needs."""
+
+_DONE = re.compile(r"\bDONE\b|^\W*(?i:done)\W*$")
+
+_LABEL = re.compile(r"\W*((search|follow-?up)\s+)*query\W*:", re.IGNORECASE)
+
+
+class MultistepParams(BaseModel):
+    """Parameters of a multi-step arm."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    arm: str = Field(description="Name of the arm that is asked in each step.")
+    max_steps: int = Field(2, ge=1, description="Most rounds of retrieval; 1 asks no language model.")
+    per_step: int | None = Field(
+        None,
+        ge=1,
+        description="New passages that a step adds; null divides the places that are left "
+        "by the steps that are left, rounded up: 2 + 2 for 4 passages in 2 steps.",
+    )
+    word_budget: int = Field(400, ge=1, description="Words of passages that the model is shown.")
+    max_tokens: int = Field(32, ge=1, description="Most tokens of a follow-up query.")
+
+
+class Multistep:
+    """Retrieve, ask a language model what is missing, look that up, and so on.
+
+    Each step asks the base arm for k passages and keeps the first of them that are
+    new. The search ends after the last step, when no place is left, when the model says
+    that nothing is missing, or when it repeats an earlier query. Places that are then
+    empty go to what the steps found and did not keep: a search that ends with its first
+    step returns what the base does.
+
+    Passages come in the order in which they were kept; their scores say only that: 1 / rank.
+
+    Source: after Trivedi et al. 2022, Interleaving Retrieval with Chain-of-Thought
+    Reasoning for Knowledge-Intensive Multi-Step Questions, arXiv:2212.10509.
+    """
+
+    def __init__(self, name: str, base: Arm, params: MultistepParams, write: Write, embed: Embed) -> None:
+        self.name = name
+        self.backbones = base.backbones
+        self._base = base
+        self._params = params
+        self._write = write
+        self._embed = embed
+
+    def search(self, query: Query, k: int) -> Retrieval:
+        """Return at most `k` passages; steps are those of the base, tokens include the model's.
+
+        Raises:
+            ArmError: The base or the language model failed.
+        """
+        kept: dict[str, Passage] = {}
+        spare: dict[str, Passage] = {}
+        asked = [[], words(query.text)]  # no word is no query either
+        steps = tokens = 0
+        looked_up = query
+        for step in range(1, self._params.max_steps + 1):
+            found = self._base.search(looked_up, k)
+            steps, tokens = steps + found.steps, tokens + found.tokens
+            fresh = [passage for passage in found.passages if passage.id not in kept]
+            share = self._share(k - len(kept), step)
+            kept |= {passage.id: passage for passage in fresh[:share]}
+            spare |= {passage.id: passage for passage in fresh[share:]}
+            if step == self._params.max_steps or len(kept) == k:
+                break
+            text, spent = self._follow_up(query.text, kept.values())
+            tokens += spent
+            if words(text) in asked:
+                break
+            asked.append(words(text))
+            embeddings = self._embed(text, self.backbones) if self.backbones else {}
+            looked_up = Query(text, embeddings, query.seed + step)
+        ranked = enumerate([*(kept | spare).values()][:k], start=1)
+        return Retrieval(tuple(passage.scored(1 / rank) for rank, passage in ranked), steps, tokens)
+
+    def _share(self, places: int, step: int) -> int:
+        """Return how many passages a step may keep of the places that are left."""
+        return min(places, self._params.per_step or math.ceil(places / (self._params.max_steps - step + 1)))
+
+    def _follow_up(self, question: str, found: Iterable[Passage]) -> tuple[str, int]:
+        """Return the next query, empty when nothing is missing, and the tokens that it took."""
+        shown = "\n\n".join(numbered([*found], self._params.word_budget)) or "None."
+        prompt = Prompt(
+            (
+                {"role": "system", "content": SYSTEM.format(passages=shown)},
+                {"role": "user", "content": ASK.format(question=cut(question, QUESTION_WORDS))},
+            ),
+            self._params.max_tokens,
+        )
+        try:
+            text, last = self._write(prompt)
+        except GeneratorError as error:
+            raise ArmError(f"arm {self.name!r} got no follow-up query: {error}") from error
+        return follow_up(text), last.prompt_tokens + last.completion_tokens
+
+
+def follow_up(text: str) -> str:
+    """Return the query in what a model wrote; empty where it says that nothing is missing.
+
+    >>> follow_up('Search query: "height of Tokyo Tower"')
+    'height of Tokyo Tower'
+    >>> follow_up("DONE.")
+    ''
+    """
+    line = next((line for line in text.splitlines() if words(line)), "")
+    if _DONE.search(line):
+        return ""
+    return _LABEL.sub("", line, count=1).strip(" \t\"'`*")
+
+
+def _build(name: str, params: MultistepParams, have: Resources, member: Members) -> Multistep:
+    return Multistep(name, member(params.arm), params, have.write, have.embed)
+
+
+KIND = Kind(
+    MultistepParams,
+    _build,
+    members=lambda params: (params.arm,),
+    told=("max_steps",),
+    steps=lambda params: float(params.max_steps),
+)

@@ -1,0 +1,205 @@
+"""Arms that rank anew what another arm found: by what the passages' neighbours score, or by chance.
+
+Reranked       asks the other arm, has its passages scored again, and keeps the best
+regularized    scores flow between passages that are alike, as LTRR does
+plackett_luce  a ranking is drawn in which better passages come first more often
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+
+from arms.base import Arm, ArmError, Passage, Progress, Query, Retrieval
+from arms.corpus.corpus import Corpus
+from arms.corpus.readers import CorpusError
+from arms.indexes.vectors import Vectors
+from arms.retrievers.kind import Kind, Members, Resources
+
+Rescore = Callable[[Query, Sequence[Passage]], NDArray[np.floating]]
+"""A question and at least one passage, best first -> a new score for each, shape (n,). Raises ArmError."""
+
+
+class RerankParams(BaseModel):
+    """Parameters of every arm that ranks anew what another arm found."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    arm: str = Field(description="Name of the arm whose passages are ranked anew.")
+    depth: int = Field(50, ge=1, description="Passages that it is asked for, at least k.")
+
+
+class Reranked:
+    """Rank the passages of another arm by new scores; its steps and tokens are passed on."""
+
+    def __init__(self, name: str, base: Arm, depth: int, rescore: Rescore) -> None:
+        self.name = name
+        self.backbones = base.backbones
+        self._base = base
+        self._depth = depth
+        self._rescore = rescore
+
+    def search(self, query: Query, k: int) -> Retrieval:
+        """Return the `k` best of the `depth` passages that the other arm finds. Raises ArmError."""
+        found = self._base.search(query, max(k, self._depth))
+        if not found.passages:
+            return found
+        scores = self._rescore(query, found.passages).tolist()
+        passages = [p.scored(score) for p, score in zip(found.passages, scores, strict=True)]
+        ranked = sorted(passages, key=lambda passage: (-passage.score, passage.id))
+        return replace(found, passages=tuple(ranked[:k]))
+
+
+class RegularizeParams(RerankParams):
+    """Parameters of score regularisation."""
+
+    backbone: str = Field(description="Name of the backbone whose vectors tell which passages are alike.")
+    neighbors: int = Field(
+        50, ge=1, description="Passages that a score is averaged over, the most alike; the passage is one."
+    )
+    passes: int = Field(1, ge=1, description="How often; with each pass, scores come nearer to each other.")
+
+
+class Regularizer:
+    """Average scores over alike passages of a corpus.
+
+    Args:
+        name: The arm, as errors call it.
+        corpus: Tells where a passage's vector is.
+        vectors: Unit vectors by position, shape (n_passages, dim); may be mapped from a file.
+        params: How far scores flow.
+    """
+
+    def __init__(
+        self, name: str, corpus: Corpus, vectors: NDArray[np.float32], params: RegularizeParams
+    ) -> None:
+        self._name = name
+        self._corpus = corpus
+        self._vectors = vectors
+        self._params = params
+
+    def __call__(self, _: Query, passages: Sequence[Passage]) -> NDArray[np.float64]:
+        """Return the averaged scores. Raises ArmError for a passage that is not in the corpus."""
+        try:
+            positions = self._corpus.positions([passage.id for passage in passages])
+        except CorpusError as error:
+            raise ArmError(
+                f"arm {self._name!r} has no vector for what {self._params.arm!r} found: {error}"
+            ) from error
+        scores = np.array([passage.score for passage in passages])
+        return regularized(scores, self._vectors[positions], self._params.neighbors, self._params.passes)
+
+
+def regularized(
+    scores: NDArray[np.float64], vectors: NDArray[np.floating], neighbors: int, passes: int = 1
+) -> NDArray[np.float64]:
+    """Return P^passes scores: each score becomes the mean over alike passages, weighted by their cosines.
+
+    Of the cosines `vectors @ vectors.T` each row keeps its `neighbors` largest, its own 1
+    among them, and is divided by its sum: that is P. Opposed passages count nothing.
+
+    Args:
+        scores: Shape (n,).
+        vectors: Unit rows, shape (n, dim).
+        neighbors: At least 1; all where there are fewer.
+        passes: At least 0.
+
+    Returns:
+        Shape (n,), between the least and the largest of `scores`.
+
+    Source: Kim and Diaz 2025, LTRR: Learning To Rank Retrievers for LLMs, appendix A; after
+    Diaz 2007, Regularizing query-based retrieval scores, Information Retrieval 10.
+
+    >>> alike, other = [1.0, 0.0], [0.0, 1.0]
+    >>> regularized(np.array([3.0, 2.0, 1.0]), np.array([alike, other, alike]), neighbors=3).tolist()
+    [2.0, 2.0, 2.0]
+    """
+    kept = np.maximum(vectors @ vectors.T, 0.0).astype(np.float64)
+    if neighbors < len(kept):
+        order = np.argsort(-kept, axis=1, kind="stable")
+        np.put_along_axis(kept, order[:, neighbors:], 0.0, axis=1)
+    transition = kept / kept.sum(axis=1, keepdims=True)
+    for _ in range(passes):
+        scores = transition @ scores
+    return scores
+
+
+class PlackettLuceParams(RerankParams):
+    """Parameters of stochastic reranking."""
+
+    power: float = Field(
+        2.0, ge=0.0, le=100.0, description="0 makes all orders as likely; the larger, the less is changed."
+    )
+
+
+def weights_of(scores: NDArray[np.float64], power: float) -> NDArray[np.float64]:
+    """Return the scores min-max scaled, plus 1, to a power: shape (n,), in [1, 2 ** power].
+
+    >>> weights_of(np.array([7.0, 5.0, 3.0]), power=2.0).tolist()
+    [4.0, 2.25, 1.0]
+    >>> weights_of(np.array([3.0, 3.0]), power=2.0).tolist()
+    [1.0, 1.0]
+    """
+    above = scores - scores.min()
+    return np.asarray((above / (above.max() or 1.0) + 1.0) ** power)
+
+
+def plackett_luce(
+    weights: NDArray[np.float64], rng: np.random.Generator, n_rankings: int
+) -> NDArray[np.float64]:
+    """Draw rankings in which each place goes to one of those left, in proportion to the weights.
+
+    Args:
+        weights: Positive, shape (n,).
+        rng: Source of the draws.
+        n_rankings: How many to draw.
+
+    Returns:
+        Log weights plus Gumbel noise, shape (n_rankings, n): whoever sorts a row, largest
+        first, has a ranking. The largest k of it are those of a ranking drawn place by place.
+
+    Source: Gumbel's trick, as in Oosterhuis 2021, Computationally Efficient Optimization of
+    Plackett-Luce Ranking Models for Relevance and Fairness, arXiv:2105.00855.
+    """
+    return np.log(weights) + rng.gumbel(size=(n_rankings, len(weights)))
+
+
+def _vectors(params: RegularizeParams, have: Resources) -> Vectors:
+    return Vectors.of(have.corpus, have.indexes, have.backbones[params.backbone])
+
+
+def _prepare(params: RegularizeParams, have: Resources, progress: Progress | None) -> None:
+    _vectors(params, have).prepare(have.corpus, have.backbones[params.backbone], progress)
+
+
+def _regularize(name: str, params: RegularizeParams, have: Resources, member: Members) -> Reranked:
+    vectors = have.shared(("vectors", params.backbone), lambda: _vectors(params, have).read())
+    regularizer = Regularizer(name, have.corpus, vectors, params)
+    return Reranked(name, member(params.arm), params.depth, regularizer)
+
+
+def _plackett_luce(name: str, params: PlackettLuceParams, _: Resources, member: Members) -> Reranked:
+    def draw(query: Query, passages: Sequence[Passage]) -> NDArray[np.float64]:
+        # The name too: two arms that are fused must not draw the same noise.
+        rng = np.random.default_rng([query.seed, *name.encode()])
+        weights = weights_of(np.array([passage.score for passage in passages]), params.power)
+        return plackett_luce(weights, rng, n_rankings=1).ravel()
+
+    return Reranked(name, member(params.arm), params.depth, draw)
+
+
+REGULARIZE = Kind(
+    RegularizeParams,
+    _regularize,
+    _prepare,
+    backbones=lambda params: (params.backbone,),
+    embeds=lambda _: (),
+    members=lambda params: (params.arm,),
+    told=("depth", "neighbors", "passes"),
+)
+
+PLACKETT_LUCE = Kind(
+    PlackettLuceParams, _plackett_luce, members=lambda params: (params.arm,), told=("depth", "power")
+)

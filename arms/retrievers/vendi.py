@@ -1,0 +1,182 @@
+"""Vendi: passages that are relevant and, as a set, as good as many different ones."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+from scipy.special import entr
+
+from arms.retrievers.dense import Candidates
+from arms.retrievers.diversity import Cosines, DiverseParams, Picks, diverse_kind
+
+ROUNDING = 1e-6
+"""More than rounding moves a score from its bound; candidates this near to the best are compared exactly."""
+
+
+class VendiParams(DiverseParams):
+    """Parameters of a Vendi arm."""
+
+    diversity: float = Field(
+        ge=0.0, le=1.0, description="Weight of the Vendi score; what is left is that of the relevance."
+    )
+
+
+def vendi_score(kernels: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return how many different items each set is worth: exp of the entropy of the eigenvalues of K / n.
+
+    Args:
+        kernels: Similarities within each set, 1 between an item and itself, shape (sets, n, n).
+
+    Returns:
+        Shape (sets,), in [1, n].
+
+    >>> vendi_score(np.array([[[1.0, 0.0], [0.0, 1.0]], [[1.0, 1.0], [1.0, 1.0]]])).round(6).tolist()
+    [2.0, 1.0]
+
+    Source: Friedman and Dieng 2022, The Vendi Score: A Diversity Evaluation Metric for
+    Machine Learning, arXiv:2210.02410.
+    """
+    spectra = np.linalg.eigvalsh(kernels / kernels.shape[-1])
+    entropies = entr(np.maximum(spectra, 0.0)).sum(axis=-1)  # an eigenvalue of 0 may come out below it
+    scores: NDArray[np.float64] = np.exp(entropies)
+    return scores
+
+
+def vendi_bound(purity: NDArray[np.float64], n: int) -> NDArray[np.float64]:
+    """Return the highest Vendi score of `n` items whose squared eigenvalues of K / n sum to `purity`.
+
+    Of all spectra with that sum, the one of a large eigenvalue and n - 1 equal ones has
+    the highest entropy.
+
+    Args:
+        purity: In [1 / n, 1], any shape.
+        n: At least 2.
+
+    >>> vendi_bound(np.array([0.25, 1.0]), 4).tolist()
+    [4.0, 1.0]
+
+    Source: Harremoes and Topsoe 2001, Inequalities between entropy and index of
+    coincidence derived from information diagrams, IEEE Transactions on Information Theory 47(7).
+    """
+    large = (1.0 + np.sqrt(np.maximum((n - 1) * (n * purity - 1.0), 0.0))) / n
+    small = np.maximum(1.0 - large, 0.0) / (n - 1)
+    scores: NDArray[np.float64] = np.exp(entr(large) + (n - 1) * entr(small))
+    return scores
+
+
+def vendi_picks(
+    relevance: NDArray[np.floating],
+    vectors: NDArray[np.floating],
+    diversities: NDArray[np.float64],
+    n: int,
+) -> Picks:
+    """Pick `n` candidates for each diversity s, each time the one that adds most, ties by index.
+
+    What is greedily maximised is s VS(T) + (1 - s) sum of the relevance in T. Eigenvalues
+    are computed only where a bound on them leaves a chance to be the best, and once for
+    all configurations that hold the same set.
+
+    Args:
+        relevance: Cosines between question and candidate, shape (m,).
+        vectors: Of the candidates, shape (m, dim).
+        diversities: In [0, 1], shape (c,).
+        n: At least 1, at most m.
+
+    Returns:
+        Indices of candidates, and what each added, both of shape (c, n).
+
+    >>> relevance, vectors = np.array([0.9, 0.8, 0.5]), np.array([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]])
+    >>> vendi_picks(relevance, vectors, np.array([0.1, 0.9]), 2)[0].tolist()
+    [[0, 1], [0, 2]]
+
+    Source: Retriever Portfolios, 2026, arXiv:2605.31176 (Vendi); after Rezaei and Dieng
+    2025, Vendi-RAG, arXiv:2502.11228.
+    """
+    cosines = Cosines(vectors)
+    weights = diversities[:, np.newaxis]
+    relevances = (1.0 - weights) * relevance
+    picks = relevances.argmax(axis=1)[:, np.newaxis]
+    gains = weights + np.take_along_axis(relevances, picks, axis=1)
+    reached = weights  # by the Vendi score of what is picked; that of one passage is 1
+    for _ in range(1, n):
+        sets, own = _distinct(picks)
+        values = _values(_Grown(sets, cosines.rows(sets)), own, weights, relevances, picks)
+        best = values.argmax(axis=1)[:, np.newaxis]
+        value = np.take_along_axis(values, best, axis=1)
+        picks = np.hstack([picks, best])
+        gains = np.hstack([gains, value - reached])
+        reached = value - np.take_along_axis(relevances, best, axis=1)
+    return picks, gains
+
+
+class _Grown:
+    """What becomes of sets of candidates when any one candidate joins them.
+
+    Args:
+        sets: Indices of candidates, shape (u, t).
+        cosines: Between those and all candidates, shape (u, t, m).
+    """
+
+    def __init__(self, sets: NDArray[np.intp], cosines: NDArray[np.float64]) -> None:
+        self._cosines = cosines
+        self._within = np.take_along_axis(cosines, sets[:, np.newaxis, :], axis=2)
+        self._n = sets.shape[1] + 1
+
+    def bounds(self) -> NDArray[np.float64]:
+        """Return the highest that each Vendi score can be, shape (u, m)."""
+        within = np.einsum("uij,uij->u", self._within, self._within)[:, np.newaxis]
+        across = np.einsum("utm,utm->um", self._cosines, self._cosines)
+        return vendi_bound((within + 2.0 * across + 1.0) / self._n**2, self._n)
+
+    def scores(self, sets: NDArray[np.intp], joined: NDArray[np.intp]) -> NDArray[np.float64]:
+        """Return the Vendi scores of some sets, each with the candidate that joined it, all of shape (e,)."""
+        kernels = np.ones((len(sets), self._n, self._n))
+        kernels[:, :-1, :-1] = self._within[sets]
+        kernels[:, -1, :-1] = kernels[:, :-1, -1] = self._cosines[sets, :, joined]
+        return vendi_score(kernels)
+
+
+def _values(
+    grown: _Grown,
+    own: NDArray[np.intp],
+    weights: NDArray[np.float64],
+    relevances: NDArray[np.float64],
+    picks: NDArray[np.intp],
+) -> NDArray[np.float64]:
+    """Return what each candidate would make of each objective, shape (c, m); -inf if surely not the best."""
+    most = grown.bounds()
+    bounds = weights * most[own] + relevances
+    np.put_along_axis(bounds, picks, -np.inf, axis=1)
+
+    def exact(open_to: NDArray[np.bool_]) -> NDArray[np.float64]:
+        configurations, candidates = np.nonzero(open_to)
+        asked = np.zeros(most.shape, dtype=bool)
+        asked[own[configurations], candidates] = True
+        scores = np.zeros(most.shape)
+        scores[asked] = grown.scores(*np.nonzero(asked))
+        return np.where(open_to, weights * scores[own] + relevances, -np.inf)
+
+    promising = exact(bounds == bounds.max(axis=1, keepdims=True))
+    return exact(bounds >= promising.max(axis=1, keepdims=True) - ROUNDING)
+
+
+def _distinct(picks: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return the different sets among the rows, and which of them each row is.
+
+    >>> _distinct(np.array([[5, 3], [3, 5], [5, 4]]))
+    (array([[3, 5],
+           [4, 5]]), array([0, 0, 1]))
+    """
+    sets: dict[tuple[int, ...], int] = {}
+    own = [sets.setdefault(tuple(row), len(sets)) for row in np.sort(picks, axis=1).tolist()]
+    return np.array(list(sets)), np.array(own)
+
+
+def pick(configurations: Sequence[VendiParams], candidates: Candidates, n: int) -> Picks:
+    """Pick `n` candidates for each configuration."""
+    diversities = np.array([params.diversity for params in configurations])
+    return vendi_picks(candidates.relevance, candidates.vectors, diversities, n)
+
+
+KIND = diverse_kind(VendiParams, pick, told=("diversity",))

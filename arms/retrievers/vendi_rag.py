@@ -1,0 +1,132 @@
+"""Vendi-RAG: retrieve, answer, judge the answer, and retrieve again with another diversity.
+
+The loop that a portfolio spares itself: it looks for the right diversity question by
+question, and pays for each round with two calls of the language model.
+"""
+
+from collections.abc import Callable
+
+from pydantic import Field
+
+from arms.base import Arm, ArmError, Query, Retrieval
+from arms.llm.base import GeneratorError, Message, Prompt, Write
+from arms.llm.judge import JudgeError, Verdict, judge_answer
+from arms.llm.prompts import answer_prompt
+from arms.retrievers import vendi
+from arms.retrievers.dense import prepare_index
+from arms.retrievers.kind import Kind, Members, Resources
+
+Retrieve = Callable[[Query, int, float], Retrieval]
+"""Query, k and a diversity in [0, 1] -> what Vendi finds. Raises ArmError."""
+
+
+class VendiRagParams(vendi.VendiParams):
+    """Parameters of Vendi-RAG's loop: those of its Vendi arm, and its own."""
+
+    diversity: float = Field(0.8, ge=0.0, le=1.0, description="Weight of the Vendi score in the first round.")
+    rounds: int = Field(3, ge=1, description="Most rounds.")
+    satisfied: float = Field(0.9, ge=0.0, le=1.0, description="Score of an answer that ends the search.")
+    word_budget: int = Field(400, ge=1, description="Words of passages that model and judge are shown.")
+    max_tokens: int = Field(64, ge=1, description="Most tokens of the answer that is judged.")
+    retries: int = Field(1, ge=0, description="How often a judge that wrote no grade is asked again.")
+
+
+class VendiRag:
+    """Return the passages of the round whose answer was judged best, of several the first.
+
+    The diversity of the next round is one minus the score of this one: a bad answer asks
+    for other passages, a good one for nearer ones. The search ends after the last round,
+    with an answer that satisfies, or when a diversity or a list of passages comes back,
+    which would be answered and judged as before. A judge that writes no grade ends it
+    too, except in the first round, where it is an error.
+
+    Source: Rezaei and Dieng 2025, Vendi-RAG: Adaptively Trading-Off Diversity And
+    Quality Significantly Improves Retrieval Augmented Generation With LLMs,
+    arXiv:2502.11228.
+    """
+
+    def __init__(self, name: str, retrieve: Retrieve, params: VendiRagParams, write: Write) -> None:
+        self.name = name
+        self.backbones = frozenset({params.backbone})
+        self._retrieve = retrieve
+        self._params = params
+        self._write = write
+
+    def search(self, query: Query, k: int) -> Retrieval:
+        """Return at most `k` passages; steps and tokens are those of all rounds.
+
+        Raises:
+            JudgeError: The judge wrote no grade in the first round.
+            ArmError: The search or the language model failed.
+        """
+        try:
+            return self._search(query, k)
+        except GeneratorError as error:
+            raise ArmError(f"arm {self.name!r} could not answer or judge: {error}") from error
+
+    def _search(self, query: Query, k: int) -> Retrieval:
+        diversity = self._params.diversity
+        tried: set[float] = set()
+        judged: dict[tuple[str, ...], tuple[float, Retrieval]] = {}
+        steps = tokens = 0
+        while len(tried) < self._params.rounds and diversity not in tried:
+            tried.add(diversity)
+            found = self._retrieve(query, k, diversity)
+            steps, tokens = steps + found.steps, tokens + found.tokens
+            shown = tuple(passage.id for passage in found.passages)
+            if shown in judged:
+                break
+            answer, last = self._write(self._prompt(query.text, found))
+            tokens += last.prompt_tokens + last.completion_tokens
+            try:
+                verdict = self._judge(query.text, found, answer)
+            except JudgeError as error:
+                tokens += error.tokens
+                if judged:
+                    break
+                raise JudgeError(f"arm {self.name!r}: {error}", tokens) from error
+            tokens += verdict.tokens
+            judged[shown] = verdict.score, found
+            if verdict.score >= self._params.satisfied:
+                break
+            diversity = round(1.0 - verdict.score, 1)  # to tenths, as whole grades are
+        _, best = max(judged.values(), key=lambda scored: scored[0])
+        return Retrieval(best.passages, steps, tokens)
+
+    def _prompt(self, question: str, found: Retrieval) -> Prompt:
+        asked: list[Message] = [{"role": "user", "content": question}]
+        messages = answer_prompt(asked, found.passages, word_budget=self._params.word_budget)
+        return Prompt(messages, self._params.max_tokens)
+
+    def _judge(self, question: str, found: Retrieval, answer: str) -> Verdict:
+        return judge_answer(
+            self._write,
+            question,
+            found.passages,
+            answer,
+            word_budget=self._params.word_budget,
+            retries=self._params.retries,
+        )
+
+
+def _build(name: str, params: VendiRagParams, have: Resources, member: Members) -> VendiRag:
+    own = params.model_dump(include=set(vendi.VendiParams.model_fields))
+
+    def arm(diversity: float) -> Arm:
+        tuned = vendi.VendiParams.model_validate({**own, "diversity": diversity})
+        return vendi.KIND.build(name, tuned, have, member)
+
+    # all that a grade can lead to; they share their first stage, so that each is next to nothing
+    diversities = {params.diversity, *(tenth / 10 for tenth in range(11))}
+    arms = {diversity: arm(diversity) for diversity in diversities}
+    return VendiRag(name, lambda query, k, diversity: arms[diversity].search(query, k), params, have.write)
+
+
+KIND = Kind(
+    VendiRagParams,
+    _build,
+    prepare_index,
+    backbones=lambda params: (params.backbone,),
+    told=("diversity", "rounds"),
+    steps=lambda params: float(params.rounds),
+)

@@ -1,0 +1,254 @@
+"""Answer correctness: which claims of an answer a right answer has too, and how alike the two texts are.
+
+    answer, reference --LLM--> their claims --LLM--> TP, FP, FN --> F1 of claims --.
+                      --embed--> cosine -------------------------------------------+--> value in [0, 1]
+
+It takes a model that follows a form. Text that is none is asked for again; where it stays
+so, nobody knows what the answer is worth, and the caller counts that.
+
+    ArmError
+    `-- UnreadableError
+        `-- CorrectnessError  the claims could not be had, or not told apart
+"""
+
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+
+from arms.llm.base import Write
+from arms.llm.structured_output import StructuredCaller, UnreadableError, json_values, quoted, read_object
+
+Claims = tuple[str, ...]
+
+EmbedTexts = Callable[[Sequence[str]], NDArray[np.float32]]
+"""Texts -> one vector each, shape (n_texts, dim)."""
+
+MAX_TOKENS = 512
+"""Of a list of claims or of their classes: one that is cut short is none."""
+
+KEPT = 4096
+"""References whose claims are kept; those that were used last."""
+
+CLAIMS_SYSTEM = (
+    "You break an answer into its claims. A claim is one short sentence that states one fact and can be "
+    "understood alone, with names instead of pronouns. Add nothing that the answer does not state."
+)
+
+CLAIMS_FORM = (
+    'Write only a JSON list of strings: ["first claim", "second claim"]. Write [] if it states no fact.'
+)
+
+CLASSES_SYSTEM = (
+    "You compare the claims of an answer (A1, A2, ...) with those of the right answer (R1, R2, ...). "
+    "TP: claims A that the right answer supports. FP: all other claims A. "
+    "FN: claims R that the answer does not have."
+)
+
+CLASSES_FORM = 'Write only JSON with the names of the claims, such as {"TP": ["A1"], "FP": [], "FN": ["R2"]}'
+
+
+class CorrectnessError(UnreadableError):
+    """The claims could not be had, or not told apart, however often the model was asked."""
+
+    told: ClassVar[str] = "the language model could not compare the answer with the right one"
+
+
+class _Classes(BaseModel):
+    """The classes of claims, as the model writes them."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
+
+    TP: list[str]
+    FP: list[str]
+    FN: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Correctness:
+    """How right an answer is, by the reference that speaks best for it.
+
+    Attributes:
+        value: The weighted mean of `claims_f1` and `similarity`, in [0, 1].
+        claims_f1: F1 of the claims, in [0, 1].
+        similarity: Cosine of the embedded texts, cut to [0, 1].
+        tp: Claims of the answer that the reference supports.
+        fp: Claims of the answer that it does not support.
+        fn: Claims of the reference that the answer does not have.
+        tokens: Tokens read and written, for all references and further attempts.
+        malformed: Texts of the model that could not be read.
+    """
+
+    value: float
+    claims_f1: float
+    similarity: float
+    tp: int
+    fp: int
+    fn: int
+    tokens: int
+    malformed: int
+
+
+@dataclass(slots=True)
+class _Right:
+    """The claims of a reference; empty until they were asked for."""
+
+    claims: Claims = ()
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class AnswerCorrectness:
+    """Compares answers with right ones; safe to call from many threads.
+
+    The claims of a reference are asked for once, and kept for the other answers to its question: of the
+    last `KEPT` references.
+
+    Args:
+        write: Asks the language model.
+        embed: Embeds the answer and the references.
+        weights: Of the claims and of the similarity; only their ratio counts.
+        retries: How often to ask again after text that is not of the form.
+
+    Raises:
+        ValueError: The weights are negative, or both 0.
+
+    Source: answer correctness of the RAGAS library (Es et al. 2023, arXiv:2309.15217), with its
+    weights.
+    """
+
+    def __init__(
+        self,
+        write: Write,
+        embed: EmbedTexts,
+        *,
+        weights: tuple[float, float] = (0.75, 0.25),
+        retries: int = 1,
+    ) -> None:
+        if not (min(weights) >= 0 and 0 < sum(weights) < math.inf):
+            raise ValueError(f"weights {weights} must not be negative, and not both 0")
+        self._write = write
+        self._embed = embed
+        self._weights = weights
+        self._retries = retries
+        self._known: OrderedDict[tuple[str, str], _Right] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __call__(self, question: str, answer: str, references: Sequence[str]) -> Correctness:
+        """Compare an answer with each of the right ones, and return the best comparison.
+
+        An answer without a claim has an F1 of 0, and a blank one a similarity of 0 too.
+
+        Raises:
+            CorrectnessError: The model wrote no claims, or no classes of them.
+            GeneratorError: The language model failed.
+            ValueError: There is no reference, or a blank one.
+        """
+        if not references or not all(reference.strip() for reference in references):
+            raise ValueError(f"references {list(references)} must be one or more texts, none of them blank")
+        asker = StructuredCaller(self._write, CorrectnessError, retries=self._retries)
+        claims = _claims(asker, question, answer)
+        similarities = (
+            cosines(self._embed([answer, *references])) if answer.strip() else [0.0] * len(references)
+        )
+        found = [
+            self._compare(asker, question, claims, reference, similarity)
+            for reference, similarity in zip(references, similarities, strict=True)
+        ]
+        best = max(found, key=lambda each: each.value)
+        return replace(best, tokens=asker.tokens, malformed=asker.malformed)
+
+    def _compare(
+        self, asker: StructuredCaller, question: str, claims: Claims, reference: str, similarity: float
+    ) -> Correctness:
+        """Compare an answer with one reference; tokens and malformed texts are those so far."""
+        tp, fp, fn = _classes(asker, question, claims, self._right(asker, question, reference))
+        f1 = claims_f1(tp, fp, fn)
+        for_claims, for_similarity = self._weights
+        value = (for_claims * f1 + for_similarity * similarity) / (for_claims + for_similarity)
+        return Correctness(value, f1, similarity, tp, fp, fn, asker.tokens, asker.malformed)
+
+    def _right(self, asker: StructuredCaller, question: str, reference: str) -> Claims:
+        """Return the claims of a reference, or itself where there are none; one thread asks, others wait."""
+        key = question, reference
+        with self._lock:
+            right = self._known.setdefault(key, _Right())
+            self._known.move_to_end(key)
+            while len(self._known) > KEPT:
+                self._known.popitem(last=False)
+        with right.lock:
+            if not right.claims:
+                right.claims = _claims(asker, question, reference) or (reference,)
+            return right.claims
+
+
+def claims_f1(tp: int, fp: int, fn: int) -> float:
+    """Return the F1 of claims, in [0, 1]; 0 where none is right.
+
+    >>> claims_f1(tp=2, fp=1, fn=1)
+    0.6666666666666666
+    """
+    return tp / (tp + (fp + fn) / 2) if tp else 0.0
+
+
+def cosines(vectors: NDArray[np.float32]) -> list[float]:
+    """Return the cosine of the first row with each of the others, cut to [0, 1].
+
+    >>> cosines(np.array([[1, 0], [2, 0], [0, 1], [-1, 0]], dtype=np.float32))
+    [1.0, 0.0, 0.0]
+    """
+    wide = vectors.astype(np.float64)
+    norms = np.linalg.norm(wide, axis=1)
+    # a zero vector is like no other
+    products = wide[1:] @ wide[0] / np.maximum(norms[1:] * norms[0], np.finfo(np.float64).tiny)
+    return [float(product) for product in np.clip(products, 0.0, 1.0)]
+
+
+def _claims(asker: StructuredCaller, question: str, text: str) -> Claims:
+    """Ask for the claims of a text; a blank one has none."""
+    if not text.strip():
+        return ()
+    case = f"Question: {question}\nAnswer: {text}"
+    return asker.ask(CLAIMS_SYSTEM, case, CLAIMS_FORM, listed_claims, max_tokens=MAX_TOKENS)
+
+
+def listed_claims(text: str) -> Claims:
+    """Return the strings of the first JSON list of strings in a text, each once, blank ones left out.
+
+    >>> listed_claims('Claims [1]: ["Vienna is a city.", "Vienna is in Austria."]')
+    ('Vienna is a city.', 'Vienna is in Austria.')
+
+    Raises:
+        ValueError: There is none.
+    """
+    lists = list(json_values(text, "["))
+    if not any(isinstance(claim, list) for value in lists for claim in value):  # its parts are no whole list
+        for value in lists:
+            if all(isinstance(claim, str) for claim in value):
+                return tuple(dict.fromkeys(claim.strip() for claim in value if claim.strip()))
+    raise ValueError(f"{quoted(text)} holds no JSON list of strings")
+
+
+def _classes(asker: StructuredCaller, question: str, claims: Claims, right: Claims) -> tuple[int, int, int]:
+    """Ask which claims are TP, FP and FN, and count them; nothing to compare is not asked about."""
+    if not claims:
+        return 0, 0, len(right)
+    ours = {f"A{number}": claim for number, claim in enumerate(claims, start=1)}
+    theirs = {f"R{number}": claim for number, claim in enumerate(right, start=1)}
+
+    def read(text: str) -> tuple[int, int, int]:
+        classes = read_object(_Classes, text)
+        if sorted(classes.TP + classes.FP) != sorted(ours):
+            raise ValueError(f"{quoted(text)} must have each of {', '.join(ours)} once, in TP or in FP")
+        if len(set(classes.FN)) < len(classes.FN) or not set(classes.FN) <= set(theirs):
+            raise ValueError(f"{quoted(text)} may have each of {', '.join(theirs)} once in FN, and no other")
+        return len(classes.TP), len(classes.FP), len(classes.FN)
+
+    listed = "\n".join(f"{name}: {claim}" for name, claim in (ours | theirs).items())
+    case = f"Question: {question}\n\n{listed}"
+    return asker.ask(CLASSES_SYSTEM, case, CLASSES_FORM, read, max_tokens=MAX_TOKENS)

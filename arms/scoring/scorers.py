@@ -1,0 +1,262 @@
+"""What rankings are worth on a question.
+
+    RetrievalScorer  a measure of ir-measures against the supporting passages: `R@4`, `nDCG@4`, `RR@4`
+    AnswerScorer     the language model answers, a metric compares with the right answers
+    JudgeScorer      the language model grades the passages; nothing needs to be known to be right
+
+A scorer is asked about the distinct rankings of a question, once: of hundreds of arms few differ.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol
+
+import ir_measures
+
+from arms.base import ArmError, Passage
+from arms.corpus.corpus import Corpus
+from arms.corpus.readers import CorpusError
+from arms.llm.base import GeneratorError, Prompt, Write
+from arms.llm.judge import judge_passages
+from arms.llm.prompts import answer_prompt
+from arms.questions import Question
+
+Ranking = tuple[Passage, ...]
+"""Passages, best first."""
+
+Metric = Callable[[str, Sequence[str]], float]
+"""An answer and the right ones -> a number in [0, 1]."""
+
+
+class ScoringError(ValueError):
+    """Questions cannot be scored; the message names the question or the measure, and the value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What a ranking is worth.
+
+    Attributes:
+        value: In [0, 1]; NaN where nobody knows.
+        problem: Why nobody knows; empty otherwise.
+    """
+
+    value: float
+    problem: str = ""
+
+
+class Checks(Protocol):
+    """Knows which questions it could not score."""
+
+    def check(self, questions: Sequence[Question], corpus: Corpus) -> None:
+        """Refuse questions that could not be scored. Raises ScoringError."""
+        ...
+
+
+class Scorer(Checks, Protocol):
+    """Scores rankings; safe to use in one thread.
+
+    Attributes:
+        measure: What the scores are of, such as `R@4`.
+        k: Passages that are looked at.
+        identity: What the scores follow from, beside the measure, the questions and the passages.
+    """
+
+    measure: str
+    k: int
+    identity: Mapping[str, str | int]
+
+    def score(self, question: Question, rankings: Sequence[Ranking]) -> list[Score]:
+        """Return a score for each of the distinct rankings."""
+        ...
+
+
+class RetrievalScorer(Scorer):
+    """Scores by where the supporting passages stand, all of them worth the same.
+
+    Args:
+        measure: In the notation of ir-measures.
+        k: Passages that are looked at where the measure has no cut of its own.
+
+    Raises:
+        ScoringError: There is no such measure, or it can leave [0, 1].
+
+    >>> fox, bee = Passage("fox", "", "Red."), Passage("bee", "", "Busy.")
+    >>> RetrievalScorer("R@1").score(Question("q", "Who?", gold_ids=("bee",)), [(fox, bee), (bee,)])
+    [Score(value=0.0, problem=''), Score(value=1.0, problem='')]
+    """
+
+    def __init__(self, measure: str, k: int = 4) -> None:
+        try:
+            self._measure = ir_measures.parse_measure(measure)
+            self.k = int(self._measure.params.get("cutoff", k))
+            # What can be parsed may still be no measure. A cut of 0 would crash the process.
+            probed = self._values(["a", "b"], [["a", "b"], ["c"], []]) if self.k > 0 else [math.nan] * 3
+        except (NameError, ValueError, AssertionError, ArithmeticError, LookupError) as error:
+            raise ScoringError(
+                f"no measure {measure!r} that takes any ranking ({type(error).__name__}: {error}); "
+                "R@4, nDCG@4 and RR@4 do, and others of ir-measures"
+            ) from None
+        self.measure = str(self._measure)
+        self.identity = {"k": self.k}
+        for value, ranking in zip(probed, ("two right passages", "a wrong one", "none"), strict=True):
+            if not 0.0 <= value <= 1.0:
+                raise ScoringError(
+                    f"measure {measure!r} gives {value:g} to {ranking}; it must look at one or more, "
+                    "and stay in [0, 1], as R@4, nDCG@4 and RR@4 do"
+                )
+
+    def check(self, questions: Sequence[Question], corpus: Corpus) -> None:
+        """Refuse questions without supporting passages, or with some that are not in the corpus."""
+        for question in questions:
+            if not question.gold_ids:
+                raise ScoringError(
+                    f"question {question.id!r} has no gold_ids; {self.measure} needs one or more"
+                )
+            check_gold(question, corpus)
+
+    def score(self, question: Question, rankings: Sequence[Ranking]) -> list[Score]:
+        """Return the measure of each ranking."""
+        ids = [[passage.id for passage in ranking] for ranking in rankings]
+        return [Score(value) for value in self._values(question.gold_ids, ids)]
+
+    def _values(self, gold: Sequence[str], rankings: Sequence[Sequence[str]]) -> list[float]:
+        """Measure each ranking as if it answered a question of its own."""
+        numbers = [str(number) for number in range(len(rankings))]
+        judged = dict.fromkeys(numbers, dict.fromkeys(gold, 1))
+        runs = {
+            number: {name: float(-rank) for rank, name in enumerate(ids)}
+            for number, ids in zip(numbers, rankings, strict=True)
+        }
+        found = ir_measures.evaluator([self._measure], judged).iter_calc(runs)
+        values = {metric.query_id: float(metric.value) for metric in found}
+        return [values[number] for number in numbers]
+
+
+class AnswerScorer(Scorer):
+    """Scores by the answer that the language model writes from the passages.
+
+    Args:
+        name: What the metric is called.
+        metric: Compares the answer with the right ones.
+        write: Asks the language model.
+        k: Passages that it reads.
+        word_budget: Most words of them.
+        max_tokens: Most tokens that it writes.
+        at_once: Rankings that are answered at the same time.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        metric: Metric,
+        write: Write,
+        *,
+        k: int = 4,
+        word_budget: int = 600,
+        max_tokens: int = 64,
+        at_once: int = 4,
+    ) -> None:
+        self.measure = f"{name} of the answer from {k}"
+        self.k = k
+        self.identity = {"k": k, "word budget": word_budget, "max tokens": max_tokens}
+        self._metric = metric
+        self._write = write
+        self._word_budget = word_budget
+        self._max_tokens = max_tokens
+        self._at_once = at_once
+
+    def check(self, questions: Sequence[Question], corpus: Corpus) -> None:
+        """Refuse questions without a right answer."""
+        del corpus
+        for question in questions:
+            if not question.answers:
+                raise ScoringError(
+                    f"question {question.id!r} has no answers; {self.measure} needs one or more"
+                )
+
+    def score(self, question: Question, rankings: Sequence[Ranking]) -> list[Score]:
+        """Answer from each ranking and compare; unknown where the language model fails."""
+
+        def one(ranking: Ranking) -> float:
+            asked = answer_prompt(
+                [{"role": "user", "content": question.text}], ranking, word_budget=self._word_budget
+            )
+            answer, _ = self._write(Prompt(asked, self._max_tokens))
+            return self._metric(answer, question.answers)
+
+        return _each(one, rankings, self._at_once)
+
+
+class JudgeScorer(Scorer):
+    """Scores by a judge's grade of the passages: it needs no label at all.
+
+    Args:
+        write: Asks the language model that judges.
+        k: Passages that it reads.
+        word_budget: Most words of them.
+        at_once: Rankings that are judged at the same time.
+    """
+
+    def __init__(self, write: Write, *, k: int = 4, word_budget: int = 600, at_once: int = 4) -> None:
+        self.measure = f"judge of {k} passages"
+        self.k = k
+        self.identity = {"k": k, "word budget": word_budget}
+        self._write = write
+        self._word_budget = word_budget
+        self._at_once = at_once
+
+    def check(self, questions: Sequence[Question], corpus: Corpus) -> None:
+        """Take any question."""
+
+    def score(self, question: Question, rankings: Sequence[Ranking]) -> list[Score]:
+        """Have each ranking graded; unknown where the judge gives no grade."""
+
+        def one(ranking: Ranking) -> float:
+            return judge_passages(self._write, question.text, ranking, word_budget=self._word_budget).score
+
+        return _each(one, rankings, self._at_once)
+
+
+def check_gold(question: Question, corpus: Corpus) -> None:
+    """Refuse a question whose supporting passages are not in the corpus. Raises ScoringError."""
+    try:
+        corpus.positions(question.gold_ids)
+    except CorpusError as error:
+        raise ScoringError(f"question {question.id!r}, its gold_ids: {error}") from None
+
+
+def check_questions(questions: Sequence[Question], scorer: Checks, corpus: Corpus) -> None:
+    """Refuse, before anything is scored, what could only fail later.
+
+    Raises:
+        ScoringError: No passage, no question, an id that stands twice, or what the scorer refuses.
+    """
+    if not len(corpus):
+        raise ScoringError(f"corpus {corpus.name!r} has no passages")
+    if not questions:
+        raise ScoringError("there are no questions to score")
+    seen: set[str] = set()
+    for question in questions:
+        if question.id in seen:
+            raise ScoringError(f"question id {question.id!r} stands there twice")
+        seen.add(question.id)
+    scorer.check(questions, corpus)
+
+
+def _each(one: Callable[[Ranking], float], rankings: Sequence[Ranking], at_once: int) -> list[Score]:
+    """Score rankings in threads that wait for a language model. Raises ScoringError outside of [0, 1]."""
+
+    def known(ranking: Ranking) -> Score:
+        try:
+            value = one(ranking)
+        except (GeneratorError, ArmError) as error:
+            return Score(math.nan, str(error))
+        if not 0.0 <= value <= 1.0:
+            raise ScoringError(f"the metric gives {value}; scores are in [0, 1]")
+        return Score(value)
+
+    with ThreadPoolExecutor(at_once, thread_name_prefix="score") as pool:
+        return list(pool.map(known, rankings))

@@ -1,0 +1,227 @@
+"""What retrieved passages tell of how well a retriever did, without a label: by vectors, and by words.
+
+`y` are the cosines of the question with each passage, `m` the mean of the passages' unit vectors:
+
+    overall_sim  cos(question, m)          moran      y smoothed over similar passages, against y
+    avg_sim      mean of y                 cross_sim  mean cosine of m with that of the other arms
+    max_sim      largest of y
+    var_sim      variance of y
+
+Source: Kim, Diaz 2025 (LTRR), arXiv:2506.13743; Moran as Diaz 2007, not centred.
+"""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from arms.base import Passage
+from arms.retrievers.rerank import regularized
+from arms.tokenizer import normalised, words
+
+Floats = NDArray[np.float64]
+
+FOUND = ("rank_votes", "shared")
+"""What the other retrievers tell of what one found, in the order of the columns."""
+
+ANSWERED = (
+    "votes",
+    "overlap",
+    "kinds",
+    "words",
+    "characters",
+    "digit",
+    "verdict",
+    "in_question",
+    "in_own",
+    "in_first",
+    "in_all",
+)
+"""What is told of an answer, in the order of the columns."""
+
+VERDICTS = frozenset({"yes", "no"})
+
+
+def found_signals(rankings: Sequence[Sequence[str]]) -> Floats:
+    """Return how far retrievers agree, shape (n_arms, 2); NaN for one that found nothing.
+
+    `rank_votes` is the mean over its passages of the sum of 1 / rank in all rankings, `shared`
+    the mean share of its passages that each of the others found too.
+
+    Args:
+        rankings: Ids of what each arm found, best first, each once.
+
+    >>> found_signals([["a", "b"], ["b", "c"], []])[:2].tolist()
+    [[1.25, 0.5], [1.0, 0.5]]
+    """
+    table = np.full((len(rankings), len(FOUND)), np.nan)
+    votes: defaultdict[str, float] = defaultdict(float)
+    finders = Counter[str]()
+    for ranking in rankings:
+        finders.update(ranking)
+        for rank, passage in enumerate(ranking, start=1):
+            votes[passage] += 1.0 / rank
+    others = max(1, sum(1 for ranking in rankings if ranking) - 1)
+    for arm, ranking in enumerate(rankings):
+        if ranking:
+            shared = sum(finders[passage] - 1 for passage in ranking) / others
+            table[arm] = np.array([sum(votes[passage] for passage in ranking), shared]) / len(ranking)
+    return table
+
+
+def answer_signals(question: str, answers: Sequence[str], found: Sequence[Sequence[Passage]]) -> Floats:
+    """Return what is told of each answer, shape (n_arms, 11).
+
+    `votes` is the share of all answers that are the same, `overlap` the mean F1 of its words with those of
+    all answers, `kinds` how many different answers there are for each arm; `words` and `characters` its
+    length; `digit`, `verdict` and `in_question` are 1 when it has a digit, is yes or no, or stands in the
+    question; `in_own` is the share of its own passages in which it stands, `in_first` 1 when it stands in
+    the first of them, `in_all` the number of different passages of all arms in which it stands. An
+    empty answer stands nowhere.
+
+    Args:
+        question: What was asked.
+        answers: One an arm.
+        found: The passages that each arm found, best first.
+
+    >>> wrote = Passage("p", "", "Ada wrote.")
+    >>> answer_signals("Who?", ["Ada", "ada."], [[wrote], []])[:, [0, 8, 9, 10]].tolist()
+    [[1.0, 1.0, 1.0, 1.0], [1.0, 0.0, 0.0, 1.0]]
+    """
+    given = [normalised(answer) for answer in answers]
+    asked = f" {normalised(question)} "
+    folded = {
+        passage.id: f" {normalised(passage.title)} {normalised(passage.text)} "
+        for passages in found
+        for passage in passages
+    }
+    same = Counter(given)
+    bags = [Counter(answer.split()) for answer in given]
+    n = len(given)
+    table = np.zeros((n, len(ANSWERED)))
+    for arm, answer in enumerate(given):
+        inside = {name: bool(answer) and f" {answer} " in padded for name, padded in folded.items()}
+        own = [inside[passage.id] for passage in found[arm]]
+        table[arm] = (
+            same[answer] / n,
+            sum(_f1(bags[arm], bag) for bag in bags) / n,
+            len(same) / n,
+            len(answer.split()),
+            len(answer),
+            any(character.isdigit() for character in answer),
+            answer in VERDICTS,
+            bool(answer) and f" {answer} " in asked,
+            sum(own) / len(own) if own else 0.0,
+            bool(own) and own[0],
+            sum(inside.values()),
+        )
+    return table
+
+
+def _f1(one: Counter[str], other: Counter[str]) -> float:
+    total = one.total() + other.total()
+    return 2.0 * (one & other).total() / total if total else 1.0
+
+
+BRACKETED = re.compile(r"\s*\([^)]*\)")
+"""What tells two articles of the same name apart: Paris (Texas)."""
+
+WORDED = ("coverage", "best_coverage", "mean_coverage", "first_coverage", "titled", "title_words", "pairs")
+"""What words tell, in the order of the columns."""
+
+SIGNALS = ("overall_sim", "avg_sim", "max_sim", "var_sim", "moran", "cross_sim")
+"""What vectors tell, in the order of the columns."""
+
+
+def signals(question: NDArray[np.float32], retrieved: Sequence[NDArray[np.float32]]) -> Floats:
+    """Return the signals of each arm, shape (n_arms, 6); NaN for an arm that retrieved nothing.
+
+    Args:
+        question: Unit vector, shape (dim,).
+        retrieved: Unit vectors of what each arm returned, each of shape (n_passages, dim), maybe of no rows.
+
+    >>> signals(np.array([1.0, 0.0]), [np.eye(2), np.empty((0, 2))]).round(2).tolist()[0]
+    [0.71, 0.5, 1.0, 0.25, 1.0, nan]
+    """
+    table = np.full((len(retrieved), len(SIGNALS)), np.nan)
+    found = [arm for arm, vectors in enumerate(retrieved) if len(vectors)]
+    if not found:
+        return table
+    means = np.stack([retrieved[arm].mean(axis=0, dtype=np.float64) for arm in found])
+    means /= np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-12)
+    cosines = means @ means.T
+    for row, arm in enumerate(found):
+        vectors = retrieved[arm].astype(np.float64)
+        y = vectors @ question
+        table[arm, :5] = means[row] @ question, y.mean(), y.max(), y.var(), _moran(vectors, y)
+        if len(found) > 1:
+            table[arm, 5] = (cosines[row].sum() - cosines[row, row]) / (len(found) - 1)
+    return table
+
+
+def _moran(vectors: Floats, y: Floats) -> float:
+    """Return the cosine of `y` with itself, smoothed once over alike passages.
+
+    >>> round(_moran(np.eye(2), np.array([1.0, 1.0])), 6)
+    1.0
+    """
+    smoothed = regularized(y, vectors, len(y))
+    norm = float(np.linalg.norm(y) * np.linalg.norm(smoothed))
+    return float(smoothed @ y) / norm if norm > 0.0 else 0.0
+
+
+def word_signals(question: str, retrieved: Sequence[Sequence[Passage]]) -> Floats:
+    """Return what words tell of each arm, shape (n_arms, 7); NaN for an arm that retrieved nothing.
+
+    The first four are the share of the question's words, stop words left out, that stand in any of the
+    passages, in the best of them, in one on average, and in the first. `titled` is the share of passages
+    whose title stands in the question, `title_words` the mean share of a title's words that do, and `pairs`
+    the largest share of the question's neighbouring words that are neighbours in a passage.
+
+    >>> emma = Passage("p", "Emma", "A novel by Jane Austen.")
+    >>> word_signals("Who wrote Emma?", [[emma], []])[0].tolist()
+    [0.5, 0.5, 0.5, 0.5, 1.0, 1.0, 0.0]
+    """
+    every = words(question)
+    asked, wanted = f" {' '.join(every)} ", set(words(question, "english"))
+    pairs = set(pairwise(every))
+    known = {passage.id: _read(passage, asked, wanted, pairs) for found in retrieved for passage in found}
+    table = np.full((len(retrieved), len(WORDED)), np.nan)
+    for arm, found in enumerate(retrieved):
+        if found:
+            read = [known[passage.id] for passage in found]
+            shares = np.array([[len(one.words), one.titled, one.title_words, one.pairs] for one in read])
+            covered = shares[:, 0] / max(1, len(wanted))
+            anywhere = len(set[str]().union(*(one.words for one in read))) / max(1, len(wanted))
+            _, titled, title_words, _ = shares.mean(axis=0)
+            table[arm] = (
+                *(anywhere, covered.max(), covered.mean(), covered[0]),
+                *(titled, title_words, shares[:, 3].max()),
+            )
+    return table
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What a passage has of a question: its words, whether it names the title, shares of title and pairs."""
+
+    words: set[str]
+    titled: bool
+    title_words: float
+    pairs: float
+
+
+def _read(passage: Passage, asked: str, wanted: set[str], pairs: set[tuple[str, str]]) -> _Read:
+    every = words(f"{passage.title} {passage.text}")
+    title = words(BRACKETED.sub("", passage.title))
+    told = set(words(passage.title, "english"))
+    return _Read(
+        wanted.intersection(every),
+        bool(title) and f" {' '.join(title)} " in asked,
+        len(told.intersection(asked.split())) / max(1, len(told)),
+        len(pairs.intersection(pairwise(every))) / max(1, len(pairs)),
+    )

@@ -1,0 +1,191 @@
+"""What an operator does in the demo: asks for runs and evaluations, waits for them, and steers.
+
+What was sent for a chapter, and what was answered, is kept in it.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from agent.client import ClientError
+from agent.simulation.questions import Question
+from examples.demo.record import Chapter, Story, Trail
+from examples.demo.service import Desk
+from examples.demo.traffic import METRIC
+from feedback.answer_metrics import recall_at_k
+
+POLL_S = 0.5
+"""Pause between two looks at what works beside the service."""
+
+PATIENCE_S = 240.0
+"""Longest wait for it."""
+
+ENDED = ("promoted", "held", "nothing_new", "failed", "abandoned")
+"""How a run stands that is over."""
+
+BAD, CONFLICT = 400, 409
+
+ATTEMPTS = 3
+"""Times that a run is asked for, where another one came before."""
+
+Document = Mapping[str, Any]
+
+
+class Operator:
+    """Speaks to the service, and writes down what was said.
+
+    Args:
+        desk: Sends the requests.
+        story: Takes marks, runs, and how evidence grew.
+        patience_s: Longest wait for a run or an evaluation.
+        poll_s: Pause between two looks at one.
+    """
+
+    def __init__(
+        self, desk: Desk, story: Story, patience_s: float = PATIENCE_S, poll_s: float = POLL_S
+    ) -> None:
+        self._desk, self._story = desk, story
+        self._patience_s, self._poll_s = patience_s, poll_s
+
+    async def policy(self) -> Document:
+        """Return the policy that decides."""
+        return dict(await self._desk.get("/v1/policy"))
+
+    def show(self, chapter: Chapter, path: str, answer: object) -> None:
+        """Keep a look at the service."""
+        chapter.exchanges.append(self._desk.exchange("GET", path, None, answer))
+
+    async def turn(self, chapter: Chapter, question: Question, k: int) -> None:
+        """Ask a question and send feedback on the answer, as any user would. Raises ClientError."""
+        path, body = "/v1/retrieve", {"query": question.question, "k": k}
+        status, answer = await self._desk.send("POST", path, body)
+        self._require(status, path, answer)
+        found = [passage["id"] for passage in answer["passages"]]
+        agent = {name: answer["agent"][name] for name in ("decision_id", "arm_drawn", "propensity", "pmf")}
+        told = {"passages": [{"id": name} for name in found], "agent": agent}
+        chapter.exchanges.append(self._desk.exchange("POST", path, body, told))
+        value = recall_at_k(found, question.gold_ids, k)
+        item = {"decision_id": agent["decision_id"], "metric_name": METRIC, "value": value}
+        path, body = "/v1/feedback", {"items": [item]}
+        status, answer = await self._desk.send("POST", path, body)
+        self._require(status, path, answer)
+        chapter.exchanges.append(self._desk.exchange("POST", path, body, answer))
+
+    async def warm_start(self, chapter: Chapter) -> Document:
+        """Ask for a run, wait for its end, tell of its steps, and return it. Raises ClientError."""
+        path = "/v1/warm-starts"
+        for _ in range(ATTEMPTS):  # an alarm may begin a run at any time, and one is done at a time
+            await self.settled()
+            status, asked = await self._desk.send("POST", path, {})
+            if status != CONFLICT:
+                break
+        self._require(status, path, asked)
+        chapter.exchanges.append(self._desk.exchange("POST", path, {}, _short(asked)))
+        run = await self._once(f"/v1/warm-starts/{asked['id']}", lambda run: run["status"] in ENDED)
+        self.show(chapter, f"{path}/{run['id']}", _short(run))
+        await self._keep(chapter, run)
+        return run
+
+    async def settled(self) -> list[Document]:
+        """Wait until no run is under way or due, and return all that there were, oldest first."""
+
+        def quiet(listed: Document) -> bool:
+            due = listed["next"] is not None and listed["next"]["trigger"] != "schedule"
+            return not due and all(run["status"] in ENDED for run in listed["warm_starts"])
+
+        listed = await self._once("/v1/warm-starts", quiet)
+        return list(listed["warm_starts"][::-1])
+
+    async def told_of(self, chapter: Chapter, number: int) -> None:
+        """Tell of a run that began by itself."""
+        run = await self._desk.get(f"/v1/warm-starts/{number}")
+        self.show(chapter, f"/v1/warm-starts/{number}", _short(run))
+        await self._keep(chapter, run)
+
+    async def evaluate(self, chapter: Chapter, body: Document) -> Document:
+        """Ask for an evaluation, and return it once it is done. Raises ClientError."""
+        path = "/v1/evaluations"
+        status, asked = await self._desk.send("POST", path, body)
+        self._require(status, path, asked)
+        chapter.exchanges.append(self._desk.exchange("POST", path, body, _short(asked)))
+        found = await self._once(f"{path}/{asked['id']}", lambda one: one["status"] in ("done", "failed"))
+        if found["status"] == "failed":
+            raise ClientError(f"evaluation {asked['id']} failed: {found['error']}")
+        return found
+
+    async def report(self, number: int) -> str:
+        """Return the page of an evaluation."""
+        return await self._desk.text(f"/v1/evaluations/{number}/report")
+
+    async def judge(self, chapter: Chapter, version: int) -> Document:
+        """Have the gate judge a version by the log as it is now, and return the verdict."""
+        found = await self.evaluate(chapter, {"candidates": [f"recipe:{version}"], "gate": True})
+        return self._verdict(found, version)
+
+    async def promote(self, chapter: Chapter, version: int, reason: str) -> tuple[bool, list[str]]:
+        """Ask for a promotion; return whether it was granted, and else why not. Raises ClientError."""
+        path, body = f"/v1/policies/{version}/promote", {"reason": reason}
+        status, answer = await self._desk.send("POST", path, body)
+        if status == CONFLICT:
+            chapter.exchanges.append(self._desk.exchange("POST", path, body, answer))
+            return False, list(answer["error"].get("reasons", [answer["error"]["message"]]))
+        self._require(status, path, answer)
+        told = {name: answer[name] for name in ("version", "promotion", "canary")}
+        chapter.exchanges.append(self._desk.exchange("POST", path, body, told))
+        return True, []
+
+    async def canary(self, chapter: Chapter, version: int, share: float, reason: str) -> None:
+        """Give a version a share of the traffic; 0 ends it. Raises ClientError."""
+        path, body = f"/v1/policies/{version}/canary", {"share": share, "reason": reason}
+        status, answer = await self._desk.send("POST", path, body)
+        self._require(status, path, answer)
+        told = {name: answer[name] for name in ("version", "canary")}
+        chapter.exchanges.append(self._desk.exchange("POST", path, body, told))
+
+    async def _keep(self, chapter: Chapter, run: Document) -> None:
+        """Keep a run: its steps, and how the evidence for its candidate grew."""
+        self._story.runs.append(dict(run))
+        for step in run["steps"]:
+            chapter.told.append(f"Run {run['id']}, {step['name']}: {step['said']}.".replace("..", "."))
+        if run["error"]:
+            chapter.told.append(f"Run {run['id']} failed: {run['error']}")
+        if run["evaluation"] is not None and run["candidate"] is not None:
+            found = await self._desk.get(f"/v1/evaluations/{run['evaluation']}")
+            self._verdict(found, run["candidate"])
+
+    def _verdict(self, evaluation: Document, version: int) -> Document:
+        """Return the verdict of an evaluation on a version, and keep its trail."""
+        name = f"recipe:{version}"
+        found = [one["verdict"] for one in evaluation["result"]["candidates"] if one["name"] == name]
+        if not found or found[0] is None:
+            raise ClientError(f"evaluation {evaluation['id']} has no verdict on version {version}")
+        verdict = found[0]
+        if "figures" in verdict:
+            figures = verdict["figures"]
+            points = tuple((point["n"], point["gain"], point["low"]) for point in verdict["trail"])
+            self._story.trails[version] = Trail(
+                version, verdict["promote"], figures["margin"], figures["level"], points
+            )
+        return dict(verdict)
+
+    async def _once(self, path: str, so: Callable[[Document], bool]) -> Document:
+        """Return what a path tells, once it is so. Raises ClientError where it does not become so."""
+        deadline = time.monotonic() + self._patience_s
+        while True:
+            found: Document = await self._desk.get(path)
+            if so(found):
+                return found
+            if time.monotonic() >= deadline:
+                raise ClientError(f"{path} was waited for in vain, {self._patience_s:g} s: {_short(found)}")
+            await asyncio.sleep(self._poll_s)
+
+    def _require(self, status: int, path: str, answer: Document) -> None:
+        if status >= BAD:
+            raise ClientError(f"POST {path} gave {status}: {answer['error']['message']}")
+
+
+def _short(document: Document) -> dict[str, Any]:
+    """Return of a run or an evaluation what fits a line or two."""
+    told = ("id", "trigger", "status", "candidate", "evaluation", "error", "next")
+    return {name: document[name] for name in told if name in document}

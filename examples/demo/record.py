@@ -1,0 +1,158 @@
+"""What is on record of a demo: its chapters, each turn of the traffic, and what could have been earned."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any
+
+from agent.simulation.learning_curves import Truth, Turn
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A request, as a user would send it, and what came back.
+
+    Attributes:
+        sent: A command line.
+        answer: The part of the answer that the story rests on, as JSON.
+    """
+
+    sent: str
+    answer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """What the log says that a policy would have earned.
+
+    Attributes:
+        name: The candidate.
+        estimator: What the figures are by.
+        value: Mean reward of a decision.
+        low: Lower end of its 95 % interval.
+        high: Upper end.
+        gain: Beyond what was served; None for that itself.
+        effective_n: As many decisions of the candidate itself would tell as much.
+    """
+
+    name: str
+    estimator: str
+    value: float
+    low: float
+    high: float
+    gain: float | None
+    effective_n: float
+
+
+@dataclass(slots=True)
+class Chapter:
+    """A part of the story.
+
+    Attributes:
+        title: What happens.
+        told: What came of it, a paragraph each.
+        exchanges: What was sent for it.
+        facts: Figures, by what they are.
+        values: What candidates would have earned, where that was asked for.
+        first: Turns of the traffic before it.
+        last: Turns of the traffic at its end.
+        took_s: How long it took.
+        hoped: Whether what it is about has happened.
+    """
+
+    title: str
+    told: list[str] = field(default_factory=list)
+    exchanges: list[Exchange] = field(default_factory=list)
+    facts: dict[str, str] = field(default_factory=dict)
+    values: list[Value] = field(default_factory=list)
+    first: int = 0
+    last: int = 0
+    took_s: float = 0.0
+    hoped: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Something that happened at a moment of the traffic.
+
+    Attributes:
+        position: Turns before it.
+        said: What it is, in a few words.
+    """
+
+    position: int
+    said: str
+
+
+@dataclass(frozen=True, slots=True)
+class Trail:
+    """How the evidence for a candidate grew, as the gate told it.
+
+    Attributes:
+        candidate: Its version.
+        promote: What the gate said in the end.
+        margin: What the bound has to be above.
+        level: Chance that the bound is right.
+        points: Decisions, gain and lower bound.
+    """
+
+    candidate: int
+    promote: bool
+    margin: float
+    level: float
+    points: tuple[tuple[int, float, float], ...]
+
+
+@dataclass(slots=True)
+class Story:
+    """All of it.
+
+    Attributes:
+        arms: In the order of their colours.
+        worlds: What people ask, by the name of each world, in the order of time.
+        truth: What every arm earns on each question, by world.
+        turns: The traffic.
+        chapters: In the order of time.
+        marks: What happened between turns.
+        trails: The last one of each candidate that was judged.
+        runs: The warm starts, as the service tells them.
+        report: Page of an evaluation, as the service hands it out; empty where there is none.
+        config: The configuration of the service.
+        command: What the demo was started by.
+        took_s: Seconds from the start of the service to the end of the story.
+    """
+
+    arms: tuple[str, ...] = ()
+    worlds: dict[str, str] = field(default_factory=dict)
+    truth: dict[str, Truth] = field(default_factory=dict)
+    turns: list[Turn] = field(default_factory=list)
+    chapters: list[Chapter] = field(default_factory=list)
+    marks: list[Mark] = field(default_factory=list)
+    trails: dict[int, Trail] = field(default_factory=dict)
+    runs: list[dict[str, Any]] = field(default_factory=list)
+    report: str = ""
+    config: str = ""
+    command: str = ""
+    took_s: float = 0.0
+
+    @property
+    def hoped(self) -> int:
+        """Chapters in which what they are about has happened."""
+        return sum(chapter.hoped for chapter in self.chapters)
+
+    def earned(self, first: int, last: int) -> float:
+        """Return the mean reward of turns; NaN for none."""
+        rewards = [turn.reward for turn in self.turns[first:last] if turn.reward is not None]
+        return fmean(rewards) if rewards else float("nan")
+
+    def worth(self, world: str) -> dict[str, float]:
+        """Return what each arm earns on average in a world, the best arm first."""
+        found: Mapping[str, Sequence[float]] = {
+            arm: [earned[arm] for earned in self.truth[world].values() if arm in earned] for arm in self.arms
+        }
+        means = {arm: fmean(values) for arm, values in found.items() if values}
+        return dict(sorted(means.items(), key=lambda item: -item[1]))
+
+    def oracle(self, world: str) -> float:
+        """Return what the best arm of each question earns in a world."""
+        return fmean(max(earned.values()) for earned in self.truth[world].values() if earned)

@@ -1,0 +1,176 @@
+"""The service of the demo: a process of its own, and what is sent to it."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+
+from agent.cli.launch import LaunchError
+from agent.client import BUSY, ClientError, retry_after_s
+from examples.demo.record import Exchange
+
+START_S = 300.0
+"""How long a service may take to be ready."""
+
+STOP_S = 30.0
+"""How long it may take to stop in order."""
+
+ATTEMPTS = 8
+
+LONGEST_ANSWER = 1200
+"""Characters of an answer that are shown."""
+
+
+def armwise(*words: str) -> list[str]:
+    """Return a command line of this program, by the interpreter that runs now."""
+    return [str(Path(sys.executable).with_name("armwise")), *words]
+
+
+def prepare(config: Path, home: Path) -> None:
+    """Build what the service needs: what it takes is told where this process tells things.
+
+    Raises:
+        LaunchError: It cannot be built; why has been told.
+    """
+    built = subprocess.run(
+        armwise("serve", "--prepare-only", "--config", str(config)), env=_environment(home), check=False
+    )
+    if built.returncode:
+        raise LaunchError(f"{config}: what it serves cannot be built")
+
+
+@contextmanager
+def serving(config: Path, home: Path, log: Path, url: str) -> Iterator[None]:
+    """Run `armwise serve` in a process of its own, from when it is ready until the block is left.
+
+    Args:
+        config: What is served.
+        home: Its ARMWISE_HOME.
+        log: Takes what it prints.
+        url: Where it listens.
+
+    Raises:
+        LaunchError: It does not become ready.
+    """
+    with log.open("wb") as printed, _interruptible():
+        # in a session of its own, so that Ctrl-C reaches it once, from here, and it can stop in order
+        process = subprocess.Popen(
+            armwise("serve", "--config", str(config)),
+            env=_environment(home),
+            stdout=printed,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            _wait_until_ready(process, url, log)
+            yield
+        finally:
+            _stop(process)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let SIGTERM do what Ctrl-C does, also where the demo was started in the background."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _environment(home: Path) -> dict[str, str]:
+    return {**os.environ, "ARMWISE_HOME": str(home)}
+
+
+def _wait_until_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise LaunchError(f"the service ended with status {process.returncode}: {log} tells why")
+        with suppress(httpx.HTTPError):
+            if httpx.get(f"{url}/ready", timeout=5).is_success:
+                return
+        time.sleep(0.5)
+    raise LaunchError(f"the service was not ready within {START_S:g} s: {log} tells more")
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Ask it to stop in order, and insist where it does not."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            if number is signal.SIGKILL:
+                os.killpg(process.pid, number)
+            else:
+                process.send_signal(number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(STOP_S)
+            return
+
+
+class Desk:
+    """Sends what an operator sends, and keeps how that would be typed.
+
+    Args:
+        http: Its base URL is the service's.
+    """
+
+    def __init__(self, http: httpx.AsyncClient) -> None:
+        self._http = http
+
+    async def get(self, path: str) -> Any:
+        """Return what a path tells. Raises ClientError."""
+        status, document = await self.send("GET", path)
+        if status >= httpx.codes.BAD_REQUEST:
+            raise ClientError(f"GET {path} gave {status}: {document}")
+        return document
+
+    async def text(self, path: str) -> str:
+        """Return a page. Raises ClientError."""
+        response = await self._answer("GET", path, None)
+        if not response.is_success:
+            raise ClientError(f"GET {path} gave {response.status_code}")
+        return response.text
+
+    async def send(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None
+    ) -> tuple[int, dict[str, Any]]:
+        """Return the status and the document of an answer, also where it is a refusal. Raises ClientError."""
+        response = await self._answer(method, path, body)
+        if response.is_server_error:
+            raise ClientError(f"{method} {path} gave {response.status_code}: {response.text[:200]}")
+        return response.status_code, response.json()
+
+    async def _answer(self, method: str, path: str, body: Mapping[str, Any] | None) -> httpx.Response:
+        """Send a request again while the service is busy."""
+        for attempt in range(ATTEMPTS):
+            try:
+                response = await self._http.request(method, path, json=body)
+            except httpx.TransportError as error:
+                raise ClientError(f"{method} {path}: {type(error).__name__} {error}") from error
+            if response.status_code not in BUSY:
+                return response
+            await asyncio.sleep(retry_after_s(response.headers.get("retry-after"), default=2.0**attempt / 10))
+        raise ClientError(f"{method} {path} was tried {ATTEMPTS} times in vain")
+
+    def exchange(self, method: str, path: str, body: Mapping[str, Any] | None, answer: Any) -> Exchange:
+        """Say how a request would be typed, and what was answered."""
+        url = f"{self._http.base_url}".rstrip("/") + path
+        words = ["curl", *(["-X", method] if method != "GET" else []), url]
+        if body is not None:
+            words += ["-H", "'content-type: application/json'", "-d", f"'{orjson.dumps(body).decode()}'"]
+        told = orjson.dumps(answer, option=orjson.OPT_INDENT_2).decode()
+        return Exchange(
+            " ".join(words), told if len(told) <= LONGEST_ANSWER else f"{told[:LONGEST_ANSWER]}\n…"
+        )

@@ -1,0 +1,162 @@
+"""Traffic of the demo: questions are drawn, asked, judged by their passages, and fed back.
+
+A world is what is asked at a time: the questions that are drawn from, as often as one another. What every
+arm earns on each of them is asked beforehand, with the arm forced, which nobody learns from: so what is
+earned can be seen beside what could have been.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from agent.client import Answer, AnswerFailedError, Client
+from agent.simulation.learning_curves import Truth, Turn
+from agent.simulation.questions import Question
+from agent.simulation.simulate import in_parallel
+from arms.base import Progress
+from feedback.answer_metrics import recall_at_k
+from feedback.reward import RewardRule
+
+METRIC = "recall"
+"""What the feedback of the demo says: the share of the supporting passages that was found."""
+
+
+POLL_S = 0.1
+"""Pause between two looks whether all is learned."""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What is asked at a time.
+
+    Attributes:
+        name: Short, for a legend.
+        about: What people ask now, in a sentence.
+        questions: Each with the passages that support it.
+    """
+
+    name: str
+    about: str
+    questions: tuple[Question, ...]
+
+
+@dataclass(slots=True)
+class Traffic:
+    """All that is asked of a service, and what came of it.
+
+    Args:
+        client: Speaks to the service.
+        rule: By which the service makes rewards.
+        k: Passages to ask for.
+        concurrency: Questions in flight.
+        rng: Draws the questions.
+
+    Attributes:
+        turns: What was answered and judged, in the order of the answers; `position` is the place in it.
+        failed: Questions that were not answered.
+        log_seq: Position in the log of the last feedback.
+    """
+
+    client: Client
+    rule: RewardRule
+    k: int
+    concurrency: int
+    rng: np.random.Generator
+    turns: list[Turn] = field(default_factory=list)
+    failed: int = 0
+    log_seq: int = 0
+
+    async def ask(
+        self,
+        world: World,
+        n: int,
+        tell: Progress,
+        enough: Callable[[], Awaitable[bool]] | None = None,
+        every: int = 50,
+    ) -> float:
+        """Ask questions, each drawn anew, and send feedback on each answer.
+
+        Args:
+            world: What to draw from.
+            n: How many.
+            tell: Told of the progress.
+            enough: Says whether to stop before that; asked now and then.
+            every: How many questions lie between two times that it is asked.
+
+        Returns:
+            How long that took, in seconds.
+        """
+        started = time.perf_counter()
+        for asked in range(0, n, every):
+            drawn = self.rng.integers(len(world.questions), size=min(every, n - asked))
+            questions = (world.questions[i] for i in drawn.tolist())
+            await in_parallel(questions, self.concurrency, partial(self._turn, world))
+            tell(f"traffic: {world.name}", asked + len(drawn), n)
+            if enough is not None and await enough():
+                break
+        return time.perf_counter() - started
+
+    async def truth(self, world: World, arms: Sequence[str], tell: Progress) -> Truth:
+        """Force each arm on each question of a world; return what it earns, where it does not fail."""
+        earned: dict[str, dict[str, float]] = {question.id: {} for question in world.questions}
+        cells = [(question, arm) for question in world.questions for arm in arms]
+
+        async def force(cell: tuple[Question, str]) -> None:
+            question, arm = cell
+            try:
+                answer = await self.client.retrieve(question.question, self.k, f"arm/{arm}")
+            except AnswerFailedError:
+                self.failed += 1
+                return
+            earned[question.id][arm] = self._reward(self._recall(question, answer), answer)
+            tell(f"what every arm earns: {world.name}", sum(map(len, earned.values())), len(cells))
+
+        await in_parallel(cells, self.concurrency, force)
+        return earned
+
+    async def learned(self, patience_s: float = 60.0) -> bool:
+        """Wait until all feedback is learned; return whether it is."""
+        deadline = time.monotonic() + patience_s
+        while (await self.client.policy()).applied_seq < self.log_seq:
+            if time.monotonic() >= deadline:
+                return False
+            await asyncio.sleep(POLL_S)
+        return True
+
+    async def _turn(self, world: World, question: Question) -> None:
+        try:
+            answer = await self.client.retrieve(question.question, self.k)
+        except AnswerFailedError:
+            self.failed += 1
+            return
+        agent, recall = answer.agent, self._recall(question, answer)
+        self.log_seq = max(self.log_seq, await self.client.feedback(agent.decision_id, {METRIC: recall}))
+        self.turns.append(
+            Turn(
+                position=len(self.turns),
+                id=question.id,
+                group=world.name,
+                decision_id=agent.decision_id,
+                drawn=agent.arm_drawn,
+                arm=agent.arm_served or agent.arm_drawn,
+                propensity=agent.propensity,
+                pmf=agent.pmf,
+                metrics={METRIC: recall},
+                cost=agent.cost.model_dump(),
+                reward=self._reward(recall, answer),
+                version=agent.policy_version,
+                latency_s=answer.latency_s,
+            )
+        )
+
+    def _recall(self, question: Question, answer: Answer) -> float:
+        return recall_at_k(answer.passage_ids, question.gold_ids, self.k)
+
+    def _reward(self, recall: float, answer: Answer) -> float:
+        quality = self.rule.quality({METRIC: recall})
+        assert quality is not None  # the metric has a value
+        return self.rule.net(quality, answer.agent.cost.total)

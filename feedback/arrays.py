@@ -1,0 +1,55 @@
+"""Array types, tolerances and checks that the estimators share."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+Integers = NDArray[np.int64]
+
+TOLERANCE = 1e-6
+"""How far a distribution may be from summing to 1 (some policies keep float32)."""
+
+
+def drawn_of(p: Floats, drawn: Integers) -> Floats:
+    """Return the entry of `p`, shape (n, n_arms), in the drawn column of each row, shape (n,).
+
+    Raises:
+        ValueError: Shapes that do not fit, or a column that there is not.
+
+    >>> drawn_of(np.array([[0.2, 0.8], [0.5, 0.5]]), np.array([1, 0])).tolist()
+    [0.8, 0.5]
+    """
+    if p.ndim != 2 or p.shape[:1] != drawn.shape:
+        raise ValueError(f"p must be (n, n_arms) and drawn (n,), got {p.shape} and {drawn.shape}")
+    n, n_arms = p.shape
+    refuse("drawn", drawn, (drawn >= 0) & (drawn < n_arms), f"a column below {n_arms}")
+    # A flat index is several times faster than a pair of them.
+    chances: Floats = p.ravel().take(n_arms * np.arange(n) + drawn)
+    return chances
+
+
+def refuse_unless_distributions(name: str, p: Floats) -> None:
+    """Raise ValueError at the first row of `p`, shape (n, n_arms), that is no distribution.
+
+    >>> refuse_unless_distributions("p", np.array([[0.5, 0.4]]))
+    Traceback (most recent call last):
+    ValueError: sum of p must be 1, got 0.9 at row 0
+    """
+    if not p.min() >= 0.0:
+        refuse(name, p, p >= 0.0, "at least 0")
+    total = p @ np.ones(p.shape[1])
+    if not max(total.max() - 1.0, 1.0 - total.min()) <= TOLERANCE:
+        refuse(f"sum of {name}", total, np.abs(total - 1.0) <= TOLERANCE, "1")
+
+
+def refuse(name: str, values: Floats | Integers, allowed: NDArray[np.bool_], right: str) -> None:
+    """Raise ValueError at the first row of `values` that is not `allowed`, saying what is right.
+
+    >>> refuse("reward", np.array([1.0, np.nan]), np.array([True, False]), "finite")
+    Traceback (most recent call last):
+    ValueError: reward must be finite, got nan at row 1
+    """
+    if not allowed.all():
+        where = tuple(int(i) for i in np.argwhere(~allowed)[0])
+        raise ValueError(f"{name} must be {right}, got {values[where]:.6g} at row {where[0]}")

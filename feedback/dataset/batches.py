@@ -1,0 +1,131 @@
+"""Examples as columns, some thousands at a time: what a training log is sifted by (`feedback.sifting`)."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedback.arrays import Floats, Integers
+from feedback.dataset.selection import Selection
+from feedback.events import Example
+
+T = TypeVar("T")
+
+Flags = NDArray[np.bool_]
+
+_CHUNK = 4096
+"""Examples that become columns at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Categorical(Generic[T]):
+    """A column of few different values.
+
+    Attributes:
+        values: Each of them, at least once.
+        codes: Which one a row has, shape (n,).
+    """
+
+    values: Sequence[T]
+    codes: Integers
+
+    @classmethod
+    def of(cls, column: Sequence[T]) -> "Categorical[T]":
+        """Code a column by the order in which its values come.
+
+        >>> Categorical.of("abba").codes.tolist()
+        [0, 1, 1, 0]
+        """
+        values = list(dict.fromkeys(column))
+        code = {value: i for i, value in enumerate(values)}
+        return cls(values, np.fromiter(map(code.__getitem__, column), np.int64, len(column)))
+
+    def each(self, of: Callable[[T], bool]) -> Flags:
+        """Return what is true of each row, shape (n,), asking once a value."""
+        return np.array([of(value) for value in self.values], dtype=np.bool_)[self.codes]
+
+
+class DrawKey(NamedTuple):
+    """How a decision was made, but for its numbers.
+
+    Attributes:
+        mode: How the arm came to be chosen.
+        policy: Kind of policy.
+        arms: The eligible arms.
+        drawn: The arm that the draw fell on.
+        failed: Whether that arm failed.
+    """
+
+    mode: str
+    policy: str
+    arms: tuple[str, ...]
+    drawn: str
+    failed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Examples in a row, as columns of shape (n,).
+
+    Attributes:
+        seq: Positions in the training log.
+        at: When they were decided, seconds since the epoch, UTC.
+        version: Versions that they were drawn by.
+        draw: How each was made.
+        question: A number that tells one question from another, the same in all batches of a log.
+        propensity: Probability of the arms that were drawn, as it was logged.
+        p: Probabilities of the first row, then those of the second, and so on; shape (sum of n_p,).
+        n_p: How many probabilities each has: one an arm, or none; a single one of several arms is that
+            of the first arm, where no more is known.
+        reward: What they earned; NaN where that is not known.
+        features: Values of the named features that are selected by; 0 for one that a context lacks.
+    """
+
+    seq: Integers
+    at: Floats
+    version: Integers
+    draw: Categorical[DrawKey]
+    question: Integers
+    propensity: Floats
+    p: Floats
+    n_p: Integers
+    reward: Floats
+    features: Mapping[str, Floats]
+
+
+def batches_of(
+    examples: Iterable[Example], reward: Callable[[Example], float | None], selection: Selection
+) -> Iterator[Batch]:
+    """Turn examples into columns, some thousands at a time; their rewards are NaN where `reward` has none."""
+    rest = iter(examples)
+    while chunk := list(islice(rest, _CHUNK)):
+        decisions = [example.decision for example in chunk]
+        rewards = (reward(example) for example in chunk)
+        yield Batch(
+            seq=np.array([example.seq for example in chunk]),
+            at=np.array([d.decided_at for d in decisions], dtype=np.float64),
+            version=np.array([d.version for d in decisions]),
+            draw=Categorical.of(
+                [
+                    DrawKey(str(d.mode), d.policy, d.arms, d.drawn, x.failed)
+                    for x, d in zip(chunk, decisions, strict=True)
+                ]
+            ),
+            question=np.array([hash(d.context.question) for d in decisions]),
+            propensity=np.array([_propensity(d.arms, d.probabilities, d.drawn) for d in decisions]),
+            p=np.fromiter(chain.from_iterable(d.probabilities for d in decisions), dtype=np.float64),
+            n_p=np.array([len(d.probabilities) for d in decisions]),
+            reward=np.array([np.nan if r is None else r for r in rewards], dtype=np.float64),
+            features={
+                name: np.array([d.context.features.get(name, 0.0) for d in decisions], dtype=np.float64)
+                for name in selection.features
+            },
+        )
+
+
+def _propensity(arms: tuple[str, ...], p: tuple[float, ...], drawn: str) -> float:
+    """Return the probability of the drawn arm; NaN where there is none."""
+    return dict(zip(arms, p, strict=False)).get(drawn, np.nan)

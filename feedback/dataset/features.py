@@ -1,0 +1,78 @@
+"""Hash a stored context into a dense feature vector."""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+from sklearn.feature_extraction import FeatureHasher
+from sklearn.feature_extraction.text import HashingVectorizer
+
+from feedback.arrays import Integers
+from feedback.dataset.log import Describe
+from feedback.events import Context, Example
+
+_CHUNK = 4096
+
+_WORDS = 1 << 12
+
+_FEATURES = 1 << 8
+"""Hashed columns for the words of a question and for its named features."""
+
+
+def featurize(contexts: Sequence[Context]) -> Any:
+    """Hash the words and the named features of each question, shape (n, d), sparse.
+
+    Embeddings are added where all contexts carry one of the same length.
+    """
+    words = HashingVectorizer(n_features=_WORDS).transform(c.question for c in contexts)
+    features = FeatureHasher(n_features=_FEATURES).transform(c.features for c in contexts)
+    blocks = [words, features]
+    if len({len(c.embedding) for c in contexts}) == 1 and contexts[0].embedding:
+        blocks.append(sparse.csr_matrix(np.array([c.embedding for c in contexts])))
+    return sparse.hstack(blocks, format="csr")
+
+
+def _interacted(features: Any, arm: Integers, n_arms: int) -> Any:
+    """Return [features, the arm, features in the columns of the arm], shape (n, d + n_arms + n_arms * d)."""
+    n, d = features.shape
+    ones = sparse.csr_matrix((np.ones(n), arm, np.arange(n + 1)), shape=(n, n_arms))
+    own_columns = features.indices + d * np.repeat(arm, np.diff(features.indptr))
+    own = sparse.csr_matrix((features.data, own_columns, features.indptr), shape=(n, n_arms * d))
+    return sparse.hstack([features, ones, own], format="csr")
+
+
+def described(examples: Callable[[], Iterator[Example]]) -> Describe:
+    """Return what makes features of examples by their position, reading them once more.
+
+    Args:
+        examples: Begins to read them anew, in order.
+    """
+
+    def describe(seq: Integers) -> Any:
+        # These take a second to import, which whoever asks for no features should not wait for.
+        from scipy import sparse
+
+        wanted = _contexts(examples(), seq)
+        blocks = []
+        while contexts := list(islice(wanted, _CHUNK)):
+            blocks.append(featurize(contexts))
+        if len({block.shape[1] for block in blocks}) > 1:  # not all have embeddings of one length
+            plain = featurize([Context("")]).shape[1]
+            blocks = [block[:, :plain] for block in blocks]
+        return sparse.vstack(blocks, format="csr")
+
+    return describe
+
+
+def _contexts(examples: Iterator[Example], seq: Integers) -> Iterator[Context]:
+    """Yield the contexts at some positions, which rise."""
+    rest = iter(np.asarray(seq).tolist())
+    position = next(rest, None)
+    for example in examples:
+        if position is None:
+            return
+        if example.seq == position:
+            yield example.decision.context
+            position = next(rest, None)

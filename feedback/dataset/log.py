@@ -1,0 +1,218 @@
+"""The decisions of a training log that can be evaluated, as arrays.
+
+    log = Log.from_examples(examples, rule.reward_of)      from facts, one by one
+    log = LogSource(store, rule).log(Selection(since=...))  from a database, in bulk
+
+Both go through `feedback.sifting`, which says what is left out, and why.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedback.arrays import TOLERANCE, Floats, Integers, drawn_of, refuse, refuse_unless_distributions
+from feedback.dataset.batches import Batch, batches_of
+from feedback.dataset.filter import EmptyLogError, LogFilter
+from feedback.dataset.selection import Selection
+from feedback.events import Example
+
+Describe = Callable[[Integers], Any]
+"""Makes features of the rows at some positions of the training log, shape (n, d), sparse or dense."""
+
+
+EVERYTHING = Selection()
+
+
+@dataclass(frozen=True, eq=False)
+class Log:
+    """The decisions that can be evaluated, as arrays. Row i is one decision; rows are in order.
+
+    Attributes:
+        arms: Every arm that was eligible in some row.
+        drawn: Column of the arm that was drawn, shape (n,).
+        propensity: Probability with which it was drawn, shape (n,), in (0, 1].
+        reward: What it earned, shape (n,), finite.
+        questions: Rows that ask the same have the same code, shape (n,), from 0, none left out.
+        seq: Position in the training log, shape (n,), rising.
+        at: When it was decided, seconds since the epoch, UTC, shape (n,).
+        version: Version of the policy that it was drawn by, shape (n,).
+        p_log: What it was drawn from, shape (n, n_arms), 0 where an arm was not eligible; None where
+            only the drawn arm's probability is known.
+        excluded: Examples that were left out, by reason.
+        describe: Makes the features of rows; None where there are none.
+
+    Raises:
+        ValueError: Shapes that differ, an empty log, or a value out of its range.
+    """
+
+    arms: tuple[str, ...]
+    drawn: Integers
+    propensity: Floats
+    reward: Floats
+    questions: Integers
+    seq: Integers
+    at: Floats
+    version: Integers
+    p_log: Floats | None
+    excluded: Mapping[str, int] = field(default_factory=dict)
+    describe: Describe | None = None
+
+    def __post_init__(self) -> None:
+        n = len(self.reward)
+        if not n:
+            raise EmptyLogError(f"no example can be evaluated; left out: {dict(self.excluded)}")
+        for name in ("drawn", "propensity", "reward", "questions", "seq", "at", "version"):
+            if (shape := getattr(self, name).shape) != (n,):
+                raise ValueError(f"{name} must have the shape ({n},) of reward, got {shape}")
+        refuse("drawn", self.drawn, (self.drawn >= 0) & (self.drawn < len(self.arms)), "a column of arms")
+        refuse("reward", self.reward, np.isfinite(self.reward), "finite")
+        possible = (self.propensity > 0.0) & (self.propensity <= 1.0 + TOLERANCE)
+        refuse("propensity", self.propensity, possible, "in (0, 1]")
+        refuse("question code", self.questions, (self.questions >= 0) & (self.questions < n), f"below {n}")
+        rows = np.bincount(self.questions)
+        refuse("rows of a question code", rows, rows > 0, "above 0: codes are 0, 1, 2 and so on")
+        if self.p_log is not None:
+            if self.p_log.shape != (n, len(self.arms)):
+                raise ValueError(f"p_log must have the shape ({n}, {len(self.arms)}), got {self.p_log.shape}")
+            refuse_unless_distributions("p_log", self.p_log)
+            same = np.abs(drawn_of(self.p_log, self.drawn) - self.propensity) <= TOLERANCE
+            refuse("propensity", self.propensity, same, "what p_log says of the drawn arm")
+
+    def __len__(self) -> int:
+        return len(self.reward)
+
+    @property
+    def n_questions(self) -> int:
+        """How many different questions the rows ask."""
+        return int(self.questions.max()) + 1
+
+    @cached_property
+    def column(self) -> Mapping[str, int]:
+        """The column of each arm."""
+        return {arm: j for j, arm in enumerate(self.arms)}
+
+    @cached_property
+    def X(self) -> Any:  # noqa: N802 - a matrix, as in scikit-learn
+        """Features of each row, shape (n, d), sparse or dense; made when first asked for.
+
+        Raises:
+            ValueError: The log has none.
+        """
+        if self.describe is None:
+            raise ValueError("the log has no features: read it from a source, or give `describe`")
+        return self.describe(self.seq)
+
+    def where(self, kept: NDArray[np.bool_]) -> "Log":
+        """Return the log of some rows, at least one; `kept` has shape (n,)."""
+        _, questions = np.unique(self.questions[kept], return_inverse=True)
+        describe = self.describe
+        if "X" in self.__dict__:  # made already, which may have taken minutes
+
+            def describe(seq: Integers) -> Any:
+                return self.X[np.searchsorted(self.seq, seq)]
+
+        return replace(
+            self,
+            describe=describe,
+            drawn=self.drawn[kept],
+            propensity=self.propensity[kept],
+            reward=self.reward[kept],
+            questions=questions,
+            seq=self.seq[kept],
+            at=self.at[kept],
+            version=self.version[kept],
+            p_log=None if self.p_log is None else self.p_log[kept],
+        )
+
+    def eligible(self, arm: str) -> NDArray[np.bool_]:
+        """Return in which rows an arm could have been drawn, shape (n,); all where that is not known.
+
+        Raises:
+            ValueError: The log does not know the arm.
+        """
+        if arm not in self.column:
+            raise ValueError(f"arm {arm!r} is not in the log; it has: {', '.join(self.arms)}")
+        if self.p_log is None:
+            return np.ones(len(self), dtype=np.bool_)
+        possible: NDArray[np.bool_] = self.p_log[:, self.column[arm]] > 0.0
+        return possible
+
+    @classmethod
+    def from_arrays(
+        cls,
+        arms: tuple[str, ...],
+        drawn: Integers,
+        reward: Floats,
+        *,
+        p_log: Floats | None = None,
+        propensity: Floats | None = None,
+        questions: Integers | None = None,
+        X: Any = None,  # noqa: N803 - a matrix, as in scikit-learn
+    ) -> "Log":
+        """Return a log of arrays alone, such as those of a simulation; each row is a decision of its own.
+
+        Args:
+            arms: Names of the columns.
+            drawn: Column of the arm that was drawn, shape (n,).
+            reward: What it earned, shape (n,).
+            p_log: What it was drawn from, shape (n, n_arms).
+            propensity: Of the drawn arm, shape (n,); read off `p_log` where that is given.
+            questions: Codes of the questions, shape (n,); None where each row asks its own.
+            X: Features, shape (n, d).
+
+        Raises:
+            ValueError: Neither `p_log` nor `propensity`, or as `Log`.
+        """
+        n = len(reward)
+        if propensity is None:
+            if p_log is None:
+                raise ValueError("a log needs p_log, or the propensity of the drawn arms")
+            propensity = drawn_of(p_log, drawn)
+        return cls(
+            arms=arms,
+            drawn=drawn,
+            propensity=propensity,
+            reward=reward,
+            questions=np.arange(n) if questions is None else questions,
+            seq=np.arange(1, n + 1),
+            at=np.zeros(n),
+            version=np.zeros(n, dtype=np.int64),
+            p_log=p_log,
+            describe=None if X is None else lambda seq: X[seq - 1],
+        )
+
+    @classmethod
+    def from_examples(
+        cls,
+        examples: Iterable[Example],
+        reward: Callable[[Example], float | None],
+        selection: Selection = EVERYTHING,
+        describe: Describe | None = None,
+    ) -> "Log":
+        """Keep the examples that a policy drew from a distribution and that have a reward.
+
+        Args:
+            examples: The training log, in order.
+            reward: What an example is worth; None when that is not known.
+            selection: Which of them are looked at.
+            describe: Makes their features.
+
+        Raises:
+            EmptyLogError: No example is left.
+        """
+        return cls.from_batches(batches_of(examples, reward, selection), selection, describe)
+
+    @classmethod
+    def from_batches(
+        cls, batches: Iterable[Batch], selection: Selection = EVERYTHING, describe: Describe | None = None
+    ) -> "Log":
+        """Do the same from columns; they must have the features that are selected by."""
+        sieve = LogFilter(selection)
+        for batch in batches:
+            sieve.add(batch)
+        kept = sieve.kept()
+        return cls(**{name: getattr(kept, name) for name in kept.__slots__}, describe=describe)

@@ -1,0 +1,82 @@
+"""What logs of other systems have in common: one reward a decision, and rows that cannot be used.
+
+Such a log has no metrics and no costs of ours. Its reward becomes a metric, under a rule that
+passes it on as it is; a row that no evaluation can use is left out and counted.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+
+from feedback.events import LABELS, Decision, Example, Mode
+from feedback.exchange.jsonl import ExchangeError
+from feedback.exchange.validation import problems, unlikely
+from feedback.reward import Metric, RewardRule
+
+IMPORTED = "imported"
+"""Kind of the policy of a decision that was made elsewhere."""
+
+REWARD = "reward"
+"""What the reward of a foreign log is called, where nothing else is said."""
+
+
+class LeftOut(Exception):  # noqa: N818 - it is counted, and no error
+    """A row that no evaluation can use; the message is the reason that is counted."""
+
+
+def rule_of(metric: str, scale: tuple[float, float]) -> RewardRule:
+    """Return the rule under which a reward from elsewhere is what it was.
+
+    >>> rule_of("click", (0.0, 2.0)).quality({"click": 1.5})
+    1.5
+    """
+    return RewardRule(metrics={metric: Metric(range=scale)}, cost_weight=0.0, clip=scale)
+
+
+def worth(reward: float, scale: tuple[float, float]) -> float:
+    """Return a reward that is on the scale. Raises LeftOut.
+
+    >>> worth(2.0, (0.0, 1.0))
+    Traceback (most recent call last):
+    feedback.foreign.LeftOut: reward not in [0, 1]
+    """
+    low, high = scale
+    if not low <= reward <= high:
+        raise LeftOut(f"reward not in [{low:g}, {high:g}]")
+    return reward
+
+
+def possible(propensity: float) -> float:
+    """Return a probability that an arm can have been drawn with. Raises LeftOut."""
+    if not 0.0 < propensity <= 1.0:
+        raise LeftOut("propensity not in (0, 1]")
+    return propensity
+
+
+def sound(example: Example, where: str) -> Example:
+    """Return an example that can be written and read back. Raises ExchangeError."""
+    for wrong in problems(example):
+        raise ExchangeError(f"{where}: {wrong}")
+    return example
+
+
+def rewarded(
+    examples: Iterable[Example], reward: Callable[[Example], float | None], left_out: Counter[str]
+) -> Iterator[tuple[Example, float]]:
+    """Yield the examples that were drawn by a policy and have a reward, with it; count the others."""
+    for example in examples:
+        if example.decision.mode is not Mode.EXPLORE:
+            left_out[str(example.decision.mode)] += 1
+        elif example.decision.policy == LABELS:
+            left_out[LABELS] += 1
+        elif any(unlikely(example.decision)):
+            left_out["no distribution"] += 1
+        elif (earned := reward(example)) is None:
+            left_out["failed" if example.failed else "no reward"] += 1
+        else:
+            yield example, earned
+
+
+def drawn_first(decision: Decision) -> list[int]:
+    """Return the places of the arms, that of the drawn one first and the others in their order."""
+    drawn = decision.arms.index(decision.drawn)
+    return [drawn, *(at for at in range(len(decision.arms)) if at != drawn)]

@@ -1,0 +1,201 @@
+"""Bandit feedback as arrays in one .npz: obp's dictionary, both ways.
+
+    feedback = {name: array[()] for name, array in numpy.load("bandit_feedback.npz").items()}
+
+    n_rounds, n_actions         how many decisions, and arms
+    action (n,), position (n,)  the arm that was drawn, from 0; its place in a list, from 0
+    reward (n,), pscore (n,)    what it earned; the probability with which it was drawn
+    context (n, d)              features of the question
+    action_context (n_arms, f)  features of the arms
+    pi_b (n, n_arms, 1)         the whole distributions, where they are known
+    arms (n_arms,)              the names of the arms, which obp passes over
+
+Source: the keys of `BanditFeedback` in obp 0.5.
+"""
+
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedback.arrays import TOLERANCE
+from feedback.events import Context, Cost, Decision, Example
+from feedback.exchange.imported import IMPORTED, LeftOut, possible, sound, worth
+from feedback.exchange.jsonl import ExchangeError
+from feedback.exchange.obp_columns import Columns
+
+NEEDED = ("action", "reward", "pscore")
+
+READ = (*NEEDED, "arms", "n_actions", "position", "context", "pi_b")
+
+Array = NDArray[Any]
+
+
+class ArrayWriter:
+    """Writes decisions as arrays, on disk all the while, so that a log may be larger than memory.
+
+    Args:
+        columns: Of the log.
+        folder: Where the arrays grow.
+    """
+
+    def __init__(self, columns: Columns, folder: Path) -> None:
+        n, n_arms = columns.rows, len(columns.arms)
+        self._columns, self._folder, self._at = columns, folder, 0
+        shapes: dict[str, tuple[type, tuple[int, ...]]] = {
+            "action": (np.int64, (n,)),
+            "position": (np.int64, (n,)),
+            "reward": (np.float64, (n,)),
+            "pscore": (np.float64, (n,)),
+            "context": (np.float64, (n, len(columns.features) + columns.dims)),
+        }
+        if columns.whole and not columns.positions:  # obp wants one distribution a position
+            shapes["pi_b"] = (np.float64, (n, n_arms, 1))
+        self._arrays = {
+            name: np.lib.format.open_memmap(folder / f"{name}.npy", "w+", dtype, shape)
+            if 0 not in shape
+            else np.zeros(shape, dtype)
+            for name, (dtype, shape) in shapes.items()
+        }
+
+    def add(self, decision: Decision, reward: float) -> None:
+        """Write the next row."""
+        columns, at = self._columns, self._at
+        row = {
+            "action": columns.item[decision.drawn],
+            "position": columns.position(decision.context) - 1,
+            "reward": reward,
+            "pscore": decision.propensity,
+            "context": columns.context(decision.context),
+        }
+        if "pi_b" in self._arrays:
+            row["pi_b"] = np.array(columns.distribution(decision))[:, np.newaxis]
+        for name, value in row.items():
+            self._arrays[name][at] = value
+        self._at += 1
+
+    def finish(self, path: Path) -> None:
+        """Pack the arrays into one file."""
+        columns = self._columns
+        rest = {
+            "n_rounds": np.array(columns.rows),
+            "n_actions": np.array(len(columns.arms)),
+            "action_context": np.array(columns.items, dtype=np.float64).reshape(len(columns.arms), -1),
+            "arms": np.array(columns.arms, dtype=np.str_),
+        }
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as packed:
+            for name, array in (self._arrays | rest).items():
+                with packed.open(f"{name}.npy", "w", force_zip64=True) as file:
+                    np.lib.format.write_array(file, np.asarray(array), allow_pickle=False)
+
+
+def read_arrays(
+    path: Path, metric: str, scale: tuple[float, float], left_out: Counter[str]
+) -> Iterator[Example]:
+    """Yield the decisions of bandit feedback in order, numbered from 1.
+
+    The context becomes the embedding of a question that no other decision asks.
+
+    Args:
+        path: An .npz file.
+        metric: What the reward is called.
+        scale: Smallest and largest reward.
+        left_out: Counts by reason the rows that no evaluation can use.
+
+    Raises:
+        ExchangeError: The file cannot be read, or its arrays do not fit each other.
+    """
+    told = _load(path)
+    arms, n = _arms(told, path), len(told["action"])
+    _confirm(told, n, len(arms), path)
+    context = told.get("context", np.zeros((n, 0)))
+    seq = 0
+    for row in range(n):
+        try:
+            drawn, p, whole = _draw(told, arms, row)
+            earned = worth(float(told["reward"][row]), scale)
+        except LeftOut as reason:
+            left_out[str(reason)] += 1
+            continue
+        seq += 1
+        name = f"{path.stem}/{row}"
+        decision = Decision(
+            id=name,
+            context=Context(name, embedding=tuple(context[row].tolist())),
+            arms=arms if whole else (drawn, *(arm for arm in arms if arm != drawn)),
+            probabilities=whole or (p,),
+            drawn=drawn,
+            policy=IMPORTED,
+            version=0,
+            floor=None,
+        )
+        yield sound(Example(seq, decision, Cost(), {metric: earned}), f"{path}, row {row}")
+
+
+def _draw(told: dict[str, Array], arms: tuple[str, ...], row: int) -> tuple[str, float, tuple[float, ...]]:
+    """Return the arm that a row drew, its probability, and the whole distribution where that is known.
+
+    Raises:
+        LeftOut: It cannot have been drawn so.
+    """
+    action, p = int(told["action"][row]), possible(float(told["pscore"][row]))
+    if "pi_b" not in told:
+        return arms[action], p, ()
+    pi_b = told["pi_b"]
+    place = int(told["position"][row]) if pi_b.shape[2] > 1 and "position" in told else 0
+    if not 0 <= place < pi_b.shape[2]:
+        raise LeftOut("no distribution")
+    whole = pi_b[row, :, place]
+    if not ((whole >= 0.0).all() and abs(whole.sum() - 1.0) <= TOLERANCE):
+        raise LeftOut("no distribution")
+    if abs(whole[action] - p) > TOLERANCE:
+        raise LeftOut("propensity not that of the distribution")
+    return arms[action], p, tuple(whole.tolist())
+
+
+def _load(path: Path) -> dict[str, Array]:
+    """Return what is there of the arrays that are read."""
+    told: dict[str, Array] = {}
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            there = [name for name in READ if name in file.files]
+            for name in there:
+                try:
+                    told[name] = file[name]
+                except ValueError:  # obp writes None where there is but one position
+                    if name != "position":
+                        raise
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise ExchangeError(f"{path} cannot be read: {error}") from error
+    if missing := [name for name in NEEDED if name not in told]:
+        raise ExchangeError(f"{path}: {', '.join(missing)} is missing; found: {', '.join(told)}")
+    return told
+
+
+def _arms(told: dict[str, Array], path: Path) -> tuple[str, ...]:
+    """Return the names of the arms: as the file has them, else their numbers."""
+    if "arms" in told:
+        return tuple(map(str, told["arms"]))
+    action = told["action"]
+    if action.dtype.kind not in "iu":
+        raise ExchangeError(f"{path}: action must be whole numbers, got {action.dtype}")
+    known = told.get("n_actions", 1 + action.max(initial=0))
+    return tuple(str(number) for number in range(int(known)))
+
+
+def _confirm(told: dict[str, Array], n: int, n_arms: int, path: Path) -> None:
+    """Raise ExchangeError unless the arrays fit each other."""
+    rows = dict.fromkeys((*NEEDED, "position"), ((n,), 1))  # how the shape begins, and its length
+    shapes: dict[str, tuple[tuple[int, ...], int]] = {**rows, "context": ((n,), 2), "pi_b": ((n, n_arms), 3)}
+    for name, (begins, ndim) in shapes.items():
+        if name in told and (told[name].ndim != ndim or told[name].shape[: len(begins)] != begins):
+            right = ", ".join([*map(str, begins), *["k"] * (ndim - len(begins))])
+            raise ExchangeError(f"{path}: {name} has the shape {told[name].shape}; ({right}) was expected")
+    action = told["action"]
+    if n and not 0 <= action.min() <= action.max() < n_arms:
+        raise ExchangeError(f"{path}: action is in [{action.min()}, {action.max()}]; there are {n_arms} arms")

@@ -1,0 +1,208 @@
+"""One commit: which facts are new, the positions they get, and what becomes of feedback.
+
+Nothing here writes. `Known` is read under the lock of the transaction that will write the batch,
+so what is new stays new until then.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import sqlalchemy as sa
+
+from feedback.clock import check_stamp
+from feedback.errors import ConflictError, StoreError
+from feedback.events import Decision, Execution, Feedback, Kind, Tick
+from feedback.fold import GRACE_S
+from feedback.log import tables as t
+from feedback.log.database import Found
+from feedback.log.rows import decision_row, execution_row, feedback_row
+
+Fact = Decision | Execution | Feedback | Tick
+
+
+class FeedbackStatus(StrEnum):
+    """What became of an item of feedback; every one of them is durable."""
+
+    ACCEPTED = "accepted"
+    DUPLICATE = "duplicate"
+    PENDING_DECISION = "pending_decision"
+    LATE_NOT_LEARNED = "late_not_learned"
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """Proof that a fact is durable.
+
+    Attributes:
+        seq: Its position in the log; for an execution that was there already, 0.
+        status: For feedback, what became of it.
+    """
+
+    seq: int = 0
+    status: FeedbackStatus | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """A decision that feedback is about.
+
+    Attributes:
+        decided_at: When it was made.
+        deadline: Until when feedback counts, by what its client was told.
+        closing: When it is closed, in the log's time.
+        learned: Whether it is in the training log.
+    """
+
+    decided_at: float
+    deadline: float
+    closing: float
+    learned: bool = False
+
+    def awaits(self, item: Feedback, at: float) -> bool:
+        """Whether feedback that is committed at a time of the log may still be learned with it."""
+        # what was said of an episode before this decision was made is about others
+        before = item.decision_id is None and item.kind is Kind.VALUE and item.received_at < self.decided_at
+        return not self.learned and not before and item.received_at <= self.deadline and at <= self.closing
+
+
+def _target(decided_at: float, deadline: float, logged_at: float, example_seq: int | None = None) -> _Target:
+    return _Target(decided_at, deadline, max(deadline, logged_at) + GRACE_S, example_seq is not None)
+
+
+@dataclass(slots=True)
+class Known:
+    """What the log knows of the facts of a batch already.
+
+    Attributes:
+        executions: Decisions that have an execution.
+        feedback: Feedback with one of these ids, by id and kind, with its position.
+        decisions: Decisions that feedback is about, and those that are not new.
+        episodes: Decisions of the episodes that feedback is about.
+    """
+
+    executions: set[str]
+    feedback: dict[tuple[str, Kind], tuple[Feedback, int]]
+    decisions: dict[str, _Target]
+    episodes: dict[str, list[_Target]]
+
+    @classmethod
+    def of(
+        cls, executions: Found = (), feedback: Found = (), decisions: Found = (), episodes: Found = ()
+    ) -> "Known":
+        """Return what rows say that were looked up; see `feedback.appender` for their columns."""
+        known = cls({name for (name,) in executions}, {}, {}, defaultdict(list))
+        for name, kind, decision_id, episode_id, metric, value, seq in feedback:
+            item = Feedback(name, decision_id, metric, value, episode_id=episode_id, kind=Kind(kind))
+            known.feedback[name, item.kind] = item, seq
+        for name, _, *target in decisions:
+            known.decisions[name] = _target(*target)
+        for _, name, *target in episodes:
+            known.episodes[name].append(_target(*target))
+        return known
+
+
+@dataclass(slots=True)
+class Batch:
+    """Facts that are committed together, as rows.
+
+    Attributes:
+        seq: The last position that was given out.
+        at: The log's time there.
+        now: By the clock, seconds since the epoch.
+        known: What was there before; what is added becomes known, too.
+        rows: Rows to be inserted, by table.
+    """
+
+    seq: int
+    at: float
+    now: float
+    known: Known
+    rows: Mapping[sa.Table, list[dict[str, object]]] = field(default_factory=lambda: defaultdict(list))
+
+    def add(self, fact: Fact) -> Receipt:
+        """Give a fact the next position, unless the log has it.
+
+        Raises:
+            ConflictError: Its id was used for something else.
+            ClockError: It has a stamp of the future.
+            StoreError: A value is not finite.
+        """
+        match fact:
+            case Decision():
+                if fact.id in self.known.decisions:
+                    raise ConflictError(f"decision id {fact.id!r} is already taken", fact)
+                self._next(fact.decided_at)
+                self.rows[t.decisions].append(decision_row(fact, self.seq, self.at))
+                target = _target(fact.decided_at, fact.deadline, self.at)
+                self.known.decisions[fact.id] = target
+                if fact.episode_id is not None:
+                    self.known.episodes.setdefault(fact.episode_id, []).append(target)
+            case Execution():
+                if fact.decision_id in self.known.executions:
+                    return Receipt()
+                self.known.executions.add(fact.decision_id)
+                self._next(fact.finished_at)
+                self.rows[t.executions].append(execution_row(fact, self.seq))
+            case Feedback():
+                return self._say(fact)
+            case Tick():
+                self._next(fact.at)
+                self.rows[t.ticks].append({"seq": self.seq, "at": fact.at})
+        return Receipt(self.seq)
+
+    def _next(self, at: float) -> None:
+        check_stamp(at, self.now)
+        self.seq, self.at = self.seq + 1, max(self.at, at)
+
+    def _say(self, item: Feedback) -> Receipt:
+        if item.value is not None and not math.isfinite(item.value):
+            raise StoreError(f"feedback {item.id!r} has the value {item.value}: it is not finite")
+        shown = item.kind is Kind.ACTIVATION
+        for kind in (Kind.ACTIVATION,) if shown else (Kind.VALUE, Kind.RETRACTION):
+            if found := self.known.feedback.get((item.id, kind)):
+                _same_or_conflict(found[0], item)
+        if found := self.known.feedback.get((item.id, item.kind)):
+            return Receipt(found[1], FeedbackStatus.DUPLICATE)
+        self._next(item.received_at)
+        self.known.feedback[item.id, item.kind] = item, self.seq
+        early = item.decision_id is not None and item.decision_id not in self.known.decisions
+        row, rows = feedback_row(item, self.seq, early), self.rows[t.feedback]
+        if rows and all(rows[-1][key] == row[key] for key in ("decision_id", "episode_id")):
+            rows[-1]["more"] = rows[-1]["seq"] == self.seq - 1
+        rows.append(row)
+        return Receipt(self.seq, self._status(item))
+
+    def _status(self, item: Feedback) -> FeedbackStatus:
+        """Say what becomes of new feedback; a decision that is not visible has no deadline."""
+        if item.decision_id is not None:
+            found = self.known.decisions.get(item.decision_id)
+            targets = [] if found is None else [found]
+        else:
+            targets = self.known.episodes.get(item.episode_id or "", [])
+        if not targets:
+            return FeedbackStatus.PENDING_DECISION
+        if any(one.awaits(item, self.at) for one in targets):
+            return FeedbackStatus.ACCEPTED
+        return FeedbackStatus.LATE_NOT_LEARNED
+
+
+def _same_or_conflict(stored: Feedback, item: Feedback) -> None:
+    """Refuse feedback whose id stands for something else. Raises ConflictError."""
+    same = (stored.decision_id, stored.episode_id, stored.metric) == (
+        item.decision_id,
+        item.episode_id,
+        item.metric,
+    )
+    if not same or (stored.kind is item.kind and stored.value != item.value):
+        raise ConflictError(
+            f"feedback id {item.id!r} was used for {_told(stored)}; it cannot also be {_told(item)}", item
+        )
+
+
+def _told(item: Feedback) -> str:
+    about = item.decision_id if item.decision_id is not None else f"episode {item.episode_id}"
+    what = item.kind.value if item.value is None else f"{item.metric}={item.value:g}"
+    return f"{what} on {about}"

@@ -1,0 +1,175 @@
+"""Group commit: requests that arrive while a commit is under way share the next one.
+
+No request waits for a timer. The first one is committed at once; those that
+come meanwhile form the next batch. The write runs in a thread of its own and
+is no child of the request, so a client that goes away loses nothing.
+"""
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+
+from feedback.errors import BehindError, LogGapError, LogUnavailableError, SchemaError, StoreError
+from feedback.log.batch import Fact, Receipt
+from feedback.log.store import Store
+
+MAX_BATCH = 512
+"""Facts in one transaction; more make the first of them wait for the last."""
+
+SLOW_S = 5.0
+"""How long a commit may take before the log counts as away: a disk or a server that hangs says nothing."""
+
+PROBE_S = 1.0
+"""Pause between two attempts to write to a log that is away."""
+
+
+@dataclass(slots=True)
+class _Item:
+    facts: Sequence[Fact]
+    loop: asyncio.AbstractEventLoop
+    future: "asyncio.Future[list[Receipt]]"
+
+
+class GroupCommit:
+    """Append facts from an event loop; each append resolves once it is durable.
+
+    Args:
+        store: Where the facts go.
+        max_waiting: Appends that may queue; further ones are refused, not queued.
+        clock: Seconds, never going back.
+    """
+
+    def __init__(
+        self, store: Store, max_waiting: int = 4096, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._store = store
+        self._max_waiting = max_waiting
+        self._clock = clock
+        self._began: float | None = None  # when the commit under way did
+        self._failure = ""  # why the last write failed
+        self._probe_at = 0.0
+        self._probing = threading.Lock()
+        self._waiting: deque[_Item] = deque()
+        self._wake = threading.Condition()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="group-commit", daemon=True)
+        self._thread.start()
+
+    def append(self, *facts: Fact) -> "asyncio.Future[list[Receipt]]":
+        """Queue facts that must be committed together; the future holds their receipts.
+
+        The future fails with ConflictError or LogUnavailableError; only the append at
+        fault fails, not those that shared its commit.
+
+        Raises:
+            LogUnavailableError: Too many appends are waiting, or the writer is closed.
+        """
+        loop = asyncio.get_running_loop()
+        item = _Item(facts, loop, loop.create_future())
+        with self._wake:
+            if self._closed:
+                raise LogUnavailableError("the log is closed")
+            if len(self._waiting) >= self._max_waiting:
+                raise LogUnavailableError(f"{self._max_waiting} appends are waiting for the log already")
+            self._waiting.append(item)
+            self._wake.notify()
+        return item.future
+
+    @property
+    def trouble(self) -> str:
+        """What keeps facts from being committed; empty where nothing does, as far as the last write knows."""
+        began = self._began
+        if began is not None and (took_s := self._clock() - began) > SLOW_S:
+            return f"the log does not answer: a commit is under way for {took_s:.0f} s"
+        return self._failure
+
+    def check(self) -> None:
+        """See whether facts can be committed; if the last write failed, by trying another. May block.
+
+        Raises:
+            LogUnavailableError: They cannot.
+        """
+        if self._failure and self._clock() >= self._probe_at and self._probing.acquire(blocking=False):
+            try:
+                self._store.probe()
+                self._failure = ""
+            except StoreError as error:
+                self._failure = str(error)
+            finally:
+                self._probe_at = self._clock() + PROBE_S
+                self._probing.release()
+        if trouble := self.trouble:
+            raise LogUnavailableError(trouble)
+
+    def close(self) -> None:
+        """Commit what is waiting, then stop."""
+        with self._wake:
+            self._closed = True
+            self._wake.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while batch := self._next_batch():
+            self._commit(batch)
+
+    def _next_batch(self) -> list[_Item]:
+        with self._wake:
+            self._wake.wait_for(lambda: self._waiting or self._closed)
+            batch: list[_Item] = []
+            size = 0
+            while self._waiting and (not batch or size + len(self._waiting[0].facts) <= MAX_BATCH):
+                batch.append(self._waiting.popleft())
+                size += len(batch[-1].facts)
+            return batch
+
+    def _commit(self, batch: list[_Item]) -> None:
+        self._began = self._clock()
+        try:
+            receipts = iter(self._store.append([fact for item in batch for fact in item.facts]))
+        except (LogUnavailableError, LogGapError, SchemaError, BehindError) as error:
+            self._failure = str(error)  # no fact is to blame: it would be the same for each by itself
+            away = error if isinstance(error, LogUnavailableError) else LogUnavailableError(str(error))
+            _settle([(item, away) for item in batch])
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with a fact must fail its own request only
+            if len(batch) > 1:  # halve, so that most still share a commit
+                middle = len(batch) // 2
+                self._commit(batch[:middle])
+                self._commit(batch[middle:])
+            else:
+                named = (
+                    error if isinstance(error, StoreError) else StoreError(f"{type(error).__name__}: {error}")
+                )
+                _settle([(batch[0], named)])
+        else:
+            self._failure = ""
+            _settle([(item, list(islice(receipts, len(item.facts)))) for item in batch])
+        finally:
+            self._began = None
+
+
+Outcome = list[Receipt] | StoreError
+
+
+def _settle(outcomes: Sequence[tuple[_Item, Outcome]]) -> None:
+    """Resolve the futures, waking each event loop once."""
+    loops: dict[asyncio.AbstractEventLoop, list[tuple[_Item, Outcome]]] = {}
+    for item, outcome in outcomes:
+        loops.setdefault(item.loop, []).append((item, outcome))
+    for loop, theirs in loops.items():
+        with suppress(RuntimeError):  # a closed loop: nobody waits there any more
+            loop.call_soon_threadsafe(_resolve, theirs)
+
+
+def _resolve(outcomes: Sequence[tuple[_Item, Outcome]]) -> None:
+    for item, outcome in outcomes:
+        if item.future.done():  # the request was cancelled; its fact is durable all the same
+            continue
+        if isinstance(outcome, StoreError):
+            item.future.set_exception(outcome)
+        else:
+            item.future.set_result(outcome)

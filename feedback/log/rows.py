@@ -1,0 +1,189 @@
+"""Facts as rows of the log, and rows as facts."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+import sqlalchemy as sa
+
+from feedback.events import Context, Cost, Decision, Execution, Feedback, Kind, Mode, Status
+from feedback.log import tables as t
+from feedback.log.database import kept
+
+
+def decision_row(d: Decision, seq: int, logged_at: float) -> dict[str, object]:
+    """Return the row of a decision at a position of the log, committed at a time of the log."""
+    return {
+        "seq": seq,
+        "id": d.id,
+        "decided_at": d.decided_at,
+        "deadline": d.deadline,
+        "logged_at": logged_at,
+        "mode": d.mode.value,
+        "policy": d.policy,
+        "version": d.version,
+        "floor": d.floor,
+        "drawn": d.drawn,
+        "propensity": d.propensity,
+        "deferred": d.deferred,
+        "episode_id": d.episode_id,
+        "request_digest": d.request_digest,
+        "question": kept(d.context.question),
+        "arms": d.arms,
+        "probabilities": d.probabilities,
+        "shadow": d.shadow,
+        "features": {
+            "sparse": d.context.features,
+            "embedding": d.context.embedding,
+            "arms": d.context.arms,
+        },
+        "candidate": d.candidate,
+        "share": d.share,
+    }
+
+
+def execution_row(e: Execution, seq: int) -> dict[str, object]:
+    """Return the row of an execution at a position of the log."""
+    return {
+        "seq": seq,
+        "decision_id": e.decision_id,
+        "served": e.served,
+        "status": e.status.value,
+        "steps": e.cost.steps,
+        "prompt_tokens": e.cost.prompt_tokens,
+        "completion_tokens": e.cost.completion_tokens,
+        "retrieval_s": e.cost.retrieval_s,
+        "llm_s": e.cost.llm_s,
+        "usd": e.cost.usd,
+        "passages": e.passages,
+        "answer": None if e.answer is None else kept(e.answer),
+        "error": kept(e.error),
+        "finished_at": e.finished_at,
+    }
+
+
+def feedback_row(f: Feedback, seq: int, early: bool) -> dict[str, object]:
+    """Return the row of feedback at a position of the log; `early` where its decision is not there yet."""
+    return {
+        "seq": seq,
+        "id": f.id,
+        "kind": f.kind.value,
+        "decision_id": f.decision_id,
+        "episode_id": f.episode_id,
+        "early": early,
+        "more": False,
+        "metric": f.metric,
+        "value": f.value,
+        "received_at": f.received_at,
+        "event_time": f.event_time,
+        "tags": dict(f.tags),
+    }
+
+
+def feedback_of(row: sa.Row[Any]) -> Feedback:
+    """Return the fact in a row of `feedback`."""
+    return Feedback(
+        row.id,
+        row.decision_id,
+        row.metric,
+        row.value,
+        row.received_at,
+        row.event_time,
+        row.tags,
+        row.episode_id,
+        Kind(row.kind),
+    )
+
+
+def _text(column: sa.ColumnElement[Any]) -> sa.ColumnElement[str]:
+    """Return JSON as the text that it is: decoded row by row, it is gone before the next is made."""
+    return sa.cast(column, sa.Text)
+
+
+DECISION = (
+    t.decisions.c.id,
+    t.decisions.c.question,
+    _text(t.decisions.c.features),
+    _text(t.decisions.c.arms),
+    _text(t.decisions.c.probabilities),
+    t.decisions.c.drawn,
+    t.decisions.c.policy,
+    t.decisions.c.version,
+    t.decisions.c.mode,
+    t.decisions.c.decided_at,
+    t.decisions.c.deadline,
+    t.decisions.c.episode_id,
+    t.decisions.c.request_digest,
+    t.decisions.c.floor,
+    t.decisions.c.deferred,
+    _text(t.decisions.c.shadow),
+    t.decisions.c.candidate,
+    t.decisions.c.share,
+)
+"""What `decision_of` reads of a row, in its order."""
+
+
+def decision_of(row: Sequence[Any]) -> Decision:
+    """Return the fact in the columns `DECISION`."""
+    name, question, features, arms, probabilities, drawn, policy, version, mode, *rest = row
+    decided_at, deadline, episode_id, request_digest, floor, deferred, shadow, candidate, share = rest
+    seen = orjson.loads(features)
+    return Decision(
+        name,
+        Context(question, seen["sparse"], tuple(seen["embedding"]), seen["arms"]),
+        tuple(orjson.loads(arms)),
+        tuple(orjson.loads(probabilities)),
+        drawn,
+        policy,
+        version,
+        Mode(mode),
+        decided_at,
+        deadline,
+        episode_id,
+        request_digest,
+        floor,
+        deferred,
+        tuple(orjson.loads(shadow)),
+        candidate,
+        share,
+    )
+
+
+def load_decisions(connection: sa.Connection, ids: Sequence[str]) -> dict[str, Decision]:
+    """Return the decisions that exist among `ids`."""
+    rows = connection.execute(sa.select(*DECISION).where(t.decisions.c.id.in_(ids)))
+    return {row[0]: decision_of(row) for row in rows}
+
+
+COST = (
+    t.executions.c.steps,
+    t.executions.c.prompt_tokens,
+    t.executions.c.completion_tokens,
+    t.executions.c.retrieval_s,
+    t.executions.c.llm_s,
+    t.executions.c.usd,
+)
+"""The raw cost vector of an execution, in the order of `Cost`."""
+
+
+def cost_of(row: sa.Row[Any]) -> Cost:
+    """Return the raw cost vector in a row of `executions`."""
+    return Cost(row.steps, row.prompt_tokens, row.completion_tokens, row.retrieval_s, row.llm_s, row.usd)
+
+
+def load_executions(connection: sa.Connection, ids: Sequence[str]) -> dict[str, Execution]:
+    """Return the executions that exist among the decisions `ids`."""
+    rows = connection.execute(sa.select(t.executions).where(t.executions.c.decision_id.in_(ids)))
+    return {
+        row.decision_id: Execution(
+            row.decision_id,
+            row.served,
+            Status(row.status),
+            cost_of(row),
+            tuple(row.passages),
+            row.answer,
+            row.error,
+            row.finished_at,
+        )
+        for row in rows
+    }

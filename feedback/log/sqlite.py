@@ -1,0 +1,114 @@
+"""A log in a file, written by one process at a time.
+
+SQLite runs in WAL mode with full synchronisation, so a committed row survives a crash of the process and
+of the machine. A transaction that writes begins with BEGIN IMMEDIATE: writers in several processes queue
+up instead of failing half-way.
+"""
+
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+import sqlalchemy as sa
+
+from feedback.log.database import CONNECTIONS, WAIT_S, Addition, Found, Rows, Statement, dumps
+
+_AWAY = {
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_INTERRUPT,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_PROTOCOL,
+    sqlite3.SQLITE_READONLY,
+}
+
+_DAMAGED = {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT}
+
+
+class SQLite:
+    """A database in a file. Implements `feedback.database.Database`.
+
+    Args:
+        url: Its URL; the folder of the file is made where it is missing.
+    """
+
+    snapshot: Mapping[str, Any] = {"reading": True}
+
+    def __init__(self, url: sa.URL) -> None:
+        pool: dict[str, Any] = {}
+        if url.database and url.database != ":memory:":
+            Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+            pool = {"pool_size": CONNECTIONS, "max_overflow": 0, "pool_timeout": WAIT_S}
+        self.engine = sa.create_engine(
+            url,
+            connect_args={"timeout": WAIT_S},
+            paramstyle="named",
+            **pool,
+            json_serializer=dumps,
+            json_deserializer=orjson.loads,
+        )
+        sa.event.listen(self.engine, "connect", _set_up)
+        sa.event.listen(self.engine, "begin", _begin)
+
+    def take_control(self, connection: sa.Connection) -> None:
+        """Do nothing: there is only one that writes."""
+
+    def among(self, column: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
+        """Compare with the items of a JSON array."""
+        items = sa.func.json_each(sa.bindparam("ids", type_=sa.String)).table_valued("value")
+        return column.in_(sa.select(items.c.value))
+
+    def ids(self, ids: Sequence[str]) -> object:
+        """Return a JSON array."""
+        return dumps(ids)
+
+    def addition(self, tables: Sequence[sa.Table], end: str) -> Addition:
+        """Insert row by row, which costs nothing here."""
+        into = {table: _insertion(table) for table in tables}
+        return lambda rows, values: [*(into[table](some) for table, some in rows.items()), (end, values)]
+
+    def exchange(self, driver: Any, statements: Sequence[Statement]) -> list[Found]:
+        """Execute statements; there is nobody to wait for between them."""
+        if not driver.in_transaction:
+            driver.execute("BEGIN IMMEDIATE")
+        found: list[Found] = []
+        for sql, values in statements:
+            execute = driver.executemany if isinstance(values, list) else driver.execute
+            found.append(execute(sql, values).fetchall())
+        return found
+
+    def is_away(self, error: Exception) -> bool:
+        """Read it from SQLite's own code, without what that says in detail."""
+        return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF in _AWAY
+
+    def is_damaged(self, error: Exception) -> bool:
+        """Read it from SQLite's own code: our statements are right, as long as the tables are."""
+        return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF in _DAMAGED
+
+    def time(self) -> float | None:
+        """Return None: the clock is this machine's."""
+        return None
+
+
+def _insertion(table: sa.Table) -> Callable[[Rows], Statement]:
+    names = ", ".join(f'"{column.name}"' for column in table.c)
+    values = ", ".join(f":{column.name}" for column in table.c)
+    sql = f"INSERT INTO {table.name} ({names}) VALUES ({values})"
+    documents = tuple(column.name for column in table.c if isinstance(column.type, sa.JSON))
+    return lambda rows: (sql, [{**row, **{name: dumps(row[name]) for name in documents}} for row in rows])
+
+
+def _set_up(driver: sqlite3.Connection, _record: object) -> None:
+    driver.isolation_level = None  # we say BEGIN ourselves
+    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+        driver.execute(f"PRAGMA {pragma}")
+
+
+def _begin(connection: sa.Connection) -> None:
+    reading = connection.get_execution_options().get("reading", False)
+    connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")

@@ -1,0 +1,223 @@
+"""Append facts and read them back: the log as the rest of the service knows it.
+
+Facts are numbered under the lock of the transaction that writes them, so the
+order of positions is the order of commits: whoever has read up to a position has
+missed nothing before it.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from feedback.clock import check_clock
+from feedback.errors import LogUnavailableError
+from feedback.events import LABELS, Decision, Execution, Feedback, Mode, Status
+from feedback.log import tables as t
+from feedback.log.append import Appender
+from feedback.log.batch import Fact, Receipt
+from feedback.log.database import CONNECTIONS, RESERVED, WAIT_S, borrowed, open_database, translated
+from feedback.log.rows import DECISION, decision_of, feedback_of, load_executions
+from feedback.log.schema import prepare
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Everything the log knows about one decision.
+
+    Attributes:
+        decision: The decision itself.
+        seq: Its position in the log.
+        logged_at: The log's time when it was committed.
+        propensity: Of the arm that was drawn, as it stands beside the distribution.
+        execution: What happened afterwards; None while it runs, or after a crash.
+        feedback: In recorded order.
+        metrics: Aggregated values it was learned with; None while it is not learned.
+        example_seq: Position in the training log; None while it is not learned.
+    """
+
+    decision: Decision
+    seq: int
+    logged_at: float
+    propensity: float
+    execution: Execution | None
+    feedback: tuple[Feedback, ...]
+    metrics: Mapping[str, float] | None
+    example_seq: int | None
+
+
+class Store:
+    """The log in one database. Safe to use from many threads; one instance a process.
+
+    Args:
+        url: Of the database: `sqlite:///path`, or `postgresql://user@host/name`.
+        join: Of the training log that a decision is looked up in, to say whether feedback comes
+            too late to be learned.
+        clock: Seconds since the epoch.
+
+    Raises:
+        StoreError: The URL is malformed, or the database cannot keep a log.
+        SchemaError: The tables are those of an older or a newer Armwise.
+        LogUnavailableError: The database cannot be reached.
+    """
+
+    def __init__(self, url: str, join: str = "", clock: Callable[[], float] = time.time) -> None:
+        self._database = open_database(url)
+        self.engine = self._database.engine
+        self._join = join
+        self._clock = clock
+        self._appender = Appender(self._database, join)
+        self._others = threading.BoundedSemaphore(CONNECTIONS - RESERVED)
+        try:
+            with translated(self._database):
+                prepare(self.engine)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.engine.dispose()
+
+    def check_clock(self) -> None:
+        """See to it that time goes on in this process where it was in the log.
+
+        Only whoever writes needs it, before its first fact.
+
+        Raises:
+            ClockError: The clock is behind the log, or not that of the database's machine.
+        """
+        with self.reading() as connection:
+            log_at = float(connection.scalar(sa.select(t.log_head.c.at)) or 0.0)
+        with translated(self._database):
+            check_clock(self._clock(), log_at, self._database.time())
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def append(self, facts: Sequence[Fact]) -> list[Receipt]:
+        """Commit the facts in one transaction, in order, and return a receipt for each.
+
+        Raises:
+            ConflictError: A decision id, or a feedback id with another content, is taken.
+            ClockError: A fact has a stamp of the future, which would close what is still open.
+            BehindError: The clock of this process is behind the log: it cannot write at all.
+            StoreError: The database does not take a value. So far, nothing of the batch was written.
+            LogUnavailableError: All of the batch was written or nothing. Where the answer to a commit
+                was lost, nobody can tell; it is safe to send it again.
+        """
+        now = self._clock()
+        with borrowed(self._database) as driver:
+            batch = self._appender.look(driver, facts, now)
+            receipts = [batch.add(fact) for fact in facts]
+            if batch.rows:
+                self._appender.write(driver, batch)
+        return receipts
+
+    def probe(self) -> None:
+        """Find out whether facts can be committed now, and leave none. Raises StoreError."""
+        with borrowed(self._database) as driver:
+            self._appender.probe(driver, self._clock())
+
+    @contextmanager
+    def writing(self) -> Iterator[sa.Connection]:
+        """Open a transaction that commits at the end; only one is open at any time, beside facts.
+
+        Raises:
+            LogUnavailableError: Nothing was written, as far as anybody can tell.
+        """
+        with self._shared(), translated(self._database), self.engine.begin() as connection:
+            self._database.take_control(connection)
+            yield connection
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    @contextmanager
+    def reading(self) -> Iterator[sa.Connection]:
+        """Open a consistent snapshot for reading. Raises LogUnavailableError."""
+        database = self._database
+        with (
+            self._shared(),
+            translated(database),
+            self.engine.connect().execution_options(**database.snapshot) as connection,
+        ):
+            yield connection
+
+    @contextmanager
+    def _shared(self) -> Iterator[None]:
+        """Wait for one of the connections that are not kept for facts. Raises LogUnavailableError."""
+        if not self._others.acquire(timeout=WAIT_S):
+            raise LogUnavailableError("the log cannot be used: all connections to it are busy")
+        try:
+            yield
+        finally:
+            self._others.release()
+
+    def record(self, decision_id: str) -> Record | None:
+        """Return everything known about a decision; None when there is no such decision."""
+        with self.reading() as connection:
+            d = t.decisions.c
+            beside = sa.select(*DECISION, d.seq, d.logged_at, d.propensity)
+            row = connection.execute(beside.where(d.id == decision_id)).first()
+            if row is None:
+                return None
+            *columns, seq, logged_at, propensity = row
+            found = decision_of(columns)
+            execution = load_executions(connection, [decision_id]).get(decision_id)
+            f, x = t.feedback.c, t.examples.c
+            about = f.decision_id == decision_id
+            if found.episode_id is not None:
+                about |= f.episode_id == found.episode_id
+            rows = connection.execute(sa.select(t.feedback).where(about).order_by(f.seq))
+            feedback = tuple(map(feedback_of, rows))
+            learned = connection.execute(
+                sa.select(x.seq, x.metrics).where(x.decision_id == decision_id, x.join == self._join)
+            ).first()
+        example_seq, metrics = learned if learned else (None, None)
+        return Record(found, seq, logged_at, propensity, execution, feedback, metrics, example_seq)
+
+    def newest(self, limit: int) -> list[Decision]:
+        """Return the newest decisions of the traffic, newest first, without what their policies saw."""
+        ident, question, _, *rest = DECISION
+        nothing = sa.literal('{"sparse": {}, "embedding": [], "arms": {}}')  # what they saw is most of a row
+        query = (
+            sa.select(ident, question, nothing, *rest)
+            .where(t.decisions.c.policy != LABELS)
+            .order_by(t.decisions.c.seq.desc())
+            .limit(limit)
+        )
+        with self.reading() as connection:
+            return [decision_of(row) for row in connection.execute(query)]
+
+    def log_seq(self) -> int:
+        """Return the position of the newest fact; 0 for none."""
+        with self.reading() as connection:
+            return int(connection.scalar(sa.select(t.log_head.c.seq)) or 0)
+
+    def counts(self) -> dict[str, int]:
+        """Return the number of rows of each table of facts."""
+        tables = (t.decisions, t.executions, t.feedback, t.examples, t.versions)
+        counts = {table.name: sa.select(sa.func.count()).select_from(table) for table in tables}
+        counts["examples"] = counts["examples"].where(t.examples.c.join == self._join)
+        with self.reading() as connection:
+            return {name: int(connection.scalar(count) or 0) for name, count in counts.items()}
+
+    def unlearned(self) -> dict[str, int]:
+        """Return how many decisions are not in the training log, by reason.
+
+        That is a mode other than `explore`, a status other than `ok`, `not finished`, or `not
+        judged`: feedback is incomplete, came too late, or never came.
+        """
+        x, mode, status = t.examples.c, t.decisions.c.mode, t.executions.c.status
+        unfinished, failed = (status.is_(None), "not finished"), (status != Status.OK, status)
+        reason = sa.case((mode != Mode.EXPLORE, mode), unfinished, failed, else_="not judged")
+        query = (
+            sa.select(reason, sa.func.count())
+            .outerjoin_from(t.decisions, t.executions, t.executions.c.decision_id == t.decisions.c.id)
+            .where(t.decisions.c.id.not_in(sa.select(x.decision_id).where(x.join == self._join)))
+            .group_by(reason)
+        )
+        with self.reading() as connection:
+            return {name.replace("_", " "): n for name, n in connection.execute(query)}

@@ -1,0 +1,321 @@
+"""The tables of the log: facts in one order, the training logs, and the versions made from them.
+
+Facts. Every row has a position in the one order of the log, `seq`, from 1 and without gaps:
+
+decisions    one row a draw, committed before its answer leaves
+executions   what happened afterwards: at most one row a decision
+feedback     what was said afterwards: a value, that a value is taken back, that an answer was shown
+ticks        time passed with nothing else to write: closes what waited for feedback
+
+log_head     the last position, and the latest time, of the facts: locked by whoever appends
+
+Made from the facts, and from nothing else:
+
+examples     training logs: for each way of joining, each decision once, in order
+progress     how far each join has read
+
+Facts about learning and serving, numbered each by itself:
+
+epochs       a learner that took over; only the newest may write
+versions     a policy's state at a position of a training log
+checkpoints  the bytes of some versions: a cache, rebuilt from `examples` when lost
+promotions   which version is served: the newest ones of the configuration, or one that was chosen; and
+             which candidate takes a share of the traffic
+metrics      what a metric was declared to be
+switches     an arm switched on or off
+arm_sets     the arms that are live from then on
+alarms       a drift that was seen
+warm_starts  labels that were entered
+evaluations  what other policies would have earned: asked for, and answered once
+runs         warm starts from labels to a verdict, with the digests of all that went in
+
+More than 300 lines: a schema is read as a whole, and its migrations are compared with it as one.
+"""
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    false,
+    text,
+)
+
+SCHEMA = 3
+"""Number of the newest migration: the shape of the tables that this code reads and writes."""
+
+# Named, so that a migration can find them on every database.
+metadata = MetaData(
+    naming_convention={
+        "ix": "%(table_name)s_by_%(column_0_N_name)s",
+        "uq": "one_%(table_name)s_by_%(column_0_N_name)s",
+        "fk": "%(table_name)s_of_%(referred_table_name)s",
+        "pk": "%(table_name)s_key",
+    }
+)
+
+_SEQ = BigInteger().with_variant(Integer, "sqlite")  # SQLite numbers rows only in an INTEGER key
+
+
+def _position() -> Column[int]:
+    """The position of a fact, which is given out by `log_head`."""
+    return Column("seq", _SEQ, primary_key=True, autoincrement=False)
+
+
+def _number(name: str = "seq") -> Column[int]:
+    """A number that the database gives out."""
+    return Column(name, _SEQ, primary_key=True, autoincrement=True)
+
+
+log_head = Table(
+    "log_head",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("seq", _SEQ, nullable=False),
+    Column("at", Double, nullable=False),
+)
+
+decisions = Table(
+    "decisions",
+    metadata,
+    _position(),
+    Column("id", String(128), nullable=False, unique=True),
+    Column("decided_at", Double, nullable=False),
+    Column("deadline", Double, nullable=False),
+    Column("logged_at", Double, nullable=False, index=True),
+    Column("mode", String(16), nullable=False),
+    Column("policy", String(64), nullable=False),
+    Column("version", _SEQ, nullable=False),
+    Column("floor", Double),
+    Column("drawn", String(128), nullable=False),
+    Column("propensity", Double, nullable=False),
+    Column("deferred", Boolean, nullable=False),
+    Column("episode_id", String(128), index=True),
+    Column("request_digest", String(64), nullable=False),
+    Column("question", Text, nullable=False),
+    Column("arms", JSON, nullable=False),
+    Column("probabilities", JSON, nullable=False),
+    Column("shadow", JSON, nullable=False),
+    Column("features", JSON, nullable=False),
+    Column("candidate", _SEQ, nullable=False, server_default="0"),
+    Column("share", Double, nullable=False, server_default="0"),
+)
+
+executions = Table(
+    "executions",
+    metadata,
+    _position(),
+    Column("decision_id", String(128), nullable=False, unique=True),
+    Column("served", String(128)),
+    Column("status", String(16), nullable=False),
+    Column("steps", Integer, nullable=False),
+    Column("prompt_tokens", Integer, nullable=False),
+    Column("completion_tokens", Integer, nullable=False),
+    Column("retrieval_s", Double, nullable=False),
+    Column("llm_s", Double, nullable=False),
+    Column("usd", Double, nullable=False),
+    Column("passages", JSON, nullable=False),
+    Column("answer", Text),
+    Column("error", Text, nullable=False),
+    Column("finished_at", Double, nullable=False),
+)
+
+feedback = Table(
+    "feedback",
+    metadata,
+    _position(),
+    Column("id", String(256), nullable=False),
+    Column("kind", String(16), nullable=False),
+    Column("decision_id", String(128), index=True),
+    Column("episode_id", String(128), index=True),
+    Column("early", Boolean, nullable=False),
+    Column("more", Boolean, nullable=False),
+    Column("metric", String(128), nullable=False),
+    Column("value", Double),
+    Column("received_at", Double, nullable=False),
+    Column("event_time", Double),
+    Column("tags", JSON, nullable=False),
+    UniqueConstraint("id", "kind"),
+)
+
+Index(
+    "feedback_that_was_early",
+    feedback.c.decision_id,
+    sqlite_where=text("early"),
+    postgresql_where=text("early"),
+)
+
+ticks = Table("ticks", metadata, _position(), Column("at", Double, nullable=False))
+
+examples = Table(
+    "examples",
+    metadata,
+    Column("join", String(64), primary_key=True),
+    Column("seq", _SEQ, primary_key=True, autoincrement=False),
+    Column("decision_id", String(128), nullable=False),
+    Column("metrics", JSON, nullable=False),
+    Column("joined_by", _SEQ, nullable=False),
+    UniqueConstraint("decision_id", "join"),
+)
+
+progress = Table(
+    "progress",
+    metadata,
+    Column("join", String(64), primary_key=True),
+    Column("log_seq", _SEQ, nullable=False),
+    Column("log_at", Double, nullable=False),
+    Column("examples_seq", _SEQ, nullable=False),
+)
+
+epochs = Table(
+    "epochs",
+    metadata,
+    _number("epoch"),
+    Column("holder", String(256), nullable=False),
+    Column("taken_at", Double, nullable=False),
+    sqlite_autoincrement=True,
+)
+
+versions = Table(
+    "versions",
+    metadata,
+    _number("version"),
+    Column("parent", _SEQ),
+    Column("recipe", String(64), nullable=False),
+    Column("join", String(64), nullable=False),
+    Column("policy", JSON, nullable=False),
+    Column("examples_seq", _SEQ, nullable=False),
+    Column("applied_seq", _SEQ, nullable=False),
+    Column("digest", String(64), nullable=False),
+    Column("epoch", _SEQ, ForeignKey("epochs.epoch"), nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("start", JSON),
+    Index("versions_by_recipe", "recipe", "version"),
+    sqlite_autoincrement=True,
+)
+
+checkpoints = Table(
+    "checkpoints",
+    metadata,
+    Column("version", _SEQ, ForeignKey("versions.version"), primary_key=True, autoincrement=False),
+    Column("state", LargeBinary, nullable=False),
+)
+
+promotions = Table(
+    "promotions",
+    metadata,
+    _number(),
+    Column("version", _SEQ, ForeignKey("versions.version"), nullable=False),
+    Column("action", String(16), nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("at", Double, nullable=False),
+    Column("configured", String(64)),
+    Column("forced", Boolean, nullable=False, server_default=false()),
+    Column("share", Double, nullable=False, server_default="0"),
+    Column("evaluation", _SEQ),
+    sqlite_autoincrement=True,
+)
+
+metrics = Table(
+    "metrics",
+    metadata,
+    _number(),
+    Column("name", String(128), nullable=False),
+    Column("type", String(16), nullable=False),
+    Column("low", Double, nullable=False),
+    Column("high", Double, nullable=False),
+    Column("at", Double, nullable=False),
+    sqlite_autoincrement=True,
+)
+
+switches = Table(
+    "switches",
+    metadata,
+    _number(),
+    Column("arm", String(128), nullable=False),
+    Column("enabled", Boolean, nullable=False),
+    Column("at", Double, nullable=False),
+    sqlite_autoincrement=True,
+)
+
+arm_sets = Table(
+    "arm_sets",
+    metadata,
+    _number(),
+    Column("arms", JSON, nullable=False),
+    Column("configured", String(64), nullable=False),
+    Column("at", Double, nullable=False),
+    sqlite_autoincrement=True,
+)
+
+alarms = Table(
+    "alarms",
+    metadata,
+    _number(),
+    Column("recipe", String(64), nullable=False),
+    Column("subject", String(256), nullable=False),
+    Column("detector", String(32), nullable=False),
+    Column("before", Double, nullable=False),
+    Column("after", Double, nullable=False),
+    Column("example_seq", _SEQ, nullable=False),
+    Column("at", Double, nullable=False),
+    UniqueConstraint("recipe", "subject", "example_seq"),
+    sqlite_autoincrement=True,
+)
+
+warm_starts = Table(
+    "warm_starts",
+    metadata,
+    _number(),
+    Column("labels", Integer, nullable=False),
+    Column("at", Double, nullable=False),
+    sqlite_autoincrement=True,
+)
+
+evaluations = Table(
+    "evaluations",
+    metadata,
+    _number(),
+    Column("configured", String(64), nullable=False),
+    Column("request", JSON, nullable=False),
+    Column("status", String(16), nullable=False, index=True),
+    Column("submitted_at", Double, nullable=False),
+    Column("started_at", Double),
+    Column("alive_at", Double),
+    Column("finished_at", Double),
+    Column("worker", String(256)),
+    Column("done", Double, nullable=False),
+    Column("result", JSON),
+    Column("html", LargeBinary),
+    Column("error", Text),
+    sqlite_autoincrement=True,
+)
+
+runs = Table(
+    "runs",
+    metadata,
+    _number(),
+    Column("configured", String(64), nullable=False),
+    Column("trigger", String(32), nullable=False),
+    Column("status", String(16), nullable=False, index=True),
+    Column("worker", String(256), nullable=False),
+    Column("started_at", Double, nullable=False),
+    Column("alive_at", Double, nullable=False),
+    Column("finished_at", Double),
+    Column("inputs", JSON, nullable=False),
+    Column("steps", JSON, nullable=False),
+    Column("candidate", _SEQ),
+    Column("evaluation", _SEQ),
+    Column("error", Text),
+    sqlite_autoincrement=True,
+)

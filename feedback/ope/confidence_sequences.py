@@ -1,0 +1,232 @@
+"""Confidence sequences: bounds that hold at every row of a log at once, so that one may keep looking.
+
+A gambler who bets that a policy is worth more than m grows rich only if it is. Of each row, take an
+unbiased estimate Z that is never below -1 / (2 bet):
+
+    value        Z = w r - (w - s) c          of what the target earns
+    difference   Z = (w - 1) r - (w - s) c    of what it earns beyond what was served
+
+    w   p_target / p_log of the drawn arm
+    r   its reward, scaled to [0, 1] by the declared range
+    s   what the target gives to arms that the log could draw: 1, or less where they do not overlap
+    c   a control variate: what such rows earned before, fixed before the arm is drawn
+
+For a bet that stays the same, the product of (1 + bet Z) / (1 + bet E[Z]) over the rows is a martingale.
+By Jensen's inequality it is at least the product of (1 + bet Z) divided by (1 + bet m) to the power n, where
+m is the mean of E[Z] over the n rows so far. Twelve bets that share the stake are one martingale more. It
+starts at 1 and ever exceeds 1 / (1 - level) with a chance of 1 - level at the most (Ville), so the m at which
+it would is a lower bound. The upper bound is the lower bound of the mirrored rewards.
+
+Hence the bounds are about the mean over the rows so far of what each was expected to give when it came.
+Logging policy, target and questions may change, and depend on all that was seen before. Weights may be of
+any size: where their `reach` is not known, the control variate is left out, which costs width and not
+validity. An arm that the log could not draw counts as the worst reward below and as the best one above.
+
+Source: Waudby-Smith, Wu, Ramdas, Karampatziakis and Mineiro (2022), "Anytime-valid off-policy inference for
+contextual bandits"; Karampatziakis, Mineiro and Ramdas (2021), "Off-policy confidence sequences"; Orabona
+and Jun (2021), "Tight concentrations and confidence sequences from the regret of universal portfolio", for
+mixtures of constant bets.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from feedback.arrays import Floats, Integers, refuse
+
+BETS = 0.5 ** np.arange(1.0, 13.0)
+"""Shares of the stake over the worst fall: the small ones are those of long logs and of heavy weights."""
+
+_BLOCK = 1 << 12
+"""Rows in hand at a time: few enough for the cache."""
+
+_STEPS = 3
+"""Of Newton's method, which comes from below, so that each step would be a valid bound."""
+
+_ROUNDING = 1e-9
+"""Share by which a reward or a weight may be beyond its limit."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Evidence:
+    """What a log says of a target, row by row in the order in which the rows came.
+
+    Attributes:
+        weight: p_target / p_log of the drawn arms, shape (n,), at least 0.
+        reward: What they earned, shape (n,), within the range.
+        reward_range: Smallest and largest reward there can be.
+        reach: Largest weight that each row could have had, shape (n,), or one for all; None
+            where it is not known.
+        overlap: Probability that the target gives to arms which the log could draw, shape (n,),
+            or one for all.
+
+    Raises:
+        ValueError: An empty log, shapes that differ, or a value out of its range.
+    """
+
+    weight: Floats
+    reward: Floats
+    reward_range: tuple[float, float]
+    reach: Floats | float | None = None
+    overlap: Floats | float = 1.0
+
+    def __post_init__(self) -> None:
+        n = len(self.weight)
+        if not n or any(np.shape(a) != (n,) for a in (self.weight, self.reward)):
+            raise ValueError(
+                f"weight and reward must share one shape (n,) with n above 0, got {self.weight.shape} and "
+                f"{self.reward.shape}"
+            )
+        low, high = self.reward_range
+        if not low < high:
+            raise ValueError(f"the range of rewards must rise, got {low:.6g} to {high:.6g}")
+        slack = _ROUNDING * (high - low)
+        inside = (self.reward >= low - slack) & (self.reward <= high + slack)
+        refuse("reward", self.reward, inside, f"in the declared range [{low:.6g}, {high:.6g}]")
+        refuse(
+            "weight", self.weight, (self.weight >= 0.0) & np.isfinite(self.weight), "finite and at least 0"
+        )
+        if self.reach is not None:
+            within = self.weight <= np.multiply(self.reach, 1.0 + _ROUNDING)
+            refuse("weight", self.weight, within, "at most the reach of its row")
+
+    @property
+    def mirrored(self) -> "Evidence":
+        """The same with the best reward for the worst."""
+        return replace(self, reward=sum(self.reward_range) - self.reward)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bounds:
+    """A confidence sequence, at some or all rows.
+
+    Attributes:
+        rows: After how many rows, shape (k,), rising.
+        estimate: Mean of the estimates so far, shape (k,), not confined to the possible.
+        low: Lower bounds, shape (k,).
+        high: Upper bounds, shape (k,); the largest possible value if only the lower ones were asked for.
+    """
+
+    rows: Integers
+    estimate: Floats
+    low: Floats
+    high: Floats
+
+
+def value(
+    evidence: Evidence, level: float = 0.95, *, rows: Integers | None = None, one_sided: bool = False
+) -> Bounds:
+    """Bound the value of the target at all rows at once.
+
+    Args:
+        evidence: The log and the target.
+        level: Least chance that all bounds hold together, in (0, 1).
+        rows: After how many rows the bounds are wanted, shape (k,), rising; all by default. Fewer
+            are faster, and neither wider nor narrower.
+        one_sided: Whether the whole chance of an error is spent on the lower bound.
+
+    Raises:
+        ValueError: A level or row numbers out of their range.
+
+    >>> sure = Evidence(np.ones(1_000), np.ones(1_000), (0.0, 1.0))
+    >>> bounds = value(sure, rows=np.array([10, 1_000]))
+    >>> bounds.low.round(3).tolist(), bounds.high.tolist()
+    ([0.0, 0.982], [1.0, 1.0])
+    """
+    return _bounds(evidence, 0.0, level, rows, one_sided)
+
+
+def difference(
+    evidence: Evidence, level: float = 0.95, *, rows: Integers | None = None, one_sided: bool = False
+) -> Bounds:
+    """Bound the value of the target less that of what was served; takes and raises what `value` does.
+
+    A target that is what was served differs by nothing, and the bounds close in on 0 faster
+    than those of either value:
+
+    >>> same = Evidence(np.ones(1_000), np.tile([0.0, 1.0], 500), (0.0, 1.0), reach=1.0)
+    >>> bounds = difference(same, rows=np.array([1_000]))
+    >>> bounds.low.round(3).tolist(), bounds.high.round(3).tolist()
+    ([-0.012], [0.012])
+    """
+    return _bounds(evidence, 1.0, level, rows, one_sided)
+
+
+def _bounds(
+    evidence: Evidence, served: float, level: float, rows: Integers | None, one_sided: bool
+) -> Bounds:
+    """Bound the weighted reward less `served` times the reward."""
+    n = len(evidence.weight)
+    rows = np.arange(1, n + 1) if rows is None else rows
+    if not 0.0 < level < 1.0:
+        raise ValueError(f"level must be in (0, 1), got {level:.6g}")
+    rising = (rows <= n) & (np.diff(rows, prepend=0) > 0)
+    refuse("row number", rows, rising, f"above the one before, from 1 to {n}")
+    least, most = evidence.reward_range
+    # A value starts at the least reward, a difference at 0.
+    start, width = least * (1.0 - served), most - least
+    low, mean = _lower(evidence, served, rows, 1.0 - level if one_sided else (1.0 - level) / 2.0)
+    high = np.ones(len(rows))
+    if not one_sided:
+        # Mirrored, a value v is 1 - v and a difference d is -d.
+        mirrored, _ = _lower(evidence.mirrored, served, rows, (1.0 - level) / 2.0)
+        high = 1.0 - served - mirrored
+    return Bounds(rows, start + width * mean, start + width * low, start + width * high)
+
+
+def _lower(evidence: Evidence, served: float, rows: Integers, error: float) -> tuple[Floats, Floats]:
+    """Return lower bounds and means after so many `rows`, both (len(rows),), of rewards scaled to [0, 1]."""
+    least, most = evidence.reward_range
+    weight, reward = evidence.weight, np.clip((evidence.reward - least) / (most - least), 0.0, 1.0)
+    gain, tilt = (weight - served) * reward, weight - evidence.overlap
+    control = _control(weight, reward, served) if evidence.reach is not None else np.zeros(1)
+    reach = np.broadcast_to(1.0 if evidence.reach is None else evidence.reach, weight.shape)
+    control = np.broadcast_to(control, weight.shape)
+    bets = BETS[:, np.newaxis]
+    low, mean = np.empty(len(rows)), np.empty(len(rows))
+    growth, total = np.zeros((len(BETS), 1)), 0.0
+    for begin in range(0, len(weight), _BLOCK):
+        here = slice(begin, begin + _BLOCK)
+        # A control variate of c lets a row fall by reach * c: no further than each bet can bear.
+        capped = np.minimum(control[here], 0.5 / (bets * reach[here]))
+        steps = gain[here] - tilt[here] * capped
+        grown = growth + np.cumsum(np.log1p(bets * steps), axis=1)
+        sums = total + np.cumsum(steps[-1])
+        growth, total = grown[:, -1:], sums[-1]
+        asked = slice(*np.searchsorted(rows, [begin + 1, begin + 1 + len(sums)]))
+        columns = rows[asked] - begin - 1
+        mean[asked] = sums[columns] / rows[asked]
+        low[asked] = _solve(grown[:, columns], rows[asked], error)
+    return np.maximum(low, -served), mean
+
+
+def _control(weight: Floats, reward: Floats, served: float) -> Floats:
+    """Return the mean reward of the rows before each one, weighted as they count, shape (n,), in [0, 1]."""
+    pull = np.abs(weight - served)
+    earned, pulled = np.cumsum(pull * reward), np.cumsum(pull)
+    # One imaginary row of reward 1/2 comes first, and the row itself is not seen.
+    return (0.5 + np.concatenate([[0.0], earned[:-1]])) / (1.0 + np.concatenate([[0.0], pulled[:-1]]))
+
+
+def _solve(growth: Floats, rows: Integers, error: float) -> Floats:
+    """Return the mean at which the mixture of all bets would have reached 1 / error, shape (k,).
+
+    Args:
+        growth: Logarithm of the product of (1 + bet Z), shape (n_bets, k).
+        rows: Factors in each product, shape (k,).
+        error: Chance that the bound may fail.
+    """
+    bets = BETS[:, np.newaxis]
+    wanted = np.log(len(BETS) / error)
+    # What each bet says by itself; the mixture says at least as much as the best of them.
+    mean: Floats = (np.expm1((growth - wanted) / rows) / bets).max(axis=0, initial=-1.0 / BETS[0])
+    for _ in range(_STEPS):
+        fair = 1.0 + bets * mean
+        capital = growth - rows * np.log(fair)
+        top = capital.max(axis=0)
+        share = np.exp(capital - top)
+        whole = share.sum(axis=0)
+        # The logarithm of the capital is convex and falls in the mean.
+        slope = (share * (rows * bets / fair)).sum(axis=0)
+        mean = mean + (top + np.log(whole) - wanted) * whole / slope
+    return mean

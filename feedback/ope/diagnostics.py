@@ -1,0 +1,149 @@
+"""Whether a log can tell the value of a target at all: weights, overlap, rows left out.
+
+An interval is computed from the rows that were drawn. What was hardly ever drawn does
+not show in it, but it does show here.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+
+from feedback.arrays import Floats, Integers
+from feedback.ope.sample import Sample, effective_size
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """How well a log covers one arm of a target.
+
+    Attributes:
+        arm: Its name.
+        rows: Rows in which the log drew it.
+        logged: Share of the rows in which the log drew it, in [0, 1].
+        wanted: Share of the decisions for which the target would draw it, in [0, 1].
+        covered: How much of `wanted` the log can show, in [0, 1]: 1 where the log draws
+            the arm at least as often as the target in every row, 0 where it never does.
+            It is the mean of min(p_log, p_target) over the mean of p_target, the former
+            estimated from the drawn rows; 1 where the target does not want the arm.
+        effective_n: Kish's effective size of the rows that drew it.
+        largest_weight: Largest p_target / p_log among them; 0 if there are none.
+    """
+
+    arm: str
+    rows: int
+    logged: float
+    wanted: float
+    covered: float
+    effective_n: float
+    largest_weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostics:
+    """What to look at before an estimate is believed.
+
+    Attributes:
+        n: Rows of the log that were used.
+        effective_n: Rows drawn from the target that would tell as much (Kish), in [0, n].
+        largest_weight: Largest p_target / p_log of a drawn arm.
+        mean_weight: Mean of p_target / p_log. It is 1 but for chance, if the propensities
+            are right and the log could draw whatever the target draws.
+        mean_weight_error: Standard error of that mean; None where all rows ask the same question.
+        overlap: Each arm, in the order of the columns.
+        excluded: Examples that were left out, by reason.
+    """
+
+    n: int
+    effective_n: float
+    largest_weight: float
+    mean_weight: float
+    mean_weight_error: float | None
+    overlap: tuple[Overlap, ...]
+    excluded: Mapping[str, int]
+
+    @property
+    def mean_weight_z(self) -> float:
+        """Distance of the mean weight from 1 in standard errors, signed; 0 where it is 1, or nobody knows."""
+        away = self.mean_weight - 1.0
+        if self.mean_weight_error is None or abs(away) <= 1e-9:
+            return 0.0
+        return away / self.mean_weight_error if self.mean_weight_error > 0.0 else inf * away
+
+    @property
+    def covered(self) -> float:
+        """How much of the target's draws the log can show, over all arms, in [0, 1]."""
+        return sum(arm.wanted * arm.covered for arm in self.overlap)
+
+
+def diagnose(
+    sample: Sample,
+    arms: Sequence[str],
+    *,
+    excluded: Mapping[str, int] | None = None,
+    questions: Integers | None = None,
+) -> Diagnostics:
+    """Look at the weights of a target on a log.
+
+    Args:
+        sample: The log and the target.
+        arms: Names of the columns.
+        excluded: Examples that were left out of the sample, by reason.
+        questions: Codes from 0, shape (n,): rows with the same code are taken as one
+            observation by the error of the mean weight. Each row by itself when None.
+
+    Raises:
+        ValueError: Another number of names than of columns.
+
+    >>> log = Sample(np.array([0.5, 0.5]), np.array([0, 1]), np.ones(2), np.array([[1.0, 0.0]] * 2))
+    >>> figures = diagnose(log, ["bm25", "dense"], excluded={"no reward": 2})
+    >>> figures.effective_n, figures.mean_weight, figures.covered
+    (1.0, 1.0, 0.5)
+    >>> [(arm.arm, arm.wanted, arm.covered) for arm in figures.overlap]
+    [('bm25', 1.0, 0.5), ('dense', 0.0, 1.0)]
+    """
+    n_arms = sample.p_target.shape[1]
+    if len(arms) != n_arms:
+        raise ValueError(f"arms must name the {n_arms} columns of p_target, got {len(arms)}: {list(arms)}")
+    weight = sample.weight
+    return Diagnostics(
+        n=len(sample),
+        effective_n=effective_size(weight),
+        largest_weight=float(weight.max()),
+        mean_weight=float(weight.mean()),
+        mean_weight_error=_error_of_mean(weight, questions),
+        overlap=_overlaps(sample, arms),
+        excluded=dict(excluded or {}),
+    )
+
+
+def _overlaps(sample: Sample, arms: Sequence[str]) -> tuple[Overlap, ...]:
+    """Return what is known of each arm."""
+    n, k, weight, drawn = len(sample), len(arms), sample.weight, sample.drawn
+    rows = np.bincount(drawn, minlength=k)
+    shared = np.bincount(drawn, np.minimum(weight, 1.0), minlength=k) / n
+    total = np.bincount(drawn, weight, minlength=k)
+    squares = np.bincount(drawn, weight * weight, minlength=k)
+    largest = np.zeros(k)
+    np.maximum.at(largest, drawn, weight)
+    wanted = np.ones(n) @ sample.p_target / n
+    covered = np.divide(shared, wanted, out=np.ones(k), where=wanted > 0.0).clip(max=1.0)
+    effective = np.divide(total * total, squares, out=np.zeros(k), where=squares > 0.0)
+    columns = (rows, rows / n, wanted, covered, effective, largest)
+    return tuple(
+        Overlap(arm, int(count), *figures)
+        for arm, count, *figures in zip(arms, *(column.tolist() for column in columns), strict=True)
+    )
+
+
+def _error_of_mean(weight: Floats, questions: Integers | None) -> float | None:
+    """Return the standard error of the mean weight, with groups of rows as observations; None for one."""
+    n = len(weight)
+    pull = weight - weight.mean()
+    if questions is not None:
+        pull = np.bincount(questions, pull)
+    groups = len(pull)
+    if groups < 2:
+        return None
+    return float(np.sqrt(pull @ pull * groups / (groups - 1))) / n

@@ -1,0 +1,202 @@
+"""What a policy would have earned, from a log that another policy wrote.
+
+    replay         keep rows as a draw of the target would have; their mean
+    ips            weigh each reward by p_target / p_log; unbiased, wild when weights are
+    clipped_ips    the same with a largest weight; some bias for much variance
+    snips          `ips` divided by the sum of the weights; nearly unbiased, calmer
+    dm             predict the reward of every arm; as good as the model
+    dr             the prediction, corrected where it was tested; unbiased
+    sndr           `dr` with weights that are made to average 1
+    switch_dr      `dr` that trusts the model alone where a weight is large
+    dros           `dr` with large weights shrunk smoothly
+    mrdr           `dr` with a model that was fitted to make it vary least
+    cressie_read   weigh rows so that the weights average 1, at the least distance from the log
+
+Each is a function from a `Sample` to `Terms`. `ESTIMATORS` has them by name.
+
+Source: for each estimator, in its docstring; see also docs/estimators.md.
+"""
+
+from collections.abc import Callable, Mapping
+from math import inf
+
+import numpy as np
+
+from feedback.ope.doubly_robust import dm, dr, dros, mrdr, sndr, switch_dr
+from feedback.ope.sample import NeverDrawnError, Sample, Terms, ones
+from feedback.ope.shrinkage import clipped, fit_clip
+
+
+def replay(sample: Sample, *, bound: float | None = None, rng: np.random.Generator | None = None) -> Terms:
+    """Keep each row with a chance of weight / bound, so that the rows kept are draws of the target.
+
+    For a target that is sure of its arm and a log that drew all arms alike, these are
+    the rows in which both agree, and nothing is left to chance.
+
+    Args:
+        sample: The log and the target.
+        bound: Largest weight that a row may have; the largest that is seen by default.
+        rng: Source of the draws; seeded with 0 by default, so that one log has one answer.
+
+    Raises:
+        NeverDrawnError: The target draws none of the logged arms.
+        ValueError: A bound below a weight.
+
+    Source: Li, Chu, Langford and Wang (2011), "Unbiased offline evaluation of
+    contextual-bandit-based news article recommendation algorithms"; for other logs,
+    Dudik, Erhan, Langford and Li (2012), "Sample-efficient nonstationary policy
+    evaluation for contextual bandits".
+
+    >>> first = np.array([[1.0, 0.0]] * 4)
+    >>> replay(Sample(np.full(4, 0.5), np.array([0, 1, 0, 1]), np.array([1.0, 9.0, 0.0, 9.0]), first)).value
+    0.5
+    """
+    weight = sample.supported_weight
+    largest = float(weight.max())
+    if bound is None:
+        bound = largest
+    elif bound < largest:
+        raise ValueError(f"bound must be at least the largest weight, {largest:.6g}, got {bound:.6g}")
+    source = np.random.default_rng(0) if rng is None else rng
+    kept = (source.random(len(sample)) * bound < weight).astype(np.float64)
+    if not kept.any():
+        raise NeverDrawnError(
+            f"rejection with the bound {bound:.6g} kept none of {len(sample)} rows: the log is too short"
+        )
+    return Terms("replay", kept * sample.reward, kept, kept, ratio=True, cap=1.0)
+
+
+def ips(sample: Sample) -> Terms:
+    """Weigh each reward by how much more often the target draws that arm.
+
+    Raises:
+        NeverDrawnError: The target draws none of the logged arms.
+
+    Source: Horvitz and Thompson (1952), "A generalization of sampling without
+    replacement from a finite universe".
+
+    >>> first = np.array([[1.0, 0.0]] * 4)
+    >>> ips(Sample(np.full(4, 0.5), np.array([0, 0, 1, 1]), np.array([1.0, 0.0, 1.0, 1.0]), first)).value
+    0.5
+    """
+    weight = sample.supported_weight
+    return Terms("ips", weight * sample.reward, ones(weight), weight)
+
+
+def clipped_ips(sample: Sample, *, clip: float | None = None) -> Terms:
+    """Weigh each reward as `ips` does, by `clip` at the most.
+
+    Args:
+        sample: The log and the target.
+        clip: Largest weight, above 0; chosen from the log when None (`feedback.shrinkage`).
+
+    Raises:
+        NeverDrawnError: The target draws none of the logged arms.
+        ValueError: A clip that is not above 0.
+
+    Source: Ionides (2008), "Truncated importance sampling".
+
+    >>> first = np.array([[1.0, 0.0]] * 2)
+    >>> clipped_ips(Sample(np.full(2, 0.2), np.array([0, 1]), np.ones(2), first), clip=3.0).value
+    1.5
+    """
+    full = sample.supported_weight
+    if clip is None:
+        clip = fit_clip(full, sample.reward)
+    weight = clipped(full, clip)
+    return Terms("clipped_ips", weight * sample.reward, ones(weight), weight, cap=clip, parameter=clip)
+
+
+def snips(sample: Sample) -> Terms:
+    """Average the rewards, weighted as in `ips`; always within the range of the rewards.
+
+    Raises:
+        NeverDrawnError: The target draws none of the logged arms.
+
+    Source: Swaminathan and Joachims (2015), "The self-normalized estimator for
+    counterfactual learning".
+
+    >>> first = np.array([[1.0, 0.0]] * 4)
+    >>> snips(Sample(np.full(4, 0.5), np.array([0, 0, 0, 1]), np.array([1.0, 1.0, 1.0, 0.0]), first)).value
+    1.0
+    """
+    weight = sample.supported_weight
+    return Terms("snips", weight * sample.reward, weight, weight, ratio=True)
+
+
+def cressie_read(sample: Sample, *, least: float = 0.0, largest: float = inf) -> Terms:
+    """Weigh the rows so that the weights average 1, at the least distance from weighing all alike.
+
+    The distance is the Cressie-Read divergence of power -2, for which the answer has a
+    closed form; one imaginary row with an extreme weight makes it exist. What the
+    imaginary row takes up earns the mean reward of the log. The value is that of the
+    formula; the terms are its linearisation (value plus influence of each row), so that
+    intervals see how the weights are bound to each other.
+
+    Args:
+        sample: The log and the target.
+        least: Smallest weight that a row could have, in [0, 1).
+        largest: Largest weight that a row could have, above 1; not known by default.
+
+    Raises:
+        NeverDrawnError: The target draws none of the logged arms.
+        ValueError: `least` or `largest` out of its range.
+
+    Source: Karampatziakis, Langford and Mineiro (2020), "Empirical likelihood for
+    contextual bandits".
+
+    >>> first = np.array([[1.0, 0.0]] * 4)
+    >>> log = Sample(np.full(4, 0.5), np.array([0, 0, 1, 1]), np.array([1.0, 0.5, 0.0, 0.0]), first)
+    >>> round(cressie_read(log).value, 3)
+    0.75
+    """
+    if not 0.0 <= least < 1.0 < largest:
+        raise ValueError(f"least must be in [0, 1) and largest above 1, got {least:.6g} and {largest:.6g}")
+    w, r, n = sample.supported_weight, sample.reward, len(sample)
+    w_r = w * r
+    total, mean_reward = float(w.sum()), float(r.mean())
+    fake = max(largest, float(w.max())) if total < n else min(least, float(w.min()))
+    if fake == inf:
+        missing = 1.0 - total / n
+        rows = w_r + missing * r + (1.0 - w) * mean_reward - missing * mean_reward
+        return Terms("cressie_read", rows, ones(w), w, baseline=float(rows.mean()))
+    a, b = (fake + total) / (n + 1), (fake * fake + float(w @ w)) / (n + 1)
+    spread = a * a - b
+    gamma, beta = (b - a) / spread, (1.0 - a) / spread
+    first, second = float(w_r.sum()), float(w_r @ w)
+    missing = max(0.0, -fake * (gamma + beta * fake) / (n + 1))
+    value = -(gamma * first + beta * second) / (n + 1) + missing * mean_reward
+    # How a, b, gamma and beta answer to one row more with weight w, for the influence.
+    da, db = w - a, w * w - b
+    dspread = 2.0 * a * da - db
+    dgamma = (db - da - gamma * dspread) / spread
+    dbeta = -(da + beta * dspread) / spread
+    pull = -(gamma + beta * w) * w_r - dgamma * (first / n) - dbeta * (second / n)
+    return Terms("cressie_read", value + (pull - pull.mean()), ones(w), w, baseline=value)
+
+
+ESTIMATORS: Mapping[str, Callable[[Sample], Terms]] = {
+    "replay": replay,
+    "ips": ips,
+    "clipped_ips": clipped_ips,
+    "snips": snips,
+    "dm": dm,
+    "dr": dr,
+    "sndr": sndr,
+    "switch_dr": switch_dr,
+    "dros": dros,
+    "mrdr": mrdr,
+    "cressie_read": cressie_read,
+}
+"""Every estimator by its name; those with a parameter choose it from the log."""
+
+
+def estimate(sample: Sample, name: str) -> Terms:
+    """Return the terms of the estimator of that name.
+
+    Raises:
+        ValueError: No estimator has the name, or what the estimator itself refuses.
+    """
+    if name not in ESTIMATORS:
+        raise ValueError(f"no estimator {name!r}; there are: {', '.join(ESTIMATORS)}")
+    return ESTIMATORS[name](sample)

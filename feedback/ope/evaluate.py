@@ -1,0 +1,277 @@
+"""Replay a log: what would other policies have earned on the same decisions?
+
+    found = evaluate(log, {"bm25": p_target}, rng)
+    found["bm25"].estimates      by each estimator: a value and a difference, with intervals
+    found["bm25"].diagnostics    whether they can be believed
+
+A target that was trained on the rows it is evaluated on looks better than it is: train it on the rows
+before. What targets share is worked out once: predictions of rewards, the baseline, resamples.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedback.arrays import TOLERANCE, Floats, refuse_unless_distributions
+from feedback.dataset.log import Log
+from feedback.ope.diagnostics import Diagnostics, diagnose
+from feedback.ope.doubly_robust import mrdr_weight
+from feedback.ope.estimators import ESTIMATORS, estimate, replay
+from feedback.ope.intervals import LEVEL
+from feedback.ope.joint_intervals import EstimateWithInterval, Figures, IntervalRequest, TargetSample, figures
+from feedback.ope.reward_model import Model, cross_fit
+from feedback.ope.sample import NeverDrawnError, Sample, Terms
+
+DEFAULT_ESTIMATORS = ("ips", "snips", "dr")
+"""Estimators that are asked unless one says otherwise."""
+
+MODELLED = ("dm", "dr", "sndr", "switch_dr", "dros")
+"""Estimators that look at predictions which all targets share; those of `mrdr` are a target's own."""
+
+NEVER_DRAWN = "never drawn"
+"""What is said of a target that draws none of the arms that were drawn."""
+
+Flags = NDArray[np.bool_]
+
+ProgressCallback = Callable[[str, int, int | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Estimated:
+    """What one estimator says of one target.
+
+    Attributes:
+        estimator: A name out of `ESTIMATORS`.
+        value: Expected reward of a decision; None where the log cannot tell.
+        difference: To the baseline, on the rows that both are judged by; None for the baseline itself,
+            and where the log cannot tell.
+        effective_n: Rows drawn from the target itself that would tell as much (Kish).
+        parameter: The clip, threshold or shrinkage that was used; None where there is none.
+        note: Why there is no value, or another interval than was asked for; empty for neither.
+    """
+
+    estimator: str
+    value: EstimateWithInterval | None
+    difference: EstimateWithInterval | None = None
+    effective_n: float = 0.0
+    parameter: float | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Evaluation:
+    """What a log says of one target.
+
+    Attributes:
+        log: The rows that it was judged by.
+        estimates: In the order in which estimators were asked for.
+        diagnostics: Whether they can be believed.
+        weight: How much each row counts, p_target / p_log of the drawn arm, shape (n,).
+    """
+
+    log: Log
+    estimates: tuple[Estimated, ...]
+    diagnostics: Diagnostics
+    weight: Floats
+
+
+def evaluate(
+    log: Log,
+    targets: Mapping[str, Floats],
+    rng: np.random.Generator,
+    *,
+    kept: Mapping[str, Flags] | None = None,
+    baseline: str | None = None,
+    estimators: Sequence[str] = DEFAULT_ESTIMATORS,
+    interval: str = "normal",
+    level: float = LEVEL,
+    reward_range: tuple[float, float] | None = None,
+    reward_model: Model = "ridge",
+    q_hat: Floats | None = None,
+    resamples: int = 1000,
+    progress: ProgressCallback | None = None,
+) -> dict[str, Evaluation]:
+    """Estimate what targets would have earned, and how much more than the baseline.
+
+    A target that draws arms which the log could not draw has no estimates: they would not know of it.
+
+    Args:
+        log: What another policy did.
+        targets: What each would draw from, shape (n, n_arms), by name.
+        rng: Source of the folds and of the resamples, which are the same for all targets.
+        kept: Rows that a target is judged by, shape (n,), at least one; all where none are given.
+        baseline: One of the targets; None for what was served.
+        estimators: Names out of `ESTIMATORS`.
+        interval: A name out of `feedback.bounds.INTERVALS`; where it is none for an estimator or for this
+            log, `normal` stands in, and the note says why.
+        level: Share of logs whose interval is to hold the truth, in (0, 1).
+        reward_range: Smallest and largest reward there can be; those in the log by default, which is
+            less than `bernstein` and `anytime` ask for.
+        reward_model: What predicts rewards: `ridge`, which looks at the log's features, or `means`.
+        q_hat: Predictions, shape (n, n_arms), in place of its own.
+        resamples: Of `bootstrap`.
+        progress: Told how far it is.
+
+    Raises:
+        ValueError: An estimator, an interval or a baseline that there is not; a target that is no
+            distribution in some row.
+    """
+    _refuse_unknown("estimator", estimators, ESTIMATORS)
+    _refuse_unknown("target", [baseline] if baseline else [], targets)
+    folds, draws = rng.integers(2**63, size=2).tolist()
+    if log.n_questions > 1 and q_hat is None and set(estimators) & set(MODELLED):
+        q_hat = predict(log, np.random.default_rng(folds), reward_model)
+    elif log.n_questions > 1 and "mrdr" in estimators and reward_model != "means":
+        _ = log.X  # made once, where each target would make its own
+    rewards = (float(log.reward.min()), float(log.reward.max())) if reward_range is None else reward_range
+    asked = IntervalRequest(interval, level, rewards, resamples, draws)
+    everywhere = np.ones(len(log), dtype=np.bool_)
+    rows = dict.fromkeys(targets, everywhere) | dict(kept or {})
+    against, shared = (log.p_log, everywhere) if baseline is None else (targets[baseline], rows[baseline])
+    look = _TargetEvaluation(log, tuple(estimators), q_hat, reward_model, folds, against)
+    found = {}
+    for done, (name, p_target) in enumerate(targets.items(), start=1):
+        if p_target.shape != (len(log), len(log.arms)):
+            raise ValueError(f"{name} must have the shape {len(log), len(log.arms)}, got {p_target.shape}")
+        refuse_unless_distributions(name, p_target)
+        judged, both = look.at(p_target, rows[name]), rows[name] & shared
+        if p_target is against or not both.any():
+            values = figures(judged.seen, None, asked)
+        elif np.array_equal(both, rows[name]):
+            values = figures(judged.seen, look.baseline(both), asked)
+        else:
+            beyond = figures(look.at(p_target, both).seen, look.baseline(both), asked)
+            alone = figures(judged.seen, None, asked)
+            values = {each: (alone[each][0], beyond.get(each, (None, None))[1]) for each in alone}
+        found[name] = judged.evaluation(estimators, values)
+        if progress:
+            progress("evaluating", done, len(targets))
+    return found
+
+
+def predict(
+    log: Log, rng: np.random.Generator, model: Model = "ridge", weight: Floats | None = None
+) -> Floats:
+    """Predict the reward of every arm in every row, shape (n, n_arms); see `feedback.reward_model`.
+
+    Raises:
+        ValueError: Fewer than two questions: nothing to hold out; no features for `ridge`.
+    """
+    X = None if model == "means" else log.X  # noqa: N806 - a matrix, as in scikit-learn
+    return cross_fit(X, log.drawn, log.reward, log.questions, len(log.arms), rng, model=model, weight=weight)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Judged:
+    """A target on the rows of a log, with all that is said of it besides its intervals."""
+
+    seen: TargetSample
+    sample: Sample
+    notes: Mapping[str, str]
+
+    def evaluation(self, estimators: Iterable[str], values: Figures) -> Evaluation:
+        """Return it as the caller wants it."""
+        seen = self.seen
+        estimates = []
+        for name in estimators:
+            if name not in values:
+                estimates.append(Estimated(name, None, note=self.notes[name]))
+                continue
+            terms, (value, beyond) = seen.terms[name], values[name]
+            note = _note(value, beyond)
+            estimates.append(Estimated(name, value, beyond, terms.effective_n, terms.parameter, note))
+        diagnostics = diagnose(
+            self.sample, seen.log.arms, excluded=seen.log.excluded, questions=seen.log.questions
+        )
+        return Evaluation(seen.log, tuple(estimates), diagnostics, seen.weight)
+
+
+def _note(value: EstimateWithInterval, beyond: EstimateWithInterval | None) -> str:
+    """Say of which of the two the interval is another than was asked for, and why."""
+    if beyond is None or beyond.why == value.why:
+        return f"{value.kind} interval: {value.why}" if value.why else ""
+    told = (("value", value), ("difference", beyond))
+    return "; ".join(f"{one.kind} interval of the {what}: {one.why}" for what, one in told if one.why)
+
+
+class _TargetEvaluation:
+    """Looks at targets on rows of a log, and remembers what it saw of the baseline last."""
+
+    def __init__(
+        self,
+        log: Log,
+        estimators: tuple[str, ...],
+        q_hat: Floats | None,
+        model: Model,
+        folds: int,
+        against: Floats | None,
+    ) -> None:
+        self._log, self._estimators, self._against = log, estimators, against
+        self._q_hat, self._model, self._folds = q_hat, model, folds
+        self._last: tuple[Flags, TargetSample] | None = None
+
+    def at(self, p_target: Floats, rows: Flags) -> _Judged:
+        """Return what the rows say of a target."""
+        log, q_hat = self._log, self._q_hat
+        if not rows.all():
+            log, p_target = log.where(rows), p_target[rows]
+            q_hat = None if q_hat is None else q_hat[rows]
+        sample = Sample(log.propensity, log.drawn, log.reward, p_target, q_hat)
+        if "mrdr" in self._estimators and log.n_questions > 1:
+            rng = np.random.default_rng(self._folds)
+            sample = replace(sample, q_mrdr=predict(log, rng, self._model, mrdr_weight(sample)))
+        reach, unsupported = _reach(log, p_target, sample.weight)
+        terms, notes = {}, {}
+        for name in self._estimators:
+            if unsupported > TOLERANCE:
+                notes[name] = f"draws with a chance of {unsupported:.2g} what the log could not"
+            elif (sample.q_mrdr if name == "mrdr" else q_hat) is None and name in (*MODELLED, "mrdr"):
+                notes[name] = "needs two different questions or more"
+            else:
+                try:
+                    terms[name] = (
+                        replay(sample, bound=float(reach.max()))
+                        if name == "replay" and log.p_log is not None
+                        else estimate(sample, name)
+                    )
+                except NeverDrawnError as error:
+                    notes[name] = str(error) if sample.weight.any() else NEVER_DRAWN
+        return _Judged(
+            TargetSample(log, sample.weight, reach, terms, served=p_target is log.p_log), sample, notes
+        )
+
+    def baseline(self, rows: Flags) -> TargetSample:
+        """Return what the rows say of the baseline; of what was served, they say what it earned."""
+        if self._last is None or not np.array_equal(self._last[0], rows):
+            self._last = rows, self._baseline(rows)
+        return self._last[1]
+
+    def _baseline(self, rows: Flags) -> TargetSample:
+        if self._against is not None:
+            seen = self.at(self._against, rows).seen
+            return replace(seen, served=self._against is self._log.p_log)
+        log = self._log if rows.all() else self._log.where(rows)
+        one = np.ones(len(log))
+        terms = {name: Terms(name, log.reward, one, one) for name in self._estimators}
+        return TargetSample(log, one, one, terms, served=True)
+
+
+def _reach(log: Log, p_target: Floats, weight: Floats) -> tuple[Floats, float]:
+    """Return the largest weight that each row could have had, shape (n,), and what no row could show.
+
+    Where only the propensity of the drawn arm is known, the others are taken to be as likely: a guess, which
+    is good enough to hedge with, and for nothing else.
+    """
+    if log.p_log is None:
+        return np.maximum(weight, p_target.max(axis=1) / log.propensity), 0.0
+    possible = log.p_log > 0.0
+    ratio = np.divide(p_target, log.p_log, out=np.zeros_like(p_target), where=possible)
+    return np.maximum(ratio.max(axis=1), weight), float(p_target[~possible].sum() / len(log))
+
+
+def _refuse_unknown(what: str, names: Iterable[str], known: Mapping[str, object]) -> None:
+    for name in names:
+        if name not in known:
+            raise ValueError(f"no {what} {name!r}; there are: {', '.join(known)}")

@@ -1,0 +1,300 @@
+"""The gate: may a candidate go live? `promote`, or `hold` with reasons.
+
+    verdict = judge(GateSpec(), log, p_target, reward_range=(0.0, 1.0), checked=500)
+    verdict.promote, verdict.reasons
+
+A candidate is promoted when the lower bound of its gain over what was served is above the margin, and
+nothing speaks against the log that says so. The bound is a confidence sequence (`feedback.sequences`): one
+may judge after every decision, and promote at the first moment at which it is let. The other conditions can
+only hold a candidate back, so they leave that as it is.
+
+Decisions are taken in the order in which they were made, up to the first that still waits for feedback. In
+the order in which they were learned, those would come first whose feedback came soon: where good news of one
+arm are quicker than bad ones, and of another arm slower, the rows at hand were chosen by their rewards.
+"""
+
+from dataclasses import asdict, dataclass
+from math import inf
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from feedback.arrays import TOLERANCE, Floats
+from feedback.dataset.log import Log
+from feedback.ope import confidence_sequences as sequences
+from feedback.ope.diagnostics import diagnose
+from feedback.ope.sample import Sample
+
+TRAIL = 200
+"""Points of the trail at most."""
+
+WAITING = "after a decision that still waits for feedback"
+"""Why a decision is left out."""
+
+
+class GateSpec(BaseModel):
+    """What a candidate must show before it is promoted."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    level: float = Field(
+        default=0.95,
+        gt=0.5,
+        lt=1,
+        description="Chance that a candidate which is no better than `margin` is never promoted, however "
+        "often one looks.",
+    )
+    margin: float = Field(
+        default=0.0,
+        allow_inf_nan=False,
+        description="Reward a decision that a candidate must gain over what was served; below 0 lets one "
+        "through that is hardly worse.",
+    )
+    least_effective_n: float = Field(
+        default=50.0,
+        ge=1,
+        description="Decisions of the candidate itself that the weighted log must be worth (Kish).",
+    )
+    largest_share: float = Field(
+        default=0.05, gt=0, le=1, description="Share of all weights that a single decision may have."
+    )
+    largest_weight_error: float = Field(
+        default=4.0,
+        gt=0,
+        description="Standard errors by which the mean weight may differ from what it is expected to be; "
+        "more says that the logged propensities are not those that were drawn from.",
+    )
+    least_overlap: float = Field(
+        default=0.99,
+        gt=0,
+        le=1,
+        description="Share of the candidate's choices that the log could have drawn; the rest counts as "
+        "the worst reward.",
+    )
+    least_checked: int = Field(
+        default=100,
+        ge=0,
+        description="Decisions whose logged propensities were recomputed and must be right; 0 trusts a log "
+        "that cannot be recomputed, such as an imported one.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class GateFigures:
+    """What a verdict rests on.
+
+    Attributes:
+        n: Decisions that were judged by.
+        waiting: Decisions that were left out, as one before them still waits for feedback.
+        served: Mean reward of what was served.
+        gain: Estimated reward a decision beyond it.
+        low: Lower bound of the gain, valid at all times at once.
+        level: Chance that it is.
+        margin: What it has to be above.
+        effective_n: Decisions of the candidate that the weighted log is worth.
+        largest_share: Largest weight over the sum of all.
+        mean_weight: Mean of the weights.
+        expected_weight: What it is expected to be: the overlap; 1 where that is not known.
+        weight_error: Standard error of the mean weight, with questions as observations; None where all ask
+            the same.
+        overlap: Share of the candidate's choices that the log could have drawn; None where only the
+            probabilities of the drawn arms are known.
+        checked: Decisions whose propensities were recomputed.
+        mismatched: Those among them that differed from the log.
+    """
+
+    n: int
+    waiting: int
+    served: float
+    gain: float
+    low: float
+    level: float
+    margin: float
+    effective_n: float
+    largest_share: float
+    mean_weight: float
+    expected_weight: float
+    weight_error: float | None
+    overlap: float | None
+    checked: int
+    mismatched: int
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """How the evidence stood at some time.
+
+    Attributes:
+        n: Decisions until then.
+        at: When the last of them was made, seconds since the epoch, UTC.
+        gain: Estimated gain.
+        low: Its lower bound.
+    """
+
+    n: int
+    at: float
+    gain: float
+    low: float
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the gate says of a candidate.
+
+    Attributes:
+        promote: Whether it may go live.
+        reasons: Why not, one sentence each; none if it may.
+        figures: What this rests on; None where no decision is left to judge by.
+        trail: The evidence over time, `TRAIL` points at most, the last one at the end of the log.
+    """
+
+    promote: bool
+    reasons: tuple[str, ...]
+    figures: GateFigures | None
+    trail: tuple[Point, ...]
+
+    def document(self) -> dict[str, Any]:
+        """Return it as plain values, for JSON."""
+        return {"verdict": "promote" if self.promote else "hold", **asdict(self)}
+
+
+def judge(
+    spec: GateSpec,
+    log: Log,
+    p_target: Floats,
+    *,
+    reward_range: tuple[float, float],
+    settled: float = inf,
+    checked: int = 0,
+    mismatched: int = 0,
+) -> Verdict:
+    """Judge a candidate by what was served.
+
+    Args:
+        spec: What it must show.
+        log: What was served.
+        p_target: What the candidate would have drawn from in each row, shape (n, n_arms), told before
+            it learned of the row.
+        reward_range: Smallest and largest reward there can be, by declaration and not as seen.
+        settled: When the first decision was made that still waits for feedback, seconds since the epoch; it
+            and those after it are left out. By default none waits.
+        checked: Decisions of this log whose propensities were recomputed.
+        mismatched: Those that differed.
+
+    Raises:
+        ValueError: `p_target` is not a distribution in some row, or a reward is out of the range.
+
+    >>> drawn = np.tile([0, 1], 1_000)
+    >>> log = Log.from_arrays(("bm25", "dense"), drawn, drawn * 0.2, p_log=np.full((2_000, 2), 0.5))
+    >>> dense = np.tile([0.0, 1.0], (2_000, 1))
+    >>> judge(GateSpec(), log, dense, reward_range=(0.0, 1.0), checked=2_000).promote
+    True
+    >>> judge(GateSpec(margin=0.09), log, dense, reward_range=(0.0, 1.0)).reasons[0]
+    'The propensities of 0 decisions were recomputed; 100 are needed.'
+    """
+    decided = log.at < settled
+    n, waiting = int(decided.sum()), int((~decided).sum())
+    if not n:
+        return Verdict(
+            False, (f"No decision is left to judge it by: all {waiting} are {WAITING}.",), None, ()
+        )
+    if waiting:
+        log, p_target = log.where(decided), p_target[decided]
+    order = np.argsort(log.at, kind="stable")
+    sample = Sample(log.propensity, log.drawn, log.reward, p_target)
+    seen = diagnose(sample, log.arms, questions=log.questions)
+    reach: Floats | None = None
+    overlap: Floats | float = 1.0
+    if log.p_log is not None:
+        possible = log.p_log > 0.0
+        ratio = np.divide(p_target, log.p_log, out=np.zeros_like(p_target), where=possible)
+        # A propensity may differ from p_log by a rounding error, and with it the drawn arm's weight.
+        reach = np.maximum(ratio.max(axis=1), sample.weight)
+        overlap = np.where(possible, p_target, 0.0).sum(axis=1)
+    evidence = sequences.Evidence(
+        sample.weight[order],
+        log.reward[order],
+        reward_range,
+        None if reach is None else reach[order],
+        overlap if isinstance(overlap, float) else overlap[order],
+    )
+    rows = np.unique(np.linspace(1, n, TRAIL).astype(np.int64))
+    bounds = sequences.difference(evidence, spec.level, rows=rows, one_sided=True)
+    shared = float(np.mean(overlap))
+    figures = GateFigures(
+        n=n,
+        waiting=waiting,
+        served=float(log.reward.mean()),
+        gain=float(bounds.estimate[-1]),
+        low=float(bounds.low[-1]),
+        level=spec.level,
+        margin=spec.margin,
+        effective_n=seen.effective_n,
+        largest_share=seen.largest_weight / (seen.mean_weight * n) if seen.mean_weight > 0.0 else 0.0,
+        mean_weight=seen.mean_weight,
+        expected_weight=shared,
+        weight_error=seen.mean_weight_error,
+        overlap=None if log.p_log is None else shared,
+        checked=checked,
+        mismatched=mismatched,
+    )
+    reasons = tuple(_reasons(spec, figures))
+    trail = tuple(
+        Point(int(k), float(log.at[order[k - 1]]), float(gain), float(low))
+        for k, gain, low in zip(bounds.rows, bounds.estimate, bounds.low, strict=True)
+    )
+    return Verdict(not reasons, reasons, figures, trail)
+
+
+def _reasons(spec: GateSpec, seen: GateFigures) -> list[str]:
+    """Return why a candidate is held, one sentence for each condition that fails."""
+    reasons = []
+    if seen.mismatched:
+        reasons.append(
+            f"{seen.mismatched} of {seen.checked} recomputed propensities differ from the log; none may."
+        )
+    if seen.checked < spec.least_checked:
+        reasons.append(
+            f"The propensities of {seen.checked} decisions were recomputed; {spec.least_checked} are needed."
+        )
+    if seen.overlap is not None and seen.overlap < spec.least_overlap:
+        reasons.append(
+            f"The log could have drawn {seen.overlap:.1%} of what the candidate chooses; "
+            f"{spec.least_overlap:.1%} are needed."
+        )
+    off, error = abs(seen.mean_weight - seen.expected_weight), seen.weight_error
+    if error is not None and off > spec.largest_weight_error * error + TOLERANCE:
+        reasons.append(
+            f"The mean weight is {seen.mean_weight:.3f} with a standard error of {error:.3f}; it "
+            f"must be within {spec.largest_weight_error:g} of them of {seen.expected_weight:.3f}, or the "
+            "propensities are not those that were drawn from."
+        )
+    if seen.effective_n < spec.least_effective_n:
+        reasons.append(
+            f"The log of {seen.n} decisions is worth {seen.effective_n:.1f} of the candidate's; "
+            f"{spec.least_effective_n:g} are needed."
+        )
+    if seen.largest_share > spec.largest_share:
+        reasons.append(
+            f"One decision has {seen.largest_share:.1%} of all weights; {spec.largest_share:.1%} are allowed."
+        )
+    if seen.low <= spec.margin:
+        reasons.append(_too_little(seen))
+    return reasons
+
+
+def _too_little(seen: GateFigures) -> str:
+    """Say how far the gain is from proved."""
+    said = (
+        f"The gain a decision is {seen.gain:+.4f} and at {seen.level:.0%} at least {seen.low:+.4f}, "
+        f"which must be above {seen.margin:+.4f}"
+    )
+    ahead = seen.gain - seen.margin
+    if ahead <= 0.0:
+        return f"{said}; the candidate does not look better."
+    # A bound closes in about as one over the square root of the rows.
+    needed = seen.n * (((seen.gain - seen.low) / ahead) ** 2 - 1.0)
+    return (
+        f"{said}; if the gain is so, about {max(100, round(needed, -2)):,.0f} more decisions would show it."
+    )

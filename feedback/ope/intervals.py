@@ -1,0 +1,221 @@
+"""How far an estimate may be from the truth, for a log whose size was fixed beforehand.
+
+    normal       delta method; closed form; every estimator
+    bootstrap    percentiles over resamples that all estimators and targets share
+
+`feedback.exact_intervals` has two more, which hold at every sample size. `feedback.sequences` has bounds for
+those who look again and again while the log grows, which none of the others allows. How often each holds
+the truth stands in docs/intervals.md.
+
+A log whose policy keeps a small floor hides its own variance: the few rows with a large weight may not
+have been drawn at all, and then no interval that looks only at the drawn rows can know of them. `hedged`
+puts that knowledge back, and both intervals here should be asked of hedged terms.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import NormalDist
+
+import numpy as np
+
+from feedback.arrays import Floats, Integers
+from feedback.ope.sample import Terms
+
+LEVEL = 0.95
+"""Share of logs whose interval is to hold the truth, unless one asks for another."""
+
+_BYTE_TO_COUNT = np.repeat(np.arange(6, dtype=np.float32), (94, 95, 46, 16, 4, 1))
+"""A Poisson(1) count for each value of a byte: mean 1 and variance 1 exactly, skewness 1 to 0.4 %."""
+
+_CELLS = 1 << 15
+"""Counts drawn at a time: few enough for the cache, and too few for BLAS to wake threads it cannot use."""
+
+_ROWS = 1 << 16
+"""Rows whose columns are laid side by side at a time."""
+
+Interval = tuple[float, float]
+
+
+def by_group(terms: Terms, group: Integers) -> Terms:
+    """Add the rows of each group up, so that an interval takes groups to be independent, not rows.
+
+    The value stays the same.
+
+    Args:
+        terms: One row for each row of the log.
+        group: Codes from 0, shape (n,), none left out.
+
+    >>> one = np.ones(4)
+    >>> pairs = by_group(Terms("ips", np.array([1.0, 0.0, 2.0, 1.0]), one, one), np.array([0, 0, 1, 1]))
+    >>> pairs.numerator.tolist(), pairs.denominator.tolist(), pairs.value
+    ([1.0, 3.0], [2.0, 2.0], 1.0)
+    """
+    if int(group.max()) + 1 == len(group):
+        return terms
+    return replace(
+        terms,
+        numerator=np.bincount(group, terms.numerator).astype(np.float64, copy=False),
+        denominator=np.bincount(group, terms.denominator).astype(np.float64, copy=False),
+    )
+
+
+def hedged(terms: Terms, reach: float, low: float, high: float) -> Terms:
+    """Add two imaginary draws of the largest weight, one with the worst and one with the best reward.
+
+    The weighted kin of adding a success and a failure before putting an interval on a
+    proportion. It moves the value by the order of `reach / n`, so it is for intervals,
+    not for the point estimate.
+
+    Args:
+        terms: What to put an interval on.
+        reach: Largest weight that any row could have had, over all arms; the estimator's own
+            cap counts where it is smaller.
+        low: Smallest reward.
+        high: Largest reward.
+
+    Source: Agresti and Coull (1998), "Approximate is better than 'exact' for interval
+    estimation of binomial proportions", from whom the idea is carried over to weights.
+
+    >>> one = np.ones(2)
+    >>> hedged(Terms("snips", one, one, one, ratio=True), reach=5.0, low=0.0, high=1.0).numerator.tolist()
+    [1.0, 1.0, 0.0, 5.0]
+    """
+    weight = min(reach, terms.cap)
+    numerator = terms.baseline + weight * (np.array([low, high]) - terms.baseline)
+    denominator = np.full(2, weight if terms.ratio else 1.0)
+    return replace(
+        terms,
+        numerator=np.concatenate([terms.numerator, numerator]),
+        denominator=np.concatenate([terms.denominator, denominator]),
+    )
+
+
+def influence(terms: Terms) -> Floats:
+    """Return how far each row pulls the value, shape (n,), summing to 0.
+
+    >>> influence(Terms("ips", np.array([0.0, 1.0]), np.ones(2), np.ones(2))).tolist()
+    [-0.5, 0.5]
+    """
+    pull: Floats = (terms.numerator - terms.value * terms.denominator) / terms.denominator.mean()
+    return pull
+
+
+def difference(terms: Terms, baseline: Terms) -> Terms:
+    """Return terms whose value is that of `terms` less that of the baseline, for `normal`.
+
+    Both on the same rows, so what moves them alike cancels. Ratios are linearised. What is
+    hedged or grouped must be so in both: an imaginary row is the same row for either.
+
+    Raises:
+        ValueError: Terms of different lengths.
+
+    >>> one, rewards = np.ones(2), np.array([0.0, 1.0])
+    >>> difference(Terms("ips", rewards + 0.25, one, one), Terms("ips", rewards, one, one)).numerator.tolist()
+    [0.25, 0.25]
+    """
+    lengths = len(terms.numerator), len(baseline.numerator)
+    if lengths[0] != lengths[1]:
+        raise ValueError(f"a difference needs terms of one length, got {lengths[0]} and {lengths[1]}")
+    rows = (terms.value - baseline.value) + (influence(terms) - influence(baseline))
+    return Terms(
+        f"{terms.estimator} - {baseline.estimator}", rows, np.broadcast_to(1.0, rows.shape), terms.weight
+    )
+
+
+def normal(terms: Terms, level: float = LEVEL) -> Interval:
+    """Return value plus or minus as many standard errors as the level asks, by the delta method.
+
+    Raises:
+        ValueError: Fewer than two rows, or a level out of (0, 1).
+
+    >>> low, high = normal(Terms("ips", np.array([0.0, 1.0] * 50), np.ones(100), np.ones(100)))
+    >>> round(low, 3), round(high, 3)
+    (0.402, 0.598)
+    """
+    n = len(terms.numerator)
+    if n < 2:
+        raise ValueError(f"an interval needs at least 2 rows, got {n}")
+    pull = influence(terms)
+    errors = NormalDist().inv_cdf(1.0 - tail_of(level))
+    half = errors * float(np.sqrt(pull @ pull / (n * (n - 1))))
+    return terms.value - half, terms.value + half
+
+
+def replicates(terms: Sequence[Terms], rng: np.random.Generator, resamples: int = 1000) -> Floats:
+    """Return the values on `resamples` resampled logs, shape (len(terms), resamples).
+
+    Each row of the log enters each resample a Poisson(1) number of times, drawn from
+    one byte. Column j is the same resampled log for all terms, whatever their estimator or
+    target, so the percentiles of one line less another are an interval of the difference.
+    Memory does not grow with the log. A resample in which a ratio is 0 / 0 gives NaN.
+
+    Args:
+        terms: All on the same n rows.
+        rng: Source of the resamples.
+        resamples: How many.
+
+    Raises:
+        ValueError: Terms of different lengths.
+
+    Source: Owen and Eckles (2012), "Bootstrapping data arrays of arbitrary order".
+    """
+    lengths = {len(t.numerator) for t in terms}
+    if len(lengths) != 1:
+        raise ValueError(f"shared resamples need terms of one length, got {sorted(lengths)}")
+    n = lengths.pop()
+    value = np.array([[t.value] for t in terms])
+    totals = np.zeros((resamples, 2 * len(terms)))
+    step = max(1, _CELLS // resamples)
+    cells = np.empty(resamples * step, dtype=np.float32)
+    for begin in range(0, n, _ROWS):
+        columns = _columns(terms, slice(begin, begin + _ROWS))
+        for start in range(0, len(columns), step):
+            block = columns[start : start + step]
+            drawn = np.frombuffer(rng.bytes(resamples * len(block)), dtype=np.uint8)
+            # With a mode, `take` writes straight into `out`; without one it goes through a copy.
+            counts = np.take(_BYTE_TO_COUNT, drawn, out=cells[: len(drawn)], mode="clip")
+            totals += counts.reshape(resamples, len(block)) @ block
+    residual, denominator = np.split(totals.T, 2)
+    spread = np.divide(residual, denominator, out=np.full_like(residual, np.nan), where=denominator > 0.0)
+    return value + spread
+
+
+def percentiles(values: Floats, level: float = LEVEL) -> list[Interval]:
+    """Return the middle part of each line of replicates, shape (k, resamples), or of their differences.
+
+    Raises:
+        ValueError: A level out of (0, 1).
+
+    Source: Efron and Tibshirani (1993), "An introduction to the bootstrap", chapter 13.
+
+    >>> percentiles(np.array([[3.0, 1.0, 2.0, np.nan]]), level=0.5)
+    [(1.5, 2.5)]
+    """
+    tail = tail_of(level)
+    low, high = np.nanquantile(values, (tail, 1.0 - tail), axis=1)
+    return list(zip(low.tolist(), high.tolist(), strict=True))
+
+
+def bootstrap(
+    terms: Sequence[Terms], rng: np.random.Generator, resamples: int = 1000, level: float = LEVEL
+) -> list[Interval]:
+    """Return the percentiles of the replicates of each of the terms; takes what `replicates` does."""
+    return percentiles(replicates(terms, rng, resamples), level)
+
+
+def _columns(terms: Sequence[Terms], rows: slice) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
+    """Return residuals and denominators of some rows, shape (rows, 2 * len(terms)).
+
+    Residuals are centred so that float32 products keep what matters.
+    """
+    residuals = [t.numerator[rows] - t.value * t.denominator[rows] for t in terms]
+    return np.stack(
+        residuals + [t.denominator[rows] for t in terms], axis=1, dtype=np.float32, casting="same_kind"
+    )
+
+
+def tail_of(level: float) -> float:
+    """Return the chance that is left on either side."""
+    if not 0.0 < level < 1.0:
+        raise ValueError(f"level must be in (0, 1), got {level:.6g}")
+    return (1.0 - level) / 2.0

@@ -1,0 +1,132 @@
+"""Predict what every arm would have earned, for the doubly robust estimates.
+
+    ridge   one ridge regression on what all arms share and on what is peculiar to each,
+            so that an arm that was seldom drawn is predicted from the others
+    means   the mean reward of each arm; looks at no features, and is done in a moment
+
+Each row is predicted from rows that ask other questions: a model that has seen the
+reward it predicts makes the estimate optimistic.
+"""
+
+from typing import Any, Literal
+
+import numpy as np
+from scipy import sparse
+from sklearn.linear_model import Ridge
+
+from feedback.arrays import Floats, Integers, refuse
+from feedback.dataset.features import _interacted
+
+Model = Literal["ridge", "means"]
+
+
+def cross_fit(
+    X: Any,  # noqa: N803 - a matrix, as in scikit-learn
+    drawn: Integers,
+    reward: Floats,
+    questions: Integers,
+    n_arms: int,
+    rng: np.random.Generator,
+    *,
+    model: Model = "ridge",
+    weight: Floats | None = None,
+    folds: int = 5,
+    penalty: float = 10.0,
+) -> Floats:
+    """Predict the reward of every arm in every row, from rows that ask other questions.
+
+    Predictions are within the rewards that the model has seen.
+
+    Args:
+        X: Features, shape (n, d), sparse or dense; None will do for `means`.
+        drawn: Column of the arm that was drawn, shape (n,).
+        reward: What it earned, shape (n,).
+        questions: Codes from 0 of what was asked, shape (n,).
+        n_arms: How many arms there are.
+        rng: Source of the folds.
+        model: `ridge` or `means`.
+        weight: How much each row counts, shape (n,), at least 0; all alike when None.
+            Only the ratios matter. Rows of no weight are not looked at, unless all of
+            those that a prediction may look at have none. For `mrdr`, see
+            `feedback.doubly_robust.mrdr_weight`.
+        folds: How many parts the questions are cut into; at most one per question.
+        penalty: For `ridge`, weight of the squared coefficients, above 0. `means` adds
+            one imaginary row with the mean reward of all arms to each arm.
+
+    Returns:
+        Shape (n, n_arms).
+
+    Raises:
+        ValueError: Fewer than two questions or folds: nothing to hold out; a weight below
+            0; a model of another name.
+    """
+    n_questions = int(questions.max()) + 1
+    folds = min(folds, n_questions)
+    if folds < 2:
+        raise ValueError(
+            f"cross-fitting needs at least 2 folds and 2 questions, got {folds} and {n_questions}"
+        )
+    if weight is not None:
+        refuse("weight", weight, (weight >= 0.0) & np.isfinite(weight), "finite and at least 0")
+    fold = (rng.permutation(n_questions) % folds)[questions]
+    match model:
+        case "means":
+            return _means(drawn, reward, fold, folds, n_arms, weight)
+        case "ridge":
+            return _ridge(X, drawn, reward, fold, folds, n_arms, weight, penalty)
+    raise ValueError(f"no reward model {model!r}; there are: ridge, means")
+
+
+def _means(
+    drawn: Integers, reward: Floats, fold: Integers, folds: int, n_arms: int, weight: Floats | None
+) -> Floats:
+    """Return the mean reward of each arm in the other folds, shape (n, n_arms)."""
+    others = 1.0 - np.eye(folds)
+
+    def elsewhere(cell: Integers, column: Floats | None, width: int) -> Floats:
+        """Sum a column over the rows of each cell that lie in the other folds, shape (folds, width)."""
+        sums: Floats = others @ np.bincount(cell, column, minlength=folds * width).reshape(folds, width)
+        return sums
+
+    cell = fold * n_arms + drawn
+    typical = elsewhere(fold, reward, 1) / elsewhere(fold, None, 1)
+    if weight is None:
+        count, total = elsewhere(cell, None, n_arms), elsewhere(cell, reward, n_arms)
+    else:
+        # Weights average 1, so that the imaginary row stands for one of them.
+        scaled = weight / (weight.mean() or 1.0)
+        count, total = elsewhere(cell, scaled, n_arms), elsewhere(cell, scaled * reward, n_arms)
+    table: Floats = (total + typical) / (count + 1.0)
+    return table[fold]
+
+
+def _ridge(
+    X: Any,  # noqa: N803 - a matrix, as in scikit-learn
+    drawn: Integers,
+    reward: Floats,
+    fold: Integers,
+    folds: int,
+    n_arms: int,
+    weight: Floats | None,
+    penalty: float,
+) -> Floats:
+    """Return what a ridge regression on the other folds predicts, shape (n, n_arms)."""
+    features = sparse.csr_matrix(X, dtype=np.float64)
+    # Only large features are scaled: rare words stay small, so that the penalty holds them down.
+    largest = abs(features).max(axis=0).toarray().ravel()
+    features = features @ sparse.diags(1.0 / np.maximum(largest, 1.0), format="csr")
+    design = _interacted(features, drawn, n_arms)
+    q_hat = np.empty((len(reward), n_arms))
+    for part in range(folds):
+        held_out, seen = np.flatnonzero(fold == part), np.flatnonzero(fold != part)
+        counts = None
+        if weight is not None and weight[seen].any():
+            seen = seen[weight[seen] > 0.0]
+            # Weights average 1, so that the penalty means what it means without them.
+            counts = weight[seen] / weight[seen].mean()
+        earned, asked = reward[seen], features[held_out]
+        regression = Ridge(alpha=penalty, solver="sparse_cg").fit(design[seen], earned, sample_weight=counts)
+        for arm in range(n_arms):
+            rows = _interacted(asked, np.full(len(held_out), arm), n_arms)
+            q_hat[held_out, arm] = regression.predict(rows).clip(earned.min(), earned.max())
+    return q_hat

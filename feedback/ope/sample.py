@@ -1,0 +1,192 @@
+"""What an estimate is made of: the rows of a log beside a target, and the terms that come out.
+
+A `Sample` is validated once; its weights and predictions are worked out once and
+shared by all estimators (`feedback.estimators`). `Terms` are an estimate row by row:
+the value is read off them, and so is any interval (`feedback.intervals`).
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import inf
+
+import numpy as np
+
+from feedback.arrays import TOLERANCE, Floats, Integers, drawn_of, refuse, refuse_unless_distributions
+
+
+class NeverDrawnError(ValueError):
+    """The target draws none of the logged arms, so the log cannot tell its value."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Terms:
+    """An estimate row by row: the value is the sum of one column over the sum of another.
+
+    Attributes:
+        estimator: Name of the function that made them.
+        numerator: Shape (n,).
+        denominator: Shape (n,); all 1 where the estimate is a mean over rows.
+        weight: How much the reward of each row counts, shape (n_rows,): p_target / p_log
+            of the drawn arms, as the estimator clips or shrinks them; 0 for `dm`, which
+            takes its values from the predictions alone.
+        baseline: What a row is expected to give before its reward is seen: the mean
+            prediction of a doubly robust estimate, 0 for those that only weigh rewards.
+        ratio: Whether the denominator is random too (`snips`, `replay`).
+        cap: Largest weight that the estimator lets any row have; `inf` for no limit.
+        parameter: The clip, threshold or shrinkage that was used; None where there is none.
+    """
+
+    estimator: str
+    numerator: Floats
+    denominator: Floats
+    weight: Floats
+    baseline: float = 0.0
+    ratio: bool = False
+    cap: float = inf
+    parameter: float | None = None
+
+    @property
+    def value(self) -> float:
+        """The point estimate."""
+        return float(self.numerator.sum() / self.denominator.sum())
+
+    @property
+    def effective_n(self) -> float:
+        """Kish's effective sample size, in [0, n]; see `effective_size`."""
+        return effective_size(self.weight)
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """The rows of a log beside what a target would draw from in each of them.
+
+    Attributes:
+        propensity: Probability with which the logged arm was drawn, shape (n,), in (0, 1].
+        drawn: Column of the logged arm, shape (n,).
+        reward: What it earned, shape (n,), finite.
+        p_target: The target's distribution, shape (n, n_arms), rows sum to 1.
+        q_hat: Predicted reward of every arm, shape (n, n_arms), finite, by a model that
+            did not see the row (`feedback.reward_model`); None where there is no model.
+        q_mrdr: As `q_hat`, by a model that was weighted for this target; only `mrdr` asks.
+
+    Raises:
+        ValueError: Shapes that differ, an empty log, or a value out of its range.
+
+    >>> half, first = np.full(2, 0.5), np.array([[1.0, 0.0], [1.0, 0.0]])
+    >>> Sample(half, np.array([0, 1]), np.ones(2), first).weight.tolist()
+    [2.0, 0.0]
+    """
+
+    propensity: Floats
+    drawn: Integers
+    reward: Floats
+    p_target: Floats
+    q_hat: Floats | None = None
+    q_mrdr: Floats | None = None
+
+    def __post_init__(self) -> None:
+        n = len(self.reward)
+        columns = [a.shape for a in (self.propensity, self.drawn, self.reward)]
+        if columns != [(n,)] * 3 or self.p_target.ndim != 2 or len(self.p_target) != n:
+            raise ValueError(
+                "propensity, drawn and reward must share one shape (n,) and p_target be (n, n_arms), got "
+                f"{', '.join(str(shape) for shape in [*columns, self.p_target.shape])}"
+            )
+        if not n:
+            raise ValueError("the log is empty: an estimate needs at least one row")
+        for name, q in (("q_hat", self.q_hat), ("q_mrdr", self.q_mrdr)):
+            if q is not None and q.shape != self.p_target.shape:
+                raise ValueError(
+                    f"{name} must have the shape {self.p_target.shape} of p_target, got {q.shape}"
+                )
+        n_arms = self.p_target.shape[1]
+        refuse("drawn", self.drawn, (self.drawn >= 0) & (self.drawn < n_arms), f"a column below {n_arms}")
+        refuse(
+            "propensity",
+            self.propensity,
+            (self.propensity > 0.0) & (self.propensity <= 1.0 + TOLERANCE),
+            "in (0, 1]",
+        )
+        refuse("reward", self.reward, np.isfinite(self.reward), "finite")
+        refuse_unless_distributions("p_target", self.p_target)
+
+    def __len__(self) -> int:
+        return len(self.reward)
+
+    @cached_property
+    def weight(self) -> Floats:
+        """Importance weight p_target / p_log of each drawn arm, shape (n,)."""
+        return drawn_of(self.p_target, self.drawn) / self.propensity
+
+    @property
+    def supported_weight(self) -> Floats:
+        """The weights, of which at least one is above 0.
+
+        Raises:
+            NeverDrawnError: They are all 0.
+        """
+        if not self.weight.any():
+            raise NeverDrawnError(
+                f"the target draws none of the {len(self)} logged arms: the log cannot tell its value"
+            )
+        return self.weight
+
+    @cached_property
+    def prediction(self) -> "Prediction":
+        """What the model says of this target. Raises ValueError where there is no `q_hat`."""
+        if self.q_hat is None:
+            raise ValueError(
+                "the direct and the doubly robust estimates need q_hat, see feedback.reward_model"
+            )
+        return Prediction.of(self, self.q_hat, "q_hat")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prediction:
+    """A reward model as a target and a log see it.
+
+    Attributes:
+        expected: What the target is predicted to earn in each row, shape (n,).
+        residual: Reward less what was predicted for the drawn arm, shape (n,).
+    """
+
+    expected: Floats
+    residual: Floats
+
+    @classmethod
+    def of(cls, sample: Sample, q: Floats, name: str) -> "Prediction":
+        """Read predictions `q`, shape (n, n_arms). Raises ValueError where one is not finite."""
+        expected = row_products(sample.p_target, q)
+        if not np.isfinite(expected).all():
+            refuse(name, q, np.isfinite(q), "finite")
+        residual = sample.reward - drawn_of(q, sample.drawn)
+        return cls(expected, residual)
+
+
+def ones(rows: Floats) -> Floats:
+    """Return the denominator of a mean over rows: shape (n,), all 1, in the memory of a single number."""
+    return np.broadcast_to(1.0, rows.shape)
+
+
+def effective_size(weight: Floats) -> float:
+    """Return Kish's effective sample size: (sum of weights) squared over sum of squares.
+
+    So many rows drawn from the target itself would tell as much; 0 if all weights are.
+
+    Source: Kish (1965), "Survey sampling".
+
+    >>> effective_size(np.array([1.0, 1.0, 1.0, 0.0]))
+    3.0
+    """
+    squares = float(weight @ weight)
+    return float(weight.sum()) ** 2 / squares if squares > 0.0 else 0.0
+
+
+def row_products(p: Floats, q: Floats) -> Floats:
+    """Return the inner product of each row of `p` with that of `q`, both (n, n_arms), shape (n,).
+
+    >>> row_products(np.array([[0.5, 0.5]]), np.array([[1.0, 3.0]])).tolist()
+    [2.0]
+    """
+    products: Floats = np.einsum("ij,ij->i", p, q)
+    return products

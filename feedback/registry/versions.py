@@ -1,0 +1,226 @@
+"""Versions: a policy's state at a position of the training log.
+
+A version's row is a fact; its bytes are a cache. What is pruned or lost can be
+made again by replaying the training log up to `examples_seq`. Bytes of old versions are
+kept the more sparsely the older they are, so that a replay can begin near each of them.
+"""
+
+import hashlib
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Any
+
+import sqlalchemy as sa
+
+from feedback.errors import RebuiltError
+from feedback.log import tables as t
+from feedback.log.store import Store
+from feedback.training_log.epochs import REBUILD, confirm_epoch, newest_epoch
+
+KEPT_CHECKPOINTS = 20
+"""Newest versions whose bytes are all kept; so are those of the newest version of each recipe, and of
+versions that an operator chose."""
+
+BESIDE = "a candidate"
+"""Holder of the first epoch where a candidate is there before any learner."""
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One published state of a policy.
+
+    Attributes:
+        version: Its number, rising; 0 before it is published.
+        parent: The version it went on from; None for the first of a recipe.
+        recipe: Digest of everything besides the training log that shaped it.
+        join: Digest of the rule by which that training log was joined.
+        policy: The policy's specification.
+        examples_seq: Position of the training log that it has learned up to.
+        applied_seq: Facts up to this position of the log are looked at.
+        digest: SHA-256 of the state.
+        epoch: The learner that wrote it.
+        created_at: Seconds since the epoch, UTC.
+        start: Where it began to learn, as `feedback.lessons.Start` tells it; None for the beginning
+            of the log.
+    """
+
+    version: int
+    parent: int | None
+    recipe: str
+    join: str
+    policy: dict[str, Any]
+    examples_seq: int
+    applied_seq: int
+    digest: str
+    epoch: int
+    created_at: float
+    start: dict[str, Any] | None = None
+
+
+def digest_of(state: bytes) -> str:
+    """Return the SHA-256 of a policy's state, in hexadecimal."""
+    return hashlib.sha256(state).hexdigest()
+
+
+def publish(store: Store, version: Version, state: bytes) -> int:
+    """Write a version with its bytes and return its number; older bytes are pruned.
+
+    Raises:
+        SupersededError: Another learner has taken over; nothing was written.
+        RebuiltError: The training log was made anew; nothing was written.
+    """
+    with store.writing() as connection:
+        confirm_epoch(connection, version.epoch)
+        return add(connection, version, state)
+
+
+def publish_beside(store: Store, version: Version, state: bytes) -> int:
+    """Write a version of a recipe that nobody serves, beside a learner that goes on; return its number.
+
+    Where the recipe has a version that has learned as much, nothing is written, and its number is returned.
+
+    Args:
+        store: The log.
+        version: Its epoch is the newest one before its training log was read, and none of its own; 0
+            where there was none.
+        state: Its bytes.
+
+    Raises:
+        RebuiltError: The training log was made anew since then; nothing was written.
+    """
+    v, e = t.versions.c, t.epochs.c
+    with store.writing() as connection:
+        rebuilt = sa.select(e.epoch).where(e.epoch > version.epoch, e.holder == REBUILD).limit(1)
+        if (found := connection.scalar(rebuilt)) is not None:
+            raise RebuiltError(f"epoch {found} made the training log anew: learn from what is there now")
+        as_much = sa.select(sa.func.max(v.version)).where(
+            v.recipe == version.recipe, v.examples_seq >= version.examples_seq
+        )
+        there: int | None = connection.scalar(as_much)
+        if there is not None:
+            return there
+        if not newest_epoch(connection)[0]:  # a version is of some epoch, and no learner ever ran
+            connection.execute(sa.insert(t.epochs), {"holder": BESIDE, "taken_at": version.created_at})
+        epoch, _ = newest_epoch(connection)
+        return add(connection, replace(version, epoch=version.epoch or epoch), state)
+
+
+def add(connection: sa.Connection, version: Version, state: bytes) -> int:
+    """Write a version as a part of a transaction that nobody else can write versions in."""
+    row = {name: getattr(version, name) for name in Version.__slots__ if name != "version"}
+    result = connection.execute(sa.insert(t.versions), row)
+    assert result.inserted_primary_key is not None
+    number = int(result.inserted_primary_key[0])
+    connection.execute(sa.insert(t.checkpoints), {"version": number, "state": state})
+    c, v = t.checkpoints.c.version, t.versions.c
+    chosen, newest = sa.select(t.promotions.c.version), sa.select(sa.func.max(v.version)).group_by(v.recipe)
+    kept = connection.scalars(sa.select(c).where(c.not_in(chosen), c.not_in(newest)))
+    pruned = [one for one in kept if not is_kept(one, number)]
+    if pruned:
+        connection.execute(sa.delete(t.checkpoints).where(c.in_(pruned)))
+    return number
+
+
+def put_back(connection: sa.Connection, version: int, state: bytes) -> None:
+    """Replace the bytes of a version, or write them where there are none."""
+    connection.execute(sa.delete(t.checkpoints).where(t.checkpoints.c.version == version))
+    connection.execute(sa.insert(t.checkpoints), {"version": version, "state": state})
+
+
+def is_kept(version: int, newest: int) -> bool:
+    """Whether a version is so new, or its number so round, that its bytes are kept.
+
+    All of the newest are; before these, every second of as many, every fourth of twice as many, and
+    so on: of n versions some ten for each time that n has doubled. What is pruned once stays so.
+
+    >>> [version for version in range(1, 71) if is_kept(version, newest=100)]
+    [8, 16, 24, 28, 32, 36, 40, 44, 48, 52, 56, 60, 62, 64, 66, 68, 70]
+    """
+    age = newest - version
+    return version % (1 << (age // KEPT_CHECKPOINTS).bit_length()) == 0
+
+
+def latest(store: Store, recipe: str | None = None, after: int = 0) -> Version | None:
+    """Return the newest version of a recipe, or of any; None when none is newer than `after`."""
+    query = sa.select(t.versions).where(t.versions.c.version > after)
+    if recipe is not None:
+        query = query.where(t.versions.c.recipe == recipe)
+    with store.reading() as connection:
+        row = connection.execute(query.order_by(t.versions.c.version.desc()).limit(1)).mappings().first()
+    return None if row is None else Version(**row)
+
+
+def kept_upto(store: Store, recipe: str, examples_seq: int) -> list[Version]:
+    """Return the versions of a recipe whose bytes are kept and that have learned no more, newest first."""
+    v = t.versions.c
+    query = (
+        sa.select(t.versions)
+        .join(t.checkpoints, t.checkpoints.c.version == v.version)
+        .where(v.recipe == recipe, v.examples_seq <= examples_seq)
+        .order_by(v.examples_seq.desc(), v.version.desc())
+    )
+    with store.reading() as connection:
+        return [Version(**row) for row in connection.execute(query).mappings()]
+
+
+def kept_of(store: Store, recipe: str) -> list[Version]:
+    """Return the versions of a recipe whose bytes are kept, or ought to be, oldest first."""
+    v, kept = t.versions.c, sa.select(t.checkpoints.c.version)
+    with store.reading() as connection:
+        newest = connection.scalar(sa.select(sa.func.max(v.version))) or 0
+        round_ones = [number for number in range(1, newest + 1) if is_kept(number, newest)]
+        query = sa.select(t.versions).where(
+            v.recipe == recipe, v.version.in_(round_ones) | v.version.in_(kept)
+        )
+        return [Version(**row) for row in connection.execute(query.order_by(v.version)).mappings()]
+
+
+def counts(store: Store) -> dict[str, int]:
+    """Return how many versions there are of each recipe."""
+    v = t.versions.c
+    with store.reading() as connection:
+        found = connection.execute(sa.select(v.recipe, sa.func.count()).group_by(v.recipe))
+        return {row[0]: row[1] for row in found}
+
+
+def among(store: Store, recipe: str, numbers: Collection[int]) -> set[int]:
+    """Return those of some numbers whose versions are of a recipe."""
+    v = t.versions.c
+    with store.reading() as connection:
+        query = sa.select(v.version).where(v.recipe == recipe, v.version.in_(numbers))
+        return set(connection.scalars(query))
+
+
+def find(store: Store, number: int) -> Version | None:
+    """Return the version of a number; None where there is none."""
+    with store.reading() as connection:
+        row = (
+            connection.execute(sa.select(t.versions).where(t.versions.c.version == number)).mappings().first()
+        )
+    return None if row is None else Version(**row)
+
+
+def page(store: Store, limit: int, before: int | None = None) -> list[tuple[Version, bool]]:
+    """Return the newest versions of any recipe, newest first, each with whether its bytes are kept.
+
+    Args:
+        store: The log.
+        limit: How many at most.
+        before: Only those whose number is below; None for the newest of all.
+    """
+    v, kept = t.versions.c, t.checkpoints.c.version
+    query = sa.select(t.versions, kept.is_not(None).label("kept")).outerjoin(t.checkpoints, kept == v.version)
+    if before is not None:
+        query = query.where(v.version < before)
+    with store.reading() as connection:
+        rows = connection.execute(query.order_by(v.version.desc()).limit(limit)).mappings()
+        return [
+            (Version(**{name: row[name] for name in Version.__slots__}), bool(row["kept"])) for row in rows
+        ]
+
+
+def checkpoint(store: Store, version: int) -> bytes | None:
+    """Return the bytes of a version; None when they were pruned."""
+    with store.reading() as connection:
+        state = connection.scalar(sa.select(t.checkpoints.c.state).where(t.checkpoints.c.version == version))
+    return None if state is None else bytes(state)

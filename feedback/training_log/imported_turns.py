@@ -1,0 +1,77 @@
+"""Turns that were over before the log hears of them, such as labels: each is entered once, and whole."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from feedback.events import LABELS, Decision, Execution, Feedback, Kind
+from feedback.log import tables as t
+from feedback.log.batch import Fact
+from feedback.log.rows import feedback_of, load_decisions, load_executions
+from feedback.log.store import Store
+
+CHUNK = 1000
+"""Turns that are read at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class PastTurn:
+    """A decision, how it went, and what was said of it."""
+
+    decision: Decision
+    execution: Execution
+    feedback: tuple[Feedback, ...]
+
+
+def new_among(store: Store, turns: Sequence[PastTurn]) -> list[PastTurn]:
+    """Return the turns whose decision is not in the log, in order; at most some thousand are looked up."""
+    ids = [turn.decision.id for turn in turns]
+    with store.reading() as connection:
+        known = set(connection.scalars(sa.select(t.decisions.c.id).where(t.decisions.c.id.in_(ids))))
+    return [turn for turn in turns if turn.decision.id not in known]
+
+
+def enter(store: Store, turns: Sequence[PastTurn]) -> int:
+    """Commit those turns that are not in the log, all at once and in order; return how many they are.
+
+    As a decision never is without its feedback, the join finds both together, whatever the deadline.
+
+    Raises:
+        ConflictError: Somebody else enters the same turns; nothing was written.
+        LogUnavailableError: Nothing was written.
+    """
+    new = new_among(store, turns)
+    facts: list[Fact] = []
+    for turn in new:
+        facts += (turn.decision, turn.execution, *turn.feedback)
+    if facts:
+        store.append(facts)
+    return len(new)
+
+
+def read_turns(store: Store, episodes: Sequence[str]) -> Iterator[PastTurn]:
+    """Yield the labels of some episodes as they were entered, in the order of the log.
+
+    What was said of one later is left out, as it is by whoever joins the log.
+    """
+    d, f = t.decisions.c, t.feedback.c
+    query = sa.select(d.seq, d.id).where(d.policy == LABELS, d.episode_id.in_(episodes))
+    after = 0
+    while True:
+        with store.reading() as connection:
+            found = connection.execute(query.where(d.seq > after).order_by(d.seq).limit(CHUNK)).all()
+            ids = [row.id for row in found]
+            decisions, executions = load_decisions(connection, ids), load_executions(connection, ids)
+            said: defaultdict[str, list[Feedback]] = defaultdict(list)
+            values = sa.select(t.feedback).where(f.decision_id.in_(ids), f.kind == Kind.VALUE.value)
+            for row in connection.execute(values.order_by(f.seq)):
+                said[row.decision_id].append(feedback_of(row))
+        for name in ids:
+            decision = decisions[name]
+            at_once = tuple(one for one in said[name] if one.received_at <= decision.decided_at)
+            yield PastTurn(decision, executions[name], at_once)
+        if len(found) < CHUNK:
+            return
+        after = found[-1].seq

@@ -1,0 +1,193 @@
+"""Keep the training log: fold the facts of the log, and write what is ready to be learned.
+
+What was joined and how far the log was read are written in one transaction, so
+that a crash neither loses an example nor writes one twice. The facts are read
+before, without the lock of a writer: only a learner with a newer epoch could
+change the training log in between, and that is found out when writing.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+
+import orjson
+import sqlalchemy as sa
+
+from feedback.errors import LogGapError
+from feedback.events import Cost, Example, Status, Tick
+from feedback.fold import GRACE_S, Fold, Joined
+from feedback.log import tables as t
+from feedback.log.rows import COST, DECISION, decision_of
+from feedback.log.store import Store
+from feedback.reward import RewardRule
+from feedback.training_log.epochs import confirm_epoch
+from feedback.training_log.read_facts import read_facts, read_unlearned
+
+_GONE = "rows of it, or the facts that these are made of, are missing; `armwise rebuild` makes it anew"
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far the join has read.
+
+    Attributes:
+        log_seq: Facts up to here have been folded.
+        log_at: The log's time there, seconds since the epoch.
+        examples_seq: Length of the training log.
+    """
+
+    log_seq: int
+    log_at: float
+    examples_seq: int
+
+
+class Joiner:
+    """Turn the log into the training log of a rule; the only writer of it.
+
+    Args:
+        store: The log.
+        rule: Says when feedback is complete and how several values become one.
+        epoch: The right to write, from `take_epoch`.
+        batch: Facts that are folded in one pass.
+
+    Attributes:
+        left: Facts that were there at the last look, and were not read yet.
+    """
+
+    def __init__(self, store: Store, rule: RewardRule, epoch: int, batch: int = 5000) -> None:
+        self._store = store
+        self._rule = rule
+        self._join = rule.join
+        self._epoch = epoch
+        self._batch = batch
+        self._fold: Fold | None = None  # None: to be taken up from the log
+        self._length = 0
+        self.left = 0
+
+    def advance(self, now: float) -> Position:
+        """Join what the next facts make ready and return the position reached; write only if it moved.
+
+        At the end of the log, time that passed is noted down, if anything waits for that.
+
+        Args:
+            now: Seconds since the epoch.
+
+        Raises:
+            SupersededError: Another learner holds a newer epoch; nothing was written.
+            LogGapError: Rows of the log, or of the training log, are missing.
+            LogUnavailableError: Try again later; nothing was lost.
+        """
+        fold, self._fold = self._fold, None  # lost with whatever fails from here on
+        with self._store.reading() as connection:
+            confirm_epoch(connection, self._epoch)
+            if fold is None:
+                fold, self._length = resume(connection, self._rule)
+            start, head = fold.seq, head_of(connection)
+            if head < start:
+                raise LogGapError(f"the log ends at {head}, and was read up to {start} before")
+            end = min(head, start + self._batch)
+            facts = read_facts(connection, start, end)
+        joined = [one for fact in facts for one in fold.apply(fact)]
+        if fold.seq != end:
+            raise LogGapError(f"the log ends at {end}, and nothing is there after {fold.seq}")
+        position = Position(end, fold.at, self._length + len(joined))
+        if end != start:
+            self._write(joined, position)
+        self._fold, self._length, self.left = fold, position.examples_seq, head - end
+        closing = fold.next_closing
+        if end == head and closing is not None and closing < now:
+            self._store.append([Tick(now)])
+            return self.advance(now)
+        return position
+
+    def _write(self, joined: Sequence[Joined], position: Position) -> None:
+        rows = [
+            {
+                "join": self._join,
+                "seq": seq,
+                "decision_id": one.decision_id,
+                "metrics": one.metrics,
+                "joined_by": one.by,
+            }
+            for seq, one in enumerate(joined, start=self._length + 1)
+        ]
+        with self._store.writing() as connection:
+            confirm_epoch(connection, self._epoch)
+            if rows:
+                connection.execute(sa.insert(t.examples), rows)
+            write_position(connection, self._join, position)
+
+
+def position_of(connection: sa.Connection, join: str) -> Position:
+    """Return how far a join has read."""
+    row = connection.execute(sa.select(t.progress).where(t.progress.c.join == join)).first()
+    return Position(row.log_seq, row.log_at, row.examples_seq) if row else Position(0, 0.0, 0)
+
+
+def write_position(connection: sa.Connection, join: str, position: Position) -> None:
+    """Note how far a join has read."""
+    moved = sa.update(t.progress).where(t.progress.c.join == join).values(**asdict(position))
+    if not connection.execute(moved).rowcount:
+        connection.execute(sa.insert(t.progress), {"join": join, **asdict(position)})
+
+
+def head_of(connection: sa.Connection) -> int:
+    """Return the last position of the log; 0 where there is none."""
+    return int(connection.scalar(sa.select(t.log_head.c.seq)) or 0)
+
+
+def resume(connection: sa.Connection, rule: RewardRule) -> tuple[Fold, int]:
+    """Return the fold as it was where the join of a rule has read to, and the length of its training log.
+
+    Raises:
+        LogGapError: The training log is shorter or longer than it was.
+    """
+    position = position_of(connection, rule.join)
+    length = sa.select(sa.func.coalesce(sa.func.max(t.examples.c.seq), 0))
+    found = connection.scalar(length.where(t.examples.c.join == rule.join))
+    if found != position.examples_seq:
+        raise LogGapError(
+            f"the training log ends at {found} and not at {position.examples_seq}: "
+            "`armwise rebuild` makes it anew"
+        )
+    fold = Fold(rule, position.log_seq, position.log_at)
+    # Nothing that is open was committed earlier: what is closed when depends on `logged_at` or the deadline,
+    # and the deadline is no later than that and the wait time together. Twice the grace, as sums are rounded.
+    since = position.log_at - rule.wait_s - 2 * GRACE_S
+    for decided, status in read_unlearned(connection, rule.join, since, position.log_seq):
+        if fold.closing(decided) >= position.log_at:
+            fold.reopen(decided, status)
+    return fold, position.examples_seq
+
+
+def read_examples(
+    store: Store, join: str, after: int = 0, upto: int | None = None, chunk: int = 1000
+) -> Iterator[Example]:
+    """Yield a training log in order, from position `after` + 1 to `upto`, a chunk in memory at a time.
+
+    Raises:
+        LogGapError: Rows of it are missing, or of the facts that it is made of.
+    """
+    x, e = t.examples.c, t.executions.c
+    query = (
+        sa.select(x.seq, sa.cast(x.metrics, sa.Text), e.status, *COST, *DECISION)
+        .join(t.decisions, t.decisions.c.id == x.decision_id)
+        .join(t.executions, e.decision_id == x.decision_id)
+        .where(x.join == join)
+        .order_by(x.seq)
+        .limit(chunk)
+    )
+    if upto is not None:
+        query = query.where(x.seq <= upto)
+    while True:
+        with store.reading() as connection:
+            rows = connection.execute(query.where(x.seq > after)).all()
+        for seq, metrics, status, *values in rows:
+            if seq != after + 1:
+                raise LogGapError(f"the training log goes on at {seq} after {after}: {_GONE}")
+            after = seq
+            cost, decision = Cost(*values[: len(COST)]), decision_of(values[len(COST) :])
+            yield Example(seq, decision, cost, orjson.loads(metrics), failed=status != Status.OK)
+        if len(rows) < chunk:
+            break
+    if upto is not None and after < upto:
+        raise LogGapError(f"the training log ends at {after} and not at {upto}: {_GONE}")

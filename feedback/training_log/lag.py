@@ -1,0 +1,192 @@
+"""How far learning is behind the log.
+
+A version has learned the first examples of a training log. What was read after the fact that
+gave the last of them, and before the one that gave the next, taught nothing: it is applied too.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+
+import sqlalchemy as sa
+
+from feedback.errors import LogUnavailableError, SupersededError
+from feedback.events import LABELS, Mode, Status
+from feedback.fold import GRACE_S
+from feedback.log import tables as t
+from feedback.log.store import Store
+from feedback.reward import RewardRule
+from feedback.training_log.epochs import newest_epoch
+from feedback.training_log.joiner import head_of, position_of
+
+ABANDONED_S = 60.0
+"""How long a learner may read nothing while there is something, before it counts as gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """What a version has learned of the log, and what it has not.
+
+    Attributes:
+        log_seq: Position of the newest fact.
+        applied_seq: The version has learned all that the log up to here teaches.
+        since: When the first fact after that was written, seconds since the epoch; None where
+            there is none.
+    """
+
+    log_seq: int
+    applied_seq: int
+    since: float | None
+
+    @property
+    def facts(self) -> int:
+        """Facts that are not applied.
+
+        >>> Lag(log_seq=41, applied_seq=40, since=100.0).facts
+        1
+        """
+        return self.log_seq - self.applied_seq
+
+    def seconds(self, now: float) -> float:
+        """Return the age of the oldest fact that is not applied; 0 where there is none.
+
+        >>> Lag(41, 40, 100.0).seconds(102.5), Lag(40, 40, None).seconds(102.5)
+        (2.5, 0.0)
+        """
+        return 0.0 if self.since is None else max(0.0, now - self.since)
+
+
+def applied_by(connection: sa.Connection, join: str, examples_seq: int) -> int:
+    """Return up to which position of the log all is learned by who knows so many examples of a join."""
+    x = t.examples.c
+    following = sa.select(x.joined_by).where(x.join == join, x.seq == examples_seq + 1)
+    joined_by = connection.scalar(following)
+    return position_of(connection, join).log_seq if joined_by is None else int(joined_by) - 1
+
+
+def lag_of(store: Store, join: str, examples_seq: int | None) -> Lag:
+    """Return how far a version is behind.
+
+    Args:
+        store: The log.
+        join: Digest of the rule by which its training log is joined.
+        examples_seq: Examples that it has learned; None where there is no version yet.
+
+    Raises:
+        LogUnavailableError: Try again later.
+    """
+    with store.reading() as connection:
+        head = head_of(connection)
+        applied = 0 if examples_seq is None else applied_by(connection, join, examples_seq)
+        oldest = connection.execute(_OLDEST, {"after": applied}).first()
+    return Lag(head, applied, None if oldest is None else oldest.at)
+
+
+class Succession:
+    """Looks after the successor of a learner that was superseded: it may be gone, and nobody else would know.
+
+    Args:
+        store: The log.
+        timer: Seconds, never going back.
+    """
+
+    def __init__(self, store: Store, timer: Callable[[], float] = time.monotonic) -> None:
+        self._store = store
+        self._timer = timer
+        self._seen: tuple[int, int] | None = None  # the newest epoch, and facts that are read, over all joins
+        self._since = 0.0
+
+    def check(self) -> None:
+        """See whether somebody reads the log, whatever the join; to be called every few seconds.
+
+        Raises:
+            SupersededError: There was something to be read for long, and nobody has read any of it.
+        """
+        try:
+            with self._store.reading() as connection:
+                epoch, holder = newest_epoch(connection)
+                total, furthest = connection.execute(_READ).one()
+                unread = head_of(connection) - furthest
+        except LogUnavailableError:
+            self._seen = None  # nobody can read it
+            return
+        if not unread:
+            self._seen = None
+        elif self._seen != (epoch, total):
+            self._seen, self._since = (epoch, total), self._timer()
+        elif (for_s := self._timer() - self._since) > ABANDONED_S:
+            raise SupersededError(
+                f"{unread} facts wait for epoch {epoch} of {holder}, which has read none for {for_s:.0f} s: "
+                "another learner is to take over"
+            )
+
+
+def dangling(store: Store, wait_s: float) -> int:
+    """Return how many items of feedback are about a decision that has not come within the wait time.
+
+    Raises:
+        LogUnavailableError: Try again later.
+    """
+    with store.reading() as connection:
+        return int(connection.scalar(_DANGLING, {"wait_s": wait_s}) or 0)
+
+
+def _first_of(seq: sa.ColumnElement[int], at: sa.ColumnElement[float]) -> sa.Select[tuple[int, float]]:
+    first = sa.select(seq.label("seq"), at.label("at")).where(seq > sa.bindparam("after"))
+    return sa.select(first.order_by(seq).limit(1).subquery())
+
+
+_OLDEST = (
+    sa.union_all(
+        _first_of(t.decisions.c.seq, t.decisions.c.decided_at),
+        _first_of(t.executions.c.seq, t.executions.c.finished_at),
+        _first_of(t.feedback.c.seq, t.feedback.c.received_at),
+        _first_of(t.ticks.c.seq, t.ticks.c.at),
+    )
+    .order_by("seq")
+    .limit(1)
+)
+
+_READ = sa.select(
+    sa.func.coalesce(sa.func.sum(t.progress.c.log_seq), 0),
+    sa.func.coalesce(sa.func.max(t.progress.c.log_seq), 0),
+)
+
+_DANGLING = sa.select(sa.func.count()).where(
+    t.feedback.c.early,
+    t.feedback.c.received_at + sa.bindparam("wait_s", type_=sa.Double) < t.log_head.c.at,
+    ~sa.exists().where(t.decisions.c.id == t.feedback.c.decision_id),
+)
+
+
+def first_waiting(store: Store, rule: RewardRule, upto: int, since: float | None = None) -> float:
+    """Return when the first decision was made that still waits for feedback; infinite where none does.
+
+    A decision waits until it is learned, its arm has failed, or the log is past its deadline: then it will
+    never be learned, and is no longer waited for. What was learned after `upto` was waiting there.
+
+    Args:
+        store: The log, which may be written meanwhile.
+        rule: Says when feedback is complete, and for how long one waits.
+        upto: Position of the training log of the rule that was read last.
+        since: Only decisions of then or later, seconds since the epoch.
+    """
+    d, e, x = t.decisions.c, t.executions.c, t.examples.c
+    first = sa.select(sa.func.min(d.decided_at)).where(d.mode == Mode.EXPLORE, d.policy != LABELS)
+    if since is not None:
+        first = first.where(d.decided_at >= since)
+    learned = sa.exists().where(x.decision_id == d.id, x.join == rule.join)
+    teaching = [Status.OK] if rule.failed is None else [Status.OK, Status.ARM_FAILED, Status.FELL_BACK]
+    with store.reading() as connection:
+        now = position_of(connection, rule.join).log_at - GRACE_S
+        later = first.join(t.examples, x.decision_id == d.id).where(x.join == rule.join, x.seq > upto)
+        waiting = first.outerjoin(t.executions, e.decision_id == d.id).where(
+            ~learned,
+            # Says no more than the next line: but there is an index.
+            d.logged_at >= now - rule.wait_s - GRACE_S,
+            sa.or_(d.decided_at + rule.wait_s >= now, d.logged_at >= now),
+            sa.or_(e.status.is_(None), e.status.in_(teaching)),
+        )
+        found = [connection.scalar(query) for query in (later, waiting)]
+    return min((float(at) for at in found if at is not None), default=inf)

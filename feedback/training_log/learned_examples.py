@@ -1,0 +1,117 @@
+"""Lessons: what a recipe learns, in order.
+
+    the labels of its runs --> the examples of the training log, from where it starts --> ...
+
+A warm start enters its labels as decisions of the policy `labels` in the episode `warm-start/<run>`.
+They are learned by those recipes alone whose start names the run, and before all else; whoever reads
+the training log passes over them. Labels without a run are learned by everybody, in their place in
+the training log. So what is learned follows from the log and from the start alone.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Self
+
+from feedback.events import LABELS, Decision, Example
+from feedback.log.store import Store
+from feedback.reward import RewardRule
+from feedback.training_log.imported_turns import read_turns
+from feedback.training_log.joiner import read_examples
+
+EPISODE = "warm-start/"
+"""Begins the episode of a run's labels; no client can name such an episode."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartingPoint:
+    """Where a recipe begins to learn.
+
+    Attributes:
+        runs: Warm starts whose labels it learns before all else, rising. All of them must be in the log
+            when a version is published that starts so.
+        after: Position of the training log after which its examples are learned; 0 for all of them.
+
+    Raises:
+        ValueError: The runs are not positive and rising, or the position is negative.
+    """
+
+    runs: tuple[int, ...] = ()
+    after: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what is no start."""
+        if any(low >= high for low, high in zip((0, *self.runs), self.runs, strict=False)):
+            raise ValueError(f"runs {list(self.runs)}: positive numbers were expected, each above the last")
+        if self.after < 0:
+            raise ValueError(f"a start after example {self.after}: 0 or more was expected")
+
+    @classmethod
+    def of(cls, document: dict[str, Any] | None) -> Self | None:
+        """Return the start that a version keeps; None for the beginning of the log."""
+        return None if document is None else cls(tuple(document["runs"]), document["after"])
+
+    def document(self) -> dict[str, Any]:
+        """Return it as a version keeps it.
+
+        >>> StartingPoint.of(StartingPoint((3, 5), 100).document())
+        StartingPoint(runs=(3, 5), after=100)
+        """
+        return {"runs": list(self.runs), "after": self.after}
+
+
+def episode_of(run: int) -> str:
+    """Return the episode of the labels of a run.
+
+    >>> episode_of(7)
+    'warm-start/7'
+    """
+    return f"{EPISODE}{run}"
+
+
+def run_of(decision: Decision) -> int | None:
+    """Return the run that entered a decision as a label; None where none did."""
+    episode = decision.episode_id
+    if decision.policy != LABELS or episode is None or not episode.startswith(EPISODE):
+        return None
+    return int(episode.removeprefix(EPISODE))
+
+
+def learned_examples(
+    store: Store,
+    rule: RewardRule,
+    start: StartingPoint | None = None,
+    after: int | None = None,
+    upto: int | None = None,
+) -> Iterator[Example]:
+    """Yield what a recipe learns, in order, a chunk in memory at a time.
+
+    Args:
+        store: The log.
+        rule: How it is joined, and what feedback makes of a label.
+        start: Where the recipe begins; None for the beginning of the log.
+        after: Position of the training log up to which all is learned already, and the labels of the
+            runs with it; None where nothing is.
+        upto: Position of the training log of the last example; None for its end.
+
+    Yields:
+        Labels of runs with the position 0, as they are none of the training log; then its examples.
+
+    Raises:
+        LogGapError: Rows of the training log are missing, or of the facts that it is made of.
+    """
+    start = start or StartingPoint()
+    if after is None:
+        yield from labels_of(store, rule, start)
+    first = max(start.after, after or 0)
+    if upto is not None and upto <= first:
+        return
+    for example in read_examples(store, rule.join, first, upto):
+        if run_of(example.decision) is None:
+            yield example
+
+
+def labels_of(store: Store, rule: RewardRule, start: StartingPoint) -> Iterator[Example]:
+    """Yield the labels of the runs of a start in the order of the log, joined as the rule says."""
+    for turn in read_turns(store, [episode_of(run) for run in start.runs]):
+        metrics = rule.aggregate(turn.feedback)
+        yield Example(0, turn.decision, turn.execution.cost, metrics)

@@ -1,0 +1,158 @@
+"""Facts as the fold takes them: those between two positions, and those that it would have at one."""
+
+import heapq
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from operator import attrgetter
+from typing import Any
+
+import sqlalchemy as sa
+
+from feedback.events import LABELS, Feedback, Kind, Mode, Status
+from feedback.fold import DecisionFact, Executed, Fact, FeedbackFact, TickFact
+from feedback.log import tables as t
+
+Row = sa.Row[*tuple[Any, ...]]
+
+LOOKED_UP = 10_000
+"""Ids in one statement: databases limit how many values that may have."""
+
+_DECIDED = (
+    t.decisions.c.seq,
+    t.decisions.c.id,
+    t.decisions.c.decided_at,
+    t.decisions.c.logged_at,
+    t.decisions.c.mode,
+    t.decisions.c.episode_id,
+    t.decisions.c.deferred,
+    t.decisions.c.policy,
+)
+
+_SAID = (
+    t.feedback.c.seq,
+    t.feedback.c.more,
+    t.feedback.c.id,
+    t.feedback.c.decision_id,
+    t.feedback.c.metric,
+    t.feedback.c.value,
+    t.feedback.c.received_at,
+    t.feedback.c.episode_id,
+    t.feedback.c.kind,
+)
+
+
+def read_facts(connection: sa.Connection, after: int, upto: int) -> Iterator[Fact]:
+    """Read the rows at the positions from `after` + 1 to `upto`, and yield their facts in order."""
+    e = t.executions.c
+
+    def between(*columns: sa.ColumnElement[Any]) -> Sequence[Row]:
+        seq = columns[0]
+        query = sa.select(*columns).where(seq > after, seq <= upto).order_by(seq)
+        return connection.execute(query).all()
+
+    decided = between(*_DECIDED)
+    earlier = _earlier(connection, decided, after, upto)
+    executed = between(e.seq, e.decision_id, e.finished_at, e.status)
+    said = between(*_SAID)
+    ticked = between(t.ticks.c.seq, t.ticks.c.at)
+    # Each fact is made at its turn and gone before the next: thousands at once would take twice as long.
+    return heapq.merge(
+        (_decided(row, earlier.get(row[1], ())) for row in decided),
+        (Executed(seq, name, at, Status(status)) for seq, name, at, status in executed),
+        (FeedbackFact(row[0], _feedback(row), row[1]) for row in said),
+        (TickFact(seq, at) for seq, at in ticked),
+        key=attrgetter("seq"),
+    )
+
+
+def read_unlearned(
+    connection: sa.Connection, join: str, since: float, upto: int
+) -> Iterator[tuple[DecisionFact, Status | None]]:
+    """Read the explored decisions up to a position that a training log does not have, in order.
+
+    Args:
+        connection: A snapshot.
+        join: Of the training log.
+        since: The log's time from which on they were committed.
+        upto: The position.
+
+    Yields:
+        Each with all feedback on it up to there, and with how it went, if that was known there: what
+        is said to have happened before it was decided is passed over, as the fold does.
+    """
+    d, e, x = t.decisions.c, t.executions.c, t.examples.c
+    learned = sa.exists().where(x.decision_id == d.id, x.join == join)
+    query = (
+        sa.select(*_DECIDED, e.status)
+        .outerjoin(t.executions, (e.decision_id == d.id) & (e.seq > d.seq) & (e.seq <= upto))
+        .where(d.logged_at >= since, d.seq <= upto, d.mode == Mode.EXPLORE, ~learned)
+        .order_by(d.seq)
+    )
+    rows = connection.execute(query).all()
+    heard = _feedback_on(connection, rows, upto)
+    for row in rows:
+        status = None if row.status is None else Status(row.status)
+        yield _decided(row, heard.get(row.id, [])), status
+
+
+def _decided(row: Row, earlier: Sequence[Feedback] = ()) -> DecisionFact:
+    seq, name, at, logged_at, mode, episode_id, deferred, policy, *_ = row
+    return DecisionFact(seq, name, at, logged_at, Mode(mode), episode_id, deferred, policy == LABELS, earlier)
+
+
+def _feedback(row: Row) -> Feedback:
+    """Return of feedback what the fold looks at: it is joined without tags, and by the server's clock."""
+    _, _, name, decision_id, metric, value, received_at, episode_id, kind, *_ = row
+    return Feedback(name, decision_id, metric, value, received_at, episode_id=episode_id, kind=Kind(kind))
+
+
+def _feedback_on(connection: sa.Connection, decisions: Sequence[Row], upto: int) -> dict[str, list[Feedback]]:
+    """Return the feedback up to a position on each of the decisions and its episode, in order."""
+    f = t.feedback.c
+    found: defaultdict[str, list[Row]] = defaultdict(list)
+    for some in _chunks([row.id for row in decisions]):
+        query = sa.select(*_SAID).where(f.decision_id.in_(some), f.seq <= upto)
+        for row in connection.execute(query):
+            found[row.decision_id].append(row)
+    episodes: defaultdict[str, list[str]] = defaultdict(list)
+    for row in decisions:
+        if row.episode_id is not None:
+            episodes[row.episode_id].append(row.id)
+    for some in _chunks(list(episodes)):
+        query = sa.select(*_SAID).where(f.episode_id.in_(some), f.seq <= upto)
+        for row in connection.execute(query):
+            for decision_id in episodes[row.episode_id]:
+                found[decision_id].append(row)
+    return {
+        name: [_feedback(row) for row in sorted(rows, key=lambda row: row.seq)]
+        for name, rows in found.items()
+    }
+
+
+def _chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    return (ids[first : first + LOOKED_UP] for first in range(0, len(ids), LOOKED_UP))
+
+
+def _earlier(
+    connection: sa.Connection, decided: Sequence[Row], after: int, upto: int
+) -> dict[str, list[Feedback]]:
+    """Return the feedback that is before its decision in the log, of decisions between two positions."""
+    if not decided:
+        return {}
+    d, f = t.decisions.c, t.feedback.c
+    found: defaultdict[str, list[Row]] = defaultdict(list)
+    ways: list[sa.ColumnElement[bool]] = [f.early & (f.decision_id == d.id)]
+    if any(row.episode_id is not None for row in decided):
+        ways.append(f.episode_id == d.episode_id)
+    for way in ways:
+        query = (
+            sa.select(*_SAID, d.id.label("about"))
+            .join_from(t.decisions, t.feedback, way)
+            .where(d.seq > after, d.seq <= upto, f.seq < d.seq)
+        )
+        for row in connection.execute(query):
+            found[row.about].append(row)
+    return {
+        name: [_feedback(row) for row in sorted(rows, key=lambda row: row.seq)]
+        for name, rows in found.items()
+    }

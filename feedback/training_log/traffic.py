@@ -1,0 +1,62 @@
+"""What a warm start asks of the log: how much traffic there is, what was asked, which labels are known."""
+
+from collections.abc import Collection
+
+import sqlalchemy as sa
+
+from feedback.events import LABELS
+from feedback.log import tables as t
+from feedback.log.store import Store
+from feedback.training_log.learned_examples import episode_of
+
+_d = t.decisions.c
+
+
+def traffic(store: Store, join: str) -> int:
+    """Return how many decisions of the traffic are in a training log; labels are none.
+
+    Args:
+        store: The log.
+        join: Digest of the rule by which it is joined.
+    """
+    x = t.examples.c
+    query = (
+        sa.select(sa.func.count())
+        .select_from(t.examples)
+        .join(t.decisions, _d.id == x.decision_id)
+        .where(x.join == join, _d.policy != LABELS)
+    )
+    with store.reading() as connection:
+        return int(connection.scalar(query) or 0)
+
+
+def asked_since(store: Store, since: float) -> list[str]:
+    """Return the different questions of the traffic since a time, those that were asked first first.
+
+    Args:
+        store: The log.
+        since: Seconds since the epoch, UTC.
+    """
+    first = sa.func.min(_d.seq)
+    query = (
+        sa.select(_d.question)
+        .where(_d.logged_at >= since, _d.policy != LABELS)
+        .group_by(_d.question)
+        .order_by(first)
+    )
+    with store.reading() as connection:
+        return list(connection.scalars(query))
+
+
+def label_ids(store: Store, runs: Collection[int], *, others: bool) -> set[str]:
+    """Return the ids of the labels that some runs have entered.
+
+    Args:
+        store: The log.
+        runs: Their numbers.
+        others: Whether labels that no run has entered count, too.
+    """
+    of_runs = _d.episode_id.in_([episode_of(run) for run in runs])
+    wanted = of_runs | _d.episode_id.is_(None) if others else of_runs
+    with store.reading() as connection:
+        return set(connection.scalars(sa.select(_d.id).where(_d.policy == LABELS, wanted)))

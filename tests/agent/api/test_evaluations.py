@@ -1,0 +1,341 @@
+"""Evaluations over HTTP: asked for, worked on beside the service, looked at, and sent on as a page."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import sqlalchemy as sa
+
+from agent.config.app_config import parse
+from agent.evaluation.request import EvaluationRequest
+from agent.learning.recipe import configuration_of
+from feedback.events import LABELS
+from feedback.log import tables as t
+from feedback.registry.evaluations import MOST, Answer, claim, fail, finish
+from tests.agent.asking import look_up, refused, tell
+from tests.agent.attacks import CALLS, a_trap, in_apprentices
+from tests.agent.fakes import CONFIG, Service
+from tests.agent.judged import judged_log
+
+EVALUATIONS = "/v1/evaluations"
+LINUCB = "policy:{kind: linucb, params: {alpha: 0.5}}"
+
+
+@pytest.fixture
+async def judged(tmp_path: Path) -> AsyncIterator[Service]:
+    """A service whose log holds judged turns."""
+    judged_log(parse({**CONFIG, "log_url": f"sqlite:///{tmp_path / 'log.db'}"}), turns=60)
+    async with Service(tmp_path).running() as service:
+        yield service
+
+
+async def submitted(service: Service, **request: Any) -> httpx.Response:
+    return await service.client.post(EVALUATIONS, json=request)
+
+
+async def shown(service: Service, number: int) -> dict[str, Any]:
+    response = await service.client.get(f"{EVALUATIONS}/{number}")
+    assert response.status_code == 200, response.text
+    found: dict[str, Any] = response.json()
+    return found
+
+
+async def ended(service: Service, number: int) -> dict[str, Any]:
+    """Look until it is over, as a client does."""
+    async with asyncio.timeout(60):
+        while (found := await shown(service, number))["status"] in ("queued", "running"):
+            await asyncio.sleep(0.01)
+    return found
+
+
+# -- from a question to its answer -------------------------------------------------------------------
+
+
+async def test_an_evaluation_is_asked_for_worked_on_and_read_as_figures_and_as_a_page(
+    judged: Service,
+) -> None:
+    answer = await submitted(judged, candidates=["uniform", "fixed:bm25"], gate=True)
+    assert answer.status_code == 202, answer.text
+    asked = answer.json()
+    place = answer.headers["location"]
+    assert place == f"{EVALUATIONS}/{asked['id']}"
+    assert (asked["status"], asked["done"], asked["error"]) == ("queued", 0.0, None)
+    assert asked["request"]["candidates"] == ["uniform", "fixed:bm25"]
+    assert asked["started_at"] is asked["finished_at"] is None
+    with judged.working():
+        found = await ended(judged, asked["id"])
+    assert (found["status"], found["done"], found["error"]) == ("done", 1.0, None)
+    assert asked["submitted_at"] <= found["started_at"] <= found["finished_at"]
+    result = found["result"]
+    assert result["rows"] == 60
+    assert [one["name"] for one in result["candidates"]] == ["served", "uniform", "fixed:bm25"]
+    assert all(one["verdict"]["verdict"] in ("promote", "hold") for one in result["candidates"][1:])
+    page = await judged.client.get(f"{place}/report")
+    assert page.status_code == 200
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    assert "<html" in page.text
+    assert "fixed:bm25" in page.text
+
+
+async def test_a_policy_that_is_written_out_is_judged(judged: Service) -> None:
+    number = (await submitted(judged, candidates=[LINUCB])).json()["id"]
+    with judged.working():
+        found = await ended(judged, number)
+    assert found["error"] is None
+    assert [one["name"] for one in found["result"]["candidates"]] == ["served", LINUCB]
+
+
+async def test_what_only_the_worker_can_find_out_is_told_as_its_error(judged: Service) -> None:
+    number = (await submitted(judged, until="1970-01-01T00:00:01Z")).json()["id"]
+    built = (await submitted(judged, candidates=["policy:{kind: linucb, params: {alpha: -1}}"])).json()["id"]
+    with judged.working():
+        empty, wrong = await ended(judged, number), await ended(judged, built)
+    assert (empty["status"], empty["result"]) == ("failed", None)
+    assert "1970-01-01" in empty["error"]
+    assert wrong["status"] == "failed"
+    assert "alpha" in wrong["error"]
+    report = await judged.client.get(f"{EVALUATIONS}/{number}/report")
+    message = refused(report, 409, "not_done", "number")
+    assert message == f"evaluation {number} is failed: only one that is done has a report"
+
+
+# -- looking -----------------------------------------------------------------------------------------
+
+
+async def test_evaluations_are_told_newest_first_and_page_by_page(judged: Service) -> None:
+    numbers = [(await submitted(judged, seed=seed)).json()["id"] for seed in range(4)]
+    store = judged.replica.store
+    ours = configuration_of(judged.replica.config)
+    mine, other = claim(store, ours, "w", 1.0), claim(store, ours, "other", 1.0)
+    assert mine is not None
+    assert other is not None
+    finish(store, mine, Answer({"rows": 3}, "<html>"), 2.0)
+    fail(store, other, "why", 2.0)
+    listed = (await judged.client.get(EVALUATIONS)).json()["evaluations"]
+    assert [one["id"] for one in listed] == numbers[::-1]
+    assert [one["status"] for one in listed] == ["queued", "queued", "failed", "done"]
+    assert listed[2]["error"] == "why"
+    assert all("result" not in one for one in listed), "answers are asked for one by one"
+    first = (await judged.client.get(EVALUATIONS, params={"limit": 3})).json()["evaluations"]
+    query = {"limit": 3, "before": first[-1]["id"]}
+    assert first + (await judged.client.get(EVALUATIONS, params=query)).json()["evaluations"] == listed
+    assert (await shown(judged, numbers[0]))["result"] == {"rows": 3}
+
+
+async def test_an_evaluation_is_named_by_its_number(service: Service) -> None:
+    for path in ("7", "7/report"):
+        answer = await service.client.get(f"{EVALUATIONS}/{path}")
+        assert refused(answer, 404, "evaluation_not_found", "number") == "there is no evaluation 7"
+    for number in ("0", "-1", "newest", str(2**63)):
+        refused(await service.client.get(f"{EVALUATIONS}/{number}"), 400, "invalid_value", "number")
+
+
+async def test_what_is_not_done_yet_has_no_report(judged: Service) -> None:
+    number = (await submitted(judged)).json()["id"]
+    report = await judged.client.get(f"{EVALUATIONS}/{number}/report")
+    assert refused(report, 409, "not_done", "number").startswith(f"evaluation {number} is queued")
+
+
+# -- refused -----------------------------------------------------------------------------------------
+
+
+def nested(apprentices: int) -> str:
+    """Write a policy out that is within so many others."""
+    opened = "{kind: apprentice, params: {baseline: {kind: uniform}, policy: "
+    return opened * apprentices + "{kind: none}" + "}}" * apprentices
+
+
+REFUSED: list[tuple[dict[str, Any], str, str | None, str]] = [
+    ({"candidate": ["uniform"]}, "invalid_request", "candidate", "unknown field 'candidate'"),
+    ({"candidates": ["best"]}, "invalid_value", None, "'best' is none of: served, uniform"),
+    ({"candidates": ["fixed:bm52"]}, "invalid_value", "candidates", "did you mean 'bm25'?"),
+    ({"baseline": "fixed:bm52"}, "invalid_value", "candidates", "did you mean 'bm25'?"),
+    ({"candidates": ["version:77"]}, "invalid_value", "candidates", "there is no version 77"),
+    ({"candidates": ["recipe:77"]}, "invalid_value", "candidates", "there is no version 77"),
+    ({"candidates": [f"recipe:{2**70}"]}, "invalid_value", "candidates", "there is no version"),
+    ({"candidates": ["policy:{kind: linucp}"]}, "invalid_value", "candidates", "did you mean 'linucb'?"),
+    ({"candidates": ["policy:policy.yaml"]}, "invalid_value", None, "policy"),
+    ({"candidates": ["policy:{kind: &a uniform, params: {b: *a}}"]}, "invalid_value", None, "written out"),
+    ({"candidates": [f"policy:{nested(9)}"]}, "invalid_value", "candidates", "no policy of kind 'none'"),
+    ({"candidates": [f"policy:{nested(11)}"]}, "invalid_value", None, "more than 20 levels"),
+    ({"candidates": [f"policy:{{kind: {'x' * 2000}}}"]}, "invalid_value", "candidates.0", "2000 characters"),
+    ({"candidates": ["policy:{kind: uniform, params: {a: 2026-99-99}}"]}, "invalid_value", None, "month"),
+    ({"estimators": ["ips", "snisp"]}, "invalid_value", None, "snisp"),
+    ({"interval": "wide"}, "invalid_value", None, "wide"),
+    ({"versions": [3, 2]}, "invalid_value", None, "versions 3 to 2"),
+    ({"since": "2001-01-01T00:00:00Z", "until": "2000-01-01T00:00:00Z"}, "invalid_value", None, "before"),
+    ({"since": "2999-01-01T00:00:00Z"}, "empty_window", "since", "yet to come"),
+    ({"cost_weight": -1}, "invalid_value", "cost_weight", "greater than or equal to 0"),
+    ({"seed": 2**70}, "invalid_value", None, ""),
+]
+"""A request, the code of its refusal, the field at fault where that is one, and a part of the message."""
+
+
+async def test_what_cannot_be_evaluated_is_refused_when_it_is_asked_for(
+    judged: Service, subtests: pytest.Subtests
+) -> None:
+    for request, code, param, says in REFUSED:
+        with subtests.test(str(request)):
+            answer = await submitted(judged, **request)
+            assert answer.status_code == 400, answer.text
+            error = answer.json()["error"]
+            assert error["code"] == code
+            assert param is None or error["param"] == param
+            assert says in error["message"]
+    assert (await judged.client.get(EVALUATIONS)).json() == {"evaluations": []}
+
+
+def test_the_names_of_all_candidates_together_are_bounded() -> None:
+    names = tuple(f"fixed:{n:0300}" for n in range(99))
+    with pytest.raises(ValueError, match="names of 30,300 characters: at most 20,000 were expected"):
+        EvaluationRequest(candidates=names)
+
+
+FILES: list[tuple[str, str]] = [
+    ("router:/etc", "only the configured router"),
+    ("router:{home}/../elsewhere", "only the configured router"),
+    ("router:{home}", "only the configured router"),
+    ("policy:/etc/passwd", ""),
+    ("policy:{kind: neural, params: {encoder: /etc}}", "encoder '/etc' may name a file"),
+    (
+        "policy:{kind: vowpal, params: {args: '--cb_explore_adf -p /tmp/written'}}",
+        "vw argument '-p' may name a file",
+    ),
+    (
+        "policy:{kind: vowpal, params: {args: '--cb_explore_adf --cache_file=/tmp/written'}}",
+        "vw argument '--cache_file' may name a file",
+    ),
+    ("policy:{kind: vowpal, params: {args: ['-p', /tmp/written]}}", "vw arguments that are no text"),
+    (
+        "policy:{kind: apprentice, params: {baseline: {kind: uniform}, "
+        "policy: {kind: neural, params: {encoder: /etc}}}}",
+        "encoder '/etc' may name a file",
+    ),
+]
+"""A candidate that names a file, and a part of what is said of it; `{home}` is the folder of the service."""
+
+
+async def test_a_caller_names_no_file_of_the_machine(
+    judged: Service, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, subtests: pytest.Subtests
+) -> None:
+    monkeypatch.setenv("ARMWISE_HOME", str(tmp_path / "home"))
+    for candidate, says in FILES:
+        with subtests.test(candidate):
+            name = candidate.replace("{home}", str(tmp_path / "home"))
+            answer = await submitted(judged, candidates=[name])
+            assert answer.status_code == 400, answer.text
+            assert says in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("call", CALLS)
+async def test_a_caller_has_no_code_imported_or_called(
+    judged: Service,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    subtests: pytest.Subtests,
+    call: str,
+) -> None:
+    trap = a_trap(tmp_path, monkeypatch)
+    model = trap.call(call)["model"]
+    for document in (
+        *(in_apprentices(trap.call(call), n) for n in range(4)),
+        in_apprentices(trap.call(call), 2, "baseline"),
+    ):
+        name = f"policy:{json.dumps(document)}"
+        for request in ({"candidates": ["uniform", name]}, {"candidates": ["uniform"], "baseline": name}):
+            with subtests.test(str(request)):
+                message = refused(await submitted(judged, **request), 400, "invalid_value", "candidates")
+                assert f"model '{model}' is not allowed; " in message
+                assert (
+                    "'river.linear_model.LinearRegression'" in message
+                    or "there are: linear, river." in message
+                )
+                trap.check()
+    assert (await judged.client.get(EVALUATIONS)).json() == {"evaluations": []}
+
+
+async def test_a_caller_sends_no_nested_objects_as_parameters_of_a_model(judged: Service) -> None:
+    name = "policy:{kind: epsilon_greedy, params: {params: {optimizer: {lr: 0.1}}}}"
+    message = refused(await submitted(judged, candidates=[name]), 400, "invalid_value", "candidates")
+    assert "params of model 'linear': 'optimizer' must be a number, a string" in message
+
+
+async def test_a_river_regressor_that_is_allowed_is_judged(judged: Service) -> None:
+    model = "{model: river.tree.HoeffdingTreeRegressor, params: {grace_period: 10}}"
+    names = [f"policy:{{kind: epsilon_greedy, params: {model}}}", "policy:{kind: epsilon_greedy}"]
+    answer = await submitted(judged, candidates=names)
+    assert answer.status_code == 202, answer.text
+    with judged.working():
+        found = await ended(judged, answer.json()["id"])
+    assert found["error"] is None
+    assert [one["name"] for one in found["result"]["candidates"]] == ["served", *names]
+
+
+async def test_a_router_below_the_folder_of_the_service_may_be_named(
+    judged: Service, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ARMWISE_HOME", str(tmp_path / "home"))
+    answer = await submitted(judged, candidates=[f"router:{tmp_path}/home/runs/7/router"])
+    assert answer.status_code == 202, answer.text
+
+
+async def test_the_configured_policy_may_be_written_out_whatever_it_names(judged: Service) -> None:
+    params = "{args: '--cb_explore_adf --epsilon 0.05'}"
+    answer = await submitted(judged, candidates=[f"policy:{{kind: vowpal, params: {params}}}"])
+    assert answer.status_code == 202, answer.text
+
+
+async def test_of_a_log_without_a_decision_nothing_can_be_asked(service: Service) -> None:
+    message = refused(await submitted(service), 400, "empty_window")
+    assert message == "the log holds no decision yet"
+
+
+async def test_of_a_log_of_labels_alone_nothing_can_be_asked(service: Service) -> None:
+    await look_up(service)
+    with service.replica.store.writing() as connection:
+        connection.execute(sa.update(t.decisions).values(policy=LABELS))
+    refused(await submitted(service), 400, "empty_window")
+
+
+async def test_a_text_that_no_log_can_keep_is_refused(judged: Service) -> None:
+    headers = {"content-type": "application/json"}
+    body = b'{"features": {"tier": "\\ud800"}}'
+    answer = await judged.client.post(EVALUATIONS, content=body, headers=headers)
+    assert answer.status_code == 400, answer.text
+
+
+async def test_only_so_many_evaluations_wait_at_once(judged: Service) -> None:
+    for _ in range(MOST):
+        assert (await submitted(judged)).status_code == 202
+    message = refused(await submitted(judged), 429, "too_many_evaluations")
+    assert message == f"{MOST} evaluations are queued or running: at most {MOST} may be"
+
+
+async def test_to_ask_takes_the_scope_of_an_operator_and_to_look_does_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("USER_KEY", "u-secret")
+    async with Service(tmp_path, keys=[{"env": "USER_KEY"}]).running() as service:
+        refused(await submitted(service), 401, "unauthorized")
+        service.client.headers["authorization"] = "Bearer u-secret"
+        refused(await submitted(service), 403, "forbidden")
+        assert (await service.client.get(EVALUATIONS)).json() == {"evaluations": []}
+        refused(await service.client.get(f"{EVALUATIONS}/1/report"), 404, "evaluation_not_found", "number")
+
+
+# -- what the service itself has learned from --------------------------------------------------------
+
+
+async def test_turns_of_the_service_are_evaluated_once_they_are_learned(service: Service) -> None:
+    for _ in range(3):
+        await tell(service, (await look_up(service)).json()["agent"]["decision_id"])
+    await service.learn()
+    number = (await submitted(service, candidates=["uniform", "configured", "recipe:1"])).json()["id"]
+    with service.working():
+        found = await ended(service, number)
+    assert found["error"] is None
+    assert found["result"]["rows"] == 3

@@ -1,0 +1,188 @@
+"""Feedback over HTTP beyond a value on a decision: episodes, what is taken back, what was not shown yet."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.api import responses as replies
+from feedback.events import Feedback, Kind
+from feedback.fold import GRACE_S
+from tests.agent.asking import look_up, post, refused, rows, tell
+from tests.agent.fakes import CONFIG, Service
+
+
+async def turn(service: Service, **agent: Any) -> str:
+    response = await look_up(service, agent=agent)
+    assert response.status_code == 200, response.text
+    return str(response.json()["agent"]["decision_id"])
+
+
+async def told(service: Service, decision_id: str) -> dict[str, Any]:
+    found: dict[str, Any] = (await service.client.get(f"/v1/decisions/{decision_id}")).json()
+    return found
+
+
+async def activate(service: Service, decision_id: str) -> Any:
+    response = await service.client.post(f"/v1/decisions/{decision_id}/activate")
+    assert response.status_code == 202, response.text
+    return response.json()
+
+
+async def on_episode(service: Service, name: str, value: float, **fields: Any) -> Any:
+    body = {"episode_id": name, "metric_name": "thumb", "value": value} | fields
+    return await service.client.post("/v1/feedback", json=body)
+
+
+async def test_a_value_on_an_episode_counts_for_each_of_its_decisions(service: Service) -> None:
+    first, second = await turn(service, episode_id="e-1"), await turn(service, episode_id="e-1")
+    other = await turn(service, episode_id="e-2")
+    response = await on_episode(service, "e-1", 0.5, feedback_id="f-1")
+    assert response.status_code == 202
+    assert response.json().items() >= {"episode_id": "e-1", "decision_id": None, "status": "accepted"}.items()
+    await service.learn()
+    assert [(await told(service, name))["metrics"] for name in (first, second, other)] == [
+        {"thumb": 0.5},
+        {"thumb": 0.5},
+        {},
+    ]
+    assert (await told(service, first))["feedback"][0]["episode_id"] == "e-1"
+
+
+async def test_an_episode_that_nobody_has_seen_is_pending(service: Service) -> None:
+    response = await on_episode(service, "e-9", 1.0)
+    assert (response.status_code, response.json()["status"]) == (202, "pending_decision")
+
+
+@pytest.mark.parametrize("about", [{}, {"decision_id": "d", "episode_id": "e"}])
+async def test_feedback_is_about_a_decision_or_an_episode(service: Service, about: dict[str, str]) -> None:
+    response = await service.client.post("/v1/feedback", json=about | {"metric_name": "thumb", "value": 1})
+    assert "either decision_id or episode_id was expected" in refused(response, 400, "invalid_value")
+
+
+async def test_a_value_that_is_taken_back_is_not_learned(service: Service) -> None:
+    name = await turn(service)
+    body = [
+        {"decision_id": name, "metric_name": "thumb", "value": 1.0, "feedback_id": "f-1"},
+        {"decision_id": name, "metric_name": "thumb", "value": None, "feedback_id": "f-1"},
+    ]
+    response = await service.client.post("/v1/feedback", json={"items": body})
+    assert [row["status"] for row in response.json()["items"]] == ["accepted", "accepted"]
+    await service.learn()
+    found = await told(service, name)
+    assert (found["metrics"], found["state"]) == ({}, "open")
+    assert [item["kind"] for item in found["feedback"]] == ["value", "retraction"]
+    await tell(service, name, -1.0, feedback_id="f-2")
+    await service.learn()
+    assert (await told(service, name))["metrics"] == {"thumb": -1.0}
+
+
+async def test_what_was_taken_back_before_it_came_does_not_count(service: Service) -> None:
+    name = await turn(service)
+    await tell(service, name, None, feedback_id="f-1")
+    await tell(service, name, 1.0, feedback_id="f-1")
+    await service.learn()
+    assert (await told(service, name))["state"] == "open"
+
+
+async def test_what_is_taken_back_is_named(service: Service) -> None:
+    name = await turn(service)
+    assert "feedback_id" in refused(await tell(service, name, None), 400, "invalid_value", "feedback_id")
+    keyed = await service.client.post(
+        "/v1/feedback",
+        json={"decision_id": name, "metric_name": "thumb", "value": None},
+        headers={"idempotency-key": "f-1"},
+    )
+    assert keyed.status_code == 202
+    wrong = await tell(service, "d-other", None, feedback_id="f-1")
+    assert "cannot also be retraction on d-other" in refused(wrong, 409, "idempotency_conflict")
+
+
+async def test_a_deferred_decision_is_learned_once_it_was_shown(on_each: Service) -> None:
+    name = await turn(on_each, defer_activation=True)
+    found = await told(on_each, name)
+    assert (found["deferred"], found["activated"]) == (True, False)
+    await tell(on_each, name, 1.0)
+    await on_each.learn()
+    assert (await told(on_each, name))["state"] == "open"
+    receipt = await activate(on_each, name)
+    assert (receipt["decision_id"], receipt["status"]) == (name, "accepted")
+    assert (await activate(on_each, name)) == receipt | {"status": "duplicate"}
+    await on_each.learn()
+    found = await told(on_each, name)
+    assert (found["state"], found["activated"], found["metrics"]) == ("learned", True, {"thumb": 1.0})
+
+
+async def test_a_decision_can_be_activated_before_it_is_seen(service: Service) -> None:
+    assert (await activate(service, "d-1"))["status"] == "pending_decision"
+    await look_up(service, headers={"idempotency-key": "d-1"}, agent={"defer_activation": True})
+    await tell(service, "d-1", 1.0)
+    await service.learn()
+    assert (await told(service, "d-1"))["state"] == "learned"
+
+
+async def test_an_id_that_no_decision_can_have_is_not_activated(service: Service) -> None:
+    refused(await post(service, "/v1/decisions/a%20b/activate", b""), 400, "invalid_value", "decision_id")
+
+
+async def test_a_batch_that_is_sent_again_under_its_key_is_kept_once(on_each: Service) -> None:
+    name = await turn(on_each)
+    items = [
+        {"decision_id": name, "metric_name": "thumb", "value": 1.0},
+        {"decision_id": name, "metric_name": "right", "value": True, "feedback_id": "f-1"},
+    ]
+    key = "k" * 128
+    for status in ("accepted", "duplicate"):
+        response = await on_each.client.post(
+            "/v1/feedback", json={"items": items}, headers={"idempotency-key": key}
+        )
+        receipts = response.json()["items"]
+        assert [(row["feedback_id"], row["status"]) for row in receipts] == [
+            (f"{key}:0", status),
+            ("f-1", status),
+        ]
+    assert (await rows(on_each))["feedback"] == 2
+
+
+async def test_what_is_sent_with_an_item_that_is_refused_is_still_learned_together(on_each: Service) -> None:
+    first, second = await turn(on_each), await turn(on_each)
+    await tell(on_each, first, 1.0, feedback_id="f-1")
+    items = [
+        {"decision_id": second, "metric_name": "thumb", "value": 0.5},
+        {"decision_id": second, "metric_name": "thumb", "value": 1.0, "feedback_id": "f-1"},
+        {"decision_id": second, "metric_name": "right", "value": True},
+    ]
+    response = await on_each.client.post("/v1/feedback", json={"items": items})
+    receipts = response.json()["items"]
+    assert [row.get("status") or row["error"]["code"] for row in receipts] == [
+        "accepted",
+        "idempotency_conflict",
+        "accepted",
+    ]
+    await on_each.learn()
+    assert (await told(on_each, second))["metrics"] == {"thumb": 0.5, "right": 1.0}
+
+
+async def test_an_activation_is_counted(service: Service) -> None:
+    await activate(service, await turn(service, defer_activation=True))
+    lines = (await service.client.get("/metrics")).text.splitlines()
+    assert 'armwise_feedback_total{metric="activation",status="accepted"} 1.0' in lines
+
+
+async def test_a_decision_tells_what_it_will_be_learned_with_and_nothing_else(tmp_path: Path) -> None:
+    reward = {**CONFIG["reward"], "complete": "deadline"}
+    async with Service(tmp_path, reward=reward).running() as service:
+        await on_episode(service, "e-1", 1.0)
+        name = await turn(service, episode_id="e-1")
+        found = await told(service, name)
+        assert (len(found["feedback"]), found["metrics"], found["reward"]) == (1, {}, None), "it was before"
+        await tell(service, name, 0.5, feedback_id="f-1")
+        store, config = service.replica.store, service.config
+        record = store.record(name)
+        assert record is not None
+        late = Feedback("f-1", name, "thumb", None, record.decision.deadline + 1.0, kind=Kind.RETRACTION)
+        after = replace(record, feedback=(*record.feedback, late))
+        for waited, state in ((0.0, "open"), (GRACE_S, "open"), (GRACE_S + 0.1, "closed")):
+            told_then = replies.record(after, config, record.decision.deadline + waited)
+            assert (told_then["metrics"], told_then["state"]) == ({"thumb": 0.5}, state)

@@ -1,0 +1,71 @@
+"""Keys open what their scopes say, and nothing else."""
+
+from pathlib import Path
+
+import pytest
+
+from agent.api.errors import ApiError
+from agent.api.middleware import Access
+from agent.config.sections import Key
+from tests.agent.fakes import Service
+
+
+@pytest.fixture
+def access(monkeypatch: pytest.MonkeyPatch) -> Access:
+    monkeypatch.setenv("USER_KEY", "u-secret")
+    monkeypatch.setenv("ADMIN_KEY", "a-secret")
+    return Access((Key(env="USER_KEY"), Key(env="ADMIN_KEY", scopes=("admin",))))
+
+
+async def test_without_keys_everything_is_open() -> None:
+    await Access(()).require("admin")(None)
+
+
+async def test_a_key_opens_its_scopes(access: Access) -> None:
+    await access.require("decide")("Bearer u-secret")
+    await access.require("feedback")("Bearer u-secret")
+    await access.require("admin")("Bearer a-secret")
+
+
+@pytest.mark.parametrize("scheme", ["bearer", "BEARER", "Bearer "])
+async def test_the_scheme_is_read_in_any_case(access: Access, scheme: str) -> None:
+    await access.require("decide")(f"{scheme} u-secret")
+
+
+@pytest.mark.parametrize(
+    "header", [None, "", "Bearer ", "Bearer wrong", "u-secret", "Basic u-secret", "Bearer ü"]
+)
+async def test_no_key_or_a_wrong_one_is_unauthorized(access: Access, header: str | None) -> None:
+    with pytest.raises(ApiError) as refused:
+        await access.require("decide")(header)
+    assert (refused.value.status, refused.value.code) == (401, "unauthorized")
+
+
+@pytest.mark.parametrize(("header", "scope"), [("Bearer u-secret", "admin"), ("Bearer a-secret", "decide")])
+async def test_a_key_without_the_scope_is_forbidden(access: Access, header: str, scope: str) -> None:
+    with pytest.raises(ApiError, match=f"scope '{scope}'") as refused:
+        await access.require(scope)(header)  # type: ignore[arg-type]
+    assert (refused.value.status, refused.value.code) == (403, "forbidden")
+
+
+def test_a_variable_without_a_key_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ABSENT_KEY", raising=False)
+    with pytest.raises(ValueError, match="ABSENT_KEY"):
+        Access((Key(env="ABSENT_KEY"),))
+
+
+async def test_the_service_checks_keys_and_leaves_probes_open(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("USER_KEY", "u-secret")
+    async with Service(tmp_path, keys=[{"env": "USER_KEY"}]).running() as service:
+        client, user = service.client, {"Authorization": "Bearer u-secret"}
+        for path in ("/health", "/ready", "/metrics"):
+            assert (await client.get(path)).status_code == 200
+        refused = await client.post("/v1/retrieve", json={"query": "sea"})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (401, "unauthorized")
+        assert (await client.post("/v1/retrieve", json={"query": "sea"}, headers=user)).status_code == 200
+        switch = await client.patch("/v1/arms/none", json={"enabled": False}, headers=user)
+        assert (switch.status_code, switch.json()["error"]["code"]) == (403, "forbidden")
+        replaced = await client.put("/v1/arms", json={"arms": {"bm25": {"kind": "bm25"}}}, headers=user)
+        assert (replaced.status_code, replaced.json()["error"]["code"]) == (403, "forbidden")

@@ -1,0 +1,565 @@
+"""The `armwise` verbs: what they print, and how they exit. 0 is done, 2 a wrong request, 1 a failure."""
+
+import json
+import re
+import socket
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from agent.cli.main import app
+from agent.config.app_config import load
+from feedback.events import Feedback
+from feedback.log.database import connect
+from feedback.log.migrations.versions import v1_first_log
+from feedback.log.store import Store
+from feedback.log.tables import SCHEMA
+from tests.agent.fakes import CONFIG
+
+VERBS = [
+    *("serve", "ingest", "ask", "feedback", "status", "migrate", "apply", "simulate"),
+    *("promote", "rollback", "canary", "verify"),
+    *("score", "portfolio", "label", "train", "enter-labels", "warm-start", "replay"),
+    *("export", "import", "demo"),
+]
+PASSAGE = {"id": "p1", "title": "Danube", "text": "...", "score": 1.0}
+
+
+@pytest.fixture(autouse=True)
+def _no_address_and_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ARMWISE_URL", "ARMWISE_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A Serve configuration on a port that is free, with a home and a corpus of its own."""
+    monkeypatch.delenv("ARMWISE_HOME", raising=False)
+    corpus = tmp_path / "corpus.jsonl"
+    lines = [{"id": f"p{i}", "title": f"River {i}", "text": f"River {i} meets the sea."} for i in range(12)]
+    corpus.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    args = {**CONFIG, "home": str(tmp_path / "home"), "corpus": {"name": "small", "source": str(corpus)}}
+    document = {"http_options": {"host": "127.0.0.1", "port": port}, "applications": [{"args": args}]}
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def said(result: Result, code: int) -> str:
+    """Check the exit code and return what was printed, its lines joined: consoles wrap."""
+    assert result.exit_code == code, result.output
+    assert "Traceback" not in result.output
+    return re.sub(r"\s+", " ", result.output)
+
+
+class Canned:
+    """A service on this machine that answers as told.
+
+    Attributes:
+        url: Where it listens.
+        replies: Status and body by method and path.
+        asked: The bodies of the requests.
+        shown: What each request had under `Authorization`.
+    """
+
+    def __init__(self) -> None:
+        self.replies: dict[str, tuple[int, bytes]] = {}
+        self.asked: list[Any] = []
+        self.shown: list[str | None] = []
+        canned = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                status, body = canned.replies[f"{self.command} {self.path}"]
+                canned.shown.append(self.headers.get("authorization"))
+                if length := int(self.headers.get("content-length", 0)):
+                    canned.asked.append(json.loads(self.rfile.read(length)))
+                self.send_response(status)
+                stream = body.startswith(b"data:")
+                self.send_header("content-type", "text/event-stream" if stream else "application/json")
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            do_POST = do_GET  # noqa: N815 - the server looks for this name
+
+            def log_message(self, *_: object) -> None: ...
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
+
+    def reply(self, request: str, body: object, status: int = 200) -> None:
+        self.replies[request] = (status, body if isinstance(body, bytes) else json.dumps(body).encode())
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def service() -> Iterator[Canned]:
+    canned = Canned()
+    yield canned
+    canned.close()
+
+
+@pytest.fixture
+def nowhere() -> str:
+    """An address where nothing listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{probe.getsockname()[1]}"
+
+
+def refusal(message: str, code: str = "invalid_value") -> dict[str, Any]:
+    return {"error": {"code": code, "message": message, "type": "invalid_request_error"}}
+
+
+def test_without_a_verb_the_verbs_are_listed() -> None:
+    output = said(run(), 2)
+    assert all(verb in output for verb in VERBS)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_explains_itself(verb: str) -> None:
+    assert "Usage:" in said(run(verb, "--help"), 0)
+
+
+@pytest.mark.parametrize("verb", ["label", "score"])
+def test_what_a_router_is_trained_on_can_be_made_before_there_is_one(
+    config: Path, tmp_path: Path, verb: str
+) -> None:
+    document = yaml.safe_load(config.read_text())
+    document["applications"][0]["args"]["router"] = {"path": str(tmp_path / "router")}
+    config.write_text(yaml.safe_dump(document))
+    told = said(run(verb, "--queries", tmp_path / "none.jsonl", "-o", tmp_path / "out", "-c", config), 2)
+    assert "cannot read questions from" in told
+
+
+def test_a_verb_unheard_of_is_refused() -> None:
+    assert "No such command 'sreve'" in said(run("sreve"), 2)
+
+
+# -- serve and ingest -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", [["serve"], ["ingest", "x", "--name", "x"], ["replay"]])
+def test_a_configuration_that_is_not_there_is_named(tmp_path: Path, verb: list[str]) -> None:
+    output = said(run(*verb, "-c", tmp_path / "none.yaml"), 2)
+    assert "no such file; start from serve_config.yaml" in output
+
+
+@pytest.mark.parametrize("verb", [["serve"], ["ingest", "x", "--name", "x"], ["replay"]])
+def test_a_typo_in_the_configuration_is_named(config: Path, verb: list[str]) -> None:
+    document = yaml.safe_load(config.read_text())
+    document["applications"][0]["args"]["polcy"] = {}
+    config.write_text(yaml.safe_dump(document))
+    output = said(run(*verb, "-c", config), 2)
+    assert "unknown key 'polcy'; did you mean 'policy'?" in output
+
+
+def files(folder: Path) -> dict[Path, int]:
+    """When each file was written; a lock is touched by whoever looks."""
+    found = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock")
+    return {path: path.stat().st_mtime_ns for path in found}
+
+
+def test_serve_builds_what_is_missing_and_then_finds_it_there(config: Path, tmp_path: Path) -> None:
+    said(run("serve", "-c", config, "--prepare-only"), 0)
+    home = tmp_path / "home"
+    built = files(home)
+    assert {path.relative_to(home).parts[0] for path in built} == {"corpora", "indexes", "log.db"}
+    said(run("serve", "-c", config, "--prepare-only"), 0)
+    assert files(home) == built
+
+
+def test_serve_says_that_a_port_is_in_use_before_it_builds_anything(config: Path, tmp_path: Path) -> None:
+    port = yaml.safe_load(config.read_text())["http_options"]["port"]
+    with socket.create_server(("127.0.0.1", port)):
+        output = said(run("serve", "-c", config), 2)
+    assert f"port {port} of 127.0.0.1 cannot be used" in output
+    assert "change http_options.port in the configuration" in output
+    assert not (tmp_path / "home").exists()
+
+
+def test_serve_does_not_start_on_the_log_of_a_newer_armwise(config: Path, tmp_path: Path) -> None:
+    said(run("serve", "-c", config, "--prepare-only"), 0)
+    with sqlite3.connect(tmp_path / "home" / "log.db") as log:
+        log.execute("UPDATE alembic_version SET version_num = '9'")
+    log.close()
+    output = said(run("serve", "-c", config), 2)
+    assert "the log has schema 9" in output
+    assert "newer Armwise" in output
+
+
+def test_serve_does_not_start_where_a_metric_means_something_else_now(config: Path, tmp_path: Path) -> None:
+    said(run("serve", "-c", config, "--prepare-only"), 0)
+    store = Store(f"sqlite:///{tmp_path / 'home' / 'log.db'}")
+    store.append([Feedback("f-1", "d-1", "thumb", 1.0)])
+    store.close()
+    document = yaml.safe_load(config.read_text())
+    document["applications"][0]["args"]["reward"]["metrics"]["thumb"] = {"range": [0, 5]}
+    config.write_text(yaml.safe_dump(document))
+    output = said(run("serve", "-c", config), 2)
+    assert "'thumb'" in output
+    assert "float in [0, 5]" in output
+
+
+def test_serve_names_a_corpus_that_is_not_there(config: Path, tmp_path: Path) -> None:
+    (tmp_path / "corpus.jsonl").unlink()
+    assert "corpus.jsonl" in said(run("serve", "-c", config, "--prepare-only"), 2)
+
+
+def test_ingest_reads_a_corpus_and_says_how_to_serve_it(config: Path, tmp_path: Path) -> None:
+    output = said(run("ingest", tmp_path / "corpus.jsonl", "--name", "rivers", "-c", config), 0)
+    assert "12 passages in corpus 'rivers', digest " in output
+    assert "corpus: {name: rivers, source:" in output
+    assert (tmp_path / "home" / "corpora" / "rivers").is_dir()
+
+
+def test_ingest_stops_at_a_bad_line_or_skips_and_lists_it(config: Path, tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text(corpus.read_text() + "{not json\n")
+    assert "13" in said(run("ingest", corpus, "--name", "rivers", "-c", config), 2)
+    output = said(run("ingest", corpus, "--name", "rivers", "-c", config, "--skip-bad"), 0)
+    assert "12 passages" in output
+    assert "skipped" in output
+
+
+# -- migrate ------------------------------------------------------------------------------------------
+
+
+def test_migrate_brings_an_earlier_log_to_the_tables_of_today(config: Path) -> None:
+    engine = connect(load(config).database_url)
+    with engine.begin() as connection:
+        v1_first_log.metadata.create_all(connection)
+    now = f"it has schema {SCHEMA}"
+    assert said(run("migrate", "-c", config), 0).strip() == f"the log had schema 1, {now}"
+    assert said(run("migrate", "-c", config), 0).strip() == f"the log had schema {SCHEMA}, {now}"
+    with engine.begin() as connection:
+        connection.exec_driver_sql(f"UPDATE alembic_version SET version_num = '{SCHEMA + 1}'")
+    assert "this log was written by a newer Armwise" in said(run("migrate", "-c", config), 2)
+    engine.dispose()
+
+
+def test_migrate_fails_where_the_log_is_away(config: Path, tmp_path: Path) -> None:
+    (tmp_path / "home" / "log.db").mkdir(parents=True)
+    assert "the log cannot be used: unable to open database file" in said(run("migrate", "-c", config), 1)
+
+
+# -- ask, feedback, status ----------------------------------------------------------------------------
+
+
+def agent(**more: Any) -> dict[str, Any]:
+    return {
+        "decision_id": "d-1",
+        "arm_drawn": "dense",
+        "arm_served": "dense",
+        "propensity": 0.25,
+        "policy_version": 7,
+        "cost": None,
+        **more,
+    }
+
+
+def stream(*events: Any) -> bytes:
+    frame = {"id": "chatcmpl-d-1", "object": "chat.completion.chunk", "created": 1, "model": "arm/dense"}
+    frames = [f"data: {json.dumps(frame | event)}\n\n" for event in events]
+    return "".join([*frames, "data: [DONE]\n\n"]).encode()
+
+
+def word(text: str, **more: Any) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": None}], **more}
+
+
+def test_ask_prints_the_answer_its_passages_and_its_cost(service: Canned) -> None:
+    cost = {"tokens": 42, "retrieval_ms": 3.4, "llm_ms": 250.0}
+    first = word("", agent=agent(passages=[PASSAGE]))
+    last = {"choices": [], "agent": agent(cost=cost)}
+    service.reply("POST /v1/chat/completions", stream(first, word("The"), word(" Danube."), last))
+    output = said(run("ask", "which river?", "--arm", "dense", "--url", service.url), 0)
+    assert output.startswith("The Danube. [1] p1 Danube")
+    assert "arm dense (probability 0.250, policy version 7), 42 tokens, 3 + 250 ms" in output
+    assert "armwise feedback d-1" in output
+    (asked,) = service.asked
+    assert (asked["model"], asked["messages"][0]["content"]) == ("arm/dense", "which river?")
+
+
+def test_ask_fails_with_the_words_of_the_service(service: Canned) -> None:
+    service.reply("POST /v1/chat/completions", refusal("arm 'x' is not configured", "unknown_arm"), 400)
+    assert "arm 'x' is not configured" in said(run("ask", "?", "--arm", "x", "--url", service.url), 1)
+
+
+def test_feedback_is_sent_and_its_position_told(service: Canned) -> None:
+    rows = [{"status": "accepted", "log_seq": 3}, {"status": "duplicate", "log_seq": 2}]
+    service.reply("POST /v1/feedback", {"items": rows}, 202)
+    output = said(run("feedback", "d-1", "thumb=0.5", "right=TRUE", "--url", service.url), 0)
+    assert output.strip() == "accepted, log position 3 duplicate, log position 2"
+    assert service.asked == [
+        {
+            "items": [
+                {"decision_id": "d-1", "metric_name": "thumb", "value": 0.5},
+                {"decision_id": "d-1", "metric_name": "right", "value": True},
+            ]
+        }
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ("thumb", "'thumb': metric=value was expected, such as thumb=1"),
+        ("=1", "'=1': metric=value was expected"),
+        ("thumb=up", "'thumb=up': 'up' is neither a number, nor true or false"),
+    ],
+)
+def test_feedback_that_cannot_be_read_is_not_sent(service: Canned, value: str, told: str) -> None:
+    assert told in said(run("feedback", "d-1", value, "--url", service.url), 2)
+    assert service.asked == []
+
+
+def test_feedback_that_is_refused_fails_with_the_words_of_the_service(service: Canned) -> None:
+    rows = [refusal("metric 'thumbs' is not declared", "unknown_metric")]
+    service.reply("POST /v1/feedback", {"items": rows}, 202)
+    output = said(run("feedback", "d-1", "thumbs=1", "--url", service.url), 1)
+    assert "unknown_metric: metric 'thumbs' is not declared" in output
+
+
+def test_status_shows_the_policy_and_the_arms(service: Canned) -> None:
+    policy = {
+        "kind": "vowpal",
+        "params": {},
+        "floor": 0.01,
+        "version": 7,
+        "digest": "abc",
+        "examples_seq": 30,
+        "applied_seq": 40,
+        "log_seq": 41,
+        "serving": {"version": 7, "pinned": False, "chosen": None, "since": None, "reason": None},
+        "newest": {"version": 7},
+        "promotion": None,
+        "canary": None,
+        "apprentice": None,
+    }
+    arms = [
+        {"name": "bm25", "kind": "bm25", "params": {"k1": 1.5}, "enabled": True},
+        {"name": "none", "kind": "none", "params": {}, "enabled": False},
+    ]
+    service.reply("GET /v1/policy", policy)
+    service.reply("GET /v1/arms", {"arms": arms})
+    output = said(run("status", "--url", service.url), 0)
+    for shown in ("vowpal", "abc", "41", '{"k1": 1.5}', "yes", "no", "version 7 decides, and newer ones"):
+        assert shown in output
+    for absent in ("apprentice", "promotion", "canary"):
+        assert absent not in output
+    held = {"version": 5, "pinned": True, "chosen": 5, "since": 1700000000.5, "reason": "worse"}
+    learning = {"decisions": 40, "agreement": 0.75, "same_best": 0.5}
+    word = {"since": 1700000000.5, "reason": "labels"}
+    forced = word | {"version": 6, "forced": True, "evaluation": 12}
+    beside = word | {"version": 8, "share": 0.1, "deciding": True}
+    said_of = {"serving": held, "promotion": forced, "canary": beside, "apprentice": learning}
+    service.reply("GET /v1/policy", policy | said_of)
+    output = said(run("status", "--url", service.url), 0)
+    for part in ("version 6 since 2023-11-14 22:13:20 UTC (labels), forced", "evaluation 12"):
+        assert part in output
+    assert "version 8 takes 10% of each decision since" in output
+    assert "version 5 decides since 2023-11-14 22:13:20" in output
+    assert "shares 75.0% of the mass" in output
+
+
+@pytest.mark.parametrize("verb", ["promote", "rollback"])
+def test_a_version_is_chosen_with_a_reason_and_what_is_in_force_is_told(service: Canned, verb: str) -> None:
+    held = {"version": 5, "pinned": True, "chosen": 5, "since": 1700000000.5, "reason": "somebody else's"}
+    told = {"serving": held, "newest": {"version": 9}, "canary": None}
+    service.reply(f"POST /v1/policies/7/{verb}", told)
+    output = said(run(verb, 7, "--reason", "better", "--url", service.url), 0)
+    assert output.strip() == (
+        "version 5 decides since 2023-11-14 22:13:20 UTC, until another word (somebody else's); "
+        "the newest is 9"
+    )
+    more = {"force": False} if verb == "promote" else {}
+    assert service.asked == [{"reason": "better", **more}]
+    assert "--reason" in said(run(verb, 7, "--url", service.url), 2)
+    service.reply(f"POST /v1/policies/7/{verb}", refusal("there is no version 7", "version_not_found"), 404)
+    output = said(run(verb, 7, "--reason", "better", "--url", service.url), 1)
+    assert output.strip() == "version_not_found: there is no version 7"
+
+
+def test_a_promotion_may_be_forced(service: Canned) -> None:
+    serving = {"version": 7, "pinned": False, "chosen": None, "since": None, "reason": None}
+    service.reply("POST /v1/policies/7/promote", refusal("held by the gate", "promotion_gate_failed"), 409)
+    output = said(run("promote", 7, "--reason", "better", "--url", service.url), 1)
+    assert output.strip() == "promotion_gate_failed: held by the gate"
+    service.reply("POST /v1/policies/7/promote", {"serving": serving, "newest": None, "canary": None})
+    output = said(run("promote", 7, "--reason", "better", "--force", "--url", service.url), 0)
+    assert output.strip() == "version 7 decides, and newer ones after it"
+    assert [one["force"] for one in service.asked] == [False, True]
+
+
+def test_a_canary_is_told_beside_the_version_that_decides(service: Canned) -> None:
+    serving = {"version": 7, "pinned": False, "chosen": None, "since": None, "reason": None}
+    beside = {"version": 9, "share": 0.25, "since": 1700000000.5, "reason": "labels", "deciding": True}
+    told = {"serving": serving, "newest": {"version": 7}, "canary": beside}
+    service.reply("POST /v1/policies/9/canary", told)
+    command = ("canary", 9, "--reason", "labels", "--url", service.url)
+    assert said(run(*command, "--share", "0.25"), 0).strip() == (
+        "version 7 decides, and newer ones after it "
+        "version 9 takes 25% of each decision since 2023-11-14 22:13:20 UTC (labels)"
+    )
+    assert service.asked == [{"reason": "labels", "share": 0.25}]
+    assert "Input should be less than or equal to 0.5" in said(run(*command, "--share", "0.6"), 2)
+    service.reply("POST /v1/policies/9/canary", told | {"canary": None})
+    assert said(run(*command, "--share", "0"), 0).strip() == "version 7 decides, and newer ones after it"
+
+
+def test_verify_shows_both_distributions_and_fails_where_they_differ(service: Canned) -> None:
+    found = {
+        "decision_id": "d-1",
+        "policy_version": 7,
+        "mode": "explore",
+        "verified": True,
+        "logged": {"bm25": 0.25, "none": 0.75},
+        "recomputed": {"bm25": 0.25, "none": 0.75},
+        "draw": {"u": 0.5, "arm": "none", "agrees": True},
+        "why": [],
+    }
+    service.reply("GET /v1/decisions/d-1/verify", found)
+    output = said(run("verify", "d-1", "--url", service.url), 0)
+    for shown in ("explore by version 7", "bm25", "0.25", "verified: arm none"):
+        assert shown in output
+    other = {"verified": False, "recomputed": {"bm25": 0.5}, "why": ["a probability differs by 0.25"]}
+    service.reply("GET /v1/decisions/d-1/verify", found | other)
+    output = said(run("verify", "d-1", "--url", service.url), 1)
+    assert "a probability differs by 0.25" in output
+    assert "verified" not in output
+
+
+def test_the_address_may_stand_in_the_environment(service: Canned, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ARMWISE_URL", service.url)
+    service.reply("GET /v1/policy", refusal("no version yet", "not_ready"), 503)
+    assert "not_ready: no version yet" in said(run("status"), 1)
+
+
+TOKEN = "Bearer s3cret"
+
+
+def needs_a_key(service: Canned) -> None:
+    """Let the service refuse whatever it is asked."""
+    for request in (
+        *("POST /v1/chat/completions", "POST /v1/feedback", "GET /v1/policy", "GET /v1/arms"),
+        *("POST /v1/policies/1/promote", "GET /v1/decisions/d-1/verify"),
+    ):
+        service.reply(request, refusal("a key is needed", "unauthorized"), 401)
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        *(["ask", "?"], ["feedback", "d-1", "thumb=1"], ["status"], ["simulate", "--metric", "em"]),
+        *(["promote", "1", "--reason", "better"], ["verify", "d-1"]),
+    ],
+)
+@pytest.mark.parametrize("by_environment", [False, True])
+def test_the_key_is_sent_with_every_verb(
+    service: Canned,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    verb: list[str],
+    by_environment: bool,
+) -> None:
+    needs_a_key(service)
+    if verb[0] == "simulate":
+        questions = tmp_path / "questions.jsonl"
+        questions.write_text('{"id": "q1", "question": "?", "answers": ["a"], "gold_ids": []}\n')
+        verb = [*verb, str(questions), "-o", str(tmp_path / "out")]
+    if by_environment:
+        monkeypatch.setenv("ARMWISE_API_KEY", "s3cret")
+    given = [] if by_environment else ["--key", "s3cret"]
+    assert "a key is needed" in said(run(*verb, *given, "--url", service.url), 1)
+    assert set(service.shown) == {TOKEN}
+
+
+def test_serve_asks_its_one_question_with_the_key(
+    config: Path, service: Canned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ready(_config: Path, _address: object, _console: object, once: Callable[[str], None]) -> int:
+        once(service.url)
+        return 0
+
+    monkeypatch.setattr("agent.cli.launch.prepare", lambda *_: None)
+    monkeypatch.setattr("agent.cli.launch.serve", ready)
+    last = {"choices": [], "agent": agent()}
+    service.reply("POST /v1/chat/completions", stream(word("The Danube."), last))
+    assert "The Danube." in said(run("serve", "-c", config, "--ask", "which river?", "--key", "s3cret"), 0)
+    assert service.shown == [TOKEN]
+
+
+def test_without_a_key_none_is_sent(service: Canned) -> None:
+    needs_a_key(service)
+    assert "unauthorized: a key is needed" in said(run("status", "--url", service.url), 1)
+    assert service.shown == [None]
+
+
+def test_a_key_that_no_header_can_hold_is_refused(service: Canned) -> None:
+    assert "codec can't encode" in said(run("status", "--key", "schlüssel", "--url", service.url), 2)
+    assert service.shown == []
+
+
+def test_an_answer_that_is_no_json_is_told(service: Canned) -> None:
+    service.reply("GET /v1/policy", b"<html>", 502)
+    assert "/v1/policy gave 502 and no JSON" in said(run("status", "--url", service.url), 1)
+
+
+@pytest.mark.parametrize("body", [{"detail": "Not Found"}, ["what?"], {"error": "gone"}])
+def test_a_failure_in_the_words_of_another_is_told_as_it_is(service: Canned, body: object) -> None:
+    service.reply("GET /v1/policy", body, 404)
+    assert "/v1/policy gave 404, " + json.dumps(body) in said(run("status", "--url", service.url), 1)
+
+
+@pytest.mark.parametrize("verb", [["status"], ["feedback", "d-1", "thumb=1"]])
+def test_without_a_service_the_address_is_named(nowhere: str, verb: list[str]) -> None:
+    output = said(run(*verb, "--url", nowhere), 1)
+    assert f"no service answers at {nowhere}" in output
+    assert "is it running there?" in output
+
+
+# -- simulate -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--metric", "right=bleu"], "bleu"),
+        (["--metric", "right=em", "--endpoint", "rerank"], "rerank"),
+        (["--metric", "right=em", "-k", "0"], "k"),
+        ([], "--metric"),
+    ],
+)
+def test_a_simulation_that_cannot_be_run_is_refused(
+    tmp_path: Path, nowhere: str, options: list[str], told: str
+) -> None:
+    questions = tmp_path / "questions.jsonl"
+    questions.write_text('{"id": "q1", "question": "?", "answers": ["a"], "gold_ids": []}\n')
+    assert told in said(run("simulate", questions, *options, "--url", nowhere, "-o", tmp_path / "out"), 2)
+
+
+def test_a_simulation_without_a_service_fails(tmp_path: Path, nowhere: str) -> None:
+    questions = tmp_path / "questions.jsonl"
+    questions.write_text('{"id": "q1", "question": "?", "answers": ["a"], "gold_ids": []}\n')
+    output = said(run("simulate", questions, "--metric", "em", "--url", nowhere, "-o", tmp_path / "out"), 1)
+    assert "no service answers at" in output

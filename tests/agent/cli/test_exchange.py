@@ -1,0 +1,327 @@
+"""Logs go out and come in: the two verbs, and the route that does the same over HTTP."""
+
+import asyncio
+import io
+import json
+import threading
+import time
+import zipfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from agent.api.export import AT_ONCE, Export, Window
+from agent.cli.main import app
+from agent.config.app_config import AppConfig, load
+from feedback.events import Example
+from feedback.exchange.dsjson import read_dsjson
+from feedback.exchange.imported import rule_of
+from feedback.exchange.jsonl import read_export, read_header
+from feedback.exchange.obp_layout import read_obp
+from feedback.log.store import Store
+from feedback.training_log.epochs import take_epoch
+from feedback.training_log.joiner import Joiner, read_examples
+from tests.agent.asking import refused
+from tests.agent.cli.test_cli import said
+from tests.agent.fakes import CONFIG, Service
+from tests.agent.judged import ARMS, judged_log
+from tests.feedback.exchange.test_dsjson import EVENT
+
+TURNS = 300
+START = 1_767_225_600.0
+"""The first of January 2026."""
+
+AT_100 = datetime.fromtimestamp(START + 100, UTC).isoformat().replace("+00:00", "Z")
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A configuration whose log has turns; nobody writes to it."""
+    folder = tmp_path_factory.mktemp("log")
+    args = {**CONFIG, "log_url": f"sqlite:///{folder / 'log.db'}", "home": str(folder)}
+    path = folder / "config.yaml"
+    path.write_text(yaml.safe_dump({"applications": [{"args": args}]}))
+    judged_log(load(path), TURNS, start=START)
+    return path
+
+
+@pytest.fixture(scope="module")
+def settings(config: Path) -> AppConfig:
+    return load(config)
+
+
+@pytest.fixture(scope="module")
+def logged(settings: AppConfig) -> list[Example]:
+    """The training log."""
+    store = Store(settings.database_url)
+    examples = list(read_examples(store, settings.reward.join))
+    store.close()
+    return examples
+
+
+def run(*words: object, code: int = 0) -> str:
+    return said(CliRunner().invoke(app, [str(word) for word in words]), code)
+
+
+# -- export --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["log.jsonl", "log.jsonl.gz"])
+def test_the_whole_training_log_is_written(
+    config: Path, settings: AppConfig, logged: list[Example], tmp_path: Path, name: str
+) -> None:
+    output = run("export", "-o", tmp_path / name, "-c", config)
+    assert f"300 decisions written to {tmp_path / name}" in output
+    assert "examples: 300 of 300" in output
+    assert list(read_export(tmp_path / name)) == logged
+    header = read_header(tmp_path / name)
+    assert (set(header.arms), header.reward) == (set(ARMS), settings.reward)
+    assert list(tmp_path.iterdir()) == [tmp_path / name]
+
+
+@pytest.mark.parametrize(
+    ("options", "which"),
+    [
+        (["--since", AT_100], slice(100, None)),
+        (["--until", AT_100], slice(100)),
+        (["--since", "2026-01-01", "--until", "2026-01-01T00:00:02"], slice(2)),
+    ],
+)
+def test_a_window_of_it_is_written(
+    config: Path, logged: list[Example], tmp_path: Path, options: list[str], which: slice
+) -> None:
+    run("export", "-o", tmp_path / "log.jsonl", "-c", config, *options)
+    assert list(read_export(tmp_path / "log.jsonl")) == logged[which]
+
+
+def test_dsjson_is_written_with_the_rewards_of_the_configuration(
+    config: Path, settings: AppConfig, logged: list[Example], tmp_path: Path
+) -> None:
+    path = tmp_path / "log.dsjson.gz"
+    assert "300 decisions written" in run("export", "-o", path, "--format", "dsjson", "-c", config)
+    found = [one.metrics["reward"] for one in read_dsjson(path, "reward", (-2.0, 2.0), Counter())]
+    assert found == [settings.reward.reward_of(one) for one in logged]
+
+
+def test_the_layout_of_obp_is_written_into_a_folder(
+    config: Path, settings: AppConfig, logged: list[Example], tmp_path: Path
+) -> None:
+    folder = tmp_path / "obp"
+    assert "300 decisions written" in run("export", "-o", folder, "--format", "obp", "-c", config)
+    back = list(read_obp(folder, "reward", (-2.0, 2.0), Counter()))
+    assert [one.decision.drawn for one in back] == [one.decision.drawn for one in logged]
+    assert [one.metrics["reward"] for one in back] == [settings.reward.reward_of(one) for one in logged]
+    told = run("export", "-o", folder, "--format", "obp", "-c", config, code=2)
+    assert f"{folder} is already there: name a folder that is not" in told
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--since", "2027-01-01"], "no example of 300 is of that time: nothing was written"),
+        (["--since", "2027-01-01", "--format", "obp"], "there is nothing to write"),
+        (["--since", "2026-01-02", "--until", "2026-01-01"], "must be before until"),
+        (["--since", "20270105"], "no example of 300 is of that time: nothing was written"),
+        (["--since", "yesterday"], "since: 'yesterday' is no date such as 2026-05-01"),
+        (["--format", "csv"], "'csv' is not one of 'jsonl', 'dsjson', 'obp'"),
+    ],
+)
+def test_what_cannot_be_written_is_told_and_leaves_nothing(
+    config: Path, tmp_path: Path, options: list[str], told: str
+) -> None:
+    assert told in run("export", "-o", tmp_path / "out", "-c", config, *options, code=2)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_written_while_it_is_read_is_no_part_of_it(settings: AppConfig, tmp_path: Path) -> None:
+    config = settings.model_copy(update={"log_url": f"sqlite:///{tmp_path / 'log.db'}"})
+    judged_log(config, 3, start=START)
+    store = Store(config.database_url, clock=lambda: START + 100)
+    examples = Export(store, config.reward, ARMS, Window()).examples()
+    first = next(examples)
+    turn = store.record("judged-0")
+    assert turn is not None
+    assert turn.execution is not None
+    again = replace(turn.decision, id="late", decided_at=START + 50, deadline=START + 60)
+    value = replace(turn.feedback[0], id="late", decision_id="late", received_at=START + 51)
+    store.append([again, replace(turn.execution, decision_id="late", finished_at=START + 50.5), value])
+    Joiner(store, config.reward, take_epoch(store, "test", START)).advance(START + 100)
+    assert [first.seq, *(one.seq for one in examples)] == [1, 2, 3]
+    assert Export(store, config.reward, ARMS, Window()).length == 4
+    store.close()
+
+
+# -- import --------------------------------------------------------------------------------------------
+
+
+def test_a_foreign_log_becomes_an_export_and_what_is_left_out_is_counted(tmp_path: Path) -> None:
+    events = [EVENT, {"EventId": "x", "RewardValue": 1}, {**EVENT, "_label_cost": -7}, EVENT]
+    source, output = tmp_path / "events.dsjson", tmp_path / "log.jsonl"
+    source.write_text("".join(json.dumps(event) + "\n" for event in events))
+    told = run("import", source, "--format", "dsjson", "-o", output)
+    assert f"2 decisions written to {output}" in told
+    assert "left out 1: dangling observation" in told
+    assert "left out 1: reward not in [-1, 1]" in told
+    assert [one.metrics for one in read_export(output)] == [{"reward": 1.0}] * 2
+    assert read_header(output).reward == rule_of("reward", (-1.0, 1.0))
+
+
+def test_an_imported_reward_is_called_and_bounded_as_told(tmp_path: Path) -> None:
+    source, output = tmp_path / "events.dsjson", tmp_path / "log.jsonl"
+    source.write_text(json.dumps({**EVENT, "_label_cost": -7}))
+    options = ["--metric", "clicks", "--range", "0", "10"]
+    told = run("import", source, "--format", "dsjson", "-o", output, *options)
+    assert "to replay it, declare the metric: {clicks: {range: [0, 10]}}" in told
+    (found,) = read_export(output)
+    assert found.metrics == {"clicks": 7.0}
+    assert read_header(output).reward.reward_of(found) == 7.0
+
+
+def test_what_obp_wrote_is_imported(tmp_path: Path) -> None:
+    source, output = tmp_path / "feedback.npz", tmp_path / "log.jsonl"
+    np.savez(source, action=np.array([1, 0]), reward=np.array([1.0, 0.0]), pscore=np.array([0.5, 0.25]))
+    run("import", source, "--format", "obp", "-o", output)
+    assert [(one.decision.drawn, one.decision.propensity) for one in read_export(output)] == [
+        ("1", 0.5),
+        ("0", 0.25),
+    ]
+
+
+def test_a_log_without_a_row_that_can_be_used_is_refused(tmp_path: Path) -> None:
+    source, output = tmp_path / "events.dsjson", tmp_path / "log.jsonl"
+    source.write_text(json.dumps({"EventId": "x", "RewardValue": 1}))
+    told = run("import", source, "--format", "dsjson", "-o", output, code=2)
+    assert "no row can be used; left out: 1 dangling observation" in told
+    assert not output.exists()
+
+
+def test_a_scale_that_is_none_is_refused(tmp_path: Path) -> None:
+    told = run("import", tmp_path / "x", "--format", "dsjson", "-o", tmp_path / "y", "--range", 1, 0, code=2)
+    assert "the first must be below the second" in told
+
+
+# -- over HTTP -----------------------------------------------------------------------------------------
+
+
+def serving(settings: AppConfig, tmp_path: Path, **changes: Any) -> Service:
+    return Service(tmp_path, log_url=settings.database_url, **changes)
+
+
+def stored(folder: Path, content: bytes, name: str) -> Path:
+    (folder / name).write_bytes(content)
+    return folder / name
+
+
+async def test_the_training_log_is_streamed(
+    settings: AppConfig, logged: list[Example], tmp_path: Path
+) -> None:
+    async with serving(settings, tmp_path).running(ready=False) as service:
+        response = await service.client.get("/v1/export")
+        assert response.headers["content-type"] == "application/x-ndjson"
+        assert response.headers["content-disposition"] == 'attachment; filename="armwise.jsonl"'
+        assert list(read_export(stored(tmp_path, response.content, "all.jsonl"))) == logged
+        params = {"format": "dsjson", "since": AT_100}
+        response = await service.client.get("/v1/export", params=params)
+        ids = [json.loads(line)["EventId"] for line in response.content.splitlines()]
+        assert ids == [one.decision.id for one in logged[100:]]
+
+
+async def test_the_layout_of_obp_comes_as_a_zip(
+    settings: AppConfig, logged: list[Example], tmp_path: Path
+) -> None:
+    async with serving(settings, tmp_path).running(ready=False) as service:
+        response = await service.client.get("/v1/export", params={"format": "obp"})
+        assert response.headers["content-type"] == "application/zip"
+        zipfile.ZipFile(io.BytesIO(response.content)).extractall(tmp_path / "obp")
+        back = list(read_obp(tmp_path / "obp", "reward", (-2.0, 2.0), Counter()))
+        assert [one.decision.id for one in back] == [one.decision.id for one in logged]
+        nothing = await service.client.get("/v1/export", params={"format": "obp", "since": "2027-01-01"})
+        assert "there is nothing to write" in refused(nothing, 400, "invalid_value", "since")
+        again = await service.client.get("/v1/export", params={"format": "obp"})  # the refusal has let go
+        assert again.status_code == 200
+
+
+async def test_a_wrong_request_is_refused(settings: AppConfig, tmp_path: Path) -> None:
+    async with serving(settings, tmp_path).running(ready=False) as service:
+        get = service.client.get
+        refused(await get("/v1/export", params={"format": "csv"}), 400, "invalid_value", "format")
+        refused(await get("/v1/export", params={"since": "noon"}), 400, "invalid_value", "since")
+        window = {"since": "2026-01-02", "until": "2026-01-01"}
+        assert "must be before" in refused(
+            await get("/v1/export", params=window), 400, "invalid_value", "since"
+        )
+
+
+async def test_it_needs_a_key_with_the_scope_admin(
+    settings: AppConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("USER_KEY", "u-secret")
+    keys = [{"env": "USER_KEY"}]
+    async with serving(settings, tmp_path, keys=keys).running(ready=False) as service:
+        refused(await service.client.get("/v1/export"), 401, "unauthorized")
+        headers = {"authorization": "Bearer u-secret"}
+        refused(await service.client.get("/v1/export", headers=headers), 403, "forbidden")
+
+
+async def test_one_export_at_a_time_is_under_way_and_the_service_answers_beside_it(
+    settings: AppConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slowly(*args: Any, **options: Any) -> Iterator[Example]:
+        begun.set()
+        assert go_on.wait(30)
+        return read_examples(*args, **options)
+
+    monkeypatch.setattr("agent.api.export.read_examples", slowly)
+    async with serving(settings, tmp_path).running(ready=False) as service:
+        running = asyncio.create_task(service.client.get("/v1/export"))
+        await asyncio.to_thread(begun.wait, 30)
+        told = refused(await service.client.get("/v1/export"), 503, "overloaded")
+        assert told == "another export is under way here"
+        assert (await service.client.get("/health")).status_code == 200
+        go_on.set()
+        assert (await running).content.endswith(b'{"end":300}\n')
+        assert (await service.client.get("/v1/export")).status_code == 200
+
+
+async def test_an_export_that_nobody_reads_any_more_is_given_up(
+    settings: AppConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent.api.export.BLOCK", 1)
+    async with serving(settings, tmp_path).running(ready=False) as service:
+        running = asyncio.create_task(service.client.get("/v1/export"))
+        await service.client.get("/health")
+        running.cancel()
+        await asyncio.wait([running])
+        async with asyncio.timeout(10):
+            while (await service.client.get("/v1/export")).status_code == 503:
+                await asyncio.to_thread(time.monotonic)
+
+
+def test_only_some_examples_are_in_memory(settings: AppConfig) -> None:
+    class Watched(Store):
+        """Counts the times that it is read."""
+
+        read = 0
+
+        def reading(self) -> Any:
+            self.read += 1
+            return super().reading()
+
+    store = Watched(settings.database_url)
+    lines = Export(store, settings.reward, ARMS, Window()).lines("jsonl")
+    before = store.read
+    next(lines), next(lines)
+    assert store.read == before + 1
+    assert sum(1 for _ in lines) == TURNS
+    assert store.read == before + 1 + TURNS // AT_ONCE
+    store.close()

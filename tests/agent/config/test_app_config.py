@@ -1,0 +1,266 @@
+"""Every setting is checked, and what is wrong is named with what would be right."""
+
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from agent.config.app_config import AppConfig, ConfigError, load, parse
+from agent.serving.turn import TurnLoop
+from tests.agent.attacks import CALLS, a_trap, in_apprentices
+from tests.agent.fakes import CONFIG
+
+SHIPPED = Path(__file__).parents[3] / "serve_config.yaml"
+
+
+def changed(place: str, value: Any) -> dict[str, Any]:
+    """A sound configuration with one thing changed."""
+    document = deepcopy(CONFIG)
+    *parents, last = place.split("/")
+    inner = document
+    for part in parents:
+        inner = inner.setdefault(part, {})
+    inner[last] = value
+    return document
+
+
+def complaint(document: object) -> str:
+    with pytest.raises(ConfigError) as raised:
+        parse(document)
+    return str(raised.value)
+
+
+def test_the_shipped_configuration_is_valid() -> None:
+    config = load(SHIPPED)
+    assert list(config.arms) == ["none", "bm25", "dense", "rrf"]
+    assert config.llm.engine == "embedded"
+    assert config.reward.metrics.keys() == {"answer_correct", "thumb", "recall"}
+
+
+@pytest.mark.parametrize(
+    ("place", "key", "right"),
+    [
+        ("polcy", "polcy", "policy"),
+        ("limits/in_fligth", "limits.in_fligth", "in_flight"),
+        ("corpus/sorce", "corpus.sorce", "source"),
+        ("policy/parms", "policy.parms", "params"),
+        ("features/word", "features.word", "words"),
+        ("reward/cost_wieght", "reward.cost_wieght", "cost_weight"),
+        ("reward/cost/stps", "reward.cost.stps", "steps"),
+        ("reward/metrics/thumb/weigth", "reward.metrics.thumb.weigth", "weight"),
+        ("reward/metrics/range/rnge", "reward.metrics.range.rnge", "range"),
+        ("arms/bm25/prams", "arms.bm25.prams", "params"),
+        ("arms/kind/prams", "arms.kind.prams", "params"),
+        ("backbones/tiny/modle", "backbones.tiny.modle", "model"),
+        ("llm/defalt", "llm.defalt", "default"),
+    ],
+)
+def test_a_typo_names_the_key_as_written_and_the_nearest_right_one(place: str, key: str, right: str) -> None:
+    assert f"unknown key {key!r}; did you mean {right!r}?" in complaint(changed(place, {})).splitlines()
+
+
+def test_the_keys_offered_are_those_of_the_engine_that_was_chosen() -> None:
+    said = complaint(changed("llm", {"engine": "openai", "base_ulr": "http://x", "model": "m"}))
+    assert said.splitlines() == [
+        "key 'llm.base_url' is missing",
+        "unknown key 'llm.base_ulr'; did you mean 'base_url'?",
+    ]
+
+
+def test_a_key_like_no_other_lists_those_that_are_known() -> None:
+    assert complaint(changed("learning/zzz", 1)) == (
+        "unknown key 'learning.zzz'; there are: interval_s, poll_s"
+    )
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "said"),
+    [
+        ("arms/bm25/kind", "bm52", "arm 'bm25': unknown kind 'bm52'; did you mean 'bm25'?"),
+        ("arms/bm25/params", {"k": 1}, "unknown parameter 'k'; did you mean 'k1'?"),
+        ("arms/dense/params", {"backbone": "tny"}, "unknown backbone 'tny'; did you mean 'tiny'?"),
+        ("arms", {"a/b": {"kind": "none"}}, "'a/b' is no name: 1 to 100 of A-Z a-z 0-9 . _ - are"),
+        ("arms", {}, "arms: Dictionary should have at least 1 item"),
+        ("arms/mine", {"kind": "no_such:Arm"}, "arm 'mine': cannot import 'no_such:Arm'"),
+        ("fallback", "bm52", "fallback 'bm52' is no arm; did you mean 'bm25'?"),
+        ("policy/kind", "vopal", "no policy of kind 'vopal'; did you mean 'vowpal'?"),
+        ("policy/params", {"arg": ""}, "policy 'vowpal' has no parameter 'arg'; did you mean 'args'?"),
+        ("policy", {"kind": "fixed", "params": {"arm": "x"}}, "policy 'fixed' names the arm 'x'"),
+        ("features/embedding", {"backbone": "tny"}, "features.embedding.backbone 'tny' is not declared"),
+        ("features/embedding", {}, "key 'features.embedding.backbone' is missing"),
+        ("floor", 0.5, "floor 0.5 is too large for 3 arms: at most 0.3333"),
+        ("floor", 0, "floor: Input should be greater than 0, got 0"),
+        ("floor", "x", "floor: Input should be a valid number, unable to parse string as a number, got 'x'"),
+        ("limits", 3, "limits: Input should be a valid dictionary"),
+        ("limits/passages", 2, "answering.passages 4 is above limits.passages 2"),
+        ("answering/max_tokens", 2000, "answering.max_tokens 2000 is above limits.completion_tokens 1024"),
+        ("learning/poll_s", 5, "learning.poll_s: Input should be less than or equal to 1, got 5"),
+        ("llm", {"engine": "opnai"}, "llm: Input tag 'opnai'"),
+        ("llm", {"model": "m"}, "key 'llm.engine' is missing"),
+        ("corpus/name", "..", "corpus.name: String should match pattern"),
+        ("reward/metrics", {}, "reward.metrics declares no metric: nothing could be learned"),
+        ("reward/metrics/thumb/range", [1, 0], "reward.metrics.thumb: range [1.0, 0.0] is empty"),
+        ("reward/metrics/thumb/type", "int", "reward.metrics.thumb.type: Input should be 'boolean'"),
+        ("reward/clip", [1, 1], "reward: clip (1.0, 1.0) is empty"),
+        ("reward/wait_time", "soon", "reward: wait_time 'soon' is no ISO 8601 duration such as PT30M"),
+        ("reward/wait_time", "PT0S", "reward: wait_time 'PT0S' must be longer than zero"),
+        ("reward/complete", "evry", "reward.complete: Input should be 'any', 'all' or 'deadline'"),
+        ("salt", "", "salt: String should have at least 1 character, got ''"),
+    ],
+)
+def test_a_wrong_value_is_named_with_what_would_be_right(place: str, value: Any, said: str) -> None:
+    assert said in complaint(changed(place, value))
+
+
+@pytest.mark.parametrize("apprentices", [0, 1, 2])
+@pytest.mark.parametrize("call", CALLS)
+def test_a_configuration_file_has_no_code_imported_or_called_as_a_model(
+    call: str, apprentices: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trap = a_trap(tmp_path, monkeypatch)
+    params = trap.call(call)
+    document = yaml.safe_load(SHIPPED.read_text(encoding="utf-8"))
+    document["applications"][0]["args"]["policy"] = in_apprentices(params, apprentices)
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml.safe_dump(document), encoding="utf-8")
+    with pytest.raises(ConfigError, match=f"model '{params['model']}' is not allowed; "):
+        load(file)
+    trap.check()
+
+
+def test_all_that_is_wrong_is_said_at_once() -> None:
+    assert complaint({"polcy": 1, "floor": 2}).splitlines() == [
+        "key 'arms' is missing",
+        "key 'llm' is missing",
+        "floor: Input should be less than 1, got 2",
+        "key 'reward' is missing",
+        "unknown key 'polcy'; did you mean 'policy'?",
+    ]
+
+
+@pytest.mark.parametrize("document", [[], "x", None])
+def test_what_is_no_mapping_is_refused(document: object) -> None:
+    assert complaint(document).startswith("args: Input should be a valid dictionary")
+
+
+def test_home_in_the_environment_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = parse(changed("home", "/from/the/file"))
+    monkeypatch.delenv("ARMWISE_HOME", raising=False)
+    assert config.database_url == "sqlite:////from/the/file/log.db"
+    monkeypatch.setenv("ARMWISE_HOME", "/from/the/environment")
+    assert config.home_path == Path("/from/the/environment")
+    assert config.corpus_path == Path("/from/the/environment/corpora/stdlib")
+    assert config.indexes_path == Path("/from/the/environment/indexes")
+    settled = config.settled()
+    monkeypatch.delenv("ARMWISE_HOME")
+    assert settled.home_path == Path("/from/the/environment"), "a replica elsewhere sees the same"
+    assert settled.database_url == "sqlite:////from/the/environment/log.db"
+
+
+def test_a_log_of_its_own_is_not_in_home() -> None:
+    url = "postgresql+psycopg://log"
+    assert parse(changed("log_url", url)).settled().database_url == url
+
+
+def test_a_settled_configuration_survives_being_sent_to_a_replica() -> None:
+    settled = load(SHIPPED).settled()
+    assert AppConfig.model_validate_json(settled.model_dump_json()) == settled
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "config.yaml"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "exactly one application is expected under `applications`"),
+        ("applications: {}", "exactly one application is expected"),
+        ("applications: []", "exactly one application is expected"),
+        ("applications: [{}, {}]", "exactly one application is expected"),
+        ("applications: [3]", "exactly one application is expected"),
+        ("applications: [{}]", "key 'arms' is missing"),
+        ("a: [", "while parsing"),
+    ],
+)
+def test_a_file_that_is_no_serve_configuration_is_refused_by_name(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    path = written(tmp_path, text)
+    with pytest.raises(ConfigError) as raised:
+        load(path)
+    assert str(raised.value).startswith(f"{path}: ")
+    assert said in str(raised.value)
+
+
+def test_a_file_that_is_not_there_or_not_text_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no such file; start from serve_config\.yaml"):
+        load(tmp_path / "none.yaml")
+    path = tmp_path / "bytes.yaml"
+    path.write_bytes(b"\xff\xfe\xfa")
+    with pytest.raises(ConfigError, match=r"bytes\.yaml: .*utf-8"):
+        load(path)
+
+
+def test_a_file_gives_what_stands_under_args(tmp_path: Path) -> None:
+    path = written(tmp_path, yaml.safe_dump({"applications": [{"args": CONFIG}]}))
+    assert load(path) == parse(CONFIG)
+
+
+def test_what_a_turn_may_take_is_the_same_by_default_in_the_loop_and_in_the_settings() -> None:
+    limits, answering = parse(CONFIG).limits, parse(CONFIG).answering
+    assert TurnLoop.__dataclass_fields__["arm_timeout_s"].default == limits.arm_timeout_s
+    assert TurnLoop.__dataclass_fields__["llm_timeout_s"].default == limits.llm_timeout_s
+    assert TurnLoop.__dataclass_fields__["word_budget"].default == answering.word_budget
+
+
+PORTFOLIO = {
+    "backbones": {"other": {"model": "hashing:8"}},
+    "arms": {"near": {"kind": "dense", "params": {"backbone": "other"}}, "bm25": {"kind": "bm25"}},
+}
+
+
+def portfolio(folder: Path, document: object) -> str:
+    path = folder / "portfolio.yaml"
+    path.write_text(yaml.safe_dump(document, sort_keys=False))
+    return str(path)
+
+
+def test_the_arms_of_a_portfolio_stand_beside_those_of_the_configuration(tmp_path: Path) -> None:
+    config = parse({**CONFIG, "portfolio": portfolio(tmp_path, PORTFOLIO)})
+    assert list(config.arms) == ["none", "bm25", "dense", "near"]
+    assert set(config.backbones) == {"tiny", "other"}
+    assert config.portfolio is None, "what it said is written in: another machine need not have the file"
+
+
+def test_a_portfolio_alone_is_arms_enough(tmp_path: Path) -> None:
+    bare = {key: value for key, value in CONFIG.items() if key not in ("arms", "backbones")}
+    assert list(parse({**bare, "portfolio": portfolio(tmp_path, PORTFOLIO)}).arms) == ["near", "bm25"]
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ({"arms": {"bm25": {"kind": "none"}}}, "arms.bm25 is another in the configuration"),
+        ({"arms": {"x": {"kind": "bm52"}}}, "did you mean 'bm25'"),
+        ({"backbones": {}}, "no `arms` stand there"),
+        ({"arms": ["bm25"]}, "each by name; got 'arms'"),
+        ({"arms": {"x": {"kind": "bm25"}}, "floor": 0.1}, "got 'floor'"),
+        ("nothing", "no `arms` stand there"),
+    ],
+)
+def test_a_portfolio_that_is_none_is_refused(tmp_path: Path, document: object, message: str) -> None:
+    assert message in complaint({**CONFIG, "portfolio": portfolio(tmp_path, document)})
+
+
+def test_a_portfolio_that_is_not_there_is_named() -> None:
+    assert "nowhere.yaml" in complaint({**CONFIG, "portfolio": "nowhere.yaml"})
+
+
+def test_an_arm_that_is_only_a_part_is_no_action() -> None:
+    config = parse(changed("arms/bm25/action", False))
+    assert list(config.actions) == ["none", "dense"]

@@ -1,0 +1,484 @@
+"""What candidates would have drawn from, on small logs whose every row can be followed."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from agent.config.app_config import AppConfig, parse
+from agent.evaluation.candidate_factory import Setting
+from agent.evaluation.candidate_names import CandidateError, Kind, named, spelled_out
+from agent.evaluation.request import EvaluationRequest
+from agent.evaluation.targets import Target, targets
+from agent.learning.recipe import Recipe
+from agent.policies import catalog
+from agent.policies.base import Uniform
+from agent.policies.catalog import PolicySpec, build_policy
+from agent.routers.out_of_fold import write_out_of_fold
+from agent.routers.saved import read_about
+from feedback.dataset.features import described
+from feedback.dataset.log import EVERYTHING, Log
+from feedback.dataset.selection import Selection
+from feedback.events import LABELS, Context, Cost, Decision, Example, Execution, Feedback, Status
+from feedback.log.store import Store
+from feedback.registry.versions import Version, digest_of, publish
+from feedback.reward import RewardRule
+from feedback.training_log.epochs import take_epoch
+from feedback.training_log.imported_turns import PastTurn, enter
+from feedback.training_log.learned_examples import StartingPoint, episode_of
+from tests.agent.attacks import CALLS, a_trap, in_apprentices
+from tests.agent.fakes import CONFIG
+from tests.agent.trained_routers import TEXTS, kept
+
+ARMS = ("none", "bm25", "dense")
+THIRDS = (1 / 3, 1 / 3, 1 / 3)
+FLOOR = 0.01
+
+
+class Examples:
+    """A training log in memory."""
+
+    def __init__(self, examples: Sequence[Example]) -> None:
+        self._examples = examples
+
+    def log(self, rule: RewardRule, selection: Selection = EVERYTHING, tell: object = None) -> Log:
+        del tell
+        return Log.from_examples(self._examples, rule.reward_of, selection, described(self.examples))
+
+    def examples(self) -> Iterator[Example]:
+        return iter(self._examples)
+
+    def settled(self, since: float | None = None) -> float:
+        del since
+        return float("inf")
+
+    def remarks(self, rule: RewardRule) -> list[str]:
+        del rule
+        return []
+
+
+class Memory(Uniform):
+    """Remembers the best arm of each question, and is sure of it; uniform on any other question."""
+
+    kind = "memory"
+
+    def __init__(self) -> None:
+        self.best: dict[str, tuple[float, str]] = {}
+
+    def probabilities(self, context: Context, arms: Sequence[str]) -> NDArray[np.float64]:
+        if context.question not in self.best:
+            return super().probabilities(context, arms)
+        return np.array([float(arm == self.best[context.question][1]) for arm in arms])
+
+    def learn(self, decision: Decision, reward: float) -> None:
+        question, found = decision.context.question, (reward, decision.drawn)
+        self.best[question] = max(self.best.get(question, found), found)
+
+    def save(self) -> bytes:
+        return json.dumps(sorted(self.best.items())).encode()
+
+    def load(self, state: bytes) -> Self:
+        found = type(self)()
+        found.best = {question: (reward, arm) for question, (reward, arm) in json.loads(state)}
+        return found
+
+
+@pytest.fixture(autouse=True)
+def memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(catalog.POLICIES, "memory", Memory)  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> AppConfig:
+    return parse({**CONFIG, "log_url": f"sqlite:///{tmp_path / 'log.db'}"})
+
+
+def example(
+    seq: int,
+    drawn: str = "dense",
+    value: float = 1.0,
+    *,
+    question: str = "",
+    arms: tuple[str, ...] = ARMS,
+    **changes: Any,
+) -> Example:
+    p = (1 / len(arms),) * len(arms)
+    context = Context(question or f"question {seq}", {"w=river": 1.0}, (), {arm: {} for arm in arms})
+    decision = Decision(f"d-{seq}", context, arms, p, drawn, "uniform", 1, decided_at=float(seq))
+    return Example(seq, replace(decision, **changes), Cost(), {"thumb": value})
+
+
+def asked(
+    config: AppConfig, examples: Sequence[Example], name: str, store: Store | None = None, **selected: Any
+) -> Target:
+    source = Examples(examples)
+    log = source.log(config.reward, Selection(**selected))
+    setting = Setting.of(config, config.reward, store)
+    (found,) = targets(log, [named(name)], setting, source, lambda *_: None)
+    return found
+
+
+def floored(*p: float) -> list[float]:
+    return [FLOOR + (1 - len(p) * FLOOR) * one for one in p]
+
+
+def test_what_was_served_is_what_is_on_record(config: AppConfig) -> None:
+    p = (0.5, 0.3, 0.2)
+    target = asked(config, [example(1), example(2, probabilities=p)], "served")
+    assert target.p.tolist() == [list(THIRDS), list(p)]
+    assert target.kept.all()
+
+
+def test_uniform_and_fixed_draw_without_a_floor(config: AppConfig) -> None:
+    log = [example(1), example(2, "bm25", arms=("none", "bm25"))]
+    assert asked(config, log, "uniform").p.tolist() == [pytest.approx(THIRDS), [0.5, 0.5, 0.0]]
+    fixed = asked(config, log, "fixed:dense")
+    assert fixed.p[0].tolist() == [0.0, 0.0, 1.0]
+    assert fixed.kept.tolist() == [True, False]
+    assert fixed.excluded == {"the arm could not have been drawn": 1}
+
+
+def test_an_arm_that_never_was_eligible_is_refused_with_those_that_were(config: AppConfig) -> None:
+    with pytest.raises(
+        CandidateError, match="'fixed:dense': that arm was never eligible; the log has: none, bm25"
+    ):
+        asked(config, [example(1, "bm25", arms=("none", "bm25"))], "fixed:dense")
+
+
+def test_a_policy_that_would_be_served_is_judged_with_the_floor(config: AppConfig) -> None:
+    target = asked(config, [example(1)], "policy:{kind: fixed, params: {arm: bm25}}")
+    assert target.p[0].tolist() == pytest.approx(floored(0.0, 1.0, 0.0))
+
+
+def test_a_floor_that_an_alarm_had_raised_is_the_candidates_too(config: AppConfig) -> None:
+    log = [example(1, floor=0.2), example(2, floor=0.001), example(3, floor=None)]
+    target = asked(config, log, "policy:{kind: fixed, params: {arm: bm25}}")
+    assert target.p[0].tolist() == pytest.approx([0.2, 0.6, 0.2])
+    assert target.p[1].tolist() == target.p[2].tolist() == pytest.approx(floored(0.0, 1.0, 0.0))
+
+
+def test_whoever_learns_has_not_seen_the_row_that_is_decided(config: AppConfig) -> None:
+    log = [example(n, "dense", question=f"question {n % 4}") for n in range(1, 9)]
+    p = asked(config, log, "policy:{kind: memory}").p
+    assert p[:4].tolist() == [pytest.approx(THIRDS)] * 4, "asked for the first time"
+    assert p[4:].tolist() == [pytest.approx(floored(0.0, 0.0, 1.0))] * 4, "asked again"
+
+
+def test_rows_that_are_not_selected_are_learned_all_the_same(config: AppConfig) -> None:
+    log = [example(n, question="the same") for n in range(1, 5)]
+    target = asked(config, log, "policy:{kind: memory}", since=3.0)
+    assert target.p.tolist() == [pytest.approx(floored(0.0, 0.0, 1.0))] * 2
+
+
+def test_labels_teach_and_are_not_decided(config: AppConfig) -> None:
+    label = example(1, question="the same", policy=LABELS, version=0, probabilities=THIRDS)
+    of_a_run = example(2, "bm25", 2.0, question="the same", policy=LABELS, episode_id=episode_of(7))
+    p = asked(
+        config, [label, of_a_run, example(3, "none", -1.0, question="the same")], "policy:{kind: memory}"
+    ).p
+    assert p.tolist() == [pytest.approx(floored(0.0, 0.0, 1.0))], "labels of a run are of its recipe alone"
+
+
+def test_a_decision_that_a_learned_label_may_be_made_of_does_not_judge_who_learned_it(
+    config: AppConfig,
+) -> None:
+    labelled = example(1, "bm25", 1.0, question="q", policy=LABELS, version=0, decided_at=10.0)
+    before, after = (example(n, "bm25", question="q", decided_at=at) for n, at in ((2, 5.0), (3, 15.0)))
+    target = asked(config, [labelled, before, after], "policy:{kind: memory}")
+    assert target.kept.tolist() == [False, True]
+    assert target.excluded == {"a label that it has learned may be made of it": 1}
+    moved = [replace(before, seq=1), replace(labelled, seq=2), after]
+    assert asked(config, moved, "policy:{kind: memory}").kept.all(), "the label was not learned yet"
+
+
+def test_who_learns_learns_by_the_prices_that_are_asked_for(config: AppConfig) -> None:
+    dear = replace(example(1, "dense", 1.0, question="the same"), cost=Cost(steps=5))
+    log = [dear, example(2, "bm25", 0.8, question="the same"), example(3, question="the same")]
+    source, changed = Examples(log), EvaluationRequest(cost_weight=0.0).changed(config.reward)
+    for rule, best in ((config.reward, "bm25"), (changed, "dense")):
+        setting = Setting.of(config, rule, None)
+        (found,) = targets(
+            source.log(rule), [named("policy:{kind: memory}")], setting, source, lambda *_: None
+        )
+        assert ARMS[int(found.p[2].argmax())] == best
+
+
+def test_an_arm_that_is_not_live_any_more_is_never_drawn(config: AppConfig) -> None:
+    arms = (*ARMS, "old")
+    target = asked(config, [example(1, "old", arms=arms)], "policy:{kind: uniform}")
+    assert target.p[0].tolist() == pytest.approx([1 / 3, 1 / 3, 1 / 3, 0.0])
+    assert target.notes == ("Unknown to the candidate, which never draws it: old.",)
+
+
+def test_a_row_with_no_arm_that_is_live_is_left_out_and_counted(config: AppConfig) -> None:
+    log = [example(1, "old", arms=("old", "older")), example(2)]
+    target = asked(config, log, "configured")
+    assert target.kept.tolist() == [False, True]
+    assert target.excluded == {"no arm that it knows was eligible": 1}
+
+
+def test_an_arm_that_was_never_logged_is_named(config: AppConfig) -> None:
+    target = asked(config, [example(1, "bm25", arms=("none", "bm25"))], "configured")
+    assert target.notes == ("Never eligible in the log, so nothing is known of it here: dense.",)
+
+
+def test_the_shadow_is_what_is_on_record_and_rows_without_one_are_left_out(config: AppConfig) -> None:
+    shadow = (0.1, 0.2, 0.7)
+    target = asked(config, [example(1, shadow=shadow), example(2)], "shadow")
+    assert target.p[0].tolist() == list(shadow)
+    assert target.kept.tolist() == [True, False]
+    assert target.excluded == {"no shadow on record": 1}
+
+
+def published(store: Store, config: AppConfig, taught: Sequence[Example], **changes: Any) -> Version:
+    """Publish a version of the memory that has learned some examples."""
+    spec = PolicySpec(kind="memory")
+    policy = build_policy(spec, ARMS)
+    for one in taught:
+        policy.learn(one.decision, one.metrics["thumb"])
+    start = changes.pop("start", None)
+    draft = Version(
+        version=0,
+        parent=None,
+        recipe=Recipe(spec, config.reward, StartingPoint.of(start)).digest,
+        join=config.reward.join,
+        policy=spec.model_dump(mode="json"),
+        examples_seq=len(taught),
+        applied_seq=0,
+        digest=digest_of(policy.save()),
+        epoch=take_epoch(store, "test", 0.0),
+        created_at=0.0,
+        start=start,
+    )
+    draft = replace(draft, **changes)
+    return replace(draft, version=publish(store, draft, policy.save()))
+
+
+def test_a_version_is_frozen_and_not_judged_by_what_it_has_learned(config: AppConfig, store: Store) -> None:
+    log = [
+        example(1, question="known"),
+        *(example(n, question="new") for n in (2, 3)),
+        example(4, question="known"),
+    ]
+    version = published(store, config, log[:1])
+    target = asked(config, log, f"version:{version.version}", store)
+    assert target.kept.tolist() == [False, True, True, True]
+    assert target.excluded == {f"learned by version {version.version}": 1}
+    assert target.p[1:3].tolist() == [pytest.approx(THIRDS)] * 2, "it learns nothing of the log"
+    assert target.p[3].tolist() == pytest.approx(floored(0.0, 0.0, 1.0))
+
+
+def test_a_version_of_another_join_is_refused(config: AppConfig, store: Store) -> None:
+    version = published(store, config, [], join="another")
+    with pytest.raises(CandidateError, match="feedback that was joined in another way"):
+        asked(config, [example(1)], f"version:{version.version}", store)
+
+
+def test_a_version_that_is_not_there_is_refused_with_the_newest(config: AppConfig, store: Store) -> None:
+    newest = published(store, config, []).version
+    with pytest.raises(CandidateError, match=f"there is no version 99; the newest is {newest}"):
+        asked(config, [example(1)], "version:99", store)
+
+
+@pytest.mark.parametrize("name", ["version:1", "recipe:1"])
+def test_an_export_has_no_versions(config: AppConfig, name: str) -> None:
+    with pytest.raises(CandidateError, match=f"'{name}': an export holds no versions"):
+        asked(config, [example(1)], name)
+
+
+def test_a_recipe_is_learned_as_the_log_is_replayed(config: AppConfig, store: Store) -> None:
+    log = [example(n, question="the same") for n in (1, 2)]
+    version = published(store, config, log)
+    target = asked(config, log, f"recipe:{version.version}", store)
+    assert target.kept.all()
+    assert target.p.tolist() == [pytest.approx(THIRDS), pytest.approx(floored(0.0, 0.0, 1.0))]
+
+
+def labelled(store: Store, run: int, question: str, arm: str, at: float) -> None:
+    """Enter a label of a run, that an arm is right."""
+    told = {
+        "policy": LABELS,
+        "version": 0,
+        "episode_id": episode_of(run),
+        "decided_at": at,
+        "id": f"l-{question}",
+    }
+    label = example(0, arm, question=question, **told).decision
+    said = Feedback(f"{label.id}:f", label.id, "thumb", 1.0, received_at=at)
+    enter(store, [PastTurn(label, Execution(label.id, arm, Status.OK, Cost()), (said,))])
+
+
+def test_a_recipe_learns_the_labels_of_its_runs_first_and_starts_where_it_says(
+    config: AppConfig, store: Store
+) -> None:
+    labelled(store, 3, "labelled", "bm25", at=1.5)
+    version = published(store, config, [], start={"runs": [3], "after": 1})
+    log = [example(n, "none", question=q) for n, q in ((1, "before"), (2, "labelled"), (3, "before"))]
+    target = asked(config, log, f"recipe:{version.version}", store)
+    assert target.kept.tolist() == [False, True, True]
+    assert target.excluded == {"before its training log begins": 1}
+    assert target.p[1].tolist() == pytest.approx(floored(0.0, 1.0, 0.0)), "taught by the label"
+    assert target.p[2].tolist() == pytest.approx(THIRDS), "what was before its start is not learned"
+
+
+@pytest.mark.parametrize("kind", ["recipe", "version"])
+def test_what_labels_may_be_made_of_does_not_judge_who_has_learned_them(
+    config: AppConfig, store: Store, kind: str
+) -> None:
+    labelled(store, 3, "labelled", "bm25", at=2.5)
+    version = published(store, config, [], start={"runs": [3], "after": 0})
+    log = [example(n, "none", question=q) for n, q in ((1, "labelled"), (2, "another"), (3, "labelled"))]
+    target = asked(config, log, f"{kind}:{version.version}", store)
+    assert target.kept.tolist() == [False, True, True], "asked before it was labelled"
+    assert target.excluded == {"a label that it has learned may be made of it": 1}
+
+
+def routed(
+    config: AppConfig, folder: Path, scores: Mapping[str, Sequence[float]], **router: Any
+) -> AppConfig:
+    kept(folder, **router)
+    write_out_of_fold(
+        folder, read_about(folder), list(scores), np.array(list(scores.values())).reshape(-1, 3)
+    )
+    return config
+
+
+def test_a_router_is_asked_again_of_each_question(config: AppConfig, tmp_path: Path) -> None:
+    folder = tmp_path / "router"
+    routed(config, folder, {}, kind="ridge")
+    log = [example(n, question=TEXTS[n]) for n in (1, 2, 3)]
+    target = asked(config, log, f"router:{folder}")
+    best = [ARMS[row] for row in target.p.argmax(axis=1)]
+    assert best == ["bm25", "dense", "none"], "whose first word tells the best arm"
+    assert target.p.max(axis=1).tolist() == pytest.approx([1 - 2 * FLOOR] * 3)
+
+
+def test_a_router_is_not_trusted_on_questions_that_it_was_trained_on(
+    config: AppConfig, tmp_path: Path
+) -> None:
+    folder = tmp_path / "router"
+    routed(config, folder, {TEXTS[1]: (1.0, 0.0, 0.0), TEXTS[2]: (np.nan,) * 3}, kind="ridge")
+    target = asked(config, [example(n, question=TEXTS[n]) for n in (1, 2, 3)], f"router:{folder}")
+    assert target.kept.tolist() == [True, False, True]
+    assert target.excluded == {"the router was trained on the question": 1}
+    assert target.p[0].argmax() == 0, "what others said of it"
+
+
+def test_a_router_that_looks_at_passages_is_refused(config: AppConfig, tmp_path: Path) -> None:
+    routed(config, tmp_path / "router", {}, kind="max_sim")
+    with pytest.raises(
+        CandidateError, match="looks at what every arm retrieves, and the log keeps what one has"
+    ):
+        asked(config, [example(1)], f"router:{tmp_path / 'router'}")
+
+
+def test_a_router_that_is_not_there_is_refused(config: AppConfig, tmp_path: Path) -> None:
+    with pytest.raises(CandidateError, match="holds no trained router"):
+        asked(config, [example(1)], f"router:{tmp_path / 'nowhere'}")
+
+
+def test_a_policy_that_cannot_look_at_the_log_is_named_with_the_decision(config: AppConfig) -> None:
+    broken = example(1)
+    nan = replace(broken.decision.context, features={"w=river": float("nan")})
+    log = [replace(broken, decision=replace(broken.decision, context=nan))]
+    with pytest.raises(CandidateError, match=r"cannot decide 'd-1' as it is on record: .*'w=river' is nan"):
+        asked(config, log, "policy:{kind: linucb}")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("best", "'best' is none of: served, uniform, fixed:<arm>, configured"),
+        ("fixed", "'fixed' is none of"),
+        ("fixed:", "'fixed:' is none of"),
+        ("uniform:dense", "'uniform:dense' is none of"),
+        ("version:x", "'version:x' names no version: a whole number from 1 on"),
+        ("recipe:0", "'recipe:0' names no version"),
+        ("policy:{kind: lin", "is no YAML"),
+        ("policy:{kid: linucb}", "key 'kind' is missing.*such as policy:{kind: linucb"),
+        ("policy:[1]", "valid dictionary"),
+    ],
+)
+def test_a_name_that_is_none_is_refused(name: str, said: str) -> None:
+    with pytest.raises(CandidateError, match=said):
+        named(name)
+    with pytest.raises(ValidationError, match=said):
+        EvaluationRequest(candidates=(name,))
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        ("{kind: linucbb}", "no policy of kind 'linucbb'; did you mean 'linucb'"),
+        ("{kind: fixed, params: {arm: bm52}}", "names the arm 'bm52'; did you mean 'bm25'"),
+    ],
+)
+def test_a_policy_that_cannot_be_built_is_refused(config: AppConfig, policy: str, said: str) -> None:
+    with pytest.raises(CandidateError, match=said):
+        asked(config, [example(1)], f"policy:{policy}")
+
+
+@pytest.mark.parametrize("apprentices", [0, 1, 2])
+@pytest.mark.parametrize("call", CALLS)
+def test_no_candidate_has_code_imported_or_called(
+    config: AppConfig,
+    store: Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    call: str,
+    apprentices: int,
+) -> None:
+    trap = a_trap(tmp_path, monkeypatch)
+    document = in_apprentices(trap.call(call), apprentices)
+    number = published(store, config, [], policy=document).version
+    file = tmp_path / "policy.yaml"
+    file.write_text(json.dumps(document))
+    for name in (
+        f"policy:{json.dumps(document)}",
+        spelled_out(f"policy:{file}"),
+        f"recipe:{number}",
+        f"version:{number}",
+    ):
+        with pytest.raises(CandidateError, match=r"is not allowed; (there are: linear|did you mean 'river)"):
+            asked(config, [example(1)], name, store)
+        trap.check()
+
+
+def test_a_policy_may_stand_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text("policy:\n  kind: linucb\n  params:\n    alpha: 0.5\n")
+    name = spelled_out(f"policy:{file}")
+    assert name == "policy:{kind: linucb, params: {alpha: 0.5}}"
+    assert named(name).policy == PolicySpec(kind="linucb", params={"alpha": 0.5})
+    with pytest.raises(CandidateError, match="No such file"):
+        spelled_out(f"policy:{tmp_path / 'nowhere.yaml'}")
+
+
+def test_every_kind_of_candidate_has_a_name() -> None:
+    examples = {
+        Kind.FIXED: ":a",
+        Kind.VERSION: ":1",
+        Kind.RECIPE: ":1",
+        Kind.POLICY: ":{kind: x}",
+        Kind.ROUTER: ":f",
+    }
+    assert [named(f"{kind}{examples.get(kind, '')}").kind for kind in Kind] == list(Kind)
+
+
+def test_progress_is_told_to_the_last_row_that_is_asked_for(config: AppConfig) -> None:
+    source, told = Examples([example(n) for n in range(1, 601)]), []
+    log = source.log(config.reward, Selection(until=400.5))
+    targets(
+        log,
+        [named("configured")],
+        Setting.of(config, config.reward, None),
+        source,
+        lambda *what: told.append(what),
+    )
+    assert told == [("asking candidates", 256, 400), ("asking candidates", 400, 400)]

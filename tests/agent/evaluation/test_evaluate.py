@@ -1,0 +1,554 @@
+"""Evaluation of a log whose truth is known: one arm is always right, the draws were uniform."""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+from typer.testing import CliRunner
+
+from agent.cli.main import app
+from agent.config.app_config import AppConfig, parse
+from agent.evaluation.candidate_names import CandidateError, EvaluationError
+from agent.evaluation.evaluate import evaluate_log
+from agent.evaluation.report import Report
+from agent.evaluation.request import EvaluationRequest
+from agent.evaluation.results import CandidateResult, Interval
+from agent.learning.learner import Learner
+from agent.learning.recipe import Recipe
+from agent.policies.catalog import PolicySpec
+from agent.policies.sampling import choose, mixed, served_distribution, uniform_from
+from feedback.dataset.source import LogSource
+from feedback.events import Context, Cost, Decision, Example, Execution, Feedback, Mode, Status
+from feedback.log.store import Store
+from feedback.registry.versions import checkpoint
+from feedback.training_log.epochs import take_epoch
+from tests.agent.asking import join
+from tests.agent.evaluation.test_candidates import Examples
+from tests.agent.fakes import CONFIG
+
+ARMS = tuple(CONFIG["arms"])
+TRUTH = {"none": -1.0, "bm25": 0.0, "dense": 1.0}
+STEPS = {"none": 0, "bm25": 1, "dense": 2}
+NET = {arm: TRUTH[arm] - 0.1 * STEPS[arm] for arm in ARMS}
+N = 240
+ESTIMATORS = ["ips", "snips", "dr"]
+
+
+def turn(number: int, drawn: str, mode: Mode = Mode.EXPLORE, eligible: tuple[str, ...] = ARMS) -> list[Any]:
+    name = f"d-{number}"
+    arms = eligible if mode is Mode.EXPLORE else (drawn,)
+    p = (1 / len(arms),) * len(arms)
+    side = {"side=left": 1.0} if number % 2 else {"side=right": 1.0}
+    context = Context(f"question {number}", {"w=river": 1.0, **side}, (), {arm: {} for arm in ARMS})
+    return [
+        Decision(
+            name, context, arms, p, drawn, "uniform", 1 + number // 100, mode, decided_at=1.0, deadline=100.0
+        ),
+        Execution(name, drawn, Status.OK, Cost(steps=STEPS[drawn])),
+        Feedback(f"{name}:f", name, "thumb", TRUTH[drawn], 1.0),
+    ]
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> AppConfig:
+    return parse({**CONFIG, "log_url": f"sqlite:///{tmp_path / 'log.db'}"})
+
+
+@pytest.fixture
+def store(config: AppConfig) -> Iterator[Store]:
+    """The log, as an evaluation opens it."""
+    with closing(Store(config.database_url, config.reward.join)) as store:
+        yield store
+
+
+@pytest.fixture
+def filled(config: AppConfig, store: Store) -> AppConfig:
+    """A log of N uniform draws, every arm equally often, and a few that were forced."""
+    draws = np.random.default_rng(0).permutation(np.repeat(ARMS, N // 3))
+    facts = [fact for number, drawn in enumerate(draws) for fact in turn(number, str(drawn))]
+    store.append(facts + [fact for number in range(N, N + 5) for fact in turn(number, "none", Mode.FORCED)])
+    join(store, config)
+    return config
+
+
+def quietly(*_: object) -> None:
+    """Hear of progress, and say nothing."""
+
+
+def evaluated(config: AppConfig, store: Store, *candidates: str, **asked: Any) -> Report:
+    request = EvaluationRequest(candidates=candidates, **asked)
+    return evaluate_log(config, request, LogSource(store, config.reward), store, quietly)
+
+
+def of(report: Report, name: str) -> CandidateResult:
+    (found,) = (one for one in report.candidates if one.name == name)
+    return found
+
+
+def values(one: CandidateResult) -> dict[str, Interval]:
+    return {estimate.estimator: estimate.value for estimate in one.estimates if estimate.value is not None}
+
+
+def differences(one: CandidateResult) -> dict[str, Interval]:
+    return {
+        estimate.estimator: estimate.difference
+        for estimate in one.estimates
+        if estimate.difference is not None
+    }
+
+
+def test_every_arm_gets_its_true_value_and_uniform_what_was_earned(filled: AppConfig, store: Store) -> None:
+    report = evaluated(filled, store)
+    assert [one.name for one in report.candidates] == [
+        "served",
+        "uniform",
+        *(f"fixed:{arm}" for arm in report.drawn),
+        "configured",
+    ]
+    assert report.excluded == {"forced": 5}
+    assert (report.rows, report.questions, report.positions) == (N, N, (1, N))
+    assert report.earned == pytest.approx(sum(NET.values()) / 3)
+    assert report.drawn == dict.fromkeys(ARMS, pytest.approx(1 / 3))
+    for arm, net in NET.items():
+        one = of(report, f"fixed:{arm}")
+        assert list(values(one)) == ESTIMATORS
+        for value in values(one).values():
+            assert value.value == pytest.approx(net, abs=0.01)
+            assert value.low <= net <= value.high
+        for gain in differences(one).values():
+            assert gain.value == pytest.approx(net - report.earned, abs=0.01)
+            assert gain.low <= net - report.earned <= gain.high
+        assert one.rows == N
+        assert one.weights is not None
+        assert one.weights.effective_n == pytest.approx(N / 3)
+        assert one.shares == {**dict.fromkeys(ARMS, 0.0), arm: 1.0}
+    for value in values(of(report, "uniform")).values():
+        assert value.value == pytest.approx(report.earned, abs=0.01)
+
+
+def test_what_was_served_is_the_baseline_and_has_no_difference(filled: AppConfig, store: Store) -> None:
+    served = evaluated(filled, store, "uniform").candidates[0]
+    assert served.name == "served"
+    assert differences(served) == {}
+    assert served.weights is not None
+    assert (served.weights.largest, served.weights.mean, served.weights.effective_n) == (1.0, 1.0, N)
+    assert values(served)["snips"].value == pytest.approx(sum(NET.values()) / 3)
+
+
+def test_an_interval_that_is_none_of_an_estimator_is_said_to_be_another(
+    filled: AppConfig, store: Store
+) -> None:
+    report = evaluated(
+        filled, store, "fixed:dense", estimators=("ips", "snips", "sndr"), interval="bernstein"
+    )
+    said = "snips, sndr: normal interval: bernstein is none for it."
+    assert said in of(report, "fixed:dense").remarks
+    assert report.html().count("normal interval: bernstein is none for it") == 4, "of both, served and fixed"
+    one = of(report, "fixed:dense")
+    assert {name: value.kind for name, value in values(one).items()} == {
+        "ips": "bernstein",
+        "snips": "normal",
+        "sndr": "normal",
+    }
+    assert {name: gain.kind for name, gain in differences(one).items()}["ips"] == "bernstein"
+    assert one.headline is not None
+    assert one.headline.estimator == "ips", "though sndr comes first: its interval is not the one asked for"
+    promises = [said for said in report.assumptions if said.endswith((".",)) and "ntervals" in said]
+    assert promises[0].startswith("Intervals hold at any number of rows")
+    assert promises[1].startswith("Where a note says so they are normal ones instead. Intervals are of the")
+    ips = values(of(report, "fixed:dense"))["ips"]
+    assert ips.high - ips.low > 0.5, "which is what it takes to hold at any number of rows"
+
+
+def test_any_candidate_can_be_the_baseline(filled: AppConfig, store: Store) -> None:
+    report = evaluated(filled, store, "fixed:dense", baseline="fixed:bm25")
+    assert [one.name for one in report.candidates] == ["fixed:bm25", "fixed:dense"]
+    for gain in differences(of(report, "fixed:dense")).values():
+        assert gain.value == pytest.approx(NET["dense"] - NET["bm25"], abs=0.02)
+
+
+def test_the_configured_policy_is_better_than_chance_and_worse_than_the_best_arm(
+    filled: AppConfig, store: Store
+) -> None:
+    report = evaluated(filled, store, "configured", "fixed:dense")
+    learned, best = (values(of(report, name)) for name in ("configured", "fixed:dense"))
+    for estimator in ESTIMATORS:
+        assert report.earned + 0.3 < learned[estimator].value < best[estimator].value
+    assert differences(of(report, "configured"))["dr"].low > 0.0
+
+
+def test_a_policy_that_learns_nothing_is_worth_what_chance_is(filled: AppConfig, store: Store) -> None:
+    report = evaluated(filled, store, "uniform", "policy:{kind: uniform}")
+    plain, asked = (values(one) for one in report.candidates[1:])
+    for estimator in ESTIMATORS:
+        assert asked[estimator].value == pytest.approx(plain[estimator].value)
+
+
+def test_a_candidate_that_the_log_never_drew_has_a_row_without_a_value(
+    config: AppConfig, store: Store
+) -> None:
+    store.append([fact for number in range(8) for fact in turn(number, ("bm25", "dense")[number % 2])])
+    join(store, config)
+    report = evaluated(config, store)
+    never = of(report, "fixed:none")
+    assert {(one.value, one.note) for one in never.estimates} == {(None, "never drawn")}
+    assert (never.weights, never.over_time) == (None, ())
+    assert all(values(one) for one in report.candidates if one.name != "fixed:none")
+    assert "never drawn" in report.html()
+
+
+def test_one_question_alone_is_estimated_without_a_reward_model(config: AppConfig, store: Store) -> None:
+    store.append(turn(0, "dense"))
+    join(store, config)
+    report = evaluated(config, store, "uniform")
+    (*plain, doubly) = of(report, "uniform").estimates
+    assert [one.estimator for one in plain if one.value is not None] == ["ips", "snips"]
+    assert Report.read(json.loads(json.dumps(report.as_json(), allow_nan=False))) == report
+    assert doubly.value is None
+    assert "needs two different questions" in doubly.note
+
+
+def test_what_was_not_learned_is_counted_by_reason(filled: AppConfig, store: Store) -> None:
+    failed, quiet = turn(1000, "bm25"), turn(1001, "bm25")
+    failed[1] = replace(failed[1], status=Status.ARM_FAILED)
+    store.append([*failed, *quiet[:2], *turn(1002, "none", Mode.GREEDY)])
+    report = evaluated(filled, store, "uniform")
+    assert report.rows == N
+    assert report.excluded == {"forced": 5, "arm failed": 1, "greedy": 1, "not judged": 1}
+    assert "Left out: 5 forced, 1 arm failed, 1 greedy, 1 not judged." in report.footnotes()
+
+
+def test_the_same_seed_gives_the_same_report(filled: AppConfig, store: Store) -> None:
+    first, second = (evaluated(filled, store, interval="bootstrap", seed=3) for _ in range(2))
+    assert first == second.model_copy(update={"made_at": first.made_at})
+    assert first.candidates != evaluated(filled, store, interval="bootstrap", seed=4).candidates
+
+
+def test_progress_is_told_to_the_end(filled: AppConfig, store: Store) -> None:
+    told: list[tuple[str, int, int | None]] = []
+    request = EvaluationRequest(candidates=("configured",))
+    evaluate_log(filled, request, LogSource(store, filled.reward), store, lambda *what: told.append(what))
+    last = {what: (done, total) for what, done, total in told}
+    assert last["asking candidates"] == (N, N)
+    assert last["evaluating"] == (2, 2)
+
+
+def test_a_log_without_examples_is_refused(config: AppConfig, store: Store) -> None:
+    with pytest.raises(EvaluationError, match="the training log is empty"):
+        evaluated(config, store)
+
+
+def test_a_window_without_decisions_is_refused_with_what_there_is(filled: AppConfig, store: Store) -> None:
+    with pytest.raises(EvaluationError, match=r"since 2020-01-01T00:00:00Z were .*has 240 from 1970"):
+        evaluated(filled, store, since="2020-01-01T00:00:00Z")
+
+
+@pytest.mark.parametrize(
+    ("asked", "kept"),
+    [
+        ({"until": "1970-01-01T00:01:00Z"}, N),
+        ({"versions": (2, 2)}, 100),
+        ({"versions": (2, 9)}, 140),
+        ({"features": {"side": "left"}}, N // 2),
+        ({"features": {"w=river": 1.0, "side": "left"}, "versions": (1, 1)}, 50),
+    ],
+)
+def test_only_what_is_selected_is_judged(
+    filled: AppConfig, store: Store, asked: dict[str, Any], kept: int
+) -> None:
+    report = evaluated(filled, store, "fixed:dense", **asked)
+    assert report.rows == kept
+    assert sum(report.excluded.values()) == (5 if kept == N and "until" not in asked else N - kept)
+    assert values(of(report, "fixed:dense"))["snips"].value == pytest.approx(NET["dense"])
+
+
+@pytest.mark.parametrize(
+    ("asked", "paid"),
+    [
+        ({"cost_weight": 0.0}, 0.0),
+        ({"cost_weight": 0.3}, 0.6),
+        ({"cost": {"steps": 0.5}}, 0.1),
+        ({"cost_weight": 0.2, "cost": {"steps": 2.0}}, 0.8),
+    ],
+)
+def test_changed_prices_score_the_same_log_again(
+    filled: AppConfig, store: Store, asked: dict[str, Any], paid: float
+) -> None:
+    report = evaluated(filled, store, "fixed:dense", **asked)
+    for value in values(of(report, "fixed:dense")).values():
+        assert value.value == pytest.approx(TRUTH["dense"] - paid, abs=0.02)
+    assert report.reward["cost_weight"] == asked.get("cost_weight", 0.1)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("fixed:bm52", "'fixed:bm52': that arm was never eligible; the log has: .*bm25"),
+        ("version:1", "there is no version 1"),
+    ],
+)
+def test_a_candidate_unheard_of_is_refused(filled: AppConfig, store: Store, name: str, said: str) -> None:
+    with pytest.raises(CandidateError, match=said):
+        evaluated(filled, store, name)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"estimators": ["best"]}, "no estimator 'best'; there are: replay, ips"),
+        ({"interval": "wide"}, "no interval 'wide'; there are: normal"),
+        ({"since": "2026-02-01T00:00:00Z", "until": "2026-01-01T00:00:00Z"}, "must be before until"),
+        ({"since": 20260201.5}, "is no date such as 2026-05-01"),
+        ({"versions": (0, 3)}, "the first is at least 1"),
+        ({"versions": (5, 3)}, "not above the last"),
+        ({"cost_weight": -1.0}, "greater than or equal to 0"),
+        ({"cost": {"stepz": 1.0}}, "steps"),
+        ({"cost": {"steps": float("inf")}}, "finite"),
+        ({"features": {"age": float("nan")}}, "finite"),
+        ({"candidates": ["uniform", "uniform"]}, "named twice"),
+        ({"candidate": ["uniform"]}, "Extra inputs"),
+    ],
+)
+def test_a_request_that_makes_no_sense_is_refused(asked: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        EvaluationRequest(**asked)
+
+
+def test_a_fixed_arm_is_evaluated_where_it_could_have_been_drawn(config: AppConfig, store: Store) -> None:
+    facts = [fact for n in range(60) for fact in turn(n, ARMS[n % 2], eligible=ARMS[:2])]
+    store.append([*facts, *(fact for n in range(60, 90) for fact in turn(n, ARMS[n % 3]))])
+    join(store, config)
+    report = evaluated(config, store, "fixed:dense", "fixed:bm25")
+    dense, bm25 = of(report, "fixed:dense"), of(report, "fixed:bm25")
+    assert (dense.rows, bm25.rows) == (30, 90)
+    assert dense.excluded == {"the arm could not have been drawn": 60}
+    assert values(dense)["snips"].value == pytest.approx(NET["dense"])
+    assert differences(dense)["snips"].value == pytest.approx(NET["dense"] - sum(NET.values()) / 3), (
+        "what was served is compared on the same rows"
+    )
+
+
+def test_a_candidate_that_no_row_is_left_for_says_why_and_is_held(filled: AppConfig, store: Store) -> None:
+    shadow = of(evaluated(filled, store, "shadow", gate=True), "shadow")
+    assert (shadow.rows, shadow.estimates) == (0, ())
+    assert shadow.excluded == {"no shadow on record": N}
+    assert shadow.verdict is not None
+    assert shadow.verdict["promote"] is False
+    assert shadow.verdict["reasons"] == [f"No decision is left to judge it by: {N} no shadow on record."]
+
+
+def served_by(
+    store: Store, config: AppConfig, turns: int, tampered: Sequence[int] = (), share: float = 0.0
+) -> None:
+    """Fill a log as a service would: a policy draws, a learner publishes.
+
+    Args:
+        store: The log.
+        config: Names the policy.
+        turns: How many questions are asked.
+        tampered: Decisions whose probabilities are not those that the policy gave.
+        share: Of the first version, which goes on as a canary.
+    """
+    learner = Learner(store, Recipe.configured(config), ARMS, take_epoch(store, "test", 0.0))
+    for first in range(0, turns, turns // 4):
+        version = learner.step()
+        assert version is not None
+        policy, canary = (
+            Recipe.configured(config).build(ARMS).load(checkpoint(store, number) or b"")
+            for number in (version.version, 1)
+        )
+        facts = []
+        for number in range(first, first + turns // 4):
+            decision, *_ = turn(number, "none")
+            p, other = (
+                served_distribution(one, decision.context, ARMS, config.floor) for one in (policy, canary)
+            )
+            p = mixed(p, other, share)
+            drawn = ARMS[choose(p, uniform_from(decision.id, config.salt, ARMS))]
+            if number in tampered:
+                p = 0.9 * p + 0.1 / 3
+            mine, execution, said = turn(number, drawn)
+            told = {"probabilities": tuple(p.tolist()), "policy": policy.kind, "floor": config.floor}
+            told |= {"candidate": 1, "share": share} if share else {}
+            facts += [replace(mine, version=version.version, **told), execution, said]
+        store.append(facts)
+    learner.step()
+
+
+@pytest.fixture
+def exploring(config: AppConfig) -> AppConfig:
+    """A service whose policy draws every arm alike, and may be verified."""
+    return config.model_copy(update={"policy": PolicySpec(kind="uniform")})
+
+
+def test_the_gate_lets_a_better_candidate_go_live(exploring: AppConfig, store: Store) -> None:
+    served_by(store, exploring, 800)
+    report = evaluated(exploring, store, "fixed:dense", "fixed:none", gate=True)
+    better, worse = (of(report, f"fixed:{arm}").verdict for arm in ("dense", "none"))
+    assert better is not None
+    assert worse is not None
+    assert (better["verdict"], better["reasons"]) == ("promote", [])
+    assert better["figures"]["checked"] == 200
+    assert better["figures"]["mismatched"] == 0
+    assert worse["verdict"] == "hold"
+    assert "does not look better" in " ".join(worse["reasons"])
+    assert of(report, "served").verdict is None
+    assert Report.read(json.loads(json.dumps(report.as_json(), allow_nan=False))) == report
+
+
+def test_the_gate_holds_a_candidate_where_propensities_were_changed(
+    exploring: AppConfig, store: Store
+) -> None:
+    policy = PolicySpec(kind="fixed", params={"arm": "bm25"})
+    settings = exploring.model_copy(update={"policy": policy, "floor": 0.3})
+    served_by(store, settings, 800, tampered=range(0, 800, 4))
+    verdict = of(evaluated(settings, store, "fixed:dense", gate=True), "fixed:dense").verdict
+    assert verdict is not None
+    assert verdict["promote"] is False
+    assert verdict["figures"]["mismatched"] > 20
+    assert "recomputed propensities differ" in " ".join(verdict["reasons"])
+
+
+def test_the_gate_stops_at_a_decision_that_still_waits_and_says_so(filled: AppConfig, store: Store) -> None:
+    store.append(turn(1000, "bm25")[:2])
+    report = evaluated(filled, store, "fixed:dense", gate=True)
+    verdict = of(report, "fixed:dense").verdict
+    assert verdict is not None
+    assert verdict["reasons"] == [
+        f"No decision is left to judge it by: all {N} are after a decision that still waits for feedback."
+    ]
+    assert any(f"without {N} after a decision that still waits" in said for said in report.assumptions)
+    assert report.html()
+
+
+def test_a_baseline_that_no_row_can_judge_is_refused(filled: AppConfig, store: Store) -> None:
+    with pytest.raises(EvaluationError, match="can judge the baseline 'shadow': 240 no shadow on record"):
+        evaluated(filled, store, "fixed:dense", baseline="shadow")
+
+
+def test_distributions_that_a_canary_took_part_in_are_computed_again(config: AppConfig, store: Store) -> None:
+    learning = config.model_copy(update={"policy": PolicySpec(kind="linucb"), "floor": 0.1})
+    served_by(store, learning, 400, share=0.25)
+    verdict = of(evaluated(learning, store, "fixed:dense", gate=True), "fixed:dense").verdict
+    assert verdict is not None
+    assert (verdict["figures"]["checked"], verdict["figures"]["mismatched"]) == (200, 0)
+
+
+def test_as_many_versions_are_computed_again_as_it_takes(
+    config: AppConfig, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent.evaluation.propensity_check.VERSIONS", 1)
+    learning = config.model_copy(update={"policy": PolicySpec(kind="linucb"), "floor": 0.1})
+    served_by(store, learning, 400)  # a hundred decisions a version
+    verdict = of(evaluated(learning, store, "fixed:dense", gate=True), "fixed:dense").verdict
+    assert verdict is not None
+    assert verdict["figures"]["checked"] == 200
+
+
+def test_a_log_of_versions_that_are_not_there_is_not_recomputed(filled: AppConfig, store: Store) -> None:
+    report = evaluated(filled, store, "fixed:dense", gate=True)
+    verdict = of(report, "fixed:dense").verdict
+    assert verdict is not None
+    assert verdict["figures"]["checked"] == 0
+    assert verdict["promote"] is False
+    assert any("could not be recomputed" in one for one in report.assumptions)
+
+
+def test_a_log_that_tells_the_drawn_probability_alone_is_judged_by_it(config: AppConfig) -> None:
+    examples = []
+    for number in range(90):
+        decision, execution, said = turn(number, ARMS[number % 3])
+        alone = replace(decision, arms=(decision.drawn, *(arm for arm in ARMS if arm != decision.drawn)))
+        alone = replace(alone, probabilities=(1 / 3,))
+        examples.append(Example(number + 1, alone, execution.cost, {"thumb": said.value}))
+    request = EvaluationRequest(candidates=("fixed:dense", "uniform", "configured"))
+    report = evaluate_log(config, request, Examples(examples), None, quietly)
+    served, dense, *_ = report.candidates
+    assert served.rows == 0
+    assert served.excluded == {"only the probability of the drawn arm is on record": 90}
+    assert values(dense)["snips"].value == pytest.approx(NET["dense"])
+    assert differences(dense)["snips"].value == pytest.approx(NET["dense"] - sum(NET.values()) / 3)
+    assert "fixed:dense would have earned" in report.html()
+
+
+# -- the verb ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def file(filled: AppConfig, tmp_path: Path) -> Path:
+    """A configuration file of a log that is filled."""
+    path = tmp_path / "serve_config.yaml"
+    path.write_text(
+        json.dumps({"applications": [{"name": "a", "args": {**CONFIG, "log_url": filled.log_url}}]})
+    )
+    return path
+
+
+def test_the_verb_prints_a_table_and_writes_reports(file: Path, tmp_path: Path) -> None:
+    words = ["replay", "-c", str(file), "--policy", "fixed:dense", "--price", "steps=0"]
+    for name in ("report.json", "report.html"):
+        result = CliRunner().invoke(app, [*words, "-o", str(tmp_path / name)])
+        assert result.exit_code == 0, result.output
+        assert f"{N} logged decisions" in result.output
+        assert "fixed:dense" in result.output
+    report = Report.read(json.loads((tmp_path / "report.json").read_text()))
+    assert values(of(report, "fixed:dense"))["snips"].value == pytest.approx(TRUTH["dense"])
+    page = (tmp_path / "report.html").read_text()
+    assert f"armwise replay -c {file} --policy fixed:dense --price steps=0.0" in page
+
+
+def test_an_export_is_replayed_as_the_log_that_it_is_of(file: Path, tmp_path: Path) -> None:
+    export = tmp_path / "log.jsonl"
+    assert CliRunner().invoke(app, ["export", "-c", str(file), "-o", str(export)]).exit_code == 0
+    reports = []
+    for name, words in (("log", []), ("export", ["--from", str(export)])):
+        output = tmp_path / f"{name}.json"
+        asked = [
+            "replay",
+            "-c",
+            str(file),
+            "--policy",
+            "configured",
+            "--policy",
+            "fixed:dense",
+            "-o",
+            str(output),
+        ]
+        result = CliRunner().invoke(app, [*asked, *words])
+        assert result.exit_code == 0, result.output
+        reports.append(Report.read(json.loads(output.read_text())))
+    first, second = reports
+    assert second.source == str(export)
+    assert second.candidates == first.candidates
+    assert second.digest == first.digest
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--policy", "best"], "candidate 'best' is none of: served, uniform"),
+        (["--policy", "policy:nowhere.yaml"], "No such file"),
+        (["--policy", "fixed:bm52"], "that arm was never eligible"),
+        (["--since", "yesterday"], "--since 'yesterday' is no date such as 2026-05-01"),
+        (["--since", "2030-01-01"], "no decision can be evaluated"),
+        (["--version", "3to4"], "--version '3to4': FROM-TO such as 12-20"),
+        (["--version", "9-2"], "versions 9 to 2: the first is at least 1 and not above the last"),
+        (["--feature", "tier"], "--feature 'tier': name=value was expected"),
+        (["--price", "steps=cheap"], "--price 'steps=cheap': 'cheap' is no number"),
+        (["--price", "stepz=1"], "stepz"),
+        (["--estimator", "best"], "no estimator 'best'"),
+        (["--interval", "wide"], "no interval 'wide'"),
+        (["--output", "report.pdf"], "a name that ends with .json or .html was expected"),
+        (["--from", "nowhere.jsonl"], "nowhere.jsonl"),
+    ],
+)
+def test_the_verb_says_what_is_wrong_and_exits_with_2(file: Path, words: list[str], said: str) -> None:
+    result = CliRunner().invoke(app, ["replay", "-c", str(file), *words])
+    assert result.exit_code == 2, result.output
+    assert said in " ".join(result.output.split())

@@ -1,0 +1,173 @@
+"""An evaluation in a process of its own: it gives way to all others, and outlives nobody."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from multiprocessing import Pipe
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from agent.config.app_config import AppConfig, parse
+from agent.evaluation.job import CHILD, answer, ask, evaluate_apart, evaluate_here
+from agent.jobs.runner import JobFailedError, ProgressCallback, StoppedError
+from feedback.errors import LogUnavailableError
+from feedback.registry.evaluations import Answer
+from tests.agent.fakes import CONFIG
+from tests.agent.judged import judged_log
+
+ROOT = Path(__file__).parents[3]
+REQUEST: Mapping[str, Any] = {"candidates": ["uniform", "fixed:bm25"], "gate": True}
+PATIENCE_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> AppConfig:
+    """Of a log in which some turns were judged."""
+    config = parse({**CONFIG, "log_url": f"sqlite:///{tmp_path_factory.mktemp('log') / 'log.db'}"})
+    judged_log(config, turns=60)
+    return config
+
+
+def children() -> list[psutil.Process]:
+    return [one for one in psutil.Process().children() if CHILD in " ".join(one.cmdline())]
+
+
+def gone(pid: int) -> bool:
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def until(seen: Callable[[], object]) -> None:
+    give_up = time.monotonic() + PATIENCE_S
+    while not seen():
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The parent looks so often that the child is still loading when it does."""
+    monkeypatch.setattr("agent.evaluation.job.LOOK_S", 0.01)
+    yield
+    assert children() == []
+
+
+def flat(document: object, place: str = "") -> dict[str, object]:
+    """The values of a document by their places."""
+    if isinstance(document, dict | list):
+        parts = document.items() if isinstance(document, dict) else enumerate(document)
+        return {k: v for key, part in parts for k, v in flat(part, f"{place}/{key}").items()}
+    return {place: document}
+
+
+def test_a_process_of_its_own_comes_to_the_same_as_this_one_and_tells_how_far_it_is(
+    config: AppConfig,
+) -> None:
+    told: list[float] = []
+    apart = evaluate_apart(config, REQUEST, told.append)
+    here = evaluate_here(config, REQUEST, lambda _done: None)
+    one, other = flat({**apart.report, "made_at": 0.0}), flat({**here.report, "made_at": 0.0})
+    assert one.keys() == other.keys()
+    for place, value in other.items():
+        near = pytest.approx(value, rel=1e-9, abs=1e-12) if isinstance(value, float) else value
+        assert one[place] == near, place  # the child adds up in one thread
+    assert [one["name"] for one in apart.report["candidates"]] == ["served", "uniform", "fixed:bm25"]
+    assert "fixed:bm25" in apart.html
+    assert told == sorted(told)
+    assert 0.0 < told[-1] < 1.0
+    assert children() == []
+
+
+def test_what_cannot_be_evaluated_is_told_in_words(tmp_path: Path) -> None:
+    config = parse({**CONFIG, "log_url": f"sqlite:///{tmp_path / 'log.db'}"})
+    with pytest.raises(JobFailedError, match="the training log is empty"):
+        evaluate_here(config, REQUEST, lambda _done: None)
+
+
+@pytest.mark.parametrize(
+    ("raised", "seen"),
+    [
+        (JobFailedError("nothing is there"), JobFailedError("nothing is there")),
+        (LogUnavailableError("the disk is full"), LogUnavailableError("the disk is full")),
+        (KeyError("arm"), JobFailedError("KeyError: 'arm'")),
+    ],
+    ids=["failed", "away", "bug"],
+)
+def test_an_error_of_the_child_is_one_of_the_parent(
+    config: AppConfig, monkeypatch: pytest.MonkeyPatch, raised: Exception, seen: Exception
+) -> None:
+    def evaluate(given: AppConfig, request: Mapping[str, Any], heard: ProgressCallback) -> Answer:
+        assert (given, request) == (config, REQUEST)
+        heard(0.5)
+        raise raised
+
+    monkeypatch.setattr("agent.evaluation.job.evaluate_here", evaluate)
+    told: list[float] = []
+    ours, theirs = Pipe()
+    child = threading.Thread(target=lambda: answer(theirs, theirs.recv_bytes()))
+    with ours, theirs:
+        child.start()
+        with pytest.raises(type(seen), match=f"^{seen}$"):
+            ask(ours, config, REQUEST, told.append)
+        child.join()
+    assert told == [0.5]
+
+
+@pytest.mark.usefixtures("often")
+def test_whoever_gives_up_leaves_no_process_behind(config: AppConfig) -> None:
+    def heard(_done: float) -> None:
+        raise StoppedError
+
+    with pytest.raises(StoppedError):
+        evaluate_apart(config, REQUEST, heard)
+
+
+@pytest.mark.usefixtures("often")
+def test_a_process_that_is_killed_is_an_evaluation_that_failed(config: AppConfig) -> None:
+    def heard(_done: float) -> None:
+        for child in children():
+            child.kill()
+
+    with pytest.raises(JobFailedError, match="the process of the evaluation ended with signal 9"):
+        evaluate_apart(config, REQUEST, heard)
+
+
+@pytest.mark.usefixtures("often")
+def test_the_process_gives_way_to_all_others(config: AppConfig) -> None:
+    seen = []
+
+    def heard(_done: float) -> None:
+        (child,) = children()
+        if Path(f"/proc/{child.pid}/oom_score_adj").read_text() == "1000\n":  # which it says last
+            seen.append((child.nice(), os.sched_getscheduler(child.pid)))
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        evaluate_apart(config, REQUEST, heard)
+    assert seen == [(19, os.SCHED_IDLE)]
+
+
+def test_the_process_ends_with_whoever_started_it(config: AppConfig, tmp_path: Path) -> None:
+    script = tmp_path / "parent.py"
+    script.write_text(
+        "import sys\n"
+        "from agent.evaluation import job as evaluation_job\n"
+        "from agent.config import AppConfig\n"
+        "config = AppConfig.model_validate_json(sys.argv[1])\n"
+        "evaluation_job.LOOK_S = 0.01\n"
+        "evaluation_job.evaluate_apart(config, {}, lambda done: print(flush=True))\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(script), config.model_dump_json()]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        parent.stdout.readline()  # it waits for its child
+        (child,) = psutil.Process(parent.pid).children()
+        os.kill(parent.pid, signal.SIGKILL)
+        until(lambda: gone(child.pid))

@@ -1,0 +1,351 @@
+"""The report of an evaluation: what it says in the terminal, as JSON, and as a page that is sent on."""
+
+import json
+import re
+import shlex
+from collections.abc import Sequence
+from html.parser import HTMLParser
+from io import StringIO
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from agent.cli import replay as judging
+from agent.cli.main import app
+from agent.evaluation.html_report import command, summary
+from agent.evaluation.plots import evidence, over_time, shares, values, weights
+from agent.evaluation.report import Report
+from agent.evaluation.request import EvaluationRequest
+from agent.evaluation.results import ArmWeights, CandidateResult, Estimated, Interval, Stretch, Weights
+from agent.reporting.svg import svg
+
+ARMS = ("none", "bm25", "dense")
+EVIL = "</title><script>alert('$x_1$')</script> \u5de8"
+DAY = 86_400.0
+
+
+def interval(value: float, half: float = 0.05) -> Interval:
+    return Interval(value=value, low=value - half, high=value + half, kind="normal")
+
+
+def candidate(
+    name: str, value: float, difference: float | None, arms: Sequence[str] = ARMS, **changes: Any
+) -> CandidateResult:
+    known = [
+        Estimated(
+            estimator=estimator,
+            value=interval(value + shift),
+            difference=None if difference is None else interval(difference + shift),
+            effective_n=321.4,
+        )
+        for estimator, shift in (("ips", 0.02), ("snips", -0.01), ("dr", 0.0))
+    ]
+    covered = [
+        ArmWeights(arm=arm, drawn=1 / 3, wanted=1 / 3, overlap=1.0, effective_n=100.0, largest=2.0)
+        for arm in arms
+    ]
+    judged = CandidateResult(
+        name=name,
+        about=f"All about {name}.",
+        rows=1200,
+        estimates=tuple(known),
+        weights=Weights(
+            effective_n=321.4,
+            largest=12.5,
+            mean=1.01,
+            mean_error=0.03,
+            edges=(0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0),
+            counts=(400, 20, 30, 40, 500, 100, 60, 30, 20),
+            arms=tuple(covered),
+        ),
+        shares=dict.fromkeys(arms, 1 / len(arms)),
+        over_time=tuple(
+            Stretch(since=day * DAY, until=(day + 1) * DAY, rows=100, value=value) for day in range(12)
+        ),
+    )
+    return judged.model_copy(update=changes)
+
+
+def a_report(*candidates: CandidateResult, **changes: Any) -> Report:
+    found = Report(
+        request=EvaluationRequest(),
+        source="sqlite:///log.db",
+        made_at=100 * DAY,
+        armwise="0.1.0",
+        reward={"cost_weight": 0.1},
+        floor=0.01,
+        rows=1200,
+        questions=900,
+        first_at=0.0,
+        last_at=12 * DAY,
+        positions=(1, 1300),
+        digest="d1gest",
+        excluded={"forced": 12, "labels": 88},
+        earned=0.3,
+        drawn=dict.fromkeys(ARMS, 1 / 3),
+        candidates=(candidate("served", 0.3, None), *candidates),
+        assumptions=("All is as it seems.",),
+    )
+    return found.model_copy(update=changes)
+
+
+BETTER, WORSE = candidate("fixed:dense", 0.5, 0.2), candidate("uniform", 0.25, -0.02)
+NEVER = candidate("fixed:none", 0.0, 0.0, estimates=(), weights=None, over_time=())
+HELD = {
+    "verdict": "hold",
+    "promote": False,
+    "reasons": ["Too few <decisions>."],
+    "figures": {"margin": 0.0},
+    "trail": [{"n": n, "at": n * DAY, "gain": 0.2, "low": 0.1 - 1 / n} for n in range(1, 30)],
+}
+UNHEARD = {"verdict": "hold", "promote": False, "reasons": ["Nothing is left."], "figures": None, "trail": []}
+
+
+def printed(report: Report, width: int = 150) -> str:
+    output = StringIO()
+    console = Console(file=output, width=width)
+    console.print(report.table())
+    for note in report.footnotes():
+        console.print(note, markup=False)
+    return output.getvalue()
+
+
+class Page(HTMLParser):
+    """Reads a page, and sees to it that its tags are closed in order."""
+
+    VOID = frozenset({"meta", "br", "link", "img"})
+
+    def __init__(self, told: str) -> None:
+        super().__init__()
+        self.text: list[str] = []
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str]] = []
+        self._open: list[str] = []
+        self.feed(told)
+        self.close()
+        assert not self._open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+        if tag not in self.VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def test_a_report_comes_back_from_json_as_it_was() -> None:
+    report = a_report(BETTER, NEVER, candidate("uniform", 0.2, -0.1, verdict=HELD))
+    assert Report.read(json.loads(json.dumps(report.as_json(), allow_nan=False))) == report
+
+
+def test_the_table_has_a_line_for_each_estimator_and_says_where_there_is_none() -> None:
+    told = printed(a_report(BETTER, NEVER))
+    assert "1,200 logged decisions (earned: +0.3000)" in told
+    assert told.count("snips") == 2
+    assert re.search(r"fixed:none +no decision to be judged by", told)
+    assert re.search(
+        r"fixed:dense +ips +\+0.520 \[\+0.470, \+0.570\] +\+0.220 \[\+0.170, \+0.270\] +321", told
+    )
+    assert max(map(len, printed(a_report(BETTER), 80).split("\n"))) <= 80
+
+
+def test_the_table_flags_weights_and_verdicts_and_the_notes_say_why() -> None:
+    assert BETTER.weights is not None
+    doubted = BETTER.weights.model_copy(update={"warnings": ("A single decision has 40% of all weight.",)})
+    told = printed(a_report(BETTER.model_copy(update={"weights": doubted, "verdict": HELD})))
+    assert re.search(r"hold +snips", told)
+    assert re.search(r"doubtful weights +dr", told)
+    assert (
+        "fixed:dense: All about fixed:dense. A single decision has 40% of all weight. The gate says hold. "
+        "Too few <decisions>."
+    ) in " ".join(told.split())
+    assert "Left out: 12 forced, 88 labels." in told
+    assert "All is as it seems." in told
+
+
+def test_the_summary_names_the_candidate_that_is_surely_better() -> None:
+    said = summary(a_report(WORSE, BETTER))
+    assert said == (
+        "On 1,200 decisions that earned +0.300 each, fixed:dense would have earned +0.500, 0.200 more than "
+        "served (95 % interval [+0.150, +0.250], by dr)."
+    )
+
+
+def test_the_summary_says_so_where_no_candidate_is_surely_better() -> None:
+    assert "no candidate is shown to earn more than served: the best, uniform, is at -0.020" in summary(
+        a_report(WORSE)
+    )
+    assert "nothing can be told of any candidate but served" in summary(a_report(NEVER))
+
+
+def test_the_summary_says_what_the_gate_lets_through() -> None:
+    promoted = BETTER.model_copy(update={"verdict": {"verdict": "promote", "promote": True, "reasons": []}})
+    held = WORSE.model_copy(update={"verdict": HELD})
+    assert summary(a_report(promoted, held)).endswith("The gate lets fixed:dense go live.")
+    assert summary(a_report(held)).endswith("The gate lets none of them go live.")
+
+
+def test_a_page_says_all_that_the_report_holds() -> None:
+    noted = WORSE.model_copy(update={"verdict": HELD, "notes": ("A note.",), "excluded": {"no shadow": 7}})
+    report = a_report(BETTER, noted, NEVER)
+    page = Page(report.html())
+    text = " ".join(" ".join(page.text).split())
+    for said in (
+        summary(report),
+        "1970-01-01 00:00 UTC to 1970-01-13 00:00 UTC",
+        "Too few <decisions>.",
+        "All about uniform. A note. Not judged by: 7 no shadow.",
+        "no decision to be judged by",
+        "draws nothing that was drawn",
+        "forced 12",
+        "All is as it seems.",
+        "armwise replay",
+        "d1gest",
+        "rows 1 to 1,300 of the training log",
+        "100.0",
+    ):
+        assert said in text
+    assert page.tags.count("svg") == 5
+
+
+@pytest.fixture(scope="module")
+def told() -> str:
+    """An ordinary page."""
+    return a_report(BETTER, WORSE).html()
+
+
+def test_a_page_needs_nothing_but_itself(told: str) -> None:
+    page = Page(told)
+    assert not {"script", "link", "img", "iframe", "object", "image", "foreignobject"} & set(page.tags)
+    assert "http" not in told
+    assert "@import" not in told
+    assert all(target.startswith("#") for target in re.findall(r"url\((.*?)\)", told))
+    links = [value for name, value in page.attributes if name.endswith(("href", "src"))]
+    assert all(value.startswith("#") for value in links)
+
+
+def test_a_page_can_be_read_by_light_and_in_the_dark(told: str) -> None:
+    assert "prefers-color-scheme: dark" in told
+    body = told[told.index("<body>") :]
+    assert not re.search(r"#[0-9a-f]{6}\b", body), "colours are those of the style sheet"
+    assert {*re.findall(r"var\((--\w+)\)", told)} <= {*re.findall(r"(--\w+):", told)}
+
+
+def test_a_page_of_candidates_that_nothing_is_known_of_can_be_made() -> None:
+    held = NEVER.model_copy(update={"rows": 0, "shares": {}, "verdict": UNHEARD})
+    told = " ".join(Page(a_report(held).html()).text)
+    assert "Nothing is left." in told
+    assert "nothing can be told of any candidate but served" in told
+
+
+def test_names_from_outside_are_no_part_of_the_page() -> None:
+    arms = (EVIL, "bm25")
+    evil = candidate(
+        EVIL,
+        0.4,
+        0.1,
+        arms,
+        about=EVIL,
+        notes=(EVIL,),
+        excluded={EVIL: 3},
+        verdict={**HELD, "reasons": [EVIL]},
+    )
+    report = a_report(
+        evil, source=EVIL, drawn=dict.fromkeys(arms, 0.5), excluded={EVIL: 1}, assumptions=(EVIL,)
+    )
+    told = report.html()
+    page = Page(told)
+    assert "script" not in page.tags
+    assert page.tags.count("title") == 1
+    assert EVIL in "".join(page.text)
+
+
+def test_a_log_without_dates_is_drawn_along_its_rows() -> None:
+    stretches = tuple(Stretch(since=0.0, until=0.0, rows=50, value=0.1) for _ in range(3))
+    still = a_report(candidate("uniform", 0.2, 0.0, over_time=stretches), last_at=0.0)
+    assert ">Decisions<" in svg(still, over_time, "over time")
+
+
+@pytest.mark.parametrize("draw", [values, over_time, shares, weights, evidence])
+def test_every_picture_is_sound_whatever_the_names_are(draw: Any) -> None:
+    names = (EVIL, "policy:{kind: linucb, params: {alpha: 0.5, and: more}}")
+    picture = svg(a_report(*(candidate(name, 0.4, 0.1, verdict=HELD) for name in names)), draw, "a picture")
+    # a page needs no namespaces, a parser of XML does
+    root = ET.fromstring(picture.replace("<svg", '<svg xmlns:xlink="x"', 1))
+    assert root.attrib["aria-label"] == "a picture"
+    assert "width" not in root.attrib
+
+
+def test_many_arms_and_candidates_still_make_a_page() -> None:
+    arms = [f"arm-{number}" for number in range(16)]
+    many = [
+        candidate(f"fixed:{arm}", number / 16, number / 16 - 0.3, arms) for number, arm in enumerate(arms)
+    ]
+    report = a_report(*many, drawn=dict.fromkeys(arms, 1 / 16))
+    assert "others" in svg(report, shares, "shares")
+    lines = svg(report, over_time, "over time")
+    assert "fixed:arm-15" in lines
+    assert "fixed:arm-3<" not in lines, "only those that look best are drawn"
+
+
+REQUESTS = [
+    EvaluationRequest(),
+    EvaluationRequest(
+        candidates=("served", "fixed:bm25", "policy:{kind: linucb, params: {alpha: 0.5}}"),
+        baseline="uniform",
+        since="2026-01-02T03:04:05+02:00",
+        until="2026-02-01T00:00:00Z",
+        versions=(3, 9),
+        features={"tier": "free user", "beta": True, "age": 3.5},
+        cost_weight=0.25,
+        cost={"steps": 0.02, "usd": 10.0},
+        estimators=("snips", "dr"),
+        interval="bootstrap",
+        reward_model="means",
+        gate=True,
+        seed=7,
+    ),
+]
+
+
+@pytest.mark.parametrize("request_", REQUESTS)
+def test_the_command_of_a_report_asks_for_the_same(
+    request_: EvaluationRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    heard: list[EvaluationRequest] = []
+
+    def evaluate(_config: object, request: EvaluationRequest, *_: object) -> Report:
+        heard.append(request)
+        return a_report(BETTER)
+
+    monkeypatch.setattr(judging, "evaluate_log", evaluate)
+    monkeypatch.setenv("ARMWISE_HOME", str(tmp_path))
+    verb, *words = shlex.split(command(request_))
+    assert verb == "armwise"
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output
+    assert heard == [request_]
+    assert command(request_, "my log.jsonl").endswith("--from 'my log.jsonl'")
+    assert command(EvaluationRequest(), config="mine.yaml") == "armwise replay -c mine.yaml"
+    exact = EvaluationRequest(cost_weight=0.1234567890123, cost={"usd": 1e-7})
+    assert command(exact) == "armwise replay --cost-weight 0.1234567890123 --price usd=1e-07"
+
+
+@pytest.mark.parametrize("request_", REQUESTS)
+def test_a_request_comes_back_from_json_as_it_was(request_: EvaluationRequest) -> None:
+    assert (
+        EvaluationRequest.model_validate(json.loads(json.dumps(request_.model_dump(mode="json")))) == request_
+    )

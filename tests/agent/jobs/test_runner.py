@@ -1,0 +1,317 @@
+"""The worker beside the service: it answers what was asked for, whatever fails, and stops when it is told."""
+
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from agent.app import JobsHost
+from agent.config.app_config import AppConfig, parse
+from agent.evaluation.job import Evaluate, Evaluations
+from agent.jobs.runner import BEAT_S, JobFailedError, Jobs, ProgressCallback
+from agent.learning.recipe import configuration_of
+from feedback.errors import LogUnavailableError
+from feedback.log.store import Store
+from feedback.registry.evaluations import LEASE_S, Answer, Evaluation, State, claim, find, result_of, submit
+from tests.agent.fakes import CONFIG
+
+OURS = "ours"
+REQUEST = {"candidates": ["uniform"]}
+ANSWER = Answer({"rows": 3}, "<html>")
+NOW = 1000.0
+AWAY = LogUnavailableError("the disk is full")
+
+
+@pytest.fixture
+def store(log_url: str) -> Iterator[Store]:
+    store = Store(log_url)
+    yield store
+    store.close()
+
+
+def answered(request: Mapping[str, Any], heard: ProgressCallback) -> Answer:
+    assert request == REQUEST
+    heard(0.5)
+    return ANSWER
+
+
+def raising(error: Exception) -> Evaluate:
+    def evaluate(_request: Mapping[str, Any], _heard: ProgressCallback) -> Answer:
+        raise error
+
+    return evaluate
+
+
+def found(store: Store, seq: int = 1) -> Evaluation:
+    one = find(store, seq)
+    assert one is not None
+    return one
+
+
+def worked(store: Store, evaluate: Evaluate = answered, **others: Any) -> Evaluation:
+    """Ask for one evaluation, let a worker work on it, and return what became of it."""
+    seq = submit(store, OURS, REQUEST, NOW).seq
+    task = Evaluations(store, OURS, "w", evaluate, lambda: NOW, **others)
+    assert task.due(NOW)
+    task.run(threading.Event())
+    return found(store, seq)
+
+
+# -- one evaluation ----------------------------------------------------------------------------------
+
+
+def test_nothing_is_due_where_nothing_is_asked_for(store: Store) -> None:
+    assert not Evaluations(store, OURS, "w", answered).due(NOW)
+
+
+def test_what_is_asked_for_is_answered_and_then_nothing_is_due(store: Store) -> None:
+    one = worked(store)
+    assert (one.status, one.done, one.worker, one.finished_at) == (State.DONE, 1.0, "w", NOW)
+    assert result_of(store, one.seq) == ANSWER.report
+    assert not Evaluations(store, OURS, "w", answered).due(NOW)
+
+
+def test_an_evaluation_that_cannot_be_made_has_failed_in_the_words_of_whoever_tried(store: Store) -> None:
+    one = worked(store, raising(JobFailedError("the window holds no decision")))
+    assert (one.status, one.error) == (State.FAILED, "the window holds no decision")
+
+
+def test_a_bug_is_a_failure_of_the_evaluation_and_told_in_the_log_of_the_service(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = worked(store, raising(KeyError("arm")))
+    assert (one.status, one.error) == (State.FAILED, "KeyError: 'arm'")
+    (said,) = caplog.records
+    assert said.getMessage() == "evaluation 1 failed"
+    assert said.exc_info is not None
+
+
+def test_an_answer_that_no_json_can_hold_is_a_failure(store: Store) -> None:
+    one = worked(store, lambda _request, _heard: Answer({"rows": object()}, ""))
+    assert one.status is State.FAILED
+    assert one.error is not None
+
+
+def test_a_log_that_is_away_fails_nothing_and_the_same_worker_tries_again(store: Store) -> None:
+    submit(store, OURS, REQUEST, NOW)
+    outcomes = iter([raising(AWAY), answered])
+    task = Evaluations(store, OURS, "w", lambda *told: next(outcomes)(*told), lambda: NOW)
+    assert task.due(NOW)
+    with pytest.raises(LogUnavailableError):
+        task.run(threading.Event())
+    assert found(store).status is State.RUNNING
+    assert not Evaluations(store, OURS, "another", answered).due(NOW + 1)
+    assert task.due(NOW + 1)
+    task.run(threading.Event())
+    assert found(store).status is State.DONE
+
+
+def test_what_is_under_way_at_a_stop_is_given_back(store: Store) -> None:
+    asked = submit(store, OURS, REQUEST, NOW)
+    stop = threading.Event()
+
+    def evaluate(_request: Mapping[str, Any], heard: ProgressCallback) -> Answer:
+        stop.set()
+        heard(0.1)
+        raise AssertionError("it was to end")
+
+    task = Evaluations(store, OURS, "w", evaluate, lambda: NOW)
+    assert task.due(NOW)
+    task.run(stop)
+    assert found(store) == asked
+
+
+def test_a_worker_says_every_now_and_then_that_it_is_alive_and_how_far_it_is(store: Store) -> None:
+    timer, seen = iter([0.0, 0.1, BEAT_S, BEAT_S, BEAT_S + 0.1, 2 * BEAT_S, 2 * BEAT_S]), []
+
+    def evaluate(_request: Mapping[str, Any], heard: ProgressCallback) -> Answer:
+        for share in (0.1, 0.2, 0.3, 0.4):
+            heard(share)
+            seen.append(found(store).done)
+        return ANSWER
+
+    worked(store, evaluate, timer=lambda: next(timer))
+    assert seen == [0.0, 0.2, 0.2, 0.4], "at 0 s, and not before it is time again"
+
+
+def test_a_worker_that_was_taken_for_dead_gives_up_and_spoils_nothing(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    heirs = []
+
+    def evaluate(_request: Mapping[str, Any], heard: ProgressCallback) -> Answer:
+        heirs.append(claim(store, OURS, "heir", NOW + 2 * LEASE_S))  # as if this one had been asleep
+        heard(0.5)
+        raise AssertionError("it was to end")
+
+    timer = iter([0.0, BEAT_S])
+    assert worked(store, evaluate, timer=lambda: next(timer)) == heirs[0]
+    assert "evaluation 1 of w was taken over by heir" in caplog.text
+
+
+@pytest.mark.parametrize("end", [None, JobFailedError("too late")], ids=["answer", "failure"])
+def test_what_a_worker_comes_to_too_late_is_dropped(store: Store, end: Exception | None) -> None:
+    heirs = []
+
+    def evaluate(_request: Mapping[str, Any], _heard: ProgressCallback) -> Answer:
+        heirs.append(claim(store, OURS, "heir", NOW + 2 * LEASE_S))
+        if end is not None:
+            raise end
+        return ANSWER
+
+    assert worked(store, evaluate) == heirs[0]
+
+
+# -- the threads -------------------------------------------------------------------------------------
+
+
+class Scripted:
+    """A task that is due, or fails, as it is told; due no more once the script is at its end.
+
+    Attributes:
+        ran: How often it was run.
+        done: Set at the end of the script.
+    """
+
+    def __init__(
+        self, *script: bool | Exception, run: Callable[[threading.Event], None] | None = None
+    ) -> None:
+        self._script = iter(script)
+        self._run = run
+        self.ran = 0
+        self.done = threading.Event()
+
+    def due(self, now: float) -> bool:
+        assert now == NOW
+        for told in self._script:
+            if isinstance(told, Exception):
+                raise told
+            return told
+        self.done.set()
+        return False
+
+    def run(self, stop: threading.Event) -> None:
+        self.ran += 1
+        if self._run is not None:
+            self._run(stop)
+
+
+def test_a_task_is_run_as_often_as_it_is_due_without_a_pause_between() -> None:
+    task = Scripted(True, True, True)
+    jobs = Jobs([lambda: task], 0.001, lambda: NOW)
+    assert task.done.wait(30)
+    jobs.check()
+    jobs.stop()
+    assert task.ran == 3
+
+
+def test_tasks_do_not_wait_for_each_other() -> None:
+    met = threading.Barrier(2)
+    tasks = [Scripted(True, run=lambda _stop: met.wait(30) and None) for _ in range(2)]
+    jobs = Jobs([lambda: tasks[0], lambda: tasks[1]], 0.001, lambda: NOW)
+    assert all(task.done.wait(30) for task in tasks)
+    jobs.stop()
+    assert not met.broken
+
+
+def test_a_task_waits_for_a_log_that_is_away_the_longer_the_longer_it_is(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent.jobs.runner.LONGEST_PAUSE_S", 0.004)
+    task = Scripted(AWAY, AWAY, AWAY, AWAY, False, AWAY)
+    jobs = Jobs([lambda: task], 0.001, lambda: NOW)
+    assert task.done.wait(30)
+    jobs.stop()
+    waited = [record.getMessage().split(" s ")[0].split()[-1] for record in caplog.records]
+    assert waited == ["0.001", "0.002", "0.004", "0.004", "0.002"]
+
+
+def test_a_task_that_fails_is_told_of_and_asked_again(caplog: pytest.LogCaptureFixture) -> None:
+    task = Scripted(KeyError("a bug"), True)
+    jobs = Jobs([lambda: task], 0.001, lambda: NOW)
+    assert task.done.wait(30)
+    jobs.check()
+    jobs.stop()
+    assert task.ran == 1
+    (said,) = (record for record in caplog.records if record.levelno == logging.ERROR)
+    assert said.getMessage() == "a task failed; it is asked again in 0.001 s"
+    assert said.exc_info is not None
+    assert said.exc_info[0] is KeyError
+
+
+def test_a_task_that_could_not_be_made_is_made_again() -> None:
+    task, tries = Scripted(True), iter([AWAY, KeyError("a bug"), None])
+
+    def make() -> Scripted:
+        if (error := next(tries)) is not None:
+            raise error
+        return task
+
+    jobs = Jobs([make], 0.001, lambda: NOW)
+    assert task.done.wait(30)
+    jobs.stop()
+    assert task.ran == 1
+
+
+def test_a_stop_ends_what_is_under_way_and_nobody_looks_after_it() -> None:
+    began = threading.Event()
+
+    def run(stop: threading.Event) -> None:
+        began.set()
+        assert stop.wait(30)
+
+    task = Scripted(True, run=run)
+    jobs = Jobs([lambda: task], 3600.0, lambda: NOW)
+    assert began.wait(30)
+    jobs.stop()
+    assert not task.done.is_set()
+    with pytest.raises(RuntimeError, match="task-0 has ended"):
+        jobs.check()
+
+
+def test_evaluations_are_answered_by_the_thread_that_finds_them(store: Store) -> None:
+    second = threading.Event()
+
+    def evaluate(request: Mapping[str, Any], heard: ProgressCallback) -> Answer:
+        if found(store, 2).status is State.RUNNING:
+            second.set()
+        return answered(request, heard)
+
+    for _ in range(2):
+        submit(store, OURS, REQUEST, NOW)
+    jobs = Jobs([lambda: Evaluations(store, OURS, "w", evaluate, lambda: NOW)], 0.001, lambda: NOW)
+    assert second.wait(30)
+    assert found(store, 1).status is State.DONE
+    jobs.stop()
+
+
+# -- the deployment ----------------------------------------------------------------------------------
+
+
+def test_a_host_answers_by_its_configuration_and_stops_when_it_is_told(
+    store: Store, log_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = parse({**CONFIG, "log_url": log_url})
+    answers = threading.Event()
+
+    def evaluate(given: AppConfig, request: Mapping[str, Any], heard: ProgressCallback) -> Answer:
+        assert given == config
+        if found(store, 2).status is State.RUNNING:
+            answers.set()
+        return answered(request, heard)
+
+    monkeypatch.setattr("agent.app.evaluate_apart", evaluate)
+    for _ in range(2):
+        submit(store, configuration_of(config), REQUEST, NOW)
+    host = JobsHost(config)
+    assert answers.wait(30)
+    host.check_health()
+    host.__del__()  # as Ray Serve does
+    assert found(store, 1).status is State.DONE
+    assert found(store, 1).worker == f"{socket.gethostname()}:{os.getpid()}"
+    with pytest.raises(RuntimeError, match="has ended"):
+        host.check_health()

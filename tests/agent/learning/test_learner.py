@@ -1,0 +1,528 @@
+"""The learner: a state is a function of the log and the recipe, however often it was interrupted."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+
+from agent.app import LearnerHost
+from agent.config.app_config import parse
+from agent.learning.learner import Learner, LearnerThread
+from agent.learning.recipe import Recipe
+from agent.policies.base import Policy
+from agent.policies.catalog import PolicySpec, build_policy
+from feedback.errors import ClockError, LogGapError, LogUnavailableError, RebuiltError, SupersededError
+from feedback.events import Context, Cost, Decision, Example, Execution, Feedback, Status
+from feedback.log import tables as t
+from feedback.log.store import Store
+from feedback.registry.versions import Version, checkpoint, digest_of, latest
+from feedback.reward import Metric, RewardRule
+from feedback.training_log.epochs import take_epoch
+from feedback.training_log.joiner import Joiner
+from feedback.training_log.lag import lag_of
+from feedback.training_log.learned_examples import learned_examples
+from tests.agent.fakes import CONFIG
+
+ARMS = ("none", "bm25", "dense")
+EXACT = PolicySpec(kind="vowpal", params={"args": "--cb_explore_adf --epsilon 0.05 -q sa"})
+BAGGED = PolicySpec(kind="vowpal", params={"args": "--cb_explore_adf --bag 3 -q sa --random_seed 7"})
+RULE = RewardRule(metrics={"thumb": Metric(range=(-1, 1))}, cost_weight=0.1)
+NOW = 1000.0
+
+
+def facts(number: int) -> list[Decision | Execution | Feedback]:
+    """One judged turn; each number always gives the same."""
+    rng = np.random.default_rng(number)
+    drawn = int(rng.integers(3))
+    features = {"w=river": 1.0} if rng.random() < 0.5 else {"w=king": 1.0}
+    name = f"d-{number}"
+    return [
+        Decision(
+            id=name,
+            context=Context("what?", features, (), {arm: {"steps": float(i)} for i, arm in enumerate(ARMS)}),
+            arms=ARMS,
+            probabilities=(0.25, 0.25, 0.5),
+            drawn=ARMS[drawn],
+            policy="vowpal",
+            version=1,
+            decided_at=NOW,
+            deadline=NOW + 60,
+        ),
+        Execution(name, ARMS[drawn], Status.OK, Cost(steps=drawn)),
+        Feedback(f"{name}:thumb", name, "thumb", float(rng.uniform(-1, 1)), NOW),
+    ]
+
+
+MakeStore = Callable[[str], Store]
+
+
+@pytest.fixture
+def a_store(tmp_path: Path) -> Iterator[MakeStore]:
+    """Make logs by name; the same name is the same log."""
+    made: list[Store] = []
+
+    def make(name: str) -> Store:
+        made.append(Store(f"sqlite:///{tmp_path / name}.db"))
+        return made[-1]
+
+    yield make
+    for store in made:
+        store.close()
+
+
+def a_learner(store: Store, spec: PolicySpec = EXACT, rule: RewardRule = RULE) -> Learner:
+    epoch = take_epoch(store, "test", NOW)
+    return Learner(store, Recipe(spec, rule), ARMS, epoch, clock=lambda: NOW + 1)
+
+
+def live(store: Store, numbers: range, learner: Learner) -> Version:
+    """Let turns happen and be learned, a few at a time; return the last version."""
+    version: Version | None = None
+    for start in range(numbers.start, numbers.stop, 7):
+        for number in range(start, min(start + 7, numbers.stop)):
+            store.append(facts(number))
+        version = learner.step() or version
+    assert version is not None
+    return version
+
+
+def learned_at_once(numbers: range, spec: PolicySpec = EXACT) -> str:
+    """Return the digest of a policy that has learned these turns, one after the other, and no log."""
+    policy = build_policy(spec, ARMS)
+    for number in numbers:
+        decision, execution, feedback = facts(number)
+        assert isinstance(decision, Decision)
+        assert isinstance(execution, Execution)
+        assert isinstance(feedback, Feedback)
+        reward = RULE.reward({"thumb": feedback.value or 0.0}, execution.cost)
+        assert reward is not None
+        policy.learn(decision, reward)
+    return digest_of(policy.save())
+
+
+def test_an_empty_log_gives_a_first_version_and_then_nothing_new(a_store: MakeStore) -> None:
+    store = a_store("log")
+    learner = a_learner(store)
+    version = learner.step()
+    assert version is not None
+    assert (version.version, version.parent, version.examples_seq, version.applied_seq) == (1, None, 0, 0)
+    assert version == latest(store)
+    assert learner.step() is None
+
+
+def test_what_is_judged_is_learned_and_published(a_store: MakeStore) -> None:
+    store = a_store("log")
+    learner = a_learner(store)
+    first = learner.step()
+    assert first is not None
+    for number in range(30):
+        store.append(facts(number))
+    second = learner.step()
+    assert second is not None
+    assert (second.parent, second.examples_seq, second.applied_seq) == (first.version, 30, 90)
+    assert second.digest != first.digest
+    state = checkpoint(store, second.version)
+    assert state is not None
+    assert digest_of(state) == second.digest
+    policy = build_policy(EXACT, ARMS).load(state)
+    decision = facts(0)[0]
+    assert isinstance(decision, Decision)
+    assert policy.probabilities(decision.context, ARMS).max() > 0.9
+
+
+def test_facts_that_teach_nothing_are_applied_without_a_version(a_store: MakeStore) -> None:
+    store = a_store("log")
+    learner = a_learner(store)
+    version = live(store, range(7), learner)
+    decision, execution, _ = facts(7)
+    for fact in (decision, execution, Feedback("late", "d-0", "thumb", 1.0, NOW)):
+        store.append([fact])
+        assert learner.step() is None
+        lag = lag_of(store, RULE.join, version.examples_seq)
+        assert (lag.applied_seq, lag.facts) == (store.log_seq(), 0)
+    assert latest(store) == version
+
+
+@pytest.mark.parametrize("spec", [EXACT, BAGGED], ids=["resumes", "replays"])
+def test_equal_logs_give_equal_digests_whatever_the_steps_and_the_restarts(
+    a_store: MakeStore, spec: PolicySpec
+) -> None:
+    uninterrupted = live(a_store("a"), range(40), a_learner(a_store("a"), spec))
+
+    at_once = a_store("b")
+    for number in range(40):
+        at_once.append(facts(number))
+    whole = a_learner(at_once, spec).step()
+
+    restarted = a_store("c")
+    live(restarted, range(11), a_learner(restarted, spec))
+    live(restarted, range(11, 25), a_learner(restarted, spec))
+    last = live(restarted, range(25, 40), a_learner(restarted, spec))
+
+    assert whole is not None
+    assert uninterrupted.digest == whole.digest == last.digest == learned_at_once(range(40), spec)
+    assert {version.examples_seq for version in (uninterrupted, whole, last)} == {40}
+
+
+@pytest.mark.parametrize(("spec", "learned"), [(EXACT, 0), (BAGGED, 14)], ids=["resumes", "replays"])
+def test_a_restart_learns_again_only_what_its_checkpoint_cannot_hold(
+    a_store: MakeStore, monkeypatch: pytest.MonkeyPatch, spec: PolicySpec, learned: int
+) -> None:
+    store = a_store("log")
+    live(store, range(14), a_learner(store, spec))
+    again: list[str] = []
+    kind = type(build_policy(spec, ARMS))
+    learn = kind.learn
+
+    def noted(policy: Policy, decision: Decision, reward: float) -> None:
+        again.append(decision.id)
+        learn(policy, decision, reward)
+
+    monkeypatch.setattr(kind, "learn", noted)
+    assert a_learner(store, spec).step() is None, "nothing is new"
+    assert len(again) == learned
+
+
+@pytest.mark.parametrize("spec", [EXACT, BAGGED], ids=["resumes", "replays"])
+@pytest.mark.parametrize("state", [b"damaged", None], ids=["damaged", "missing"])
+def test_a_lost_checkpoint_is_replayed_and_published_anew(
+    a_store: MakeStore, caplog: pytest.LogCaptureFixture, spec: PolicySpec, state: bytes | None
+) -> None:
+    store = a_store("log")
+    version = live(store, range(14), a_learner(store, spec))
+    where = t.checkpoints.c.version == version.version
+    with store.writing() as connection:
+        if state is None:
+            connection.execute(sa.delete(t.checkpoints).where(where))
+        else:
+            connection.execute(sa.update(t.checkpoints).where(where).values(state=state))
+    with caplog.at_level(logging.WARNING):
+        learner = a_learner(store, spec)
+    assert caplog.text.count(f"checkpoint of version {version.version} is missing or damaged") == 1
+    again = learner.step()
+    assert again is not None
+    assert (again.parent, again.digest) == (version.version, version.digest)
+    sound = checkpoint(store, again.version)
+    assert sound is not None
+    assert digest_of(sound) == again.digest
+    assert learner.step() is None
+
+
+@pytest.mark.parametrize("spec", [EXACT, BAGGED], ids=["resumes", "replays"])
+def test_a_checkpoint_of_another_library_is_replayed_and_published_anew(
+    a_store: MakeStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, spec: PolicySpec
+) -> None:
+    store = a_store("log")
+    with monkeypatch.context() as before:
+        before.setattr("agent.policies.vowpal.VW", "8.0.0")
+        old = live(store, range(14), a_learner(store, spec))
+    with caplog.at_level(logging.WARNING):
+        again = a_learner(store, spec).step()
+    assert f"checkpoint of version {old.version} cannot be loaded" in caplog.text
+    assert again is not None
+    assert (again.parent, again.examples_seq) == (old.version, 14)
+    always = a_store("always")
+    assert again.digest == live(always, range(14), a_learner(always, spec)).digest
+
+
+def test_of_two_learners_the_older_one_is_superseded_and_writes_nothing_more(a_store: MakeStore) -> None:
+    store = a_store("log")
+    old = a_learner(store)
+    live(store, range(7), old)
+    new = a_learner(store)
+    store.append(facts(7))
+    counts = store.counts()
+    with pytest.raises(SupersededError, match="epoch 1 was superseded by epoch 2"):
+        old.step()
+    assert store.counts() == counts
+    version = new.step()
+    assert version is not None
+    assert (version.epoch, version.examples_seq) == (2, 8)
+
+
+def test_a_changed_cost_weight_scores_all_of_history_again(a_store: MakeStore) -> None:
+    dear = RULE.model_copy(update={"cost_weight": 0.9})
+    changed = a_store("changed")
+    cheap = live(changed, range(20), a_learner(changed))
+    rescored = a_learner(changed, rule=dear).step()
+    always = a_store("always")
+    expected = live(always, range(20), a_learner(always, rule=dear))
+    assert rescored is not None
+    assert rescored.digest == expected.digest != cheap.digest
+    assert (rescored.parent, rescored.examples_seq) == (None, 20)
+    assert rescored.recipe == expected.recipe != cheap.recipe
+
+
+def test_a_recipe_that_comes_back_goes_on_where_it_was(a_store: MakeStore) -> None:
+    store = a_store("log")
+    first = live(store, range(14), a_learner(store))
+    live(store, range(14, 21), a_learner(store, BAGGED))
+    back = live(store, range(21, 28), a_learner(store))
+    always = a_store("always")
+    assert back.digest == live(always, range(28), a_learner(always)).digest
+    assert back.parent == first.version
+
+
+# -- a backlog -------------------------------------------------------------------------------------------
+
+
+class Backlog:
+    """A log of turns that nobody has learned, and a learner that takes a few at a time."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, store: Store, turns: range) -> None:
+        monkeypatch.setattr("agent.learning.learner.BATCH", 4)
+        for number in turns:
+            store.append(facts(number))
+        self.store = store
+        self.now = 0.0
+
+    def learner(self, spec: PolicySpec = EXACT) -> Learner:
+        epoch = take_epoch(self.store, "test", NOW)
+        clocks = {"clock": lambda: NOW + 1, "timer": lambda: self.now}
+        return Learner(self.store, Recipe(spec, RULE), ARMS, epoch, **clocks)
+
+    def caught_up(self, learner: Learner, seconds_a_step: float) -> list[int]:
+        """Let it learn all there is; return how many examples each of its versions has learned."""
+        published = []
+        while True:
+            self.now += seconds_a_step
+            version = learner.step()
+            if version is not None:
+                published.append(version.examples_seq)
+            if not learner.behind:
+                return published
+
+
+@pytest.mark.parametrize("seconds_a_step", [0.1, 3.0], ids=["at once", "slowly"])
+def test_the_first_version_of_a_recipe_has_learned_all_there_is(
+    a_store: MakeStore, monkeypatch: pytest.MonkeyPatch, seconds_a_step: float
+) -> None:
+    backlog = Backlog(monkeypatch, a_store("log"), range(30))
+    assert backlog.caught_up(backlog.learner(), seconds_a_step) == [30]
+    assert latest(backlog.store).digest == learned_at_once(range(30))  # type: ignore[union-attr]
+
+
+def test_later_ones_are_published_every_few_seconds_while_there_is_more(
+    a_store: MakeStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    backlog = Backlog(monkeypatch, a_store("log"), range(0))
+    learner = backlog.learner()
+    assert learner.step() is not None
+    for number in range(30):
+        backlog.store.append(facts(number))
+    with caplog.at_level(logging.INFO):
+        assert backlog.caught_up(learner, 3.0) == [8, 16, 24, 30]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"learning: {learned} of 30 examples, from 90 of 90 facts" for learned in (8, 16, 24)
+    ]
+    version = latest(backlog.store)
+    assert version is not None
+    assert (version.digest, version.applied_seq) == (learned_at_once(range(30)), 90)
+    with backlog.store.reading() as connection:
+        applied = connection.scalars(sa.select(t.versions.c.applied_seq).order_by(t.versions.c.version))
+        assert list(applied) == [0, 26, 50, 74, 90], "up to the fact before the next that teaches"
+
+
+def test_a_replay_says_nothing_before_it_is_past_what_was_published(
+    a_store: MakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backlog = Backlog(monkeypatch, a_store("log"), range(20))
+    backlog.caught_up(backlog.learner(BAGGED), 3.0)
+    assert backlog.caught_up(backlog.learner(BAGGED), 3.0) == []
+    for number in range(20, 30):
+        backlog.store.append(facts(number))
+    assert backlog.caught_up(backlog.learner(BAGGED), 3.0) == [24, 30]
+
+
+def test_a_joiner_that_has_read_a_part_of_the_log_is_behind(
+    a_store: MakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backlog = Backlog(monkeypatch, a_store("log"), range(10))
+    monkeypatch.setattr("agent.learning.learner.Joiner", partial(Joiner, batch=11))
+    learner = backlog.learner()
+    assert learner.step() is None
+    assert learner.behind
+    assert backlog.caught_up(learner, 0.1) == [10]
+
+
+def test_a_damaged_checkpoint_is_learned_again_from_the_one_before_it(
+    a_store: MakeStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = a_store("log")
+    version = live(store, range(28), a_learner(store))
+    with store.writing() as connection:
+        newest = t.checkpoints.c.version >= version.version - 1
+        connection.execute(sa.update(t.checkpoints).where(newest).values(state=b"damaged"))
+    again: list[int] = []
+    read = learned_examples
+
+    def noted(*arguments: Any) -> Iterator[Example]:
+        for example in read(*arguments):
+            again.append(example.seq)
+            yield example
+
+    monkeypatch.setattr("agent.learning.learner.learned_examples", noted)
+    learner = a_learner(store)
+    assert [record.getMessage().split(" is ")[0] for record in caplog.records] == [
+        f"checkpoint of version {version.version}",
+        f"checkpoint of version {version.version - 1}",
+    ]
+    assert learner.step().digest == version.digest  # type: ignore[union-attr]
+    assert again == list(range(15, 29))
+
+
+# -- the thread -----------------------------------------------------------------------------------------
+
+
+class Scripted:
+    """A learner whose steps end as told; the one after the last says so and does nothing."""
+
+    def __init__(self, *ends: Exception | None, behind: bool = False) -> None:
+        self.ends = list(ends)
+        self.behind = behind
+        self.steps = 0
+        self.made = 0
+        self.done = threading.Event()
+
+    def make(self, running: Learner | None) -> Learner:
+        if running is not None:
+            return running
+        self.made += 1
+        self._end()
+        return self  # type: ignore[return-value]
+
+    def step(self) -> None:
+        self.steps += 1
+        self._end()
+
+    def _end(self) -> None:
+        if not self.ends:
+            self.done.set()
+        elif (end := self.ends.pop(0)) is not None:
+            raise end
+
+
+def test_the_thread_learns_until_it_is_stopped(a_store: MakeStore) -> None:
+    store = a_store("log")
+    seen = threading.Event()
+
+    def make(running: Learner | None) -> Learner:
+        if running is not None:
+            return running
+        learner = a_learner(store)
+        step = learner.step
+
+        def watched() -> Version | None:
+            version = step()
+            if version is not None and version.examples_seq == 5:
+                seen.set()
+            return version
+
+        learner.step = watched  # type: ignore[method-assign]
+        return learner
+
+    thread = LearnerThread(make, interval_s=0.001)
+    for number in range(5):
+        store.append(facts(number))
+    assert seen.wait(30)
+    thread.check()
+    thread.stop()
+    thread.check()
+
+
+def test_the_thread_outlives_a_log_that_is_away_and_starts_from_what_is_published() -> None:
+    away = LogUnavailableError("the disk is full")
+    script = Scripted(away, away, None, None, away, None)
+    thread = LearnerThread(script.make, interval_s=0.001)
+    assert script.done.wait(30)
+    thread.check()
+    thread.stop()
+    assert script.made == 4, "once after each time that the log was away: its policy may be ahead of it"
+
+
+def test_the_pause_grows_while_the_log_is_away_and_no_longer_than_so_long(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("agent.learning.learner.LONGEST_PAUSE_S", 0.004)
+    away = LogUnavailableError("the disk is full")
+    script = Scripted(*[away] * 4, None, None, away, None)
+    thread = LearnerThread(script.make, interval_s=0.001)
+    assert script.done.wait(30)
+    thread.stop()
+    waited = [record.getMessage().split(" s ")[0] for record in caplog.records]
+    assert waited == [f"the learner waits {pause}" for pause in ("0.001", "0.002", "0.004", "0.004", "0.002")]
+
+
+def test_the_thread_makes_no_pause_while_the_learner_is_behind() -> None:
+    script = Scripted(None, None, None, None, behind=True)
+    thread = LearnerThread(script.make, interval_s=3600.0)
+    assert script.done.wait(30)
+    thread.stop()
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [KeyError("a bug"), LogGapError("the log goes on at 7 after 5"), RebuiltError("epoch 1 ended")],
+    ids=["bug", "gap", "rebuilt"],
+)
+def test_the_thread_stops_for_what_it_cannot_mend_and_tells_it_when_asked(failure: Exception) -> None:
+    script = Scripted(None, None, failure)
+    thread = LearnerThread(script.make, interval_s=0.001)
+    thread._thread.join(30)  # noqa: SLF001 - it ends by itself, and nothing public waits for that
+    with pytest.raises(type(failure), match=str(failure.args[0])):
+        thread.check()
+    assert script.steps == 2
+
+
+def test_a_superseded_thread_ends_and_stays_healthy_so_that_nobody_starts_it_again() -> None:
+    script = Scripted(None, None, SupersededError("epoch 1 was superseded"))
+    thread = LearnerThread(script.make, interval_s=0.001)
+    thread._thread.join(30)  # noqa: SLF001
+    assert not thread._thread.is_alive()  # noqa: SLF001
+    thread.check()
+    assert thread.superseded
+    assert (script.made, script.steps) == (1, 2)
+
+
+def test_a_host_goes_on_under_its_epoch_and_never_takes_it_back(a_store: MakeStore, tmp_path: Path) -> None:
+    store = a_store("log")
+    config = parse({**CONFIG, "log_url": f"sqlite:///{tmp_path / 'log.db'}"})
+    host = LearnerHost(config)
+    host._learner().step()  # noqa: SLF001 - as its thread does, at the start and after the log was away
+    newer = take_epoch(store, "a replacement", NOW)
+    with pytest.raises(SupersededError, match=f"superseded by epoch {newer}"):
+        host._learner().step()  # noqa: SLF001
+    host._thread._thread.join(30)  # noqa: SLF001
+    host.check_health()
+
+
+def test_a_host_that_was_superseded_asks_to_be_replaced_once_nobody_learns(
+    a_store: MakeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("feedback.training_log.lag.ABANDONED_S", 0.0)
+    store = a_store("log")
+    host = LearnerHost(parse({**CONFIG, "log_url": f"sqlite:///{tmp_path / 'log.db'}"}))
+    host._learner().step()  # noqa: SLF001
+    take_epoch(store, "a trial that ended at once", NOW)
+    host._thread._thread.join(30)  # noqa: SLF001
+    host.check_health()
+    store.append(facts(0))
+    host.check_health()
+    with pytest.raises(SupersededError, match="3 facts wait for epoch 2 of a trial that ended at once"):
+        host.check_health()
+
+
+def test_a_host_whose_wall_clock_jumped_asks_to_be_replaced(tmp_path: Path) -> None:
+    host = LearnerHost(parse({**CONFIG, "log_url": f"sqlite:///{tmp_path / 'log.db'}"}))
+    host.check_health()
+    host._clock._wall = lambda: time.time() + 3600.0  # noqa: SLF001
+    with pytest.raises(ClockError, match=r"jumped by \+3600.0 s"):
+        host.check_health()
+    host._thread.stop()  # noqa: SLF001

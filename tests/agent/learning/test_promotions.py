@@ -1,0 +1,771 @@
+"""Rollback and promotion: what an operator says of a version is served by every replica, and kept."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import sqlalchemy as sa
+
+from agent.api.policies import COMPARED
+from agent.cli.operate import _serving
+from agent.jobs.runner import UndecidedError
+from agent.learning.candidate import publish_candidate
+from agent.learning.recipe import Recipe
+from agent.policies.base import Policy, PolicyError
+from agent.policies.catalog import PolicySpec
+from feedback.errors import QueueFullError
+from feedback.log import tables as t
+from feedback.log.store import Store
+from feedback.registry.promotions import Action, Promotion, record
+from feedback.registry.versions import KEPT_CHECKPOINTS, Version, checkpoint, is_kept, put_back
+from tests.agent.asking import ask, look_up, refused, tell
+from tests.agent.fakes import CONFIG, FakeGate, Service
+
+APPRENTICE = {
+    "kind": "apprentice",
+    "params": {
+        "baseline": {"kind": "fixed", "params": {"arm": "bm25"}},
+        "policy": {"kind": "uniform"},
+    },
+}
+
+
+async def learned(service: Service, versions: int = 1) -> list[int]:
+    """Give it something to learn, so often; return the versions that came of it."""
+    found = []
+    for _ in range(versions):
+        decision_id = (await look_up(service)).json()["agent"]["decision_id"]
+        await tell(service, decision_id)
+        version = await asyncio.to_thread(service.learner.step)
+        assert version is not None
+        found.append(version.version)
+    await service.replica.refresh()
+    return found
+
+
+async def say(service: Service, action: str, version: int, reason: str = "because") -> httpx.Response:
+    return await service.client.post(f"/v1/policies/{version}/{action}", json={"reason": reason})
+
+
+async def shown(service: Service) -> dict[str, Any]:
+    found: dict[str, Any] = (await service.client.get("/v1/policy")).json()
+    return found
+
+
+async def listed(service: Service, **query: int) -> dict[str, Any]:
+    response = await service.client.get("/v1/policies", params=query)
+    assert response.status_code == 200, response.text
+    found: dict[str, Any] = response.json()
+    return found
+
+
+async def deciding(service: Service) -> int:
+    """The version that made a decision."""
+    return int((await look_up(service)).json()["agent"]["policy_version"])
+
+
+def prune(service: Service, version: int) -> None:
+    with service.replica.store.writing() as connection:
+        connection.execute(sa.delete(t.checkpoints).where(t.checkpoints.c.version == version))
+
+
+# -- which version is served -------------------------------------------------------------------------
+
+
+async def test_after_a_rollback_exactly_that_version_decides_while_learning_goes_on(on_each: Service) -> None:
+    chosen, newest = await learned(on_each, 2)
+    before = await shown(on_each)
+    assert before["serving"] == {
+        "version": newest,
+        "pinned": False,
+        "chosen": None,
+        "since": None,
+        "reason": None,
+    }
+    answer = await say(on_each, "rollback", chosen, "worse answers since noon")
+    assert answer.status_code == 200, answer.text
+    body = answer.json()
+    assert (body["serving"]["version"], body["serving"]["pinned"]) == (chosen, True)
+    assert body["serving"]["reason"] == "worse answers since noon"
+    assert body["serving"]["since"] > before["created_at"]
+    assert await deciding(on_each) == chosen
+    (later,) = await learned(on_each)
+    after = await shown(on_each)
+    assert await deciding(on_each) == after["version"] == chosen
+    assert after["newest"]["version"] == later > newest
+    assert after["applied_seq"] == body["applied_seq"] < body["log_seq"], "it never learns what came later"
+    assert after == body | {"newest": after["newest"], "log_seq": after["log_seq"]}
+
+
+async def test_after_a_promotion_the_newest_version_decides_and_those_after_it(service: Service) -> None:
+    chosen, newest = await learned(service, 2)
+    await say(service, "rollback", chosen)
+    body = (await say(service, "promote", newest)).json()
+    assert body["serving"] == {
+        "version": newest,
+        "pinned": False,
+        "chosen": None,
+        "since": None,
+        "reason": None,
+    }
+    assert await deciding(service) == newest
+    (later,) = await learned(service)
+    assert await deciding(service) == later
+
+
+async def test_a_promotion_of_an_old_version_serves_the_newest_from_it_on(service: Service) -> None:
+    chosen, newest = await learned(service, 2)
+    await say(service, "rollback", 1)
+    await say(service, "promote", chosen)
+    assert await deciding(service) == newest
+
+
+async def test_the_next_rollback_replaces_the_one_before_forwards_and_back(service: Service) -> None:
+    first, second, _ = await learned(service, 3)
+    for chosen in (second, first, second):
+        await say(service, "rollback", chosen)
+        assert await deciding(service) == chosen
+
+
+async def test_other_replicas_follow_at_their_next_look(service: Service) -> None:
+    chosen, newest = await learned(service, 2)
+    async with Service(service.folder).running(ready=False) as other:
+        await other.replica.refresh()
+        assert await deciding(other) == newest
+        await say(service, "rollback", chosen, "slow")
+        await other.replica.refresh()
+        assert await deciding(other) == chosen
+        assert (await shown(other))["serving"]["reason"] == "slow"
+        await say(service, "promote", newest)
+        await other.replica.refresh()
+        assert await deciding(other) == newest
+
+
+async def test_a_restart_keeps_what_was_said(tmp_path: Path) -> None:
+    async with Service(tmp_path).running() as service:
+        chosen, _ = await learned(service, 2)
+        await say(service, "rollback", chosen)
+    async with Service(tmp_path).running() as again:
+        assert await deciding(again) == chosen
+        assert (await shown(again))["serving"]["pinned"]
+        await learned(again)
+        assert await deciding(again) == chosen
+
+
+async def test_of_two_operators_at_once_the_later_row_is_in_force_for_both(service: Service) -> None:
+    first, second, _ = await learned(service, 3)
+    answers = await asyncio.gather(
+        *(say(service, "rollback", version, f"v{version}") for version in (first, second) * 3)
+    )
+    assert {answer.status_code for answer in answers} == {200}
+    said = (await listed(service))["promotions"]
+    assert [one["seq"] for one in said] == [6, 5, 4, 3, 2, 1]
+    assert (await shown(service))["serving"]["reason"] == said[0]["reason"]
+    assert await deciding(service) == said[0]["version"]
+    for answer in answers:
+        told = answer.json()["serving"]
+        assert told["reason"] == f"v{told['version']}", "one row was told, and not a mixture of two"
+
+
+async def test_a_configuration_of_another_reward_is_not_held_by_what_was_said_of_this_one(
+    tmp_path: Path,
+) -> None:
+    async with Service(tmp_path).running() as service:
+        (chosen,) = await learned(service)
+        await say(service, "rollback", chosen)
+    reward = {**CONFIG["reward"], "cost_weight": 0.5}
+    async with Service(tmp_path, reward=reward).running() as priced:
+        assert await deciding(priced) > chosen
+        assert not (await shown(priced))["serving"]["pinned"]
+    async with Service(tmp_path).running(ready=False) as back:
+        await back.replica.refresh()
+        assert await deciding(back) == chosen
+
+
+# -- another recipe ----------------------------------------------------------------------------------
+
+
+def publish(service: Service) -> Version:
+    """Publish a candidate of another policy."""
+    recipe = Recipe(PolicySpec(kind="linucb"), service.config.reward)
+    return publish_candidate(service.replica.store, recipe, list(service.config.actions))
+
+
+async def promote(service: Service, version: int, *, force: bool = False) -> httpx.Response:
+    body = {"reason": "better", "force": force}
+    return await service.client.post(f"/v1/policies/{version}/promote", json=body)
+
+
+async def taught(service: Service) -> Version:
+    """Give it something to learn, as the recipe that is followed does; return what came of it."""
+    await tell(service, (await look_up(service)).json()["agent"]["decision_id"])
+    await service.learn()
+    version = service.replica.version
+    assert version is not None
+    return version
+
+
+async def test_a_promoted_recipe_is_served_and_learned_from_there_on(tmp_path: Path, log_url: str) -> None:
+    async with Service(tmp_path, gate=FakeGate(True, evaluation=12), log_url=log_url).running() as service:
+        before = await taught(service)
+        candidate = publish(service)
+        assert (await shown(service))["promotion"] is None
+        body = (await promote(service, candidate.version)).json()
+        assert (body["kind"], body["version"], body["serving"]["pinned"]) == (
+            "linucb",
+            candidate.version,
+            False,
+        )
+        assert body["promotion"] == {
+            "version": candidate.version,
+            "since": body["promotion"]["since"],
+            "reason": "better",
+            "forced": False,
+            "evaluation": 12,
+            "deciding": True,
+        }
+        made = (await look_up(service)).json()["agent"]["decision_id"]
+        record = (await service.client.get(f"/v1/decisions/{made}")).json()
+        assert (record["policy"], record["policy_version"]) == ("linucb", candidate.version)
+        after = await taught(service)
+        assert (after.recipe, after.parent) == (candidate.recipe, candidate.version)
+        assert after.examples_seq == before.examples_seq + 1
+        said = (await listed(service))["promotions"]
+        assert [(one["action"], one["forced"], one["evaluation"]) for one in said] == [("promote", False, 12)]
+
+
+async def test_other_replicas_follow_a_promotion_and_answer_all_the_while(tmp_path: Path) -> None:
+    async with Service(tmp_path, gate=FakeGate(True)).running() as service:
+        candidate = publish(service)
+        async with Service(tmp_path).running(ready=False) as other:
+            await other.replica.refresh()
+            answers = [await look_up(other)]
+            await promote(service, candidate.version)
+            answers.append(await look_up(other))
+            await other.replica.refresh()
+            answers.append(await look_up(other))
+            assert [one.status_code for one in answers] == [200] * 3
+            told = [one.json()["agent"]["policy_version"] for one in answers]
+            assert told == [1, 1, candidate.version]
+    async with Service(tmp_path).running() as again:
+        assert await deciding(again) == candidate.version, "a restart keeps it"
+        assert again.learner.recipe == Recipe(PolicySpec(kind="linucb"), again.config.reward)
+
+
+async def test_the_configured_recipe_comes_back_by_a_promotion_or_for_once_by_a_rollback(
+    tmp_path: Path,
+) -> None:
+    async with Service(tmp_path, gate=FakeGate(True)).running() as service:
+        ours, candidate = await taught(service), publish(service)
+        await promote(service, candidate.version)
+        body = (await say(service, "rollback", ours.version)).json()
+        assert (body["version"], body["kind"]) == (ours.version, "vowpal")
+        await tell(service, (await look_up(service)).json()["agent"]["decision_id"])
+        await service.learn()
+        assert service.learner.recipe.digest == candidate.recipe, "which goes on learning meanwhile"
+        body = await shown(service)
+        assert (body["version"], body["newest"]["parent"]) == (ours.version, candidate.version)
+        assert (await promote(service, ours.version)).status_code == 200
+        following = await taught(service)
+        assert (following.recipe, following.parent) == (ours.recipe, ours.version)
+        assert following.examples_seq == 3, "it learns what happened meanwhile"
+
+
+async def test_the_gate_holds_a_candidate_and_says_why(tmp_path: Path) -> None:
+    gate = FakeGate(False, "the gain may be none", "too few rows", evaluation=7)
+    async with Service(tmp_path, gate=gate).running() as service:
+        candidate = publish(service).version
+        response = await promote(service, candidate)
+        message = refused(response, 409, "promotion_gate_failed", "version")
+        assert message == f"version {candidate} is held by the gate: the gain may be none; too few rows"
+        assert response.json()["error"]["reasons"] == ["the gain may be none", "too few rows"]
+        assert gate.asked == [candidate]
+        assert (await listed(service))["promotions"] == []
+        assert await deciding(service) == 1
+
+
+async def test_a_rollback_is_no_way_around_the_gate(tmp_path: Path) -> None:
+    async with Service(tmp_path, gate=FakeGate(False, "too few rows")).running() as service:
+        candidate = publish(service)
+        message = refused(
+            await say(service, "rollback", candidate.version), 409, "promotion_refused", "version"
+        )
+        assert message == (
+            f"version {candidate.version} is of recipe {candidate.recipe[:12]}, which has never decided "
+            "here: promote it, or give it a share as a canary"
+        )
+        await promote(service, candidate.version, force=True)
+        following = await taught(service)
+        assert (await say(service, "rollback", candidate.version)).json()["version"] == candidate.version
+        await say(service, "rollback", 1)
+        await say(service, "rollback", following.version)
+        assert await deciding(service) == following.version
+
+
+async def test_a_candidate_that_names_an_arm_that_is_gone_is_refused(tmp_path: Path) -> None:
+    gate = FakeGate(True)
+    async with Service(tmp_path, gate=gate).running() as service:
+        fixed = Recipe(PolicySpec(kind="fixed", params={"arm": "colbert"}), service.config.reward)
+        gone = publish_candidate(service.replica.store, fixed, ["none", "colbert"]).version
+        message = refused(await promote(service, gone), 409, "promotion_refused", "version")
+        assert message.startswith(f"version {gone} cannot serve here: policy 'fixed' names the arm 'colbert'")
+        refused(await promote(service, gone, force=True), 409, "promotion_refused", "version")
+        assert (gate.asked, (await listed(service))["promotions"]) == ([], [])
+
+
+@pytest.mark.parametrize("held", [False, True])
+async def test_a_service_that_starts_with_an_arm_fewer_passes_over_what_was_promoted_of_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, held: bool
+) -> None:
+    async with Service(tmp_path, gate=FakeGate(True)).running() as service:
+        fixed = Recipe(PolicySpec(kind="fixed", params={"arm": "bm25"}), service.config.reward)
+        chosen = publish_candidate(service.replica.store, fixed, ["none", "bm25"]).version
+        assert (await promote(service, chosen)).json()["version"] == chosen
+        if held:
+            await say(service, "rollback", chosen)
+    fewer = {name: spec for name, spec in CONFIG["arms"].items() if name != "bm25"}
+    async with Service(tmp_path, arms=fewer).running() as again:
+        for _ in range(3):
+            await again.replica.refresh()
+        told = await shown(again)
+        assert told["version"] == await deciding(again) != chosen
+        assert told["kind"] == CONFIG["policy"]["kind"]
+        assert (told["promotion"]["version"], told["promotion"]["deciding"]) == (chosen, False)
+        assert (told["serving"]["pinned"], told["serving"]["chosen"]) == (held, chosen if held else None)
+        assert again.learner.recipe == Recipe.configured(again.config)
+        warned = [record.message for record in caplog.records if record.name == "agent.learning.recipe"]
+        assert len(warned) == 2, "the learner's and the replica's, once each"
+        assert warned[0].startswith(f"version {chosen} was promoted and is passed over: policy 'fixed' names")
+
+
+async def test_a_forced_promotion_is_recorded_as_forced(tmp_path: Path) -> None:
+    gate = FakeGate(False, "too few rows", evaluation=7)
+    async with Service(tmp_path, gate=gate).running() as service:
+        candidate = publish(service).version
+        body = (await promote(service, candidate, force=True)).json()
+        assert body["version"] == candidate
+        assert (body["promotion"]["forced"], body["promotion"]["evaluation"]) == (True, 7)
+        (said,) = (await listed(service))["promotions"]
+        assert (said["forced"], said["evaluation"]) == (True, 7)
+
+
+async def test_what_the_gate_lets_through_is_not_forced_although_that_was_allowed(tmp_path: Path) -> None:
+    async with Service(tmp_path, gate=FakeGate(True, evaluation=7)).running() as service:
+        body = (await promote(service, publish(service).version, force=True)).json()
+        assert (body["promotion"]["forced"], body["promotion"]["evaluation"]) == (False, 7)
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [
+        (UndecidedError("evaluation 7 goes on"), 503, "evaluation_under_way"),
+        (QueueFullError("too many wait"), 429, "too_many_evaluations"),
+    ],
+)
+async def test_without_a_verdict_a_candidate_can_only_be_forced(
+    tmp_path: Path, error: Exception, status: int, code: str
+) -> None:
+    gate = FakeGate(True)
+    gate.error = error
+    async with Service(tmp_path, gate=gate).running() as service:
+        candidate = publish(service).version
+        assert refused(await promote(service, candidate), status, code) == str(error)
+        assert (await listed(service))["promotions"] == []
+        body = (await promote(service, candidate, force=True)).json()
+        assert (body["promotion"]["forced"], body["promotion"]["evaluation"]) == (True, None)
+
+
+async def test_the_recipe_that_is_followed_passes_no_gate(tmp_path: Path) -> None:
+    gate = FakeGate(False, "never")
+    async with Service(tmp_path, gate=gate).running() as service:
+        chosen, newest = await learned(service, 2)
+        await say(service, "rollback", chosen)
+        assert (await say(service, "promote", newest)).json()["version"] == newest
+        await promote(service, publish(service).version, force=True)
+        following = await taught(service)
+        assert (await say(service, "promote", following.version)).json()["version"] == following.version
+        assert len(gate.asked) == 1
+
+
+async def test_a_promoted_version_whose_bytes_were_pruned_is_put_back(tmp_path: Path) -> None:
+    async with Service(tmp_path, gate=FakeGate(True)).running() as service:
+        await learned(service)
+        candidate = publish(service).version
+        prune(service, candidate)
+        assert (await promote(service, candidate)).json()["version"] == candidate
+        assert checkpoint(service.replica.store, candidate) is not None
+
+
+async def test_of_a_promoted_recipe_the_newest_version_that_can_be_read_is_served(tmp_path: Path) -> None:
+    async with Service(tmp_path, gate=FakeGate(True)).running() as service:
+        candidate = publish(service).version
+        await promote(service, candidate)
+        following = await taught(service)
+        await promote(service, 1)
+        assert await deciding(service) == 1
+        with service.replica.store.writing() as connection:
+            put_back(connection, following.version, b"damaged")
+        assert (await promote(service, candidate)).json()["version"] == candidate
+
+
+async def test_a_promotion_that_cannot_be_followed_here_leaves_the_version_before_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Service(tmp_path, gate=FakeGate(True)).running() as service:
+        candidate = publish(service).version
+        monkeypatch.setattr("agent.serving.version_watcher.checkpoint", lambda *_: b"damaged")
+        message = refused(await promote(service, candidate), 503, "not_ready", "version")
+        assert message == f"version {candidate} was promoted and cannot be read here: version 1 still decides"
+        assert await deciding(service) == 1
+        monkeypatch.undo()
+        await service.replica.refresh()
+        assert await deciding(service) == candidate
+
+
+class BusyGate(FakeGate):
+    """A gate that lets others speak while it judges."""
+
+    def __init__(self, meanwhile: Callable[[], Awaitable[object]]) -> None:
+        super().__init__(True)
+        self._meanwhile = meanwhile
+
+    async def __call__(self, version: int, since: float, *, force: bool) -> dict[str, Any]:
+        await self._meanwhile()
+        return await super().__call__(version, since, force=force)
+
+
+async def test_what_is_said_while_the_gate_judges_is_not_overridden(tmp_path: Path) -> None:
+    async with Service(tmp_path).running() as service:
+        chosen, _ = await learned(service, 2)
+        service.replica.gate = BusyGate(lambda: say(service, "rollback", chosen, "incident"))
+        message = refused(
+            await promote(service, publish(service).version), 409, "changed_meanwhile", "version"
+        )
+        assert message == "what is served was changed meanwhile, by word 1"
+        assert await deciding(service) == chosen
+
+
+async def test_what_is_said_while_a_rollback_is_ended_is_not_overridden(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Service(tmp_path, gate=FakeGate(True)).running() as service:
+        (chosen,) = await learned(service)
+        candidate, replica = publish(service).version, service.replica
+
+        def late(store: Store, configured: str, word: Promotion, state: bytes | None, after: int) -> None:
+            record(store, configured, Promotion(0, candidate, Action.PROMOTE, "better", 1.0))
+            record(store, configured, word, state, after=after)
+
+        monkeypatch.setattr("agent.api.policies.record", late)
+        refused(await promote(service, chosen), 409, "changed_meanwhile", "version")
+        await replica.refresh()
+        assert await deciding(service) == candidate
+
+
+async def test_a_forced_promotion_waits_for_no_verdict(tmp_path: Path) -> None:
+    async with Service(tmp_path).running() as service:
+        body = (await promote(service, publish(service).version, force=True)).json()
+        assert (body["promotion"]["forced"], body["promotion"]["evaluation"]) == (True, None)
+        assert (await service.client.get("/v1/evaluations")).json() == {"evaluations": []}
+
+
+# -- bytes -------------------------------------------------------------------------------------------
+
+
+async def test_the_bytes_of_a_version_that_holds_are_never_pruned(tmp_path: Path) -> None:
+    async with Service(tmp_path).running() as service:
+        _, chosen = await learned(service, 2)
+        await say(service, "rollback", chosen)
+        newest = (await learned(service, KEPT_CHECKPOINTS + 2))[-1]
+        assert not is_kept(chosen, newest)
+        assert not is_kept(chosen + 2, newest)
+        assert checkpoint(service.replica.store, chosen) is not None
+        found = {one["version"]: one for one in (await listed(service))["versions"]}
+        assert (found[chosen]["kept"], found[chosen + 2]["kept"], found[newest]["kept"]) == (
+            True,
+            False,
+            True,
+        )
+        assert (found[chosen]["serving"], found[newest]["serving"]) == (True, False)
+    async with Service(tmp_path).running() as again:
+        assert await deciding(again) == chosen
+
+
+async def test_a_version_whose_bytes_are_lost_is_learned_again_and_its_bytes_put_back(tmp_path: Path) -> None:
+    async with Service(tmp_path).running() as service:
+        chosen, newest = await learned(service, 2)
+        prune(service, chosen)
+        assert (await say(service, "rollback", chosen)).status_code == 200
+        assert await deciding(service) == chosen
+        assert checkpoint(service.replica.store, chosen) is not None
+        prune(service, chosen)
+        assert newest > chosen
+    async with Service(tmp_path).running() as again:
+        assert await deciding(again) == chosen, "as no other version may decide"
+
+
+async def test_a_version_that_cannot_be_had_is_refused(tmp_path: Path) -> None:
+    async with Service(tmp_path).running() as service:
+        chosen, newest = await learned(service, 2)
+        prune(service, chosen)
+        with service.replica.store.writing() as connection:
+            connection.execute(sa.update(t.examples).values(metrics={"thumb": -1.0}))
+        message = refused(await say(service, "rollback", chosen), 409, "version_unavailable", "version")
+        assert f"checkpoint of version {chosen} is missing or damaged" in message
+        assert (await listed(service))["promotions"] == []
+        assert await deciding(service) == newest
+
+
+async def test_a_replica_that_cannot_have_the_chosen_version_serves_no_other_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Service(tmp_path).running() as service:
+        chosen, newest = await learned(service, 2)
+        await say(service, "rollback", chosen)
+        prune(service, chosen)
+        with service.replica.store.writing() as connection:
+            connection.execute(sa.update(t.examples).values(metrics={"thumb": -1.0}))
+    async with Service(tmp_path).running() as again:
+        for _ in range(3):
+            await again.replica.refresh()
+        refused(await look_up(again), 503, "not_ready")
+        warned = [
+            record.message for record in caplog.records if record.name == "agent.serving.version_watcher"
+        ]
+        assert len(warned) == 1
+        assert f"checkpoint of version {chosen} is missing or damaged" in warned[0]
+        assert (await say(again, "promote", newest)).status_code == 200
+        assert await deciding(again) == newest
+
+
+async def test_a_version_whose_damaged_bytes_were_mended_is_served(on_each: Service) -> None:
+    (before,) = await learned(on_each)
+    await tell(on_each, (await look_up(on_each)).json()["agent"]["decision_id"])
+    made = await asyncio.to_thread(on_each.learner.step)
+    assert made is not None
+    with on_each.replica.store.writing() as connection:
+        put_back(connection, made.version, b"damaged")
+    await on_each.replica.refresh()
+    assert await deciding(on_each) == before
+    body = (await say(on_each, "rollback", made.version)).json()
+    assert body["serving"]["version"] == body["serving"]["chosen"] == made.version
+    assert await deciding(on_each) == made.version, "its bytes were put back with the word"
+
+
+async def test_bytes_that_are_put_back_without_a_word_are_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Service(tmp_path).running() as service:
+        chosen, _ = await learned(service, 2)
+        await say(service, "rollback", chosen)
+        state = checkpoint(service.replica.store, chosen)
+        assert state is not None
+        prune(service, chosen)
+    with monkeypatch.context() as patch:
+        patch.setattr("agent.serving.version_watcher.policy_of", unreadable)
+        async with Service(tmp_path).running() as again:
+            assert again.replica.served is None
+            with again.replica.store.writing() as connection:
+                put_back(connection, chosen, state)
+            await again.replica.refresh()
+            assert await deciding(again) == chosen
+
+
+def unreadable(*_: object) -> Policy:
+    raise PolicyError("cannot be learned again")
+
+
+async def test_a_chosen_version_that_cannot_be_read_is_told_beside_the_one_that_decides(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen, newest = await learned(service, 2)
+    monkeypatch.setattr("agent.serving.version_watcher.checkpoint", lambda *_: b"damaged")
+    monkeypatch.setattr("agent.serving.version_watcher.policy_of", unreadable)
+    message = refused(await say(service, "rollback", chosen, "worse"), 503, "not_ready", "version")
+    assert message == f"version {chosen} was chosen and cannot be read here: version {newest} still decides"
+    told = (await shown(service))["serving"]
+    assert (told["version"], told["chosen"], told["pinned"], told["reason"]) == (
+        newest,
+        chosen,
+        True,
+        "worse",
+    )
+    assert f"version {newest} decides, although version {chosen} was chosen" in _serving(await shown(service))
+    monkeypatch.undo()
+    await service.replica.refresh()
+    assert await deciding(service) == chosen
+
+
+async def test_a_promotion_needs_no_bytes_of_the_version_that_it_names(service: Service) -> None:
+    chosen, newest = await learned(service, 2)
+    await say(service, "rollback", newest)
+    prune(service, chosen)
+    with service.replica.store.writing() as connection:
+        connection.execute(sa.update(t.examples).values(metrics={"thumb": -1.0}))
+    body = (await say(service, "promote", chosen)).json()
+    assert (body["serving"]["version"], body["serving"]["pinned"]) == (newest, False)
+
+
+# -- refusals ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("action", ["promote", "rollback"])
+async def test_what_cannot_be_served_is_refused_and_leaves_no_word(tmp_path: Path, action: str) -> None:
+    reward = {**CONFIG["reward"], "cost_weight": 0.5}
+    async with Service(tmp_path, reward=reward).running() as service:
+        other = service.replica.version
+    assert other is not None
+    gate = FakeGate(True)
+    async with Service(tmp_path, gate=gate).running() as service:
+        ours = service.replica.version
+        assert ours is not None
+        message = refused(await say(service, action, other.version), 409, "promotion_refused", "version")
+        assert message == (
+            f"version {other.version} is of recipe {other.recipe[:12]}: it was learned by another reward "
+            "than the one that is configured"
+        )
+        message = refused(await say(service, action, 99), 404, "version_not_found", "version")
+        assert message == "there is no version 99"
+        assert (await listed(service))["promotions"] == []
+        assert await deciding(service) == ours.version
+        assert gate.asked == []
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "code", "param"),
+    [
+        ("/v1/policies/1/rollback", {}, "invalid_request", "reason"),
+        ("/v1/policies/1/rollback", {"reason": ""}, "invalid_value", "reason"),
+        ("/v1/policies/1/promote", {"reason": "x" * 1001}, "invalid_value", "reason"),
+        ("/v1/policies/1/promote", {"reason": "x", "force": 1}, "invalid_value", "force"),
+        ("/v1/policies/1/rollback", {"reason": "x", "force": True}, "invalid_request", "force"),
+        ("/v1/policies/1/canary", {"reason": "x"}, "invalid_request", "share"),
+        ("/v1/policies/0/promote", {"reason": "x"}, "invalid_value", "version"),
+        ("/v1/policies/newest/promote", {"reason": "x"}, "invalid_value", "version"),
+        (f"/v1/policies/{2**63}/rollback", {"reason": "x"}, "invalid_value", "version"),
+    ],
+)
+async def test_a_word_must_name_a_version_and_a_reason(
+    service: Service, path: str, body: dict[str, Any], code: str, param: str
+) -> None:
+    refused(await service.client.post(path, json=body), 400, code, param)
+
+
+async def test_to_choose_a_version_takes_the_scope_of_an_operator_and_to_look_does_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("USER_KEY", "u-secret")
+    async with Service(tmp_path, keys=[{"env": "USER_KEY"}]).running() as service:
+        refused(await say(service, "rollback", 1), 401, "unauthorized")
+        service.client.headers["authorization"] = "Bearer u-secret"
+        refused(await say(service, "rollback", 1), 403, "forbidden")
+        refused(await say(service, "promote", 1), 403, "forbidden")
+        assert (await listed(service))["versions"][0]["version"] == 1
+
+
+# -- looking -----------------------------------------------------------------------------------------
+
+
+async def test_versions_are_told_newest_first_and_page_by_page(service: Service) -> None:
+    made = [1, *await learned(service, 3)]
+    versions = (await listed(service))["versions"]
+    assert [one["version"] for one in versions] == made[::-1]
+    served = service.replica.version
+    assert isinstance(served, Version)
+    assert versions[0] == {
+        "version": served.version,
+        "parent": served.parent,
+        "recipe": served.recipe[:12],
+        "kind": "vowpal",
+        "params": {"args": "--cb_explore_adf --epsilon 0.05"},
+        "examples_seq": 3,
+        "applied_seq": served.applied_seq,
+        "digest": served.digest,
+        "created_at": served.created_at,
+        "start": None,
+        "kept": True,
+        "serving": True,
+    }
+    assert [one["serving"] for one in versions] == [True, False, False, False]
+    first = (await listed(service, limit=3))["versions"]
+    rest = (await listed(service, limit=3, before=first[-1]["version"]))["versions"]
+    assert first + rest == versions
+    for query, param in (({"limit": 0}, "limit"), ({"limit": 1001}, "limit"), ({"before": 0}, "before")):
+        refused(await service.client.get("/v1/policies", params=query), 400, "invalid_value", param)
+
+
+async def test_what_was_said_is_told_newest_first(service: Service) -> None:
+    (made,) = await learned(service)
+    await say(service, "rollback", 1, "worse")
+    await say(service, "promote", made, "mended")
+    said = (await listed(service))["promotions"]
+    assert [(one["seq"], one["version"], one["action"], one["reason"]) for one in said] == [
+        (2, made, "promote", "mended"),
+        (1, 1, "rollback", "worse"),
+    ]
+    assert said[0]["at"] >= said[1]["at"] > 0
+    assert {(one["forced"], one["share"], one["evaluation"]) for one in said} == {(False, 0.0, None)}
+
+
+# -- an apprentice -----------------------------------------------------------------------------------
+
+
+async def test_no_agreement_is_told_where_no_apprentice_learns(service: Service) -> None:
+    assert (await shown(service))["apprentice"] is None
+
+
+async def test_the_agreement_of_an_apprentice_is_told_of_the_newest_decisions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent.api.policies.COMPARED_FOR_S", 0.0)
+    async with Service(tmp_path, policy=APPRENTICE).running() as service:
+        nothing = (await shown(service))["apprentice"]
+        assert nothing == {"decisions": 0, "agreement": None, "same_best": None}
+        await ask(service, model="arm/dense")
+        for _ in range(3):
+            await ask(service)
+        told = (await shown(service))["apprentice"]
+        # bm25 has 1 - 2 floors, the others a floor each; uniform, a third for each, is best at `none` first
+        assert told["decisions"] == 3, "the one that was named has no shadow"
+        assert told["agreement"] == pytest.approx(1 / 3 + 2 * service.config.floor)
+        assert told["same_best"] == 0.0
+        made = (await ask(service)).json()["agent"]["decision_id"]
+        record = (await service.client.get(f"/v1/decisions/{made}")).json()
+        assert record["shadow"] == pytest.approx(dict.fromkeys(CONFIG["arms"], 1 / 3))
+        assert record["pmf"]["bm25"] == pytest.approx(1 - 2 * service.config.floor)
+
+
+async def test_the_agreement_is_not_computed_again_for_a_while(tmp_path: Path) -> None:
+    async with Service(tmp_path, policy=APPRENTICE).running() as service:
+        limits = []
+        newest = service.replica.store.newest
+        service.replica.store.newest = lambda limit: limits.append(limit) or newest(limit)  # type: ignore[method-assign,func-returns-value]
+        told = [await shown(service) for _ in range(3)]
+    assert limits == [COMPARED]
+    assert [one["apprentice"]["decisions"] for one in told] == [0, 0, 0]
+
+
+async def test_only_the_newest_decisions_are_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent.api.policies.COMPARED", 2)
+    async with Service(tmp_path, policy=APPRENTICE).running() as service:
+        for _ in range(3):
+            await ask(service)
+        assert (await shown(service))["apprentice"]["decisions"] == 2
+        newest = [one.id for one in service.replica.store.newest(2)]
+        last = (await ask(service)).json()["agent"]["decision_id"]
+        assert [one.id for one in service.replica.store.newest(2)] == [last, newest[0]]
+
+
+async def test_what_an_apprentice_of_another_recipe_did_is_not_its_agreement(tmp_path: Path) -> None:
+    async with Service(tmp_path, policy=APPRENTICE).running() as service:
+        for _ in range(3):
+            await ask(service)
+    baseline = {"kind": "fixed", "params": {"arm": "bm25"}}
+    other = {"kind": "apprentice", "params": {"baseline": baseline, "policy": baseline}}
+    async with Service(tmp_path, policy=other).running() as service:
+        assert (await shown(service))["apprentice"]["decisions"] == 0

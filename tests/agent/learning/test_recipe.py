@@ -1,0 +1,101 @@
+"""Recipes: equal ones have equal digests, and the one that is active is what was promoted last."""
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agent.config.app_config import AppConfig, parse
+from agent.learning.learner import Learner
+from agent.learning.recipe import Recipe, active_recipe
+from agent.policies.base import PolicyError
+from agent.policies.catalog import PolicySpec
+from feedback.log.store import Store
+from feedback.registry.promotions import Action, Promotion, record
+from feedback.registry.versions import Version
+from feedback.reward import Metric, RewardRule
+from feedback.training_log.epochs import take_epoch
+from feedback.training_log.learned_examples import StartingPoint
+from tests.agent.fakes import CONFIG
+
+SPEC = PolicySpec(kind="linucb")
+RULE = RewardRule(metrics={"thumb": Metric(range=(-1, 1))})
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> AppConfig:
+    return parse({**CONFIG, "log_url": f"sqlite:///{tmp_path / 'log.db'}"})
+
+
+def published(store: Store, recipe: Recipe) -> Version:
+    version = Learner(store, recipe, ["bm25"], take_epoch(store, "test", 0.0)).step()
+    assert version is not None
+    return version
+
+
+def test_a_recipe_is_all_that_shapes_a_policy_and_nothing_else() -> None:
+    base = Recipe(SPEC, RULE).digest
+    assert Recipe(SPEC.model_copy(), RewardRule.model_validate(RULE.model_dump(mode="json"))).digest == base
+    others = [
+        Recipe(PolicySpec(kind="linucb", params={"alpha": 0.5}), RULE),
+        Recipe(SPEC, RULE.model_copy(update={"clip": (-2.0, 2.0)})),
+        Recipe(SPEC, RULE, StartingPoint(runs=(1,))),
+        Recipe(SPEC, RULE, StartingPoint(runs=(1, 2))),
+        Recipe(SPEC, RULE, StartingPoint(runs=(1,), after=2)),
+    ]
+    assert len({base, *(one.digest for one in others)}) == 1 + len(others)
+
+
+def test_the_digest_of_a_recipe_without_a_start_is_that_of_policy_and_reward() -> None:
+    document = {"policy": SPEC.model_dump(mode="json"), "reward": RULE.model_dump(mode="json")}
+    expected = hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
+    assert Recipe(SPEC, RULE).digest == expected, "versions of earlier releases are of it"
+
+
+@pytest.mark.parametrize("start", [None, StartingPoint(), StartingPoint(runs=(2, 4), after=0)])
+def test_a_version_says_of_which_recipe_it_is(tmp_path: Path, start: StartingPoint | None) -> None:
+    store = Store(f"sqlite:///{tmp_path / 'log.db'}")
+    recipe = Recipe(SPEC, RULE, start)
+    version = published(store, recipe)
+    assert Recipe.of(version, RULE) == recipe
+    with pytest.raises(PolicyError, match=r"version 1 is of recipe .* learned by another reward"):
+        Recipe.of(version, RULE.model_copy(update={"cost_weight": 0.7}))
+    with pytest.raises(PolicyError, match="version 1 names no policy of ours"):
+        Recipe.of(replace(version, policy={"params": {}}), RULE)
+    store.close()
+
+
+def test_the_configured_recipe_is_followed_until_a_version_of_another_one_is_promoted(
+    store: Store, config: AppConfig
+) -> None:
+    configured = Recipe.configured(config)
+    assert active_recipe(store, config) == configured
+    other = Recipe(SPEC, config.reward, StartingPoint(runs=(3,)))
+    ours, theirs = published(store, configured), published(store, other)
+    record(store, configured.digest, Promotion(0, theirs.version, Action.ROLLBACK, "why not", 1.0))
+    assert active_recipe(store, config) == configured
+    record(store, configured.digest, Promotion(0, theirs.version, Action.PROMOTE, "why not", 1.0))
+    assert active_recipe(store, config) == other
+    record(store, configured.digest, Promotion(0, ours.version, Action.ROLLBACK, "why not", 1.0))
+    assert active_recipe(store, config) == other
+    priced = config.model_copy(update={"reward": config.reward.model_copy(update={"cost_weight": 0.7})})
+    assert active_recipe(store, priced) == Recipe.configured(priced)
+    record(store, configured.digest, Promotion(0, ours.version, Action.PROMOTE, "why not", 1.0))
+    assert active_recipe(store, config) == configured
+
+
+def test_what_was_promoted_and_cannot_be_built_here_is_passed_over(
+    store: Store, config: AppConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    configured = Recipe.configured(config)
+    gone = Recipe(PolicySpec(kind="fixed", params={"arm": "gone"}), config.reward)
+    version = Learner(store, gone, ["gone"], take_epoch(store, "test", 0.0)).step()
+    assert version is not None
+    record(store, configured.digest, Promotion(0, version.version, Action.PROMOTE, "why not", 1.0))
+    assert active_recipe(store, config) == configured
+    (warned,) = caplog.records
+    assert warned.message.startswith(
+        "version 1 was promoted and is passed over: policy 'fixed' names the arm"
+    )

@@ -1,0 +1,400 @@
+"""Verification: a decision as it was made comes out again to the bit, and a changed one does not."""
+
+import asyncio
+import json
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.learning.restore import MAX_QUEUED, BusyError, PolicyHistory
+from agent.learning.verify import verify
+from agent.policies.base import Fixed, Policy, PolicyError
+from agent.policies.linear import LinUCB
+from agent.policies.sampling import choose, served_distribution, uniform_from
+from feedback.events import LABELS, Context, Decision, Mode
+from feedback.log import tables as t
+from feedback.registry.versions import find
+from feedback.training_log.imported_turns import PastTurn, enter
+from tests.agent.asking import QUESTION, ask, forced, look_up, refused, tell
+from tests.agent.fakes import Preferring, Service
+from tests.feedback.conftest import decision, execution, value
+
+SALT = "salt"
+APPRENTICE = {
+    "kind": "apprentice",
+    "params": {
+        "baseline": {"kind": "fixed", "params": {"arm": "bm25"}},
+        "policy": {"kind": "linucb"},
+    },
+}
+
+
+def drawn_by(policy: Policy, name: str = "d-1", mode: Mode = Mode.EXPLORE, salt: str = SALT) -> Decision:
+    """A decision as a turn makes it."""
+    arms = ("a", "b", "c")
+    p = served_distribution(policy, Context(QUESTION, {"w=river": 1.0}), arms, 0.05)
+    made = Decision(
+        id=name,
+        context=Context(QUESTION, {"w=river": 1.0}),
+        arms=arms,
+        probabilities=tuple(p.tolist()),
+        drawn="",
+        policy=policy.kind,
+        version=7,
+        mode=mode,
+        floor=0.05,
+    )
+    index = choose(p, uniform_from(name, salt, arms)) if mode is Mode.EXPLORE else int(p.argmax())
+    return replace(made, drawn=arms[index])
+
+
+def by_name(logged: tuple[float, ...]) -> dict[str, float]:
+    return dict(zip("abc", logged, strict=True))
+
+
+# -- one decision ------------------------------------------------------------------------------------
+
+
+@given(
+    name=st.text("0123456789abcdef", min_size=1),
+    weights=st.lists(st.floats(0.0, 1.0), min_size=3, max_size=3).filter(any),
+    mode=st.sampled_from([Mode.EXPLORE, Mode.GREEDY]),
+)
+def test_what_a_policy_gave_and_a_hash_drew_comes_out_again(
+    name: str, weights: list[float], mode: Mode
+) -> None:
+    policy = Preferring(**by_name(tuple(weights)))
+    made = drawn_by(policy, name, mode)
+    found = verify(made, policy, SALT)
+    assert found.verified
+    assert found.distribution.max_difference == 0.0
+    assert (found.u is None) == (mode is Mode.GREEDY)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"probabilities": (0.05, 0.05, 0.9)}, "a probability differs by 0.68"),
+        ({"probabilities": (1.0,)}, "a probability differs by"),
+        ({"probabilities": (0.2, 0.2, 0.2, 0.2, 0.2)}, "a probability differs by"),
+        ({"floor": 0.1}, "a probability differs by"),
+        ({"floor": -0.1}, "the policy cannot be asked"),
+        ({"arms": ("a", "b", "z")}, "the policy cannot be asked"),
+        ({"arms": ()}, "the policy cannot be asked"),
+        ({"policy": "uniform"}, "version 7 is of policy 'preferring', not 'uniform'"),
+        ({"shadow": (0.2, 0.2, 0.6)}, "a probability of the policy in the shadow differs by 0.6"),
+        ({"mode": Mode.FORCED}, "a probability differs by"),
+    ],
+)
+def test_a_changed_row_is_not_verified_and_told_why(change: dict[str, Any], why: str) -> None:
+    policy = Preferring(a=0.5, b=0.3, c=0.2)
+    made = drawn_by(policy)
+    assert verify(made, policy, SALT).verified
+    found = verify(replace(made, **change), policy, SALT)
+    assert not found.verified
+    assert any(why in sentence for sentence in found.why), found.why
+    json.dumps(found.document(), allow_nan=False)
+
+
+@pytest.mark.parametrize("mode", [Mode.EXPLORE, Mode.GREEDY])
+def test_an_arm_that_was_not_drawn_is_not_verified_whatever_the_probabilities(mode: Mode) -> None:
+    policy = Preferring(a=0.5, b=0.3, c=0.2)
+    made = drawn_by(policy, mode=mode)
+    for arm in {*made.arms, "elsewhere"} - {made.drawn}:
+        found = verify(replace(made, drawn=arm), policy, SALT)
+        assert (found.verified, found.distribution.same, found.arm) == (False, True, made.drawn)
+        assert found.document()["draw"]["agrees"] is False
+        assert f"arm {arm!r} is on record, {made.drawn!r} comes out" in found.why[0]
+
+
+def test_with_another_salt_draws_disagree_as_often_as_they_fall_elsewhere_and_that_is_explained() -> None:
+    policy = Preferring(a=1.0, b=1.0, c=1.0)
+    made = [drawn_by(policy, f"d-{i}") for i in range(900)]
+    found = [verify(one, policy, "another salt") for one in made]
+    wrong = [one for one in found if not one.verified]
+    # 2 of 3 fall on another arm: 600, with a standard deviation of 14.1
+    assert abs(len(wrong) - 600) < 5 * 14.2
+    assert all(one.distribution.same for one in found)
+    assert all("or the salt was another one when it was drawn" in one.why[0] for one in wrong)
+
+
+def test_changed_features_give_another_distribution() -> None:
+    policy = LinUCB()
+    for i in range(30):
+        river = float(i % 2)
+        seen = Context("?", {"river": river, "hill": 1.0 - river})
+        arm = "a" if i % 3 else "b"
+        taught = Decision(f"t-{i}", seen, ("a", "b"), (0.5, 0.5), arm, "linucb", 1)
+        policy.learn(taught, 1.0 if (arm == "a") == bool(river) else -1.0)
+    seen = Context("?", {"river": 1.0})
+    p = served_distribution(policy, seen, ("a", "b"), 0.05)
+    made = Decision("d-1", seen, ("a", "b"), tuple(p.tolist()), "a", "linucb", 1, Mode.GREEDY, floor=0.05)
+    assert verify(made, policy, SALT).verified
+    changed = replace(made, context=Context("?", {"hill": 1.0}))
+    assert not verify(changed, policy, SALT).distribution.same
+
+
+def test_a_named_arm_stands_alone_with_probability_1() -> None:
+    policy = Preferring(a=1.0)
+    named = Decision("d-1", Context("?"), ("b",), (1.0,), "b", "preferring", 7, Mode.FORCED)
+    found = verify(named, policy, SALT)
+    assert (found.verified, found.u, found.arm) == (True, None, "b")
+    for change in (
+        {"probabilities": (0.5,)},
+        {"drawn": "a"},
+        {"arms": ("b", "c"), "probabilities": (0.5, 0.5)},
+    ):
+        assert not verify(replace(named, **change), policy, SALT).verified
+
+
+# -- over HTTP ---------------------------------------------------------------------------------------
+
+
+async def verified(service: Service, decision_id: str) -> dict[str, Any]:
+    response = await service.client.get(f"/v1/decisions/{decision_id}/verify")
+    assert response.status_code == 200, response.text
+    found: dict[str, Any] = response.json()
+    return found
+
+
+async def taught(service: Service) -> str:
+    """Let it learn what separates its arms, and return a decision that it took afterwards."""
+    for i in range(12):
+        arm = ("none", "bm25", "dense")[i % 3]
+        question = "which river runs?" if i % 2 else "who climbed?"
+        made = (await look_up(service, query=question)).json()["agent"]
+        await tell(service, made["decision_id"], 1.0 if (made["arm_drawn"] == arm) == bool(i % 2) else -1.0)
+    await service.learn()
+    return str((await ask(service)).json()["agent"]["decision_id"])
+
+
+async def decided(service: Service) -> str:
+    return str((await look_up(service)).json()["agent"]["decision_id"])
+
+
+def change(service: Service, decision_id: str, **columns: Any) -> None:
+    """Change a row behind the back of the service."""
+    with service.replica.store.writing() as connection:
+        found = sa.update(t.decisions).where(t.decisions.c.id == decision_id).values(**columns)
+        assert connection.execute(found).rowcount == 1
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {"kind": "vowpal", "params": {"args": "--cb_explore_adf --epsilon 0.05"}},
+        {"kind": "linucb"},
+        {"kind": "linear_thompson"},
+        APPRENTICE,
+    ],
+    ids=lambda policy: policy["kind"],
+)
+async def test_what_was_served_is_verified_to_the_bit_after_more_was_learned(
+    tmp_path: Path, policy: dict[str, Any]
+) -> None:
+    async with Service(tmp_path, policy=policy).running() as service:
+        decision_id = await taught(service)
+        await tell(service, decision_id)
+        await service.learn()
+        greedy = (await ask(service, agent={"explore": False})).json()["agent"]["decision_id"]
+        for one in (decision_id, greedy, await forced(service, "dense")):
+            found = await verified(service, one)
+            assert (found["verified"], found["max_difference"], found["why"]) == (True, 0.0, [])
+            assert found["logged"] == found["recomputed"]
+            told = (await service.client.get(f"/v1/decisions/{one}")).json()
+            assert found["logged"] == told["pmf"]
+            assert (found["policy_version"], found["mode"]) == (told["policy_version"], told["mode"])
+            assert found["draw"]["arm"] == told["arm_drawn"]
+            shadow = found["shadow"]
+            assert (shadow and shadow["recomputed"]) == told["shadow"]
+            assert (shadow is None) == (policy is not APPRENTICE or told["mode"] == "forced")
+
+
+@pytest.mark.parametrize(
+    ("columns", "agrees"),
+    [
+        ({"probabilities": [0.1, 0.2, 0.7]}, True),
+        ({"features": {"sparse": {"w=climbed": 1.0}, "embedding": [], "arms": {}}}, None),
+        ({"floor": 0.2}, None),
+        ({"version": 1}, None),
+        ({"policy": "linucb"}, True),
+    ],
+)
+async def test_a_row_that_was_changed_in_the_database_is_not_verified(
+    tmp_path: Path, columns: dict[str, Any], agrees: bool | None
+) -> None:
+    async with Service(tmp_path, policy={"kind": "linear_thompson"}).running() as service:
+        decision_id = await taught(service)
+        assert (await verified(service, decision_id))["verified"]
+        change(service, decision_id, **columns)
+        found = await verified(service, decision_id)
+    assert not found["verified"]
+    assert found["why"]
+    if agrees is not None:
+        assert found["draw"]["agrees"] is agrees
+
+
+async def test_a_propensity_that_was_changed_beside_its_distribution_is_noticed(on_each: Service) -> None:
+    for decision_id in (await decided(on_each), await forced(on_each, "bm25")):
+        assert (await verified(on_each, decision_id))["verified"]
+        change(on_each, decision_id, propensity=0.123)
+        found = await verified(on_each, decision_id)
+        assert not found["verified"]
+        assert found["why"][0].startswith("the propensity on record is 0.123, and among the probabilities ")
+
+
+async def test_without_the_floor_nothing_can_be_said_of_a_distribution(on_each: Service) -> None:
+    decision_id = await decided(on_each)
+    change(on_each, decision_id, floor=None)
+    response = await on_each.client.get(f"/v1/decisions/{decision_id}/verify")
+    assert "did not keep which floor" in refused(response, 409, "not_recorded", "decision_id")
+    assert (await on_each.client.get(f"/v1/decisions/{decision_id}")).json()["floor"] is None
+
+
+async def test_an_arm_that_was_named_is_verified_without_its_policy(service: Service) -> None:
+    decision_id = await forced(service, "bm25")
+    change(service, decision_id, version=99)
+    found = await verified(service, decision_id)
+    assert (found["verified"], found["logged"], found["mode"]) == (True, {"bm25": 1.0}, "forced")
+
+
+async def test_another_arm_on_record_is_not_verified(service: Service) -> None:
+    decision_id = await taught(service)
+    drawn = (await verified(service, decision_id))["draw"]["arm"]
+    change(service, decision_id, drawn=next(arm for arm in ("none", "bm25") if arm != drawn))
+    found = await verified(service, decision_id)
+    assert (found["verified"], found["max_difference"], found["draw"]["agrees"]) == (False, 0.0, False)
+
+
+async def test_under_another_salt_the_distribution_holds_and_the_draw_is_explained(tmp_path: Path) -> None:
+    async with Service(tmp_path, salt="then").running() as service:
+        made = [(await look_up(service)).json()["agent"]["decision_id"] for _ in range(12)]
+    async with Service(tmp_path, salt="now").running() as service:
+        found = [await verified(service, one) for one in made]
+    assert all(one["max_difference"] == 0.0 for one in found)
+    wrong = [one for one in found if not one["verified"]]
+    assert wrong, "12 draws of 3 arms that all fall as before: less than once in 100,000"
+    assert all("the salt was another one" in one["why"][0] for one in wrong)
+
+
+async def test_labels_have_no_policy_and_unknown_ids_no_decision(service: Service) -> None:
+    label = replace(decision("label-1"), policy=LABELS, version=0)
+    enter(service.replica.store, [PastTurn(label, execution("label-1"), (value("label-1", "thumb"),))])
+    path = "/v1/decisions/label-1/verify"
+    message = refused(await service.client.get(path), 409, "not_drawn", "decision_id")
+    assert message == "'label-1' is a label: no policy drew it"
+    path = "/v1/decisions/nobody/verify"
+    refused(await service.client.get(path), 404, "decision_not_found", "decision_id")
+
+
+async def test_a_version_that_is_not_there_cannot_vouch_for_a_decision(service: Service) -> None:
+    decision_id = await taught(service)
+    change(service, decision_id, version=99)
+    path = f"/v1/decisions/{decision_id}/verify"
+    assert "no version 99" in refused(
+        await service.client.get(path), 409, "version_unavailable", "decision_id"
+    )
+
+
+async def test_to_verify_takes_the_scope_of_an_operator(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("USER_KEY", "u-secret")
+    async with Service(tmp_path, keys=[{"env": "USER_KEY"}]).running() as service:
+        path = "/v1/decisions/any/verify"
+        refused(await service.client.get(path), 401, "unauthorized")
+        response = await service.client.get(path, headers={"authorization": "Bearer u-secret"})
+        refused(response, 403, "forbidden")
+
+
+# -- policies of the past ----------------------------------------------------------------------------
+
+
+async def test_policies_of_the_past_are_asked_one_at_a_time_and_only_so_many_wait(service: Service) -> None:
+    past, version = service.replica.past, service.replica.version
+    assert version is not None
+    gate, running, most = threading.Event(), 0, 0
+
+    def question(_policy: Policy) -> str:
+        nonlocal running, most
+        running, most = running + 1, max(most, running + 1)
+        assert gate.wait(10)
+        running -= 1
+        return "answered"
+
+    asked = [past.ask([version], question) for _ in range(MAX_QUEUED)]
+    with pytest.raises(BusyError, match=f"{MAX_QUEUED} policies of the past"):
+        past.ask([version], question)
+    path = f"/v1/decisions/{await decided(service)}/verify"
+    refused(await service.client.get(path), 503, "overloaded")
+    gate.set()
+    assert [await asyncio.wrap_future(one) for one in asked] == ["answered"] * MAX_QUEUED
+    assert most == 1
+    assert (await service.client.get(path)).json()["verified"], "there is room again"
+
+
+async def test_a_question_that_fails_makes_room_too(service: Service) -> None:
+    version = service.replica.version
+    assert version is not None
+
+    def failing(_policy: Policy) -> None:
+        raise PolicyError("no")
+
+    for _ in range(2 * MAX_QUEUED):
+        with pytest.raises(PolicyError, match="no"):
+            await asyncio.wrap_future(service.replica.past.ask([version], failing))
+
+
+@pytest.mark.parametrize("policy", ["vowpal", "linear_thompson"])
+async def test_a_policy_whose_bytes_are_lost_is_learned_again_and_verifies_the_same(
+    tmp_path: Path, policy: str
+) -> None:
+    async with Service(tmp_path, policy={"kind": policy}).running() as service:
+        made = [await taught(service) for _ in range(3)]
+        with service.replica.store.writing() as connection:
+            connection.execute(sa.delete(t.checkpoints))
+        for one in made:
+            found = await verified(service, one)
+            assert (found["verified"], found["max_difference"]) == (True, 0.0)
+        with service.replica.store.writing() as connection:
+            connection.execute(sa.update(t.examples).values(metrics={"thumb": 1.0}))
+        for one in made[1:]:
+            assert (await verified(service, one))["verified"], "the last two are kept"
+        response = await service.client.get(f"/v1/decisions/{made[0]}/verify")
+        assert "the log gives another state now" in refused(
+            response, 409, "version_unavailable", "decision_id"
+        )
+
+
+async def test_a_policy_names_arms_that_are_gone_since(tmp_path: Path) -> None:
+    fixed = {"kind": "fixed", "params": {"arm": "dense"}}
+    async with Service(tmp_path, policy=fixed).running() as service:
+        made = (await look_up(service)).json()["agent"]["decision_id"]
+        version = service.replica.version
+    arms = {"none": {"kind": "none"}, "bm25": {"kind": "bm25"}}
+    async with Service(tmp_path, arms=arms).running() as service:
+        assert (await verified(service, made))["verified"]
+        assert version is not None
+        past = PolicyHistory(service.replica.store, service.config.reward)
+        found = await asyncio.wrap_future(past.ask([version], lambda policy: policy))
+        assert isinstance(found, Fixed)
+        past.close()
+
+
+async def test_a_policy_that_cannot_be_built_any_more_is_named(service: Service) -> None:
+    decision_id = await taught(service)
+    version = service.replica.version
+    assert version is not None
+    with service.replica.store.writing() as connection:
+        row = sa.update(t.versions).where(t.versions.c.version == version.version)
+        connection.execute(row.values(policy={"kind": "oracle", "params": {}}))
+    found = find(service.replica.store, version.version)
+    assert found is not None
+    path = f"/v1/decisions/{decision_id}/verify"
+    assert "oracle" in refused(await service.client.get(path), 409, "version_unavailable", "decision_id")

@@ -1,0 +1,171 @@
+"""What is drawn is what was stated, and what is no distribution is refused."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import chisquare
+
+from agent.policies.base import Fixed, PolicyError, Uniform
+from agent.policies.catalog import PolicySpec, build_policy
+from agent.policies.sampling import choose, greedy, mix_floor, served_distribution, uniform_from, validate
+from feedback.events import Context
+
+weights = st.lists(st.integers(0, 1000), min_size=1, max_size=12).filter(any)
+
+
+def distribution(counts: list[int]) -> np.ndarray:
+    return np.array(counts, dtype=np.float64) / sum(counts)
+
+
+@pytest.mark.parametrize("stated", [[0.5, 0.3, 0.15, 0.05], [0.97, 0.01, 0.01, 0.01], [0.1] * 10])
+def test_20000_hashed_draws_match_the_stated_propensity(stated: list[float]) -> None:
+    p = np.array(stated)
+    drawn = [choose(p, uniform_from(f"decision-{i}", "salt")) for i in range(20_000)]
+    counts = np.bincount(drawn, minlength=len(p))
+    assert chisquare(counts, 20_000 * p).pvalue > 0.001
+
+
+def test_the_same_id_draws_the_same_number_and_another_salt_another() -> None:
+    assert uniform_from("d-1", "a") == uniform_from("d-1", "a")
+    assert uniform_from("d-1", "a") != uniform_from("d-1", "b")
+    assert uniform_from("d-1", "a") != uniform_from("d-2", "a")
+
+
+def test_a_draw_again_without_the_arm_that_was_drawn_is_independent_of_that_draw() -> None:
+    arms, drawn = ["a", "b", "c"], np.zeros((3, 3))
+    for i in range(9000):
+        name = f"decision-{i}"
+        first = choose(np.full(3, 1 / 3), uniform_from(name, "salt", arms))
+        left = [arm for arm in arms if arm != arms[first]]
+        again = left[choose(np.full(2, 1 / 2), uniform_from(name, "salt", left))]
+        drawn[first, arms.index(again)] += 1
+    for first in range(3):
+        assert chisquare(np.delete(drawn[first], first)).pvalue > 0.001, "one number for both is one arm"
+
+
+def test_the_order_and_the_bounds_of_names_enter_the_draw() -> None:
+    lists = (["a", "b"], ["b", "a"], ["ab"], ["a"], ["b"], [])
+    assert len({uniform_from("d-1", "salt", arms) for arms in lists}) == len(lists)
+
+
+@given(weights, st.floats(0, 1, exclude_max=True))
+def test_an_arm_without_probability_is_never_drawn(counts: list[int], u: float) -> None:
+    assert counts[choose(distribution(counts), u)] > 0
+
+
+def test_rounding_at_the_end_draws_the_last_possible_arm() -> None:
+    assert choose(np.array([0.5, 0.5 - 1e-12, 0.0]), 1.0 - 1e-16) == 1
+
+
+@given(weights, st.floats(0, 1))
+def test_the_floor_holds_and_order_is_kept(counts: list[int], share: float) -> None:
+    p = distribution(counts)
+    floor = share / len(p)
+    mixed = mix_floor(p, floor)
+    assert mixed.min() >= floor - 1e-12
+    assert validate(mixed, len(p)).sum() == pytest.approx(1.0)
+    assert (np.diff(mixed[np.argsort(p)]) >= -1e-12).all()
+
+
+@pytest.mark.parametrize("floor", [0.4, -0.1])
+def test_a_floor_that_cannot_hold_is_refused(floor: float) -> None:
+    with pytest.raises(PolicyError, match=rf"floor {floor} is too large for 3 arms"):
+        mix_floor(np.full(3, 1 / 3), floor)
+
+
+@given(weights, st.floats(0, 1))
+def test_what_is_served_is_the_policy_with_a_floor_that_fits(counts: list[int], floor: float) -> None:
+    class Stated(Uniform):
+        def probabilities(self, context: Context, arms: Sequence[str]) -> np.ndarray:
+            del context
+            return distribution(counts)[: len(arms)].astype(np.float32)
+
+    arms = [f"arm {i}" for i in range(len(counts))]
+    p = served_distribution(Stated(), Context("?"), arms, floor)
+    assert p.sum() == pytest.approx(1.0)
+    assert p.min() >= min(floor, 1 / len(arms)) - 1e-12
+    if floor * len(arms) <= 1:
+        np.testing.assert_allclose(p, mix_floor(distribution(counts), floor), atol=1e-6)
+    else:
+        np.testing.assert_allclose(p, 1 / len(arms))
+
+
+def test_what_is_no_distribution_is_not_served() -> None:
+    class Short(Uniform):
+        def probabilities(self, context: Context, arms: Sequence[str]) -> np.ndarray:
+            return super().probabilities(context, arms[1:])
+
+    with pytest.raises(PolicyError, match=r"over 2 arms was expected, got shape \(1,\)"):
+        served_distribution(Short(), Context("?"), ["a", "b"], 0.1)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [[0.5, 0.4], [1.5, -0.5], [np.nan, 1.0], [np.inf, 0.0], [np.inf, -np.inf], [1.0, 1.0], [0.0, 0.0]],
+)
+def test_what_is_no_distribution_is_refused(wrong: list[float]) -> None:
+    with pytest.raises(PolicyError, match="not a distribution"):
+        validate(np.array(wrong), 2)
+
+
+def test_a_distribution_over_other_arms_is_refused() -> None:
+    with pytest.raises(PolicyError, match=r"over 3 arms was expected, got shape \(2,\)"):
+        validate(np.array([0.5, 0.5]), 3)
+
+
+def test_single_precision_is_normalised() -> None:
+    p = validate(np.full(3, 1 / 3, dtype=np.float32), 3)
+    assert p.dtype == np.float64
+    assert p.sum() == 1.0
+
+
+@given(st.lists(st.integers(-3, 3), min_size=1, max_size=8))
+def test_the_best_share_everything(scores: list[int]) -> None:
+    p = greedy(np.array(scores, dtype=np.float64))
+    assert p.sum() == pytest.approx(1.0)
+    assert [share > 0 for share in p] == [score == max(scores) for score in scores]
+
+
+def test_a_score_that_is_not_a_number_is_refused() -> None:
+    with pytest.raises(PolicyError, match=r"no best arm among the scores \[nan, 1.0\]"):
+        greedy(np.array([np.nan, 1.0]))
+
+
+def test_fixed_is_uniform_when_its_arm_is_away() -> None:
+    assert Fixed("bm25").probabilities(Context("?"), ("none", "bm25")).tolist() == [0.0, 1.0]
+    assert Fixed("bm25").probabilities(Context("?"), ("none", "dense")).tolist() == [0.5, 0.5]
+
+
+def test_uniform_state_is_empty() -> None:
+    assert Uniform().save() == b""
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"kind": "vopal"}, "no policy of kind 'vopal'; did you mean 'vowpal'?"),
+        (
+            {"kind": "zzz"},
+            "no policy of kind 'zzz'; there are: apprentice, epsilon_greedy, fixed, linear_thompson, linucb, "
+            "neural, routed, uniform, vowpal",
+        ),
+        (
+            {"kind": "epsilon_greedy", "params": {"epsilom": 0.1}},
+            "policy 'epsilon_greedy' has no parameter 'epsilom'; did you mean 'epsilon'?",
+        ),
+        ({"kind": "uniform", "params": {"x": 1}}, "policy 'uniform' has no parameter 'x'; there are: none"),
+        ({"kind": "fixed"}, "policy 'fixed' cannot be built: "),
+        (
+            {"kind": "fixed", "params": {"arm": "bm52"}},
+            "policy 'fixed' names the arm 'bm52'; did you mean 'bm25'?",
+        ),
+        ({"kind": "vowpal", "params": {"_model": b""}}, "policy 'vowpal' has no parameter '_model'"),
+    ],
+)
+def test_a_misspelt_policy_is_refused_with_what_was_meant(spec: dict[str, object], message: str) -> None:
+    with pytest.raises(PolicyError) as error:
+        build_policy(PolicySpec.model_validate(spec), ["none", "bm25"])
+    assert str(error.value).startswith(message)

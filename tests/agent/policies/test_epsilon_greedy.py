@@ -1,0 +1,218 @@
+"""Epsilon-greedy: its numbers by hand, its model against river itself."""
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from river import base, linear_model, optim
+
+from agent.policies.base import Policy, PolicyError
+from agent.policies.catalog import PolicySpec, build_policy
+from agent.policies.epsilon_greedy import LINEAR, MODELS, EpsilonGreedy, Model
+from feedback.events import Context, Decision
+from tests.agent.attacks import CALLS, Trap, a_trap, in_apprentices
+from tests.contracts import ARMS, contexts, history, teach
+
+
+def decision(drawn: str, seen: Context | None = None) -> Decision:
+    return Decision("d", seen or Context("?"), ARMS, (1 / 3,) * 3, drawn, "epsilon_greedy", 1)
+
+
+def test_untried_arms_share_the_mass() -> None:
+    assert EpsilonGreedy().probabilities(Context("?"), ARMS).tolist() == pytest.approx([1 / 3] * 3)
+
+
+def test_three_rewards_leave_the_best_arm_all_but_epsilon() -> None:
+    policy = EpsilonGreedy(epsilon=0.3)
+    for drawn, reward in (("bm25", 0.0), ("dense", 1.0), ("none", 0.0)):
+        policy.learn(decision(drawn), reward)
+    assert policy.probabilities(Context("?"), ARMS).tolist() == pytest.approx([0.1, 0.8, 0.1])
+
+
+@pytest.mark.parametrize(("prior", "expected"), [(2.0, [0.05, 0.95]), (-1.0, [0.95, 0.05])])
+def test_the_prior_says_what_a_new_arm_is_worth(prior: float, expected: list[float]) -> None:
+    policy = EpsilonGreedy(prior=prior)
+    policy.learn(decision("bm25"), 0.5)
+    assert policy.probabilities(Context("?"), ("bm25", "new")).tolist() == pytest.approx(expected)
+
+
+def test_epsilon_has_halved_after_decay_rewards() -> None:
+    policy = EpsilonGreedy(epsilon=0.4, decay=10.0, min_epsilon=0.05)
+    assert policy.epsilon_now == 0.4
+    teach(policy, history(policy, 10, seed=30))
+    assert policy.epsilon_now == pytest.approx(0.2)
+    teach(policy, history(policy, 1000, seed=31))
+    assert policy.epsilon_now == 0.05
+
+
+@given(st.floats(0, 1), st.floats(0.1, 1e6), st.integers(0, 20))
+def test_epsilon_never_leaves_its_range(epsilon: float, decay: float, n: int) -> None:
+    policy = EpsilonGreedy(epsilon=epsilon, decay=decay, min_epsilon=epsilon / 4)
+    for _ in range(n):
+        policy.learn(decision("bm25"), 1.0)
+    assert epsilon / 4 <= policy.epsilon_now <= epsilon
+
+
+def test_each_arm_is_the_river_model_of_its_own_rewards() -> None:
+    policy = EpsilonGreedy(epsilon=0.0)
+    rows = history(policy, 120, seed=32)
+    teach(policy, rows)
+    reference: dict[str, base.Regressor] = {
+        arm: linear_model.LinearRegression(optimizer=optim.AdaGrad(0.1)) for arm in ARMS
+    }
+
+    def features(seen: Context) -> dict[Any, float]:
+        return {**seen.features, **{f"e{i}": value for i, value in enumerate(seen.embedding)}}
+
+    for row, reward in rows:
+        reference[row.drawn].learn_one(features(row.context), reward)
+    for seen in contexts(30, seed=33):
+        scores = np.array([reference[arm].predict_one(features(seen)) for arm in ARMS])
+        assert policy.probabilities(seen, ARMS)[scores.argmax()] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("model", "params"),
+    [
+        ("river.tree.HoeffdingTreeRegressor", {"grace_period": 10}),
+        ("river.forest.ARFRegressor", {"n_models": 2, "seed": 1}),
+    ],
+)
+def test_a_river_regressor_learns_which_arm_is_best(model: Model, params: dict[str, object]) -> None:
+    policy = EpsilonGreedy(model, params)
+    teach(policy, history(policy, 150, seed=34, best="dense"))
+    assert policy.probabilities(contexts(1, seed=35)[0], ARMS)[1] > 0.9
+    assert policy.load(policy.save()).save() == policy.save()
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_model_that_is_allowed_goes_on_from_its_state_byte_for_byte(model: Model) -> None:
+    first, second = EpsilonGreedy(model), EpsilonGreedy(model)
+    rows = history(first, 120, seed=37)
+    teach(first, rows)
+    teach(second, rows[:60])
+    resumed = second.load(second.save())
+    assert teach(resumed, rows[60:]).save() == first.save()
+
+
+@pytest.mark.parametrize("model", [model for model in MODELS if model != LINEAR])
+def test_every_path_that_is_followed_is_a_regressor_of_river(model: str) -> None:
+    module, _, name = model.rpartition(".")
+    found = getattr(importlib.import_module(module), name)
+    assert issubclass(found, base.Regressor)
+    assert found.__module__.startswith("river.")
+
+
+@pytest.mark.parametrize("params", [{"n_models": 3}, {"n_models": 3, "seed": 5}])
+def test_equal_histories_give_equal_bytes_for_a_model_that_draws(params: dict[str, object]) -> None:
+    first, second = (EpsilonGreedy("river.forest.ARFRegressor", params) for _ in range(2))
+    rows = history(first, 60, seed=36)
+    assert teach(first, rows).save() == teach(second, rows).save()
+
+
+def test_equal_states_give_equal_bytes_whatever_objects_hold_their_names() -> None:
+    first, second = EpsilonGreedy(), EpsilonGreedy()
+    for policy, names in ((first, ["size", "size"]), (second, ["si" + "ze"[:], "".join(["s", "ize"])])):
+        for name in names:
+            policy.learn(decision("bm25", Context("?", {name: 1.0})), 0.5)
+    assert first.save() == second.save()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"epsilon": 1.5}, "does not hold for 0.0 and 1.5"),
+        ({"epsilon": 0.1, "min_epsilon": 0.2}, "does not hold for 0.2 and 0.1"),
+        ({"decay": 0.0}, "decay 0.0 is not a positive number"),
+        ({"model": "lineal"}, "model 'lineal' is not allowed; did you mean 'linear'"),
+        ({"model": "zzz"}, "model 'zzz' is not allowed; there are: linear, river.ensemble.SRPRegressor, "),
+        ({"model": None}, "model None is not allowed"),
+        ({"model": ["linear"]}, r"model \['linear'\] is not allowed"),
+        ({"params": {"x": 1}}, "model 'linear' with {'x': 1} cannot be built"),
+        (
+            {"model": "river.tree.HoeffdingTree"},
+            "'river.tree.HoeffdingTree' is not allowed; did you mean 'river.tree.HoeffdingTreeRegressor'",
+        ),
+        (
+            {"model": "river.linear_model.lin_reg.LinearRegression"},
+            "not allowed; did you mean 'river.linear_model.LinearRegression'",
+        ),
+        ({"model": "river.linear_model.LinearRegression", "params": {"x": 1}}, "cannot be built: .* 'x'"),
+        ({"model": "river.linear_model.LogisticRegression"}, "LogisticRegression' is not allowed"),
+        (
+            {"model": "river.linear_model.PARegressor", "params": {"mode": "x"}},
+            "PARegressor' with {'mode': 'x'} cannot be built",
+        ),
+        ({"params": ["l2"]}, r"params of model 'linear': arguments by name were expected, got \['l2'\]"),
+        ({"params": {"optimizer": {"lr": 1}}}, "params of model 'linear': 'optimizer' must be a number"),
+        ({"params": {"l2": [[0.1]]}}, r"'l2' must be a number, .* got \[\[0.1\]\]"),
+        ({"params": {"optimizer": optim.SGD()}}, "'optimizer' must be a number"),
+    ],
+)
+def test_a_parameter_out_of_range_is_refused(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(PolicyError, match=message):
+        EpsilonGreedy(**arguments)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trap:
+    return a_trap(tmp_path, monkeypatch)
+
+
+BUILDS: dict[str, Callable[[dict[str, Any]], Policy]] = {
+    "itself": lambda params: EpsilonGreedy(**params),
+    "by the catalogue": lambda params: build_policy(PolicySpec(kind="epsilon_greedy", params=params), ARMS),
+    "in an apprentice": lambda params: build_policy(PolicySpec(**in_apprentices(params, 1)), ARMS),
+    "in an apprentice of an apprentice": lambda params: build_policy(
+        PolicySpec(**in_apprentices(params, 2)), ARMS
+    ),
+    "as a baseline": lambda params: build_policy(PolicySpec(**in_apprentices(params, 1, "baseline")), ARMS),
+}
+
+
+@pytest.mark.parametrize("build", BUILDS.values(), ids=BUILDS)
+@pytest.mark.parametrize("call", CALLS)
+def test_a_model_that_is_code_is_neither_imported_nor_called(
+    build: Callable[[dict[str, Any]], Policy], call: str, trap: Trap
+) -> None:
+    params = trap.call(call)
+    with pytest.raises(PolicyError, match=f"model '{params['model']}' is not allowed; "):
+        build(params)
+    trap.check()
+
+
+def test_state_that_is_damaged_or_of_another_model_is_refused() -> None:
+    policy = EpsilonGreedy()
+    state = policy.save()
+    other = EpsilonGreedy("river.linear_model.BayesianLinearRegression").save()
+    for wrong in (b"", state[:-1], state + b"?", other):
+        with pytest.raises(PolicyError, match=r'is damaged, or not of \{"model": "linear"'):
+            policy.load(wrong)
+
+
+def test_state_of_another_river_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = EpsilonGreedy()
+    with monkeypatch.context() as before:
+        before.setattr("agent.policies.epsilon_greedy.RIVER", "0.1.0")
+        old = policy.save()
+    with pytest.raises(PolicyError, match=r'"river": "0\.1\.0".* is damaged, or not of \{"model": "linear"'):
+        policy.load(old)
+
+
+def test_state_that_cannot_be_unpickled_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = EpsilonGreedy()
+    policy.learn(decision("bm25"), 1.0)
+    state = policy.save()
+    monkeypatch.delattr("river.linear_model.lin_reg.LinearRegression")
+    with pytest.raises(PolicyError, match="cannot be unpickled: AttributeError"):
+        policy.load(state)
+
+
+def test_a_reward_that_is_not_finite_is_refused() -> None:
+    with pytest.raises(PolicyError, match="reward nan of decision 'd' is not finite"):
+        EpsilonGreedy().learn(decision("bm25"), float("nan"))

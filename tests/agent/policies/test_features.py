@@ -1,0 +1,122 @@
+"""A question is described the same way each time, by what it says and how it is put."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from agent.policies.features import EmbeddingSpec, FeatureSpec, describe
+
+SHAPE_ONLY = FeatureSpec(words=0)
+WORDS_ONLY = FeatureSpec(shape=False)
+
+
+@pytest.mark.parametrize(
+    ("question", "shape"),
+    [
+        ("hastings battle 1066", "keyword"),
+        ("Who won at Hastings", "question"),
+        ("Is it far?", "question"),
+        ("tell me of the battle", "statement"),
+        ("", "keyword"),
+    ],
+)
+def test_the_form_of_a_question_is_seen(question: str, shape: str) -> None:
+    assert describe(question, SHAPE_ONLY).features[f"shape={shape}"] == 1.0
+
+
+def test_marks_are_seen() -> None:
+    plain = describe("name the capital", SHAPE_ONLY).features
+    marked = describe('In which "city" did Marie Curie die in 1934?', SHAPE_ONLY).features
+    assert marked.keys() - plain.keys() == {
+        "shape=question",
+        "ask=which",
+        "has_mark",
+        "has_digit",
+        "has_quote",
+        "capitals",
+    }
+    assert marked["capitals"] == 2 / 8
+    assert marked["length"] == 9 / 32
+
+
+def test_words_are_bounded_distinct_lower_case_and_without_stop_words() -> None:
+    assert describe("The River of the river SEA lake", FeatureSpec(words=2, shape=False)).features == {
+        "w=river": 1.0,
+        "w=sea": 1.0,
+    }
+
+
+def test_stop_words_can_be_kept() -> None:
+    spec = FeatureSpec(words=2, stop_words=True, shape=False)
+    assert describe("Of the sea", spec).features == {"w=of": 1.0, "w=the": 1.0}
+
+
+def test_buckets_bound_the_number_of_words_for_good() -> None:
+    spec = FeatureSpec(words=100, word_buckets=8, shape=False)
+    names = describe(" ".join(f"word{i}" for i in range(100)), spec).features
+    assert set(names) == {f"w={i}" for i in range(8)}
+
+
+def test_what_the_caller_knows_becomes_features() -> None:
+    extra: dict[str, float | str | bool] = {"tier": "free", "beta": True, "age": 3, "score": -0.5}
+    assert describe("x", FeatureSpec(words=0, shape=False), extra=extra).features == {
+        "tier=free": 1.0,
+        "beta=true": 1.0,
+        "age": 3.0,
+        "score": -0.5,
+    }
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_number_that_is_not_finite_is_refused_by_its_key(value: float) -> None:
+    with pytest.raises(ValueError, match=f"context 'age' is {value}; a finite number was expected"):
+        describe("x", SHAPE_ONLY, extra={"age": value})
+
+
+@given(st.text(max_size=200))
+def test_any_text_gives_finite_features_and_always_the_same(question: str) -> None:
+    seen = describe(question, FeatureSpec())
+    assert all(math.isfinite(value) for value in seen.features.values())
+    assert seen == describe(question, FeatureSpec())
+
+
+def test_leading_dimensions_are_kept_at_unit_scale() -> None:
+    spec = FeatureSpec(embedding=EmbeddingSpec(backbone="minilm", dims=2, reduce="leading"))
+    vector = np.array([0.5, -0.5, 0.1, 0.7], dtype=np.float32)
+    assert describe("x", spec, embedding=vector).embedding == (1.0, -1.0)
+
+
+def test_random_directions_keep_angles_and_come_from_the_seed() -> None:
+    rng = np.random.default_rng(40)
+    a, b = rng.normal(size=(2, 384)).astype(np.float32)
+    a, b = a / np.linalg.norm(a), (a + b) / np.linalg.norm(a + b)
+
+    def reduced(vector: np.ndarray, seed: int) -> np.ndarray:
+        spec = FeatureSpec(embedding=EmbeddingSpec(backbone="minilm", dims=256, seed=seed))
+        return np.array(describe("x", spec, embedding=vector).embedding)
+
+    assert reduced(a, 0) @ reduced(b, 0) / 256 == pytest.approx(float(a @ b), abs=0.2)
+    assert (reduced(a, 0) == reduced(a, 0)).all()
+    assert (reduced(a, 0) != reduced(a, 1)).all()
+
+
+def test_a_missing_or_short_embedding_is_refused_by_its_backbone() -> None:
+    spec = FeatureSpec(embedding=EmbeddingSpec(backbone="minilm", dims=4))
+    with pytest.raises(ValueError, match="need a 'minilm' embedding"):
+        describe("x", spec)
+    with pytest.raises(ValueError, match="'minilm' embedding has 2 numbers, fewer than dims: 4"):
+        describe("x", spec, embedding=np.ones(2, dtype=np.float32))
+
+
+def test_arms_travel_with_the_context() -> None:
+    arms = {"bm25": {"steps": 1.0}}
+    assert describe("x", FeatureSpec(), arms=arms).arms == arms
+
+
+def test_a_misspelt_setting_is_refused() -> None:
+    with pytest.raises(ValidationError, match="word_bucket"):
+        FeatureSpec.model_validate({"word_bucket": 4})

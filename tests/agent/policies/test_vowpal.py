@@ -1,0 +1,212 @@
+"""Without text in between, VW still gives what it gives for text."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from vowpalwabbit import Workspace
+
+from agent.policies import vowpal
+from agent.policies.base import PolicyError
+from agent.policies.vowpal import QUIET, VowpalPolicy
+from feedback.events import Context, Decision
+from tests.contracts import ARMS, history, teach
+
+ADF = "--cb_explore_adf -q sa -q ea -q sf"
+
+ALGORITHMS = [
+    "--epsilon 0.1",
+    "--epsilon 0.1 --cb_type ips",
+    "--epsilon 0.1 --cb_type dm",
+    "--epsilon 0.1 --cb_type dr",
+    "--epsilon 0.1 --sgd --learning_rate 0.1",
+    "--epsilon 0.1 --ignore_linear s --noconstant",
+    "--squarecb",
+    "--squarecb --gamma_scale 30 --clip_p 1",
+    "--regcb --cb_min_cost 0 --cb_max_cost 1",
+    "--softmax --lambda 3",
+    "--synthcover",
+    "--cover 3",
+    "--bag 3 --random_seed 5",
+    "--rnd 3 --random_seed 5",
+    "--large_action_space --max_actions 2 --epsilon 0.1",
+    "--coin --epsilon 0.1",
+]
+
+
+def lines(context: Context, arms: Sequence[str], drawn: str = "", label: str = "") -> str:
+    """Write a decision as VW's text, arms sorted by name."""
+
+    def features(named: dict[str, float]) -> str:
+        return " ".join(f"{name}:{value}" for name, value in named.items())
+
+    dense = features({str(i): value for i, value in enumerate(context.embedding)})
+    text = [f"shared |s {features(dict(context.features))} |e {dense}"]
+    text += [
+        f"{label if name == drawn else ''} |a {name} |f {features(dict(context.arms[name]))}"
+        for name in sorted(arms)
+    ]
+    return "\n".join(text)
+
+
+class Text:
+    """The reference: VW by its text format, as its manual shows it."""
+
+    def __init__(self, args: str) -> None:
+        self.vw = Workspace(arg_list=[*args.split(), *QUIET])
+
+    def probabilities(self, context: Context, arms: Sequence[str]) -> np.ndarray:
+        # Not finished: in VW's count, it is finishing an example that has seen it.
+        scores = self.vw.predict(self.vw.parse(lines(context, arms)))
+        p = np.array([scores[sorted(arms).index(name)] for name in arms])
+        return np.asarray(p / p.sum())
+
+    def learn(self, decision: Decision, reward: float) -> None:
+        label = f"0:{1.0 - reward}:{decision.propensity}"
+        self.vw.learn(lines(decision.context, decision.arms, decision.drawn, label))
+
+    def model(self, folder: Path) -> bytes:
+        self.vw.save(folder / "model")
+        return (folder / "model").read_bytes()
+
+
+@pytest.mark.parametrize("flags", ALGORITHMS)
+def test_it_predicts_and_learns_what_vw_does_from_text(flags: str, tmp_path: Path) -> None:
+    ours, text = VowpalPolicy(f"{ADF} {flags}"), Text(f"{ADF} {flags}")
+    # Halves only: of 0.125, VW's own text parser makes 0.12499999.
+    for decision, reward in history(ours, 80, seed=20):
+        expected = text.probabilities(decision.context, decision.arms)
+        np.testing.assert_allclose(
+            ours.probabilities(decision.context, decision.arms), expected, rtol=0, atol=1e-15
+        )
+        ours.learn(decision, reward)
+        text.learn(decision, reward)
+    assert ours.save().endswith(b"\n" + text.model(tmp_path))
+
+
+def test_any_numbers_predict_what_text_does_to_single_precision() -> None:
+    rng = np.random.default_rng(21)
+    flags = f"{ADF} --softmax --lambda 3"
+    ours, text = VowpalPolicy(flags), Text(flags)
+    teach(ours, history(ours, 50, seed=22))
+    for decision, reward in history(ours, 50, seed=22):
+        text.learn(decision, reward)
+    for _ in range(20):
+        seen = Context(
+            "?", {"long": rng.normal()}, tuple(rng.normal(size=4)), {"bm25": {"steps": rng.normal()}, "x": {}}
+        )
+        np.testing.assert_allclose(
+            ours.probabilities(seen, ("x", "bm25")), text.probabilities(seen, ("x", "bm25")), atol=1e-5
+        )
+
+
+def test_three_rewards_give_the_probabilities_of_epsilon_greedy() -> None:
+    policy = VowpalPolicy("--cb_explore_adf --epsilon 0.3 -q sa")
+    assert policy.probabilities(Context("?"), ARMS).tolist() == pytest.approx([1 / 3] * 3)
+    for drawn, reward in (("bm25", 0.0), ("dense", 1.0), ("none", 0.0)):
+        policy.learn(Decision("d", Context("?"), ARMS, (1 / 3,) * 3, drawn, "vowpal", 1), reward)
+    assert policy.probabilities(Context("?"), ARMS).tolist() == pytest.approx([0.1, 0.8, 0.1])
+
+
+def table() -> list[tuple[str, bool]]:
+    """Return the arguments of each algorithm that the module tells of, and whether it resumes exactly."""
+    lines = re.findall(r"  (--.*\S)\s+(resumes exactly|is replayed)$", vowpal.__doc__ or "", re.MULTILINE)
+    return [(flags, said == "resumes exactly") for flags, said in lines]
+
+
+def test_the_table_of_algorithms_is_complete() -> None:
+    wanted = {"epsilon", "squarecb", "regcb", "regcbopt", "softmax", "synthcover", "cover", "bag"}
+    assert {flags.split()[0].removeprefix("--") for flags, _ in table()} == wanted
+
+
+@pytest.mark.parametrize(("flags", "exact"), table())
+def test_an_algorithm_resumes_as_the_table_says(flags: str, exact: bool) -> None:
+    kept = VowpalPolicy(f"{ADF} {flags}")
+    rows = history(kept, 60, seed=24)
+    teach(kept, rows[:30])
+    resumed = kept.load(kept.save())
+    same = teach(kept, rows[30:]).save() == teach(resumed, rows[30:]).save()
+    assert (kept.resumes_exactly, same) == (exact, exact)
+
+
+@pytest.mark.parametrize("flags", ALGORITHMS)
+def test_exact_resuming_is_claimed_where_it_holds_and_only_there(flags: str) -> None:
+    kept = VowpalPolicy(f"{ADF} {flags}")
+    rows = history(kept, 60, seed=23)
+    teach(kept, rows[:30])
+    resumed = kept.load(kept.save())
+    teach(kept, rows[30:])
+    teach(resumed, rows[30:])
+    assert (resumed.save() == kept.save()) is kept.resumes_exactly
+
+
+def test_names_may_hold_what_text_could_not() -> None:
+    seen = Context("?", {"w=a b|c:d": 1.0, "site=http://x": 1.0}, (), {"my arm|1": {"a:b": 2.0}})
+    policy = VowpalPolicy()
+    policy.learn(Decision("d", seen, ("my arm|1", "dense"), (0.5, 0.5), "my arm|1", "vowpal", 1), 1.0)
+    assert policy.probabilities(seen, ("my arm|1", "dense")).sum() == pytest.approx(1.0)
+
+
+def test_changed_features_of_an_arm_are_seen_at_once() -> None:
+    policy = VowpalPolicy("--cb_explore_adf --epsilon 0.0")
+    share = {"cheap": {"cost": 0.0}, "dear": {"cost": 1.0}}
+    for _ in range(20):
+        for drawn in share:
+            decision = Decision(
+                "d", Context("?", arms=share), ("cheap", "dear"), (0.5, 0.5), drawn, "vowpal", 1
+            )
+            policy.learn(decision, 1.0 - share[drawn]["cost"])
+    assert policy.probabilities(Context("?", arms=share), ("cheap", "dear")).tolist() == [1.0, 0.0]
+    share["cheap"]["cost"] = 9.0
+    assert policy.probabilities(Context("?", arms=share), ("cheap", "dear")).tolist() == [0.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ("--cb_adf", "vw needs --cb_explore_adf among its arguments, got: --cb_adf"),
+        ("", "vw needs --cb_explore_adf among its arguments, got: none"),
+        ("--cb_explore_adf --regcb", "--regcb needs --cb_max_cost and --cb_min_cost"),
+        (
+            "--cb_explore_adf --regcbopt --cb_min_cost 0",
+            "--regcbopt needs --cb_max_cost, the bounds",
+        ),
+        ("--cb_explore_adf -f model", "-f has no place here: state leaves by save()"),
+        ("--cb_explore_adf -imodel", "-i has no place here"),
+        ("--cb_explore_adf --data=log", "--data has no place here: examples enter by learn()"),
+        ("--cb_explore_adf --squarecb --elim", "--elim has no place here: its probabilities can be negative"),
+        ("--cb_explore_adf --squarecb --cb_type dr", "vw refuses .* 'dr' is not a valid choice"),
+        ("--cb_explore_adf --bogus", "vw refuses .* unrecognised option '--bogus'"),
+    ],
+)
+def test_arguments_that_cannot_work_are_refused_by_name(args: str, message: str) -> None:
+    with pytest.raises(PolicyError, match=message):
+        VowpalPolicy(args)
+
+
+def test_state_that_is_damaged_or_of_other_arguments_is_refused() -> None:
+    policy = VowpalPolicy()
+    state = policy.save()
+    for wrong in (b"", b"\n", state[:-1], state + b"?", VowpalPolicy(baseline=0.5).save()):
+        with pytest.raises(PolicyError, match=r'is damaged, or not of \{"args": "--cb_explore_adf'):
+            policy.load(wrong)
+
+
+def test_state_of_another_vw_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = VowpalPolicy()
+    with monkeypatch.context() as before:
+        before.setattr("agent.policies.vowpal.VW", "8.0.0")
+        old = policy.save()
+    with pytest.raises(PolicyError, match=r'"vw": "8\.0\.0".* is damaged, or not of \{"args"'):
+        policy.load(old)
+
+
+@pytest.mark.parametrize("reward", [float("nan"), float("inf")])
+def test_a_reward_that_is_not_finite_is_refused_and_nothing_is_learned(reward: float) -> None:
+    policy = VowpalPolicy()
+    before = policy.save()
+    with pytest.raises(PolicyError, match=f"reward {reward} of decision 'd' is not finite"):
+        policy.learn(Decision("d", Context("?"), ARMS, (1 / 3,) * 3, "bm25", "vowpal", 1), reward)
+    assert policy.save() == before

@@ -1,0 +1,186 @@
+"""Features and labels know their names, and refuse by name what does not fit."""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from agent.routers.dataset import ArmTable, Features, RouterError, RoutingDataset, Stage, positions
+
+NAN, INF = np.nan, np.inf
+
+
+def features(**changed: object) -> Features:
+    """Return two questions and three arms, the first of which retrieves nothing."""
+    retrieved = np.array([[[NAN, NAN], [0.1, 0.2], [0.3, 0.4]], [[NAN, NAN], [0.5, 0.6], [0.7, 0.8]]])
+    whole = Features(
+        ("none", "bm25", "dense"),
+        ("who?", "why?"),
+        ("words", "wh"),
+        np.array([[1.0, 2.0], [3.0, 4.0]]),
+        np.array([[1.0, 0.0], [0.0, 1.0]], dtype=np.float32),
+        ArmTable(("max_sim", "moran"), retrieved),
+        ArmTable(("agreement",), np.array([[[1.0], [2.0], [3.0]], [[4.0], [5.0], [6.0]]])),
+    )
+    return replace(whole, **changed)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"arms": ("bm25", "dense", "bm25")}, "arm 'bm25' stands twice among bm25, dense, bm25"),
+        ({"names": ("wh", "wh")}, "question feature 'wh' stands twice among wh, wh"),
+        (
+            {"retrieved": None},
+            "features tell what was answered but not what was retrieved: give both",
+        ),
+        ({"names": ("words",)}, "2 questions with 1 features have a table of shape (2, 2)"),
+        ({"texts": ("who?",)}, "1 questions with 2 features have a table of shape (2, 2)"),
+        (
+            {"embedding": np.ones((3, 2), dtype=np.float32)},
+            "2 questions have embeddings of shape (3, 2)",
+        ),
+        (
+            {"question": np.array([[1.0, 2.0], [3.0, NAN]])},
+            "question feature 'wh' of 'why?' is nan",
+        ),
+        (
+            {"embedding": np.array([[1.0, INF], [0.0, 1.0]], dtype=np.float32)},
+            "embedding number 1 of 'who?' is inf",
+        ),
+        (
+            {"retrieved": ArmTable(("max_sim",), np.ones((2, 2, 1)))},
+            "2 questions and 3 arms have an arm table of shape (2, 2, 1)",
+        ),
+    ],
+)
+def test_features_that_do_not_fit_are_refused(changed: dict[str, object], told: str) -> None:
+    with pytest.raises(RouterError, match=re.escape(told)):
+        features(**changed)
+
+
+def test_an_arm_table_names_the_number_that_is_infinite() -> None:
+    with pytest.raises(RouterError, match="arm feature 'moran' is infinite"):
+        ArmTable(("max_sim", "moran"), np.array([[[1.0, -INF]]]))
+
+
+def test_an_arm_table_has_a_name_for_each_number() -> None:
+    with pytest.raises(RouterError, match=re.escape("2 names do not fit a table of shape (1, 1, 3)")):
+        ArmTable(("max_sim", "moran"), np.ones((1, 1, 3)))
+
+
+def test_a_name_stands_once_in_an_arm_table() -> None:
+    with pytest.raises(RouterError, match="arm feature 'moran' stands twice among moran, max_sim, moran"):
+        ArmTable(("moran", "max_sim", "moran"), np.ones((1, 1, 3)))
+
+
+def test_an_arm_table_has_a_column() -> None:
+    with pytest.raises(RouterError, match="an arm table without a column tells nothing: leave it out"):
+        ArmTable((), np.ones((1, 1, 0)))
+
+
+@pytest.mark.parametrize(
+    ("changed", "stage"),
+    [
+        ({}, Stage.ANSWERED),
+        ({"answered": None}, Stage.RETRIEVED),
+        ({"retrieved": None, "answered": None}, Stage.QUESTION),
+    ],
+)
+def test_features_say_how_much_is_known(changed: dict[str, object], stage: Stage) -> None:
+    assert features(**changed).stage is stage
+
+
+@pytest.mark.parametrize("rows", [[1], np.array([1]), np.array([False, True]), range(1, 2)])
+def test_rows_take_questions_by_index_or_mask(rows: object) -> None:
+    some = features().rows(rows)  # type: ignore[arg-type]
+    assert some.texts == ("why?",)
+    assert some.question.tolist() == [[3.0, 4.0]]
+    assert some.embedding.tolist() == [[0.0, 1.0]]
+    assert some.retrieved is not None
+    assert some.retrieved.values[0, 1].tolist() == [0.5, 0.6]
+    assert some.answered is not None
+    assert some.answered.values[0].tolist() == [[4.0], [5.0], [6.0]]
+
+
+@pytest.mark.parametrize("rows", [[], (), range(0), np.array([]), np.zeros(2, dtype=bool)])
+def test_no_rows_are_an_empty_selection(rows: object) -> None:
+    none = features().rows(rows)  # type: ignore[arg-type]
+    assert len(none) == 0
+    assert none.question.shape == (0, 2)
+    assert none.retrieved is not None
+    assert none.retrieved.values.shape == (0, 3, 2)
+
+
+def test_of_takes_arms_by_name_in_the_order_asked() -> None:
+    some = features().of(("dense", "bm25"))
+    assert some.arms == ("dense", "bm25")
+    assert some.retrieved is not None
+    assert some.retrieved.values[0].tolist() == [[0.3, 0.4], [0.1, 0.2]]
+    assert some.answered is not None
+    assert some.answered.values[1].tolist() == [[6.0], [5.0]]
+    with pytest.raises(RouterError, match="'dens' is unknown here; did you mean 'dense'"):
+        features().of(("dens",))
+
+
+def test_positions_names_what_is_unknown() -> None:
+    assert positions(("a", "b", "c"), ("c", "a")) == [2, 0]
+    with pytest.raises(RouterError, match="'x' is unknown here; there are: a, b"):
+        positions(("a", "b"), ("a", "x"))
+
+
+@pytest.mark.parametrize(
+    ("utility", "told"),
+    [
+        (np.ones((2, 2)), "2 questions and 3 arms have a utility of shape (2, 2)"),
+        (np.array([[0.0, 1.0, INF], [0.0, 1.0, 0.0]]), "the utility of 'dense' on 'who?' is infinite"),
+        (
+            np.array([[0.0, NAN, 1.0], [0.0, NAN, 0.0]]),
+            "arm 'bm25' has no label at all: leave it out",
+        ),
+        (np.array([[1.0, 1.0, NAN], [0.0, NAN, 0.0]]), "no question tells 3 arms apart"),
+    ],
+)
+def test_labels_that_teach_nothing_are_refused(utility: np.ndarray, told: str) -> None:
+    with pytest.raises(RouterError, match=re.escape(told)):
+        RoutingDataset(features(), utility)
+
+
+@pytest.mark.parametrize(
+    ("quality", "told"),
+    [
+        (np.ones((2, 2)), "2 questions and 3 arms have a quality of shape (2, 2)"),
+        (np.array([[0.0, -INF, 1.0], [0.0, 1.0, 0.0]]), "the quality of 'bm25' on 'who?' is infinite"),
+    ],
+)
+def test_a_quality_that_does_not_fit_is_refused(quality: np.ndarray, told: str) -> None:
+    with pytest.raises(RouterError, match=re.escape(told)):
+        RoutingDataset(features(), np.eye(2, 3), quality)
+
+
+def test_labels_of_one_arm_are_refused() -> None:
+    with pytest.raises(RouterError, match=re.escape("labels of 1 arm (bm25); a choice needs at least two")):
+        RoutingDataset(features().of(("bm25",)), np.ones((2, 1)))
+
+
+@pytest.mark.parametrize(("rows", "told"), [([], "none"), ([1], "'why?'")])
+def test_labels_of_fewer_than_two_questions_are_refused(rows: list[int], told: str) -> None:
+    message = f"labels of too few questions ({told}); a fit needs at least two"
+    with pytest.raises(RouterError, match=re.escape(message)):
+        RoutingDataset(features(), np.eye(2, 3) + np.eye(2, 3, 2)).rows(rows)
+
+
+def test_a_question_tells_arms_apart_if_two_known_ones_differ() -> None:
+    utility = np.array([[NAN, 1.0, 1.0], [0.0, NAN, 1.0], [NAN, NAN, 1.0], [NAN, NAN, NAN]])
+    labels = RoutingDataset(features().rows([0, 1, 0, 1]), utility)
+    assert labels.telling.tolist() == [False, True, False, False]
+    assert len(labels) == 4
+
+
+def test_rows_of_labels_keep_questions_and_utilities_together() -> None:
+    three = features().rows([0, 1, 0])
+    labels = RoutingDataset(three, np.array([[0.0, 1.0, 0.0], [0.5, 0.0, 0.25], [1.0, 0.0, 0.0]]))
+    some = labels.rows(np.array([False, True, True]))
+    assert some.features.texts == ("why?", "who?")
+    assert some.utility.tolist() == [[0.5, 0.0, 0.25], [1.0, 0.0, 0.0]]

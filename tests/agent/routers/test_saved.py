@@ -1,0 +1,297 @@
+"""A trained router in a folder, in the configuration, and in a replica."""
+
+import json
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agent.cli.launch import prepare
+from agent.config.app_config import ConfigError, load, parse
+from agent.routers.catalog import RouterSpec, build_router
+from agent.routers.dataset import RouterError
+from agent.routers.saved import (
+    ABOUT,
+    MODEL,
+    Trained,
+    digest_of,
+    looked_at,
+    read_trained,
+    warn_of_corpus,
+    write_trained,
+)
+from arms.corpus.corpus import Corpus
+from arms.indexes.vectors import PassageVectors
+from arms.models.locate import ModelNotFoundError
+from tests.agent.asking import ask, look_up
+from tests.agent.fakes import CONFIG, Service
+from tests.agent.trained_routers import kept, trained
+from tests.neighbours import write_corpus
+from tests.router_contracts import world
+
+QUESTION_ROUTER: dict[str, Any] = {
+    "kind": "pointwise_xgboost",
+    "stage": "question",
+    "rounds": 20,
+    "min_child_weight": 0.0,
+}
+
+
+def configured(path: Path, **changes: Any) -> dict[str, Any]:
+    return {**CONFIG, "router": {"path": str(path)}, **changes}
+
+
+def complaint(document: object) -> str:
+    with pytest.raises(ConfigError) as raised:
+        parse(document)
+    return str(raised.value)
+
+
+# -- the folder --------------------------------------------------------------------------------------
+
+
+def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
+    wrote = trained(build_router(RouterSpec(kind="pointwise_xgboost", params={"rounds": 2})))
+    write_trained(tmp_path / "router", wrote)
+    read = read_trained(tmp_path / "router")
+    assert read.about == wrote.about
+    assert read.router.save() == wrote.router.save()
+    assert {path.name for path in (tmp_path / "router").iterdir()} == {MODEL, ABOUT}
+
+
+def test_a_router_replaces_the_one_before(tmp_path: Path) -> None:
+    kept(tmp_path, "max_sim")
+    kept(tmp_path, "moran")
+    assert read_trained(tmp_path).router.kind == "moran"
+
+
+def test_a_folder_without_a_router_says_what_writes_one(tmp_path: Path) -> None:
+    with pytest.raises(RouterError, match=r"holds no trained router: .*router\.json.*; `armwise train`"):
+        read_trained(tmp_path)
+    kept(tmp_path)
+    (tmp_path / MODEL).unlink()
+    with pytest.raises(RouterError, match=r"holds no trained router: .*router\.model"):
+        read_trained(tmp_path)
+
+
+def damaged(folder: Path, **changes: object) -> Path:
+    """Change what is told of a router."""
+    told = json.loads((folder / ABOUT).read_text())
+    (folder / ABOUT).write_text(json.dumps({**told, **changes}))
+    return folder
+
+
+def test_a_folder_that_is_damaged_or_of_another_version_is_refused(tmp_path: Path) -> None:
+    kept(tmp_path)
+    saved = (tmp_path / MODEL).read_bytes()
+    (tmp_path / MODEL).write_bytes(saved[:-1])
+    with pytest.raises(RouterError, match=r"router\.model is damaged: its digest is"):
+        read_trained(tmp_path)
+    kept(tmp_path)
+    with pytest.raises(RouterError, match=r"router\.json is damaged, or of another version: format: "):
+        read_trained(damaged(tmp_path, format=2))
+    (tmp_path / ABOUT).write_text("{")
+    with pytest.raises(RouterError, match=r"router\.json is damaged, or of another version: Invalid JSON"):
+        read_trained(tmp_path)
+
+
+def test_a_router_of_another_version_is_refused_though_its_digest_fits(tmp_path: Path) -> None:
+    wrote = trained(build_router(RouterSpec(kind="max_sim")))
+    write_trained(tmp_path, wrote)
+    other = wrote.router.save().replace(b'"format": 1', b'"format": 9')
+    (tmp_path / MODEL).write_bytes(other)
+    damaged(tmp_path, digest=digest_of(other))
+    with pytest.raises(RouterError, match="format is 9, not 1"):
+        read_trained(tmp_path)
+
+
+def test_a_router_whose_own_encoder_is_gone_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept(tmp_path, "contrastive", encoder="hashing:8", epochs=1)
+    assert read_trained(tmp_path).router.kind == "contrastive"
+
+    def gone(_backbone: object) -> None:
+        raise ModelNotFoundError("model 'hashing:8': gone")
+
+    monkeypatch.setattr("agent.routers.neural.contrastive.build_embedder", gone)
+    with pytest.raises(RouterError, match=r"router\.model: model 'hashing:8': gone"):
+        read_trained(tmp_path)
+
+
+# -- the configuration -------------------------------------------------------------------------------
+
+
+def test_a_router_that_fits_is_taken_with_its_path_made_absolute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept(tmp_path / "router")
+    monkeypatch.chdir(tmp_path)
+    config = parse(configured(Path("router")))
+    assert config.router is not None
+    settled = config.settled().router
+    assert settled is not None
+    assert settled.path == tmp_path / "router"
+    assert config.with_arms(config.model_dump(mode="json")["arms"]).router == config.router
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"backbones": {"teeny": {"model": "hashing:16"}}, "arms": {"none": {"kind": "none"}}},
+         "router: it was trained on backbone 'tiny', which is not declared; did you mean 'teeny'?"),
+        ({"backbones": {"tiny": {"model": "hashing:32"}}},
+         "router: it was trained on another backbone 'tiny': its model is 'hashing-32' here and was "
+         "'hashing-16'"),
+        ({"backbones": {"tiny": {"model": "hashing:16", "query_prefix": "query: "}}},
+         "its prefix is 'query: ' here and was ''"),
+        ({"backbones": {"tiny": {"model": "./nowhere"}}}, "backbone 'tiny': model './nowhere': there is no"),
+        ({"arms": {"words": {"kind": "bm25"}}}, "router: it knows none, bm25, dense, and none of words"),
+    ],
+)  # fmt: skip
+def test_a_router_that_does_not_fit_is_refused_when_the_configuration_is_read(
+    tmp_path: Path, changes: dict[str, Any], told: str
+) -> None:
+    assert told in complaint(configured(kept(tmp_path), **changes))
+
+
+def test_a_missing_router_and_a_damaged_one_are_refused_when_the_configuration_is_read(
+    tmp_path: Path,
+) -> None:
+    assert f"router: {tmp_path / 'none'} holds no trained router" in complaint(configured(tmp_path / "none"))
+    kept(tmp_path)
+    (tmp_path / MODEL).write_bytes(b"")
+    assert "router: " in (told := complaint(configured(tmp_path)))
+    assert "is damaged" in told
+
+
+def test_a_router_that_compares_answers_does_not_choose_arms() -> None:
+    labels = world(60, seed=0)
+    router = build_router(
+        RouterSpec(kind="pointwise_xgboost", params={"stage": "answered", "rounds": 2})
+    ).fit(labels)
+    about = trained(build_router(RouterSpec(kind="max_sim"))).about
+    with pytest.raises(RouterError, match="compares answers, which no arm has given before one is drawn"):
+        Trained(router, about).check(parse(CONFIG).backbones, ["bm25"])
+
+
+def test_a_key_of_the_router_that_is_not_known_is_named(tmp_path: Path) -> None:
+    document = configured(tmp_path)
+    document["router"] = {"pth": "x"}
+    assert "unknown key 'router.pth'; did you mean 'path'?" in complaint(document).splitlines()
+
+
+def test_a_configuration_can_be_read_without_its_router(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"applications": [{"args": configured(tmp_path / "none")}]}))
+    with pytest.raises(ConfigError, match="holds no trained router"):
+        load(path)
+    assert load(path, without=["router"]).router is None
+
+
+def test_the_vectors_that_a_router_looks_at_are_made_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ARMWISE_HOME", raising=False)
+    source = {"name": "small", "source": str(write_corpus(tmp_path / "corpus.jsonl"))}
+    home = {"home": str(tmp_path / "home"), "corpus": source, "arms": {"none": {"kind": "none"}}}
+    config = parse(configured(kept(tmp_path / "router"), **home))
+    prepare(config, lambda *_: None)
+    vectors = PassageVectors(Corpus.open(config.corpus_path), config.indexes_path, config.backbones["tiny"])
+    assert vectors.of(["p3", "of no corpus"]).keys() == {"p3"}
+
+
+def test_a_router_that_meets_another_corpus_when_a_service_is_made_ready_is_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv("ARMWISE_HOME", raising=False)
+    one = trained(build_router(RouterSpec(kind="max_sim")))
+    write_trained(tmp_path / "router", replace(one, about=one.about.model_copy(update={"corpus": "abc"})))
+    source = {"name": "small", "source": str(write_corpus(tmp_path / "corpus.jsonl"))}
+    home = {"home": str(tmp_path / "home"), "corpus": source, "arms": {"none": {"kind": "none"}}}
+    prepare(parse(configured(tmp_path / "router", **home)), lambda *_: None)
+    assert "trained on what arms found in corpus abc" in caplog.text
+
+
+def test_a_router_of_another_corpus_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    about = trained(build_router(RouterSpec(kind="max_sim"))).about.model_copy(update={"corpus": "abc"})
+    warn_of_corpus(about, "abc")
+    warn_of_corpus(about.model_copy(update={"corpus": None}), "def")  # it looks at no passage
+    assert caplog.text == ""
+    warn_of_corpus(about, "def")
+    assert "trained on what arms found in corpus abc, and this one is def" in caplog.text
+
+
+def test_vectors_are_asked_for_where_a_router_looks_at_passages(tmp_path: Path) -> None:
+    assert looked_at(None) == frozenset()
+    assert looked_at(parse(configured(kept(tmp_path / "a"))).router) == {"tiny"}
+    asked = kept(tmp_path / "b", **QUESTION_ROUTER)
+    assert looked_at(parse(configured(asked)).router) == frozenset()
+
+
+# -- a replica ---------------------------------------------------------------------------------------
+
+
+async def test_a_service_follows_a_router_of_the_question(tmp_path: Path) -> None:
+    folder = kept(tmp_path / "router", **QUESTION_ROUTER)
+    routed = {"kind": "routed", "params": {"epsilon": 0.0}}
+    async with Service(tmp_path, router={"path": str(folder)}, policy=routed).running() as service:
+        when = [{"role": "user", "content": "when 3?"}]
+        ours = (await ask(service, messages=when)).json()["agent"]
+        assert ours["pmf"]["bm25"] == pytest.approx(0.98), "which is best where a question begins with when"
+        told = (await service.client.get(f"/v1/decisions/{ours['decision_id']}")).json()
+        scores = {arm: features["router"] for arm, features in told["arm_features"].items()}
+        assert max(scores, key=lambda arm: scores[arm]) == "bm25"
+        assert len(service.arms.calls) == 1
+        policy = (await service.client.get("/v1/policy")).json()
+        about = read_trained(folder).about
+        assert policy["router"] == {
+            "kind": "pointwise_xgboost",
+            "params": about.params,
+            "stage": "question",
+            "digest": about.digest,
+            "arms": ["none", "bm25", "dense"],
+        }
+
+
+async def test_a_service_follows_a_router_of_what_was_retrieved(tmp_path: Path) -> None:
+    folder = kept(tmp_path / "router", "max_sim")
+    async with Service(tmp_path, router={"path": str(folder), "k": 3}).running() as service:
+        ours = (await look_up(service, k=1)).json()["agent"]
+        assert sorted(service.arms.asked) == ["bm25", "dense", "none"]
+        assert {k for _, _, k in service.arms.calls} == {3}
+        ((backbone, ids),) = service.arms.looked_at
+        assert (backbone, len(ids)) == ("tiny", 9), "the first three of each arm"
+        assert ours["cost"]["steps"] == 2
+        told = (await service.client.get(f"/v1/decisions/{ours['decision_id']}")).json()
+        assert all(np.isfinite(features["router"]) for features in told["arm_features"].values())
+        assert len(told["passage_ids"]) == 1
+
+
+async def test_an_arm_that_the_router_was_not_trained_on_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = kept(tmp_path / "router")
+    arms = {**CONFIG["arms"], "words": {"kind": "bm25", "params": {"k1": 0.9}}}
+    with caplog.at_level(logging.WARNING, "agent.routers.saved"):
+        async with Service(tmp_path, router={"path": str(folder)}, arms=arms).running() as service:
+            ours = (await look_up(service)).json()["agent"]
+            told = (await service.client.get(f"/v1/decisions/{ours['decision_id']}")).json()
+    assert "router" not in told["arm_features"]["words"]
+    assert {record.getMessage() for record in caplog.records} == {
+        "the router was not trained on words: it gives them no score"
+    }
+
+
+async def test_arms_of_which_the_router_knows_none_cannot_be_made_the_live_ones(tmp_path: Path) -> None:
+    folder = kept(tmp_path / "router")
+    async with Service(tmp_path, router={"path": str(folder)}).running() as service:
+        body = {"arms": {"words": {"kind": "bm25"}}}
+        response = await service.client.put("/v1/arms", json=body)
+        assert response.status_code == 400
+        assert "none of words" in response.json()["error"]["message"]
+
+
+async def test_without_a_router_none_is_told_of(service: Service) -> None:
+    assert (await service.client.get("/v1/policy")).json()["router"] is None

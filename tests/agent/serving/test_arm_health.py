@@ -1,0 +1,256 @@
+"""How an arm is doing: when it rests and when it has no room, by a clock that is told the time."""
+
+import asyncio
+import inspect
+from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.config.app_config import ConfigError, parse
+from agent.serving.arm_health import DOUBLINGS, ArmHealth
+from tests.agent.asking import look_up, refused, rows
+from tests.agent.fakes import CONFIG, Service, failing, hanging
+
+ARMS = ("none", "bm25", "dense")
+
+
+class Clock:
+    """Seconds."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Replica:
+    """A standing whose searches are told to fail or to work."""
+
+    def __init__(self, failures: int = 3, rest_s: float = 5.0, **caps: int) -> None:
+        self.clock = Clock()
+        self.standing = ArmHealth(failures, rest_s, caps, self.clock)
+
+    def search(self, arm: str, *outcomes: str) -> None:
+        """Search once for each outcome, one after the other."""
+        for outcome in outcomes:
+            with self.standing.searching(arm) as tell:
+                tell(**{outcome: (arm,)})
+
+    def able(self, arms: Sequence[str] = ARMS, asked: Collection[str] = ()) -> list[str]:
+        return self.standing.able(arms, asked)
+
+    def rest(self, arm: str) -> float:
+        """Wait until an arm is up again; return how long that took, in quarters of a second."""
+        began = self.clock.now
+        while self.standing.down(arm):
+            self.clock.now += 0.25
+        return self.clock.now - began
+
+
+def test_an_arm_is_down_after_some_failures_in_a_row_and_for_a_while() -> None:
+    replica = Replica()
+    replica.search("bm25", "failed", "failed")
+    assert replica.able() == ["none", "bm25", "dense"]
+    replica.search("bm25", "failed")
+    assert replica.able() == ["none", "dense"]
+    replica.clock.now += 4.99
+    assert replica.able() == ["none", "dense"]
+    replica.clock.now += 0.01
+    assert replica.able() == ["none", "bm25", "dense"]
+
+
+def test_a_success_between_them_makes_failures_not_in_a_row() -> None:
+    replica = Replica()
+    replica.search("bm25", "failed", "failed", "worked", "failed", "failed")
+    assert replica.able() == list(ARMS)
+
+
+def test_each_arm_is_counted_by_itself() -> None:
+    replica = Replica()
+    for arm in ("bm25", "dense", "bm25", "dense"):
+        replica.search(arm, "failed")
+    assert replica.able() == list(ARMS)
+
+
+def test_after_its_rest_one_more_failure_puts_it_down_for_twice_as_long_up_to_a_bound() -> None:
+    replica = Replica(failures=2)
+    replica.search("bm25", "failed")
+    rests = []
+    for _ in range(DOUBLINGS + 3):
+        replica.search("bm25", "failed")
+        rests.append(replica.rest("bm25"))
+    assert rests == [5.0 * 2**i for i in (*range(DOUBLINGS + 1), DOUBLINGS, DOUBLINGS)]
+
+
+def test_a_success_clears_everything() -> None:
+    replica = Replica(failures=2)
+    replica.search("bm25", "failed", "failed")
+    replica.rest("bm25")
+    replica.search("bm25", "failed")
+    assert replica.rest("bm25") == 10.0
+    replica.search("bm25", "worked", "failed")
+    assert replica.able() == list(ARMS), "it takes two failures again"
+    replica.search("bm25", "failed")
+    assert replica.rest("bm25") == 5.0
+
+
+def test_an_arm_that_answers_while_it_rests_is_up_again() -> None:
+    replica = Replica(failures=1)
+    replica.search("bm25", "failed")
+    replica.search("bm25", "worked")
+    assert replica.able() == list(ARMS)
+
+
+def test_searches_that_began_before_the_rest_was_over_make_it_no_longer() -> None:
+    replica = Replica(failures=2)
+    with replica.standing.searching("bm25") as late, replica.standing.searching("bm25") as later:
+        replica.search("bm25", "failed", "failed")
+        replica.clock.now += 1.0
+        late(failed=["bm25"])
+        assert replica.rest("bm25") == 4.0
+        later(failed=["bm25"])
+        assert replica.able() == list(ARMS), "it was asked before it went down"
+    replica.search("bm25", "failed")
+    assert replica.rest("bm25") == 10.0
+
+
+def test_where_all_are_down_any_may_be_drawn() -> None:
+    replica = Replica(failures=1)
+    for arm in ARMS:
+        replica.search(arm, "failed")
+    assert replica.able() == list(ARMS)
+    assert replica.able(["dense"]) == ["dense"], "all that are left count, not all there are"
+
+
+def test_a_search_that_was_cancelled_says_nothing() -> None:
+    replica = Replica(failures=1, bm25=1)
+    with pytest.raises(KeyboardInterrupt), replica.standing.searching("bm25"):
+        raise KeyboardInterrupt
+    assert replica.able() == list(ARMS)
+
+
+def test_an_arm_at_its_cap_is_full_until_a_search_ends() -> None:
+    replica = Replica(bm25=2)
+    with replica.standing.searching("bm25", "none"):
+        assert replica.able() == list(ARMS)
+        with replica.standing.searching("bm25", "none"):
+            assert replica.able() == ["none", "dense"]
+            assert replica.able(["bm25"]) == []
+        assert replica.able() == list(ARMS)
+
+
+def test_an_arm_that_has_searched_already_needs_no_room() -> None:
+    replica = Replica(bm25=1)
+    with replica.standing.searching("bm25"):
+        assert replica.able(asked={"bm25"}) == list(ARMS)
+
+
+def test_what_has_no_room_does_not_send_a_question_to_what_is_down() -> None:
+    replica = Replica(failures=1, bm25=1)
+    replica.search("dense", "failed")
+    with replica.standing.searching("bm25"):
+        assert replica.able(["bm25", "dense"]) == []
+
+
+EVENTS = ("begin", "end", "worked", "failed", "wait")
+
+
+@given(st.lists(st.tuples(st.sampled_from(ARMS), st.sampled_from(EVENTS)), max_size=40))
+def test_an_arm_is_left_out_for_a_reason_and_for_no_other(history: list[tuple[str, str]]) -> None:
+    replica = Replica(failures=2, rest_s=3.0, bm25=1, dense=2)
+    room = {"none": len(history) + 1, "bm25": 1, "dense": 2}
+    failures, until = dict.fromkeys(ARMS, 0), dict.fromkeys(ARMS, 0.0)
+    under_way: dict[str, list[AbstractContextManager[object]]] = {arm: [] for arm in ARMS}
+    for arm, event in history:
+        if event == "wait":
+            replica.clock.now += 1.0
+        elif event == "begin":
+            under_way[arm].append(replica.standing.searching(arm))
+            under_way[arm][-1].__enter__()
+        elif event == "end":
+            if under_way[arm]:
+                under_way[arm].pop().__exit__(None, None, None)
+        else:
+            replica.search(arm, event)
+            if event == "worked":
+                failures[arm], until[arm] = 0, 0.0
+            elif replica.clock.now >= until[arm]:  # a failure while it rests is no news
+                failures[arm] += 1
+                if failures[arm] >= 2:
+                    until[arm] = replica.clock.now + 3.0 * 2 ** min(failures[arm] - 2, DOUBLINGS)
+        up = [name for name in ARMS if replica.clock.now >= until[name]] or list(ARMS)
+        assert replica.able() == [name for name in up if len(under_way[name]) < room[name]]
+
+
+# -- in a service --------------------------------------------------------------------------------------
+
+
+async def test_a_service_answers_503_where_no_arm_has_room_and_leaves_no_row(tmp_path: Path) -> None:
+    limits = {**CONFIG["limits"], "arm_caps": {"bm25": 1}}
+    async with Service(tmp_path, limits=limits).running() as service:
+        service.arms.behaviour["bm25"] = hanging
+        task = asyncio.create_task(look_up(service, model="arm/bm25"))
+        while not service.arms.calls:
+            await asyncio.sleep(0)
+        for wish in ({"model": "arm/bm25"}, {"agent": {"allowed_arms": ["bm25"]}}):
+            message = refused(await look_up(service, **wish), 503, "overloaded")
+            assert message == "no arm that could be drawn has room: bm25"
+        found = await look_up(service, agent={"return": ["decision"]})
+        assert set(found.json()["agent"]["pmf"]) == {"none", "dense"}
+        task.cancel()
+        await asyncio.wait([task])
+        assert (await rows(service))["decisions"] == 2
+
+
+async def test_a_service_draws_no_arm_that_is_down(tmp_path: Path) -> None:
+    limits = {**CONFIG["limits"], "arm_failures": 2, "arm_rest_s": 1000.0}
+    async with Service(tmp_path, limits=limits).running() as service:
+        service.arms.behaviour["bm25"] = failing
+        for _ in range(2):
+            refused(await look_up(service, model="arm/bm25"), 502, "arm_failed")
+        found = await look_up(service, agent={"return": ["decision"]})
+        assert set(found.json()["agent"]["pmf"]) == {"none", "dense"}
+
+
+# -- settings ------------------------------------------------------------------------------------------
+
+
+def with_limits(**limits: object) -> dict[str, object]:
+    return {**CONFIG, "limits": {**CONFIG["limits"], **limits}}
+
+
+def test_the_defaults_are_those_of_the_settings() -> None:
+    limits = parse(CONFIG).limits
+    parameters = inspect.signature(ArmHealth).parameters
+    assert parameters["failures"].default == limits.arm_failures
+    assert parameters["rest_s"].default == limits.arm_rest_s
+    assert limits.arm_caps == {}
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"arm_caps": {"bm52": 1}}, "limits.arm_caps: 'bm52' is no arm; did you mean 'bm25'?"),
+        ({"arm_caps": {"bm25": 0}}, "limits.arm_caps.bm25: Input should be greater than 0, got 0"),
+        ({"arm_failures": 0}, "limits.arm_failures: Input should be greater than or equal to 1, got 0"),
+        ({"arm_rest_s": 0}, "limits.arm_rest_s: Input should be greater than 0, got 0"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused(limits: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        parse(with_limits(**limits))
+    assert str(raised.value) == message
+
+
+def test_the_cap_of_an_arm_goes_with_it_when_the_arms_are_replaced() -> None:
+    config = parse(with_limits(arm_caps={"bm25": 2, "none": 3}))
+    arms = config.model_dump(mode="json")["arms"]
+    assert config.with_arms(arms).limits == config.limits
+    part = {**arms, "bm25": {**arms["bm25"], "action": False}}
+    assert config.with_arms(part).limits.arm_caps == {"none": 3}, "a part is not searched alone"
+    del arms["bm25"]
+    assert config.with_arms(arms).limits.arm_caps == {"none": 3}

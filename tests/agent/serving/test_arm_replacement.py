@@ -1,0 +1,236 @@
+"""Replacing the live arms: at once for new turns, never for one under way, and never half."""
+
+import asyncio
+import logging
+from typing import Any
+
+import httpx
+import pytest
+
+from agent.serving.messages import Ask, NoEligibleArmError
+from arms.base import ArmBuildError, Query, Retrieval
+from tests.agent.asking import look_up, tell
+from tests.agent.fakes import CONFIG, Service
+
+NEW = {
+    "none": {"kind": "none"},
+    "fused": {"kind": "rrf", "params": {"arms": ["bm25", "dense"]}},
+    "bm25": {"kind": "bm25", "action": False},
+    "dense": {"kind": "dense", "params": {"backbone": "tiny"}, "action": False},
+}
+
+
+async def put(service: Service, arms: dict[str, Any], **rest: Any) -> httpx.Response:
+    return await service.client.put("/v1/arms", json={"arms": arms, **rest})
+
+
+def names(response: httpx.Response) -> list[str]:
+    return [arm["name"] for arm in response.json()["arms"]]
+
+
+async def test_the_new_arms_are_built_and_then_chosen_among(service: Service) -> None:
+    replaced = await put(service, NEW)
+    assert replaced.status_code == 200, replaced.text
+    assert names(replaced) == ["none", "fused"]
+    assert set(service.arms.loaded) == {frozenset(NEW)}
+    pmf = (await look_up(service)).json()["agent"]["pmf"]
+    assert set(pmf) == {"none", "fused"}
+
+
+async def test_a_part_of_an_arm_is_no_action_and_cannot_be_forced(service: Service) -> None:
+    await put(service, NEW)
+    refused = await service.client.post("/v1/retrieve", json={"query": "Who?", "model": "arm/bm25"})
+    assert refused.status_code == 400
+    assert "there are: none, fused" in refused.json()["error"]["message"]
+
+
+async def test_what_was_learned_of_an_arm_that_stays_is_kept(service: Service) -> None:
+    before = service.replica.version
+    await put(service, NEW)
+    assert service.replica.version == before
+    assert (await look_up(service)).json()["agent"]["policy_version"] == before.version  # type: ignore[union-attr]
+
+
+async def test_a_turn_under_way_ends_with_the_arm_that_was_drawn_for_it(service: Service) -> None:
+    reached, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(_query: Query, _k: int) -> Retrieval:
+        reached.set()
+        await go_on.wait()
+        return Retrieval()
+
+    service.arms.behaviour["dense"] = slow
+    turn = asyncio.create_task(
+        service.client.post("/v1/retrieve", json={"query": "Who?", "model": "arm/dense"})
+    )
+    await reached.wait()
+    await put(service, NEW)
+    go_on.set()
+    answer = await turn
+    assert answer.status_code == 200
+    assert answer.json()["agent"]["arm_served"] == "dense"
+
+
+async def test_another_replica_follows_at_its_next_look(service: Service) -> None:
+    await put(service, NEW)
+    other = Service(service.folder)
+    async with other.running(ready=False):
+        await other.replica.refresh()
+        assert list(other.replica.loop.arms) == ["none", "fused"]
+        assert other.arms.loaded == [frozenset(NEW)]
+
+
+async def test_an_arm_that_was_switched_off_stays_off_when_it_stays(service: Service) -> None:
+    await service.client.patch("/v1/arms/none", json={"enabled": False})
+    replaced = await put(service, NEW)
+    assert {arm["name"]: arm["enabled"] for arm in replaced.json()["arms"]} == {"none": False, "fused": True}
+
+
+@pytest.mark.parametrize(
+    ("arms", "status", "message"),
+    [
+        ({"x": {"kind": "bm52"}}, 400, "arm 'x': unknown kind 'bm52'; did you mean 'bm25'"),
+        ({"x": {"kind": "dense", "params": {"backbone": "huge"}}}, 400, "unknown backbone 'huge'"),
+        ({"x": {"kind": "bm25", "action": False}}, 400, "no arm is an action"),
+        ({"bm25": {"kind": "bm25", "params": {"k1": 2.0}}}, 409, "arm 'bm25' was"),
+        ({}, 400, "at least 1"),
+        ({"a b": {"kind": "bm25"}}, 400, "match pattern"),
+    ],
+)
+async def test_wrong_arms_are_refused_and_the_live_ones_stay(
+    service: Service, arms: dict[str, Any], status: int, message: str
+) -> None:
+    refused = await put(service, arms)
+    assert refused.status_code == status, refused.text
+    assert message in refused.json()["error"]["message"]
+    assert names(await service.client.get("/v1/arms")) == list(CONFIG["arms"])
+
+
+async def test_arms_chosen_with_another_encoder_of_the_same_name_are_refused(service: Service) -> None:
+    refused = await put(service, NEW, backbones={"tiny": {"model": "hashing:7"}})
+    assert refused.status_code == 400
+    assert "backbone 'tiny' is {'model': 'hashing:16'" in refused.json()["error"]["message"]
+    accepted = await put(service, NEW, backbones={"tiny": CONFIG["backbones"]["tiny"]})
+    assert accepted.status_code == 200
+
+
+async def test_arms_that_cannot_be_built_change_nothing(service: Service) -> None:
+    service.arms.unbuildable = frozenset({"fused"})
+    refused = await put(service, NEW)
+    assert refused.status_code == 502
+    assert refused.json()["error"]["message"] == "arm 'fused' cannot be built"
+    service.arms.unbuildable = frozenset()
+    await service.replica.refresh()
+    assert names(await service.client.get("/v1/arms")) == list(CONFIG["arms"])
+
+
+async def test_a_replica_that_cannot_build_them_says_so_once_and_serves_the_arms_before(
+    service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    await put(service, NEW)
+    other = Service(service.folder)
+    other.arms.unbuildable = frozenset({"fused"})
+    with caplog.at_level(logging.WARNING):
+        async with other.running(ready=False):
+            for _ in range(5):
+                await other.replica.refresh()
+            assert list(other.replica.loop.arms) == list(CONFIG["arms"])
+    warned = [record.message for record in caplog.records if record.name == "agent.serving.replica"]
+    assert warned == ["still serving the arms before set 2: arm 'fused' cannot be built"]
+
+
+async def test_arms_that_could_not_be_built_are_tried_again_later(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent.serving.replica.REBUILD_S", 0.0)
+    await put(service, NEW)
+    other = Service(service.folder)
+    other.arms.unbuildable = frozenset({"fused"})
+    async with other.running(ready=False):
+        await other.replica.refresh()
+        other.arms.unbuildable = frozenset()
+        while list(other.replica.loop.arms) != ["none", "fused"]:
+            await other.replica.refresh()
+
+
+async def test_versions_and_switches_are_followed_while_arms_are_built(service: Service) -> None:
+    other = Service(service.folder)
+    built = asyncio.Event()
+
+    async def slow(_specs: object) -> None:
+        await built.wait()
+
+    async with other.running(ready=False):
+        await other.replica.refresh()
+        other.arms.load = slow  # type: ignore[method-assign]
+        await put(service, NEW)
+        await service.client.patch("/v1/arms/none", json={"enabled": False})
+        await tell(service, (await look_up(service)).json()["agent"]["decision_id"])
+        await other.learn()
+        await service.replica.refresh()
+        assert list(other.replica.loop.arms) == list(CONFIG["arms"])
+        assert not other.replica.loop.arms["none"].enabled
+        assert other.replica.version == service.replica.version
+        built.set()
+        while list(other.replica.loop.arms) != ["none", "fused"]:
+            await other.replica.refresh()
+        assert not other.replica.loop.arms["none"].enabled
+
+
+async def test_a_refused_set_leaves_the_arms_that_are_run_as_they_were(service: Service) -> None:
+    await put(service, {"bm25": {"kind": "bm25", "params": {"k1": 2.0}}})
+    assert service.arms.known == frozenset(CONFIG["arms"])
+
+
+async def test_code_comes_in_by_the_configuration_file_alone(service: Service) -> None:
+    refused = await put(service, {"x": {"kind": "this:s"}})
+    assert refused.status_code == 400
+    assert "only an arm of the configuration file can bring it in" in refused.json()["error"]["message"]
+
+
+async def test_an_arm_that_cannot_be_built_as_described_is_the_caller_s_mistake(service: Service) -> None:
+    async def load(_specs: object) -> None:
+        raise ArmBuildError("arm 'x': no deployment 'GPU' hosts arms; there are: Arms")
+
+    service.arms.load = load  # type: ignore[method-assign]
+    refused = await put(service, {"x": {"kind": "bm25", "host": "GPU"}})
+    assert refused.status_code == 400
+    assert "no deployment 'GPU'" in refused.json()["error"]["message"]
+
+
+async def test_an_arm_that_vanished_meanwhile_is_refused_and_nothing_decided(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = service.replica.store.record
+
+    def swap(key: str) -> Any:
+        service.replica.loop.arms = {"none": service.replica.loop.arms["none"]}
+        return record(key)
+
+    loop = service.replica.loop
+    monkeypatch.setattr(service.replica.store, "record", swap)
+    body = {"query": "Who?", "model": "arm/dense"}
+    refused = await service.client.post("/v1/retrieve", json=body, headers={"idempotency-key": "k"})
+    assert refused.status_code == 400
+    with pytest.raises(NoEligibleArmError, match="arm 'dense' is not live any more; there are: none"):
+        await anext(loop.turn(Ask("id", "Who?", forced="dense")))
+
+
+async def test_what_a_former_arm_answered_is_answered_again(service: Service) -> None:
+    asked = {"query": "Who?", "agent": {"allowed_arms": ["dense"]}}
+    key = {"idempotency-key": "k-1"}
+    first = await service.client.post("/v1/retrieve", json=asked, headers=key)
+    await put(service, NEW)
+    again = await service.client.post("/v1/retrieve", json=asked, headers=key)
+    assert again.status_code == 200, again.text
+    assert again.json()["agent"]["arm_served"] == first.json()["agent"]["arm_served"] == "dense"
+
+
+async def test_the_parts_of_arms_are_told_so_that_what_was_read_can_be_put_back(service: Service) -> None:
+    await put(service, NEW)
+    told = (await service.client.get("/v1/arms")).json()
+    assert set(told["parts"]) == {"bm25", "dense"}
+    live = {arm["name"]: {part: arm[part] for part in ("kind", "params", "host")} for arm in told["arms"]}
+    again = await put(service, {**live, **told["parts"]})
+    assert again.status_code == 200, again.text
+    assert again.json()["arm_set"] == told["arm_set"] + 1

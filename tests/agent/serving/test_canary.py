@@ -1,0 +1,423 @@
+"""Canary: a candidate takes its share of every distribution, exactly, and stands in nobody's way."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import sqlalchemy as sa
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from agent.cli.operate import _canary
+from agent.learning.candidate import publish_candidate
+from agent.learning.rebuild import rebuild
+from agent.learning.recipe import Recipe
+from agent.learning.verify import verify
+from agent.policies.base import Fixed, Policy, PolicyError, Uniform
+from agent.policies.catalog import PolicySpec
+from agent.policies.linear import LinUCB
+from agent.policies.sampling import choose, mixed, served_distribution, uniform_from
+from agent.policies.shadow import ShadowPolicy
+from agent.serving.messages import Canary
+from agent.serving.turn import TurnLoop
+from feedback.events import Context, Decision, Mode
+from feedback.log import tables as t
+from feedback.registry.versions import Version, put_back
+from tests.agent.asking import ask, look_up, refused
+from tests.agent.draws import judge
+from tests.agent.fakes import CONFIG, FakeGate, MemoryLog, Preferring, Service
+from tests.agent.learning.test_promotions import learned, listed, prune, say, shown
+from tests.agent.serving.test_turn import ARMS, LOOK_UP, a_loop
+
+SALT = "salt"
+NAMES = tuple(ARMS)
+DISTRIBUTION = st.lists(st.floats(0.01, 1.0), min_size=3, max_size=3).map(lambda p: np.array(p) / sum(p))
+
+
+class Failing(Uniform):
+    """A policy that gives no distribution, in one of many ways."""
+
+    def __init__(self, failure: Exception | None = None) -> None:
+        self.failure = failure
+        self.asked = 0
+
+    def probabilities(self, context: Context, arms: Sequence[str]) -> NDArray[np.float64]:
+        del context
+        self.asked += 1
+        if self.failure is not None:
+            raise self.failure
+        return np.full(len(arms), 0.9)
+
+
+def taught(kind: type[LinUCB], best: str) -> Policy:
+    """A policy that has learned from a few rewards."""
+    policy, rng = kind(), np.random.default_rng(3)
+    for number in range(60):
+        drawn = NAMES[rng.integers(3)]
+        seen = Context("?", {"w=river": float(number % 2)}, (), {arm: {"a": 1.0} for arm in NAMES})
+        policy.learn(Decision("?", seen, NAMES, (1 / 3,) * 3, drawn, "uniform", 1), float(drawn == best))
+    return policy
+
+
+def beside(loop: TurnLoop, policy: Policy, share: float, version: int = 9) -> TurnLoop:
+    """Give a candidate a share of what a loop decides."""
+    loop.serving = replace(loop.serving, canary=Canary(policy, version, share))
+    return loop
+
+
+def drawn(loop: TurnLoop, name: str = "d-1", names: Sequence[str] = NAMES, **wishes: Any) -> Decision:
+    wished = replace(LOOK_UP, decision_id=name, **wishes)
+    return loop.choose(wished, names, Context("which river?", {"w=river": 1.0}))
+
+
+# -- the mixture --------------------------------------------------------------------------------------------
+
+
+@given(DISTRIBUTION, DISTRIBUTION, st.floats(0.0, 0.5), st.floats(0.0, 1 / 3))
+def test_a_mixture_is_a_distribution_that_keeps_the_floor_of_both(
+    live: NDArray[np.float64], candidate: NDArray[np.float64], share: float, floor: float
+) -> None:
+    context, arms = Context("?"), list(NAMES)
+    one = served_distribution(Preferring(**dict(zip(NAMES, live, strict=True))), context, arms, floor)
+    other = served_distribution(Preferring(**dict(zip(NAMES, candidate, strict=True))), context, arms, floor)
+    p = mixed(one, other, share)
+    assert p.sum() == pytest.approx(1.0, abs=1e-12)
+    assert p.min() >= floor * (1 - 1e-12)
+    assert mixed(one, other, 0.0).tolist() == one.tolist()
+    assert np.abs(p - one).max() <= share * np.abs(other - one).max() + 1e-15
+
+
+def test_draws_follow_the_mixture_and_every_row_verifies() -> None:
+    live, candidate = taught(LinUCB, "bm25"), Preferring(none=0.5, bm25=0.1, dense=0.4)
+    loop = beside(a_loop(MemoryLog(), policy=live, floor=0.02, salt=SALT), candidate, 0.3)
+    made = [drawn(loop, f"d-{number}", NAMES[: 2 + number % 2]) for number in range(6000)]
+    for names in (NAMES, NAMES[:2]):
+        rows = [one for one in made if one.arms == names]
+        p = np.array([one.probabilities for one in rows])
+        expected = 0.7 * served_distribution(live, rows[0].context, names, 0.02) + 0.3 * served_distribution(
+            candidate, rows[0].context, names, 0.02
+        )
+        assert p == pytest.approx(np.tile(expected, (len(rows), 1)), abs=1e-15)
+        verdict = judge("", names, p, np.array([names.index(one.drawn) for one in rows]))
+        assert verdict.p_value > 0.001
+        assert len(rows) == 3000
+    for one in made:
+        assert (one.version, one.candidate, one.share, one.policy) == (7, 9, 0.3, live.kind)
+        assert verify(one, live, SALT, one.propensity, candidate).verified
+        assert not verify(replace(one, share=0.2), live, SALT, None, candidate).verified
+    alone = verify(made[0], live, SALT)
+    assert alone.why[0] == "the policy cannot be asked: 0.3 of it is of version 9, which is not here"
+
+
+def test_the_draw_stays_one_hash_over_the_mixture() -> None:
+    loop = beside(a_loop(MemoryLog(), salt=SALT), Fixed("dense"), 0.5)
+    for name in map(str, range(200)):
+        made = drawn(loop, name)
+        index = choose(np.array(made.probabilities), uniform_from(name, SALT, NAMES))
+        assert (made.drawn, drawn(loop, name)) == (NAMES[index], made)
+
+
+def test_a_caller_who_wants_the_best_arm_gets_that_of_the_mixture() -> None:
+    live, candidate = Preferring(none=0.0, bm25=0.55, dense=0.45), Fixed("dense")
+    made = drawn(beside(a_loop(MemoryLog(), policy=live), candidate, 0.25), explore=False)
+    assert (made.mode, made.drawn, made.share) == (Mode.GREEDY, "dense", 0.25)
+    assert verify(made, live, SALT, None, candidate).verified
+    assert drawn(a_loop(MemoryLog(), policy=live), explore=False).drawn == "bm25"
+
+
+def test_a_caller_who_names_the_arm_asks_no_candidate() -> None:
+    candidate = Failing()
+    made = drawn(beside(a_loop(MemoryLog()), candidate, 0.25), names=["dense"], forced="dense")
+    assert (made.probabilities, made.candidate, made.share, candidate.asked) == ((1.0,), 0, 0.0, 0)
+
+
+def test_the_policy_in_the_shadow_is_that_of_the_live_version() -> None:
+    live = ShadowPolicy(Fixed("bm25"), Fixed("none"))
+    alone = drawn(a_loop(MemoryLog(), policy=live))
+    made = drawn(beside(a_loop(MemoryLog(), policy=live), Fixed("dense"), 0.25))
+    assert made.shadow == alone.shadow
+    assert made.probabilities != alone.probabilities
+    assert verify(made, live, SALT, None, Fixed("dense")).verified
+
+
+# -- a candidate that gives no distribution ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "failure", [None, PolicyError("no"), KeyError("dense"), RuntimeError("out of memory")], ids=repr
+)
+def test_a_candidate_without_a_distribution_is_dropped_before_the_draw(
+    failure: Exception | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    candidate = Failing(failure)
+    loop = beside(a_loop(MemoryLog()), candidate, 0.25)
+    made = [drawn(loop, str(number)) for number in range(20)]
+    assert made == [drawn(a_loop(MemoryLog()), str(number)) for number in range(20)]
+    assert {(one.candidate, one.share) for one in made} == {(0, 0.0)}
+    assert candidate.asked == 1
+    (told,) = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
+    assert told == "version 9 takes no part any more: it gave no distribution"
+    assert loop.canary is None
+    assert beside(loop, Uniform(), 0.25, version=10).canary is not None, "another one is asked"
+    assert drawn(loop).candidate == 10
+
+
+# -- the service ---------------------------------------------------------------------------------------------
+
+
+def publish(service: Service, **spec: Any) -> Version:
+    """Publish a candidate of another policy."""
+    recipe = Recipe(PolicySpec(**(spec or {"kind": "linucb"})), service.config.reward)
+    return publish_candidate(service.replica.store, recipe, list(service.config.actions))
+
+
+async def canary(service: Service, version: int, share: Any, reason: str = "new labels") -> httpx.Response:
+    body = {"share": share, "reason": reason}
+    return await service.client.post(f"/v1/policies/{version}/canary", json=body)
+
+
+async def verified(service: Service, decision_id: str) -> dict[str, Any]:
+    response = await service.client.get(f"/v1/decisions/{decision_id}/verify")
+    assert response.status_code == 200, response.text
+    found: dict[str, Any] = response.json()
+    return found
+
+
+async def made_by(service: Service) -> dict[str, Any]:
+    """Make a decision and return its record."""
+    decision_id = (await look_up(service)).json()["agent"]["decision_id"]
+    found: dict[str, Any] = (await service.client.get(f"/v1/decisions/{decision_id}")).json()
+    return found
+
+
+async def test_a_canary_takes_its_share_until_it_is_ended(on_each: Service) -> None:
+    (live,) = await learned(on_each)
+    candidate = publish(on_each).version
+    assert (await made_by(on_each))["canary"] is None
+    body = (await canary(on_each, candidate, 0.2)).json()
+    assert body["canary"] == {
+        "version": candidate,
+        "share": 0.2,
+        "since": body["canary"]["since"],
+        "reason": "new labels",
+        "deciding": True,
+    }
+    assert body["serving"]["version"] == live
+    assert not body["serving"]["pinned"]
+    record = await made_by(on_each)
+    assert (record["policy_version"], record["canary"]) == (live, {"version": candidate, "share": 0.2})
+    assert record["policy"] == "vowpal"
+    found = await verified(on_each, record["decision_id"])
+    assert (found["verified"], found["max_difference"]) == (True, 0.0)
+    assert (found["candidate"], found["share"]) == (candidate, 0.2)
+    (following,) = await learned(on_each)
+    record = await made_by(on_each)
+    assert (record["policy_version"], record["canary"]["version"]) == (following, candidate)
+    body = (await canary(on_each, candidate, 0, "seen enough")).json()
+    assert body["canary"] is None
+    record = await made_by(on_each)
+    assert record["canary"] is None
+    assert (await verified(on_each, record["decision_id"]))["verified"]
+    said = (await listed(on_each))["promotions"]
+    assert [(one["action"], one["version"], one["share"], one["reason"]) for one in said] == [
+        ("canary", candidate, 0.0, "seen enough"),
+        ("canary", candidate, 0.2, "new labels"),
+    ]
+
+
+@pytest.mark.parametrize("action", ["promote", "rollback"])
+async def test_a_promotion_and_a_rollback_end_a_canary(service: Service, action: str) -> None:
+    (live,) = await learned(service)
+    candidate = publish(service).version
+    await canary(service, candidate, 0.5)
+    assert (await shown(service))["canary"] is not None
+    assert (await say(service, action, live)).json()["canary"] is None
+    assert (await made_by(service))["canary"] is None
+
+
+async def test_a_canary_that_is_promoted_decides_alone(tmp_path: Path) -> None:
+    async with Service(tmp_path, gate=FakeGate(True)).running() as service:
+        candidate = publish(service).version
+        await canary(service, candidate, 0.5)
+        body = (await say(service, "promote", candidate)).json()
+        assert (body["serving"]["version"], body["canary"], body["kind"]) == (candidate, None, "linucb")
+
+
+async def test_a_canary_stands_beside_a_version_that_is_held(service: Service) -> None:
+    chosen, newest = await learned(service, 2)
+    await say(service, "rollback", chosen)
+    body = (await canary(service, newest, 0.1)).json()
+    assert (body["serving"]["version"], body["serving"]["pinned"]) == (chosen, True)
+    record = await made_by(service)
+    assert (record["policy_version"], record["canary"]["version"]) == (chosen, newest)
+    assert (await verified(service, record["decision_id"]))["verified"]
+
+
+async def test_other_replicas_follow_and_a_restart_keeps_it(tmp_path: Path) -> None:
+    async with Service(tmp_path).running() as service:
+        candidate = publish(service).version
+        async with Service(tmp_path).running(ready=False) as other:
+            await other.replica.refresh()
+            await canary(service, candidate, 0.25)
+            await other.replica.refresh()
+            assert (await made_by(other))["canary"] == {"version": candidate, "share": 0.25}
+    async with Service(tmp_path).running() as again:
+        assert (await made_by(again))["canary"] == {"version": candidate, "share": 0.25}
+    reward = {**CONFIG["reward"], "cost_weight": 0.5}
+    async with Service(tmp_path, reward=reward).running() as priced:
+        assert (await made_by(priced))["canary"] is None, "it was said of another configuration"
+
+
+async def test_a_decision_of_a_canary_is_learned_and_answered_again_like_any(service: Service) -> None:
+    candidate = publish(service)
+    await canary(service, candidate.version, 0.5)
+    key = {"Idempotency-Key": "once"}
+    first, second = await ask(service, headers=key), await ask(service, headers=key)
+    assert first.json() == second.json()
+    (made,) = await learned(service)
+    store = service.replica.store
+    report = await asyncio.to_thread(rebuild, store, service.config, lambda *_: None, number=made)
+    assert report.sound
+    assert report.compared[0].upto == 1
+
+
+async def test_versions_whose_bytes_are_lost_are_learned_again_to_verify(service: Service) -> None:
+    (live,) = await learned(service)
+    candidate = publish(service).version
+    await canary(service, candidate, 0.25)
+    record = await made_by(service)
+    prune(service, live)
+    prune(service, candidate)
+    assert (await verified(service, record["decision_id"]))["verified"]
+    changed = sa.update(t.decisions).where(t.decisions.c.id == record["decision_id"])
+    with service.replica.store.writing() as connection:
+        connection.execute(changed.values(share=0.125))
+    (why,) = (await verified(service, record["decision_id"]))["why"]
+    assert "the share or the probabilities were changed" in why
+    with service.replica.store.writing() as connection:
+        connection.execute(changed.values(candidate=77))
+    response = await service.client.get(f"/v1/decisions/{record['decision_id']}/verify")
+    message = refused(response, 409, "version_unavailable", "decision_id")
+    assert message == f"there is no version 77, which decision '{record['decision_id']}' names"
+
+
+async def test_pruned_bytes_of_a_candidate_are_put_back_with_the_word(service: Service) -> None:
+    candidate = publish(service).version
+    prune(service, candidate)
+    assert (await canary(service, candidate, 0.25)).json()["canary"]["deciding"]
+
+
+async def test_a_candidate_that_cannot_be_read_leaves_the_live_version_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Service(tmp_path).running() as service:
+        candidate = publish(service).version
+        await canary(service, candidate, 0.25)
+        with service.replica.store.writing() as connection:
+            put_back(connection, candidate, b"damaged")
+            named = t.versions.c.version == candidate
+            digest = connection.scalar(sa.select(t.versions.c.digest).where(named))
+            connection.execute(sa.update(t.versions).where(named).values(digest="not that of the log"))
+        await service.replica.refresh()
+        assert (await made_by(service))["canary"] is not None, "who has read it goes on"
+    async with Service(tmp_path).running() as again:
+        for _ in range(3):
+            await again.replica.refresh()
+        record = await made_by(again)
+        assert (record["canary"], record["policy_version"]) == (None, 1)
+        assert (await verified(again, record["decision_id"]))["verified"]
+        told = (await shown(again))["canary"]
+        assert (told["version"], told["deciding"]) == (candidate, False)
+        assert "takes no part" in _canary(told)
+        warned = [
+            record.message for record in caplog.records if record.name == "agent.serving.version_watcher"
+        ]
+        (warning,) = warned
+        assert warning.startswith(
+            f"checkpoint of version {candidate} is missing or damaged, and the log gives"
+        )
+        assert warning.endswith("; it takes no part, although it is given a share")
+        with again.replica.store.writing() as connection:
+            connection.execute(sa.update(t.versions).where(named).values(digest=digest))
+        assert (await canary(again, candidate, 0.1)).json()["canary"]["deciding"], "its bytes are put back"
+
+
+async def test_a_candidate_that_can_be_read_again_takes_part_again(tmp_path: Path) -> None:
+    async with Service(tmp_path).running() as service:
+        candidate = publish(service).version
+        await canary(service, candidate, 0.25)
+        named = t.versions.c.version == candidate
+        with service.replica.store.writing() as connection:
+            digest = connection.scalar(sa.select(t.versions.c.digest).where(named))
+            connection.execute(sa.update(t.versions).where(named).values(digest="not that of the log"))
+    async with Service(tmp_path).running() as again:
+        assert (await made_by(again))["canary"] is None
+        with again.replica.store.writing() as connection:
+            connection.execute(sa.update(t.versions).where(named).values(digest=digest))
+        await again.replica.refresh()
+        assert (await made_by(again))["canary"] is not None
+
+
+async def test_a_candidate_whose_bytes_are_lost_is_learned_again(tmp_path: Path) -> None:
+    async with Service(tmp_path).running() as service:
+        candidate = publish(service).version
+        await canary(service, candidate, 0.25)
+        prune(service, candidate)
+    async with Service(tmp_path).running() as again:
+        assert (await made_by(again))["canary"] == {"version": candidate, "share": 0.25}
+
+
+async def test_a_candidate_that_gives_no_distribution_is_told_to_take_no_part(service: Service) -> None:
+    candidate = publish(service).version
+    await canary(service, candidate, 0.25)
+    serving = service.replica.loop.serving
+    assert serving.canary is not None
+    monkeyed = replace(serving.canary, policy=Failing())
+    service.replica.lookout._canary = (1, monkeyed)  # noqa: SLF001 - as if its state gave none
+    await service.replica.refresh()
+    assert (await made_by(service))["canary"] is None
+    await service.replica.refresh()
+    assert (await made_by(service))["canary"] is None
+    assert not (await shown(service))["canary"]["deciding"]
+
+
+# -- refusals ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("share", [-0.1, 0.51, 1.0, "half", None, True])
+async def test_a_share_is_at_most_half_of_the_traffic(service: Service, share: Any) -> None:
+    refused(await canary(service, 1, share), 400, "invalid_value", "share")
+
+
+async def test_a_canary_must_name_a_version_that_can_serve(tmp_path: Path) -> None:
+    reward = {**CONFIG["reward"], "cost_weight": 0.5}
+    async with Service(tmp_path, reward=reward).running() as service:
+        arms = ["none", "colbert"]
+        fixed = Recipe(PolicySpec(kind="fixed", params={"arm": "colbert"}), Service(tmp_path).config.reward)
+        gone = publish_candidate(service.replica.store, fixed, arms)
+        priced = service.replica.version
+    assert priced is not None
+    async with Service(tmp_path).running() as service:
+        message = refused(await canary(service, gone.version, 0.1), 409, "promotion_refused", "version")
+        assert message.startswith(f"version {gone.version} cannot serve here: policy 'fixed' names the arm")
+        message = refused(await canary(service, priced.version, 0.1), 409, "promotion_refused", "version")
+        assert "learned by another reward" in message
+        refused(await canary(service, 99, 0.0), 404, "version_not_found", "version")
+        assert (await listed(service))["promotions"] == []
+
+
+async def test_a_canary_takes_the_scope_of_an_operator(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("USER_KEY", "u-secret")
+    async with Service(tmp_path, keys=[{"env": "USER_KEY"}]).running() as service:
+        refused(await canary(service, 1, 0.1), 401, "unauthorized")
+        service.client.headers["authorization"] = "Bearer u-secret"
+        refused(await canary(service, 1, 0.1), 403, "forbidden")

@@ -1,0 +1,59 @@
+"""A replica: what it serves while a newer version cannot be loaded."""
+
+import logging
+import time
+
+import pytest
+import sqlalchemy as sa
+
+from agent.serving.version_watcher import VersionWatcher
+from feedback.errors import ClockError
+from feedback.log import tables as t
+from feedback.registry.versions import latest
+from tests.agent.asking import look_up, tell
+from tests.agent.fakes import Service
+
+
+async def test_a_version_of_another_library_is_warned_of_once_and_the_one_before_served(
+    service: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await tell(service, (await look_up(service)).json()["agent"]["decision_id"])
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr("agent.policies.vowpal.VW", "8.0.0")
+        service.learner.step()
+    with caplog.at_level(logging.WARNING):
+        for _ in range(5):
+            await service.replica.refresh()
+    assert (await look_up(service)).json()["agent"]["policy_version"] == 1
+    service.replica.check()
+    warned = [record for record in caplog.records if record.name == "agent.serving.version_watcher"]
+    assert len(warned) == 1
+    assert "checkpoint of version 2 cannot be loaded" in warned[0].message
+
+
+async def test_a_replica_that_starts_on_a_damaged_version_serves_the_one_before(service: Service) -> None:
+    replica = service.replica
+    await tell(service, (await look_up(service)).json()["agent"]["decision_id"])
+    service.learner.step()
+    newest = latest(replica.store)
+    assert newest is not None
+    assert newest.version == 2
+    with replica.store.writing() as connection:
+        connection.execute(sa.update(t.checkpoints).where(t.checkpoints.c.version == 2).values(state=b"x"))
+    started = VersionWatcher(replica.store, replica.config)
+    served = started.look(None).served
+    assert served is not None
+    assert served.version.version == 1
+    assert started.look(served).served is served
+
+
+async def test_a_replica_whose_wall_clock_jumped_says_so_and_asks_to_be_replaced(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.replica.check()
+    ahead = time.time() + 3600.0
+    monkeypatch.setattr(service.replica.clock, "_wall", lambda: ahead)
+    with pytest.raises(ClockError, match="it is to be replaced"):
+        service.replica.check()
+    text = (await service.client.get("/metrics")).text
+    assert "armwise_clock_jump_seconds 3599." in text or "armwise_clock_jump_seconds 3600." in text

@@ -1,0 +1,77 @@
+"""Trained routers for tests, made without a verb."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from agent.routers.base import Router
+from agent.routers.catalog import RouterSpec, build_router
+from agent.routers.dataset import ArmTable, Features, RoutingDataset, Stage
+from agent.routers.features import QUESTION, RETRIEVED, answered_table, question_table
+from agent.routers.saved import About, Trained, digest_of, write_trained
+from arms.llm.prompts import Writing
+from arms.models.embedding import Backbone, HashingEmbedder, digest_backbone
+from tests.agent.fakes import DIM
+
+ARMS = ("none", "bm25", "dense")
+TEXTS = tuple(f"{word} {number}?" for number in range(8) for word in ("who", "when", "where"))
+
+
+def trained(
+    router: Router,
+    arms: Sequence[str] = ARMS,
+    dim: int = DIM,
+    *,
+    k: int = 2,
+    writing: Writing | None = None,
+) -> Trained:
+    """Fit a router to questions whose first word tells the best arm, as `armwise train` does.
+
+    Args:
+        router: Not fitted yet.
+        arms: Three or more.
+        dim: Of the backbone `tiny`, which hashes words.
+        k: Passages that it is said to have been shown, where it looks at them.
+        writing: How the answers are said to have been written.
+    """
+    n = len(TEXTS)
+    embedding = HashingEmbedder(dim).encode_queries(TEXTS)
+    retrieved = ArmTable(RETRIEVED, np.random.default_rng(0).uniform(size=(n, len(arms), len(RETRIEVED))))
+    answered = answered_table(TEXTS, arms, [arms] * n, [[()] * len(arms)] * n)
+    seen = Features(tuple(arms), TEXTS, QUESTION, question_table(TEXTS), embedding, retrieved, answered)
+    router.fit(RoutingDataset(seen, np.eye(len(arms))[np.arange(n) % 3]))
+    about = About(
+        kind=router.kind,
+        params=dict(router.params),
+        stage=router.stage.name.lower(),
+        digest=digest_of(router.save()),
+        arms=tuple(arms),
+        backbone="tiny",
+        encoder=digest_backbone(Backbone(model=f"hashing:{dim}")),
+        query_prefix="",
+        k=0 if router.stage is Stage.QUESTION else k,
+        corpus=None,
+        writing=writing,
+        utility={},
+        inputs={},
+        questions=n,
+        held_out=None,
+    )
+    return Trained(router, about)
+
+
+def kept(
+    folder: Path,
+    kind: str = "max_sim",
+    arms: Sequence[str] = ARMS,
+    dim: int = DIM,
+    *,
+    writing: Writing | None = None,
+    **params: Any,
+) -> Path:
+    """Train a router of a kind, keep it in a folder, and return that."""
+    router = build_router(RouterSpec(kind=kind, params=params))
+    write_trained(folder, trained(router, arms, dim, writing=writing))
+    return folder

@@ -1,0 +1,248 @@
+"""What the sources of a warm start give: asked once, found again after a stop, new until it was judged."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from agent.config.app_config import AppConfig, parse
+from agent.offline.label import Labelling
+from agent.offline.score import Scoring
+from agent.simulation.questions import load_questions
+from agent.warmstart.label_decisions import WarmStartError
+from agent.warmstart.label_sources import Gathering, Lot
+from arms.portfolio.outcomes import Outcome, write_outcomes
+from arms.portfolio.score_matrix import ArmTable, write_matrix
+from arms.questions import Question
+from feedback.log.store import Store
+from feedback.registry.runs import Run, State, Trigger
+from tests.agent.asking import join
+from tests.agent.evaluation.test_evaluate import ARMS, turn
+from tests.agent.fakes import CONFIG
+
+NOW = 10.0
+"""The traffic was a few seconds ago."""
+
+
+@dataclass
+class World:
+    """A log, a corpus, and jobs that do as they are told.
+
+    Attributes:
+        folder: Where they are.
+        store: The log.
+        labelled: What arms were asked to answer, in order.
+        scored: What arms were asked to find, in order.
+        broken: Whether the next jobs fail.
+    """
+
+    folder: Path
+    store: Store
+    labelled: list[Labelling] = field(default_factory=list)
+    scored: list[Scoring] = field(default_factory=list)
+    broken: bool = False
+
+    def config(self, **changes: Any) -> AppConfig:
+        corpus = {"name": "small", "source": str(self.folder / "corpus.jsonl")}
+        document = {**CONFIG, "home": str(self.folder / "home"), "corpus": corpus}
+        return parse({**document, "log_url": f"sqlite:///{self.folder / 'log.db'}", **changes}).settled()
+
+    def gathering(self, sources: Mapping[str, Any], *before: Run, **changes: Any) -> Gathering:
+        plan = {"warm_start": {"sources": sources, "portfolio": {"measure": "em"}}}
+        config = self.config(**{**plan, **changes})
+        assert config.warm_start is not None
+        return Gathering(config, config.warm_start, self.store, before, lambda: NOW)
+
+    def label(self, settings: Labelling, *_: object) -> None:
+        """Stand in for `armwise label`."""
+        self._fail()
+        self.labelled.append(settings)
+        settings.output.mkdir()
+        questions = [Question(one.id, one.question) for one in load_questions(settings.queries)]
+        lines = [Outcome(one, arm, scores={"em": 1.0}) for one in questions for arm in ARMS]
+        write_outcomes(settings.output / "outcomes.jsonl", lines)
+
+    def score(self, settings: Scoring, *_: object) -> None:
+        """Stand in for `armwise score`."""
+        self._fail()
+        self.scored.append(settings)
+        table = ArmTable(settings.config.arms, {}, {}, settings.measure, {})
+        asked = [] if settings.queries is None else load_questions(settings.queries)
+        questions = [Question(one.id, one.question) for one in asked] or [Question("q", "?")]
+        write_matrix(settings.output, table, [(questions, np.ones((len(questions), len(ARMS)), np.float32))])
+
+    def _fail(self) -> None:
+        if self.broken:
+            raise WarmStartError("the model is away")
+
+    def ask(self, *numbers: int) -> None:
+        """Have some traffic."""
+        self.store.append([fact for number in numbers for fact in turn(number, "dense")])
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    monkeypatch.delenv("ARMWISE_HOME", raising=False)
+    lines = [{"id": f"p{i}", "title": f"River {i}", "text": f"River {i} meets the sea."} for i in range(12)]
+    (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    exam(tmp_path / "exam.jsonl", 5)
+    with closing(Store(f"sqlite:///{tmp_path / 'log.db'}")) as store:
+        world = World(tmp_path, store)
+        monkeypatch.setattr("agent.warmstart.label_sources.run_labelling", world.label)
+        monkeypatch.setattr("agent.warmstart.label_sources.run_scoring", world.score)
+        yield world
+
+
+def exam(path: Path, n: int) -> None:
+    lines = [{"id": f"q{i}", "question": f"exam {i}", "answers": ["yes"]} for i in range(n)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def lots_of(gathering: Gathering) -> list[Lot]:
+    return gathering.lots(lambda *_: None)
+
+
+def fetched(gathering: Gathering) -> list[Lot]:
+    lots = lots_of(gathering)
+    for lot in lots:
+        gathering.fetch(lot, Console(file=StringIO()), lambda *_: None)
+        assert lot.path.exists()
+    return lots
+
+
+def judged(lots: list[Lot]) -> Run:
+    """A run that took these lots and came to a verdict."""
+    inputs = {"lots": [lot.document() for lot in lots]}
+    return Run(1, Trigger.SCHEDULE, State.HELD, "here:1", 0.0, 0.0, 0.0, inputs, [], None, None, None, "ours")
+
+
+def asked(world: World, metrics: Mapping[str, str] | None = None, **fields: Any) -> dict[str, Any]:
+    source = {
+        "kind": "questions",
+        "path": str(world.folder / "exam.jsonl"),
+        "metrics": metrics or {"right": "em"},
+    }
+    return {"exam": {**source, **fields}}
+
+
+def test_live_arms_are_asked_questions_with_known_answers_once(world: World) -> None:
+    (lot,) = fetched(world.gathering(asked(world, limit=3)))
+    assert (lot.new, lot.metrics) == (True, {"right": "em"})
+    (settings,) = world.labelled
+    assert settings.output == lot.path
+    assert (settings.measures, settings.limit, settings.workers) == (("em",), 3, 1)
+    assert lot.path.is_relative_to(world.folder / "home" / "warm_starts" / "exam")
+    fetched(world.gathering(asked(world, limit=3)))
+    assert len(world.labelled) == 1, "it is there"
+
+
+def test_what_was_judged_is_not_new_until_something_changes(world: World) -> None:
+    before = judged(fetched(world.gathering(asked(world))))
+    (same,) = lots_of(world.gathering(asked(world), before))
+    assert not same.new
+    other_arms = {**CONFIG["arms"], "far": {"kind": "bm25"}}
+    changes: list[dict[str, Any]] = [
+        {"arms": other_arms},
+        {"llm": {"engine": "scripted", "default": "no"}},
+        {"answering": {"passages": 2}},
+        {"backbones": {"tiny": {"model": "hashing:8"}}},
+    ]
+    for change in changes:
+        (lot,) = lots_of(world.gathering(asked(world), before, **change))
+        assert (lot.new, lot.path) != (same.new, same.path), change
+    (lot,) = lots_of(world.gathering(asked(world, form="reasoning"), before))
+    assert lot.new
+    exam(world.folder / "exam.jsonl", 6)
+    (lot,) = lots_of(world.gathering(asked(world), before))
+    assert lot.new
+
+
+def test_passages_are_scored_where_a_measure_of_them_is_named(world: World) -> None:
+    (lot,) = fetched(world.gathering(asked(world, {"right": "R@4"}, measure="R@4")))
+    (settings,) = world.scored
+    assert (settings.measure, settings.output, settings.workers) == ("R@4", lot.path, 1)
+    assert settings.timed == 0, "seconds cost nothing"
+
+
+def test_a_file_that_is_not_there_is_named(world: World) -> None:
+    (world.folder / "exam.jsonl").unlink()
+    with pytest.raises(WarmStartError, match=r"source 'exam': there is no .*exam\.jsonl"):
+        lots_of(world.gathering(asked(world)))
+
+
+JUDGE = {"traffic": {"kind": "judge", "metrics": {"right": "judge"}, "questions": 3}}
+
+
+def texts(lot: Lot) -> set[str]:
+    return set(lot.questions)
+
+
+def test_a_judge_is_asked_of_each_question_of_the_traffic_once(world: World) -> None:
+    world.ask(*range(5))
+    (first,) = fetched(world.gathering(JUDGE))
+    assert len(first.questions) == 3
+    assert world.scored[0].measure == "judge"
+    old, second = fetched(world.gathering(JUDGE, judged([first])))
+    assert (old.new, second.new) == (False, True)
+    assert old.path == first.path, "what a run took before is there for the router"
+    assert texts(first) | texts(second) == {f"question {number}" for number in range(5)}
+    assert not texts(first) & texts(second)
+    assert [lot.new for lot in lots_of(world.gathering(JUDGE, judged([first, second])))] == [False, False]
+    world.ask(7)
+    *_, third = lots_of(world.gathering(JUDGE, judged([first, second])))
+    assert texts(third) == {"question 7"}
+
+
+def test_a_sample_that_was_cut_short_is_taken_again_whatever_was_asked_since(world: World) -> None:
+    world.ask(*range(5))
+    world.broken = True
+    gathering = world.gathering(JUDGE)
+    (lot,) = lots_of(gathering)
+    with pytest.raises(WarmStartError):
+        gathering.fetch(lot, Console(file=StringIO()), lambda *_: None)
+    world.ask(*range(5, 40))
+    (again,) = lots_of(world.gathering(JUDGE))
+    assert again == lot
+    other_arms = {**CONFIG["arms"], "far": {"kind": "bm25"}}
+    (other,) = lots_of(world.gathering(JUDGE, arms=other_arms))
+    assert other.path != lot.path, "what was asked of other arms is no part of it"
+
+
+def test_old_questions_and_labels_are_not_sampled(world: World) -> None:
+    world.ask(1, 2)
+    recent = {"traffic": {**JUDGE["traffic"], "within": "PT1H"}}
+    config = world.config(warm_start={"sources": recent})
+    assert config.warm_start is not None
+    later = Gathering(config, config.warm_start, world.store, [], lambda: 4e9)
+    assert lots_of(later) == []
+
+
+def test_feedback_is_new_while_there_is_more_of_it(world: World) -> None:
+    sources = {"users": {"kind": "feedback"}}
+    assert lots_of(world.gathering(sources)) == [], "there is none"
+    world.ask(*range(4))
+    join(world.store, world.config())
+    (lot,) = fetched(world.gathering(sources))
+    assert (lot.new, lot.metrics) == (True, {})
+    assert (world.scored[0].from_log, world.scored[0].measure) == (True, "reward")
+    (same,) = lots_of(world.gathering(sources, judged([lot])))
+    assert not same.new
+    world.ask(9)
+    join(world.store, world.config())
+    (more,) = lots_of(world.gathering(sources, judged([lot])))
+    assert more.new
+
+
+def test_feedback_is_for_proposals_alone(world: World) -> None:
+    world.ask(*range(4))
+    join(world.store, world.config())
+    both = {**asked(world), "users": {"kind": "feedback"}}
+    (lot,) = lots_of(world.gathering(both, warm_start={"sources": both}))
+    assert lot.source == "exam"

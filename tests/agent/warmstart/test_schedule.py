@@ -1,0 +1,190 @@
+"""The schedule: what is due follows from the newest run, the alarm and the configuration, whoever looks."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from agent.config.warm_start import Schedule, next_of, seconds_of
+from agent.warmstart.schedule import RETRY_S, Planned, look, planned
+from feedback.drift.alarms import Alarm, Alarms
+from feedback.log.store import Store
+from feedback.registry.runs import LEASE_S, Run, State, Trigger, end, note, take
+
+OURS = "ours"
+times = st.floats(0.0, 4e9)
+ENDS = [State.PROMOTED, State.HELD, State.NOTHING_NEW, State.FAILED]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with closing(Store(f"sqlite:///{tmp_path / 'log.db'}")) as store:
+        yield store
+
+
+def run(
+    status: State = State.HELD,
+    started_at: float = 1000.0,
+    alive_at: float = 1100.0,
+    trigger: Trigger = Trigger.SCHEDULE,
+) -> Run:
+    return Run(1, trigger, status, "here:1", started_at, alive_at, None, {}, [], None, None, None, OURS)
+
+
+def alarm(at: float, example_seq: int = 5) -> Alarm:
+    return Alarm("r", "reward of a", "adwin", 0.8, 0.1, example_seq, at)
+
+
+def at(text: str) -> float:
+    return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
+
+
+def test_without_a_schedule_and_an_alarm_nothing_comes_by_itself() -> None:
+    assert planned(Schedule(), None, None, 0.0) is None
+    assert planned(Schedule(), run(), None, 0.0) is None
+
+
+def test_an_interval_runs_from_the_start_of_one_run_to_that_of_the_next() -> None:
+    spec = Schedule(every="PT6H")
+    assert planned(spec, None, None, 500.0) == Planned(500.0, Trigger.SCHEDULE)
+    for status in ENDS:
+        assert planned(spec, run(status), None, 500.0) == Planned(1000.0 + 6 * 3600.0, Trigger.SCHEDULE)
+
+
+def test_a_cron_line_is_read_in_utc_and_what_was_missed_is_made_up_for_once() -> None:
+    spec = Schedule(cron="30 3 * * 1")
+    friday, monday = at("2026-11-20T17:00"), at("2026-11-23T03:30")
+    assert planned(spec, None, None, friday) == Planned(monday, Trigger.SCHEDULE)
+    weeks_ago = run(started_at=friday - 30 * 86400.0)
+    found = planned(spec, weeks_ago, None, friday)
+    assert found is not None
+    assert found.at <= friday, "it is due"
+    assert planned(spec, run(started_at=friday), None, friday) == Planned(monday, Trigger.SCHEDULE)
+
+
+@given(times, st.sampled_from(["0 3 * * *", "*/5 * * * *", "15 4 1 * *", "0 0 29 2 *", "7 7 * * SUN"]))
+def test_the_next_time_of_a_cron_line_is_later_and_the_first(now: float, cron: str) -> None:
+    found = next_of(cron, now)
+    assert found > now
+    assert next_of(cron, found) > found
+    between = now + (found - now) / 2
+    assert next_of(cron, between) == found
+
+
+@given(times, st.integers(1, 10_000))
+def test_a_cron_line_of_every_day_comes_within_a_day_at_its_time(now: float, minutes: int) -> None:
+    hour, minute = divmod(minutes % 1440, 60)
+    moment = datetime.fromtimestamp(next_of(f"{minute} {hour} * * *", now), UTC)
+    assert (moment.hour, moment.minute, moment.second) == (hour, minute, 0)
+    assert timedelta(0) < moment - datetime.fromtimestamp(now, UTC) <= timedelta(days=1)
+
+
+def test_an_alarm_starts_a_run_however_long_before_the_newest_one_it_was_dated() -> None:
+    spec = Schedule()
+    assert planned(spec, None, alarm(2000.0), 0.0) == Planned(2000.0, Trigger.ALARM)
+    for started_at in (1999.0, 2001.0):
+        assert planned(spec, run(started_at=started_at), alarm(2000.0), 0.0) == Planned(2000.0, Trigger.ALARM)
+    assert planned(Schedule(on_alarm=False), None, alarm(2000.0), 0.0) is None
+
+
+def test_an_alarm_that_a_run_failed_to_answer_waits_for_an_hour() -> None:
+    failed = run(State.FAILED, started_at=2001.0)
+    assert planned(Schedule(), failed, alarm(2000.0), 0.0) == Planned(2001.0 + RETRY_S, Trigger.ALARM)
+    died = run(State.ABANDONED, started_at=2001.0, trigger=Trigger.RESUMED)
+    assert planned(Schedule(), died, alarm(2000.0), 0.0) == Planned(2001.0 + RETRY_S, Trigger.ALARM)
+
+
+def test_an_alarm_is_answered_by_a_run_that_named_it_and_came_to_its_end(store: Store) -> None:
+    def due(example_seq: int) -> Planned | None:
+        return look(store, Schedule(), OURS, Alarms(1, alarm(50.0, example_seq), True), 0.0)
+
+    def done(configured: str, named: int | None, state: State) -> None:
+        mine = take(store, configured, Trigger.ALARM, "here:1", 100.0)
+        note(store, mine, 100.0, inputs={"alarm": named}, steps=[])
+        end(store, mine, state, 101.0)
+
+    assert due(5) == Planned(50.0, Trigger.ALARM)
+    done(OURS, None, State.NOTHING_NEW)  # it began before the alarm was on record
+    done("theirs", 5, State.HELD)
+    assert due(5) == Planned(50.0, Trigger.ALARM)
+    done(OURS, 5, State.FAILED)
+    assert due(5) == Planned(100.0 + RETRY_S, Trigger.ALARM)
+    done(OURS, 5, State.HELD)
+    assert due(5) is None, "held, it stays open"
+    assert due(9) == Planned(50.0, Trigger.ALARM), "a later one starts another"
+    assert look(store, Schedule(), OURS, Alarms(1, alarm(50.0, 9), False), 0.0) is None
+
+
+def test_what_comes_first_is_next() -> None:
+    spec = Schedule(every="PT1H")
+    assert planned(spec, run(), alarm(2000.0), 0.0) == Planned(2000.0, Trigger.ALARM)
+    assert planned(spec, run(), alarm(9000.0), 0.0) == Planned(4600.0, Trigger.SCHEDULE)
+
+
+def test_a_request_is_due_at_once() -> None:
+    asked = run(State.ASKED, trigger=Trigger.REQUEST)
+    assert planned(Schedule(every="PT6H"), asked, None, 0.0) == Planned(1000.0, Trigger.REQUEST)
+
+
+@pytest.mark.parametrize("status", [State.RUNNING, State.ABANDONED])
+def test_a_run_whose_worker_died_is_begun_again_after_its_lease_but_only_once(status: State) -> None:
+    spec = Schedule(every="P1D")
+    begun = 1100.0 + LEASE_S if status is State.RUNNING else 1100.0
+    assert planned(spec, run(status), None, 0.0) == Planned(begun, Trigger.RESUMED)
+    again = run(status, trigger=Trigger.RESUMED)
+    assert planned(spec, again, None, 0.0) == Planned(1000.0 + 86400.0, Trigger.SCHEDULE)
+    assert planned(Schedule(), again, None, 0.0) is None
+
+
+@given(
+    st.sampled_from([None, "PT1M", "PT6H"]),
+    st.none() | times,
+    times,
+    st.floats(0.0, 1e6),
+    st.sampled_from(Trigger),
+)
+def test_nothing_is_due_while_a_worker_is_heard_of(
+    every: str | None, alarm_at: float | None, started_at: float, took_s: float, trigger: Trigger
+) -> None:
+    under_way = run(State.RUNNING, started_at, started_at + took_s, trigger)
+    seen = None if alarm_at is None else alarm(alarm_at)
+    found = planned(Schedule(every=every), under_way, seen, started_at)
+    assert found is None or found.at >= under_way.alive_at + LEASE_S
+
+
+@given(st.sampled_from(ENDS), times, times)
+def test_the_schedule_never_goes_back_and_does_not_depend_on_who_looks(
+    status: State, started_at: float, since: float
+) -> None:
+    spec = Schedule(every="PT1H")
+    found = planned(spec, run(status, started_at), None, since)
+    assert found is not None
+    assert started_at < found.at <= started_at + 3600.0
+    assert found == planned(spec, run(status, started_at), None, since + 1.0)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"every": "6h"}, "'6h' is no ISO 8601 duration, such as PT6H"),
+        ({"every": "PT0S"}, "'PT0S' is no time at all"),
+        ({"every": "-PT6H"}, "is no time at all"),
+        ({"every": "PT59S"}, "every PT59S is too often: PT1M or more"),
+        ({"cron": "0 25 * * *"}, "'0 25 \\* \\* \\*' is no cron line, such as `0 3 \\* \\* \\*`: Bad hour"),
+        ({"cron": "daily"}, "'daily' is no cron line.*: Wrong number of fields"),
+        ({"cron": "0 0 30 2 *"}, "is no cron line.*: Bad day-of-month"),
+        ({"every": "PT6H", "cron": "0 3 * * *"}, "every PT6H and cron '0 3 \\* \\* \\*' are two schedules"),
+    ],
+)
+def test_a_schedule_that_is_none_is_refused_and_the_error_names_it(given: dict[str, str], told: str) -> None:
+    with pytest.raises(ValidationError, match=told):
+        Schedule.model_validate(given)
+
+
+def test_durations_are_those_of_iso_8601() -> None:
+    assert seconds_of("P1DT30M") == 88200.0

@@ -1,0 +1,292 @@
+"""A corpus is whole or absent, whatever happens while it is made."""
+
+import json
+import multiprocessing
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arms.base import Passage
+from arms.corpus import corpus as corpus_module
+from arms.corpus.corpus import Corpus, extend_digest, ingest
+from arms.corpus.readers import CorpusError
+
+
+def line(name: str, text: str = "some words", title: str = "") -> str:
+    return json.dumps({"id": name, "title": title, "text": text}) + "\n"
+
+
+def write(path: Path, n_passages: int) -> Path:
+    path.write_text("".join(line(f"d{n}", f"words of {n}") for n in range(n_passages)))
+    return path
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return write(tmp_path / "docs.jsonl", 12)
+
+
+@pytest.fixture
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpus_module, "BATCH_RECORDS", 5)
+
+
+def test_a_corpus_gives_back_what_was_ingested_in_order(tmp_path: Path, source: Path) -> None:
+    corpus = ingest(source, tmp_path / "corpus")
+    expected = [Passage(f"d{n}", "", f"words of {n}") for n in range(12)]
+    assert list(corpus) == expected
+    assert (len(corpus), corpus.name) == (12, "docs")
+    assert corpus.ids() == [passage.id for passage in expected]
+    assert corpus.passages([7, 0, 7]) == [expected[7], expected[0], expected[7]]
+    assert corpus.passages(np.array([3, 11])) == [expected[3], expected[11]]
+    assert corpus.positions(corpus.ids()) == list(range(12))
+    assert corpus.positions(["d7", "d0", "d7"]) == [7, 0, 7]
+    assert corpus.skipped() == []
+
+
+@pytest.mark.parametrize("position", [-1, 12])
+def test_a_position_outside_the_corpus_is_an_error(tmp_path: Path, source: Path, position: int) -> None:
+    with pytest.raises(CorpusError, match=f"position {position} is outside corpus 'docs' of 12"):
+        ingest(source, tmp_path / "corpus").passages([0, position])
+
+
+def test_an_unknown_id_is_an_error(tmp_path: Path, source: Path) -> None:
+    with pytest.raises(CorpusError, match="no passage 'd99' in corpus 'docs'"):
+        ingest(source, tmp_path / "corpus").positions(["d0", "d99", "d98"])
+
+
+def test_ids_of_which_some_may_be_unknown_are_looked_up(tmp_path: Path, source: Path) -> None:
+    corpus = ingest(source, tmp_path / "corpus")
+    assert corpus.known(["d7", "d99", "d0", "d7"]) == {"d7": 7, "d0": 0}
+    assert corpus.known([]) == {}
+
+
+def test_a_second_ingest_of_an_unchanged_source_reads_nothing(tmp_path: Path, source: Path) -> None:
+    calls: list[int] = []
+    first = ingest(source, tmp_path / "corpus", progress=lambda _what, done, _total: calls.append(done))
+    assert calls == [source.stat().st_size]
+    again = ingest(source, tmp_path / "corpus", progress=lambda _what, done, _total: calls.append(done))
+    assert len(calls) == 1
+    assert again.manifest == first.manifest
+
+
+def test_a_changed_source_is_ingested_anew_and_old_readers_keep_what_they_opened(
+    tmp_path: Path, source: Path
+) -> None:
+    old = ingest(source, tmp_path / "corpus")
+    assert len(list(old)) == 12
+    write(source, 13)
+    new = ingest(source, tmp_path / "corpus")
+    assert (len(new), len(list(old))) == (13, 12)
+    assert new.digest != old.digest
+    with ThreadPoolExecutor(1) as pool, pytest.raises(CorpusError, match="replaced by a newer one"):
+        pool.submit(old.ids).result()
+
+
+def test_equal_passages_have_equal_digests_however_they_were_batched(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = ingest(source, tmp_path / "whole")
+    monkeypatch.setattr(corpus_module, "BATCH_RECORDS", 5)
+    source.rename(tmp_path / "moved.jsonl")
+    parts = ingest(tmp_path / "moved.jsonl", tmp_path / "parts")
+    assert parts.digest == whole.digest
+
+
+texts = st.text(max_size=3)
+
+
+@given(
+    st.lists(st.tuples(texts, texts, texts), max_size=3), st.lists(st.tuples(texts, texts, texts), max_size=3)
+)
+def test_a_digest_tells_passages_apart_by_id_title_text_and_order(
+    left: list[tuple[str, str, str]], right: list[tuple[str, str, str]]
+) -> None:
+    def digest(rows: list[tuple[str, str, str]]) -> str:
+        value = ""
+        for row in rows:
+            value = extend_digest(value, Passage(*row))
+        return value
+
+    assert (digest(left) == digest(right)) == (left == right)
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_progress_tells_bytes_after_every_commit(tmp_path: Path, source: Path) -> None:
+    calls: list[tuple[str, int, int | None]] = []
+    ingest(source, tmp_path / "corpus", progress=lambda what, done, total: calls.append((what, done, total)))
+    size = source.stat().st_size
+    assert len(calls) == 3
+    assert all(call[0] == "reading docs" and call[2] == size for call in calls)
+    assert all(before[1] <= after[1] for before, after in pairwise(calls))
+    assert calls[-1][1] == size
+
+
+def test_a_bad_line_publishes_nothing_until_told_to_skip(tmp_path: Path) -> None:
+    path = tmp_path / "docs.jsonl"
+    path.write_text(line("a") + "{oops\n" + line("b") + line("a", "again") + line("c"))
+    target = tmp_path / "corpus"
+    with pytest.raises(CorpusError, match=r"docs\.jsonl:2: not JSON"):
+        ingest(path, target)
+    with pytest.raises(CorpusError, match="run ingest again"):
+        Corpus.open(target)
+    corpus = ingest(path, target, skip_bad=True)
+    assert corpus.ids() == ["a", "b", "c"]
+    assert corpus.passages([0])[0].text == "some words"
+    assert [told.partition(": ")[0] for told in corpus.skipped()] == ["docs.jsonl:2", "docs.jsonl:4"]
+
+
+def test_a_duplicate_id_is_an_error_that_names_its_line(tmp_path: Path) -> None:
+    (tmp_path / "docs.jsonl").write_text(line("a") + line("b") + line("a"))
+    with pytest.raises(CorpusError, match=r"docs\.jsonl:3: another passage has the id 'a'"):
+        ingest(tmp_path / "docs.jsonl", tmp_path / "corpus")
+
+
+@pytest.mark.parametrize("content", ["", "\n\n", "{oops\n"])
+def test_an_empty_corpus_is_an_error(tmp_path: Path, content: str) -> None:
+    (tmp_path / "docs.jsonl").write_text(content)
+    with pytest.raises(CorpusError, match="holds no passage"):
+        ingest(tmp_path / "docs.jsonl", tmp_path / "corpus", skip_bad=True)
+
+
+def test_a_source_that_changes_while_it_is_read_is_not_published(tmp_path: Path, source: Path) -> None:
+    def meddle(_what: str, _done: int, _total: int | None) -> None:
+        write(source, 99)
+
+    with pytest.raises(CorpusError, match="changed while it was read"):
+        ingest(source, tmp_path / "corpus", progress=meddle)
+    assert len(ingest(source, tmp_path / "corpus")) == 99
+
+
+KILLED_MIDWAY = """
+import os, signal, sys
+from pathlib import Path
+from arms import corpus, readers
+
+read = readers.JsonLines.records
+
+def records(self, start=0):
+    for number, record in enumerate(read(self, start)):
+        if number == 13:
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield record
+
+readers.JsonLines.records = records
+corpus.BATCH_RECORDS = 5
+corpus.ingest(sys.argv[1], Path(sys.argv[2]))
+"""
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_an_ingest_killed_midway_is_refused_and_then_taken_up_at_its_last_commit(tmp_path: Path) -> None:
+    source, target = write(tmp_path / "docs.jsonl", 40), tmp_path / "corpus"
+    killed = subprocess.run([sys.executable, "-c", KILLED_MIDWAY, str(source), str(target)], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    with pytest.raises(CorpusError, match="unfinished: run ingest again"):
+        Corpus.open(target)
+    calls: list[int] = []
+    corpus = ingest(source, target, progress=lambda _what, done, _total: calls.append(done))
+    assert len(calls) == (40 - 10) // 5, "the ten records committed before the kill are not read again"
+    assert corpus.manifest == ingest(source, target).manifest
+    assert corpus.digest == ingest(source, tmp_path / "undisturbed").digest
+    assert not (target / corpus_module.UNFINISHED).exists()
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_what_was_read_of_a_source_that_has_changed_since_is_thrown_away(tmp_path: Path) -> None:
+    source, target = tmp_path / "docs.jsonl", tmp_path / "corpus"
+    source.write_text("".join(line(f"old{n}") for n in range(7)) + "{oops\n")
+    with pytest.raises(CorpusError, match="not JSON"):
+        ingest(source, target)
+    source.write_text(line("new"))
+    assert ingest(source, target).ids() == ["new"]
+
+
+def test_an_unfinished_file_that_cannot_be_read_is_thrown_away(tmp_path: Path, source: Path) -> None:
+    target = tmp_path / "corpus"
+    target.mkdir()
+    (target / corpus_module.UNFINISHED).write_bytes(
+        b"no database at all, but long enough to be looked at" * 99
+    )
+    assert len(ingest(source, target)) == 12
+
+
+def _ingest_and_report(source: Path, target: Path, log: Path) -> None:
+    def note(_what: str, _done: int, _total: int | None) -> None:
+        with log.open("a") as file:
+            file.write(f"{os.getpid()}\n")
+
+    ingest(source, target, progress=note)
+
+
+def test_of_two_processes_that_ingest_at_once_one_reads_and_both_succeed(tmp_path: Path) -> None:
+    source, target, log = write(tmp_path / "docs.jsonl", 25_000), tmp_path / "corpus", tmp_path / "log"
+    spawn = multiprocessing.get_context("spawn")
+    workers = [spawn.Process(target=_ingest_and_report, args=(source, target, log)) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert [worker.exitcode for worker in workers] == [0, 0]
+    writers = log.read_text().split()
+    assert len(writers) == 3
+    assert len(set(writers)) == 1
+    assert len(Corpus.open(target)) == 25_000
+
+
+def test_opening_where_there_is_no_corpus_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match=r"no corpus in .*: run ingest first"):
+        Corpus.open(tmp_path)
+    (tmp_path / corpus_module.PUBLISHED).write_text("not a database, though it has the name of one")
+    with pytest.raises(CorpusError, match=r"is no corpus .*: delete it"):
+        Corpus.open(tmp_path)
+
+
+def test_reading_leaves_the_folder_as_it_was(tmp_path: Path, source: Path) -> None:
+    target = tmp_path / "corpus"
+    ingest(source, target)
+
+    def seen() -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in target.iterdir()}
+
+    before = seen()
+    corpus = Corpus.open(target)
+    assert len(corpus.passages(range(12))) == len(corpus.ids()) == 12
+    assert set(before) == {corpus_module.PUBLISHED, corpus_module.LOCK}
+    assert seen() == before
+
+
+def test_a_pickled_corpus_opens_the_same_file(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = pickle.dumps(ingest(source, Path("corpus")))
+    monkeypatch.chdir("/")
+    copy = pickle.loads(data)
+    assert isinstance(copy, Corpus)
+    assert len(data) < 500
+    assert copy.ids()[:2] == ["d0", "d1"]
+
+
+def test_many_threads_read_at_once(tmp_path: Path) -> None:
+    corpus = ingest(write(tmp_path / "docs.jsonl", 500), tmp_path / "corpus")
+    together = threading.Barrier(8)
+
+    def look(seed: int) -> bool:
+        together.wait()
+        positions = np.random.default_rng(seed).integers(0, 500, 200).tolist()
+        return [passage.id for passage in corpus.passages(positions)] == [f"d{n}" for n in positions]
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(look, range(8)))

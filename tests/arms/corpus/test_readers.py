@@ -1,0 +1,147 @@
+"""Readers give the passages of every kind of source, and name what is wrong with it."""
+
+import gzip
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arms.base import Passage
+from arms.corpus.chunking import CHUNK_WORDS, OVERLAP_WORDS, SLACK_WORDS, chunks
+from arms.corpus.readers import CorpusError, Record, open_source
+
+
+def read(source: Path | str, start: int = 0) -> list[Record]:
+    return list(open_source(source).records(start))
+
+
+def passages(source: Path | str) -> list[Passage]:
+    return [passage for record in read(source) for passage in record.passages]
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz"])
+def test_a_json_line_is_a_passage_compressed_or_not(tmp_path: Path, suffix: str) -> None:
+    lines = '{"id": "a", "title": "T", "text": "one"}\n\n{"_id": 7, "title": null, "text": "zw\u00f6lf"}'
+    path = tmp_path / f"docs{suffix}"
+    path.write_bytes(gzip.compress(lines.encode()) if suffix.endswith(".gz") else lines.encode())
+    assert passages(path) == [Passage("a", "T", "one"), Passage("7", "", "zw\u00f6lf")]
+    assert open_source(path).name == "docs"
+    assert read(path)[-1].done == open_source(path).total()
+
+
+def test_a_byte_order_mark_is_not_part_of_the_first_line(tmp_path: Path) -> None:
+    (tmp_path / "docs.jsonl").write_bytes(b'\xef\xbb\xbf{"id": "a", "text": "one"}\n')
+    assert passages(tmp_path / "docs.jsonl") == [Passage("a", "", "one")]
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        (b"{oops", "not JSON"),
+        (b'{"id": "a", "text": "\xff"}', "not UTF-8"),
+        (b"[1]", "not a JSON object but list"),
+        (b'{"text": "words"}', "non-empty 'id' or '_id', got None"),
+        (b'{"id": "", "text": "words"}', "non-empty 'id' or '_id', got ''"),
+        (b'{"id": true, "text": "words"}', "non-empty 'id' or '_id', got True"),
+        (b'{"id": "a"}', "passage 'a' needs a non-empty 'text', got None"),
+        (b'{"id": "a", "text": " \\n"}', "passage 'a' needs a non-empty 'text'"),
+        (b'{"id": "a", "text": "words", "title": 3}', "title of passage 'a' is not text: 3"),
+    ],
+)
+def test_a_bad_line_is_named_and_the_next_is_read(tmp_path: Path, line: bytes, problem: str) -> None:
+    path = tmp_path / "docs.jsonl"
+    path.write_bytes(b'{"id": "x", "text": "fine"}\n' + line + b'\n{"id": "y", "text": "fine"}\n')
+    good, bad, after = read(path)
+    assert (good.problem, after.problem) == ("", "")
+    assert bad.where == "docs.jsonl:2"
+    assert problem in bad.problem
+    assert bad.passages == ()
+
+
+def test_a_damaged_gzip_file_is_refused_at_the_line_where_it_breaks(tmp_path: Path) -> None:
+    path = tmp_path / "docs.jsonl.gz"
+    whole = gzip.compress(b"".join(b'{"id": "%d", "text": "words"}\n' % n for n in range(5_000)))
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(CorpusError, match=r"docs\.jsonl\.gz:\d+: damaged gzip"):
+        read(path)
+
+
+def test_a_beir_folder_is_read_from_its_corpus_file(tmp_path: Path) -> None:
+    folder = tmp_path / "nano"
+    folder.mkdir()
+    (folder / "corpus.jsonl").write_text('{"_id": "d1", "title": "", "text": "one"}\n')
+    (folder / "queries.jsonl").write_text('{"_id": "q1", "text": "what?"}\n')
+    (folder / "README.md").write_text("# Not a passage\n")
+    assert passages(folder) == [Passage("d1", "", "one")]
+    assert open_source(folder).name == "nano"
+
+
+def test_a_folder_of_texts_is_read_in_order_with_titles_and_without_hidden_files(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "b" / "deep.md").write_bytes(b"```\n# a comment\n```\n## The heading ##\r\n\r\nBody.\r\n")
+    (tmp_path / "a.txt").write_text("# only a text\n")
+    (tmp_path / "plain.md").write_text("no heading\n")
+    (tmp_path / "empty.md").write_text(" \n")
+    (tmp_path / ".git" / "notes.md").write_text("hidden")
+    (tmp_path / ".hidden.md").write_text("hidden")
+    (tmp_path / "picture.png").write_bytes(b"\x89PNG")
+    found = passages(tmp_path)
+    assert [(passage.id, passage.title) for passage in found] == [
+        ("a.txt#0", "a"),
+        ("b/deep.md#0", "The heading"),
+        ("plain.md#0", "plain"),
+    ]
+    assert found[1].text == "```\n# a comment\n```\n## The heading ##\n\nBody."
+    assert open_source(tmp_path).total() == len(read(tmp_path)) == 4
+
+
+def test_a_text_file_that_is_not_utf8_is_named_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "latin.txt").write_bytes(b"fine\nfine\ncaf\xe9\n")
+    (bad,) = read(tmp_path)
+    assert bad.where == "latin.txt:3"
+    assert "not UTF-8" in bad.problem
+
+
+def test_reading_goes_on_after_any_record(tmp_path: Path) -> None:
+    path = tmp_path / "docs.jsonl"
+    path.write_text("".join(json.dumps({"id": str(n), "text": "words"}) + "\n" for n in range(10)))
+    assert [read(path, start) for start in range(11)] == [read(path)[start:] for start in range(11)]
+
+
+def test_a_fingerprint_changes_with_the_source_and_only_then(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text("one")
+    before = open_source(tmp_path).fingerprint()
+    assert open_source(tmp_path).fingerprint() == before
+    (tmp_path / "b.md").write_text("two")
+    assert open_source(tmp_path).fingerprint() != before
+
+
+def test_a_source_that_is_missing_or_of_no_known_kind_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match=r"no corpus at .*nowhere"):
+        open_source(tmp_path / "nowhere")
+    (tmp_path / "docs.csv").write_text("a,b")
+    with pytest.raises(CorpusError, match=r"must end with \.jsonl or \.jsonl\.gz"):
+        open_source(tmp_path / "docs.csv")
+
+
+def test_chunks_end_and_begin_with_paragraphs_where_these_are_near() -> None:
+    paragraph = " ".join(["word"] * 30)
+    pieces = chunks("\n\n".join([paragraph] * 20))
+    assert len(pieces) > 2
+    assert all(len(piece.split()) % 30 == 0 for piece in pieces)
+
+
+@given(st.lists(st.integers(1, 400), max_size=8), st.sampled_from(["\n\n", "\n \n", "\n\n\n"]))
+def test_chunks_cover_every_word_in_order_with_bounded_length_and_overlap(sizes: list[int], gap: str) -> None:
+    numbers = iter(range(sum(sizes)))
+    text = gap.join(" ".join(str(next(numbers)) for _ in range(size)) for size in sizes)
+    pieces = [[int(word) for word in piece.split()] for piece in chunks(text)]
+    assert all(piece == list(range(piece[0], piece[-1] + 1)) for piece in pieces)
+    assert {word for piece in pieces for word in piece} == set(range(sum(sizes)))
+    assert all(len(piece) <= CHUNK_WORDS + SLACK_WORDS for piece in pieces)
+    overlaps = [left[-1] - right[0] + 1 for left, right in pairwise(pieces)]
+    assert all(OVERLAP_WORDS // 2 <= overlap <= OVERLAP_WORDS * 3 // 2 for overlap in overlaps)

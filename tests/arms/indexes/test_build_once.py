@@ -1,0 +1,90 @@
+"""What is built once is whole or absent, and nothing else in its folder is touched."""
+
+import fcntl
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from arms.indexes import build_once as indexes
+from arms.indexes.build_once import check, publish
+
+
+class KilledError(Exception):
+    """What a test raises in place of a kill."""
+
+
+def nothing(folder: Path) -> None:
+    del folder
+
+
+def fail(folder: Path) -> None:
+    (folder / "half").touch()
+    raise KilledError
+
+
+def test_files_that_a_user_keeps_beside_it_are_left_alone(tmp_path: Path) -> None:
+    for name in ("run.lock", "run.part", "run"):
+        (tmp_path / name).write_text("mine")
+    for target in (tmp_path / "run.r4", tmp_path / "run.ndcg"):
+        assert publish(target, {}, nothing)
+    assert {path.name for path in tmp_path.iterdir()} == {"run.lock", "run.part", "run", "run.r4", "run.ndcg"}
+    assert {path.read_text() for path in tmp_path.iterdir() if path.is_file()} == {"mine"}
+
+
+def test_what_was_left_of_one_is_not_taken_up_by_another_whose_name_only_ends_differently(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(KilledError):
+        publish(tmp_path / "run.r4", {}, fail)
+    publish(tmp_path / "run.ndcg", {"measure": "nDCG"}, nothing)
+    assert [path.name for path in (tmp_path / "run.ndcg").iterdir()] == ["manifest.json"]
+    check(tmp_path / "run.ndcg", {"measure": "nDCG"})
+
+
+def test_a_builder_that_fails_leaves_what_it_has_done_and_no_lock(tmp_path: Path) -> None:
+    with pytest.raises(KilledError):
+        publish(tmp_path / "thing", {}, fail)
+    assert [path.name for path in tmp_path.iterdir()] == [".thing.part"]
+    assert publish(tmp_path / "thing", {}, lambda folder: (folder / "half").unlink())
+    assert [path.name for path in tmp_path.iterdir()] == ["thing"]
+    assert not publish(tmp_path / "thing", {}, fail)
+
+
+@pytest.mark.parametrize("first_fails", [False, True])
+def test_who_waited_for_a_builder_goes_on_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first_fails: bool
+) -> None:
+    """The first one takes its lock away while the second waits for just that lock."""
+    target, lock = tmp_path / "thing", tmp_path / ".thing.lock"
+    building, waiting = threading.Event(), threading.Event()
+    alone: list[bool] = []
+
+    def flock(file: IO[str], how: int) -> None:
+        if building.is_set():
+            waiting.set()
+        fcntl_flock(file, how)
+
+    def first(folder: Path) -> None:
+        building.set()
+        assert waiting.wait(timeout=10)
+        (fail if first_fails else nothing)(folder)
+
+    def second(folder: Path) -> None:
+        with lock.open() as held, pytest.raises(BlockingIOError):
+            fcntl_flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        alone.append((folder / "half").exists())
+
+    fcntl_flock: Callable[[IO[str], int], None] = fcntl.flock
+    monkeypatch.setattr(indexes.fcntl, "flock", flock)
+    with ThreadPoolExecutor(2) as pool:
+        one = pool.submit(publish, target, {}, first)
+        assert building.wait(timeout=10)
+        other = pool.submit(publish, target, {}, second)
+        assert isinstance(one.exception(), KilledError) is first_fails
+        assert other.result() is first_fails
+    assert alone == [True] * first_fails
+    assert [path.name for path in tmp_path.iterdir()] == ["thing"]

@@ -1,0 +1,249 @@
+"""Entities: names as people write them, found by titles, by a recogniser or by a language model."""
+
+import asyncio
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arms.base import ArmError, Passage
+from arms.corpus.corpus import Corpus
+from arms.indexes.entities import Lister, Recogniser, Titles, listed_names
+from arms.indexes.entity_names import LONGEST, Dictionary, Known, known_names, normalised, title_names
+from arms.llm.base import GeneratorError, Prompt, PromptTooLongError, ScriptedGenerator, Write, complete
+from arms.models.locate import ModelNotFoundError
+from arms.retrievers.graph import GraphParams
+
+NER_MODEL = GraphParams(backbone="any").ner_model
+MOZART = Passage("mozart", "Mozart", "He wrote The Magic Flute in Vienna.")
+
+
+def knows(*names: str) -> Known:
+    return lambda asked: np.isin(np.array(asked, dtype=object), names)
+
+
+def writer(replies: Callable[[Prompt], str], error: GeneratorError | None = None) -> Write:
+    """Return a function that asks a scripted model, and waits."""
+    generator = ScriptedGenerator(replies, error=error)
+    return lambda prompt: asyncio.run(complete(generator, prompt))
+
+
+class Answers:
+    """Gives one answer after the other, and keeps what it was asked."""
+
+    def __init__(self, *answers: str) -> None:
+        self._answers = iter(answers)
+        self.prompts: list[Prompt] = []
+
+    def __call__(self, prompt: Prompt) -> str:
+        self.prompts.append(prompt)
+        return next(self._answers)
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("Schindler's List", "schindler s list"),
+        ("Ángel  GUARDIÁN!", "angel guardian"),
+        ("STRASSE", "strasse"),
+    ],
+)
+def test_a_name_has_neither_case_nor_accents_nor_punctuation(written: str, name: str) -> None:
+    assert normalised(written) == name
+    assert normalised(name) == name
+
+
+def test_names_that_differ_in_case_only_are_one() -> None:
+    assert normalised("Straße") == normalised("STRASSE")
+
+
+@pytest.mark.parametrize(
+    ("title", "names"),
+    [
+        ("Vienna", ["vienna"]),
+        ("Titanic (1997 film)", ["titanic 1997 film", "titanic"]),
+        ("The Beatles", ["the beatles", "beatles"]),
+        ("(What's the Story)", ["what s the story"]),
+        ("f(x) (group)", ["f x group", "f x"]),
+        ("A", ["a"]),
+        ("", []),
+        ("...", []),
+    ],
+)
+def test_a_title_gives_names_with_and_without_parenthesis_and_article(title: str, names: list[str]) -> None:
+    assert title_names(title) == names
+
+
+def test_the_longest_title_wins_and_none_is_found_inside_another() -> None:
+    dictionary = Dictionary(["new york", "new york city", "york", "city hall"])
+    assert dictionary.find("New York City Hall, York, New York.") == ["new york city", "york", "new york"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "found"),
+    [
+        ("opera", "An opera in Vienna", False),
+        ("opera", "They met at Opera", True),
+        ("macos", "It runs on macOS", True),
+        ("the tempest", "in the Tempest", True),
+        ("the tempest", "in the tempest", False),
+        ("it", "It rains", False),
+        ("the who", "songs of The Who", True),
+        ("the who", "the who of songs", False),
+        ("1917", "born in 1917", False),
+        ("1917 film", "the 1917 film", True),
+        ("東京", "東京 is large", True),
+        ("red fox", "A Red\nFox!", True),
+        ("red fox", "A Red Foxglove", False),
+    ],
+)
+def test_what_counts_as_a_name_in_running_text(name: str, text: str, found: bool) -> None:
+    assert (Dictionary([name]).find(text) == [name]) is found
+
+
+@pytest.mark.parametrize(
+    ("name", "found"), [("boston tea party", True), ("tea", False), ("the tea", False), ("in the", False)]
+)
+def test_without_capitals_a_name_needs_two_words_of_its_own(name: str, found: bool) -> None:
+    text = "who was in the boston tea party, and was the tea lost"
+    assert (Dictionary([name]).find(text, careless=True) == [name]) is found
+
+
+def test_a_title_that_is_too_long_is_not_looked_for() -> None:
+    longest = ["Word"] * LONGEST
+    for words, found in ((longest, True), ([*longest, "Word"], False)):
+        name = " ".join(words)
+        assert bool(Dictionary([normalised(name)]).find(name)) is found
+
+
+@given(
+    st.lists(st.lists(st.sampled_from("XYZ"), min_size=1, max_size=4), max_size=6),
+    st.lists(st.sampled_from("XYZ"), max_size=20),
+)
+def test_names_are_found_as_a_regular_expression_finds_them(names: list[list[str]], text: list[str]) -> None:
+    known = sorted({" ".join(name).casefold() for name in names}, key=len, reverse=True)
+    pattern = re.compile("|".join(rf"\b{name}\b" for name in known) or "(?!)")
+    assert Dictionary(known).find(" ".join(text)) == pattern.findall(" ".join(text).casefold())
+
+
+def test_titles_link_a_passage_to_its_own_title_and_to_those_it_mentions(corpus: Corpus) -> None:
+    passages = {passage.id: passage for passage in corpus}
+    found = Titles(corpus).of_passages([passages["mozart"], passages["austria"], passages["bee"]])
+    assert found == [["wolfgang amadeus mozart", "vienna"], ["austria", "alps", "vienna"], []]
+
+
+@pytest.mark.parametrize(
+    ("question", "names"),
+    [
+        ("Who wrote the Magic Flute in Vienna?", ["magic flute", "vienna"]),
+        ("Is The Tempest by the Danube?", ["the tempest", "danube", "tempest"]),
+        ("who saw a red fox in vienna", ["red fox"]),
+        ("Who saw a fox?", []),
+        ("!?", []),
+        ("", []),
+    ],
+)
+def test_known_names_are_found_in_a_question(question: str, names: list[str]) -> None:
+    known = knows("vienna", "magic flute", "red fox", "fox", "the tempest", "tempest", "danube")
+    assert known_names(question, known) == names
+
+
+def test_a_recogniser_marks_names_and_neither_numbers_nor_dates() -> None:
+    pytest.importorskip("spacy")
+    text = "Kate Winslet was born in England in 1975 and has made 40 films."
+    passages = [Passage("1", "The Reader (film)", text), Passage("2", "", "...")]
+    assert Recogniser(NER_MODEL).of_passages(passages) == [
+        ["the reader film", "the reader", "reader film", "reader", "kate winslet", "england"],
+        [],
+    ]
+
+
+def test_a_recogniser_that_is_not_there_or_marks_nothing_is_refused(tmp_path: Path) -> None:
+    spacy = pytest.importorskip("spacy")
+    with pytest.raises(ModelNotFoundError, match="'nowhere': a folder or package:NAME/PATH is needed"):
+        Recogniser("nowhere")
+    spacy.blank("en").to_disk(tmp_path)
+    with pytest.raises(ModelNotFoundError, match="has no `ner` component; it has: nothing"):
+        Recogniser(str(tmp_path)).of_passages([MOZART])
+
+
+def test_titles_and_marked_names_are_looked_up_in_a_question_without_a_model(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    for extractor in (Titles(corpus), Recogniser(str(tmp_path))):
+        assert extractor.of_question("Is Vienna in the Alps?", knows("vienna")) == (["vienna"], 0)
+
+
+def test_a_language_model_names_what_the_text_has_and_nothing_besides() -> None:
+    answers = Answers('Of course: ["The Magic Flute", "Vienna", "Salzburg", "Flut", ""]')
+    names = Lister(writer(answers)).of_passages([MOZART])
+    assert names == [["mozart", "magic flute", "vienna"]]
+    assert answers.prompts[0].messages[-1]["content"] == "Mozart. He wrote The Magic Flute in Vienna."
+
+
+@pytest.mark.parametrize("malformed", ["I see no names.", "[1, 2]", '{"names": "Vienna"}', '["Vienna"', ""])
+def test_an_answer_that_is_no_list_is_asked_for_once_more(malformed: str) -> None:
+    answers = Answers(malformed, '["Vienna"]')
+    assert Lister(writer(answers)).of_passages([MOZART]) == [["mozart", "vienna"]]
+    told = [message["role"] for message in answers.prompts[1].messages]
+    assert told == ["system", "user", "assistant", "user"]
+    assert answers.prompts[1].messages[2]["content"] == malformed
+
+
+def test_a_passage_that_is_not_read_at_the_second_time_either_is_told() -> None:
+    assert Lister(writer(Answers("what?", "no"))).of_passages([MOZART]) == [None]
+    too_long = PromptTooLongError("9,000 tokens do not fit")
+    assert Lister(writer(lambda _: "[]", error=too_long)).of_passages([MOZART]) == [None]
+
+
+def test_passages_are_returned_in_order_though_several_are_asked_about_at_once() -> None:
+    passages = [Passage(str(n), "", f"Room {n} is in Vienna.") for n in range(40)]
+    echo = writer(lambda prompt: f'["{prompt.messages[-1]["content"][:7].strip()}"]')
+    assert Lister(echo).of_passages(passages) == [[f"room {n}"] for n in range(40)]
+
+
+def test_a_model_that_fails_stops_the_extraction_and_fails_a_question() -> None:
+    lister = Lister(writer(lambda _: "[]", error=GeneratorError("scripted is out of order")))
+    with pytest.raises(GeneratorError, match="out of order"):
+        lister.of_passages([MOZART])
+    with pytest.raises(ArmError, match="names in the question could not be asked for: scripted is out of"):
+        lister.of_question("Where was Mozart born?", knows())
+
+
+def test_a_question_costs_the_tokens_of_every_answer() -> None:
+    once = Answers('["Mozart"]')
+    names, tokens = Lister(writer(once)).of_question("Where was Mozart born?", knows())
+    twice = Answers("Mozart", '["Mozart"]')
+    assert Lister(writer(twice)).of_question("Where was Mozart born?", knows()) == (
+        names,
+        tokens + _read(twice),
+    )
+    assert names == ["mozart"]
+    assert tokens == _read(once) > 4
+
+
+def _read(answers: Answers) -> int:
+    """Return the tokens of the last exchange: words read, and one word written."""
+    return 1 + sum(len(message["content"].split()) for message in answers.prompts[-1].messages)
+
+
+def test_a_question_has_the_known_names_too_even_where_none_is_listed() -> None:
+    question, known = "Did Mozart see the Danube?", knows("danube")
+    names, _ = Lister(writer(Answers('["Mozart"]'))).of_question(question, known)
+    assert names == ["mozart", "danube"]
+    names, tokens = Lister(writer(Answers("none", "none"))).of_question(question, known)
+    assert names == ["danube"]
+    assert tokens > 0
+
+
+@given(st.text())
+def test_an_answer_is_a_list_of_strings_or_refused(answer: str) -> None:
+    try:
+        names = listed_names(answer)
+    except ValueError:
+        return
+    assert all(isinstance(name, str) for name in names)

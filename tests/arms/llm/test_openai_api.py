@@ -1,0 +1,173 @@
+"""Endpoints that refuse, fail, stall or report no usage, over real HTTP."""
+
+import asyncio
+import re
+import socket
+import threading
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import orjson
+import pytest
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, StreamingResponse
+
+from arms.llm.base import GeneratorError, GeneratorTimeoutError, Prompt, complete
+from arms.llm.catalog import OpenAISpec, build_generator
+from arms.llm.openai_api import OpenAIGenerator
+
+PROMPT = Prompt(({"role": "user", "content": "What is the capital of France?"},), seed=3)
+
+endpoint = FastAPI()
+
+
+def _delta(text: str, finish_reason: str | None = None) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": finish_reason}]}
+
+
+def _stream(*events: dict[str, Any], stall: bool = False, tear: bool = False) -> StreamingResponse:
+    async def lines() -> AsyncIterator[bytes]:
+        for event in events:
+            yield b"data: " + orjson.dumps({"id": "1", "object": "chat.completion.chunk", **event}) + b"\n\n"
+        if stall:
+            await asyncio.Event().wait()
+        if tear:
+            raise ConnectionError("the endpoint dies")
+        yield b"data: [DONE]\n\n"
+
+    return StreamingResponse(lines(), media_type="text/event-stream")
+
+
+def _refusal(status: int, message: str) -> JSONResponse:
+    return JSONResponse({"error": {"message": message}}, status, headers={"retry-after-ms": "1"})
+
+
+@endpoint.post("/busy/chat/completions")
+async def _busy() -> JSONResponse:
+    return _refusal(429, "slow down")
+
+
+@endpoint.post("/broken/chat/completions")
+async def _broken() -> JSONResponse:
+    return _refusal(500, "out of memory")
+
+
+@endpoint.post("/refusing/chat/completions")
+async def _refusing() -> JSONResponse:
+    return _refusal(400, "no such model")
+
+
+@endpoint.post("/silent/chat/completions")
+async def _silent() -> None:
+    await asyncio.Event().wait()
+
+
+@endpoint.post("/stalling/chat/completions")
+async def _stalling() -> StreamingResponse:
+    return _stream(_delta("One"), stall=True)
+
+
+@endpoint.post("/torn/chat/completions")
+async def _torn() -> StreamingResponse:
+    return _stream(_delta("One"), tear=True)
+
+
+@endpoint.post("/failing/chat/completions")
+async def _failing() -> StreamingResponse:
+    return _stream(_delta("One"), {"error": {"message": "worker died"}})
+
+
+@endpoint.post("/cut/chat/completions")
+async def _cut() -> StreamingResponse:
+    return _stream(_delta("One"))
+
+
+@endpoint.post("/paid/chat/completions")
+async def _paid() -> StreamingResponse:
+    usage = {"prompt_tokens": 1000, "completion_tokens": 2000, "total_tokens": 3000}
+    return _stream(_delta("One"), _delta("", "stop"), {"choices": [], "usage": usage})
+
+
+@endpoint.post("/echo/chat/completions")
+async def _echo(request: Request) -> StreamingResponse:
+    return _stream(_delta((await request.body()).decode(), "stop"))
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(
+        uvicorn.Config(endpoint, log_level="critical", lifespan="off", timeout_graceful_shutdown=1)
+    )
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    server.should_exit = True
+    thread.join()
+    listener.close()
+
+
+@pytest.mark.parametrize(
+    ("case", "error", "message"),
+    [
+        ("busy", GeneratorError, "slow down"),
+        ("broken", GeneratorError, "out of memory"),
+        ("refusing", GeneratorError, "no such model"),
+        ("failing", GeneratorError, "worker died"),
+        ("torn", GeneratorError, "Connection error"),
+        ("cut", GeneratorError, "without a finish reason"),
+        ("silent", GeneratorTimeoutError, "silent for 0.3 s"),
+        ("stalling", GeneratorTimeoutError, "silent for 0.3 s"),
+    ],
+)
+async def test_a_failure_names_the_model_the_endpoint_and_the_reason(
+    url: str, case: str, error: type[GeneratorError], message: str
+) -> None:
+    generator = OpenAIGenerator(f"{url}/{case}", "m", timeout_s=0.3, max_retries=1)
+    with pytest.raises(error, match=f"^m at {re.escape(url)}/{case}.*{message}") as caught:
+        await complete(generator, PROMPT)
+    await generator.close()
+    assert type(caught.value) is error
+
+
+async def test_an_endpoint_that_nobody_serves_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        url = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
+    generator = OpenAIGenerator(url, "m", max_retries=0)
+    with pytest.raises(GeneratorError, match=f"m at {re.escape(url)}: Connection error"):
+        await complete(generator, PROMPT)
+    await generator.close()
+
+
+async def test_a_paid_endpoint_charges_by_its_own_count(url: str) -> None:
+    generator = OpenAIGenerator(f"{url}/paid", "m", usd_per_kilotoken=(0.5, 2.0))
+    text, last = await complete(generator, PROMPT)
+    await generator.close()
+    assert (text, last.prompt_tokens, last.completion_tokens) == ("One", 1000, 2000)
+    assert last.usd == pytest.approx(0.5 + 4.0)
+
+
+async def test_an_endpoint_without_usage_gets_an_estimate_and_is_not_free(url: str) -> None:
+    generator = OpenAIGenerator(f"{url}/echo", "m", usd_per_kilotoken=(1.0, 1.0))
+    text, last = await complete(generator, PROMPT)
+    await generator.close()
+    assert last.prompt_tokens == 8
+    assert last.completion_tokens == round(len(text) / 4)
+    assert last.usd == pytest.approx((last.prompt_tokens + last.completion_tokens) / 1000)
+
+
+async def test_request_fields_are_laid_over_the_body_and_null_takes_one_out(url: str) -> None:
+    spec = OpenAISpec.model_validate(
+        {
+            "engine": "openai",
+            "base_url": f"{url}/echo",
+            "model": "m",
+            "request": {"max_tokens": None, "max_completion_tokens": 7},
+        }
+    )
+    generator = build_generator(spec)
+    body = orjson.loads((await complete(generator, PROMPT))[0])
+    await generator.close()
+    assert "max_tokens" not in body
+    assert (body["max_completion_tokens"], body["seed"], body["messages"]) == (7, 3, list(PROMPT.messages))

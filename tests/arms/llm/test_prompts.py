@@ -1,0 +1,144 @@
+"""The words that ask for an answer."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arms.base import Passage
+from arms.llm.base import Message
+from arms.llm.prompts import (
+    ANSWER_ALONE,
+    Answered,
+    Form,
+    answer_of,
+    answer_prompt,
+    cut,
+    fallback_prompt,
+    prompt_name,
+)
+
+CONVERSATION: list[Message] = [
+    {"role": "user", "content": "Hello."},
+    {"role": "assistant", "content": "Hello, what is it?"},
+    {"role": "user", "content": "Which function merges sorted inputs?"},
+]
+MERGE = Passage("1", "heapq.merge", "Merge multiple sorted inputs into one.")
+INSORT = Passage("2", "bisect.insort", "Insert an item in sorted order.")
+
+
+@pytest.mark.parametrize("form", Form)
+def test_the_conversation_follows_one_system_message_unchanged(form: Form) -> None:
+    system, *rest = answer_prompt(CONVERSATION, [MERGE], form=form)
+    assert system["role"] == "system"
+    assert rest == CONVERSATION
+
+
+@pytest.mark.parametrize("form", Form)
+def test_passages_are_numbered_in_their_order_with_title_and_text(form: Form) -> None:
+    system = answer_prompt(CONVERSATION, [MERGE, INSORT], form=form)[0]["content"]
+    assert "[1] heapq.merge\nMerge multiple sorted inputs into one.\n\n[2] bisect.insort\nInsert" in system
+
+
+def test_a_system_message_of_the_client_is_kept_and_stays_the_only_one() -> None:
+    given_system: Message = {"role": "system", "content": "Answer in French."}
+    prompt = answer_prompt([given_system, *CONVERSATION], [MERGE])
+    assert [message["role"] for message in prompt].count("system") == 1
+    assert prompt[0]["content"].startswith("Answer in French.\n\n")
+    assert MERGE.text in prompt[0]["content"]
+
+
+@pytest.mark.parametrize("form", Form)
+def test_without_passages_the_prompt_does_not_speak_of_any(form: Form) -> None:
+    assert "passage" not in answer_prompt(CONVERSATION, [], form=form)[0]["content"]
+
+
+def test_only_the_reasoning_form_asks_for_a_tag() -> None:
+    for passages in ([MERGE], []):
+        asks = {form: answer_prompt(CONVERSATION, passages, form=form)[0]["content"] for form in Form}
+        assert [form for form in Form if "<answer>" in asks[form]] == [Form.REASONING]
+        assert len(set(asks.values())) == len(Form)
+
+
+def test_a_direct_answer_is_asked_for_where_no_form_is_named() -> None:
+    assert answer_prompt(CONVERSATION, [MERGE]) == answer_prompt(CONVERSATION, [MERGE], form=Form.DIRECT)
+
+
+def test_every_prompt_has_a_name_of_its_own() -> None:
+    names = {prompt_name(form, passages) for form in Form for passages in ([MERGE], [])}
+    assert names == {
+        *("direct", "short", "reasoning"),
+        *("direct_without", "short_without", "reasoning_without"),
+    }
+
+
+@pytest.mark.parametrize("form", Form)
+@pytest.mark.parametrize(("passages", "budget"), [([Passage("1", "Blank", "")], 600), ([MERGE], 1)])
+def test_a_prompt_that_shows_nothing_of_its_passages_is_the_one_without(
+    form: Form, passages: list[Passage], budget: int
+) -> None:
+    asked = answer_prompt(CONVERSATION, passages, word_budget=budget, form=form)
+    assert asked == answer_prompt(CONVERSATION, [], form=form)
+    assert prompt_name(form, passages, word_budget=budget) == f"{form}_without"
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("It is old. <answer>1958</answer>", "1958"),
+        ("<ANSWER>\n 1958 \n</Answer> I am sure.", "1958"),
+        ("< answer >1958< / answer >", "1958"),
+        ("I write <answer>1957</answer>, no: <answer>1958</answer>", "1958"),
+        ("<answer>1957 <answer>1958</answer>", "1958"),
+        ("So <answer>1958", "1958"),
+        ("So <answer>1958</ans", "1958"),
+        ("So <answer>1958</", "1958"),
+        ("<answer>1958</answer> and then <answer>", "1958"),
+        ("<answer>1958</answer> or <answer>1957", "1958"),
+        ("<answer>1958</answer> not <answer> </answer>", "1958"),
+        ("<answer>a < b, <i>so</i> c</answer>", "a < b, <i>so</i> c"),
+        ("<answer>two\nlines</answer>", "two\nlines"),
+    ],
+)
+def test_the_answer_of_reasons_is_what_the_last_tag_holds(text: str, answer: str) -> None:
+    assert answer_of(text, Form.REASONING) == Answered(answer, tagged=True)
+
+
+@pytest.mark.parametrize("text", ["It is 1958.", "", "<answer></answer>", "answer: 1958", "1958</answer>"])
+def test_reasons_without_an_answer_in_a_tag_are_all_there_is(text: str) -> None:
+    assert answer_of(f" {text}\n", Form.REASONING) == Answered(text, tagged=False)
+
+
+@pytest.mark.parametrize("form", [Form.DIRECT, Form.SHORT])
+@given(text=st.text() | st.just("<answer>1958</answer>"))
+def test_a_form_without_reasons_is_answered_by_the_text_itself(form: Form, text: str) -> None:
+    assert answer_of(text, form) == Answered(text, tagged=False)
+
+
+@given(st.text(max_size=40), st.text(max_size=20).filter(lambda text: "<" not in text and text.strip()))
+def test_an_answer_that_is_put_into_a_tag_is_found_again(before: str, answer: str) -> None:
+    assert answer_of(f"{before}<answer>{answer}</answer>", Form.REASONING) == Answered(answer.strip(), True)
+
+
+def test_the_fallback_goes_on_from_the_reasons_and_asks_for_the_answer_alone() -> None:
+    asked = answer_prompt(CONVERSATION, [MERGE], form=Form.REASONING)
+    assert fallback_prompt(asked, "It is heapq.merge.") == (
+        *asked,
+        {"role": "assistant", "content": "It is heapq.merge."},
+        {"role": "user", "content": ANSWER_ALONE},
+    )
+
+
+def test_a_passage_over_the_budget_is_cut_and_the_next_left_out() -> None:
+    system = answer_prompt(CONVERSATION, [MERGE, INSORT], word_budget=4)[0]["content"]
+    assert "[1] heapq.merge\nMerge multiple sorted\n" in system
+    assert "bisect" not in system
+
+
+def test_braces_in_a_passage_are_only_text() -> None:
+    assert "{passages} {0}" in answer_prompt(CONVERSATION, [Passage("1", "", "{passages} {0}")])[0]["content"]
+
+
+@given(st.text(max_size=60), st.integers(0, 12))
+def test_a_cut_text_is_a_prefix_with_the_first_words(text: str, n_words: int) -> None:
+    assert text.startswith(cut(text, n_words))
+    assert cut(text, n_words).split() == text.split()[:n_words]

@@ -1,0 +1,149 @@
+"""Asking for a form: which JSON is found in what a model wrote, and how often it is asked."""
+
+import json
+import pickle
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, ConfigDict, Field
+
+from arms.llm.base import Prompt
+from arms.llm.structured_output import StructuredCaller, UnreadableError, json_values, quoted, read_object
+from tests.arms.scripted import writing
+
+
+class Size(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    height: int = Field(ge=0)
+    unit: str
+
+
+SIZE = Size(height=333, unit="m")
+
+JSONS = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def whole(text: str) -> int:
+    if not text.isdecimal():
+        raise ValueError(f"{quoted(text)} is no whole number")
+    return int(text)
+
+
+@given(
+    st.dictionaries(st.text(max_size=5), JSONS),
+    st.text("ab \n.`"),
+    st.text("ab }]\n.`"),
+    st.sampled_from([None, 2]),
+)
+def test_an_object_is_found_whatever_stands_around_it(
+    value: dict[str, object], before: str, after: str, indent: int | None
+) -> None:
+    assert next(json_values(before + json.dumps(value, indent=indent) + after, "{")) == value
+
+
+@given(st.lists(JSONS))
+def test_a_list_is_found_in_a_fence(value: list[object]) -> None:
+    assert next(json_values(f"Here it is:\n```json\n{json.dumps(value, indent=2)}\n```", "[")) == value
+
+
+@given(st.text('[]{},:" 1a', max_size=40))
+def test_no_text_is_too_odd_to_be_looked_through(text: str) -> None:
+    assert all(isinstance(value, dict) for value in json_values(text, "{"))
+    assert all(isinstance(value, list) for value in json_values(text, "["))
+
+
+def test_brackets_that_are_opened_by_the_thousand_hold_nothing() -> None:
+    assert list(json_values("[" * 5000, "[")) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"height": 333, "unit": "m"}',
+        '```json\n{\n  "height": 333,\n  "unit": "m",\n}\n```',
+        'In metres, {"size": {"height": 333, "unit": "m"}} it is.',
+        '[{"height": 333, "unit": "m"}]',
+        '{"height": n, "unit": "m"}: {"height": 333, "unit": "m"}',
+        '{"height": -1, "unit": "m"}, no: {"height": 333, "unit": "m"}',
+    ],
+)
+def test_the_first_valid_object_in_a_text_is_read(text: str) -> None:
+    assert read_object(Size, text) == SIZE
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("333 m", "no complete JSON object"),
+        ('{"height": 333, "unit":', "no complete JSON object"),
+        ('{"height": NaN, "unit": "m"}', "no complete JSON object"),
+        ('{"height": 333}', "unit: Field required"),
+        ('{"height": "333", "unit": "m"}', "height: Input should be a valid integer"),
+        ('{"height": true, "unit": "m"}', "height: Input should be a valid integer"),
+        ('{"height": -1}', "height: Input should be greater than or equal to 0; unit: Field required"),
+        ('{"height": -1, "unit": "m"} {}', "height: Input should be greater than or equal to 0"),
+    ],
+)
+def test_a_text_without_a_valid_object_is_refused_with_what_is_wrong(text: str, wrong: str) -> None:
+    with pytest.raises(ValueError, match="is of no use") as refused:
+        read_object(Size, text)
+    assert str(refused.value) == f"{text!r} is of no use: {wrong}"
+
+
+@pytest.mark.parametrize("texts", [["12"], ["twelve", "12"], ["twelve", "a dozen", "12"]])
+def test_a_model_is_asked_until_it_can_be_read_and_all_of_it_counts(texts: Sequence[str]) -> None:
+    prompts: list[Prompt] = []
+    asker = StructuredCaller(writing(*texts, prompts=prompts), UnreadableError, retries=2)
+    assert asker.ask("Count.", "Twelve eggs", "Write a number.", whole, max_tokens=5) == 12
+    assert asker.malformed == len(texts) - 1
+    assert [prompt.max_tokens for prompt in prompts] == [5] * len(texts)
+    read = sum(len(message["content"].split()) for prompt in prompts for message in prompt.messages)
+    assert asker.tokens == read + sum(len(text.split()) for text in texts)
+    assert prompts[0].messages == (
+        {"role": "system", "content": "Count."},
+        {"role": "user", "content": "Twelve eggs\n\nWrite a number."},
+    )
+    if len(texts) > 1:
+        assert prompts[1].messages == (
+            *prompts[0].messages,
+            {"role": "assistant", "content": "twelve"},
+            {"role": "user", "content": "'twelve' is no whole number. Write a number."},
+        )
+
+
+def test_the_counts_of_one_piece_of_work_add_up() -> None:
+    asker = StructuredCaller(writing("one", "1", "two", "2"), UnreadableError)
+    assert [asker.ask("", "", "", whole, max_tokens=5) for _ in range(2)] == [1, 2]
+    assert asker.malformed == 2
+
+
+class CountError(UnreadableError):
+    told = "nobody could count"
+
+
+def test_a_model_that_is_never_read_is_an_error_of_the_type_that_was_asked_for() -> None:
+    asker = StructuredCaller(writing("1", "one", "uno"), CountError, retries=1)
+    asker.ask("", "", "", whole, max_tokens=5)
+    before = asker.tokens
+    with pytest.raises(
+        CountError, match="nobody could count in 2 attempts, at last 'uno' is no whole number"
+    ) as failed:
+        asker.ask("", "", "", whole, max_tokens=5)
+    assert failed.value.tokens == asker.tokens > before, "what was read before counts too"
+    assert failed.value.malformed == 2
+
+
+def test_an_error_quotes_only_the_beginning_of_a_long_text() -> None:
+    assert quoted("ab" * 1000) == repr("ab" * 100)
+
+
+def test_the_error_crosses_processes_whole() -> None:
+    error = pickle.loads(pickle.dumps(CountError("no", tokens=7, malformed=2)))
+    assert (type(error), str(error), error.tokens, error.malformed) == (CountError, "no", 7, 2)

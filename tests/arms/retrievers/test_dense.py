@@ -1,0 +1,210 @@
+"""Dense search: exact where it says so, built once, resumed after a kill, refused when it is another's."""
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from arms.base import ArmError, MissingEmbeddingError, Passage, Query
+from arms.corpus.corpus import Corpus
+from arms.indexes import vectors as vectors_room
+from arms.indexes.build_once import IndexMismatchError, check, folder, publish
+from arms.indexes.vector_search import VectorIndex
+from arms.indexes.vectors import PassageVectors, Vectors, embed, embedded_text
+from arms.models.embedding import Backbone, HashingEmbedder
+from arms.retrievers.dense import Dense, DenseParams
+from tests.arms.conftest import keep
+from tests.arms.contract import DIM, ask, check_arm
+
+BACKBONE = Backbone(model=f"hashing:{DIM}", batch_size=1)
+WORDS = frozenset({"words"})
+
+
+def build(corpus: Corpus, indexes: Path, **params: object) -> Dense:
+    told = DenseParams.model_validate({"backbone": "words", **params})
+    VectorIndex.prepare(corpus, indexes, told, BACKBONE)
+    return Dense("near", corpus, told, VectorIndex.open(corpus, indexes, told, BACKBONE))
+
+
+class KilledError(Exception):
+    """What a test raises in place of a kill."""
+
+
+class DyingEmbedder(HashingEmbedder):
+    """Dies after some passages, and counts those that it embeds."""
+
+    def __init__(self, lives: int) -> None:
+        super().__init__(DIM)
+        self.lives = lives
+        self.embedded = 0
+
+    def encode_passages(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        if self.embedded + len(texts) > self.lives:
+            raise KilledError
+        self.embedded += len(texts)
+        return super().encode_passages(texts)
+
+
+@pytest.mark.parametrize("index", ["flat", "hnsw"])
+def test_a_dense_arm_keeps_the_contract(corpus: Corpus, tmp_path: Path, index: str) -> None:
+    check_arm(build(corpus, tmp_path, index=index), corpus)
+
+
+@pytest.mark.parametrize("index", ["flat", "hnsw"])
+def test_search_equals_the_sort_of_all_inner_products(corpus: Corpus, tmp_path: Path, index: str) -> None:
+    arm = build(corpus, tmp_path, index=index)
+    passages = list(corpus)
+    vectors = HashingEmbedder(DIM).encode_passages([embedded_text(p) for p in passages])
+    query = ask("Where does the river flow in Vienna?", WORDS)
+    scores = vectors @ query.embeddings["words"]
+    expected = sorted(zip(-scores, [p.id for p in passages], strict=True))[:6]
+
+    found = arm.search(query, 6).passages
+
+    assert [p.id for p in found] == [name for _, name in expected]
+    assert [p.score for p in found] == pytest.approx([-score for score, _ in expected], abs=1e-6)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.permutations(["a", "b", "c", "d", "e", "f"]), st.integers(1, 6))
+def test_equal_vectors_are_ordered_by_id_wherever_they_lie(
+    tmp_path_factory: pytest.TempPathFactory, names: list[str], k: int
+) -> None:
+    folder = tmp_path_factory.mktemp("twins")
+    arm = build(keep(folder, tuple(Passage(name, "", "the same text") for name in names)), folder)
+    found = arm.search(ask("same", WORDS), k).passages
+    assert [p.id for p in found] == ["a", "b", "c", "d", "e", "f"][:k]
+
+
+def test_a_query_without_the_embedding_is_told_which_one_it_lacks(corpus: Corpus, tmp_path: Path) -> None:
+    with pytest.raises(MissingEmbeddingError, match="arm 'near' needs a 'words' embedding"):
+        build(corpus, tmp_path).search(Query("river"), 3)
+
+
+def test_an_embedding_of_another_length_is_refused(corpus: Corpus, tmp_path: Path) -> None:
+    query = Query("river", {"words": np.ones(3, dtype=np.float32)})
+    with pytest.raises(ArmError, match=r"shape \(3,\), the index holds vectors of shape \(64,\)"):
+        build(corpus, tmp_path).search(query, 3)
+
+
+@settings(max_examples=15, deadline=None)
+@given(step=st.integers(1, 5), lives=st.integers(0, 12))
+def test_embedding_goes_on_where_a_killed_run_stopped(
+    corpus: Corpus, tmp_path_factory: pytest.TempPathFactory, step: int, lives: int
+) -> None:
+    unfinished = tmp_path_factory.mktemp("unfinished")
+    killed, survivor = DyingEmbedder(lives), DyingEmbedder(lives=len(corpus))
+    with pytest.raises(KilledError):
+        embed(corpus, killed, unfinished, step)
+
+    embed(corpus, survivor, unfinished, step)
+
+    assert killed.embedded + survivor.embedded == len(corpus), "no passage is embedded twice"
+    expected = HashingEmbedder(DIM).encode_passages([embedded_text(p) for p in corpus])
+    np.testing.assert_array_equal(np.load(unfinished / "vectors.npy"), expected)
+
+
+def test_a_killed_build_publishes_nothing_and_the_next_one_finishes_it(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vectors_room, "BATCHES_PER_STEP", 4)
+    with monkeypatch.context() as patched:
+        patched.setattr(vectors_room, "build_embedder", lambda _: DyingEmbedder(lives=9))
+        with pytest.raises(KilledError):
+            build(corpus, tmp_path)
+    with pytest.raises(IndexMismatchError, match="no index in"):
+        Vectors.of(corpus, tmp_path, BACKBONE).read()
+    told: list[tuple[str, int, int | None]] = []
+    VectorIndex.prepare(
+        corpus, tmp_path, DenseParams(backbone="words"), BACKBONE, lambda *step: told.append(step)
+    )
+    assert told == [
+        ("embedding passages", 12, 13),
+        ("embedding passages", 13, 13),
+        ("indexing vectors", 13, 13),
+    ]
+
+
+def test_preparing_again_and_other_indexes_do_not_embed_again(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build(corpus, tmp_path, index="flat")
+    monkeypatch.setattr(vectors_room, "build_embedder", lambda _: DyingEmbedder(lives=0))
+    build(corpus, tmp_path, index="flat")
+    build(corpus, tmp_path, index="hnsw")
+    build(corpus, tmp_path, index="hnsw", search_width=64)
+    assert sorted(path.name.partition("-")[0] for path in tmp_path.iterdir()) == ["dense", "dense", "vectors"]
+
+
+def test_the_vectors_of_passages_are_told_by_their_ids(corpus: Corpus, tmp_path: Path) -> None:
+    with pytest.raises(IndexMismatchError, match="prepare the arms first"):
+        PassageVectors(corpus, tmp_path, BACKBONE)
+    Vectors.of(corpus, tmp_path, BACKBONE).prepare(corpus, BACKBONE)
+    vectors = PassageVectors(corpus, tmp_path, BACKBONE)
+    first, *_, last = corpus
+    found = vectors.of([last.id, "of another corpus", first.id, last.id])
+    assert list(found) == [last.id, first.id]
+    expected = HashingEmbedder(DIM).encode_passages([embedded_text(last), embedded_text(first)])
+    np.testing.assert_array_equal(np.stack(list(found.values())), expected)
+    assert vectors.of(["of another corpus"]) == {}
+
+
+def test_an_index_of_another_model_or_corpus_is_refused_and_both_are_named(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    mine = Vectors.of(corpus, tmp_path, BACKBONE)
+    mine.prepare(corpus, BACKBONE)
+    other_model = Vectors.of(corpus, tmp_path, Backbone(model="hashing:32"))
+    with pytest.raises(IndexMismatchError, match="built with model 'hashing-64', but model 'hashing-32'"):
+        check(mine.target, other_model.identity)
+    other = keep(tmp_path, (Passage("1", "", "another corpus"),))
+    with pytest.raises(IndexMismatchError, match=f"corpus '{corpus.digest}', but corpus '{other.digest}'"):
+        check(mine.target, Vectors.of(other, tmp_path, BACKBONE).identity)
+    with pytest.raises(IndexMismatchError, match="prepare the arms first"):
+        VectorIndex.open(other, tmp_path, DenseParams(backbone="words"), BACKBONE)
+
+
+def test_a_folder_is_published_whole_or_not_at_all(tmp_path: Path) -> None:
+    identity = {"made": "once"}
+    target = folder(tmp_path / "indexes", "thing", identity)
+
+    def half(unfinished: Path) -> None:
+        (unfinished / "first").write_text("1")
+        raise KilledError
+
+    def rest(unfinished: Path) -> None:
+        assert (unfinished / "first").read_text() == "1"
+        (unfinished / "second").write_text("2")
+
+    with pytest.raises(KilledError):
+        publish(target, identity, half)
+    assert not target.exists()
+    publish(target, identity, rest)
+    publish(target, identity, half)
+    check(target, identity)
+    assert sorted(path.name for path in target.iterdir()) == ["first", "manifest.json", "second"]
+
+
+def test_of_two_builders_at_once_one_builds_and_the_other_waits(tmp_path: Path) -> None:
+    target = folder(tmp_path, "thing", {})
+    meet, built = threading.Barrier(2, timeout=10), []
+
+    def build_once() -> str:
+        meet.wait()
+        publish(target, {}, lambda unfinished: built.append(unfinished))
+        return (target / "manifest.json").read_text()
+
+    with ThreadPoolExecutor(2) as pool:
+        seen = [pool.submit(build_once) for _ in range(2)]
+        assert [each.result() for each in seen] == ["{}", "{}"]
+    assert len(built) == 1
+
+
+def test_a_passage_without_a_title_is_embedded_as_its_text() -> None:
+    assert embedded_text(Passage("1", "", "only text")) == "only text"

@@ -1,0 +1,154 @@
+"""Arms that choose among candidates: a batch finds what its arms do, and searches once."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arms.base import MissingEmbeddingError, Query
+from arms.corpus.corpus import Corpus
+from arms.indexes.vector_search import VectorIndex
+from arms.models.embedding import Backbone
+from arms.retrievers import diversity as discounted
+from arms.retrievers import vendi
+from arms.retrievers.diversity import Cosines
+from arms.retrievers.kind import Kind, Resources
+from tests.arms.contract import DIM, QUESTIONS, ask, check_arm
+
+WORDS = frozenset({"words"})
+DISCOUNTED = [
+    {"gamma": gamma, "threshold": threshold} for gamma in (0.0, 0.6, 4.0) for threshold in (0.0, 0.4)
+]
+VENDI = [{"diversity": diversity} for diversity in (0.0, 0.35, 0.8, 1.0)]
+FAMILIES = pytest.mark.parametrize(
+    ("kind", "grid"), [(discounted.KIND, DISCOUNTED), (vendi.KIND, VENDI)], ids=["discounted", "vendi"]
+)
+
+
+@pytest.fixture
+def have(corpus: Corpus, tmp_path: Path) -> Resources:
+    """Resources with one backbone, hashed."""
+    return Resources(corpus, tmp_path, {"words": Backbone(model=f"hashing:{DIM}")}, {})
+
+
+def family(
+    kind: Kind[Any], grid: list[dict[str, float]], have: Resources, **shared: object
+) -> dict[str, Any]:
+    """Return the parameters of a family's arms by name, their index built."""
+    group = {
+        f"arm-{n}": kind.params.model_validate({"backbone": "words", **shared, **own})
+        for n, own in enumerate(grid)
+    }
+    for params in group.values():
+        kind.prepare(params, have, None)
+    return group
+
+
+def build(kind: Kind[Any], name: str, params: Any, have: Resources) -> Any:
+    return kind.build(name, params, have, lambda _: pytest.fail("it has no members"))
+
+
+def batches(kind: Kind[Any], group: dict[str, Any], have: Resources) -> list[Any]:
+    assert kind.batch is not None
+    return list(kind.batch(group, have))
+
+
+@FAMILIES
+def test_each_arm_keeps_the_contract(kind: Kind[Any], grid: list[dict[str, float]], have: Resources) -> None:
+    for name, params in family(kind, grid, have, depth=9).items():
+        check_arm(build(kind, name, params, have), have.corpus)
+
+
+@FAMILIES
+@pytest.mark.parametrize("k", [1, 4, 20])
+def test_a_batch_finds_what_each_of_its_arms_does(
+    kind: Kind[Any], grid: list[dict[str, float]], have: Resources, k: int
+) -> None:
+    group = family(kind, grid, have)
+    (batch,) = batches(kind, group, have)
+    ids = have.corpus.ids()
+    for question in QUESTIONS:
+        query = ask(question, batch.backbones)
+        rows = batch.positions(query, k)
+        assert rows.shape == (len(group), k)
+        assert batch.names == tuple(group)
+        for name, row in zip(batch.names, rows, strict=True):
+            found = build(kind, name, group[name], have).search(query, k).passages
+            assert sorted(ids[position] for position in row if position >= 0) == sorted(p.id for p in found)
+            assert (row[len(found) :] == -1).all()
+
+
+@FAMILIES
+def test_a_passage_scores_as_when_picked_but_never_more_than_one_before_it(
+    kind: Kind[Any], grid: list[dict[str, float]], have: Resources
+) -> None:
+    query, ids = ask("Which river flows through Vienna?", WORDS), have.corpus.ids()
+    for name, params in family(kind, grid, have).items():
+        (batch,) = batches(kind, {name: params}, have)
+        (positions,), (scores,) = batch.picks(query, 6)
+        falling = dict(zip(positions.tolist(), np.minimum.accumulate(scores).tolist(), strict=True))
+        found = build(kind, name, params, have).search(query, 6).passages
+        assert {ids.index(p.id): p.score for p in found} == falling
+
+
+@FAMILIES
+def test_arms_of_another_depth_are_a_batch_of_their_own(
+    kind: Kind[Any], grid: list[dict[str, float]], have: Resources
+) -> None:
+    deep, shallow = family(kind, grid, have, depth=10), family(kind, grid, have, depth=2)
+    group = {**deep, **{f"shallow {name}": params for name, params in shallow.items()}}
+    found = batches(kind, group, have)
+    assert [batch.names for batch in found] == [tuple(deep), tuple(f"shallow {name}" for name in shallow)]
+    query = ask("Who composed the opera about the river?", WORDS)
+    nearest = set(found[1].positions(query, 2)[0].tolist())
+    assert all(set(row) == nearest for row in found[1].positions(query, 2).tolist()), "two of two"
+    assert (found[1].positions(query, 6) >= 0).all(), "a depth below k is raised to k"
+
+
+def test_the_families_search_a_corpus_once(have: Resources, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [
+        batch
+        for kind, grid in ((discounted.KIND, DISCOUNTED), (vendi.KIND, VENDI))
+        for batch in batches(kind, family(kind, grid, have), have)
+    ]
+    searched: list[int] = []
+    nearest = VectorIndex.nearest
+
+    def counted(index: VectorIndex, vector: Any, k: int) -> Any:
+        searched.append(k)
+        return nearest(index, vector, k)
+
+    monkeypatch.setattr(VectorIndex, "nearest", counted)
+    for batch in found:
+        batch.positions(ask("tide and moon", WORDS), 4)
+    assert searched == [1000]
+
+
+@FAMILIES
+def test_a_query_without_the_embedding_is_told_which_one_it_lacks(
+    kind: Kind[Any], grid: list[dict[str, float]], have: Resources
+) -> None:
+    params = family(kind, grid[:1], have)["arm-0"]
+    arm = build(kind, "mine", params, have)
+    with pytest.raises(MissingEmbeddingError, match="arm 'mine' needs a 'words' embedding"):
+        arm.search(Query("river"), 3)
+
+
+@given(st.integers(0, 2**32), st.integers(1, 40), st.integers(1, 300))
+def test_a_cosine_does_not_depend_on_what_else_is_asked(seed: int, m: int, dim: int) -> None:
+    rng = np.random.default_rng(seed)
+    vectors = rng.normal(size=(m, dim)).astype(np.float32)
+    vectors = np.vstack([vectors, vectors[: m // 2]])
+    together = Cosines(vectors).rows(np.arange(len(vectors)))
+    piecemeal = Cosines(vectors)
+    alone = np.vstack([piecemeal.rows(np.array([row])) for row in rng.permutation(len(vectors))])
+    np.testing.assert_array_equal(np.sort(together, axis=0), np.sort(alone, axis=0))
+    np.testing.assert_array_equal(together[m:], together[: m // 2], "copies have equal rows")
+    np.testing.assert_array_equal(together[:, m:], together[:, : m // 2], "and equal columns")
+    np.testing.assert_array_equal(together.diagonal(), 1.0)
+    wide = vectors.astype(np.float64)
+    units = wide / np.linalg.norm(wide, axis=1, keepdims=True)
+    np.testing.assert_allclose(together, units @ units.T, atol=1e-9)

@@ -1,0 +1,196 @@
+"""What can be evaluated of a training log, and what is counted of the rest."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from feedback.arrays import Floats, Integers
+from feedback.dataset.filter import EmptyLogError
+from feedback.dataset.log import Log
+from feedback.dataset.selection import Selection
+from feedback.events import LABELS, Context, Cost, Example, Mode
+from tests.feedback.examples import example
+
+AT = 1_767_225_600.0
+"""2026 begins."""
+
+
+def quality(one: Example) -> float | None:
+    """What is right less a hundredth a step; None without feedback."""
+    return one.metrics["right"] - 0.01 * one.cost.steps if "right" in one.metrics else None
+
+
+EXAMPLES = [
+    example(1, (0.9, 0.1), 0, context=Context("who?"), cost=Cost(steps=1)),
+    example(2, (0.5, 0.5), "graph", {"right": 0.0}, context=Context("where?"), arms=("dense", "graph")),
+    example(3, (0.9, 0.1), 1, context=Context("who?")),
+    example(4, mode=Mode.FORCED),
+    example(5, mode=Mode.GREEDY),
+    example(6, metrics={}),
+    example(7, mode=Mode.FORCED),
+    example(8, policy=LABELS),
+    example(9, metrics={}, failed=True),
+]
+
+
+@pytest.fixture
+def log() -> Log:
+    return Log.from_examples(EXAMPLES, quality)
+
+
+def test_each_row_keeps_its_own_eligible_arms(log: Log) -> None:
+    assert log.arms == ("bm25", "dense", "graph")
+    assert log.p_log is not None
+    np.testing.assert_array_equal(log.p_log, [[0.9, 0.1, 0.0], [0.0, 0.5, 0.5], [0.9, 0.1, 0.0]])
+    np.testing.assert_array_equal(log.drawn, [0, 2, 1])
+    np.testing.assert_array_equal(log.propensity, [0.9, 0.5, 0.1])
+    np.testing.assert_allclose(log.reward, [0.99, 0.0, 1.0])
+    np.testing.assert_array_equal(log.questions, [0, 1, 0])
+    np.testing.assert_array_equal(log.seq, [1, 2, 3])
+    np.testing.assert_array_equal(log.at, [1.0, 2.0, 3.0])
+    np.testing.assert_array_equal(log.eligible("graph"), [False, True, False])
+    with pytest.raises(ValueError, match="arm 'web' is not in the log; it has: bm25, dense, graph"):
+        log.eligible("web")
+
+
+def test_what_cannot_be_evaluated_is_counted_by_its_first_reason(log: Log) -> None:
+    assert log.excluded == {"forced": 2, "failed": 1, "greedy": 1, "labels": 1, "no reward": 1}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ({"probabilities": ()}, "no distribution"),
+        ({"probabilities": (0.5, 0.25)}, "no distribution"),
+        ({"probabilities": (0.5, 0.25, 0.25)}, "no distribution"),
+        ({"probabilities": (1.5, -0.5)}, "no distribution"),
+        ({"probabilities": (float("nan"), 1.0)}, "no distribution"),
+        ({"probabilities": (0.0, 1.0)}, "propensity not in (0, 1]"),
+        ({"probabilities": (0.0,)}, "propensity not in (0, 1]"),
+        ({"probabilities": (1.5,)}, "propensity not in (0, 1]"),
+        ({"drawn": "nobody"}, "drawn arm not in the distribution"),
+    ],
+)
+def test_a_decision_that_is_no_draw_from_a_distribution_is_left_out(
+    wrong: dict[str, Any], reason: str
+) -> None:
+    odd = example(2)
+    odd = replace(odd, decision=replace(odd.decision, **wrong))
+    log = Log.from_examples([example(1), odd], quality)
+    assert log.seq.tolist() == [1]
+    assert log.excluded == {reason: 1}
+
+
+def test_where_only_the_drawn_arms_propensity_is_known_there_is_no_distribution() -> None:
+    alone = example(2)
+    alone = replace(alone, decision=replace(alone.decision, probabilities=(0.3,)))
+    log = Log.from_examples([example(1), alone], quality)
+    assert log.p_log is None
+    assert log.propensity.tolist() == [0.25, 0.3]
+    assert log.eligible("dense").tolist() == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("selection", "kept", "reason"),
+    [
+        (Selection(since=2.0), [2, 3], "outside the window"),
+        (Selection(until=3.0), [1, 2], "outside the window"),
+        (Selection(since=2.0, until=3.0), [2], "outside the window"),
+        (Selection(versions=(1, 3)), [1, 3], "another version"),
+        (Selection(policies=("vowpal",)), [2], "another policy"),
+        (Selection(features={"tier=free": 1.0}), [1], "other features"),
+        (Selection(features={"tier=free": 0.0, "n": 2.0}), [3], "other features"),
+    ],
+)
+def test_a_selection_says_what_is_looked_at(selection: Selection, kept: list[int], reason: str) -> None:
+    examples = [
+        example(1, context=Context("", {"tier=free": 1.0})),
+        example(2, version=2, policy="vowpal"),
+        example(3, version=3, context=Context("", {"n": 2.0})),
+    ]
+    log = Log.from_examples(examples, quality, selection)
+    assert log.seq.tolist() == kept
+    assert log.excluded == {reason: 3 - len(kept)}
+
+
+def test_a_window_that_ends_before_it_begins_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match="the window from 2026-01-01T00:00:00Z to 1970-01-01T00:00:00Z is empty"
+    ):
+        Selection(since=AT, until=0.0)
+
+
+def test_a_selection_that_leaves_nothing_says_what_was_asked_and_what_there_is() -> None:
+    examples = [example(1, decided_at=AT), example(2, decided_at=AT + 60.5), example(3, mode=Mode.FORCED)]
+    with pytest.raises(EmptyLogError) as caught:
+        Log.from_examples(examples[:2], quality, Selection(since=AT + 3600, versions=(7,)))
+    assert str(caught.value) == (
+        "no decision can be evaluated (since 2026-01-01T01:00:00Z, versions 7 were asked for): "
+        "the training log has 2 from 2026-01-01T00:00:00Z to 2026-01-01T00:01:00.500Z; "
+        "left out: 2 outside the window"
+    )
+    with pytest.raises(EmptyLogError, match=r"all decisions were asked for.*left out: 1 forced$"):
+        Log.from_examples(examples[2:], quality)
+    with pytest.raises(EmptyLogError, match="the training log is empty"):
+        Log.from_examples([], quality)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"p_log": np.array([[0.9, 0.2, 0.0]] * 3)}, "sum of p_log must be 1, got 1.1 at row 0"),
+        ({"p_log": np.array([[0.5, 0.5, 0.0]] * 3)}, "what p_log says of the drawn arm, got 0.9 at row 0"),
+        ({"p_log": np.ones((3, 1))}, r"p_log must have the shape \(3, 3\), got \(3, 1\)"),
+        ({"propensity": np.array([0.9, 0.5, 0.0])}, r"propensity must be in \(0, 1\], got 0 at row 2"),
+        ({"propensity": np.array([0.9, 1.5, 0.1])}, r"propensity must be in \(0, 1\], got 1.5 at row 1"),
+        ({"drawn": np.array([0, 1, 3])}, "drawn must be a column of arms, got 3 at row 2"),
+        ({"drawn": np.array([0, 1])}, r"drawn must have the shape \(3,\) of reward, got \(2,\)"),
+        ({"reward": np.array([0.0, np.nan, 1.0])}, "reward must be finite, got nan at row 1"),
+        ({"questions": np.array([0, 1, 3])}, "question code must be below 3, got 3 at row 2"),
+        ({"questions": np.array([0, 2, 2])}, "rows of a question code must be above 0.*got 0 at row 1"),
+    ],
+)
+def test_arrays_that_are_no_log_are_refused(log: Log, change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(log, **change)
+
+
+def test_some_rows_of_a_log_are_a_log() -> None:
+    features = np.arange(8.0).reshape(4, 2)
+    log = Log.from_arrays(
+        ("a", "b"),
+        np.array([0, 1, 1, 0]),
+        np.array([0.0, 1.0, 2.0, 3.0]),
+        p_log=np.tile([0.25, 0.75], (4, 1)),
+        questions=np.array([0, 1, 2, 1]),
+        X=features,
+    )
+    some = log.where(np.array([False, True, False, True]))
+    assert (some.reward.tolist(), some.questions.tolist(), some.seq.tolist()) == ([1.0, 3.0], [0, 0], [2, 4])
+    np.testing.assert_array_equal(some.X, features[[1, 3]])
+    assert log.X is log.X
+
+
+def test_features_that_were_made_are_not_made_again_for_some_rows() -> None:
+    asked = []
+
+    def describe(seq: Integers) -> Floats:
+        asked.append(seq.tolist())
+        return seq[:, None] * 1.0
+
+    log = replace(Log.from_examples([example(seq) for seq in (2, 3, 5, 7)], quality), describe=describe)
+    untouched = log.where(log.seq > 2)
+    assert log.X.tolist() == [[2.0], [3.0], [5.0], [7.0]]
+    assert log.where(log.seq > 2).where(np.array([True, False, True])).X.tolist() == [[3.0], [7.0]]
+    assert asked == [[2, 3, 5, 7]]
+    assert untouched.X.tolist() == [[3.0], [5.0], [7.0]]
+    assert asked == [[2, 3, 5, 7], [3, 5, 7]]
+
+
+def test_a_log_without_features_says_so(log: Log) -> None:
+    with pytest.raises(ValueError, match="the log has no features"):
+        _ = log.X
+    with pytest.raises(ValueError, match="needs p_log, or the propensity of the drawn arms"):
+        Log.from_arrays(("a",), np.zeros(1, np.int64), np.zeros(1))

@@ -1,0 +1,94 @@
+"""A log of a database and its export are one and the same, features included."""
+
+from math import inf
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from feedback.dataset.features import described
+from feedback.dataset.log import Log
+from feedback.dataset.selection import Selection
+from feedback.dataset.source import ExportSource, LogSource
+from feedback.events import Context
+from feedback.exchange.jsonl import ExchangeError, Header, write_export
+from feedback.log.store import Store
+from feedback.reward import Metric, Prices, RewardRule
+from tests.feedback.dataset.test_read_log import assert_same
+from tests.feedback.examples import example, some_examples, write
+
+RULE = RewardRule(metrics={"right": Metric(), "thumb": Metric()}, cost_weight=1e-4, failed=-1.0)
+
+
+def test_a_log_and_its_export_are_the_same(store: Store, tmp_path: Path) -> None:
+    examples = some_examples(np.random.default_rng(1), 60)
+    write(store, RULE.join, examples)
+    source = LogSource(store, RULE)
+    with (tmp_path / "log.jsonl").open("wb") as file:
+        write_export(source.examples(), file, Header(written_at=0.0, reward=RULE))
+    export = ExportSource(tmp_path / "log.jsonl")
+    assert list(export.examples()) == list(source.examples()) == examples
+    dearer = RULE.model_copy(update={"cost": Prices(seconds=7.0)})
+    for rule, selection in ((RULE, Selection()), (dearer, Selection(versions=(1, 2)))):
+        live, exported = source.log(rule, selection), export.log(rule, selection)
+        assert_same(live, exported)
+        assert (live.X != exported.X).nnz == 0
+
+
+def test_an_export_says_where_the_log_still_waited(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    with path.open("wb") as file:
+        write_export([example(1)], file, Header(written_at=0.0, reward=RULE))
+    assert ExportSource(path).settled() == inf
+    with path.open("ab") as file:
+        write_export([example(1)], file, Header(written_at=0.0, reward=RULE, settled=7.0))
+    assert ExportSource(path).settled() == 7.0
+
+
+def test_an_export_whose_metrics_are_not_declared_is_refused_with_the_lines_to_add(tmp_path: Path) -> None:
+    path, rule = tmp_path / "log.jsonl", RewardRule(metrics={"click": Metric(range=(0.0, 10.0))})
+    with path.open("wb") as file:
+        write_export([example(1, metrics={"click": 5.0})], file, Header(written_at=0.0, reward=rule))
+    source = ExportSource(path)
+    with pytest.raises(
+        ExchangeError,
+        match=r'has the metrics click, .*reward: \{"metrics": \{"click": \{"range": \[0.0, 10.0\]\}\}\}',
+    ):
+        source.log(RULE)
+    turned = RewardRule(metrics={"click": Metric(range=(0.0, 10.0), optimize="min"), "right": Metric()})
+    assert len(source.log(turned)) == 1
+    assert source.remarks(turned) == [
+        "The metric click is declared otherwise than in the file: optimize min for max."
+    ]
+    assert source.remarks(rule) == []
+
+
+def test_a_log_ends_where_it_ended_when_it_was_first_read(store: Store) -> None:
+    write(store, RULE.join, [example(seq) for seq in range(1, 4)])
+    source = LogSource(store, RULE)
+    assert len(source.log(RULE)) == 3
+    write(store, RULE.join, [example(seq) for seq in range(1, 9)])
+    assert len(source.log(RULE)) == len(list(source.examples())) == source.log(RULE).X.shape[0] == 3
+
+
+def test_a_rule_that_joins_otherwise_is_refused(store: Store) -> None:
+    with pytest.raises(ValueError, match="must join alike"):
+        LogSource(store, RULE).log(RewardRule(metrics={"right": Metric()}))
+
+
+def test_features_are_those_of_the_rows_and_take_embeddings_that_all_rows_have() -> None:
+    plain = [example(seq, context=Context(word)) for seq, word in enumerate(("red", "blue", "red"), 1)]
+    long = [example(seq, context=Context("red", {}, (0.1 * seq, 0.2))) for seq in (1, 2)]
+    log = Log.from_examples(plain, lambda _: 1.0, describe=described(lambda: iter(plain)))
+    some = log.where(np.array([False, True, True])).X
+    assert (log.X[0] != log.X[1]).nnz
+    assert (some[0] != log.X[1]).nnz == (some[1] != log.X[0]).nnz == 0
+    seen = described(lambda: iter(long))(np.array([1, 2]))
+    np.testing.assert_allclose(seen[:, -2:].toarray(), [[0.1, 0.2], [0.2, 0.2]])
+
+
+def test_embeddings_that_only_some_chunks_have_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("feedback.dataset.source._CHUNK", 1)
+    mixed = [example(1, context=Context("red", {}, (0.1,))), example(2, context=Context("red"))]
+    seen = described(lambda: iter(mixed))(np.array([1, 2]))
+    assert (seen[0] != seen[1]).nnz == 0

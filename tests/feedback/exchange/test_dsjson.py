@@ -1,0 +1,274 @@
+"""dsjson: VW reads what we write, and we read what VW and Personalizer wrote, or say why not."""
+
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from vowpalwabbit import LabelType, Workspace
+
+from agent.policies.vowpal import VowpalPolicy
+from feedback.events import LABELS, Example, Mode
+from feedback.exchange.dsjson import read_dsjson, write_dsjson
+from feedback.exchange.imported import IMPORTED, rewarded
+from feedback.exchange.jsonl import ExchangeError
+from feedback.reward import Metric, RewardRule
+from tests.feedback.exported import ARMS, any_example, example
+
+RULE = RewardRule(metrics={"right": Metric(range=(-1, 1))}, cost_weight=0.125)
+
+EVENT: dict[str, Any] = {
+    "_label_cost": -1,
+    "_label_probability": 0.8166667,
+    "_label_Action": 2,
+    "_labelIndex": 1,
+    "o": [{"EventId": "38c9a0", "v": 1.0}],
+    "Timestamp": "2018-09-15T00:00:00.0000000Z",
+    "Version": "1",
+    "EventId": "38c9a0",
+    "a": [2, 1, 3],
+    "c": {
+        "FromUrl": [{"timeofday": "Morning", "weather": "Sunny", "age": 30}],
+        "_multi": [
+            {
+                "_tag": "cappuccino",
+                "i": {"constant": 1, "id": "cappuccino"},
+                "j": [{"hot": True, "kcal": 80}],
+            },
+            {
+                "_tag": "cold brew",
+                "i": {"constant": 1, "id": "cold brew"},
+                "j": [{"hot": False, "from": ["KE"]}],
+            },
+            {"_tag": "latte", "i": {"constant": 1, "id": "latte"}, "j": [None]},
+        ],
+    },
+    "p": [0.8166667, 0.0916666, 0.0916667],
+    "VWState": {"m": "680ca0c1-3fb5-4acb/f2a1"},
+    "pdrop": 0.0,
+}
+"""A line as the services write it."""
+
+
+def written(examples: list[Example], left_out: Counter[str] | None = None) -> list[bytes]:
+    return list(write_dsjson(examples, RULE.reward_of, Counter() if left_out is None else left_out))
+
+
+def read(folder: Path, *lines: bytes | dict[str, Any]) -> tuple[list[Example], Counter[str]]:
+    """Read lines, and count what is left out."""
+    path, left_out = folder / "log.dsjson", Counter[str]()
+    path.write_bytes(b"\n".join(one if isinstance(one, bytes) else json.dumps(one).encode() for one in lines))
+    return list(read_dsjson(path, "reward", (-1.0, 1.0), left_out)), left_out
+
+
+def without(name: str) -> dict[str, Any]:
+    return {key: value for key, value in EVENT.items() if key != name}
+
+
+# -- out, and back ------------------------------------------------------------------------------------
+
+
+def test_a_decision_whose_probabilities_cannot_be_is_counted() -> None:
+    left_out = Counter[str]()
+    odd = replace(example(1).decision, probabilities=(0.5,) * len(example(1).decision.arms))
+    whole = example(2)
+    kept = list(rewarded([replace(example(1), decision=odd), whole], lambda _: 1.0, left_out))
+    assert [one for one, _ in kept] == [whole]
+    assert left_out == {"no distribution": 1}
+
+
+def test_a_decision_comes_back_with_its_reward(tmp_path: Path) -> None:
+    (back,), left_out = read(tmp_path, *written([example(1, "dense", 0.5)]))
+    sent = example(1, "dense", 0.5).decision
+    assert back.decision == replace(sent, deadline=sent.decided_at, floor=None)
+    assert back.metrics == {"reward": 0.5 - 0.125}
+    assert (back.seq, back.failed, left_out) == (1, False, {})
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(any_example(), st.floats(-1, 1))
+def test_whatever_was_drawn_comes_back(tmp_path: Path, found: Example, reward: float) -> None:
+    decision = replace(found.decision, mode=Mode.EXPLORE, policy="uniform")
+    marked = any(name.startswith("_") for name in decision.context.features)
+    marked |= any(name.startswith("_") for told in decision.context.arms.values() for name in told)
+    lines = list(write_dsjson([replace(found, decision=decision)], lambda _: reward, Counter()))
+    back, left_out = read(tmp_path, *lines)
+    if len(decision.probabilities) < len(decision.arms):
+        assert (back, left_out) == ([], {"no distribution": 1})
+        return
+    ((got,), now) = back, back[0].decision
+    assert (now.id, now.arms, now.probabilities) == (decision.id, decision.arms, decision.probabilities)
+    assert (now.drawn, now.version, got.metrics) == (decision.drawn, decision.version, {"reward": reward})
+    assert now.decided_at == pytest.approx(decision.decided_at, abs=1e-6)
+    if not marked:  # VW, and so we, pass over names that begin with _
+        seen = {arm: dict(decision.context.arms.get(arm, {})) for arm in decision.arms}
+        assert now.context == replace(decision.context, arms=seen)
+
+
+def test_what_was_not_drawn_or_has_no_reward_is_counted() -> None:
+    left_out = Counter[str]()
+    examples = [
+        example(1, policy=LABELS),
+        example(2, mode=Mode.GREEDY),
+        replace(example(3), metrics={}),
+        replace(example(4), failed=True),
+        example(5),
+    ]
+    (line,) = written(examples, left_out)
+    assert orjson.loads(line)["EventId"] == "d-5"
+    assert left_out == {LABELS: 1, "greedy": 1, "no reward": 1, "failed": 1}
+
+
+# -- VW reads it ---------------------------------------------------------------------------------------
+
+
+def test_vw_reads_the_cost_the_probability_and_the_action_that_we_wrote() -> None:
+    vw = Workspace("--dsjson --cb_explore_adf --quiet")
+    for drawn, reward in (("bm25", 1.0), ("dense", -0.5), ("none", 0.125)):
+        sent = example(1, drawn, reward)
+        (line,) = written([sent])
+        shared, *actions = vw.parse(line.decode().strip())
+        labels = [one.get_label(LabelType.CONTEXTUAL_BANDIT).costs for one in actions]
+        (label,) = labels[ARMS.index(drawn)]
+        assert [len(costs) for costs in labels] == [int(arm == drawn) for arm in ARMS]
+        assert label.cost == pytest.approx(-(reward - 0.125), abs=1e-7)
+        assert label.probability == pytest.approx(sent.decision.propensity, abs=1e-7)
+        assert [one.get_tag() for one in actions] == list(ARMS)
+        vw.finish_example([shared, *actions])
+    vw.finish()
+
+
+def test_vw_counts_the_costs_and_events_that_we_wrote(tmp_path: Path) -> None:
+    lines = written([example(seq, ARMS[seq % 3], reward=(-0.5) ** (seq % 4)) for seq in range(1, 40)])
+    data, metrics = tmp_path / "log.dsjson", tmp_path / "metrics.json"
+    data.write_bytes(b"".join(lines))
+    Workspace(f"--dsjson --cb_explore_adf --quiet -d {data} --extra_metrics {metrics}").finish()
+    told = json.loads(metrics.read_text())
+    costs = [orjson.loads(line)["_label_cost"] for line in lines]
+    assert told["dsjson_sum_cost_original"] == pytest.approx(sum(costs))
+    assert (told["first_event_id"], told["last_event_id"]) == ("d-1", "d-39")
+    assert told["extra_metrics"]["total_learn_calls"] == len(lines)
+    assert told["line_parse_error"] == told["number_skipped_events"] == 0
+
+
+def test_vw_learns_from_the_file_what_our_policy_learns_from_the_log() -> None:
+    arguments = "--cb_explore_adf --squarecb --gamma_scale 20 --clip_p 1 -q sa -q ea -q sf"
+    ours = VowpalPolicy(arguments, baseline=0.0)
+    vw = Workspace(f"--dsjson {arguments} --quiet")
+    rng = np.random.default_rng(0)
+    for seq in range(1, 200):
+        sent = example(seq, str(rng.choice(ARMS)), float(rng.uniform(-1, 1)))
+        reward = RULE.reward_of(sent)
+        assert reward is not None
+        ours.learn(sent.decision, reward)
+        events = vw.parse(written([sent])[0].decode().strip())
+        vw.learn(events)
+        vw.finish_example(events)
+    (line,) = written([example(200)])
+    theirs = np.array(vw.predict(line.decode().strip()))
+    mine = ours.probabilities(example(200).decision.context, ARMS)
+    np.testing.assert_allclose(theirs, mine, atol=1e-5)
+    assert np.ptp(mine) > 0.05  # it has learned something
+    vw.finish()
+
+
+# -- from elsewhere ------------------------------------------------------------------------------------
+
+
+def test_an_event_of_a_service_becomes_an_example(tmp_path: Path) -> None:
+    (found,), left_out = read(tmp_path, EVENT)
+    decision, seen = found.decision, found.decision.context
+    assert decision.arms == ("cappuccino", "cold brew", "latte")
+    assert decision.probabilities == (0.0916666, 0.8166667, 0.0916667)
+    assert (decision.drawn, decision.propensity) == ("cold brew", 0.8166667)
+    assert (decision.id, decision.policy, decision.version) == ("38c9a0", IMPORTED, 0)
+    assert decision.decided_at == 1536969600.0
+    assert seen.features == {
+        "FromUrl.timeofday=Morning": 1.0,
+        "FromUrl.weather=Sunny": 1.0,
+        "FromUrl.age": 30.0,
+    }
+    assert seen.arms["cappuccino"] == {
+        "i.constant": 1.0,
+        "i.id=cappuccino": 1.0,
+        "j.hot": 1.0,
+        "j.kcal": 80.0,
+    }
+    assert seen.arms["cold brew"] == {"i.constant": 1.0, "i.id=cold brew": 1.0, "j.from=KE": 1.0}
+    assert (found.metrics, left_out) == ({"reward": 1.0}, {})
+
+
+def test_actions_without_tags_of_their_own_are_numbered(tmp_path: Path) -> None:
+    context = {**EVENT["c"], "_multi": [{"f": [1]}, {"_tag": "x"}, {"_tag": "x"}]}
+    (found,), _ = read(tmp_path, {**EVENT, "c": context})
+    assert found.decision.arms == ("action-1", "action-2", "action-3")
+    assert found.decision.drawn == "action-2"
+
+
+@pytest.mark.parametrize(
+    ("event", "reason"),
+    [
+        ({"RewardValue": 1.0, "EventId": "38c9a0"}, "dangling observation"),
+        ({**EVENT, "_skipLearn": True}, "not learned: _skipLearn"),
+        (without("p"), "no distribution"),
+        ({**EVENT, "p": [0.9, 0.1]}, "no distribution"),
+        ({**EVENT, "p": [0.8166667, 0.5, 0.5]}, "no distribution"),
+        ({**EVENT, "p": [0.8166667, -0.1, 0.2833333]}, "no distribution"),
+        ({**EVENT, "p": [0, 0.5, 0.5]}, "propensity not in (0, 1]"),
+        ({**EVENT, "p": [1.5, 0, 0]}, "propensity not in (0, 1]"),
+        ({**EVENT, "_label_probability": 0}, "propensity not in (0, 1]"),
+        ({**EVENT, "_label_probability": 1.2}, "propensity not in (0, 1]"),
+        ({**EVENT, "_label_probability": 0.5}, "propensity not that of the distribution"),
+        ({**EVENT, "_label_cost": -1.5}, "reward not in [-1, 1]"),
+        (without("_label_cost"), "no label"),
+        ({**EVENT, "c": {**EVENT["c"], "_slots": []}}, "several slots"),
+    ],
+)
+def test_a_line_that_cannot_be_evaluated_is_counted(
+    tmp_path: Path, event: dict[str, Any], reason: str
+) -> None:
+    found, left_out = read(tmp_path, EVENT, event, EVENT)
+    assert ([one.seq for one in found], left_out) == ([1, 2], {reason: 1})
+
+
+@pytest.mark.parametrize(
+    ("event", "told"),
+    [
+        (b"{", "line 2: no JSON: EOF while parsing an object"),
+        (b"[]", "line 2: it is []: Input should be an object"),
+        ({**EVENT, "p": "all"}, "line 2: p is 'all': Input should be a valid array"),
+        (
+            {**EVENT, "Timestamp": "noon"},
+            "line 2: Timestamp is 'noon': Invalid isoformat string",
+        ),
+        (without("EventId"), "line 2: EventId is missing"),
+        ({**EVENT, "c": {}}, "line 2: c._multi is missing"),
+        ({**EVENT, "a": [1, 1, 3]}, "line 2: a is [1, 1, 3], which is no order of 3 actions"),
+        ({**EVENT, "_label_Action": 4}, "line 2: _label_Action is 4; there are 3 actions"),
+        (
+            {**EVENT, "pdrop": 0.5},
+            "line 2: pdrop is 0.5 after 0.0: lines that were kept with different chances",
+        ),
+        (
+            {**EVENT, "c": {**EVENT["c"], "s": {"age": 10**400}}},
+            "line 2: decision.context.features must be finite, got inf",
+        ),
+    ],
+)
+def test_a_line_that_is_wrong_is_named(tmp_path: Path, event: bytes | dict[str, Any], told: str) -> None:
+    with pytest.raises(ExchangeError) as refused:
+        read(tmp_path, EVENT, event)
+    assert str(refused.value).removeprefix(f"{tmp_path / 'log.dsjson'}, ").startswith(told)
+
+
+def test_a_log_that_was_thinned_out_evenly_is_read(tmp_path: Path) -> None:
+    found, _ = read(
+        tmp_path, {**EVENT, "pdrop": 0.5}, {"RewardValue": 1, "EventId": "x"}, {**EVENT, "pdrop": 0.5}
+    )
+    assert len(found) == 2

@@ -1,0 +1,364 @@
+"""obp's layout: tables and arrays, out and back, and from the Open Bandit Dataset's own shape."""
+
+import csv
+import gzip
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from feedback.dataset.log import Log
+from feedback.events import LABELS, Context, Example, Mode
+from feedback.exchange.imported import IMPORTED
+from feedback.exchange.jsonl import ExchangeError
+from feedback.exchange.obp_columns import survey
+from feedback.exchange.obp_layout import ARRAYS, FOLDER, read_obp, write_obp
+from feedback.reward import Metric, RewardRule
+from tests.feedback.exported import ARMS, any_example, example
+
+RULE = RewardRule(metrics={"right": Metric(range=(-1, 1))}, cost_weight=0.125)
+FOREIGN = RewardRule(metrics={"click": Metric(range=(-1, 1))}, cost_weight=0.0)
+
+HEADER = (
+    ",timestamp,item_id,position,click,propensity_score,user_feature_0,user_feature_1,"
+    "user-item_affinity_0,user-item_affinity_1"
+)
+ROWS = [
+    "0,2019-11-24 00:03:13.442536+00:00,1,3,0,0.25,cef3390e,2,0.0,1.5",
+    "1,2019-11-24 00:03:36.705207+00:00,0,1,1,0.75,81ce123c,0,0.0,0.0",
+]
+ITEMS = ",item_id,item_feature_0,item_feature_1\n0,0,-0.677,ceca2003\n1,1,-0.72,270de572\n"
+
+
+def export(folder: Path, examples: Iterable[Example]) -> Counter[str]:
+    left_out, kept = Counter[str](), list(examples)
+    write_obp(folder, lambda: kept, RULE.reward_of, left_out)
+    return left_out
+
+
+def read(path: Path) -> tuple[list[Example], Counter[str]]:
+    left_out = Counter[str]()
+    return list(read_obp(path, "click", (-1.0, 1.0), left_out)), left_out
+
+
+def table(folder: Path, *rows: str, header: str = HEADER, name: str = "men.csv") -> Path:
+    """Write a campaign as the Open Bandit Dataset has it."""
+    here = folder / "random" / "men"
+    here.mkdir(parents=True, exist_ok=True)
+    (here / "item_context.csv").write_text(ITEMS)
+    content = "".join(f"{row}\n" for row in (header, *rows)).encode()
+    (here / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    return here
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(ExchangeError) as refused:
+        read(path)
+    return str(refused.value).replace(str(path), "<path>")
+
+
+# -- out, and back ------------------------------------------------------------------------------------
+
+
+def test_a_question_that_is_a_document_comes_back(tmp_path: Path) -> None:
+    long = example(1, context=Context("why? " * 60_000))
+    write_obp(tmp_path, lambda: [long], lambda _: 0.5, Counter())
+    (back,) = read_obp(tmp_path, "right", (0.0, 1.0), Counter())
+    assert back.decision.context.question == long.decision.context.question
+
+
+def test_the_tables_have_the_columns_that_obp_reads(tmp_path: Path) -> None:
+    export(tmp_path, [example(1), example(2, "bm25", 0.0)])
+    with (tmp_path / FOLDER / "all.csv").open() as file:
+        first, second = csv.DictReader(file)
+    assert list(first)[:6] == ["", "timestamp", "item_id", "position", "click", "propensity_score"]
+    assert [name for name in first if "user_feature" in name] == [f"user_feature_{at}" for at in range(4)]
+    assert (first["item_id"], first["position"], first["click"]) == ("1", "1", "0.875")
+    assert (second["item_id"], second["click"], second["propensity_score"]) == ("0", "-0.125", "0.25")
+    assert first["timestamp"] == "2023-11-14 22:13:21.250000+00:00"
+    with (tmp_path / FOLDER / "item_context.csv").open() as file:
+        items = list(csv.DictReader(file))
+    assert [(one["item_id"], one["item_feature_0"], one["item_feature_1"]) for one in items] == [
+        ("0", "1.0", "0.0"),
+        ("1", "1.0", "0.5"),
+        ("2", "0.0", "0.0"),
+    ]
+
+
+def test_a_decision_comes_back_from_the_tables_with_its_propensity(tmp_path: Path) -> None:
+    sent = example(1, "dense", 0.5)
+    assert export(tmp_path, [sent]) == {}
+    (back,), left_out = read(tmp_path)
+    decision, was = back.decision, sent.decision
+    assert decision == replace(
+        was,
+        arms=("dense", "bm25", "none"),
+        probabilities=(0.625,),
+        policy=IMPORTED,
+        deadline=was.decided_at,
+        floor=None,
+        context=replace(was.context, arms={}),
+    )
+    assert (back.metrics, left_out) == ({"click": 0.375}, {})
+
+
+def test_a_decision_comes_back_from_the_arrays_with_its_distribution(tmp_path: Path) -> None:
+    export(tmp_path, [example(1), example(2, "bm25", 0.5, arms=ARMS[:2], probabilities=(0.25, 0.75))])
+    (first, second), _ = read(tmp_path / ARRAYS)
+    assert (first.decision.arms, first.decision.probabilities) == (ARMS, (0.25, 0.625, 0.125))
+    assert (second.decision.arms, second.decision.probabilities) == (ARMS, (0.25, 0.75, 0.0))
+    assert (first.decision.drawn, second.decision.drawn) == ("dense", "bm25")
+    assert (first.metrics, second.metrics) == ({"click": 0.875}, {"click": 0.375})
+    assert first.decision.context.embedding == (1.0, 0.125, 0.5, -0.25)
+
+
+def test_the_arrays_are_those_of_obp(tmp_path: Path) -> None:
+    export(tmp_path, [example(1), example(2, "bm25", 0.5)])
+    told = {name: array[()] for name, array in np.load(tmp_path / ARRAYS).items()}
+    assert {name: np.shape(array) for name, array in told.items()} == {
+        "n_rounds": (),
+        "n_actions": (),
+        "action": (2,),
+        "position": (2,),
+        "reward": (2,),
+        "pscore": (2,),
+        "context": (2, 4),
+        "action_context": (3, 2),
+        "pi_b": (2, 3, 1),
+        "arms": (3,),
+    }
+    assert (told["n_rounds"], told["n_actions"]) == (2, 3)
+    np.testing.assert_array_equal(
+        told["pi_b"][np.arange(2), told["action"], told["position"]], told["pscore"]
+    )
+
+
+drawn = any_example().map(
+    lambda one: replace(one, decision=replace(one.decision, mode=Mode.EXPLORE, policy="uniform"))
+)
+
+
+@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(drawn, min_size=1, max_size=4), st.data())
+def test_what_an_evaluation_needs_comes_back_from_either(
+    tmp_path_factory: pytest.TempPathFactory, found: list[Example], data: st.DataObject
+) -> None:
+    rewards = data.draw(st.lists(st.floats(-1, 1), min_size=len(found), max_size=len(found)))
+    examples = [
+        replace(one, seq=seq, failed=False, metrics={"click": earned})
+        for seq, (one, earned) in enumerate(zip(found, rewards, strict=True), start=1)
+    ]
+    folder = tmp_path_factory.mktemp("obp")
+    write_obp(folder, lambda: examples, FOREIGN.reward_of, Counter())
+    for back in (read(folder)[0], read(folder / ARRAYS)[0]):
+        assert [one.decision.drawn for one in back] == [one.decision.drawn for one in examples]
+        assert [one.metrics for one in back] == [one.metrics for one in examples]
+        assert [one.decision.propensity for one in back] == [one.decision.propensity for one in examples]
+    was, now = Log.from_examples(examples, FOREIGN.reward_of), Log.from_examples(back, FOREIGN.reward_of)
+    if was.p_log is not None and now.p_log is not None:
+        np.testing.assert_array_equal(now.p_log[:, [now.column[arm] for arm in was.arms]], was.p_log)
+    np.testing.assert_array_equal(now.propensity, was.propensity)
+
+
+def test_positions_stand_in_their_column(tmp_path: Path) -> None:
+    seen = example(1).decision.context
+    at_third = replace(seen, features={"position": 3.0, "length": 0.5})
+    export(tmp_path, [example(1, context=at_third)])
+    (back,), _ = read(tmp_path)
+    assert back.decision.context.features == {"position": 3.0, "length": 0.5}
+    arrays = np.load(tmp_path / ARRAYS)
+    assert arrays["position"].tolist() == [2]
+    assert "pi_b" not in arrays  # which would need a distribution for each position
+
+
+def test_the_features_of_most_decisions_become_columns() -> None:
+    rare, often = ({"w=a": 1.0, "z": 1.0}, {"w=b": 1.0, "z": 2.0})
+    examples = [example(n, context=replace(example(1).decision.context, features=rare)) for n in (1,)]
+    examples += [example(n, context=replace(example(1).decision.context, features=often)) for n in (2, 3)]
+    columns = survey(examples, most=2)
+    assert (columns.features, columns.lost) == (("z", "w=b"), 1)
+    assert columns.context(examples[0].decision.context) == [1.0, 0.0, 0.5, -0.25]
+
+
+def test_what_was_not_drawn_or_has_no_reward_is_counted(tmp_path: Path) -> None:
+    examples = [example(1, policy=LABELS), replace(example(2), metrics={}), example(3)]
+    assert export(tmp_path, examples) == {LABELS: 1, "no reward": 1}
+    assert len(read(tmp_path)[0]) == len(read(tmp_path / ARRAYS)[0]) == 1
+
+
+def test_nothing_is_written_of_an_empty_log(tmp_path: Path) -> None:
+    with pytest.raises(ExchangeError, match="there is nothing to write"):
+        export(tmp_path, [example(1, policy=LABELS)])
+    assert list(tmp_path.iterdir()) == []
+
+
+# -- from elsewhere: tables ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["men.csv", "men.csv.gz"])
+def test_the_dataset_is_read_as_it_lies(tmp_path: Path, name: str) -> None:
+    (first, second), left_out = read(table(tmp_path, *ROWS, name=name))
+    decision = first.decision
+    assert (decision.id, decision.drawn, decision.arms) == ("random/men/0", "1", ("1", "0"))
+    assert (decision.probabilities, decision.propensity) == ((0.25,), 0.25)
+    assert decision.decided_at == 1574553793.442536
+    assert decision.context.question == "random/men/0"
+    assert decision.context.features == {
+        "user_feature_0=cef3390e": 1.0,
+        "user_feature_1": 2.0,
+        "position": 3.0,
+    }
+    assert decision.context.arms == {"1": {"affinity": 1.5}}
+    assert second.decision.context.features == {"user_feature_0=81ce123c": 1.0, "position": 1.0}
+    assert [one.metrics["click"] for one in (first, second)] == [0.0, 1.0]
+    assert left_out == {}
+
+
+def test_a_log_of_propensities_alone_can_be_evaluated(tmp_path: Path) -> None:
+    log = Log.from_examples(read(table(tmp_path, *ROWS))[0], FOREIGN.reward_of)
+    assert log.p_log is None
+    assert (log.propensity.tolist(), log.reward.tolist()) == ([0.25, 0.75], [0.0, 1.0])
+    assert log.n_questions == 2
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        (",0.25,", ",0.0,", "propensity not in (0, 1]"),
+        (",0.25,", ",1.5,", "propensity not in (0, 1]"),
+        (",0.25,", ",nan,", "propensity not in (0, 1]"),
+        (",3,0,", ",3,7,", "reward not in [-1, 1]"),
+        (",3,0,", ",3,nan,", "reward not in [-1, 1]"),
+    ],
+)
+def test_a_row_that_cannot_be_evaluated_is_counted(tmp_path: Path, old: str, new: str, reason: str) -> None:
+    (found,), left_out = read(table(tmp_path, ROWS[0].replace(old, new), ROWS[1]))
+    assert (found.seq, found.decision.id, left_out) == (1, "random/men/1", {reason: 1})
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        (",0.25,", ",high,", "line 2: propensity_score is 'high', which is no number"),
+        (",1,3,0,", ",9,3,0,", "line 2: item_id '9' is none of item_context.csv"),
+        (
+            "2019-11-24 00:03:13",
+            "yesterday",
+            "line 2: timestamp is 'yesterday.442536+00:00'; a date and a time",
+        ),
+        (",2,0.0,1.5", "", "line 2: 7 columns instead of 10: it was cut off"),
+    ],
+)
+def test_a_row_that_is_wrong_is_named(tmp_path: Path, old: str, new: str, told: str) -> None:
+    assert refusal(table(tmp_path, ROWS[0].replace(old, new), ROWS[1])).startswith(f"<path>/men.csv, {told}")
+
+
+def test_tables_that_are_not_there_are_named(tmp_path: Path) -> None:
+    assert "one folder with item_context.csv was expected, or an .npz file; found: none" in refusal(tmp_path)
+    here = table(tmp_path, *ROWS, header=HEADER.replace("click", "tap"))
+    assert refusal(here) == "<path>/men.csv: there is no column click"
+    (here / "men.csv").unlink()
+    assert refusal(here) == "<path>: men.csv or men.csv.gz was expected"
+    table(tmp_path, *ROWS, name="men.csv.gz")
+    (here / "men.csv.gz").write_bytes((here / "men.csv.gz").read_bytes()[:-12])
+    assert "men.csv.gz cannot be read" in refusal(here)
+    other = here.parent / "women"
+    other.mkdir()
+    (other / "item_context.csv").write_text(ITEMS)
+    assert refusal(tmp_path).endswith("found: <path>/random/men, <path>/random/women")
+
+
+# -- from elsewhere: arrays ----------------------------------------------------------------------------
+
+ARRAY: dict[str, Any] = {
+    "n_rounds": 3,
+    "n_actions": 2,
+    "action": np.array([0, 1, 1]),
+    "position": None,
+    "reward": np.array([1.0, 0.0, 0.5]),
+    "pscore": np.array([0.25, 0.75, 0.75]),
+    "context": np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]),
+    "pi_b": np.array([[0.25, 0.75]] * 3)[:, :, np.newaxis],
+}
+
+
+def arrays(folder: Path, **changes: Any) -> Path:
+    told = {
+        name: value
+        for name, value in {**ARRAY, **changes}.items()
+        if name not in changes or value is not None
+    }
+    np.savez(folder / "feedback.npz", **told)
+    return folder / "feedback.npz"
+
+
+def test_the_dictionary_of_obp_is_read(tmp_path: Path) -> None:
+    found, left_out = read(arrays(tmp_path))
+    assert [one.decision.drawn for one in found] == ["0", "1", "1"]
+    assert [one.decision.probabilities for one in found] == [(0.25, 0.75)] * 3
+    assert [one.decision.context.embedding for one in found] == [(1.0, 2.0), (3.0, 4.0), (5.0, 6.0)]
+    assert (found[2].decision.id, left_out) == ("feedback/2", {})
+
+
+def test_without_distributions_the_propensities_are_read(tmp_path: Path) -> None:
+    found, _ = read(arrays(tmp_path, pi_b=None, n_actions=None, context=None))
+    assert [(one.decision.arms, one.decision.probabilities) for one in found] == [
+        (("0", "1"), (0.25,)),
+        (("1", "0"), (0.75,)),
+        (("1", "0"), (0.75,)),
+    ]
+
+
+def test_each_position_has_a_distribution_of_its_own(tmp_path: Path) -> None:
+    pi_b = np.stack([np.array([[0.25, 0.75]] * 3), np.array([[0.9, 0.1]] * 3)], axis=2)
+    position, pscore = np.array([0, 1, 0]), np.array([0.25, 0.1, 0.75])
+    found, left_out = read(arrays(tmp_path, pi_b=pi_b, position=position, pscore=pscore))
+    assert [one.decision.probabilities for one in found] == [(0.25, 0.75), (0.9, 0.1), (0.25, 0.75)]
+    assert left_out == {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"pscore": np.array([0.0, 0.75, 0.75])}, "propensity not in (0, 1]"),
+        ({"pscore": np.array([0.3, 0.75, 0.75])}, "propensity not that of the distribution"),
+        ({"pi_b": np.array([[0.25, 0.5], [0.25, 0.75], [0.25, 0.75]])[:, :, np.newaxis]}, "no distribution"),
+        ({"reward": np.array([-2.0, 0.0, 0.5])}, "reward not in [-1, 1]"),
+    ],
+)
+def test_a_row_of_arrays_that_cannot_be_evaluated_is_counted(
+    tmp_path: Path, changes: dict[str, Any], reason: str
+) -> None:
+    found, left_out = read(arrays(tmp_path, **changes))
+    assert ([one.seq for one in found], left_out) == ([1, 2], {reason: 1})
+    assert found[0].decision.id == "feedback/1"
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"pscore": None}, "<path>: pscore is missing; found: action, reward, n_actions, context, pi_b"),
+        ({"reward": np.zeros(2)}, "<path>: reward has the shape (2,); (3) was expected"),
+        ({"pi_b": np.zeros((3, 3, 1))}, "<path>: pi_b has the shape (3, 3, 1); (3, 2, k) was expected"),
+        ({"action": np.array([0, 1, 2])}, "<path>: action is in [0, 2]; there are 2 arms"),
+        ({"action": np.array([0.5, 1, 1])}, "<path>: action must be whole numbers, got float64"),
+        (
+            {"context": np.full((3, 1), np.inf)},
+            "<path>, row 0: decision.context.embedding must be finite, got inf",
+        ),
+    ],
+)
+def test_arrays_that_do_not_fit_are_named(tmp_path: Path, changes: dict[str, Any], told: str) -> None:
+    assert refusal(arrays(tmp_path, **changes)) == told
+
+
+def test_a_file_that_is_no_npz_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "feedback.npz"
+    path.write_bytes(b"no zip")
+    assert refusal(path).startswith("<path> cannot be read")

@@ -1,0 +1,107 @@
+"""A metric keeps its type and its range for as long as there are values of it."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from feedback.errors import MetricRedefinedError
+from feedback.events import Kind
+from feedback.log import tables as t
+from feedback.log.open import declare
+from feedback.log.store import Store
+from feedback.reward import Aggregation, Metric, RewardRule
+from tests.feedback.conftest import value
+
+
+def rule(**metrics: Metric) -> RewardRule:
+    return RewardRule(metrics=metrics)
+
+
+def written(store: Store) -> list[tuple[Any, ...]]:
+    m = t.metrics.c
+    with store.reading() as connection:
+        rows = connection.execute(sa.select(m.name, m.type, m.low, m.high, m.at).order_by(m.seq))
+        return [tuple(row) for row in rows]
+
+
+def test_what_is_new_is_written_once(store: Store) -> None:
+    both = rule(right=Metric(type="boolean"), thumb=Metric(range=(-1, 1)))
+    declare(store, both, 1.0)
+    declare(store, both, 2.0)
+    declare(store, rule(thumb=Metric(range=(-1, 1)), stars=Metric(range=(1, 5))), 3.0)
+    assert written(store) == [
+        ("right", "boolean", 0.0, 1.0, 1.0),
+        ("thumb", "float", -1.0, 1.0, 1.0),
+        ("stars", "float", 1.0, 5.0, 3.0),
+    ]
+
+
+def test_nothing_is_locked_where_nothing_changed(store: Store) -> None:
+    declare(store, rule(right=Metric()), 1.0)
+    with store.writing():  # whoever else wanted to write would wait for this, and give up
+        declare(store, rule(right=Metric()), 2.0)
+    assert written(store) == [("right", "float", 0.0, 1.0, 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        (Metric(range=(-1, 1)), Metric(), r"as float in \[0, 1\], and was float in \[-1, 1\]"),
+        (Metric(), Metric(range=(0, 2)), r"as float in \[0, 2\], and was float in \[0, 1\]"),
+        (Metric(), Metric(type="boolean"), r"as boolean, and was float in \[0, 1\]"),
+        (Metric(type="boolean"), Metric(), r"as float in \[0, 1\], and was boolean"),
+    ],
+)
+def test_a_metric_cannot_be_redefined_while_there_are_values_of_it(
+    store: Store, before: Metric, after: Metric, told: str
+) -> None:
+    declare(store, rule(right=before), 1.0)
+    store.append([value("d1"), value("d2"), value("d3", "thumb")])
+    with pytest.raises(MetricRedefinedError, match=f"metric 'right' is declared {told} when the 2 values"):
+        declare(store, rule(right=after, thumb=Metric()), 2.0)
+    assert [name for name, *_ in written(store)] == ["right"], "nothing of it is written"
+    declare(store, rule(right=before, better=after), 3.0)
+    assert [name for name, *_ in written(store)] == ["right", "better"]
+
+
+def test_a_metric_without_values_may_be_redefined(store: Store) -> None:
+    declare(store, rule(right=Metric()), 1.0)
+    store.append([value("d1", "thumb"), replace(value("d1"), value=None, kind=Kind.RETRACTION)])
+    declare(store, rule(right=Metric(type="boolean")), 2.0)
+    store.append([value("d2")])
+    declare(store, rule(right=Metric(type="boolean")), 3.0)
+    assert [(kind, at) for _, kind, _, _, at in written(store)] == [("float", 1.0), ("boolean", 2.0)]
+    with pytest.raises(MetricRedefinedError, match="was boolean"):
+        declare(store, rule(right=Metric()), 4.0)
+
+
+def test_weight_aggregation_and_direction_may_change_at_any_time(store: Store) -> None:
+    declare(store, rule(right=Metric()), 1.0)
+    store.append([value("d1")])
+    declare(store, rule(right=Metric(weight=3.0, aggregation=Aggregation.SUM, optimize="min")), 2.0)
+    assert len(written(store)) == 1
+
+
+@pytest.mark.parametrize(
+    ("metric", "outside"),
+    [
+        (Metric(), 0),
+        (Metric(range=(0.5, 2)), 1),
+        (Metric(range=(-1, 0.9)), 1),
+        (Metric(type="boolean"), 1),
+    ],
+)
+def test_values_older_than_any_definition_must_fit_what_is_declared(
+    store: Store, metric: Metric, outside: int
+) -> None:
+    store.append([value("d1", number=0.0), value("d2", number=1.0)])
+    if metric.type == "boolean":
+        store.append([value("d3", number=0.5)])
+    if outside:
+        with pytest.raises(MetricRedefinedError, match="the log has 1 values of it that are not"):
+            declare(store, rule(right=metric), 1.0)
+    else:
+        declare(store, rule(right=metric), 1.0)
+    assert len(written(store)) == 1 - outside

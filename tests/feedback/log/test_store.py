@@ -1,0 +1,363 @@
+"""What the log keeps, what it refuses, and what it says of each item."""
+
+import sqlite3
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from itertools import accumulate, count
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from feedback.errors import ConflictError, StoreError
+from feedback.events import LABELS, Context, Decision, Execution, Feedback, Mode, Status, Tick
+from feedback.log import tables as t
+from feedback.log.batch import Fact, FeedbackStatus, Receipt
+from feedback.log.store import Store
+from feedback.reward import Metric, RewardRule
+from feedback.training_log.epochs import take_epoch
+from feedback.training_log.joiner import Joiner
+from tests.feedback.conftest import Turn, decision, execution, value
+
+T = TypeVar("T")
+
+
+def test_a_decision_is_read_back_as_it_was_written(store: Store) -> None:
+    store.append([decision("d1", digest="abc"), execution("d1")])
+    found = store.record("d1")
+    assert found is not None
+    assert found.decision == decision("d1", digest="abc")
+    assert found.execution == execution("d1")
+    assert found.feedback == ()
+    assert found.example_seq is None
+
+
+finite = st.floats(allow_nan=False, allow_infinity=False)
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=200)
+ids = count()
+
+
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    question=texts,
+    features=st.dictionaries(texts, finite, max_size=5),
+    embedding=st.lists(finite, max_size=4),
+    weights=st.lists(st.floats(0.01, 1), min_size=1, max_size=5),
+)
+def test_any_decision_survives_the_database(
+    store: Store, question: str, features: dict[str, float], embedding: list[float], weights: list[float]
+) -> None:
+    arms = tuple(f"arm {i}" for i in range(len(weights)))
+    p = tuple(w / sum(weights) for w in weights)
+    context = Context(question, features, tuple(embedding), dict.fromkeys(arms, features))
+    fact = Decision(f"d{next(ids)}", context, arms, p, arms[0], "vowpal", 7)
+    store.append([fact])
+    found = store.record(fact.id)
+    assert found is not None
+    assert found.decision == fact
+
+
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(number=finite, at=st.floats(0, 1e9))
+def test_any_value_is_kept_to_its_last_bit(store: Store, number: float, at: float) -> None:
+    name = f"d{next(ids)}"
+    fact = value(name, number=number, at=at)
+    store.append([decision(name, at=at), fact])
+    found = store.record(name)
+    assert found is not None
+    assert found.decision == decision(name, at=at)
+    assert found.feedback == (fact,)
+
+
+def test_an_unknown_decision_has_no_record(store: Store) -> None:
+    assert store.record("nobody") is None
+
+
+def test_the_newest_decisions_are_those_of_the_traffic(store: Store) -> None:
+    store.append([decision("a"), decision("b")])
+    store.append([replace(decision(f"label-{n}"), policy=LABELS) for n in range(3)])
+    assert [one.id for one in store.newest(5)] == ["b", "a"]
+    assert [one.id for one in store.newest(1)] == ["b"]
+
+
+def test_a_decision_id_cannot_be_used_twice(store: Store) -> None:
+    store.append([decision("d1")])
+    again = decision("d1")
+    with pytest.raises(ConflictError, match="decision id 'd1' is already taken") as raised:
+        store.append([decision("d2"), again])
+    assert raised.value.fact is again
+    assert store.record("d2") is None, "nothing of a refused batch is kept"
+
+
+def test_a_second_execution_of_a_decision_changes_nothing(store: Store) -> None:
+    store.append([decision("d1"), execution("d1", steps=1)])
+    store.append([execution("d1", steps=3)])
+    found = store.record("d1")
+    assert found is not None
+    assert found.execution == execution("d1", steps=1)
+
+
+def test_feedback_gets_rising_positions(store: Store, turn: Turn) -> None:
+    turn("d1")
+    seqs = [store.append([value("d1", key=f"k{i}")])[0].seq for i in range(3)]
+    assert seqs == sorted(set(seqs))
+    assert store.log_seq() == seqs[-1]
+
+
+def test_the_same_feedback_twice_is_one_fact(store: Store, turn: Turn) -> None:
+    turn("d1")
+    first, twin = store.append([value("d1"), value("d1")])
+    (again,) = store.append([value("d1", at=130.0)])
+    assert first.status is FeedbackStatus.ACCEPTED
+    assert twin.status is again.status is FeedbackStatus.DUPLICATE
+    assert first.seq == twin.seq == again.seq
+    assert store.counts()["feedback"] == 1
+
+
+def test_a_feedback_id_cannot_mean_two_things(store: Store, turn: Turn) -> None:
+    turn("d1")
+    store.append([value("d1", key="k")])
+    with pytest.raises(ConflictError, match="'k' was used for right=1"):
+        store.append([value("d1", number=0.0, key="k")])
+    with pytest.raises(ConflictError, match="cannot also be"):
+        store.append([value("d1", key="new"), value("d2", key="new")])
+    assert store.counts()["feedback"] == 1
+
+
+def test_feedback_ahead_of_its_decision_is_kept_as_pending(store: Store) -> None:
+    (receipt,) = store.append([value("not yet")])
+    assert receipt.status is FeedbackStatus.PENDING_DECISION
+    assert receipt.seq == 1
+
+
+def test_feedback_after_the_window_is_kept_and_called_late(store: Store, turn: Turn) -> None:
+    turn("d1", at=100.0, wait_s=60.0)
+    on_time, late = store.append([value("d1", key="a", at=160.0), value("d1", key="b", at=160.1)])
+    assert on_time.status is FeedbackStatus.ACCEPTED
+    assert late.status is FeedbackStatus.LATE_NOT_LEARNED
+    assert store.counts()["feedback"] == 2
+
+
+def test_a_value_that_is_not_finite_never_reaches_the_log(store: Store) -> None:
+    with pytest.raises(StoreError, match="value nan"):
+        store.append([Feedback("k", "d", "right", float("nan"))])
+
+
+def test_what_is_acknowledged_is_on_disk_in_wal_mode_with_full_sync(tmp_path: Path) -> None:
+    store = Store(f"sqlite:///{tmp_path / 'log.db'}")
+    store.append([decision("d1")])
+    with store.reading() as connection:
+        assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
+        assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2
+    other = sqlite3.connect(tmp_path / "log.db")
+    assert other.execute("SELECT count(*) FROM decisions").fetchone() == (1,)
+    other.close()
+    store.close()
+
+
+def test_a_decision_that_is_not_learned_is_counted_under_one_reason(url: str) -> None:
+    rule = RewardRule(metrics={"right": Metric()})
+    store = Store(url, rule.join)
+    assert store.unlearned() == {}
+    for name in ("learned", "quiet", "quiet too"):
+        store.append([decision(name), execution(name)])
+    store.append([decision("forced", mode=Mode.FORCED), execution("forced")])
+    store.append([decision("forced and failed", mode=Mode.FORCED)])
+    store.append([execution("forced and failed", Status.LLM_FAILED)])
+    store.append([decision("greedy", mode=Mode.GREEDY), execution("greedy")])
+    store.append([decision("failed"), execution("failed", Status.LLM_FAILED)])
+    store.append([decision("running"), value("learned")])
+    Joiner(store, rule, take_epoch(store, "test", 0.0)).advance(110.0)
+    assert store.unlearned() == {
+        "forced": 2,
+        "not judged": 2,
+        "greedy": 1,
+        "llm failed": 1,
+        "not finished": 1,
+    }
+    store.close()
+
+
+def test_modes_and_costs_keep_their_types(store: Store) -> None:
+    store.append([decision("d1", mode=Mode.FORCED), execution("d1")])
+    found = store.record("d1")
+    assert found is not None
+    assert found.decision.mode is Mode.FORCED
+    assert isinstance(found.execution.cost.steps, int) if found.execution else False
+
+
+def test_a_probe_leaves_nothing_and_takes_no_position(store: Store) -> None:
+    store.append([decision("d1")])
+    before = store.counts()
+    store.probe()
+    assert store.counts() == before
+    (receipt,) = store.append([decision("d2")])
+    assert receipt.seq == 2
+
+
+# -- laws ----------------------------------------------------------------------------------------
+
+
+class Placed(NamedTuple):
+    """A fact at its position."""
+
+    seq: int
+    at: float
+    what: str
+    logged_at: float | None = None
+
+
+def placed(store: Store) -> list[Placed]:
+    """Return what the tables hold, by position."""
+    d, e, f, k = t.decisions.c, t.executions.c, t.feedback.c, t.ticks.c
+    queries = (
+        sa.select(d.seq, d.decided_at, "decision " + d.id, d.logged_at),
+        sa.select(e.seq, e.finished_at, "execution " + e.decision_id),
+        sa.select(f.seq, f.received_at, "feedback " + f.id),
+        sa.select(k.seq, k.at, sa.literal("tick")),
+    )
+    with store.reading() as connection:
+        return sorted(Placed(*row) for query in queries for row in connection.execute(query))
+
+
+def name_of(fact: Fact) -> str:
+    match fact:
+        case Decision():
+            return f"decision {fact.id}"
+        case Execution():
+            return f"execution {fact.decision_id}"
+        case Feedback():
+            return f"feedback {fact.id}"
+        case Tick():
+            return "tick"
+
+
+stamps = st.integers(0, 1000).map(float)
+few = st.sampled_from("abcd")
+anything = st.one_of(
+    st.builds(lambda name, at: decision(name, at=at), few, stamps),
+    st.builds(lambda name, at: replace(execution(name), finished_at=at), few, stamps),
+    st.builds(
+        lambda name, number, at: value(name, number=number, at=at),
+        few,
+        st.sampled_from([0.0, 1.0, float("nan")]),
+        stamps,
+    ),
+    st.builds(Tick, stamps),
+)
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(batches=st.lists(st.lists(anything, min_size=1, max_size=5), max_size=6), again=st.booleans())
+def test_positions_are_without_gaps_whatever_is_refused_or_said_twice(
+    store: Store, batches: list[list[Fact]], again: bool
+) -> None:
+    if not again:
+        with store.writing() as connection:  # or else what was said in the example before is said again
+            for table in (t.decisions, t.executions, t.feedback, t.ticks):
+                connection.execute(sa.delete(table))
+            connection.execute(sa.update(t.log_head).values(seq=0, at=0.0))
+    receipts: list[tuple[Fact, Receipt]] = []
+    for batch in batches:
+        before = placed(store)
+        try:
+            receipts += zip(batch, store.append(batch), strict=True)
+        except StoreError:
+            assert placed(store) == before
+    found = placed(store)
+    assert [fact.seq for fact in found] == list(range(1, len(found) + 1))
+    for fact, receipt in receipts:
+        if receipt.seq or not isinstance(fact, Execution):
+            assert found[receipt.seq - 1].what == name_of(fact)
+    at = list(accumulate((fact.at for fact in found), max, initial=0.0))
+    assert [fact.logged_at for fact in found if fact.logged_at is not None] == [
+        at[fact.seq] for fact in found if fact.logged_at is not None
+    ]
+    with store.reading() as connection:
+        assert connection.execute(sa.select(t.log_head)).one() == (1, len(found), at[-1])
+
+
+# -- several at once -----------------------------------------------------------------------------
+
+WRITERS = 3
+"""Threads on each of two stores, as two processes would have them."""
+
+
+def by_many(url: str, work: Callable[[Store, int], T]) -> list[T]:
+    """Let threads on two stores do the same at once, and return what each came to."""
+    stores = [Store(url), Store(url)]
+    together = threading.Barrier(2 * WRITERS)
+
+    def start(n: int) -> T:
+        together.wait(30)
+        return work(stores[n % 2], n)
+
+    try:
+        with ThreadPoolExecutor(2 * WRITERS) as pool:
+            return list(pool.map(start, range(2 * WRITERS)))
+    finally:
+        for store in stores:
+            store.close()
+
+
+def test_feedback_that_many_send_at_once_is_one_fact_at_one_position_for_all(url: str, store: Store) -> None:
+    store.append([decision(f"d{i}") for i in range(12)])
+
+    def send(store: Store, n: int) -> dict[str, Receipt]:
+        items = [value(f"d{(i + n) % 12}") for i in range(12)]
+        return {item.id: store.append([item])[0] for item in items}
+
+    told = by_many(url, send)
+    assert store.counts()["feedback"] == 12
+    for key in told[0]:
+        assert len({receipts[key].seq for receipts in told}) == 1
+        statuses = sorted(str(receipts[key].status) for receipts in told)
+        assert statuses == ["accepted", *["duplicate"] * (2 * WRITERS - 1)]
+
+
+def test_of_many_that_use_an_id_for_a_decision_at_once_one_wins(url: str, store: Store) -> None:
+    def decide(store: Store, n: int) -> list[str]:
+        won = []
+        for i in range(12):
+            with suppress(ConflictError):
+                store.append([decision(f"d{i}", digest=f"of {n}")])
+                won.append(f"d{i} of {n}")
+        return won
+
+    won = [name for names in by_many(url, decide) for name in names]
+    assert len(won) == 12
+    with store.reading() as connection:
+        kept = connection.execute(sa.select(t.decisions.c.id, t.decisions.c.request_digest))
+        assert {f"{name} {digest}" for name, digest in kept} == set(won)
+
+
+def test_a_reader_never_sees_a_position_appear_below_one_that_it_has_seen(url: str, store: Store) -> None:
+    done = threading.Event()
+
+    def look(reader: Store) -> int:
+        seen = 0
+        while not done.is_set():
+            seqs = [fact.seq for fact in placed(reader)]
+            assert seqs == list(range(1, len(seqs) + 1))
+            assert len(seqs) >= seen
+            seen = len(seqs)
+        return seen
+
+    def write(writer: Store, n: int) -> None:
+        for i in range(15):
+            writer.append([decision(f"{n}-{i}"), value(f"{n}-{i}"), Tick(1.0)])
+
+    with ThreadPoolExecutor(1) as pool:
+        reader = pool.submit(look, store)
+        try:
+            by_many(url, write)
+        finally:
+            done.set()
+        reader.result()
+    assert store.log_seq() == 2 * WRITERS * 15 * 3

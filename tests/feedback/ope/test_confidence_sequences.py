@@ -1,0 +1,241 @@
+"""Confidence sequences: their laws, a gambler who bets row by row, and how often they fail at any time."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import optimize, stats
+
+from feedback.arrays import Floats, Integers
+from feedback.ope import confidence_sequences as sequences
+from feedback.ope.confidence_sequences import BETS, Evidence, difference, value
+
+
+def drawn_evidence(seed: int, n: int = 300, *, reach: bool = True) -> Evidence:
+    """Rewards in [-0.2, 1] of a log whose weights are 0.2, 2.5 and 10."""
+    rng = np.random.default_rng(seed)
+    weight = rng.choice([0.2, 2.5, 10.0], n, p=[0.8, 0.16, 0.04])
+    return Evidence(weight, rng.uniform(-0.2, 1.0, n), (-0.2, 1.0), 10.0 if reach else None)
+
+
+EVIDENCE = st.builds(drawn_evidence, st.integers(0, 10_000), st.integers(1, 60), reach=st.booleans())
+BOUNDS_OF = pytest.mark.parametrize("bounds_of", [value, difference])
+
+
+def gamble(evidence: Evidence, served: float, error: float) -> float:
+    """Return the lower bound after the last row from twelve gamblers, row by row, on rewards in [0, 1].
+
+    Each keeps what is left of the stake; the bound is where their wealth together would be 1 / error.
+    """
+    low, high = evidence.reward_range
+    rewards = [(r - low) / (high - low) for r in evidence.reward.tolist()]
+
+    def wealth(mean: float) -> float:
+        total = 0.0
+        for bet in BETS.tolist():
+            capital, earned, pulled = 1.0 / len(BETS), 0.5, 1.0
+            for w, r in zip(evidence.weight.tolist(), rewards, strict=True):
+                control = 0.0
+                if evidence.reach is not None:
+                    control = min(earned / pulled, 0.5 / (bet * float(evidence.reach)))
+                capital *= (1.0 + bet * (w * r - served * r - (w - 1.0) * control)) / (1.0 + bet * mean)
+                earned += abs(w - served) * r
+                pulled += abs(w - served)
+            total += capital
+        return total
+
+    if wealth(-served) <= 1.0 / error:
+        return -served
+    return float(optimize.brentq(lambda mean: wealth(mean) - 1.0 / error, -served, 10.0, xtol=1e-12))
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("reach", [True, False])
+def test_the_bounds_are_those_of_gamblers_who_bet_row_by_row(seed: int, reach: bool) -> None:
+    evidence = drawn_evidence(seed, 200, reach=reach)
+    low = value(evidence).low[-1]
+    assert low == pytest.approx(-0.2 + 1.2 * gamble(evidence, 0.0, 0.025), abs=1e-6)
+    lead = difference(evidence).low[-1]
+    assert lead == pytest.approx(1.2 * gamble(evidence, 1.0, 0.025), abs=1e-6)
+
+
+@BOUNDS_OF
+@given(evidence=EVIDENCE)
+def test_bounds_are_in_order_and_within_what_is_possible(bounds_of, evidence: Evidence) -> None:
+    bounds = bounds_of(evidence)
+    least = -0.2 if bounds_of is value else -1.2
+    most = 1.0 if bounds_of is value else 1.2
+    assert (bounds.low >= least - 1e-9).all()
+    assert (bounds.high <= most + 1e-9).all()
+    assert (bounds.low <= bounds.high).all()
+
+
+@BOUNDS_OF
+@given(seed=st.integers(0, 10_000))
+def test_without_a_control_variate_no_lower_bound_is_above_the_estimate(bounds_of, seed: int) -> None:
+    bounds = bounds_of(drawn_evidence(seed, 60, reach=False))
+    possible = np.clip(bounds.estimate, -1.2, 1.2)
+    assert (bounds.low <= possible + 1e-9).all()
+
+
+@BOUNDS_OF
+@given(evidence=EVIDENCE, levels=st.tuples(st.floats(0.05, 0.99), st.floats(0.05, 0.99)))
+def test_a_higher_level_has_wider_bounds(bounds_of, evidence: Evidence, levels: tuple[float, float]) -> None:
+    narrow, wide = (bounds_of(evidence, level) for level in sorted(levels))
+    assert (wide.low <= narrow.low + 1e-9).all()
+    assert (wide.high >= narrow.high - 1e-9).all()
+
+
+@given(EVIDENCE, st.floats(-5.0, 5.0), st.floats(0.1, 10.0))
+def test_moving_and_stretching_rewards_and_their_range_does_so_to_the_bounds(
+    evidence: Evidence, shift: float, scale: float
+) -> None:
+    low, high = evidence.reward_range
+    ends = shift + scale * low, shift + scale * high
+    rewards = np.clip(shift + scale * evidence.reward, *ends)
+    moved = Evidence(evidence.weight, rewards, ends, evidence.reach)
+    np.testing.assert_allclose(value(moved).low, shift + scale * value(evidence).low, atol=1e-6)
+    np.testing.assert_allclose(value(moved).high, shift + scale * value(evidence).high, atol=1e-6)
+    np.testing.assert_allclose(difference(moved).low, scale * difference(evidence).low, atol=1e-6)
+
+
+@given(EVIDENCE)
+def test_mirrored_rewards_mirror_the_bounds(evidence: Evidence) -> None:
+    mirrored = evidence.mirrored
+    np.testing.assert_allclose(difference(mirrored).low, -difference(evidence).high, atol=1e-9)
+    np.testing.assert_allclose(value(mirrored).low, 0.8 - value(evidence).high, atol=1e-9)
+
+
+@BOUNDS_OF
+def test_what_comes_later_does_not_change_a_bound(bounds_of) -> None:
+    whole = drawn_evidence(7, 500)
+    part = Evidence(whole.weight[:200], whole.reward[:200], whole.reward_range, whole.reach)
+    np.testing.assert_allclose(bounds_of(whole).low[:200], bounds_of(part).low, rtol=1e-12)
+
+
+@BOUNDS_OF
+def test_bounds_at_some_rows_are_those_at_all_rows(bounds_of) -> None:
+    evidence, rows = drawn_evidence(3, 10_000), np.array([1, 2, 4_096, 4_097, 8_192, 10_000])
+    some, every = bounds_of(evidence, rows=rows), bounds_of(evidence)
+    for name in ("estimate", "low", "high"):
+        np.testing.assert_allclose(getattr(some, name), getattr(every, name)[rows - 1], rtol=1e-9)
+
+
+def test_blocks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    evidence = drawn_evidence(5, 100)
+    at_once = difference(evidence)
+    monkeypatch.setattr(sequences, "_BLOCK", 7)
+    in_blocks = difference(evidence)
+    np.testing.assert_allclose(in_blocks.low, at_once.low, rtol=1e-9)
+    np.testing.assert_allclose(in_blocks.estimate, at_once.estimate, rtol=1e-9)
+
+
+def test_a_one_sided_bound_is_the_lower_one_of_twice_the_error() -> None:
+    evidence = drawn_evidence(1)
+    one, two = difference(evidence, 0.95, one_sided=True), difference(evidence, 0.9)
+    np.testing.assert_allclose(one.low, two.low, rtol=1e-9)
+    assert (one.high == 1.2).all()
+
+
+def test_a_known_reach_makes_bounds_narrower() -> None:
+    known, unknown = difference(drawn_evidence(2, 5_000)), difference(drawn_evidence(2, 5_000, reach=False))
+    assert known.high[-1] - known.low[-1] < 0.8 * (unknown.high[-1] - unknown.low[-1])
+
+
+def test_bounds_close_in_about_as_the_square_root_of_the_rows() -> None:
+    bounds = difference(drawn_evidence(4, 64_000), rows=np.array([1_000, 4_000, 16_000, 64_000]))
+    ratio = (bounds.high - bounds.low)[:-1] / (bounds.high - bounds.low)[1:]
+    assert ((ratio > 1.6) & (ratio < 2.4)).all()
+
+
+def test_an_arm_that_could_not_be_drawn_counts_as_the_worst_below_and_the_best_above() -> None:
+    n = 5_000
+    # The target gives half to the only logged arm, which always earns 0.4.
+    bounds = value(Evidence(np.full(n, 0.5), np.full(n, 0.4), (0.0, 1.0), 0.5, 0.5))
+    worst, best = 0.5 * 0.4, 0.5 * 0.4 + 0.5
+    assert worst - 0.02 < bounds.low[-1] <= worst
+    assert best <= bounds.high[-1] < best + 0.02
+
+
+def test_a_reward_beyond_the_range_by_a_rounding_error_does_no_harm() -> None:
+    assert 0.1 + 0.2 > 0.3
+    bounds = value(Evidence(np.ones(10), np.full(10, 0.1 + 0.2), (0.0, 0.3)))
+    assert bounds.high[-1] == pytest.approx(0.3)
+
+
+def misses_allowed(runs: int, error: float) -> int:
+    """Return so many misses that a valid bound has more of them in one of a thousand seeds."""
+    return int(stats.binom.isf(0.001, runs, error))
+
+
+def changing(rng: np.random.Generator, n: int) -> tuple[Evidence, Floats, Floats]:
+    """Return a log in which everything changes, and after each row the mean value and difference so far.
+
+    What the logging policy draws leans on what was earned before, the target on what was drawn, and the
+    arms trade places halfway.
+    """
+    weight, reward, reach = np.empty(n), np.empty(n), np.empty(n)
+    values, leads = np.empty(n), np.empty(n)
+    last_reward, last_drawn = 0.0, 0
+    for i in range(n):
+        quality = np.array([0.2, 0.7]) if i < n // 2 else np.array([0.6, 0.3])
+        p_log = np.array([0.9, 0.1]) if last_reward else np.array([0.3, 0.7])
+        p_target = np.array([0.2, 0.8]) if last_drawn else np.array([0.7, 0.3])
+        drawn = int(rng.random() < p_log[1])
+        weight[i], reward[i] = p_target[drawn] / p_log[drawn], rng.random() < quality[drawn]
+        reach[i] = (p_target / p_log).max()
+        values[i], leads[i] = p_target @ quality, (p_target - p_log) @ quality
+        last_reward, last_drawn = reward[i], drawn
+    rows = np.arange(1, n + 1)
+    evidence = Evidence(weight, reward, (0.0, 1.0), reach)
+    return evidence, np.cumsum(values) / rows, np.cumsum(leads) / rows
+
+
+def test_bounds_hold_at_all_rows_at_once_while_everything_changes() -> None:
+    runs, missed_value, missed_lead = 150, 0, 0
+    for rng in np.random.default_rng(0).spawn(runs):
+        evidence, values, leads = changing(rng, 200)
+        of_value, of_lead = value(evidence, 0.9), difference(evidence, 0.9)
+        missed_value += bool(((of_value.low > values) | (of_value.high < values)).any())
+        missed_lead += bool(((of_lead.low > leads) | (of_lead.high < leads)).any())
+    assert missed_value <= misses_allowed(runs, 0.1)
+    assert missed_lead <= misses_allowed(runs, 0.1)
+
+
+@pytest.mark.parametrize(("chance", "quality"), [(0.5, 0.5), (0.02, 0.5), (0.02, 0.05), (0.02, 0.95)])
+@pytest.mark.parametrize("known", [True, False])
+def test_lower_bounds_of_no_difference_seldom_rise_above_zero(
+    chance: float, quality: float, known: bool
+) -> None:
+    runs, crossed = 200, 0
+    for rng in np.random.default_rng(1).spawn(runs):
+        weight = (rng.random(1_000) < chance) / chance
+        reward = (rng.random(1_000) < quality).astype(np.float64)
+        evidence = Evidence(weight, reward, (0.0, 1.0), 1.0 / chance if known else None)
+        crossed += bool((difference(evidence, 0.9, one_sided=True).low > 0.0).any())
+    assert crossed <= misses_allowed(runs, 0.1)
+
+
+ONE: Floats = np.ones(3)
+SECOND: Integers = np.array([2])
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: Evidence(ONE[:0], ONE[:0], (0.0, 1.0)), r"n above 0, got \(0,\)"),
+        (lambda: Evidence(ONE, ONE[:2], (0.0, 1.0)), r"one shape.*\(3,\) and \(2,\)"),
+        (lambda: Evidence(ONE, ONE, (1.0, 1.0)), "must rise, got 1 to 1"),
+        (lambda: Evidence(ONE, 2.0 * ONE, (0.0, 1.0)), r"range \[0, 1\], got 2 at row 0"),
+        (lambda: Evidence(-ONE, ONE, (0.0, 1.0)), "at least 0, got -1 at row 0"),
+        (lambda: Evidence(np.nan * ONE, ONE, (0.0, 1.0)), "finite and at least 0, got nan"),
+        (lambda: Evidence(ONE, ONE, (0.0, 1.0), reach=0.5), "at most the reach of its row, got 1 at row 0"),
+        (lambda: value(Evidence(ONE, ONE, (0.0, 1.0)), 1.0), r"level must be in \(0, 1\), got 1"),
+        (lambda: value(Evidence(ONE, ONE, (0.0, 1.0)), rows=SECOND + 2), "from 1 to 3, got 4"),
+        (lambda: value(Evidence(ONE, ONE, (0.0, 1.0)), rows=SECOND - 2), "from 1 to 3, got 0"),
+        (lambda: value(Evidence(ONE, ONE, (0.0, 1.0)), rows=np.array([2, 2])), "above the one before"),
+    ],
+)
+def test_what_cannot_be_bounded_is_refused(call, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -1,0 +1,330 @@
+"""Laws and small examples of the estimators, and what a sample refuses."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from feedback.arrays import Floats
+from feedback.ope.doubly_robust import dm, dr, dros, mrdr_weight, switch_dr
+from feedback.ope.estimators import ESTIMATORS, clipped_ips, cressie_read, estimate, ips, replay, snips
+from feedback.ope.sample import NeverDrawnError, Sample, Terms
+
+N_ARMS = 3
+law = settings(max_examples=40, deadline=None)
+TUNED = {"clipped_ips", "switch_dr", "dros"}
+WEIGHS_REWARDS_ALONE = {"replay", "ips", "clipped_ips", "snips", "cressie_read"}
+
+
+@st.composite
+def samples(draw: st.DrawFn) -> Sample:
+    """A log of at most 20 rows over 3 arms, all of which log and target could draw."""
+    n = draw(st.integers(1, 20))
+    positive = hnp.arrays(np.float64, (n, N_ARMS), elements=st.floats(0.05, 1.0))
+    p_log, p_target = draw(positive), draw(positive)
+    p_log /= p_log.sum(axis=1, keepdims=True)
+    p_target /= p_target.sum(axis=1, keepdims=True)
+    drawn = draw(hnp.arrays(np.int64, n, elements=st.integers(0, N_ARMS - 1)))
+    reward = draw(hnp.arrays(np.float64, n, elements=st.floats(-1.0, 1.0)))
+    predictions = hnp.arrays(np.float64, (n, N_ARMS), elements=st.floats(-1.0, 1.0))
+    q_hat, q_mrdr = draw(predictions), draw(predictions)
+    return Sample(p_log[np.arange(n), drawn], drawn, reward, p_target, q_hat, q_mrdr)
+
+
+def on_policy(sample: Sample) -> Sample:
+    """The same log with the policy that wrote it for a target: what was drawn was sure enough."""
+    n = len(sample)
+    p_log = np.repeat((1.0 - sample.propensity)[:, None] / (N_ARMS - 1), N_ARMS, axis=1)
+    p_log[np.arange(n), sample.drawn] = sample.propensity
+    return replace(sample, p_target=p_log)
+
+
+def flat(sample: Sample, level: float) -> Sample:
+    """The same log with a model that predicts `level` throughout."""
+    q = np.full_like(sample.p_target, level)
+    return replace(sample, q_hat=q, q_mrdr=q)
+
+
+def test_the_catalogue_has_eleven_estimators_under_their_own_names() -> None:
+    assert list(ESTIMATORS) == [
+        "replay",
+        "ips",
+        "clipped_ips",
+        "snips",
+        "dm",
+        "dr",
+        "sndr",
+        "switch_dr",
+        "dros",
+        "mrdr",
+        "cressie_read",
+    ]
+
+
+@law
+@given(samples())
+def test_every_estimate_is_named_finite_and_read_off_its_terms(sample: Sample) -> None:
+    for name in ESTIMATORS:
+        terms = estimate(sample, name)
+        assert terms.estimator == name
+        assert np.isfinite(terms.numerator).all()
+        assert np.isfinite(terms.value)
+        assert 0.0 <= terms.effective_n <= len(sample) * (1.0 + 1e-9)
+        assert terms.weight.max() <= terms.cap * (1.0 + 1e-9)
+        assert (terms.parameter is not None) == (name in TUNED)
+        if not terms.ratio:
+            assert (terms.denominator == 1.0).all()
+
+
+def test_an_estimator_must_exist() -> None:
+    with pytest.raises(ValueError, match="no estimator 'dq'; there are: replay, ips, clipped_ips, snips, dm"):
+        estimate(Sample(HALF, FIRST, ONES, SURE), "dq")
+
+
+@law
+@given(samples())
+def test_a_constant_reward_of_1_is_worth_1_to_those_that_normalise_their_weights(sample: Sample) -> None:
+    ones = flat(replace(sample, reward=np.ones(len(sample))), 1.0)
+    for name in ("replay", "snips", "dm", "dr", "sndr", "switch_dr", "dros", "mrdr"):
+        assert estimate(ones, name).value == pytest.approx(1.0), name
+    assert estimate(flat(ones, 0.3), "sndr").value == pytest.approx(1.0)
+    # What the imaginary row of cressie_read takes up earns the mean reward, 1.
+    for largest in (np.inf, 30.0):
+        assert cressie_read(ones, largest=largest).value >= 1.0 - 1e-9
+
+
+@law
+@given(samples())
+def test_a_constant_reward_of_1_is_worth_1_to_cressie_read_where_no_row_is_pushed_out(sample: Sample) -> None:
+    ones = replace(sample, reward=np.ones(len(sample)))
+    if ones.weight.mean() < 1.0:
+        assert cressie_read(ones).value == pytest.approx(1.0)
+
+
+@law
+@given(samples())
+def test_a_constant_reward_of_1_is_worth_1_to_ips_in_expectation(sample: Sample) -> None:
+    p_log, p_target = np.array([0.2, 0.3, 0.5]), sample.p_target[:1]
+    one_row = [
+        Sample(p_log[[arm]], np.array([arm]), np.ones(1), p_target, np.zeros((1, N_ARMS)))
+        for arm in range(N_ARMS)
+    ]
+    for unbiased in (ips, dr):
+        expected = sum(p * unbiased(row).value for p, row in zip(p_log, one_row, strict=True))
+        assert expected == pytest.approx(1.0)
+
+
+@law
+@given(samples())
+def test_the_policy_that_logged_is_worth_the_mean_reward(sample: Sample) -> None:
+    same = flat(on_policy(sample), 0.4)
+    for name in set(ESTIMATORS) - {"dm"}:
+        assert estimate(same, name).value == pytest.approx(same.reward.mean()), name
+    assert ips(same).effective_n == pytest.approx(len(same))
+    assert (replay(same).denominator == 1.0).all()
+
+
+@law
+@given(samples(), st.floats(-2.0, 2.0))
+def test_a_shift_of_rewards_and_predictions_shifts_the_value_alike(sample: Sample, shift: float) -> None:
+    moved = replace(
+        sample,
+        reward=sample.reward + shift,
+        q_hat=sample.q_hat + shift,
+        q_mrdr=sample.q_mrdr + shift,
+    )
+    for name in ("replay", "snips", "dm", "dr", "sndr", "mrdr"):
+        assert estimate(moved, name).value == pytest.approx(estimate(sample, name).value + shift), name
+    for family, parameter in ((switch_dr, {"threshold": 1.5}), (dros, {"shrinkage": 2.0})):
+        assert family(moved, **parameter).value == pytest.approx(family(sample, **parameter).value + shift)
+
+
+@law
+@given(samples(), st.floats(-3.0, 3.0))
+def test_a_scale_of_rewards_and_predictions_scales_the_value_alike(sample: Sample, scale: float) -> None:
+    scaled = replace(
+        sample,
+        reward=scale * sample.reward,
+        q_hat=scale * sample.q_hat,
+        q_mrdr=scale * sample.q_mrdr,
+    )
+    for name in set(ESTIMATORS) - TUNED:
+        assert estimate(scaled, name).value == pytest.approx(scale * estimate(sample, name).value), name
+    assert clipped_ips(scaled, clip=1.2).value == pytest.approx(scale * clipped_ips(sample, clip=1.2).value)
+
+
+@law
+@given(samples())
+def test_the_order_of_the_rows_does_not_matter(sample: Sample) -> None:
+    turned = Sample(*(getattr(sample, name)[::-1].copy() for name in sample.__dataclass_fields__))
+    for name in set(ESTIMATORS) - TUNED - {"replay"}:
+        assert estimate(turned, name).value == pytest.approx(estimate(sample, name).value), name
+
+
+@law
+@given(samples())
+def test_what_only_weighs_rewards_does_not_look_at_predictions(sample: Sample) -> None:
+    blind = replace(sample, q_hat=None, q_mrdr=None)
+    for name in WEIGHS_REWARDS_ALONE:
+        assert estimate(blind, name).value == estimate(sample, name).value
+    for name in set(ESTIMATORS) - WEIGHS_REWARDS_ALONE:
+        with pytest.raises(ValueError, match=r"needs? q_"):
+            estimate(blind, name)
+
+
+@law
+@given(samples())
+def test_averages_of_rewards_stay_within_the_rewards(sample: Sample) -> None:
+    for average in (snips, replay):
+        assert sample.reward.min() - 1e-9 <= average(sample).value <= sample.reward.max() + 1e-9
+
+
+@law
+@given(samples())
+def test_doubly_robust_without_predictions_is_ips(sample: Sample) -> None:
+    blank = flat(sample, 0.0)
+    for name, plain in (("dr", ips), ("mrdr", ips), ("sndr", snips)):
+        assert estimate(blank, name).value == pytest.approx(plain(blank).value)
+    np.testing.assert_allclose(dr(blank).numerator, ips(blank).numerator)
+
+
+@law
+@given(samples())
+def test_the_limits_of_the_parameters_are_ips_dm_and_dr(sample: Sample) -> None:
+    largest = float(sample.weight.max())
+    for clip in (np.inf, largest):
+        assert clipped_ips(sample, clip=clip).value == pytest.approx(ips(sample).value)
+        assert switch_dr(sample, threshold=clip).value == pytest.approx(dr(sample).value)
+    assert clipped_ips(sample, clip=1e-12).value == pytest.approx(0.0, abs=1e-9)
+    assert switch_dr(sample, threshold=0.0).value == pytest.approx(dm(sample).value, abs=1e-9)
+    assert dros(sample, shrinkage=np.inf).value == pytest.approx(dr(sample).value)
+    assert dros(sample, shrinkage=1e12).value == pytest.approx(dr(sample).value)
+    assert dros(sample, shrinkage=1e-12).value == pytest.approx(dm(sample).value, abs=1e-9)
+
+
+@law
+@given(samples())
+def test_a_perfect_prediction_leaves_nothing_to_chance(sample: Sample) -> None:
+    n = len(sample)
+    truth, target = np.tile(sample.q_hat[0], (n, 1)), np.tile(sample.p_target[0], (n, 1))
+    perfect = Sample(sample.propensity, sample.drawn, truth[np.arange(n), sample.drawn], target, truth, truth)
+    for name in set(ESTIMATORS) - WEIGHS_REWARDS_ALONE:
+        np.testing.assert_allclose(estimate(perfect, name).numerator, target[0] @ truth[0], atol=1e-12)
+
+
+@law
+@given(samples())
+def test_rejection_keeps_whole_rows_and_the_same_ones_each_time(sample: Sample) -> None:
+    terms = replay(sample)
+    assert set(terms.denominator) <= {0.0, 1.0}
+    assert terms.effective_n == pytest.approx(terms.denominator.sum())
+    assert terms.value == replay(sample).value
+
+
+def test_rejection_keeps_rows_in_proportion_to_their_weights() -> None:
+    n = 40_000
+    p_log, p_target = np.tile([0.8, 0.2], (n, 1)), np.tile([0.5, 0.5], (n, 1))
+    drawn = (np.random.default_rng(3).random(n) < 0.2).astype(np.int64)
+    sample = Sample(p_log[np.arange(n), drawn], drawn, drawn.astype(np.float64), p_target)
+    kept = replay(sample, rng=np.random.default_rng(4))
+    # 0.5 of the rows kept, 16,000 of them (0.8 x 0.25 + 0.2 x 1), with an error of 0.004.
+    assert kept.value == pytest.approx(0.5, abs=0.016)
+    assert kept.denominator.sum() == pytest.approx(16_000, abs=400)
+    fewer = replay(sample, bound=5.0, rng=np.random.default_rng(4))
+    assert fewer.denominator.sum() == pytest.approx(8_000, abs=400)
+    with pytest.raises(ValueError, match=r"bound must be at least the largest weight, 2.5, got 2"):
+        replay(sample, bound=2.0)
+
+
+def test_rejection_that_keeps_nothing_has_an_error_of_its_own() -> None:
+    with pytest.raises(NeverDrawnError, match="the bound 1e\\+12 kept none of 3 rows"):
+        replay(Sample(HALF, FIRST, ONES, SURE), bound=1e12)
+
+
+def test_the_model_of_mrdr_is_fitted_with_the_weights_of_the_paper_for_a_sure_target() -> None:
+    propensity = np.array([0.5, 0.2, 0.1])
+    weights = mrdr_weight(Sample(propensity, np.array([0, 0, 1]), ONES, SURE))
+    np.testing.assert_allclose(weights, [0.5 / 0.25, 0.8 / 0.04, 0.0])
+
+
+HALF, ONES = np.full(3, 0.5), np.ones(3)
+SURE, NOUGHT = np.tile([1.0, 0.0], (3, 1)), np.zeros((3, 2))
+FIRST = np.zeros(3, dtype=np.int64)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"propensity": np.array([0.5, 0.0, 0.5])}, r"propensity must be in \(0, 1\], got 0 at row 1"),
+        ({"propensity": np.array([0.5, 0.5, 1.5])}, r"propensity must be in \(0, 1\], got 1.5 at row 2"),
+        ({"propensity": np.array([np.nan, 0.5, 0.5])}, r"propensity must be in \(0, 1\], got nan at row 0"),
+        ({"reward": np.array([1.0, 1.0, np.inf])}, "reward must be finite, got inf at row 2"),
+        ({"reward": np.ones(2)}, r"share one shape \(n,\).* got \(3,\), \(3,\), \(2,\), \(3, 2\)"),
+        ({"p_target": SURE[:2]}, r"p_target be \(n, n_arms\), got .* \(2, 2\)"),
+        ({"p_target": ONES}, r"p_target be \(n, n_arms\), got .* \(3,\)"),
+        ({"p_target": SURE * 0.9}, "sum of p_target must be 1, got 0.9 at row 0"),
+        ({"p_target": np.tile([2.0, -1.0], (3, 1))}, "p_target must be at least 0, got -1 at row 0"),
+        ({"p_target": SURE * np.nan}, "p_target must be at least 0, got nan at row 0"),
+        ({"drawn": FIRST + 2}, "drawn must be a column below 2, got 2 at row 0"),
+        ({"drawn": FIRST - 1}, "drawn must be a column below 2, got -1 at row 0"),
+        ({"drawn": FIRST[:2]}, r"share one shape \(n,\).* got \(3,\), \(2,\), \(3,\), \(3, 2\)"),
+        ({"q_hat": NOUGHT[:, :1]}, r"q_hat must have the shape \(3, 2\) of p_target, got \(3, 1\)"),
+        ({"q_mrdr": NOUGHT[:2]}, r"q_mrdr must have the shape \(3, 2\) of p_target, got \(2, 2\)"),
+    ],
+)
+def test_a_log_that_cannot_be_right_is_refused_by_value_and_row(changes: Any, message: str) -> None:
+    columns = {"propensity": HALF, "drawn": FIRST, "reward": ONES, "p_target": SURE}
+    with pytest.raises(ValueError, match=message):
+        Sample(**{**columns, **changes})
+
+
+def test_an_empty_log_is_refused() -> None:
+    with pytest.raises(ValueError, match="the log is empty: an estimate needs at least one row"):
+        Sample(np.empty(0), np.empty(0, dtype=np.int64), np.empty(0), np.empty((0, 2)))
+
+
+@pytest.mark.parametrize("unused", [0, 1])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_prediction_that_is_not_finite_is_refused_even_where_nobody_draws(
+    unused: int, value: float
+) -> None:
+    q = NOUGHT.copy()
+    q[1, unused] = value
+    for name, field in (("dr", "q_hat"), ("mrdr", "q_mrdr")):
+        with pytest.raises(ValueError, match=f"{field} must be finite, got {value} at row 1"):
+            estimate(Sample(HALF, FIRST, ONES, SURE, **{field: q}), name)
+
+
+@pytest.mark.parametrize("name", sorted(set(ESTIMATORS) - {"dm"}))
+def test_a_target_that_was_never_drawn_has_an_error_of_its_own(name: str) -> None:
+    with pytest.raises(NeverDrawnError, match="the target draws none of the 3 logged arms"):
+        estimate(Sample(HALF, FIRST + 1, ONES, SURE, NOUGHT, NOUGHT), name)
+
+
+def test_a_target_that_was_never_drawn_still_has_a_prediction() -> None:
+    never = dm(Sample(HALF, FIRST + 1, ONES, SURE, NOUGHT + 0.25))
+    assert (never.value, never.effective_n) == (0.25, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("family", "parameter", "message"),
+    [
+        (clipped_ips, {"clip": 0.0}, "clip must be above 0, got 0"),
+        (switch_dr, {"threshold": -1.0}, "threshold must be at least 0, got -1"),
+        (dros, {"shrinkage": np.nan}, "shrinkage must be above 0, got nan"),
+        (cressie_read, {"least": 1.0}, "got 1 and inf"),
+        (cressie_read, {"largest": 1.0}, r"least must be in \[0, 1\) and largest above 1, got 0 and 1"),
+    ],
+)
+def test_a_parameter_out_of_its_range_is_refused(family: Any, parameter: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        family(Sample(HALF, FIRST, ONES, SURE, NOUGHT), **parameter)
+
+
+def test_effective_n_counts_rows_that_are_worth_as_much_as_unweighted_ones() -> None:
+    weight: Floats = np.array([1.0, 1.0, 1.0, 0.0])
+    assert Terms("ips", weight, np.ones(4), weight).effective_n == pytest.approx(3.0)

@@ -1,0 +1,370 @@
+"""Many targets on one log: values, differences to a baseline, intervals, and what cannot be told."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from feedback.arrays import Floats, drawn_of
+from feedback.dataset.log import Log
+from feedback.ope.doubly_robust import mrdr_weight
+from feedback.ope.estimators import ESTIMATORS, estimate
+from feedback.ope.evaluate import NEVER_DRAWN, Estimated, evaluate, predict
+from feedback.ope.exact_intervals import MEANS
+from feedback.ope.intervals import by_group, difference, hedged, normal
+from feedback.ope.joint_intervals import INTERVALS
+from feedback.ope.sample import Sample
+
+ARMS = ("a", "b", "c")
+VALUES = np.array([0.2, 0.5, 0.8])
+"""Chance that each arm is right."""
+
+
+@pytest.fixture(scope="module")
+def log() -> Log:
+    """1,200 decisions on 400 questions by a policy that prefers some arm on each."""
+    rng = np.random.default_rng(6)
+    n = 1_200
+    p_log = 0.1 + 0.7 * np.eye(3)[rng.integers(3, size=n)]
+    drawn = (p_log.cumsum(axis=1) < rng.random((n, 1))).sum(axis=1)
+    reward = (rng.random(n) < VALUES[drawn]).astype(np.float64)
+    questions = np.concatenate([np.arange(400), rng.integers(400, size=n - 400)])
+    return Log.from_arrays(ARMS, drawn, reward, p_log=p_log, questions=questions, X=np.eye(3)[questions % 3])
+
+
+ONE_SIDED = ("clopper_pearson", "difference")
+"""An interval that is for a value, and not for a difference."""
+
+
+def always(log: Log, *shares: float) -> Floats:
+    """The target that draws from one distribution in every row."""
+    return np.tile(shares, (len(log), 1))
+
+
+def by_name(estimates: tuple[Estimated, ...]) -> dict[str, Estimated]:
+    return {one.estimator: one for one in estimates}
+
+
+def rng() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+def test_every_estimator_says_what_it_says_alone(log: Log) -> None:
+    p = always(log, 0.1, 0.2, 0.7)
+    q_hat = predict(log, np.random.default_rng(1))
+    found = evaluate(log, {"t": p}, rng(), estimators=tuple(ESTIMATORS), q_hat=q_hat, reward_model="means")[
+        "t"
+    ]
+    sample = Sample(log.propensity, log.drawn, log.reward, p, q_hat)
+    folds = np.random.default_rng(rng().integers(2**63, size=2)[0])
+    sample = replace(sample, q_mrdr=predict(log, folds, "means", mrdr_weight(sample)))
+    assert [one.estimator for one in found.estimates] == list(ESTIMATORS)
+    for one in found.estimates:
+        terms = estimate(sample, one.estimator)
+        assert one.value is not None
+        assert one.value.value == terms.value
+        assert (one.effective_n, one.parameter, one.note) == (terms.effective_n, terms.parameter, "")
+        assert one.value.low < one.value.value < one.value.high
+        assert abs(terms.value - (p[0] @ VALUES)) < 0.1
+    np.testing.assert_array_equal(found.weight, sample.weight)
+    assert found.diagnostics.n == len(log) == len(found.log)
+
+
+def test_intervals_take_rows_of_one_question_as_one_and_hedge(log: Log) -> None:
+    p, reach = always(log, 0.0, 0.0, 1.0), 10.0
+    one = evaluate(log, {"t": p}, rng(), estimators=("snips",))["t"].estimates[0]
+    terms, served = (
+        estimate(Sample(log.propensity, log.drawn, log.reward, q), "snips") for q in (p, log.p_log)
+    )
+    safe = hedged(by_group(terms, log.questions), reach, 0.0, 1.0)
+    other = hedged(by_group(served, log.questions), 1.0, 0.0, 1.0)
+    assert one.value is not None
+    assert (one.value.low, one.value.high) == pytest.approx(normal(safe), rel=1e-12)
+    assert one.difference is not None
+    assert one.difference.value == pytest.approx(terms.value - log.reward.mean())
+    assert (one.difference.low, one.difference.high) == pytest.approx(
+        normal(difference(safe, other)), rel=1e-12
+    )
+
+
+def test_what_was_served_is_worth_what_it_earned_and_differs_from_nothing(log: Log) -> None:
+    assert log.p_log is not None
+    found = evaluate(log, {"served": log.p_log, "same": log.p_log.copy()}, rng(), interval="bootstrap")
+    for one in found["served"].estimates:
+        assert one.difference is None
+        assert one.effective_n == pytest.approx(len(log))
+    assert found["served"].estimates[0].value is not None
+    assert found["served"].estimates[0].value.value == pytest.approx(log.reward.mean())
+    for one in found["same"].estimates:
+        assert one.difference is not None
+        assert (one.difference.value, one.difference.low, one.difference.high) == pytest.approx(
+            (0, 0, 0), abs=1e-6
+        )
+
+
+def test_a_baseline_may_be_any_target(log: Log) -> None:
+    targets = {"c": always(log, 0.0, 0.0, 1.0), "b": always(log, 0.0, 1.0, 0.0)}
+    found = evaluate(log, targets, rng(), baseline="b", estimators=("dr",))
+    assert found["b"].estimates[0].difference is None
+    better = found["c"].estimates[0].difference
+    assert better is not None
+    assert better.low < 0.3 < better.high
+    assert better.low > 0.1
+    with pytest.raises(ValueError, match="no target 'd'; there are: c, b"):
+        evaluate(log, targets, rng(), baseline="d")
+
+
+def test_a_target_is_judged_by_its_own_rows_and_compared_on_those_that_both_have(log: Log) -> None:
+    targets = {"c": always(log, 0.0, 0.0, 1.0), "b": always(log, 0.0, 1.0, 0.0)}
+    first, odd = np.arange(len(log)) < 900, np.arange(len(log)) % 2 == 1
+    found = evaluate(log, targets, rng(), kept={"c": first, "b": odd}, baseline="b", estimators=("ips",))
+    alone = evaluate(log.where(first), {"c": targets["c"][first]}, rng(), estimators=("ips",))
+    both = first & odd
+    shared = evaluate(
+        log.where(both), {k: p[both] for k, p in targets.items()}, rng(), baseline="b", estimators=("ips",)
+    )
+    (one,), (by_itself,), (together,) = (x["c"].estimates for x in (found, alone, shared))
+    assert one.value == by_itself.value
+    assert one.difference == together.difference
+    assert len(found["c"].log) == 900
+
+
+def test_where_only_propensities_are_known_targets_are_compared_with_what_was_earned(log: Log) -> None:
+    p = always(log, 0.1, 0.2, 0.7)
+    bare = replace(log, p_log=None)
+    known, unknown = (
+        by_name(evaluate(x, {"t": p}, rng(), estimators=("ips", "dr"))["t"].estimates) for x in (log, bare)
+    )
+    for name in ("ips", "dr"):
+        one, other = known[name], unknown[name]
+        assert one.value is not None
+        assert other.value is not None
+        assert one.value.value == other.value.value
+        assert other.difference is not None
+        assert other.difference.value == pytest.approx(other.value.value - log.reward.mean())
+
+
+def test_a_target_that_draws_what_the_log_could_not_has_no_estimates(log: Log) -> None:
+    assert log.p_log is not None
+    p_log = np.where(np.arange(3) == (log.drawn[:, None] + 1) % 3, 0.0, log.p_log)
+    p_log /= p_log.sum(axis=1, keepdims=True)
+    narrow = replace(log, p_log=p_log, propensity=drawn_of(p_log, log.drawn))
+    (one,) = evaluate(narrow, {"c": always(log, 0.0, 0.0, 1.0)}, rng(), estimators=("ips",))["c"].estimates
+    assert (one.value, one.difference) == (None, None)
+    assert one.note.startswith("draws with a chance of 0.")
+
+
+def test_a_target_that_drew_nothing_that_was_drawn_is_said_so(log: Log) -> None:
+    never = np.eye(3)[(log.drawn + 1) % 3]
+    found = by_name(evaluate(log, {"t": never}, rng(), estimators=("ips", "dm"))["t"].estimates)
+    assert (found["ips"].value, found["ips"].note) == (None, NEVER_DRAWN)
+    assert found["dm"].value is not None
+
+
+def test_a_single_question_leaves_out_what_needs_a_model(log: Log) -> None:
+    one = replace(log, questions=np.zeros(len(log), dtype=np.int64))
+    names = ("ips", "dr", "mrdr")
+    found = by_name(evaluate(one, {"t": always(log, 0.2, 0.4, 0.4)}, rng(), estimators=names)["t"].estimates)
+    assert found["ips"].value is not None
+    for name in ("dr", "mrdr"):
+        assert found[name].value is None
+        assert found[name].note == "needs two different questions or more"
+    with pytest.raises(ValueError, match="at least 2 folds and 2 questions"):
+        predict(one, rng())
+
+
+@pytest.mark.parametrize("kind", INTERVALS)
+def test_each_interval_is_for_some_estimators_and_normal_stands_in(log: Log, kind: str) -> None:
+    applies = {
+        "normal": tuple(ESTIMATORS),
+        "bootstrap": tuple(ESTIMATORS),
+        "bernstein": (*MEANS, "replay"),
+        "clopper_pearson": ("replay",),
+        "anytime": ("ips",),
+    }[kind]
+    p, truth = always(log, 0.2, 0.3, 0.5), VALUES @ [0.2, 0.3, 0.5]
+    options = {"estimators": tuple(ESTIMATORS), "resamples": 300, "reward_range": (0.0, 1.0)}
+    found = evaluate(log, {"t": p}, rng(), interval=kind, **options)["t"].estimates  # type: ignore[arg-type]
+    usual = by_name(evaluate(log, {"t": p}, rng(), **options)["t"].estimates)  # type: ignore[arg-type]
+    for one in found:
+        assert one.value is not None
+        assert one.difference is not None
+        if one.estimator != "dm":  # whose interval does not know how wrong its model is
+            assert one.value.low < truth < one.value.high
+        for of, figure in (("value", one.value), ("difference", one.difference)):
+            of_both = one.estimator in (MEANS if kind == "bernstein" else applies)
+            if one.estimator in applies and (of == "value" or of_both) and (kind, of) != ONE_SIDED:
+                assert (figure.kind, figure.why) == (kind, "")
+            else:
+                assert (figure.kind, figure.why) == ("normal", f"{kind} is none for it")
+        if one.value.kind == one.difference.kind == kind:
+            assert (one.note, one.value.why) == ("", "")
+        elif one.value.kind == kind:
+            assert one.note == f"normal interval of the difference: {kind} is none for it"
+        else:
+            assert one.note == f"normal interval: {kind} is none for it"
+            assert replace(one.value, why="") == usual[one.estimator].value
+
+
+def test_rare_rewards_that_did_not_come_leave_the_interval_open() -> None:
+    rate, n, held = 0.02, 100, 0
+    for seed in range(100):
+        draws = np.random.default_rng(seed)
+        drawn, reward = draws.integers(2, size=n), (draws.random(n) < rate).astype(np.float64)
+        log = Log.from_arrays(ARMS[:2], drawn, reward, p_log=np.full((n, 2), 0.5))
+        found = evaluate(
+            log, {"a": always(log, 1.0, 0.0)}, rng(), estimators=("snips",), reward_range=(0.0, 1.0)
+        )
+        value = found["a"].estimates[0].value
+        assert value is not None
+        assert value.high > value.low
+        held += value.low <= rate <= value.high
+    assert held >= 93
+
+
+def test_equal_rewards_do_not_make_a_value_certain() -> None:
+    log = Log.from_arrays(ARMS[:2], np.arange(200) % 2, np.full(200, 0.9), p_log=np.full((200, 2), 0.5))
+    targets = {"a": always(log, 1.0, 0.0)}
+    for kind in INTERVALS:
+        names = ("replay", "ips", "snips")
+        found = evaluate(log, targets, rng(), estimators=names, interval=kind, reward_range=(-1.0, 1.0))
+        for one in found["a"].estimates:
+            assert one.value is not None
+            assert one.value.low < 0.88
+        if kind == "clopper_pearson":
+            assert found["a"].estimates[0].note == (
+                "normal interval of the value: rewards must be -1 or 1, got 0.9; "
+                "normal interval of the difference: clopper_pearson is none for it"
+            )
+
+
+@pytest.mark.parametrize("kind", INTERVALS)
+def test_a_single_row_is_estimated_and_no_estimator_takes_the_others_down(kind: str) -> None:
+    one = Log.from_arrays(ARMS[:2], np.array([0]), np.array([0.9]), p_log=np.full((1, 2), 0.5))
+    found = evaluate(
+        one,
+        {"a": always(one, 1.0, 0.0)},
+        rng(),
+        estimators=("replay", "ips", "snips"),
+        interval=kind,
+        reward_range=(0.0, 1.0),
+    )
+    assert all(each.value is not None for each in found["a"].estimates)
+    if kind == "bernstein":
+        assert found["a"].estimates[1].note == "normal interval: an interval needs at least 2 rows, got 1"
+
+
+def test_an_interval_that_must_know_the_largest_weight_does_not_guess_it(log: Log) -> None:
+    bare = replace(log, p_log=None)
+    p = {"t": always(log, 0.1, 0.2, 0.7)}
+    for kind, name in (("bernstein", "ips"), ("bernstein", "replay"), ("clopper_pearson", "replay")):
+        (one,) = evaluate(bare, p, rng(), estimators=(name,), interval=kind)["t"].estimates
+        assert one.value is not None
+        assert one.value.kind == "normal"
+        assert one.value.why == f"{kind} needs the probabilities of all arms, not of the drawn one alone"
+    (betting,) = evaluate(bare, p, rng(), estimators=("ips",), interval="anytime")["t"].estimates
+    assert betting.note == "", "it holds for weights of any size"
+
+
+def test_replay_rejects_by_the_largest_weight_there_could_be() -> None:
+    n, p_log = 40, np.tile([0.9, 0.1], (40, 1))
+    p_log[0] = [0.99999, 0.00001]
+    log = Log.from_arrays(ARMS[:2], np.arange(n) % 10 // 9, np.ones(n), p_log=p_log)
+    p = always(log, 0.5, 0.5)
+    known, unknown = (
+        evaluate(each, {"t": p}, rng(), estimators=("replay",))["t"].estimates[0]
+        for each in (log, replace(log, p_log=None))
+    )
+    assert known.value is None
+    assert known.note.startswith("rejection with the bound 50000 kept none of 40 rows")
+    assert unknown.value is not None, "by the largest that was seen, 5"
+
+
+def test_a_model_of_each_target_makes_the_features_once(log: Log) -> None:
+    asked: list[int] = []
+
+    def describe(seq: np.ndarray) -> Floats:
+        asked.append(len(seq))
+        return np.eye(3)[seq % 3]
+
+    told = replace(log, describe=describe)
+    first = np.arange(len(log)) < 900
+    targets = {name: always(log, 0.1, 0.2, 0.7) for name in "abc"}
+    evaluate(told, targets, rng(), kept=dict.fromkeys("abc", first), estimators=("mrdr",))
+    assert asked == [len(log)]
+
+
+def test_each_distribution_is_made_once(log: Log) -> None:
+    made: list[str] = []
+
+    class Lazy(dict[str, Floats]):
+        def __getitem__(self, name: str) -> Floats:
+            made.append(name)
+            return super().__getitem__(name)
+
+        def items(self) -> Iterator[tuple[str, Floats]]:  # type: ignore[override]
+            return ((name, self[name]) for name in self)
+
+    p = always(log, 0.1, 0.2, 0.7)
+    evaluate(log, Lazy({"s": p, "t": p}), rng(), estimators=("ips",))
+    assert made == ["s", "t"]
+
+
+def test_the_bootstrap_and_the_closed_form_agree_on_a_log_of_fair_size(log: Log) -> None:
+    p = always(log, 0.2, 0.3, 0.5)
+    closed, resampled = (
+        evaluate(log, {"t": p}, rng(), interval=kind)["t"].estimates for kind in ("normal", "bootstrap")
+    )
+    for one, other in zip(closed, resampled, strict=True):
+        for figure, redrawn in ((one.value, other.value), (one.difference, other.difference)):
+            assert figure is not None
+            assert redrawn is not None
+            assert figure.value == redrawn.value
+            near = 0.15 * (figure.high - figure.low)
+            assert (figure.low, figure.high) == pytest.approx((redrawn.low, redrawn.high), abs=near)
+
+
+def test_the_same_seed_gives_the_same_estimates_whatever_else_is_asked(log: Log) -> None:
+    p = always(log, 0.2, 0.3, 0.5)
+    once = evaluate(log, {"t": p}, rng(), interval="bootstrap", resamples=100)
+    again = evaluate(log, {"o": p[:, ::-1], "t": p}, rng(), interval="bootstrap", resamples=100)
+    assert once["t"].estimates == again["t"].estimates
+
+
+def test_repeating_every_question_does_not_tighten_an_interval(log: Log) -> None:
+    assert log.p_log is not None
+    fivefold = Log.from_arrays(
+        ARMS,
+        np.tile(log.drawn, 5),
+        np.tile(log.reward, 5),
+        p_log=np.tile(log.p_log, (5, 1)),
+        questions=np.tile(log.questions, 5),
+    )
+    one, five = (
+        evaluate(x, {"t": always(x, 0.2, 0.3, 0.5)}, rng(), estimators=("snips",))["t"].estimates[0].value
+        for x in (log, fivefold)
+    )
+    assert one is not None
+    assert five is not None
+    assert five.value == pytest.approx(one.value)
+    assert five.high - five.low == pytest.approx(one.high - one.low, rel=0.05)
+
+
+def test_what_cannot_be_asked_is_refused(log: Log) -> None:
+    p = always(log, 0.2, 0.3, 0.5)
+    with pytest.raises(ValueError, match=r"t must have the shape \(1200, 3\), got \(1200, 2\)"):
+        evaluate(log, {"t": p[:, :2]}, rng())
+    with pytest.raises(ValueError, match=r"sum of t must be 1, got 0\.9 at row 0"):
+        evaluate(log, {"t": p * 0.9}, rng())
+    with pytest.raises(ValueError, match="no estimator 'dx'; there are: replay, ips"):
+        evaluate(log, {"t": p}, rng(), estimators=("dx",))
+    with pytest.raises(ValueError, match="no interval 'wald'; there are: normal, bootstrap"):
+        evaluate(log, {"t": p}, rng(), interval="wald")
+
+
+def test_progress_is_told_a_target_at_a_time(log: Log) -> None:
+    told: list[tuple[str, int, int | None]] = []
+    p = always(log, 0.2, 0.3, 0.5)
+    evaluate(log, {"s": p, "t": p}, rng(), progress=lambda *step: told.append(step))
+    assert told == [("evaluating", 1, 2), ("evaluating", 2, 2)]

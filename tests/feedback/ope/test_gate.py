@@ -1,0 +1,285 @@
+"""The gate: who is let through, who is held and why, and that looking on makes no difference."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from scipy import stats
+
+from benchmarks.gate import SITUATIONS, Delayed
+from feedback.arrays import Floats
+from feedback.dataset.log import Log
+from feedback.ope import confidence_sequences as sequences
+from feedback.ope.gate import TRAIL, GateSpec, Verdict, judge
+
+SPEC = GateSpec()
+SERVED = np.array([0.6, 0.3, 0.1])
+CANDIDATE = np.array([0.1, 0.8, 0.1])
+
+
+def made_log(n: int = 3_000, quality: tuple[float, float, float] = (0.4, 0.7, 0.4), seed: int = 0) -> Log:
+    """Three arms, drawn by `SERVED`; the second one is better unless said otherwise."""
+    rng = np.random.default_rng(seed)
+    drawn = rng.choice(3, n, p=SERVED)
+    reward = (rng.random(n) < np.array(quality)[drawn]).astype(np.float64)
+    log = Log.from_arrays(("a", "b", "c"), drawn, reward, p_log=np.tile(SERVED, (n, 1)))
+    return replace(log, at=1_000.0 + np.arange(n))
+
+
+def verdict_of(log: Log, candidate: Floats = CANDIDATE, spec: GateSpec = SPEC, **checks: int) -> Verdict:
+    """Judge a candidate that always draws from the same distribution."""
+    told = {"checked": 100, **checks}
+    return judge(spec, log, np.tile(candidate, (len(log), 1)), reward_range=(0.0, 1.0), **told)
+
+
+def test_a_candidate_that_is_truly_better_is_promoted_without_a_reason_against_it() -> None:
+    verdict = verdict_of(made_log())
+    true_gain = (CANDIDATE - SERVED) @ np.array([0.4, 0.7, 0.4])
+    assert verdict.promote
+    assert verdict.reasons == ()
+    assert 0.0 < verdict.figures.low < true_gain
+    assert verdict.figures.gain == pytest.approx(true_gain, abs=0.04)
+
+
+def test_a_candidate_that_is_worse_is_held_and_said_not_to_look_better() -> None:
+    verdict = verdict_of(made_log(quality=(0.7, 0.4, 0.4)))
+    assert not verdict.promote
+    [reason] = verdict.reasons
+    assert reason.startswith("The gain a decision is -0.1")
+    assert reason.endswith("the candidate does not look better.")
+
+
+def test_too_short_a_log_says_how_much_more_is_needed_and_so_much_is_about_enough() -> None:
+    verdict = verdict_of(made_log(150))
+    [reason] = verdict.reasons
+    assert "which must be above +0.0000; if the gain is so, about " in reason
+    more = int(reason.split("about ")[1].split(" more")[0].replace(",", ""))
+    assert 100 <= more <= 1_000
+    assert verdict_of(made_log(150 + 2 * more)).promote
+
+
+def test_a_margin_above_the_gain_holds() -> None:
+    verdict = verdict_of(made_log(), spec=GateSpec(margin=0.2))
+    [reason] = verdict.reasons
+    assert "must be above +0.2000" in reason
+
+
+def test_a_margin_below_zero_lets_through_what_is_hardly_worse() -> None:
+    log = made_log(quality=(0.5, 0.5, 0.5))
+    assert not verdict_of(log).promote
+    assert verdict_of(log, spec=GateSpec(margin=-0.1)).promote
+
+
+def test_a_propensity_that_does_not_match_holds() -> None:
+    [reason] = verdict_of(made_log(), mismatched=2).reasons
+    assert reason == "2 of 100 recomputed propensities differ from the log; none may."
+
+
+def test_propensities_that_nobody_recomputed_hold_unless_that_is_asked_for() -> None:
+    [reason] = verdict_of(made_log(), checked=7).reasons
+    assert reason == "The propensities of 7 decisions were recomputed; 100 are needed."
+    assert verdict_of(made_log(), spec=GateSpec(least_checked=0), checked=0).promote
+
+
+def test_choices_that_the_log_could_not_draw_hold() -> None:
+    part = made_log().where(made_log().drawn < 2)
+    p_log = np.tile([2 / 3, 1 / 3, 0.0], (len(part), 1))
+    verdict = verdict_of(replace(part, p_log=p_log, propensity=p_log[0][part.drawn]))
+    assert verdict.figures.overlap == pytest.approx(0.9)
+    assert verdict.reasons == (
+        "The log could have drawn 90.0% of what the candidate chooses; 99.0% are needed.",
+    )
+
+
+def test_propensities_that_were_not_drawn_from_hold() -> None:
+    log = made_log()
+    wrong = np.tile([0.3, 0.6, 0.1], (len(log), 1))
+    lying = replace(log, p_log=wrong, propensity=wrong[0][log.drawn])
+    reasons = verdict_of(lying).reasons
+    assert any("or the propensities are not those that were drawn from" in reason for reason in reasons)
+
+
+def test_few_decisions_worth_of_evidence_hold() -> None:
+    n, drawn = 300, np.zeros(300, dtype=np.int64)
+    drawn[:3] = 1
+    log = Log.from_arrays(("a", "b"), drawn, np.ones(n), p_log=np.tile([0.99, 0.01], (n, 1)))
+    verdict = verdict_of(log, np.array([0.0, 1.0]))
+    assert verdict.figures.effective_n == pytest.approx(3.0)
+    assert "The log of 300 decisions is worth 3.0 of the candidate's; 50 are needed." in verdict.reasons
+    assert "One decision has 33.3% of all weights; 5.0% are allowed." in verdict.reasons
+
+
+def test_a_candidate_that_draws_nothing_of_the_log_is_held() -> None:
+    log = made_log().where(made_log().drawn != 2)
+    verdict = verdict_of(log, np.array([0.0, 0.0, 1.0]))
+    assert not verdict.promote
+    assert (verdict.figures.effective_n, verdict.figures.largest_share) == (0.0, 0.0)
+
+
+def test_all_that_speaks_against_a_candidate_is_said_at_once() -> None:
+    verdict = verdict_of(made_log(40, seed=3), np.array([0.0, 0.0, 1.0]), checked=0, mismatched=0)
+    assert len(verdict.reasons) >= 4
+    assert all(reason.endswith(".") and reason[0].isupper() for reason in verdict.reasons)
+
+
+def test_where_only_drawn_probabilities_are_known_the_overlap_is_not_judged() -> None:
+    log = replace(made_log(20_000), p_log=None)
+    verdict = verdict_of(log)
+    assert verdict.promote
+    assert verdict.figures.overlap is None
+    assert verdict.figures.low < verdict_of(made_log(20_000)).figures.low
+
+
+def test_a_propensity_off_by_a_rounding_error_does_no_harm() -> None:
+    log = made_log()
+    rounded = replace(log, propensity=log.propensity * (1.0 - 1e-7))
+    assert verdict_of(rounded).promote
+
+
+def test_rows_whose_feedback_came_soon_do_not_decide_before_those_that_still_wait() -> None:
+    looks, courses = (
+        np.linspace(65.0, 200.0, 5),
+        [Delayed.invent(4_000, np.random.default_rng(seed)) for seed in range(10)],
+    )
+    as_made, as_learned = (
+        sum(course.promoted(looks, as_made=as_made) for course in courses) for as_made in (True, False)
+    )
+    assert as_learned == 10, "the rows at hand were chosen by their rewards"
+    assert as_made == 0
+
+
+def test_decisions_after_one_that_waits_are_counted_and_not_judged_by() -> None:
+    log = made_log()
+    p = np.tile(CANDIDATE, (len(log), 1))
+    judged, alone = (
+        judge(SPEC, some, p[: len(some)], reward_range=(0.0, 1.0), settled=until, checked=100)
+        for some, until in ((log, 2_000.0), (log.where(log.at < 2_000.0), np.inf))
+    )
+    assert judged.figures is not None
+    assert alone.figures is not None
+    assert (judged.figures.n, judged.figures.waiting) == (1_000, 2_000)
+    assert judged.figures == replace(alone.figures, waiting=2_000)
+    assert judged.trail == alone.trail
+
+
+def test_rows_are_judged_in_the_order_in_which_they_were_decided() -> None:
+    log, mixed = made_log(), np.random.default_rng(1).permutation(3_000)
+    shuffled = replace(
+        log,
+        drawn=log.drawn[mixed],
+        propensity=log.propensity[mixed],
+        reward=log.reward[mixed],
+        at=log.at[mixed],
+    )
+    one, other = verdict_of(log), verdict_of(shuffled)
+    assert [(point.n, point.at) for point in one.trail] == [(point.n, point.at) for point in other.trail]
+    np.testing.assert_allclose([p.low for p in one.trail], [p.low for p in other.trail])
+
+
+def test_a_log_whose_first_decision_waits_is_held_by_that_alone() -> None:
+    log = made_log(40)
+    verdict = judge(SPEC, log, np.tile(CANDIDATE, (40, 1)), reward_range=(0.0, 1.0), settled=1_000.0)
+    assert not verdict.promote
+    assert verdict.reasons == (
+        "No decision is left to judge it by: all 40 are after a decision that still waits for feedback.",
+    )
+    assert verdict.figures is None
+    assert json.loads(json.dumps(verdict.document()))["trail"] == []
+
+
+def test_a_mean_weight_whose_error_nobody_knows_holds_nobody() -> None:
+    log = made_log()
+    one_question = replace(log, questions=np.zeros(len(log), dtype=np.int64))
+    verdict = verdict_of(one_question)
+    assert verdict.figures is not None
+    assert verdict.figures.weight_error is None
+    assert verdict.promote
+
+
+def test_figures_are_what_they_are_called() -> None:
+    log = made_log()
+    weight = (CANDIDATE / SERVED)[log.drawn]
+    seen = verdict_of(log).figures
+    assert (seen.n, seen.checked, seen.mismatched, seen.overlap) == (3_000, 100, 0, pytest.approx(1.0))
+    assert seen.served == pytest.approx(log.reward.mean())
+    assert seen.mean_weight == pytest.approx(weight.mean())
+    assert seen.weight_error == pytest.approx(stats.sem(weight))
+    assert seen.effective_n == pytest.approx(weight.sum() ** 2 / (weight**2).sum())
+    assert seen.largest_share == pytest.approx(weight.max() / weight.sum())
+
+
+def test_the_trail_is_the_sequence_at_some_decisions_and_ends_at_the_verdict() -> None:
+    log = made_log()
+    verdict = verdict_of(log)
+    assert len(verdict.trail) == TRAIL
+    weight = (CANDIDATE / SERVED)[log.drawn]
+    evidence = sequences.Evidence(weight, log.reward, (0.0, 1.0), float((CANDIDATE / SERVED).max()))
+    every = sequences.difference(evidence, SPEC.level, one_sided=True)
+    for point in verdict.trail:
+        assert point.at == 999.0 + point.n
+        assert point.low == pytest.approx(every.low[point.n - 1])
+        assert point.gain == pytest.approx(every.estimate[point.n - 1])
+    assert (verdict.trail[-1].n, verdict.trail[-1].low) == (3_000, verdict.figures.low)
+
+
+def test_the_document_survives_json() -> None:
+    verdict = verdict_of(made_log(150))
+    read = json.loads(json.dumps(verdict.document()))
+    assert read["verdict"] == "hold"
+    assert read["reasons"] == list(verdict.reasons)
+    assert read["figures"]["low"] == verdict.figures.low
+    assert read["trail"][-1]["n"] == 150
+
+
+@given(st.integers(1, 60), st.integers(0, 1_000))
+def test_a_log_of_any_length_has_a_verdict(n: int, seed: int) -> None:
+    verdict = verdict_of(made_log(n, seed=seed))
+    assert verdict.figures.n == verdict.trail[-1].n == n
+    assert verdict.promote is (not verdict.reasons)
+
+
+def test_a_higher_level_asks_for_more() -> None:
+    log = made_log(1_000)
+    lows = [verdict_of(log, spec=GateSpec(level=level)).figures.low for level in (0.9, 0.95, 0.99)]
+    assert lows == sorted(lows, reverse=True)
+
+
+@pytest.mark.parametrize("situation", ["another arm of the same value, weights to 47", *list(SITUATIONS)[4:]])
+def test_one_that_is_no_better_is_seldom_promoted_however_often_one_looks(situation: str) -> None:
+    runs, bound, promoted = 200, 0, 0
+    for rng in np.random.default_rng(7).spawn(runs):
+        course = SITUATIONS[situation](1_000, rng)
+        bounds = course.bounds()
+        bound += bool((bounds.low > 0.0).any())
+        promoted += course.promoted(bounds) is not None
+    # A gate that fails in 5 % of runs has more failures in one of a thousand seeds.
+    assert promoted <= bound <= int(stats.binom.isf(0.001, runs, 0.05))
+
+
+def test_a_target_of_another_shape_is_refused() -> None:
+    with pytest.raises(ValueError, match="name the 4 columns of p_target, got 3"):
+        verdict_of(made_log(), np.array([0.1, 0.8, 0.1, 0.0]))
+
+
+def test_a_target_that_is_no_distribution_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"sum of p_target must be 1, got 0\.9 at row 0"):
+        verdict_of(made_log(), np.array([0.5, 0.4, 0.0]))
+
+
+def test_a_reward_outside_of_the_declared_range_is_refused() -> None:
+    log = replace(made_log(), reward=np.full(3_000, 1.5))
+    with pytest.raises(ValueError, match=r"declared range \[0, 1\], got 1.5"):
+        verdict_of(log)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [{"level": 0.4}, {"level": 1.0}, {"margin": float("nan")}, {"least_overlap": 1.1}, {"typo": 1}],
+)
+def test_a_setting_out_of_its_range_is_refused(setting: dict[str, float]) -> None:
+    with pytest.raises(ValidationError):
+        GateSpec(**setting)

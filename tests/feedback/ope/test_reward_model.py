@@ -1,0 +1,167 @@
+"""Cross-fitted reward models: what they see, and what they make of it."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.linear_model import Ridge
+
+from feedback.ope.reward_model import cross_fit
+
+MODELS = ["ridge", "means"]
+N_ARMS = 3
+
+
+def rows(n: int, n_questions: int, seed: int) -> tuple[Any, Any, Any, Any]:
+    """Features, drawn arms, rewards that depend on both, and questions."""
+    rng = np.random.default_rng(seed)
+    features, drawn = rng.normal(size=(n, 4)), rng.integers(N_ARMS, size=n)
+    reward = 0.2 * drawn + 0.1 * features[:, 0] * drawn + rng.normal(0.0, 0.05, n)
+    questions = np.arange(n) % n_questions
+    return features, drawn, reward, questions
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("model", MODELS)
+@settings(max_examples=10, deadline=None)
+@given(st.integers(2, 12), st.integers(0, 1000))
+def test_no_row_is_predicted_by_a_model_that_saw_its_question(
+    model: Any, weighted: bool, n_questions: int, seed: int
+) -> None:
+    features, drawn, reward, questions = rows(40, n_questions, seed)
+    weight = np.random.default_rng(seed).random(40) if weighted else None
+    changed = reward.copy()
+    changed[questions == 1] = 1e6
+
+    def predict(rewards: Any) -> Any:
+        rng = np.random.default_rng(seed)
+        return cross_fit(features, drawn, rewards, questions, N_ARMS, rng, model=model, weight=weight)
+
+    before, after = predict(reward), predict(changed)
+    np.testing.assert_array_equal(after[questions == 1], before[questions == 1])
+    assert not np.array_equal(after, before)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_predictions_are_finite_and_within_the_rewards(model: Any) -> None:
+    features, drawn, reward, questions = rows(200, 50, seed=1)
+    q_hat = cross_fit(features, drawn, reward, questions, N_ARMS, np.random.default_rng(0), model=model)
+    assert q_hat.shape == (200, N_ARMS)
+    assert q_hat.min() >= reward.min()
+    assert q_hat.max() <= reward.max()
+
+
+def test_means_are_those_of_the_arm_in_the_other_folds_with_one_imaginary_row() -> None:
+    drawn, reward = np.array([0, 0, 1, 1]), np.array([1.0, 0.0, 0.5, 0.9])
+    questions = np.array([0, 1, 0, 1])
+    q_hat = cross_fit(None, drawn, reward, questions, 3, np.random.default_rng(0), model="means", folds=2)
+    # Rows 0 and 2 are predicted from 1 and 3, whose mean reward is 0.45; and the other way round.
+    from_others = [(0.0 + 0.45) / 2.0, (0.9 + 0.45) / 2.0, 0.45]
+    from_first = [(1.0 + 0.75) / 2.0, (0.5 + 0.75) / 2.0, 0.75]
+    np.testing.assert_allclose(q_hat, [from_others, from_first, from_others, from_first])
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_weights_say_how_much_a_row_counts(model: Any) -> None:
+    """A weight of 2 and 0 in turn is a log in which every second row is missing."""
+    features, drawn, reward, questions = rows(120, 60, seed=2)
+    weight = np.where(np.arange(120) % 3 == 0, 0.0, 2.0)
+    kept = weight > 0.0
+    weighted = cross_fit(
+        features, drawn, reward, questions, N_ARMS, np.random.default_rng(3), model=model, weight=weight
+    )
+    tenfold = cross_fit(
+        features,
+        drawn,
+        reward,
+        questions,
+        N_ARMS,
+        np.random.default_rng(3),
+        model=model,
+        weight=10.0 * weight,
+    )
+    np.testing.assert_allclose(tenfold, weighted, atol=1e-6)
+    spoilt = np.where(kept, reward, -5.0)
+    if model == "ridge":
+        again = cross_fit(
+            features, drawn, spoilt, questions, N_ARMS, np.random.default_rng(3), model=model, weight=weight
+        )
+        np.testing.assert_allclose(again, weighted, atol=1e-9)
+    else:
+        error = np.abs(weighted - np.array([reward[kept & (drawn == arm)].mean() for arm in range(N_ARMS)]))
+        assert error.max() < 0.1
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_equal_weights_are_no_weights_and_so_are_weights_that_are_all_0(model: Any) -> None:
+    features, drawn, reward, questions = rows(90, 30, seed=4)
+
+    def predict(weight: Any) -> Any:
+        rng = np.random.default_rng(5)
+        return cross_fit(features, drawn, reward, questions, N_ARMS, rng, model=model, weight=weight)
+
+    plain = predict(None)
+    np.testing.assert_allclose(predict(np.full(90, 3.0)), plain, atol=1e-3)
+    blank = predict(np.zeros(90))
+    if model == "ridge":
+        np.testing.assert_allclose(blank, plain, atol=1e-12)
+    else:
+        # Nothing is known of any arm: each has the mean reward of the other folds.
+        assert (blank == blank[:, :1]).all()
+        assert np.abs(blank - reward.mean()).max() < 0.1
+
+
+def test_ridge_is_that_of_scikit_learn_on_dense_columns() -> None:
+    features, drawn, reward, questions = rows(80, 2, seed=6)
+    q_hat = cross_fit(
+        features, drawn, reward, questions, N_ARMS, np.random.default_rng(0), folds=2, penalty=2.0
+    )
+    scaled = features / np.maximum(np.abs(features).max(axis=0), 1.0)
+
+    def design(arm: Any, some: Any) -> Any:
+        hot = np.eye(N_ARMS)[arm]
+        return np.hstack([some, hot, (hot[:, :, None] * some[:, None, :]).reshape(len(some), -1)])
+
+    seen, held_out = questions == 0, questions == 1
+    dense = Ridge(alpha=2.0, solver="cholesky").fit(design(drawn[seen], scaled[seen]), reward[seen])
+    for arm in range(N_ARMS):
+        expected = dense.predict(design(np.full(held_out.sum(), arm), scaled[held_out]))
+        expected = expected.clip(reward[seen].min(), reward[seen].max())
+        np.testing.assert_allclose(q_hat[held_out, arm], expected, atol=1e-3)
+
+
+def test_ridge_finds_what_depends_on_the_question_and_means_do_not() -> None:
+    features, drawn, reward, questions = rows(3_000, 3_000, seed=7)
+    truth = 0.2 * np.arange(N_ARMS) + 0.1 * features[:, :1] * np.arange(N_ARMS)
+    errors = {}
+    for model in MODELS:
+        rng = np.random.default_rng(8)
+        q_hat = cross_fit(features, drawn, reward, questions, N_ARMS, rng, model=model)
+        errors[model] = float(np.abs(q_hat - truth).mean())
+    assert errors["ridge"] < 0.02
+    assert 0.05 < errors["means"] < 0.15
+
+
+def test_fewer_than_two_questions_or_folds_are_refused() -> None:
+    features, drawn, reward, questions = rows(6, 1, seed=9)
+    with pytest.raises(ValueError, match="at least 2 folds and 2 questions, got 1 and 1"):
+        cross_fit(features, drawn, reward, questions, N_ARMS, np.random.default_rng(0))
+    with pytest.raises(ValueError, match="at least 2 folds and 2 questions, got 1 and 6"):
+        cross_fit(features, drawn, reward, np.arange(6), N_ARMS, np.random.default_rng(0), folds=1)
+
+
+@pytest.mark.parametrize("value", [-1.0, np.nan, np.inf])
+def test_a_weight_that_is_no_weight_is_refused(value: float) -> None:
+    features, drawn, reward, questions = rows(6, 6, seed=10)
+    weight = np.array([1.0, value, 1.0, 1.0, 1.0, 1.0])
+    with pytest.raises(ValueError, match=f"weight must be finite and at least 0, got {value:.6g} at row 1"):
+        cross_fit(features, drawn, reward, questions, N_ARMS, np.random.default_rng(0), weight=weight)
+
+
+def test_a_model_must_exist() -> None:
+    features, drawn, reward, questions = rows(6, 6, seed=11)
+    model: Any = "forest"
+    with pytest.raises(ValueError, match="no reward model 'forest'; there are: ridge, means"):
+        cross_fit(features, drawn, reward, questions, N_ARMS, np.random.default_rng(0), model=model)

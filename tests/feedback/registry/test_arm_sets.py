@@ -1,0 +1,93 @@
+"""The live arms: what was said last holds, and a name stands for one arm."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from feedback.errors import ConflictError
+from feedback.log.store import Store
+from feedback.registry import arm_sets as armsets
+from feedback.registry.arm_sets import Arms, ArmSet, at_start, defined, live, started
+
+
+def arm(kind: str, host: str = "Arms", **params: Any) -> dict[str, Any]:
+    return {"kind": kind, "params": params, "host": host}
+
+
+def replace(store: Store, arms: Arms, configured: Arms) -> ArmSet:
+    def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+        return (one["kind"], one["params"]) == (other["kind"], other["params"])
+
+    return armsets.replace(store, arms, configured, same)
+
+
+CONFIGURED = {"none": arm("none"), "bm25": arm("bm25", k1=1.2)}
+CHOSEN = {"none": arm("none"), "near": arm("dense", backbone="minilm")}
+
+
+def test_a_first_start_makes_the_configured_arms_live(store: Store) -> None:
+    first = started(store, CONFIGURED)
+    assert first.arms == CONFIGURED
+    assert live(store) == first
+    assert live(store, after=first.seq) is None
+
+
+def test_starting_again_changes_nothing(store: Store) -> None:
+    assert started(store, CONFIGURED) == started(store, CONFIGURED)
+
+
+def test_a_replica_that_is_restarted_takes_up_what_replaced_the_configured_arms(store: Store) -> None:
+    started(store, CONFIGURED)
+    replaced = replace(store, CHOSEN, CONFIGURED)
+    assert started(store, CONFIGURED) == live(store) == replaced
+    assert replaced.arms == CHOSEN
+
+
+def test_a_configuration_that_was_edited_since_wins(store: Store) -> None:
+    first = started(store, CONFIGURED)
+    replace(store, CHOSEN, CONFIGURED)
+    edited = {"bm25": arm("bm25", k1=2.0)}
+    again = started(store, edited)
+    assert again.arms == edited
+    assert again.seq > first.seq
+
+
+def test_a_name_that_stood_for_another_arm_is_refused(store: Store) -> None:
+    started(store, CONFIGURED)
+    replace(store, CHOSEN, CONFIGURED)
+    with pytest.raises(
+        ConflictError, match=r"arm 'bm25' was .*\"k1\": 1.2.* before: give this one another name"
+    ):
+        replace(store, {"bm25": arm("bm25", k1=0.9)}, CONFIGURED)
+    assert live(store).arms == CHOSEN
+
+
+def test_an_arm_may_come_back_and_may_move_to_another_host(store: Store) -> None:
+    started(store, CONFIGURED)
+    replace(store, CHOSEN, CONFIGURED)
+    moved = {"bm25": arm("bm25", host="Lexical", k1=1.2)}
+    assert replace(store, moved, CONFIGURED).arms == moved
+
+
+def test_what_the_configuration_redefined_is_the_arm_that_a_name_stands_for(store: Store) -> None:
+    started(store, CONFIGURED)
+    edited = {"bm25": arm("bm25", k1=2.0)}
+    started(store, edited)
+    assert replace(store, {**CHOSEN, **edited}, edited).arms == {**CHOSEN, **edited}
+
+
+def test_what_a_start_would_find_is_told_without_a_row(store: Store) -> None:
+    assert at_start(store, CONFIGURED) == CONFIGURED
+    assert defined(store) == {}
+    started(store, CONFIGURED)
+    replace(store, CHOSEN, CONFIGURED)
+    assert at_start(store, CONFIGURED) == CHOSEN
+    edited = {"bm25": arm("bm25", k1=2.0)}
+    assert at_start(store, edited) == edited
+
+
+def test_every_arm_that_was_ever_live_stays_defined(store: Store) -> None:
+    started(store, CONFIGURED)
+    replace(store, CHOSEN, CONFIGURED)
+    assert defined(store) == {**CONFIGURED, **CHOSEN}

@@ -1,0 +1,273 @@
+"""The queue of evaluations: each is worked on by one worker at a time, and answered once."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from feedback.errors import QueueFullError, SupersededError
+from feedback.log.store import Store
+from feedback.registry.evaluations import (
+    LEASE_S,
+    Answer,
+    State,
+    claim,
+    fail,
+    find,
+    finish,
+    give_back,
+    html_of,
+    newest_of,
+    page,
+    progressed,
+    result_of,
+    submit,
+)
+
+OURS = "ours"
+"""Digest of the configuration that asks and answers."""
+
+REQUEST = {"candidates": ["uniform"], "gate": True, "since": None, "features": {"tier": 1.0}}
+RESULT = {"candidates": [{"name": "uniform", "value": 0.1 + 0.2, "note": "a\u2028b"}], "rows": 7}
+ANSWER = Answer(RESULT, "<html>sämtlich \0 " + 1000 * "<p>" + "</html>")
+WRONG = Answer({"wrong": True}, "")
+
+
+def test_what_is_asked_for_is_queued_and_found_again(store: Store) -> None:
+    asked = submit(store, OURS, REQUEST, 10.0)
+    assert (asked.seq, asked.configured, asked.request) == (1, OURS, REQUEST)
+    assert (asked.status, asked.done) == (State.QUEUED, 0.0)
+    assert (asked.submitted_at, asked.started_at, asked.finished_at) == (10.0, None, None)
+    assert (asked.worker, asked.error) == (None, None)
+    assert find(store, 1) == asked
+    assert result_of(store, 1) is html_of(store, 1) is None
+
+
+def test_there_may_be_no_such_evaluation(store: Store) -> None:
+    assert find(store, 1) is None
+    assert result_of(store, 1) is html_of(store, 1) is None
+    assert claim(store, OURS, "w", 1.0) is None
+    assert newest_of(store, OURS, REQUEST) is None
+
+
+def test_an_evaluation_goes_from_the_queue_over_a_worker_to_its_answer(store: Store) -> None:
+    submit(store, OURS, REQUEST, 10.0)
+    mine = claim(store, OURS, "w", 11.0)
+    assert mine is not None
+    assert mine == find(store, 1)
+    assert (mine.status, mine.worker, mine.started_at, mine.alive_at) == (State.RUNNING, "w", 11.0, 11.0)
+    progressed(store, mine, 0.25, 12.0)
+    seen = find(store, 1)
+    assert seen is not None
+    assert (seen.done, seen.started_at, seen.alive_at) == (0.25, 11.0, 12.0)
+    finish(store, mine, ANSWER, 13.0)
+    done = find(store, 1)
+    assert done is not None
+    assert (done.status, done.done, done.finished_at, done.error) == (State.DONE, 1.0, 13.0, None)
+    assert result_of(store, 1) == RESULT
+    assert html_of(store, 1) == ANSWER.html
+    assert claim(store, OURS, "w", 14.0) is None
+
+
+def test_an_evaluation_that_cannot_be_made_says_why_in_whatever_words(store: Store) -> None:
+    submit(store, OURS, REQUEST, 10.0)
+    mine = claim(store, OURS, "w", 11.0)
+    assert mine is not None
+    fail(store, mine, "no decision\0 between", 12.0)
+    failed = find(store, 1)
+    assert failed is not None
+    assert (failed.status, failed.finished_at) == (State.FAILED, 12.0)
+    assert failed.error == "no decision\ufffd between"
+    assert failed.status.ended
+    assert claim(store, OURS, "w", 13.0) is None
+
+
+def test_the_oldest_is_worked_on_first(store: Store) -> None:
+    for at in (1.0, 2.0, 3.0):
+        submit(store, OURS, REQUEST, at)
+    claimed = [claim(store, OURS, f"w{n}", 4.0) for n in range(4)]
+    assert [one and one.seq for one in claimed] == [1, 2, 3, None]
+
+
+def test_what_a_worker_is_silent_about_for_a_lease_is_given_to_another(store: Store) -> None:
+    submit(store, OURS, REQUEST, 0.0)
+    dead = claim(store, OURS, "dead", 1.0)
+    assert dead is not None
+    progressed(store, dead, 0.5, 30.0)
+    assert claim(store, OURS, "heir", 30.0 + LEASE_S) is None, "it was heard of since it began"
+    mine = claim(store, OURS, "heir", 30.1 + LEASE_S)
+    assert mine is not None
+    assert (mine.seq, mine.worker, mine.done, mine.started_at) == (1, "heir", 0.0, 30.1 + LEASE_S)
+
+
+def test_a_worker_that_comes_back_too_late_changes_nothing(store: Store) -> None:
+    submit(store, OURS, REQUEST, 0.0)
+    late = claim(store, OURS, "late", 1.0)
+    mine = claim(store, OURS, "heir", 2.0 + LEASE_S)
+    assert late is not None
+    assert mine is not None
+    for said in (
+        lambda: progressed(store, late, 0.9, 100.0),
+        lambda: finish(store, late, WRONG, 100.0),
+        lambda: fail(store, late, "too late", 100.0),
+        lambda: give_back(store, late),
+    ):
+        with pytest.raises(SupersededError, match="evaluation 1 of late was taken over by heir"):
+            said()
+    assert find(store, 1) == mine
+    finish(store, mine, ANSWER, 101.0)
+    with pytest.raises(SupersededError):
+        finish(store, late, WRONG, 102.0)
+    assert result_of(store, 1) == RESULT
+
+
+def test_a_worker_takes_up_what_it_left_at_once_and_not_what_another_does(store: Store) -> None:
+    submit(store, OURS, REQUEST, 0.0)
+    submit(store, OURS, REQUEST, 0.0)
+    first, other = claim(store, OURS, "w", 1.0), claim(store, OURS, "other", 1.0)
+    assert first is not None
+    assert other is not None
+    again = claim(store, OURS, "w", 2.0)
+    assert again is not None
+    assert (again.seq, again.started_at) == (1, 2.0)
+    with pytest.raises(SupersededError):
+        progressed(store, first, 0.1, 3.0)
+    progressed(store, other, 0.1, 3.0)
+
+
+def test_what_is_given_back_is_as_it_was_before_it_was_claimed(store: Store) -> None:
+    asked = submit(store, OURS, REQUEST, 0.0)
+    mine = claim(store, OURS, "w", 1.0)
+    assert mine is not None
+    progressed(store, mine, 0.7, 2.0)
+    give_back(store, mine)
+    assert find(store, 1) == asked
+    taken = claim(store, OURS, "other", 2.0)
+    assert taken is not None
+    assert taken.worker == "other"
+
+
+def test_only_so_many_may_be_queued_or_running(store: Store) -> None:
+    for _ in range(3):
+        submit(store, OURS, REQUEST, 0.0, most=3)
+    mine = claim(store, OURS, "w", 1.0)
+    assert mine is not None
+    with pytest.raises(QueueFullError, match="3 evaluations are queued or running: at most 3 may be"):
+        submit(store, OURS, REQUEST, 2.0, most=3)
+    assert len(page(store, 10)) == 3
+    finish(store, mine, ANSWER, 3.0)
+    assert submit(store, OURS, REQUEST, 4.0, most=3).seq == 4
+
+
+def test_what_must_not_wait_for_others_is_taken_although_the_queue_is_full(store: Store) -> None:
+    submit(store, OURS, REQUEST, 0.0, most=1)
+    assert submit(store, OURS, REQUEST, 1.0, most=None).seq == 2
+
+
+def test_services_of_two_configurations_share_a_log_and_no_work(store: Store) -> None:
+    asked = submit(store, OURS, REQUEST, 0.0, most=1)
+    assert claim(store, "theirs", "w", 1.0) is None
+    assert newest_of(store, "theirs", REQUEST) is None
+    assert submit(store, "theirs", REQUEST, 2.0, most=1).seq == 2, "nor room in the queue"
+    mine = claim(store, OURS, "w", 3.0)
+    assert mine is not None
+    assert (mine.seq, newest_of(store, OURS, REQUEST)) == (asked.seq, mine)
+
+
+def test_a_worker_may_want_one_and_no_other(store: Store) -> None:
+    for _ in range(2):
+        submit(store, OURS, REQUEST, 0.0)
+    mine = claim(store, OURS, "w", 1.0, only=2)
+    assert mine is not None
+    assert mine.seq == 2
+    assert claim(store, OURS, "w2", 1.0, only=2) is None
+
+
+def test_a_page_shows_the_newest_first_and_goes_on_where_the_last_one_ended(store: Store) -> None:
+    asked = [submit(store, OURS, {"n": n}, float(n)) for n in range(5)]
+    first = page(store, 3)
+    assert first == asked[:1:-1]
+    assert page(store, 3, before=first[-1].seq) == asked[1::-1]
+    assert page(store, 3, before=1) == []
+
+
+def test_the_newest_of_a_request_is_of_exactly_that_one(store: Store) -> None:
+    submit(store, OURS, REQUEST, 0.0)
+    again = submit(store, OURS, REQUEST, 1.0)
+    submit(store, OURS, {**REQUEST, "gate": False}, 2.0)
+    assert newest_of(store, OURS, REQUEST) == again
+    assert newest_of(store, OURS, {**REQUEST, "features": {"tier": 2.0}}) is None
+
+
+def test_workers_that_race_share_the_work_and_none_is_done_twice(url: str) -> None:
+    jobs, workers = 12, 4
+    with closing(Store(url)) as store:
+        for n in range(jobs):
+            submit(store, OURS, {"n": n}, 0.0)
+    start = threading.Barrier(workers)
+
+    def work(name: str) -> list[int]:
+        done = []
+        with closing(Store(url)) as own:
+            start.wait()
+            while (mine := claim(own, OURS, name, 1.0)) is not None:
+                finish(own, mine, Answer({"by": name}, name), 2.0)
+                done.append(mine.seq)
+        return done
+
+    with ThreadPoolExecutor(workers) as pool:
+        shares = dict(zip("abcd", pool.map(work, "abcd"), strict=True))
+    assert sorted(seq for share in shares.values() for seq in share) == list(range(1, jobs + 1))
+    with closing(Store(url)) as store:
+        assert all(result_of(store, seq) == {"by": name} for name, share in shares.items() for seq in share)
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["submit", "claim", "beat", "finish", "fail", "give back"]), st.integers(0, 2)),
+    max_size=25,
+)
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@given(steps=STEPS)
+def test_whatever_happens_each_running_one_has_one_worker_and_an_end_is_the_end(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]
+) -> None:
+    """Three workers of which each may die at any moment: a step of time is half a lease."""
+    now, ended, mine = 0.0, dict[int, State](), {}
+    with closing(Store(f"sqlite:///{tmp_path_factory.mktemp('log') / 'log.db'}")) as store:
+        for step, number in steps:
+            now += LEASE_S / 2
+            held = mine.get(number)
+            if step == "submit":
+                submit(store, OURS, {}, now, most=100)
+            elif step == "claim" and (claimed := claim(store, OURS, str(number), now)) is not None:
+                assert claimed.seq not in ended
+                mine[number] = claimed
+            elif held is not None and step != "claim":
+                try:
+                    match step:
+                        case "beat":
+                            progressed(store, held, 0.5, now)
+                        case "finish":
+                            finish(store, held, WRONG, now)
+                            ended[held.seq] = State.DONE
+                        case "fail":
+                            fail(store, held, "why", now)
+                            ended[held.seq] = State.FAILED
+                        case "give back":
+                            give_back(store, held)
+                except SupersededError:
+                    found = find(store, held.seq)
+                    assert found is not None
+                    assert (found.worker, found.started_at) != (
+                        held.worker,
+                        held.started_at,
+                    ) or found.status.ended
+            rows = page(store, 100)
+            running = [one.worker for one in rows if one.status is State.RUNNING]
+            assert len(running) == len(set(running))
+            assert {one.seq: one.status for one in rows if one.status.ended} == ended

@@ -1,0 +1,352 @@
+"""Promotions: the last word of a configuration holds, every word is kept, with the bytes it is about."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy.exc import IntegrityError
+
+from feedback.errors import ChangedMeanwhileError, RebuiltError, SupersededError
+from feedback.log import tables as t
+from feedback.log.store import Store
+from feedback.registry.promotions import (
+    Action,
+    ActivePolicy,
+    Finished,
+    Promotion,
+    active_policy,
+    newest,
+    record,
+    was_followed,
+)
+from feedback.registry.runs import LEASE_S, Run, State, Trigger, take
+from feedback.registry.runs import find as find_run
+from feedback.registry.versions import (
+    KEPT_CHECKPOINTS,
+    Version,
+    checkpoint,
+    digest_of,
+    find,
+    is_kept,
+    page,
+    publish,
+    publish_beside,
+)
+from feedback.training_log.epochs import REBUILD, take_epoch
+
+
+def published(store: Store, recipe: str = "ours", state: bytes = b"state") -> Version:
+    """A version of a learner that has just taken over."""
+    draft = Version(
+        version=0,
+        parent=None,
+        recipe=recipe,
+        join="j",
+        policy={"kind": "uniform", "params": {}},
+        examples_seq=3,
+        applied_seq=5,
+        digest=digest_of(state),
+        epoch=take_epoch(store, "test", 1.0),
+        created_at=2.0,
+    )
+    return replace(draft, version=publish(store, draft, state))
+
+
+def say(
+    store: Store,
+    version: Version,
+    action: Action,
+    reason: str = "why not",
+    after: int | None = None,
+    finished: Finished | None = None,
+    **more: Any,
+) -> None:
+    """Say something under the configuration `ours`."""
+    said = Promotion(0, version.version, action, reason, 9.0, **more)
+    record(store, "ours", said, after=after, finished=finished)
+
+
+def test_the_recipe_of_the_configuration_is_followed_before_somebody_has_spoken(store: Store) -> None:
+    published(store)
+    assert active_policy(store, "ours") == ActivePolicy("ours")
+    assert newest(store, 5) == []
+
+
+def test_the_last_word_holds_in_the_order_of_the_log_and_not_of_clocks(store: Store) -> None:
+    first, second = published(store), published(store)
+    record(store, "ours", Promotion(0, second.version, Action.ROLLBACK, "worse answers", 9.0))
+    record(store, "ours", Promotion(0, first.version, Action.ROLLBACK, "worse still", 8.0))
+    pin = Promotion(2, first.version, Action.ROLLBACK, "worse still", 8.0)
+    assert active_policy(store, "ours") == ActivePolicy("ours", pin=pin, newest=pin)
+    record(store, "ours", Promotion(0, second.version, Action.PROMOTE, "mended", 7.0))
+    promotion = Promotion(3, second.version, Action.PROMOTE, "mended", 7.0)
+    assert active_policy(store, "ours") == ActivePolicy("ours", promotion, newest=promotion)
+
+
+def test_a_promotion_puts_the_recipe_of_its_version_in_force_and_a_rollback_leaves_it_there(
+    store: Store,
+) -> None:
+    ours, other = published(store), published(store, "other")
+    say(store, other, Action.PROMOTE, forced=True, evaluation=4)
+    promotion = Promotion(1, other.version, Action.PROMOTE, "why not", 9.0, True, 0.0, 4)
+    assert active_policy(store, "ours") == ActivePolicy("other", promotion, newest=promotion)
+    say(store, ours, Action.ROLLBACK)
+    said = active_policy(store, "ours")
+    assert (said.recipe, said.promotion) == ("other", promotion), "which is what is learned meanwhile"
+    assert said.pin is not None
+    assert said.pin.version == ours.version
+    say(store, ours, Action.PROMOTE)
+    assert active_policy(store, "ours").recipe == "ours"
+    assert active_policy(store, "ours").pin is None
+
+
+def test_a_word_under_one_configuration_does_not_bind_another(store: Store) -> None:
+    ours, other = published(store), published(store, "other")
+    say(store, other, Action.PROMOTE)
+    say(store, ours, Action.ROLLBACK)
+    say(store, other, Action.CANARY, share=0.1)
+    assert active_policy(store, "other") == ActivePolicy("other")
+    record(store, "other", Promotion(0, ours.version, Action.PROMOTE, "why not", 1.0))
+    assert active_policy(store, "other").recipe == "ours"
+    assert active_policy(store, "ours").recipe == "other"
+
+
+def test_a_recipe_was_followed_once_it_was_promoted_under_the_configuration(store: Store) -> None:
+    ours, other = published(store), published(store, "other")
+    assert was_followed(store, "ours", "ours")
+    say(store, other, Action.CANARY, share=0.1)
+    record(store, "other", Promotion(0, other.version, Action.PROMOTE, "why not", 1.0))
+    assert not was_followed(store, "ours", "other")
+    say(store, other, Action.PROMOTE)
+    say(store, ours, Action.PROMOTE)
+    assert was_followed(store, "ours", "other")
+
+
+@pytest.mark.parametrize("end", [Action.PROMOTE, Action.ROLLBACK, Action.CANARY])
+def test_a_canary_takes_its_share_until_another_word(store: Store, end: Action) -> None:
+    ours, other = published(store), published(store, "other")
+    say(store, ours, Action.ROLLBACK)
+    pin = active_policy(store, "ours").pin
+    say(store, other, Action.CANARY, share=0.25)
+    said = active_policy(store, "ours")
+    assert (said.recipe, said.pin) == ("ours", pin), "a canary ends nothing"
+    assert said.canary == Promotion(2, other.version, Action.CANARY, "why not", 9.0, share=0.25)
+    say(store, ours, end)
+    assert active_policy(store, "ours").canary is None
+    say(store, other, Action.CANARY, share=0.5)
+    canary = active_policy(store, "ours").canary
+    assert canary is not None
+    assert canary.share == 0.5
+
+
+@given(st.lists(st.tuples(st.sampled_from(Action), st.booleans(), st.sampled_from([0.0, 0.1, 0.5]))))
+def test_what_holds_is_what_the_words_say_one_after_the_other(said: list[tuple[Action, bool, float]]) -> None:
+    store = Store("sqlite://")
+    versions = {True: published(store), False: published(store, "other")}
+    expected = ActivePolicy("ours")
+    for seq, (action, own, share) in enumerate(said, 1):
+        version = versions[own]
+        word = Promotion(seq, version.version, action, "why not", 9.0, share=share)
+        record(store, "ours", word)
+        if action is Action.PROMOTE:
+            expected = ActivePolicy(version.recipe, word, newest=word)
+        elif action is Action.ROLLBACK:
+            expected = replace(expected, pin=word, canary=None, newest=word)
+        else:
+            expected = replace(expected, canary=word if share else None, newest=word)
+        found = active_policy(store, "ours")
+        assert (found, found.seq) == (expected, seq)
+
+
+# -- what rests on what was in force -----------------------------------------------------------------
+
+
+def test_a_word_that_rests_on_an_older_one_than_the_last_is_refused(store: Store) -> None:
+    ours, other = published(store), published(store, "other")
+    say(store, other, Action.PROMOTE, after=0)
+    with pytest.raises(ChangedMeanwhileError, match="what is served was changed meanwhile, by word 1"):
+        say(store, ours, Action.PROMOTE, after=0)
+    record(store, "others", Promotion(0, ours.version, Action.ROLLBACK, "elsewhere", 9.0))
+    say(store, ours, Action.PROMOTE, after=1)
+    assert [one.version for one in newest(store, 5)] == [ours.version, ours.version, other.version]
+
+
+def test_of_words_that_rest_on_the_same_one_exactly_one_is_recorded(url: str) -> None:
+    with closing(Store(url)) as store:
+        version = published(store).version
+    start = threading.Barrier(4)
+
+    def word(number: int) -> bool:
+        with closing(Store(url)) as own:
+            start.wait()
+            try:
+                record(own, "ours", Promotion(0, version, Action.PROMOTE, str(number), 9.0), after=0)
+            except ChangedMeanwhileError:
+                return False
+            return True
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sorted(pool.map(word, range(4))) == [False, False, False, True]
+    with closing(Store(url)) as store:
+        assert len(newest(store, 5)) == 1
+
+
+TOLD = {"inputs": {"log": 3}, "steps": [{"name": "decide"}], "candidate": 1, "evaluation": 2}
+
+
+def begun(store: Store) -> Run:
+    return take(store, "ours", Trigger.ALARM, "here:1", 5.0)
+
+
+def rows(store: Store) -> list[object]:
+    """All that a promotion by a run writes."""
+    with store.reading() as connection:
+        return [connection.execute(table.select()).all() for table in (t.promotions, t.runs)]
+
+
+def test_a_run_ends_with_its_promotion(store: Store) -> None:
+    run, other = begun(store), published(store, "other")
+    say(store, other, Action.PROMOTE, after=0, finished=Finished(run, TOLD))
+    found = find_run(store, run.seq)
+    assert found is not None
+    assert (found.status, found.finished_at) == (State.PROMOTED, 9.0)
+    assert (found.inputs, found.steps, found.candidate, found.evaluation) == tuple(TOLD.values())
+    assert active_policy(store, "ours").recipe == "other"
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_run_that_may_not_promote_leaves_nothing_behind(store: Store, late: bool) -> None:
+    run, ours, other = begun(store), published(store), published(store, "other")
+    if late:  # it was taken for dead
+        take(store, "ours", Trigger.RESUMED, "there:2", 6.0 + LEASE_S)
+    else:
+        say(store, ours, Action.ROLLBACK)
+    before, after = rows(store), active_policy(store, "ours").seq if late else 0
+    with pytest.raises(SupersededError if late else ChangedMeanwhileError):
+        say(store, other, Action.PROMOTE, after=after, finished=Finished(run, TOLD))
+    assert rows(store) == before
+
+
+def test_every_word_is_kept_and_told_newest_first(store: Store) -> None:
+    version = published(store)
+    for reason in ("a", "b", "c"):
+        say(store, version, Action.ROLLBACK, reason)
+    assert [said.reason for said in newest(store, 5)] == ["c", "b", "a"]
+    assert [said.reason for said in newest(store, 2)] == ["c", "b"]
+
+
+def test_a_version_that_was_never_published_cannot_be_chosen(store: Store) -> None:
+    missing = replace(published(store), version=77)
+    with pytest.raises(IntegrityError):
+        say(store, missing, Action.ROLLBACK)
+    assert newest(store, 5) == []
+
+
+def test_the_bytes_of_a_version_that_was_chosen_are_not_pruned(store: Store) -> None:
+    chosen, _, other = (published(store) for _ in range(3))
+    say(store, chosen, Action.ROLLBACK)
+    newest = [published(store) for _ in range(KEPT_CHECKPOINTS)][-1].version
+    assert not is_kept(chosen.version, newest)
+    assert not is_kept(other.version, newest)
+    assert checkpoint(store, chosen.version) == b"state"
+    assert checkpoint(store, other.version) is None
+
+
+def test_the_bytes_of_the_newest_version_of_a_recipe_are_not_pruned(store: Store) -> None:
+    replaced, candidate = published(store, "other"), published(store, "other")
+    newest = [published(store) for _ in range(KEPT_CHECKPOINTS + 1)][-1].version
+    assert not is_kept(replaced.version, newest)
+    assert checkpoint(store, replaced.version) is None
+    assert checkpoint(store, candidate.version) == b"state"
+
+
+def test_bytes_that_were_pruned_are_put_back_with_the_word_and_only_if_they_are_its_own(store: Store) -> None:
+    pruned, *_ = [published(store) for _ in range(KEPT_CHECKPOINTS + 1)]
+    assert checkpoint(store, pruned.version) is None
+    word = Promotion(0, pruned.version, Action.ROLLBACK, "better", 1.0)
+    record(store, "ours", word, b"another state")
+    assert checkpoint(store, pruned.version) is None
+    record(store, "ours", word, b"state")
+    assert checkpoint(store, pruned.version) == b"state"
+
+
+# -- versions that nobody serves --------------------------------------------------------------------------
+
+
+def beside(store: Store, since: int, examples_seq: int = 3, recipe: str = "other") -> Version | None:
+    """Publish a version beside a learner, of a training log that was read under an epoch."""
+    draft = Version(0, None, recipe, "j", {}, examples_seq, 5, digest_of(b"new"), since, 2.0)
+    return find(store, publish_beside(store, draft, b"new"))
+
+
+def test_a_version_beside_a_learner_leaves_the_learner_its_epoch(store: Store) -> None:
+    ours = published(store)
+    found = beside(store, ours.epoch)
+    assert found is not None
+    assert (found.version, found.epoch) == (ours.version + 1, ours.epoch)
+    draft = replace(ours, version=0, examples_seq=4)
+    assert publish(store, draft, b"state") == found.version + 1
+
+
+def test_a_learner_that_has_taken_over_meanwhile_is_no_reason_to_refuse_it(store: Store) -> None:
+    ours = published(store)
+    take_epoch(store, "its successor", 1.0)
+    assert beside(store, ours.epoch) is not None
+
+
+def test_it_is_refused_where_the_training_log_was_made_anew_meanwhile(store: Store) -> None:
+    ours = published(store)
+    take_epoch(store, REBUILD, 1.0)
+    take_epoch(store, "a learner", 2.0)
+    with pytest.raises(RebuiltError, match=f"epoch {ours.epoch + 1} made the training log anew"):
+        beside(store, ours.epoch)
+    assert find(store, ours.version + 1) is None
+    assert beside(store, ours.epoch + 2) is not None
+
+
+def test_it_is_of_an_epoch_of_its_own_where_no_learner_ever_ran(store: Store) -> None:
+    first = beside(store, 0)
+    assert first is not None
+    assert first.epoch == 1
+    assert beside(store, 0, recipe="third") == replace(first, version=first.version + 1, recipe="third"), (
+        "and no other one is taken"
+    )
+
+
+def test_what_a_version_of_the_recipe_has_learned_is_not_published_again(store: Store) -> None:
+    first = beside(store, 0, examples_seq=3)
+    assert first is not None
+    assert beside(store, first.epoch, examples_seq=3) == first
+    assert beside(store, first.epoch, examples_seq=2) == first
+    further = beside(store, first.epoch, examples_seq=4)
+    assert further is not None
+    assert further.version == first.version + 1
+
+
+def test_a_version_is_found_by_its_number(store: Store) -> None:
+    version = published(store)
+    assert find(store, version.version) == version
+    assert find(store, version.version + 1) is None
+
+
+@given(total=st.integers(0, 9), limit=st.integers(1, 4))
+def test_pages_hold_every_version_once_newest_first(total: int, limit: int) -> None:
+    store = Store("sqlite://")
+    expected = [published(store) for _ in range(total)][::-1]
+    seen: list[Version] = []
+    while rows := page(store, limit, seen[-1].version if seen else None):
+        assert len(rows) <= limit
+        seen += [version for version, _ in rows]
+    assert seen == expected
+
+
+def test_a_page_says_whose_bytes_are_kept(store: Store) -> None:
+    newest = [published(store) for _ in range(KEPT_CHECKPOINTS + 2)][-1].version
+    kept = {version.version: kept for version, kept in page(store, 100)}
+    assert kept == {number: is_kept(number, newest) for number in kept}
+    assert set(kept.values()) == {True, False}

@@ -1,0 +1,211 @@
+"""Runs of the warm start: one at a time among all processes, and none that is dead keeps the others out."""
+
+import subprocess
+import sys
+
+import pytest
+
+from feedback.errors import SupersededError, UnderWayError
+from feedback.events import LABELS, Decision
+from feedback.log import tables as t
+from feedback.log.store import Store
+from feedback.registry.runs import (
+    LEASE_S,
+    Run,
+    State,
+    Trigger,
+    ask,
+    end,
+    find,
+    judged,
+    newest,
+    note,
+    page,
+    renew,
+    take,
+    under_way,
+)
+from feedback.reward import Metric, RewardRule
+from feedback.training_log.epochs import take_epoch
+from feedback.training_log.joiner import Joiner
+from feedback.training_log.learned_examples import episode_of
+from feedback.training_log.traffic import asked_since, label_ids, traffic
+from tests.feedback.conftest import decision, execution, value
+
+OURS = "ours"
+"""Digest of the configured recipe."""
+
+RULE = RewardRule(metrics={"right": Metric()}, cost_weight=0.0)
+LONG = LEASE_S + 1.0
+"""Longer than a worker may be silent."""
+
+
+def taken(store: Store, worker: str = "here:1", now: float = 100.0) -> Run:
+    return take(store, OURS, Trigger.SCHEDULE, worker, now)
+
+
+def status(store: Store, run: Run) -> State:
+    found = find(store, run.seq)
+    assert found is not None
+    return found.status
+
+
+def test_a_run_is_read_back_as_it_was_noted(store: Store) -> None:
+    run = taken(store)
+    assert run == Run(
+        1, Trigger.SCHEDULE, State.RUNNING, "here:1", 100.0, 100.0, None, {}, [], None, None, None, OURS
+    )
+    step = {"name": "gather", "at": 101.0, "found": {"new": ["exam"]}}
+    note(store, run, 105.0, inputs={"log": 7}, steps=[step], candidate=3, evaluation=2)
+    end(store, run, State.HELD, 110.0)
+    assert find(store, 1) == Run(
+        1, Trigger.SCHEDULE, State.HELD, "here:1", 100.0, 110.0, 110.0, {"log": 7}, [step], 3, 2, None, OURS
+    )
+    assert find(store, 2) is None
+
+
+def test_a_run_that_is_under_way_excludes_others_until_it_ends(store: Store) -> None:
+    run = taken(store)
+    with pytest.raises(UnderWayError, match="run 1 of here:1 is under way since 1970-01-01 00:01:40 UTC"):
+        taken(store, "there:2", 100.0 + LEASE_S)
+    with pytest.raises(UnderWayError, match="run 1 of here:1"):
+        ask(store, OURS, 101.0)
+    end(store, run, State.FAILED, 102.0, "gather: there is no folder")
+    assert taken(store, "there:2", 103.0).seq == 2
+    first = find(store, 1)
+    assert first is not None
+    assert first.error == "gather: there is no folder"
+
+
+def test_a_run_whose_worker_is_heard_of_is_never_given_away(store: Store) -> None:
+    run = taken(store)
+    for now in range(100, 1000, 50):
+        renew(store, run, float(now))
+        with pytest.raises(UnderWayError):
+            taken(store, "there:2", float(now) + 49.0)
+
+
+def test_a_dead_run_is_abandoned_by_the_next_one_and_can_write_nothing_more(store: Store) -> None:
+    dead = taken(store)
+    assert not dead.dead(100.0 + LEASE_S)
+    assert dead.dead(100.0 + LONG)
+    after = taken(store, "there:2", 100.0 + LONG)
+    assert after.seq == 2
+    found = find(store, dead.seq)
+    assert found is not None
+    assert (found.status, found.finished_at) == (State.ABANDONED, 100.0 + LONG)
+    assert found.error == "nothing was heard of here:1 since 1970-01-01 00:01:40 UTC"
+    with pytest.raises(SupersededError, match="run 1 of here:1 is no longer under way: it is abandoned"):
+        renew(store, dead, 200.0)
+    with pytest.raises(SupersededError):
+        note(store, dead, 200.0, inputs={}, steps=[])
+    with pytest.raises(SupersededError):
+        end(store, dead, State.PROMOTED, 200.0)
+    assert status(store, after) is State.RUNNING
+
+
+def test_what_was_asked_for_is_done_once_by_whoever_comes_first(store: Store) -> None:
+    asked = ask(store, OURS, 50.0)
+    assert (asked.status, asked.trigger, asked.worker) == (State.ASKED, Trigger.REQUEST, "")
+    with pytest.raises(UnderWayError, match="run 1 was asked for since"):
+        ask(store, OURS, 51.0)
+    run = taken(store, now=60.0)
+    assert (run.seq, run.trigger, run.started_at) == (1, Trigger.REQUEST, 60.0)
+    with pytest.raises(UnderWayError):
+        taken(store, "there:2", 61.0)
+
+
+def test_runs_are_told_newest_first_a_page_at_a_time(store: Store) -> None:
+    ends = [State.HELD, State.FAILED, State.PROMOTED, State.NOTHING_NEW]
+    for number, status in enumerate(ends):
+        end(store, taken(store, now=float(number)), status, float(number))
+    assert [run.seq for run in page(store, 2)] == [4, 3]
+    assert [run.seq for run in page(store, 2, before=3)] == [2, 1]
+    assert [(run.seq, run.status) for run in judged(store, OURS)] == [(1, State.HELD), (3, State.PROMOTED)]
+
+
+def test_a_run_belongs_to_the_configured_recipe_it_is_for_and_excludes_those_of_others(store: Store) -> None:
+    asked = ask(store, "theirs", 50.0)
+    run = taken(store, now=60.0)
+    assert (run.seq, run.configured) == (2, OURS), "what was asked of another service is left to it"
+    with pytest.raises(UnderWayError, match="run 2 of here:1 is under way"):
+        take(store, "theirs", Trigger.SCHEDULE, "there:2", 61.0)
+    assert under_way(store, 61.0)
+    end(store, run, State.HELD, 62.0)
+    assert not under_way(store, 63.0)
+    assert (newest(store, "theirs"), newest(store, "theirs", [State.HELD])) == (asked, None)
+    assert judged(store, "theirs") == []
+    theirs = take(store, "theirs", Trigger.SCHEDULE, "there:2", 64.0)
+    assert (theirs.seq, theirs.trigger) == (asked.seq, Trigger.REQUEST)
+
+
+CHILD = """
+import sys, time
+from feedback.errors import UnderWayError
+from feedback.runs import Trigger, take, under_way
+from feedback.store import Store
+store = Store(sys.argv[1])
+print("ready", flush=True)
+sys.stdin.readline()
+try:
+    print("took", take(store, "ours", Trigger.COMMAND, sys.argv[2], time.time()).seq)
+except UnderWayError:
+    print("refused")
+"""
+
+
+def test_of_processes_that_begin_at_the_same_time_one_does(url: str, store: Store) -> None:
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", CHILD, url, f"here:{number}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(3)
+    ]
+    for child in children:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+    said = []
+    for child in children:
+        assert child.stdin is not None
+        child.stdin.write("go\n")
+        child.stdin.flush()
+    for child in children:
+        out, _ = child.communicate(timeout=60)
+        assert child.returncode == 0
+        said.append(out)
+    assert sorted(said) == ["refused\n", "refused\n", "took 1\n"]
+    assert [run.status for run in page(store, 5)] == [State.RUNNING]
+
+
+# -- what a run asks of the log ---------------------------------------------------------------------------
+
+
+def label(name: str, run: int | None) -> Decision:
+    context = decision(name).context
+    episode = None if run is None else episode_of(run)
+    return Decision(name, context, ("b",), (1.0,), "b", LABELS, 0, decided_at=100.0, episode_id=episode)
+
+
+def test_labels_are_no_traffic_and_are_told_by_run(store: Store) -> None:
+    store.append([decision("d1"), execution("d1"), value("d1")])
+    for name, run in (("label-a", None), ("label-b.1", 1), ("label-c.2", 2)):
+        store.append([label(name, run), execution(name), value(name)])
+    Joiner(store, RULE, take_epoch(store, "joiner", 0.0)).advance(200.0)
+    assert traffic(store, RULE.join) == 1
+    assert traffic(store, "another") == 0
+    assert label_ids(store, [], others=False) == set()
+    assert label_ids(store, [1], others=False) == {"label-b.1"}
+    assert label_ids(store, [1, 2], others=True) == {"label-a", "label-b.1", "label-c.2"}
+
+
+def test_each_question_of_the_traffic_is_told_once_from_the_first_on(store: Store) -> None:
+    for name in ("d1", "d2"):
+        store.append([decision(name), execution(name)])
+    store.append([label("label-a", 1), execution("label-a"), value("label-a")])
+    assert asked_since(store, 0.0) == ["what is d1?", "what is d2?"]
+    with store.reading() as connection:
+        (first, *_) = connection.scalars(t.decisions.select().with_only_columns(t.decisions.c.logged_at))
+    assert asked_since(store, first + 1e6) == []

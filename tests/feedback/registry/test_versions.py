@@ -1,0 +1,169 @@
+"""Versions: numbered facts, with bytes that are a cache."""
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feedback.errors import SupersededError
+from feedback.log import tables as t
+from feedback.log.store import Store
+from feedback.registry.versions import (
+    KEPT_CHECKPOINTS,
+    Version,
+    checkpoint,
+    counts,
+    digest_of,
+    is_kept,
+    kept_of,
+    kept_upto,
+    latest,
+    publish,
+    put_back,
+)
+from feedback.training_log.epochs import take_epoch
+
+
+def draft(store: Store, state: bytes = b"state", recipe: str = "r") -> Version:
+    """A version that was not published yet, of a learner that has just taken over."""
+    return Version(
+        version=0,
+        parent=None,
+        recipe=recipe,
+        join="j",
+        policy={"kind": "uniform", "params": {}},
+        examples_seq=3,
+        applied_seq=5,
+        digest=digest_of(state),
+        epoch=take_epoch(store, "test", 1.0),
+        created_at=2.0,
+    )
+
+
+def test_a_published_version_is_read_back_as_it_was_with_its_number(store: Store) -> None:
+    version = draft(store)
+    number = publish(store, version, b"state")
+    assert latest(store) == replace(version, version=number)
+    assert checkpoint(store, number) == b"state"
+
+
+def test_numbers_rise_and_the_newest_is_found(store: Store) -> None:
+    version = draft(store)
+    numbers = [publish(store, version, b"state") for _ in range(3)]
+    assert numbers == sorted(set(numbers))
+    found = latest(store)
+    assert found is not None
+    assert found.version == numbers[-1]
+    assert latest(store, after=numbers[-1]) is None
+    again = latest(store, after=numbers[0])
+    assert again is not None
+    assert again.version == numbers[-1]
+
+
+def test_an_empty_log_has_no_version(store: Store) -> None:
+    assert latest(store) is None
+    assert checkpoint(store, 1) is None
+
+
+def test_versions_of_another_recipe_are_not_taken_for_ours(store: Store) -> None:
+    version = draft(store)
+    ours = publish(store, version, b"state")
+    publish(store, replace(version, recipe="other"), b"other")
+    found = latest(store, "r")
+    assert found is not None
+    assert found.version == ours
+    assert latest(store, "none") is None
+
+
+def bytes_kept(store: Store) -> list[int]:
+    with store.reading() as connection:
+        return list(connection.scalars(sa.select(t.checkpoints.c.version).order_by(t.checkpoints.c.version)))
+
+
+def test_old_bytes_are_thinned_out_and_their_rows_stay(store: Store) -> None:
+    version = draft(store)
+    numbers = [publish(store, version, b"%d" % i) for i in range(KEPT_CHECKPOINTS + 15)]
+    newest = numbers[-KEPT_CHECKPOINTS:]
+    assert bytes_kept(store) == [number for number in numbers if number in newest or number % 2 == 0]
+    assert store.counts()["versions"] == len(numbers)
+
+
+@pytest.mark.parametrize("action", ["promote", "rollback"])
+def test_the_bytes_of_a_version_that_an_operator_chose_are_kept(store: Store, action: str) -> None:
+    version = draft(store)
+    chosen = publish(store, version, b"chosen")
+    with store.writing() as connection:
+        connection.execute(
+            sa.insert(t.promotions), {"version": chosen, "action": action, "reason": "it is good", "at": 3.0}
+        )
+    numbers = [publish(store, version, b"%d" % i) for i in range(KEPT_CHECKPOINTS)]
+    publish(store, version, b"and one more")
+    assert checkpoint(store, chosen) == b"chosen"
+    assert chosen % 2 == 1, "for its age alone it would not be kept"
+    assert checkpoint(store, numbers[0]) == b"0"
+
+
+@given(newest=st.integers(1, 600))
+def test_what_is_kept_at_any_time_is_what_never_was_pruned(newest: int) -> None:
+    kept: set[int] = set()
+    for number in range(1, newest + 1):
+        kept = {version for version in (*kept, number) if is_kept(version, number)}
+    assert kept == {version for version in range(1, newest + 1) if is_kept(version, newest)}
+
+
+def test_bytes_kept_grow_with_the_logarithm_of_the_versions() -> None:
+    kept = [sum(is_kept(v, newest) for v in range(1, newest + 1)) for newest in (1_000, 10_000, 100_000)]
+    steps = [after - before for before, after in pairwise(kept)]
+    assert all(step <= 10 * (math.log2(10) + 1) for step in steps)
+
+
+def test_bytes_that_are_put_back_are_there_whether_they_were_changed_or_gone(store: Store) -> None:
+    version = draft(store)
+    changed, gone = (publish(store, version, b"state") for _ in range(2))
+    with store.writing() as connection:
+        connection.execute(
+            sa.update(t.checkpoints).where(t.checkpoints.c.version == changed).values(state=b"other")
+        )
+        connection.execute(sa.delete(t.checkpoints).where(t.checkpoints.c.version == gone))
+        for number in (changed, gone):
+            put_back(connection, number, b"state")
+    assert [checkpoint(store, number) for number in (changed, gone)] == [b"state", b"state"]
+
+
+def test_what_a_replay_can_begin_from_is_found_nearest_first(store: Store) -> None:
+    version = draft(store)
+    first, second, third = (
+        publish(store, replace(version, examples_seq=learned), b"state") for learned in (10, 20, 30)
+    )
+    publish(store, replace(version, recipe="other", examples_seq=20), b"state")
+    assert [one.version for one in kept_upto(store, "r", 29)] == [second, first]
+    with store.writing() as connection:
+        connection.execute(sa.delete(t.checkpoints).where(t.checkpoints.c.version == second))
+    assert [one.version for one in kept_upto(store, "r", 30)] == [third, first]
+
+
+def test_bytes_that_ought_to_be_there_are_known_though_they_are_gone(store: Store) -> None:
+    version = draft(store)
+    numbers = [publish(store, version, b"state") for _ in range(KEPT_CHECKPOINTS + 4)]
+    with store.writing() as connection:
+        connection.execute(sa.delete(t.checkpoints).where(t.checkpoints.c.version == numbers[-1]))
+    assert [one.version for one in kept_of(store, "r")] == [2, 4, *numbers[4:]]
+    assert kept_of(store, "other") == []
+    assert counts(store) == {"r": len(numbers)}
+
+
+def test_a_superseded_learner_publishes_nothing(store: Store) -> None:
+    version = draft(store)
+    take_epoch(store, "another", 3.0)
+    with pytest.raises(SupersededError, match="epoch 1 was superseded by epoch 2"):
+        publish(store, version, b"state")
+    assert latest(store) is None
+    assert store.counts()["versions"] == 0
+
+
+def test_a_digest_is_that_of_sha_256() -> None:
+    assert digest_of(b"") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"

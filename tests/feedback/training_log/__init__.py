@@ -1,0 +1,1 @@
+"""Tests of `feedback.training_log`."""

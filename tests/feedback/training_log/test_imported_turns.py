@@ -1,0 +1,72 @@
+"""Turns that were over before the log heard of them: each is in it once, with all that belongs to it."""
+
+from dataclasses import replace
+
+import pytest
+
+from feedback.dataset.log import Log
+from feedback.errors import ConflictError
+from feedback.events import LABELS, Example, Tick
+from feedback.log.store import Store
+from feedback.reward import Complete, Metric, RewardRule
+from feedback.training_log.epochs import take_epoch
+from feedback.training_log.imported_turns import PastTurn, enter, new_among
+from feedback.training_log.joiner import Joiner, read_examples
+from tests.feedback.conftest import decision, execution, value
+
+RULE = RewardRule(metrics={name: Metric() for name in ("right", "thumb", "other")}, cost_weight=0.0)
+
+
+def past(name: str) -> PastTurn:
+    return PastTurn(
+        replace(decision(name, at=100.0, wait_s=0.0), policy=LABELS),
+        execution(name),
+        (value(name, at=100.0), value(name, "thumb", 0.5, at=100.0)),
+    )
+
+
+def test_a_turn_is_entered_whole_and_once(store: Store) -> None:
+    assert enter(store, [past("a"), past("b")]) == 2
+    assert new_among(store, [past("c"), past("a"), past("d")]) == [past("c"), past("d")]
+    assert enter(store, [past("c"), past("a"), past("d")]) == 2
+    assert enter(store, [past("c"), past("a")]) == 0
+    assert enter(store, []) == 0
+    record = store.record("c")
+    assert record is not None
+    assert PastTurn(record.decision, record.execution or execution("?"), record.feedback) == past("c")
+    counts = store.counts()
+    assert (counts["decisions"], counts["executions"], counts["feedback"]) == (4, 4, 8)
+
+
+def test_of_a_batch_that_cannot_be_entered_nothing_is(store: Store) -> None:
+    with pytest.raises(ConflictError, match="already taken"):
+        enter(store, [past("a"), past("b"), past("a")])
+    assert store.counts()["decisions"] == 0
+
+
+@pytest.mark.parametrize("complete", Complete)
+@pytest.mark.parametrize("batch", [1, 3, 5000])
+def test_turns_are_learned_once_in_order_and_whole_however_late_they_are_entered(
+    store: Store, complete: Complete, batch: int
+) -> None:
+    rule = RULE.model_copy(update={"complete": complete, "default": 0.0})
+    joiner = Joiner(store, rule, take_epoch(store, "test", 0.0), batch)
+    enter(store, [past("z")])
+    joiner.advance(1000.0)
+    store.append([Tick(1000.0)])
+    enter(store, [past("c"), past("a"), past("b")])
+    for _ in range(store.log_seq()):
+        joiner.advance(1000.25)
+    joiner.advance(2000.0)
+    found = [(example.decision.id, dict(example.metrics)) for example in read_examples(store, rule.join)]
+    assert found == [(name, {"right": 1.0, "thumb": 0.5}) for name in ("z", "c", "a", "b")]
+
+
+def test_a_label_is_not_evaluated() -> None:
+    cost = execution("a").cost
+    live = Example(1, decision("a"), cost, {"right": 1.0})
+    label = Example(2, past("b").decision, cost, {"right": 0.0})
+    log = Log.from_examples([live, label], RULE.reward_of)
+    assert (log.seq.tolist(), log.reward.tolist(), log.excluded) == ([1], [1.0], {"labels": 1})
+    with pytest.raises(ValueError, match="left out: 1 labels"):
+        Log.from_examples([label], RULE.reward_of)

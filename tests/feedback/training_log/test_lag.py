@@ -1,0 +1,154 @@
+"""The lag: up to where the log is learned, and how old the first fact is that is not."""
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+
+from feedback.errors import SupersededError
+from feedback.events import Tick
+from feedback.log import tables as t
+from feedback.log.store import Store
+from feedback.reward import Metric, RewardRule
+from feedback.training_log.epochs import take_epoch
+from feedback.training_log.joiner import Joiner
+from feedback.training_log.lag import ABANDONED_S, Succession, applied_by, dangling, lag_of
+from tests.feedback.conftest import Turn, decision, execution, value
+
+RULE = RewardRule(metrics={"right": Metric(), "thumb": Metric(range=(-1, 1))}, default=0.0, wait_time="PT1M")
+
+
+def joined(store: Store, now: float = 110.0) -> int:
+    """Join all that is there, and return the length of the training log."""
+    return Joiner(store, RULE, take_epoch(store, "test", 0.0)).advance(now).examples_seq
+
+
+def applied(store: Store, examples_seq: int | None) -> int:
+    return lag_of(store, RULE.join, examples_seq).applied_seq
+
+
+def test_nothing_is_applied_before_there_is_a_version(store: Store, turn: Turn) -> None:
+    assert lag_of(store, RULE.join, None).facts == 0
+    turn("d1")
+    lag = lag_of(store, RULE.join, None)
+    assert (lag.log_seq, lag.applied_seq, lag.facts) == (2, 0, 2)
+
+
+def test_what_taught_nothing_is_applied_once_it_was_looked_at(store: Store, turn: Turn) -> None:
+    turn("d1")
+    assert applied(store, 0) == 0, "not looked at"
+    joined(store)
+    assert applied(store, 0) == 2
+    store.append([value("unknown")])
+    joined(store)
+    assert applied(store, 0) == 3
+
+
+def test_what_teaches_is_applied_by_who_has_learned_it(store: Store, turn: Turn) -> None:
+    turn("d1"), turn("d2")
+    store.append([value("d1")])
+    store.append([value("d1", "thumb"), value("d2"), value("d2", "thumb")])
+    assert joined(store) == 2, "by the facts at 5 and 8: what is sent together is learned together"
+    assert [applied(store, learned) for learned in (0, 1, 2)] == [4, 7, 8]
+
+
+def test_it_never_goes_back_while_the_log_grows(store: Store) -> None:
+    rng = np.random.default_rng(3)
+    before = [0] * 40
+    for i in range(12):
+        name = f"d{i}"
+        store.append([decision(name, at=100.0 + 20 * i), execution(name)])
+        if rng.random() < 0.6:
+            store.append([value(name, at=101.0 + 20 * i)])
+        joined(store, now=110.0 + 20 * i)
+        with store.reading() as connection:
+            now = [applied_by(connection, RULE.join, learned) for learned in range(40)]
+        assert all(one <= other for one, other in zip(before, now, strict=True))
+        before = now
+    with store.reading() as connection:
+        by = connection.scalars(sa.select(t.examples.c.joined_by).order_by(t.examples.c.seq)).all()
+    assert len(by) > 6
+    for learned in range(len(by)):
+        taught = [sum(position <= reached for position in by) for reached in range(store.log_seq() + 1)]
+        assert before[learned] == max(at for at, n in enumerate(taught) if n <= learned)
+
+
+def test_a_decision_that_time_closed_is_applied_with_the_fact_that_brought_the_time(
+    store: Store, turn: Turn
+) -> None:
+    turn("d1")
+    assert joined(store, now=500.0) == 1, "with the default, by a tick"
+    assert [applied(store, learned) for learned in (0, 1)] == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("fact", "at"),
+    [
+        (decision("d2", at=200.0), 200.0),
+        (execution("d1"), 101.0),
+        (value("d1", at=300.0), 300.0),
+        (Tick(400.0), 400.0),
+    ],
+    ids=["decision", "execution", "feedback", "tick"],
+)
+def test_the_age_is_that_of_the_first_fact_not_applied(store: Store, fact: object, at: float) -> None:
+    store.append([decision("d1")])
+    joined(store)
+    assert lag_of(store, RULE.join, 0).seconds(now=1000.0) == 0.0
+    store.append([fact, value("unknown", at=900.0)])  # type: ignore[list-item]
+    lag = lag_of(store, RULE.join, 0)
+    assert (lag.facts, lag.seconds(now=1000.0)) == (2, 1000.0 - at)
+
+
+def test_a_fact_of_the_future_is_not_older_than_new(store: Store) -> None:
+    store.append([decision("d1", at=100.0)])
+    assert lag_of(store, RULE.join, 0).seconds(now=90.0) == 0.0
+
+
+def test_feedback_whose_decision_does_not_come_dangles_once_it_would_count_no_longer(
+    store: Store, turn: Turn
+) -> None:
+    store.append([value("d1", at=105.0), value("d2", at=106.0)])
+    turn("d1")
+    assert dangling(store, wait_s=60.0) == 0
+    store.append([Tick(166.0)])
+    assert dangling(store, wait_s=60.0) == 0, "its decision may still come"
+    store.append([Tick(166.5)])
+    assert dangling(store, wait_s=60.0) == 1, "d1 is there"
+
+
+# -- the successor of a learner that was superseded ------------------------------------------------------
+
+
+def test_a_successor_that_reads_nothing_of_what_waits_is_gone(store: Store) -> None:
+    now = 0.0
+    succession = Succession(store, lambda: now)
+    take_epoch(store, "another", 0.0)
+    succession.check()
+    store.append([Tick(100.0)])
+    now = 1e6
+    succession.check()
+    now += ABANDONED_S
+    succession.check()
+    now += 1.0
+    with pytest.raises(
+        SupersededError, match="1 facts wait for epoch 1 of another, which has read none for 6"
+    ):
+        succession.check()
+
+
+def test_a_successor_that_is_behind_or_reads_by_another_rule_is_there(store: Store) -> None:
+    now = 0.0
+    succession = Succession(store, lambda: now)
+    others = RULE.model_copy(update={"wait_time": "PT7S"})
+    joiner = Joiner(store, others, take_epoch(store, "another", 0.0), batch=1)
+    for step in range(5):
+        store.append([Tick(100.0), Tick(100.0)])
+        joiner.advance(0.0)
+        now = step * ABANDONED_S
+        succession.check()
+    take_epoch(store, "a third", 0.0)
+    now += ABANDONED_S + 1.0
+    succession.check()
+    now += ABANDONED_S + 1.0
+    with pytest.raises(SupersededError, match="of a third"):
+        succession.check()
