@@ -15,7 +15,7 @@ serve: $(VENV)/ready  ## set up, build what is missing, serve on 127.0.0.1:8000
 	$(BIN)/armwise serve --config $(CONFIG)
 
 demo: $(VENV)/ready  ## set up, live through the whole loop in minutes, leave demo/index.html
-	$(BIN)/armwise demo
+	$(BIN)/python -m examples.demo
 
 test: $(VENV)/ready-dev check  ## set up, lint, type-check, run the tests
 	$(BIN)/python -m pytest

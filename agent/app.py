@@ -9,7 +9,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack, closing
 from functools import cached_property, partial
 from typing import Any, TypeVar
@@ -18,31 +18,30 @@ from ray import serve
 from ray.serve import Application, Deployment
 from ray.serve.handle import DeploymentHandle
 
-from agent.api.routes import create_app
-from agent.config.app_config import AppConfig, ConfigError, parse
-from agent.evaluation.job import Evaluations, evaluate_apart
-from agent.jobs.child_process import this_process
-from agent.jobs.runner import Jobs, Task
-from agent.learning.learner import Learner, LearnerThread
-from agent.learning.recipe import DIGEST_CHARS, Recipe, active_recipe, configuration_of
-from agent.routers.answer_selector import open_selector
-from agent.routers.saved import looked_at, read_about, warn_of_unknown
-from agent.serving.arms import documents
-from agent.serving.replica import Replica
-from agent.serving.telemetry import Telemetry
-from agent.warmstart.job import WarmStarts
-from arms.deployments.arms import ArmHost, RemoteArms
-from arms.deployments.models import EmbedderHost, GeneratorHost, RemoteEmbedders, RemoteGenerator, reach
-from arms.retrievers.catalog import closure
-from arms.retrievers.kind import DEFAULT_HOST, ArmSpec
+from agent.api import create_app
+from agent.config import AppConfig, ConfigError, parse
+from agent.evaluation import Evaluations, evaluate_apart, verdict
+from agent.jobs import Jobs, Task, this_process
+from agent.learning import DIGEST_CHARS, Learner, LearnerThread, Recipe, active_recipe, configuration_of
+from agent.routers import open_selector, saved
+from agent.serving import Replica, Telemetry
+from agent.serving import arms as serving_arms
+from agent.warmstart import WarmStarts
+from arms.deployments import (
+    ArmHost,
+    EmbedderHost,
+    GeneratorHost,
+    RemoteArms,
+    RemoteEmbedders,
+    RemoteGenerator,
+    reach,
+)
+from arms.retrievers import DEFAULT_HOST, ArmSpec, closure
 from feedback.clock import SteadyClock
 from feedback.errors import LogUnavailableError
-from feedback.log.open import open_log
-from feedback.log.store import Store
-from feedback.registry.arm_sets import at_start
-from feedback.registry.promotions import active_policy
-from feedback.training_log.epochs import take_epoch
-from feedback.training_log.lag import Succession
+from feedback.log import Store, open_log
+from feedback.registry import active_policy, arm_sets
+from feedback.training_log import lag, take_epoch
 
 CPUS_A_REPLICA = 0.1
 """What Ray sets aside for a replica: little, so that the whole service starts on one small machine."""
@@ -81,7 +80,8 @@ class Ingress:
     ) -> None:
         del learner, jobs  # named so that they are deployed with the application: the log is the only road
         self._replica = once_the_log_answers(
-            lambda: Replica(
+            partial(
+                open_replica,
                 config,
                 RemoteArms(arms, config.arms),
                 RemoteEmbedders(embedders),
@@ -92,7 +92,7 @@ class Ingress:
 
     def __serve_build_asgi_app__(self) -> Any:
         """Build the application of this replica, once Ray Serve has constructed it."""
-        return create_app(self._replica, Telemetry(os.environ.get(METRICS_FOLDER)))
+        return create_app(self._replica)
 
     async def check_health(self) -> None:
         """Fail when versions are no longer looked for or the clock jumped: the replica is replaced."""
@@ -118,8 +118,8 @@ class LearnerHost:
         return take_epoch(self._store, this_process(), self._clock())
 
     @cached_property
-    def _succession(self) -> Succession:
-        return Succession(self._store)
+    def _succession(self) -> lag.Succession:
+        return lag.Succession(self._store)
 
     def _learner(self, running: Learner | None = None) -> Learner:
         """Return the learner that is to go on: the one that runs, unless another recipe is active now."""
@@ -182,6 +182,29 @@ class JobsHost:
         self._jobs.check()
 
 
+def open_replica(
+    config: AppConfig,
+    arms: RemoteArms,
+    embedders: RemoteEmbedders,
+    generator: RemoteGenerator,
+    reach_hosts: Callable[[], Awaitable[None]],
+) -> Replica:
+    """Open the log and wire a replica to it. Raises LogUnavailableError."""
+    clock = SteadyClock()
+    store = open_log(config.database_url, config.reward, clock)
+    return Replica(
+        config,
+        store,
+        arms,
+        embedders,
+        generator,
+        gate=partial(verdict, store, configuration_of(config), clock=clock),
+        telemetry=Telemetry(os.environ.get(METRICS_FOLDER)),
+        clock=clock,
+        reach=reach_hosts,
+    )
+
+
 def once_the_log_answers(make: Callable[[], T], pause_s: float = OPENING_S) -> T:
     """Return what is made with the log, however long that is away.
 
@@ -208,7 +231,7 @@ def build(args: dict[str, Any]) -> Application:
 def assemble(config: AppConfig) -> Application:
     """Build the application from a settled configuration; warn of arms that its router does not know."""
     if config.router is not None:
-        warn_of_unknown(read_about(config.router.path), config.actions)
+        saved.warn_of_unknown(saved.read_about(config.router.path), config.actions)
     metrics = config.home_path / "metrics"
     shutil.rmtree(metrics, ignore_errors=True)  # the counters of the processes of an earlier start
     metrics.mkdir(parents=True)
@@ -229,7 +252,7 @@ def assemble(config: AppConfig) -> Application:
             embedders,
             generator,
             config.limits.arm_timeout_s,
-            looked_at(config.router) if host == DEFAULT_HOST else frozenset(),
+            saved.looked_at(config.router) if host == DEFAULT_HOST else frozenset(),
             open_selector,
         )
         for host in dict.fromkeys([DEFAULT_HOST, *(spec.host for spec in config.arms.values())])
@@ -259,7 +282,7 @@ def live_on(host: str, config: AppConfig) -> dict[str, dict[str, ArmSpec]]:
     try:
         store = Store(config.database_url)
         try:
-            arms = config.with_arms(at_start(store, documents(config.arms))).arms
+            arms = config.with_arms(arm_sets.at_start(store, serving_arms.documents(config.arms))).arms
         finally:
             store.close()
     except (LogUnavailableError, ConfigError):

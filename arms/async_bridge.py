@@ -5,8 +5,6 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from arms.llm.base import Chunk, Generator, GeneratorTimeoutError, Prompt, Write, complete
-
 T = TypeVar("T")
 
 
@@ -18,7 +16,7 @@ class Blocking:
     """
 
     def __init__(self, limit_s: float | None = None) -> None:
-        self._limit_s = limit_s
+        self.limit_s = limit_s
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="blocking", daemon=True).start()
 
@@ -26,26 +24,7 @@ class Blocking:
         """Return what the coroutine returns; the calling thread waits for it. Raises TimeoutError."""
 
         async def limited() -> T:
-            async with asyncio.timeout(self._limit_s):
+            async with asyncio.timeout(self.limit_s):
                 return await work
 
         return asyncio.run_coroutine_threadsafe(limited(), self._loop).result()
-
-    def writer(self, generator: Generator) -> Write:
-        """Return a function that asks a language model and waits for the whole answer.
-
-        >>> from arms.generator import ScriptedGenerator
-        >>> write = Blocking().writer(ScriptedGenerator({"2 + 2?": "4"}))
-        >>> write(Prompt(({"role": "user", "content": "2 + 2?"},)))[0]
-        '4'
-        """
-
-        def write(prompt: Prompt) -> tuple[str, Chunk]:
-            try:
-                return self.run(complete(generator, prompt))
-            except TimeoutError:
-                raise GeneratorTimeoutError(
-                    f"{generator.model} took longer than {self._limit_s:g} s"
-                ) from None
-
-        return write

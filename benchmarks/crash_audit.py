@@ -21,21 +21,20 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from agent.config.app_config import AppConfig, parse
-from agent.learning.rebuild import rebuild
-from agent.learning.recipe import Recipe
-from agent.policies.base import Policy
-from agent.policies.catalog import build_policy
-from agent.policies.sampling import choose, served_distribution, uniform_from
+from agent.config import AppConfig, parse
+from agent.learning import Recipe
+from agent.learning import rebuild as learning_rebuild
+from agent.policies import Policy, build_policy, choose, sampling, served_distribution
 from benchmarks.crash_children import fresh_process
 from benchmarks.crash_ledger import Answered, Kept, Ledger
 from feedback.events import Decision, Mode
 from feedback.fold import Fold, Joined
+from feedback.log import Store
+from feedback.log import rows as log_rows
 from feedback.log import tables as t
-from feedback.log.rows import load_decisions
-from feedback.log.store import Store
-from feedback.registry.versions import digest_of
-from feedback.training_log.joiner import head_of, position_of, read_examples
+from feedback.registry import versions as registry_versions
+from feedback.training_log import position_of, read_examples
+from feedback.training_log.joiner import head_of
 from feedback.training_log.read_facts import read_facts
 
 CHUNK = 5000
@@ -116,7 +115,9 @@ def _decisions(store: Store) -> dict[str, Decision]:
     with store.reading() as connection:
         ids = connection.scalars(sa.select(t.decisions.c.id)).all()
         chunks = (ids[first : first + CHUNK] for first in range(0, len(ids), CHUNK))
-        return {name: one for chunk in chunks for name, one in load_decisions(connection, chunk).items()}
+        return {
+            name: one for chunk in chunks for name, one in log_rows.load_decisions(connection, chunk).items()
+        }
 
 
 def _rows(store: Store, table: sa.Table, *key: str) -> dict[tuple[str, ...], list[Any]]:
@@ -172,7 +173,7 @@ def verify(document: dict[str, Any]) -> Verdict:
                 .order_by(t.versions.c.version)
             ).all()
         wrong, decisions = _replayed(store, config, versions)
-        report = rebuild(store, config, lambda *_: None, every=True)
+        report = learning_rebuild.rebuild(store, config, lambda *_: None, every=True)
         differs = [
             Fault("rebuild", f"{one}", version=one.version) for one in report.compared if not one.equal
         ]
@@ -235,7 +236,7 @@ def _replayed(store: Store, config: AppConfig, versions: Sequence[Any]) -> tuple
                 replay.learn(example.decision, reward)
             learned = example.seq
         state = replay.save()
-        if digest_of(state) != row.digest:
+        if registry_versions.digest_of(state) != row.digest:
             faults.append(
                 Fault(
                     "digest",
@@ -256,7 +257,7 @@ def _untrue(policy: Policy, decisions: Sequence[Decision], salt: str) -> Iterato
         else:
             p = served_distribution(policy, one.context, one.arms, one.floor or 0.0)
             explored = one.mode is Mode.EXPLORE
-            index = choose(p, uniform_from(one.id, salt, one.arms)) if explored else int(p.argmax())
+            index = choose(p, sampling.uniform_from(one.id, salt, one.arms)) if explored else int(p.argmax())
             right = tuple(p.tolist()) == one.probabilities and one.arms[index] == one.drawn
         if not right:
             yield Fault("untrue", f"decision {one.id} was not drawn from its version", version=one.version)

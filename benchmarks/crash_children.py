@@ -18,21 +18,25 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, TypeVar
 
 import uvicorn
 
-from agent.api.routes import create_app
+from agent.api import create_app
 from agent.app import LearnerHost
-from agent.config.app_config import parse
-from agent.serving.replica import Replica
-from agent.serving.telemetry import Telemetry
+from agent.config import parse
+from agent.evaluation import verdict
+from agent.learning import configuration_of
+from agent.serving import Replica, Telemetry
 from arms.base import ArmError, Passage, Query, Retrieval
-from arms.llm.base import ScriptedGenerator
+from arms.llm import base
 from benchmarks.crash_points import GO_ON, LEARNER, REPLICA, Trip, Tripwire
 from benchmarks.crash_seams import SABOTAGE, watch_answers, watch_learner, watch_replica
+from feedback.clock import SteadyClock
+from feedback.log import open_log
 from tests.agent.fakes import CONFIG, FakeArms, FakeEmbedders
 
 T = TypeVar("T")
@@ -107,10 +111,21 @@ def serve(
     """Be an ingress replica."""
     tripwire = _begin(output, wire, trip, REPLICA, sabotage)
     watch_replica(tripwire)
-    generator = ScriptedGenerator({}, default="The Danube does, from the west to the east of it.")
-    replica = Replica(parse(document), FakeArms({"dense": _find}), FakeEmbedders(), generator)
+    generator = base.ScriptedGenerator({}, default="The Danube does, from the west to the east of it.")
+    config, clock = parse(document), SteadyClock()
+    store = open_log(config.database_url, config.reward, clock)
+    replica = Replica(
+        config,
+        store,
+        FakeArms({"dense": _find}),
+        FakeEmbedders(),
+        generator,
+        gate=partial(verdict, store, configuration_of(config), clock=clock),
+        telemetry=Telemetry(),
+        clock=clock,
+    )
     _end_when_ill(replica.check)
-    app = watch_answers(create_app(replica, Telemetry()), tripwire)
+    app = watch_answers(create_app(replica), tripwire)
     uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning")
 
 

@@ -12,19 +12,18 @@ from itertools import count
 from typing import Any
 
 import agent.app
-from agent.learning import learner
 from agent.policies.vowpal import VowpalPolicy
-from agent.serving.turn import TurnLoop
+from agent.serving import TurnLoop
 from benchmarks.crash_points import LEARNER, REPLICA, Tripwire
 from feedback.events import Decision, Execution, Feedback, Tick
 from feedback.fold import Fold
-from feedback.log.batch import FeedbackStatus, Receipt
-from feedback.log.database import Found, Statement
-from feedback.log.group_commit import GroupCommit
+from feedback.log import GroupCommit, Receipt, Store
+from feedback.log import database as log_database
+from feedback.log.batch import FeedbackStatus
 from feedback.log.postgres import PostgreSQL
 from feedback.log.sqlite import SQLite
-from feedback.log.store import Store
-from feedback.training_log.joiner import Joiner
+from feedback.registry import versions
+from feedback.training_log import Joiner
 
 Function = Callable[..., Any]
 
@@ -65,7 +64,7 @@ def watch_learner(trip: Tripwire) -> None:
     """Place the points of the learner."""
     _watch_commits(trip)
     _wrap(Joiner, "advance", _committing("join"))
-    _wrap(learner, "publish", _committing("version"))
+    _wrap(versions, "publish", _committing("version"))
     _wrap(agent.app, "take_epoch", _committing("epoch"))
     _wrap(Fold, "apply", _passing(trip, after="fact folded"))
     _wrap(VowpalPolicy, "load", _passing(trip, before="state about to be resumed"))
@@ -148,11 +147,13 @@ def _watch_commits(trip: Tripwire) -> None:
         return watched
 
     def exchanging(exchange: Function) -> Function:
-        def watched(self: Any, driver: Any, statements: Sequence[Statement]) -> list[Found]:
+        def watched(
+            self: Any, driver: Any, statements: Sequence[log_database.Statement]
+        ) -> list[log_database.Found]:
             points = [f"{name} inserted" for name in _what()]
             *others, last = statements
             if last[0] != "COMMIT" or not trip.is_at(*points):
-                found: list[Found] = exchange(self, driver, statements)
+                found: list[log_database.Found] = exchange(self, driver, statements)
                 return found
             found = exchange(self, driver, others)
             trip.reach(*points)

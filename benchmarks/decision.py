@@ -26,9 +26,7 @@ from rich.console import Console
 from rich.table import Table
 from vowpalwabbit import Workspace
 
-from agent.policies.base import Policy, Uniform
-from agent.policies.catalog import PolicySpec, build_policy
-from agent.policies.sampling import choose, served_distribution, uniform_from
+from agent.policies import Policy, PolicySpec, Uniform, build_policy, choose, sampling, served_distribution
 from agent.policies.vowpal import DEFAULT
 from feedback.events import Context, Decision
 
@@ -84,7 +82,9 @@ def rewarded(seen: list[Context], kind: str) -> list[tuple[Decision, float]]:
 
 def decide(policy: Policy, seen: list[Context], i: int) -> int:
     """Draw an arm as the service does."""
-    return choose(served_distribution(policy, seen[i], ARMS, FLOOR), uniform_from(f"decision-{i}", "salt"))
+    return choose(
+        served_distribution(policy, seen[i], ARMS, FLOOR), sampling.uniform_from(f"decision-{i}", "salt")
+    )
 
 
 def learn(policy: Policy, rows: list[tuple[Decision, float]], i: int) -> None:

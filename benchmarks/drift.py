@@ -38,11 +38,12 @@ from rich.progress import Progress, TimeElapsedColumn
 from rich.table import Table
 from vowpalwabbit import Workspace
 
-from agent.policies.features import FeatureSpec, describe
+from agent.policies import FeatureSpec, describe
 from agent.policies.vowpal import DEFAULT
-from agent.simulation.questions import load_questions
-from feedback.drift.detectors import Adwin, DriftSpec, PageHinkley
-from feedback.drift.monitor import REFERENCE, Monitor
+from agent.simulation import load_questions
+from feedback.drift import DriftSpec
+from feedback.drift import monitor as drift_monitor
+from feedback.drift.detectors import Adwin, PageHinkley
 from feedback.events import Context
 
 SETTINGS = {
@@ -68,7 +69,7 @@ TURNS: dict[str, dict[str, Any]] = {
 LEARNERS = tuple(product(("vowpal", "linucb"), ("linear", "not linear")))
 """Policies that learn, and the worlds in which they do."""
 
-ENOUGH = REFERENCE + 200
+ENOUGH = drift_monitor.REFERENCE + 200
 """Questions of a data set that comes first."""
 
 Step = Callable[[], None]
@@ -190,7 +191,10 @@ def cost(rng: np.random.Generator) -> Table:
         contexts = [asked(" ".join(words), dims, rng) for words in drawn]
         log = list(examples(contexts, rng.choice(ARMS, len(contexts)).tolist()))
         texts = [as_text(one.decision.context, one.decision.drawn) for one in log]
-        monitor, vw = Monitor(DriftSpec(), RULE), Workspace(arg_list=[*DEFAULT.split(), "--quiet"])
+        monitor, vw = (
+            drift_monitor.Monitor(DriftSpec(), RULE),
+            Workspace(arg_list=[*DEFAULT.split(), "--quiet"]),
+        )
         best = [np.inf, np.inf]
         for _ in range(10):
             start = time.process_time()

@@ -5,10 +5,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from agent.policies.catalog import PolicySpec, build_policy
-from agent.policies.sampling import choose, served_distribution
-from feedback.drift.detectors import DriftSpec
-from feedback.drift.monitor import Change, Monitor
+from agent.policies import PolicySpec, build_policy, choose, served_distribution
+from feedback.drift import DriftSpec
+from feedback.drift import monitor as drift_monitor
 from feedback.events import Context, Cost, Decision, Example
 from feedback.reward import Metric, RewardRule
 
@@ -63,9 +62,11 @@ def examples(contexts: Sequence[Context], arms: Sequence[str]) -> Iterator[Examp
         yield Example(seq, Decision("d", context, ARMS, (0.2,) * 5, arm, "uniform", 1), Cost(), {})
 
 
-def noticed(spec: DriftSpec, contexts: Sequence[Context], rewards: Sequence[float]) -> Iterator[Change]:
+def noticed(
+    spec: DriftSpec, contexts: Sequence[Context], rewards: Sequence[float]
+) -> Iterator[drift_monitor.Change]:
     """Yield what a monitor notices in a log of one arm."""
-    monitor = Monitor(spec, RULE)
+    monitor = drift_monitor.Monitor(spec, RULE)
     for example, reward in zip(examples(contexts, ["a"] * len(contexts)), rewards, strict=True):
         yield from monitor.see(example, reward)
 
@@ -91,7 +92,7 @@ def while_learning(rng: np.random.Generator, kind: str, *, linear: bool) -> tupl
     about = {arm: {f"arm={arm}": 1.0} for arm in ARMS}
     contexts = [Context("which?", dict.fromkeys(names, 1.0), (), about) for names in marks]
     policy = build_policy(PolicySpec(kind=kind), ARMS)
-    monitor, ours, theirs = Monitor(DriftSpec(), RULE), 0, 0
+    monitor, ours, theirs = drift_monitor.Monitor(DriftSpec(), RULE), 0, 0
     plain = {arm: DriftSpec().build() for arm in ARMS}
     served: list[np.ndarray] = []
     for seq in range(1, LEARNING + 1):

@@ -20,11 +20,10 @@ from time import process_time
 import numpy as np
 
 from feedback.arrays import Floats, Integers
+from feedback.ope import Sample, Terms, intervals
 from feedback.ope.doubly_robust import dm, dr, dros, mrdr, mrdr_weight, sndr, switch_dr
 from feedback.ope.estimators import clipped_ips, cressie_read, ips, replay, snips
-from feedback.ope.intervals import bootstrap
 from feedback.ope.reward_model import cross_fit
-from feedback.ope.sample import Sample, Terms
 
 SHRINKAGE, RESAMPLES, RUNS = 10.0, 100, 5
 
@@ -92,7 +91,7 @@ def main(n: int, n_arms: int, python: str | None) -> None:
     print(f"{n:,} rows, {n_arms} arms" + ("" if python else "; obp is absent: name its Python with --obp"))
     print(f"{'':<44}{'ours':>11}" + (f"{'obp':>14}{'ratio':>11}" if python else ""))
     points_s = best_of(RUNS, lambda: points(log))
-    intervals_s = best_of(3, lambda: bootstrap(six(log), rng, RESAMPLES))
+    intervals_s = best_of(3, lambda: intervals.bootstrap(six(log), rng, RESAMPLES))
     report("six point estimates", points_s, theirs.get("points_s"))
     report(f"the same with intervals, {RESAMPLES} resamples", intervals_s, theirs.get("intervals_s"))
     if python:

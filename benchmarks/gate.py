@@ -26,9 +26,9 @@ from matplotlib.figure import Figure
 from rich.progress import track
 
 from feedback.arrays import Floats, Integers, drawn_of
-from feedback.dataset.log import Log
+from feedback.dataset import Log
+from feedback.ope import GateSpec, gate, judge
 from feedback.ope import confidence_sequences as sequences
-from feedback.ope.gate import GateSpec, Verdict, judge
 
 SPEC = GateSpec()
 LENGTH = 10_000
@@ -200,7 +200,7 @@ class Delayed:
         """
         return any(self.verdict(now, as_made=as_made).promote for now in looks.tolist())
 
-    def verdict(self, now: float, *, as_made: bool) -> Verdict:
+    def verdict(self, now: float, *, as_made: bool) -> gate.Verdict:
         """Return what the gate says of the first arm at a moment."""
         here = self.heard <= now
         waiting = self.log.at[~here & (self.log.at <= now)]

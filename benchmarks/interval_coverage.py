@@ -7,8 +7,8 @@ decisions in it, and four other policies, whose true value is known, are evaluat
 difference to that of what was served. Rewards are 0 or 1 less the arm's cost, so they lie in [-0.1, 1].
 In the rare worlds an arm costs nothing and is right in 0.2 to 2 % of cases: many logs have no reward but 0.
 
-`anytime` (`feedback.sequences`) counts as right only if it holds the truth after every row. `normal, watched`
-is the normal interval by the same measure, from the 50th row on.
+`anytime` (`feedback.ope.confidence_sequences`) counts as right only if it holds the truth after every row.
+`normal, watched` is the normal interval by the same measure, from the 50th row on.
 """
 
 from collections import defaultdict
@@ -21,15 +21,15 @@ import typer
 from rich.progress import track
 
 from feedback.arrays import Floats, Integers
-from feedback.dataset.log import Log
+from feedback.dataset import Log
+from feedback.ope import ESTIMATORS, Interval, Sample, Terms, intervals
 from feedback.ope import confidence_sequences as sequences
 from feedback.ope.doubly_robust import mrdr_weight
-from feedback.ope.estimators import ESTIMATORS, estimate, replay
-from feedback.ope.evaluate import MODELLED
+from feedback.ope.estimators import estimate, replay
+from feedback.ope.evaluation import MODELLED
 from feedback.ope.exact_intervals import MEANS, bernstein, clopper_pearson
-from feedback.ope.intervals import Interval, difference, hedged, normal, percentiles, replicates
 from feedback.ope.reward_model import cross_fit
-from feedback.ope.sample import NeverDrawnError, Sample, Terms
+from feedback.ope.sample import NeverDrawnError
 
 KINDS, COST, FLOOR = 6, np.array([0.0, 0.03, 0.06, 0.1]), 0.02
 LOW, HIGH = -float(COST.max()), 1.0
@@ -131,7 +131,7 @@ def simulate(
     log, kind = world.log(n, rng)
     one = np.broadcast_to(1.0, log.reward.shape)
     served, truth_served = Terms("ips", log.reward, one, one), world.value(world.logging)
-    safe_served = hedged(served, 1.0, LOW, HIGH)
+    safe_served = intervals.hedged(served, 1.0, LOW, HIGH)
     modelled = not set(names).isdisjoint((*MODELLED, "mrdr"))
     q_hat = fitted(log, rng) if modelled else None
     waiting: list[tuple[str, Terms]] = []
@@ -146,12 +146,12 @@ def simulate(
         q_mrdr = fitted(log, rng, mrdr_weight(plain)) if "mrdr" in names else None
         sample = Sample(log.propensity, log.drawn, log.reward, p_target, q_hat, q_mrdr)
         for estimator, terms in estimates(sample, names, reach):
-            safe = hedged(terms, reach, LOW, HIGH)
-            lead = difference(safe, safe_served)
+            safe = intervals.hedged(terms, reach, LOW, HIGH)
+            lead = intervals.difference(safe, safe_served)
             waiting.append((name, safe))
-            yield Trial.by("value", "normal", estimator, name, normal(safe), truth)
-            yield Trial.by("value", "normal, not hedged", estimator, name, normal(terms), truth)
-            yield Trial.by("difference", "normal", estimator, name, normal(lead), truth_lead)
+            yield Trial.by("value", "normal", estimator, name, intervals.normal(safe), truth)
+            yield Trial.by("value", "normal, not hedged", estimator, name, intervals.normal(terms), truth)
+            yield Trial.by("difference", "normal", estimator, name, intervals.normal(lead), truth_lead)
             if estimator in MEANS:
                 ends = bernstein(terms, reach, LOW, HIGH)
                 yield Trial.by("value", "bernstein", estimator, name, ends, truth)
@@ -195,10 +195,12 @@ def resampled(
     resamples: int,
 ) -> Iterator[Trial]:
     """Yield the bootstrap intervals of all terms, from the same resamples."""
-    values = replicates([*(terms for _, terms in waiting), served], rng, resamples)
+    values = intervals.replicates([*(terms for _, terms in waiting), served], rng, resamples)
     leads = values[:-1] - values[-1]
     truth_served = world.value(world.logging)
-    for (name, terms), ends, lead in zip(waiting, percentiles(values[:-1]), percentiles(leads), strict=True):
+    for (name, terms), ends, lead in zip(
+        waiting, intervals.percentiles(values[:-1]), intervals.percentiles(leads), strict=True
+    ):
         truth = world.value(world.targets[name])
         yield Trial.by("value", "bootstrap", terms.estimator, name, ends, truth)
         yield Trial.by("difference", "bootstrap", terms.estimator, name, lead, truth - truth_served)

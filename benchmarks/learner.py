@@ -36,18 +36,14 @@ from rich.progress import Progress
 from rich.table import Table
 from vowpalwabbit import Workspace
 
-from agent.learning.learner import Learner
-from agent.learning.recipe import Recipe
-from agent.learning.restore import train_on
-from agent.policies.catalog import PolicySpec, build_policy
+from agent.learning import Learner, Recipe, restore
+from agent.policies import PolicySpec, build_policy
 from agent.policies.vowpal import DEFAULT
 from feedback.events import Cost, Example, Execution, Status
+from feedback.log import Fact, Store
 from feedback.log import tables as t
-from feedback.log.batch import Fact
-from feedback.log.store import Store
 from feedback.reward import Metric, RewardRule
-from feedback.training_log.epochs import take_epoch
-from feedback.training_log.joiner import Joiner, read_examples
+from feedback.training_log import Joiner, read_examples, take_epoch
 
 RULE = RewardRule(metrics={"recall": Metric()})
 POLICIES = ("vowpal", "linucb")
@@ -169,7 +165,7 @@ def learn_text(texts: Sequence[list[str]]) -> None:
 
 def teach_anew(kind: str, examples: Sequence[Example]) -> None:
     """Teach a policy examples that are in memory."""
-    train_on(build_policy(PolicySpec(kind=kind), ARMS), RULE, examples)
+    restore.train_on(build_policy(PolicySpec(kind=kind), ARMS), RULE, examples)
 
 
 def remember(store: Store, n: int, console: Console) -> None:

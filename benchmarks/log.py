@@ -28,11 +28,9 @@ from rich.console import Console
 from rich.table import Table
 
 from feedback.events import Context, Decision, Feedback
-from feedback.log import tables
+from feedback.log import GroupCommit, Store, tables
+from feedback.log import database as log_database
 from feedback.log.batch import Batch, Known
-from feedback.log.database import connect
-from feedback.log.group_commit import GroupCommit
-from feedback.log.store import Store
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -159,7 +157,7 @@ def emptied(url: str) -> Iterator[Store]:
 
 def remove(url: str) -> None:
     """Remove all tables of a log."""
-    engine = connect(url)
+    engine = log_database.connect(url)
     tables.metadata.drop_all(engine)
     with engine.begin() as connection:
         connection.exec_driver_sql("DROP TABLE IF EXISTS alembic_version")
@@ -204,7 +202,7 @@ def measure(name: str, url: str, pairs: int, rounds: int, console: Console) -> N
 
 def check_empty(url: str) -> None:
     """Refuse a database with anything in it: it would be lost."""
-    engine = connect(url)
+    engine = log_database.connect(url)
     if found := sa.inspect(engine).get_table_names():
         raise typer.BadParameter(f"the database is not empty; it has the tables {', '.join(found)}")
     engine.dispose()

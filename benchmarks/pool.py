@@ -30,16 +30,14 @@ from threadpoolctl import threadpool_limits
 from vendi_score import vendi as package
 
 from arms.base import Passage, Query
-from arms.indexes.entity_graph import Graph
+from arms.indexes import Graph, IndexParams, VectorIndex
 from arms.indexes.entity_names import Known
-from arms.indexes.vector_search import IndexParams, VectorIndex
-from arms.portfolio.pool import DiscountedGrid, GraphGrid, VendiGrid
+from arms.portfolio import pool as portfolio_pool
 from arms.retrievers import diversity as discounted
-from arms.retrievers import vendi
+from arms.retrievers import kind, vendi
 from arms.retrievers.dense import Candidates, DenseBatch, FirstStage
 from arms.retrievers.diversity import DiscountedParams, DiverseBatch, Pick
 from arms.retrievers.graph import Explorer, GraphBatch, GraphParams
-from arms.retrievers.kind import Batch
 from arms.retrievers.vendi import VendiParams
 
 Floats = NDArray[np.float32]
@@ -47,7 +45,11 @@ Plain = Callable[[Any, Candidates, int], list[int]]
 """One configuration, candidates and k -> picks."""
 
 DIMS = {"small": 384, "large": 768}
-DISCOUNTED, VENDI, GRAPH = DiscountedGrid(), VendiGrid(), GraphGrid()
+DISCOUNTED, VENDI, GRAPH = (
+    portfolio_pool.DiscountedGrid(),
+    portfolio_pool.VendiGrid(),
+    portfolio_pool.GraphGrid(),
+)
 DEPTH = DISCOUNTED.depth
 GOAL = 3.0
 """Times what the shared searches take: the most that all arms may."""
@@ -122,10 +124,10 @@ def graph_grid(backbone: str) -> dict[str, GraphParams]:
     }
 
 
-def batches(backbone: str, stage: FirstStage, explorer: Explorer) -> dict[str, Batch]:
+def batches(backbone: str, stage: FirstStage, explorer: Explorer) -> dict[str, kind.Batch]:
     """Return the arms over a backbone, by family."""
 
-    def batch(params: Sequence[Any], pick: Pick[Any]) -> Batch:
+    def batch(params: Sequence[Any], pick: Pick[Any]) -> kind.Batch:
         return DiverseBatch({f"arm {n}": own for n, own in enumerate(params)}, stage, pick)
 
     return {

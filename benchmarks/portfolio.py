@@ -31,9 +31,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from arms.portfolio.coverage import best_of, values
-from arms.portfolio.score_matrix import read_matrix
-from arms.portfolio.selection import greedy, knapsack
+from arms.portfolio import coverage, greedy, knapsack, read_matrix
 
 Scores = NDArray[np.float32]
 Result = TypeVar("Result")
@@ -133,7 +131,7 @@ def compare(label: str, scores: Scores, k: int, rounds: int, table: Table) -> No
 def by_density(scores: Scores, costs: NDArray[np.float64], budget: float) -> tuple[int, ...]:
     """Fill a budget up by the largest gain for its cost."""
     picks: list[int] = []
-    best = best_of(scores, ())
+    best = coverage.best_of(scores, ())
     while True:
         fits = [arm for arm in np.flatnonzero(costs <= budget - costs[picks].sum()) if arm not in picks]
         if not fits:
@@ -153,7 +151,7 @@ def fill(label: str, scores: Scores, table: Table) -> None:
         plain_took, plain = timed(lambda budget=budget: by_density(scores, costs, budget))  # type: ignore[misc]
         table.add_row(
             label, f"{budget:g}", str(len(chosen.arms)), f"{chosen.values[-1]:.4f}", f"{took:.2f}",
-            f"{values(scores, plain)[-1]:.4f}", f"{plain_took:.2f}",
+            f"{coverage.values(scores, plain)[-1]:.4f}", f"{plain_took:.2f}",
         )  # fmt: skip
         label = ""
     table.add_section()

@@ -28,15 +28,13 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from feedback.dataset.log import Log
+from feedback.dataset import Log
 from feedback.dataset.read_log import read_log
 from feedback.events import Context, Cost, Decision, Execution, Feedback, Status
-from feedback.log.batch import Fact
-from feedback.log.store import Store
-from feedback.ope.evaluate import evaluate
+from feedback.log import Fact, Store
+from feedback.ope import evaluate
 from feedback.reward import Metric, RewardRule
-from feedback.training_log.epochs import take_epoch
-from feedback.training_log.joiner import Joiner
+from feedback.training_log import Joiner, take_epoch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 

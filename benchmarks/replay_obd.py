@@ -21,14 +21,13 @@ import numpy as np
 import typer
 
 from feedback.arrays import Floats, Integers
-from feedback.dataset.log import Log
-from feedback.exchange.obp_layout import read_obp
+from feedback.dataset import Log
+from feedback.exchange import read_obp
+from feedback.ope import ESTIMATORS, EstimateWithInterval, Sample, Terms, evaluate
 from feedback.ope.diagnostics import diagnose
-from feedback.ope.estimators import ESTIMATORS, snips
-from feedback.ope.evaluate import Estimated, evaluate
+from feedback.ope.estimators import snips
+from feedback.ope.evaluation import Estimated
 from feedback.ope.exact_intervals import clopper_pearson
-from feedback.ope.joint_intervals import EstimateWithInterval
-from feedback.ope.sample import Sample, Terms
 
 MINUTES = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1_000.0, np.inf)
 """Widths that are tried: how far around a moment most of the rows lie that tell of it."""

@@ -24,8 +24,7 @@ from rich.progress import Progress
 
 from benchmarks.replay_worlds import KINDS, LOGGERS, SIZES, TARGETS, names_of, read, simulate
 from feedback.arrays import Floats
-from feedback.ope.estimators import ESTIMATORS
-from feedback.ope.reward_model import Model
+from feedback.ope import ESTIMATORS, Model
 
 CHUNK = 10
 """Logs that a process makes between two steps of the progress bar."""

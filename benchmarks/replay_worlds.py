@@ -19,16 +19,16 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import KFold, cross_val_predict
 
-from agent.offline.score import read_questions
-from arms.portfolio.outcomes import read_outcomes
+from agent.offline import score as offline_score
+from arms.portfolio import read_outcomes
 from feedback.arrays import Floats, Integers
-from feedback.dataset.log import Log
+from feedback.dataset import Log
+from feedback.ope import ESTIMATORS, Model, Sample, Terms
 from feedback.ope.doubly_robust import mrdr_weight
-from feedback.ope.estimators import ESTIMATORS, estimate
-from feedback.ope.evaluate import MODELLED, predict
+from feedback.ope.estimators import estimate
+from feedback.ope.evaluation import MODELLED, predict
 from feedback.ope.joint_intervals import IntervalRequest, TargetSample, figures
-from feedback.ope.reward_model import Model
-from feedback.ope.sample import NeverDrawnError, Sample, Terms
+from feedback.ope.sample import NeverDrawnError
 
 FLOOR, STEP = 0.02, 0.02
 SIZES: Mapping[str, tuple[int, int]] = {
@@ -48,7 +48,7 @@ class Kind:
     """An interval that is tried.
 
     Attributes:
-        interval: A name out of `feedback.bounds.INTERVALS`.
+        interval: A name out of `feedback.ope.joint_intervals.INTERVALS`.
         of: Place of what it is put on: 0 for a value, 1 for a difference to what was served.
         grouped: Whether rows that ask the same question are taken as one observation.
     """
@@ -101,7 +101,9 @@ class Pool:
 @cache
 def read(folder: Path) -> Pool:
     """Read questions and outcomes, and make the policies."""
-    found = read_outcomes(folder / "outcomes.jsonl.gz", read_questions(folder / "queries.jsonl.gz"))
+    found = read_outcomes(
+        folder / "outcomes.jsonl.gz", offline_score.read_questions(folder / "queries.jsonl.gz")
+    )
     reward = found.scores["f1"] - STEP * found.costs["steps"]
     _, source = np.unique([question.dataset for question in found.questions], return_inverse=True)
     words = TfidfVectorizer(sublinear_tf=True, min_df=2).fit_transform(q.text for q in found.questions)

@@ -25,10 +25,9 @@ from rich.progress import Progress
 from rich.table import Table
 
 from arms.base import Query
-from arms.corpus.corpus import ingest
-from arms.models.embedding import Backbone, build_embedder
-from arms.retrievers.catalog import build_arm, prepare
-from arms.retrievers.kind import ArmSpec, Resources
+from arms.corpus import ingest
+from arms.models import Backbone, build_embedder
+from arms.retrievers import ArmSpec, Resources, build_arm, prepare
 
 Recalls = dict[str, dict[str, float]]
 """Arm to data set to mean recall in [0, 1]; the data set `all` is the mean over questions."""

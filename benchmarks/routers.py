@@ -26,9 +26,7 @@ from onnxmltools.convert.common.data_types import FloatTensorType
 from rich.console import Console
 from rich.table import Table
 
-from agent.routers.base import Router
-from agent.routers.catalog import RouterSpec, build_router
-from agent.routers.dataset import ArmTable, Features, RoutingDataset
+from agent.routers import Features, Router, RouterSpec, RoutingDataset, build_router, dataset
 from agent.routers.tabular.tree_inference import Forest, Trees
 
 ARMS = ("none", "bm25", "bm25-smooth", "bm25-drawn", "dense", "dense-smooth", "dense-drawn")
@@ -58,7 +56,7 @@ def world() -> RoutingDataset:
         NAMES,
         rng.normal(size=(QUESTIONS, len(NAMES))),
         embedding,
-        ArmTable(SEEN, retrieved),
+        dataset.ArmTable(SEEN, retrieved),
     )
     return RoutingDataset(features, utility + rng.normal(size=utility.shape))
 

@@ -28,16 +28,15 @@ import orjson
 from numpy.typing import NDArray
 from rich.progress import Progress
 
-from agent.offline.labelled_data import joined
-from agent.offline.score import read_questions
-from agent.routers.dataset import Features
-from agent.routers.features import QUESTION, answered_table, question_table, retrieved_table
+from agent.offline import labelled_data
+from agent.offline import score as offline_score
+from agent.routers import Features
+from agent.routers import features as router_features
 from arms.base import Passage
-from arms.models.embedding import Backbone, Embedder, build_embedder, digest_backbone
-from arms.portfolio.outcomes import Outcomes, read_outcomes
+from arms.models import Backbone, Embedder, build_embedder, digest_backbone
+from arms.portfolio import Outcomes, read_outcomes
 from arms.questions import Question
-from arms.retrievers.catalog import features
-from arms.retrievers.kind import ArmSpec
+from arms.retrievers import ArmSpec, catalog
 from feedback.reward import Metric, Prices, RewardRule
 
 Vectors = NDArray[np.float32]
@@ -104,7 +103,13 @@ class DataSet:
     def asked(self) -> Features:
         """Return what a router sees of all arms before any of them has searched."""
         texts = [question.text for question in self.outcomes.questions]
-        return Features(self.outcomes.arms, tuple(texts), QUESTION, question_table(texts), self.vectors)
+        return Features(
+            self.outcomes.arms,
+            tuple(texts),
+            router_features.QUESTION,
+            router_features.question_table(texts),
+            self.vectors,
+        )
 
     def features(self, arms: Sequence[str]) -> Features:
         """Return what a router sees of these arms at most, as if there were no other."""
@@ -124,8 +129,8 @@ class DataSet:
             seen.names,
             seen.question,
             seen.embedding,
-            retrieved_table(texts, self.vectors, found, vectors),
-            answered_table(texts, arms, answers, found),
+            router_features.retrieved_table(texts, self.vectors, found, vectors),
+            router_features.answered_table(texts, arms, answers, found),
         )
 
 
@@ -174,7 +179,7 @@ def qa(folder: Path, encode: Encoder, further: Path | None) -> DataSet:
     folders = [folder, *([further] if further else [])]
     outcomes = [_qa_outcomes(one) for one in folders]
     n_fit = len(outcomes[0].questions)
-    both = joined(outcomes)
+    both = labelled_data.joined(outcomes)
     wanted = {name for row in both.passages for ids in row for name in ids or ()}
     found: dict[str, Passage] = {}
     for one in folders:
@@ -186,7 +191,7 @@ def qa(folder: Path, encode: Encoder, further: Path | None) -> DataSet:
     passages = {name: (passage, vectors[row]) for row, (name, passage) in enumerate(found.items())}
     questions = encode("questions of qa", [question.text for question in both.questions])
     fit = None if further is None else np.arange(len(both.questions)) < n_fit
-    about = {arm: features(arm, spec) for arm, spec in RETRIEVERS.items()}
+    about = {arm: catalog.arm_features(arm, spec) for arm, spec in RETRIEVERS.items()}
     return DataSet("qa", both, questions, passages, about, fit)
 
 
@@ -237,7 +242,9 @@ def routers(folder: Path, name: str, encode: Encoder, limit: int) -> DataSet:
 
 
 def _qa_outcomes(folder: Path) -> Outcomes:
-    return read_outcomes(folder / "outcomes.jsonl.gz", read_questions(folder / "queries.jsonl.gz"))
+    return read_outcomes(
+        folder / "outcomes.jsonl.gz", offline_score.read_questions(folder / "queries.jsonl.gz")
+    )
 
 
 def _outcomes(

@@ -11,11 +11,17 @@ from routing_data import DataSet
 from routing_online import Curve, Player, learn_online
 from routing_rows import Row
 
-from agent.routers.catalog import RouterSpec, build_router
-from agent.routers.cross_validation import folds
-from agent.routers.dataset import ArmTable, Features, RoutingDataset, Stage
-from agent.routers.utility import R3AG, utilities
-from arms.portfolio.outcomes import Outcomes
+from agent.routers import (
+    Features,
+    RouterSpec,
+    RoutingDataset,
+    Stage,
+    build_router,
+    cross_validation,
+    dataset,
+    utility,
+)
+from arms.portfolio import Outcomes
 
 Floats = NDArray[np.float64]
 
@@ -59,7 +65,7 @@ def labels_of(
         case "em + recall":
             return (outcomes.scores["em"] + outcomes.scores["recall"])[:, at], None
         case "r3ag":
-            return utilities(outcomes, R3AG)[:, at], outcomes.scores["recall"][:, at]
+            return utility.utilities(outcomes, utility.R3AG)[:, at], outcomes.scores["recall"][:, at]
         case score:
             return outcomes.scores[score][:, at], None
 
@@ -118,7 +124,10 @@ def splits(data: DataSet) -> list[tuple[NDArray[np.bool_], int]]:
         return [(data.fit, seed) for seed in range(REPEATS)]
     texts = [question.text for question in data.outcomes.questions]
     numbers = np.arange(len(texts))
-    return [(np.isin(numbers, fit), seed) for seed, (fit, _) in enumerate(folds(texts, REPEATS, 0))]
+    return [
+        (np.isin(numbers, fit), seed)
+        for seed, (fit, _) in enumerate(cross_validation.folds(texts, REPEATS, 0))
+    ]
 
 
 HERE: list[DataSet] = []
@@ -142,7 +151,7 @@ def without(features: Features, unseen: Collection[str]) -> Features:
     if not unseen or table is None:
         return features
     kept = [number for number, name in enumerate(table.names) if name not in unseen]
-    shown = ArmTable(tuple(table.names[number] for number in kept), table.values[:, :, kept])
+    shown = dataset.ArmTable(tuple(table.names[number] for number in kept), table.values[:, :, kept])
     return replace(features, retrieved=shown)
 
 

@@ -8,12 +8,18 @@ import numpy as np
 from numpy.typing import NDArray
 from routing_data import DataSet
 
-from agent.policies.base import Policy
-from agent.policies.catalog import PolicySpec, build_policy
-from agent.policies.features import EmbeddingSpec, FeatureSpec, describe
-from agent.policies.sampling import choose, served_distribution, uniform_from
-from agent.routers.catalog import RouterSpec, build_router
-from agent.routers.dataset import RoutingDataset
+from agent.policies import (
+    FeatureSpec,
+    Policy,
+    PolicySpec,
+    build_policy,
+    choose,
+    describe,
+    sampling,
+    served_distribution,
+)
+from agent.policies import features as policy_features
+from agent.routers import RouterSpec, RoutingDataset, build_router
 from agent.warmstart.label_decisions import label_decisions
 from feedback.events import Context, Decision
 
@@ -21,7 +27,7 @@ Floats = NDArray[np.float64]
 
 FORM = FeatureSpec(words=0)
 WORDS = FeatureSpec(words=16)
-DENSE = FeatureSpec(words=0, embedding=EmbeddingSpec(backbone="minilm", dims=32))
+DENSE = FeatureSpec(words=0, embedding=policy_features.EmbeddingSpec(backbone="minilm", dims=32))
 
 LABELLED = 1000
 """Other questions whose labels a warm start is given."""
@@ -106,7 +112,7 @@ def learn_online(player: Player, data: DataSet, reward: Floats, order: int, limi
         p = served_distribution(policy, context, arms, player.floor)
         probabilities[turn] = p
         name = f"{order}/{turn}"
-        drawn = draws[turn] = choose(p, uniform_from(name, "routing"))
+        drawn = draws[turn] = choose(p, sampling.uniform_from(name, "routing"))
         decision = Decision(name, context, arms, tuple(p.tolist()), arms[drawn], policy.kind, turn)
         policy.learn(decision, float(reward[row, drawn]))
     return Curve(asked, probabilities, draws, time.perf_counter() - begun)

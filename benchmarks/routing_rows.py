@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from routing_data import DataSet
 from routing_online import BLENDED, CALIBRATED
 
-from agent.routers.catalog import RouterSpec
-from arms.scoring.signals import FOUND, SIGNALS, WORDED
+from agent.routers import RouterSpec
+from arms.scoring import signals
 
 TRAIN_FREE = ("overall_sim", "avg_sim", "max_sim", "var_sim", "moran")
 
@@ -26,7 +26,7 @@ TRAINED = (
     "listnet",
 )
 
-VECTORS = (*SIGNALS, *(f"{name}.scaled" for name in SIGNALS))
+VECTORS = (*signals.SIGNALS, *(f"{name}.scaled" for name in signals.SIGNALS))
 
 SHORTLISTS = {
     "2 answers": ("rrf", "graph"),
@@ -79,7 +79,7 @@ def rows_of(data: DataSet) -> Iterator[Row]:
         yield row("contrastive, for recall", "contrastive", label="recall")
         yield row("capability (R3AG, reduced), for its utility", "capability", label="r3ag")
         yield Row(f"pointwise_xgboost{AFTER}, for EM + recall", CAREFUL, label="em + recall")
-        for what, names in (("vectors", VECTORS), ("agreement", FOUND), ("words", WORDED)):
+        for what, names in (("vectors", VECTORS), ("agreement", signals.FOUND), ("words", signals.WORDED)):
             yield Row(
                 f"pointwise_xgboost{AFTER}, for EM + recall, without {what}",
                 CAREFUL,

@@ -14,16 +14,13 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from agent.config.app_config import load
-from agent.learning.learner import Learner
-from agent.learning.recipe import Recipe
-from agent.policies.catalog import build_policy
-from agent.policies.features import describe
-from agent.policies.sampling import choose, served_distribution, shadow_distribution, uniform_from
+from agent.config import load
+from agent.learning import Learner, Recipe
+from agent.policies import build_policy, choose, describe, sampling, served_distribution
 from feedback.events import Cost, Decision, Execution, Feedback, Status
-from feedback.log.store import Store
-from feedback.registry.versions import checkpoint
-from feedback.training_log.epochs import take_epoch
+from feedback.log import Store
+from feedback.registry import versions
+from feedback.training_log import take_epoch
 
 RIGHT = {"who": "bm25", "when": "dense", "where": "dense"}
 STEPS = {"none": 0, "bm25": 1, "dense": 2}
@@ -68,7 +65,7 @@ def write(folder: Path, questions: int) -> Path:
         for first in range(0, questions, BATCH):
             version = learner.step()
             assert version is not None
-            policy = empty.load(checkpoint(store, version.version) or b"")
+            policy = empty.load(versions.checkpoint(store, version.version) or b"")
             facts = []
             for number in range(first, min(first + BATCH, questions)):
                 word, at = str(rng.choice(list(RIGHT))), BEGIN + EVERY_S * number
@@ -76,9 +73,9 @@ def write(folder: Path, questions: int) -> Path:
                     f"{word} is number {number}?", config.features, arms={arm: {} for arm in arms}
                 )
                 p = served_distribution(policy, context, arms, config.floor)
-                shadow = shadow_distribution(policy, context, arms, config.floor)
+                shadow = sampling.shadow_distribution(policy, context, arms, config.floor)
                 name = f"d-{number}"
-                drawn = arms[choose(p, uniform_from(name, config.salt, arms))]
+                drawn = arms[choose(p, sampling.uniform_from(name, config.salt, arms))]
                 right = rng.random() < (CHANCE if drawn == RIGHT[word] else 1.0 - CHANCE)
                 decision = Decision(
                     name,

@@ -1,1 +1,5 @@
-"""What we remember: facts, rewards, the log, and what the log can tell."""
+"""What we remember: facts in SQL, the training log, and off-policy evaluation."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

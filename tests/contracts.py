@@ -11,10 +11,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from agent.policies.base import Policy, PolicyError
+from agent.policies import Policy, PolicyError, sampling, served_distribution
 from agent.policies.linear import LinUCB
 from agent.policies.neural import NeuralGreedy
-from agent.policies.sampling import served_distribution, validate
 from feedback.events import Context, Decision
 
 ARMS = ("bm25", "dense", "none")
@@ -62,7 +61,7 @@ def stays_a_distribution_after_any_history(build: Build) -> None:
         for seen in contexts(5, seed=n + 1):
             p = policy.probabilities(seen, ARMS)
             assert p.dtype == np.float64
-            assert validate(p, len(ARMS)).shape == (3,)
+            assert sampling.validate(p, len(ARMS)).shape == (3,)
 
 
 def the_floor_is_kept_after_any_history(build: Build) -> None:
@@ -88,7 +87,7 @@ def permuting_arms_permutes_probabilities(build: Build) -> None:
 def an_arm_never_seen_gets_a_probability(build: Build) -> None:
     policy = teach(build(), history(build(), 30, seed=5))
     for seen in contexts(5, seed=6):
-        assert validate(policy.probabilities(seen, (*ARMS, "graph")), 4).shape == (4,)
+        assert sampling.validate(policy.probabilities(seen, (*ARMS, "graph")), 4).shape == (4,)
         assert policy.probabilities(seen, ("graph",)).tolist() == [1.0]
 
 
@@ -125,7 +124,7 @@ def a_loaded_policy_learns_on_and_leaves_the_saved_one_alone(build: Build) -> No
     loaded = build().load(before)
     teach(loaded, history(build(), 1, seed=22))
     for seen in contexts(5, seed=23):
-        assert validate(loaded.probabilities(seen, ARMS), len(ARMS)).shape == (3,)
+        assert sampling.validate(loaded.probabilities(seen, ARMS), len(ARMS)).shape == (3,)
     assert saved.save() == before
 
 

@@ -13,9 +13,7 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
-from agent.routers.base import Router
-from agent.routers.catalog import load_router
-from agent.routers.dataset import ArmTable, Features, RouterError, RoutingDataset, Stage
+from agent.routers import Features, Router, RouterError, RoutingDataset, Stage, catalog, dataset
 
 ARMS = ("none", "bm25", "dense", "graph")
 """The first retrieves nothing: it has no number of retrieval."""
@@ -55,8 +53,8 @@ def world(n: int, seed: int, *, topics: bool = True) -> RoutingDataset:
         ("words", "wh"),
         np.column_stack([3.0 + 2.0 * topic + rng.uniform(size=n), rng.integers(2, size=n).astype(float)]),
         embedding.astype(np.float32),
-        ArmTable(SEEN, retrieved),
-        ArmTable(("agreement", "logprob"), answered),
+        dataset.ArmTable(SEEN, retrieved),
+        dataset.ArmTable(("agreement", "logprob"), answered),
     )
     return RoutingDataset(features, (np.arange(4) == best[:, None]) + rng.normal(size=(n, 4)) * NOISE)
 
@@ -135,7 +133,7 @@ def fitting_again_forgets_what_was_fitted_before(build: Build) -> None:
 
 def a_loaded_router_is_the_saved_one(build: Build) -> None:
     saved, seen = taught(build), asked()
-    loaded = load_router(saved.save())
+    loaded = catalog.load_router(saved.save())
     assert type(loaded) is type(saved)
     assert loaded.schema == saved.schema
     assert loaded.save() == saved.save()

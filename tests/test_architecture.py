@@ -1,6 +1,6 @@
-"""The shape of the house: what files are called, how long they are, and what the heart may know.
+"""The layout of the packages: names, sizes, faces of rooms, and what the heart may import.
 
-Who may import whom is checked by import-linter, from `pyproject.toml`.
+Which room may import which is checked by import-linter, from `pyproject.toml`.
 """
 
 import ast
@@ -9,41 +9,46 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
-SOURCES = sorted(path for package in ("agent", "arms", "feedback") for path in (ROOT / package).rglob("*.py"))
+PACKAGES = ("agent", "arms", "feedback")
+SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+ROOMS = sorted(
+    path.parent for path in (ROOT / package for package in PACKAGES) for path in path.glob("*/__init__.pyi")
+)
 
 NAMELESS = {"utils", "util", "helpers", "helper", "common", "core", "manager", "misc", "base_utils"}
 """Names that say nothing of what is inside."""
 
-LONGEST = 300
-"""Lines of a source file; one that is longer says in its docstring that, and why, it is."""
+LONGEST = 450
+"""Lines that a source file may have."""
+
+FULL = 16
+"""Files that a room may have."""
+
+WIDEST = 12
+"""Names that the face of a room may have, besides modules that serve as namespaces."""
 
 HEART = (
     "agent.serving.turn",
-    "agent.policies.base",
+    "agent.policies.sampling",
     "agent.policies.features",
     "arms.base",
     "feedback.events",
     "feedback.reward",
     "feedback.ope.estimators",
-    "feedback.ope.doubly_robust",
-    "feedback.ope.shrinkage",
-    "feedback.ope.diagnostics",
-    "feedback.ope.intervals",
-    "feedback.ope.exact_intervals",
-    "feedback.ope.confidence_sequences",
+    "feedback.ope.evaluation",
     "feedback.ope.gate",
     "feedback.dataset.log",
-    "feedback.ope.evaluate",
     "feedback.exchange.jsonl",
     "feedback.exchange.dsjson",
 )
 """Modules that a unit test can run without a cluster, a server or a database."""
 
-HEAVY = ("ray", "fastapi", "sqlalchemy", "vowpalwabbit", "vllm")
+HEAVY = ("ray", "fastapi", "sqlalchemy", "vowpalwabbit", "vllm", "torch", "faiss")
 
 
 def named(path: Path) -> str:
@@ -55,14 +60,40 @@ def test_no_module_has_a_name_that_says_nothing() -> None:
     assert [named(path) for path in SOURCES if {path.stem, path.parent.name} & NAMELESS] == []
 
 
-def test_a_long_file_says_why_it_is_long() -> None:
-    silent = []
+def test_no_file_is_too_long() -> None:
+    lines = {named(path): path.read_text(encoding="utf-8").count("\n") for path in SOURCES}
+    assert {name: n for name, n in lines.items() if n > LONGEST} == {}
+
+
+def test_no_room_is_too_full() -> None:
+    files = {named(room): len([*room.glob("*.py")]) - 1 for room in {path.parent for path in SOURCES}}
+    assert {name: n for name, n in files.items() if n > FULL} == {}
+
+
+@pytest.mark.parametrize("room", ROOMS, ids=named)
+def test_the_face_of_a_room_is_narrow_and_every_name_of_it_exists(room: Path) -> None:
+    face = importlib.import_module(".".join(room.relative_to(ROOT).parts))
+    found = {name: getattr(face, name) for name in face.__all__}
+    assert len(found) >= 3
+    assert len([name for name, value in found.items() if not isinstance(value, ModuleType)]) <= WIDEST
+
+
+def test_code_outside_a_room_imports_from_its_face() -> None:
+    rooms = {".".join(room.relative_to(ROOT).parts) for room in ROOMS}
+    past = []
     for path in SOURCES:
-        text = path.read_text(encoding="utf-8")
-        lines = text.count("\n")
-        if lines > LONGEST and f"{LONGEST} lines" not in (ast.get_docstring(ast.parse(text)) or ""):
-            silent.append(f"{named(path)}: {lines} lines")
-    assert silent == []
+        own = ".".join(path.relative_to(ROOT).parts[:2])
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.ImportFrom) or node.module is None:
+                continue
+            room = ".".join(node.module.split(".")[:2])
+            if room not in rooms or room == own:
+                continue
+            names = importlib.import_module(room).__all__ if node.module == room else ()
+            past += [
+                f"{named(path)}: {node.module}.{name.name}" for name in node.names if name.name not in names
+            ]
+    assert past == []
 
 
 def test_every_module_says_what_it_is_for() -> None:

@@ -17,15 +17,12 @@ from agent.api import errors
 from agent.api import responses as replies
 from agent.api.errors import ApiError
 from agent.api.schemas import AgentOptions, ChatRequest, Identifier, RetrieveRequest
-from agent.config.app_config import AppConfig
-from agent.serving.messages import Ask, Commit, Decided, Event, Finished, TurnError
-from agent.serving.replica import Replica
-from agent.serving.telemetry import Telemetry
-from agent.serving.turn import paced
-from arms.llm.base import Chunk, Message
+from agent.config import AppConfig
+from agent.serving import Ask, Decided, Finished, Replica, TurnError, messages, paced
+from arms.llm import Chunk, Message
 from feedback.errors import ConflictError
 from feedback.events import Execution, Status
-from feedback.log.store import Record
+from feedback.log import Record
 
 IdempotencyKey = Annotated[Identifier | None, Header(alias="Idempotency-Key")]
 
@@ -35,9 +32,9 @@ Timeout = Annotated[float | None, Header(alias="X-Request-Timeout-Seconds", gt=0
 class ChatRoutes:
     """The routes that answer. Each docstring is what the OpenAPI document says."""
 
-    def __init__(self, replica: Replica, telemetry: Telemetry) -> None:
+    def __init__(self, replica: Replica) -> None:
         self._replica = replica
-        self._telemetry = telemetry
+        self._telemetry = replica.telemetry
 
     @property
     def _config(self) -> AppConfig:
@@ -137,9 +134,9 @@ class ChatRoutes:
 
     async def _events(
         self, ask: Ask, key: str | None, timeout_s: float | None
-    ) -> AsyncGenerator[Event, None]:
+    ) -> AsyncGenerator[messages.Event, None]:
         """Return the events of a turn: of the one that went before under the same key, or of a new one."""
-        loop, commits = self._replica.loop, list[Commit]()
+        loop, commits = self._replica.loop, list[messages.Commit]()
         record = None if key is None else await asyncio.to_thread(self._replica.store.record, key)
         if record is None:
             self._check_arms(ask)
@@ -177,9 +174,9 @@ class ChatRoutes:
         ask: Ask,
         key: str | None,
         timeout_s: float | None,
-        events: AsyncGenerator[Event, None],
-        commits: Sequence[Commit],
-    ) -> AsyncGenerator[Event, None]:
+        events: AsyncGenerator[messages.Event, None],
+        commits: Sequence[messages.Commit],
+    ) -> AsyncGenerator[messages.Event, None]:
         """Run a turn if there is room for it; load is shed before anything is drawn.
 
         Args:
@@ -222,7 +219,7 @@ class ChatRoutes:
         finally:
             replica.under_way.discard(ask.decision_id)
 
-    async def _repeated(self, ask: Ask, record: Record) -> AsyncGenerator[Event, None]:
+    async def _repeated(self, ask: Ask, record: Record) -> AsyncGenerator[messages.Event, None]:
         """Say again how the same request was answered."""
         execution = self._answered(ask, record)
         yield await self._replica.loop.again(ask, record.decision, execution)
@@ -260,7 +257,7 @@ def _in_progress(ask: Ask, again_s: int = 1) -> ApiError:
     return ApiError(503, "in_progress", why, "Idempotency-Key", retry_after_s=again_s)
 
 
-def _durable(commit: Commit) -> bool:
+def _durable(commit: messages.Commit) -> bool:
     return commit.done() and not commit.cancelled() and commit.exception() is None
 
 
@@ -280,7 +277,7 @@ def _message(role: str, text: str) -> Message:
     return Message(role="system" if role in ("system", "developer") else role, content=text)  # type: ignore[typeddict-item]
 
 
-async def _whole(events: AsyncGenerator[Event, None]) -> tuple[Decided, str, Finished]:
+async def _whole(events: AsyncGenerator[messages.Event, None]) -> tuple[Decided, str, Finished]:
     """Read a turn to its end."""
     decided: Decided | None = None
     finished: Finished | None = None

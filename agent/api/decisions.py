@@ -12,18 +12,18 @@ from agent.api import responses as replies
 from agent.api.chat import require_arm
 from agent.api.errors import ApiError
 from agent.api.schemas import LARGEST, ArmsReplacement, ArmSwitch, Identifier
-from agent.config.app_config import AppConfig, ConfigError
-from agent.learning.restore import BusyError
-from agent.learning.verify import Verification, verify
-from agent.policies.base import Policy, PolicyError
-from agent.serving.replica import Replica
-from agent.serving.telemetry import Telemetry
+from agent.config import AppConfig, ConfigError
+from agent.learning import restore
+from agent.learning import verify as learning_verify
+from agent.policies import Policy, PolicyError
+from agent.serving import Replica
 from arms.base import ArmBuildError, ArmError
 from feedback.errors import ConflictError, LogUnavailableError
 from feedback.events import LABELS, Mode
-from feedback.log.store import Record
-from feedback.registry.versions import Version, find
-from feedback.training_log.lag import dangling, lag_of
+from feedback.log import Record
+from feedback.registry import Version
+from feedback.registry import versions as registry_versions
+from feedback.training_log import lag as training_log_lag
 
 DecisionId = Annotated[Identifier, Path()]
 
@@ -42,7 +42,7 @@ async def of_the_past(
     """Return what a function says of the policies of versions. Raises ApiError, which names `param`."""
     try:
         return await asyncio.wrap_future(replica.past.ask(versions, question))
-    except BusyError as error:
+    except restore.BusyError as error:
         raise ApiError(503, "overloaded", str(error)) from None
     except PolicyError as error:
         raise ApiError(409, "version_unavailable", str(error), param) from None
@@ -51,9 +51,9 @@ async def of_the_past(
 class DecisionRoutes:
     """The routes that show, and that switch and replace. Each docstring is what the OpenAPI document says."""
 
-    def __init__(self, replica: Replica, telemetry: Telemetry) -> None:
+    def __init__(self, replica: Replica) -> None:
         self._replica = replica
-        self._telemetry = telemetry
+        self._telemetry = replica.telemetry
 
     @property
     def _config(self) -> AppConfig:
@@ -77,8 +77,8 @@ class DecisionRoutes:
         found = await self._record(decision_id)
         decision, salt = found.decision, self._config.salt
 
-        def again(policy: Policy | None, candidate: Policy | None = None) -> Verification:
-            return verify(decision, policy, salt, found.propensity, candidate)
+        def again(policy: Policy | None, candidate: Policy | None = None) -> learning_verify.Verification:
+            return learning_verify.verify(decision, policy, salt, found.propensity, candidate)
 
         if decision.policy == LABELS:
             raise ApiError(409, "not_drawn", f"{decision_id!r} is a label: no policy drew it", "decision_id")
@@ -89,7 +89,7 @@ class DecisionRoutes:
             raise ApiError(409, "not_recorded", message, "decision_id")
         versions = []
         for number in (decision.version, decision.candidate) if decision.share else (decision.version,):
-            version = await asyncio.to_thread(find, self._replica.store, number)
+            version = await asyncio.to_thread(registry_versions.find, self._replica.store, number)
             if version is None:
                 message = f"there is no version {number}, which decision {decision_id!r} names"
                 raise ApiError(409, "version_unavailable", message, "decision_id")
@@ -164,8 +164,12 @@ class DecisionRoutes:
         lag, lost = None, 0
         with suppress(LogUnavailableError):  # the counters are here
             learned = None if replica.version is None else replica.version.examples_seq
-            lag = await asyncio.to_thread(lag_of, replica.store, self._config.reward.join, learned)
-            lost = await asyncio.to_thread(dangling, replica.store, self._config.reward.wait_s)
+            lag = await asyncio.to_thread(
+                training_log_lag.lag_of, replica.store, self._config.reward.join, learned
+            )
+            lost = await asyncio.to_thread(
+                training_log_lag.dangling, replica.store, self._config.reward.wait_s
+            )
         now, jump_s = replica.clock(), replica.clock.jump_s
         text = self._telemetry.exposition(lag, replica.version, now, replica.alarms.count, lost, jump_s)
         return Response(text, media_type=self._telemetry.media_type)

@@ -10,11 +10,11 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
-from agent.jobs.runner import UndecidedError
-from agent.policies.features import FeatureError
-from agent.serving.messages import AnsweredElsewhereError, NoEligibleArmError, OverloadedError, TurnError
+from agent.jobs import UndecidedError
+from agent.policies import FeatureError
+from agent.serving import TurnError, messages
 from arms.base import ArmError
-from arms.llm.base import PromptTooLongError
+from arms.llm import base
 from feedback.errors import ConflictError, LogUnavailableError, QueueFullError
 from feedback.events import Status
 from feedback.reward import RewardError, UnknownMetricError
@@ -100,9 +100,9 @@ _TURN_FAILURES = {
 }
 
 _RAISED: tuple[tuple[type[Exception], int, str, str | None], ...] = (
-    (NoEligibleArmError, 400, "no_eligible_arm", "agent.excluded_arms"),
-    (OverloadedError, 503, "overloaded", None),
-    (AnsweredElsewhereError, 503, "in_progress", "Idempotency-Key"),
+    (messages.NoEligibleArmError, 400, "no_eligible_arm", "agent.excluded_arms"),
+    (messages.OverloadedError, 503, "overloaded", None),
+    (messages.AnsweredElsewhereError, 503, "in_progress", "Idempotency-Key"),
     (UnknownMetricError, 400, "unknown_metric", "metric_name"),
     (RewardError, 400, "invalid_value", "value"),
     (FeatureError, 400, "invalid_value", "agent.context"),
@@ -123,7 +123,7 @@ def translate(error: Exception) -> ApiError:
         case ApiError():
             return error
         case TurnError():
-            if isinstance(error.__cause__, PromptTooLongError):
+            if isinstance(error.__cause__, base.PromptTooLongError):
                 return ApiError(400, "context_length_exceeded", str(error), "messages", error.decision_id)
             status, code = _TURN_FAILURES[error.status]
             return ApiError(status, code, str(error), decision_id=error.decision_id)

@@ -21,17 +21,14 @@ from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from agent.api.errors import ApiError
-from agent.evaluation.request import Moment
-from agent.serving.replica import Replica
+from agent.evaluation import request
+from agent.serving import Replica
 from arms.base import Progress
 from feedback.events import Example
-from feedback.exchange.dsjson import write_dsjson
-from feedback.exchange.jsonl import ExchangeError, Header, export_lines
-from feedback.exchange.obp_layout import write_obp
-from feedback.log.store import Store
+from feedback.exchange import ExchangeError, Header, export_lines, write_dsjson, write_obp
+from feedback.log import Store
 from feedback.reward import RewardRule
-from feedback.training_log.joiner import position_of, read_examples
-from feedback.training_log.lag import first_waiting
+from feedback.training_log import lag, position_of, read_examples
 
 Format = Literal["jsonl", "dsjson", "obp"]
 
@@ -49,8 +46,8 @@ class Window(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    since: Moment | None = Field(default=None, description="Only decisions of then or later.")
-    until: Moment | None = Field(default=None, description="Only decisions before then.")
+    since: request.Moment | None = Field(default=None, description="Only decisions of then or later.")
+    until: request.Moment | None = Field(default=None, description="Only decisions before then.")
 
     @model_validator(mode="after")
     def _holds_something(self) -> Self:
@@ -83,7 +80,7 @@ class Export:
         self._store, self._rule, self._window = store, rule, window
         with store.reading() as connection:
             self.length = position_of(connection, rule.join).examples_seq
-        settled = first_waiting(store, rule, self.length)
+        settled = lag.first_waiting(store, rule, self.length)
         self._header = Header(
             written_at=time.time(),
             arms=tuple(arms),
@@ -136,8 +133,8 @@ class ExportRoutes:
     async def export(
         self,
         form: Annotated[Format, Query(alias="format")] = "jsonl",
-        since: Annotated[Moment | None, Query()] = None,
-        until: Annotated[Moment | None, Query()] = None,
+        since: Annotated[request.Moment | None, Query()] = None,
+        until: Annotated[request.Moment | None, Query()] = None,
     ) -> Response:
         """The training log, as it is now: of decisions made from `since` on and before `until`.
 

@@ -15,21 +15,20 @@ from agent.api import responses as replies
 from agent.api.chat import IdempotencyKey, new_id
 from agent.api.errors import ApiError
 from agent.api.schemas import FeedbackItem, FeedbackRequest, Identifier
-from agent.config.app_config import AppConfig
-from agent.serving.replica import Replica
-from agent.serving.telemetry import Telemetry
+from agent.config import AppConfig
+from agent.serving import Replica
 from feedback.errors import ConflictError, StoreError
 from feedback.events import Feedback, Kind
-from feedback.log.batch import Receipt
+from feedback.log import Receipt
 from feedback.reward import RewardError
 
 
 class FeedbackRoutes:
     """The routes that take in feedback. Each docstring is what the OpenAPI document says."""
 
-    def __init__(self, replica: Replica, telemetry: Telemetry) -> None:
+    def __init__(self, replica: Replica) -> None:
         self._replica = replica
-        self._telemetry = telemetry
+        self._telemetry = replica.telemetry
 
     @property
     def _config(self) -> AppConfig:

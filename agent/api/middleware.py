@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from agent.api.errors import ApiError
-from agent.config.sections import Key, Scope
+from agent.config import Key, Scope
 
 
 class Access:

@@ -9,15 +9,13 @@ from agent.api import responses as policy_replies
 from agent.api.decisions import Before, Limit, Number, of_the_past
 from agent.api.errors import ApiError
 from agent.api.schemas import CanaryChoice, PromotionChoice, VersionChoice
-from agent.jobs.runner import UndecidedError
-from agent.learning.recipe import DIGEST_CHARS, Recipe
-from agent.policies.base import PolicyError
-from agent.policies.shadow import Agreement, ShadowPolicy, agreement
-from agent.serving.replica import Replica
+from agent.jobs import UndecidedError
+from agent.learning import DIGEST_CHARS, Recipe
+from agent.policies import PolicyError, ShadowPolicy, shadow
+from agent.serving import Replica
 from feedback.errors import ChangedMeanwhileError, QueueFullError
-from feedback.registry.promotions import Action, Promotion, active_policy, newest, record, was_followed
-from feedback.registry.versions import Version, among, find, latest, page
-from feedback.training_log.lag import lag_of
+from feedback.registry import Version, active_policy, promotions, versions
+from feedback.training_log import lag as training_log_lag
 
 COMPARED = 1000
 """Newest decisions among which those are looked for that an apprentice is compared with its baseline on."""
@@ -31,7 +29,7 @@ class PolicyRoutes:
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
-        self._compared: tuple[float, Agreement] | None = None  # until when it may be told
+        self._compared: tuple[float, shadow.Agreement] | None = None  # until when it may be told
 
     async def policy(self) -> JSONResponse:
         """The policy that decides now, how much of the log it has learned, and what it hears.
@@ -46,8 +44,10 @@ class PolicyRoutes:
         replica, version, said = self._replica, self._replica.version, self._replica.said
         canary = replica.loop.canary is not None
         learned = None if version is None else version.examples_seq
-        lag = await asyncio.to_thread(lag_of, replica.store, replica.config.reward.join, learned)
-        last = await asyncio.to_thread(latest, replica.store, said.recipe)
+        lag = await asyncio.to_thread(
+            training_log_lag.lag_of, replica.store, replica.config.reward.join, learned
+        )
+        last = await asyncio.to_thread(versions.latest, replica.store, said.recipe)
         router = None if replica.advisor is None else replica.advisor.about
         compared = await self._agreement()
         return JSONResponse(
@@ -65,7 +65,7 @@ class PolicyRoutes:
             )
         )
 
-    async def _agreement(self) -> Agreement | None:
+    async def _agreement(self) -> shadow.Agreement | None:
         """Return how an apprentice agrees with its baseline; None where none is followed."""
         recipe = self._replica.lookout.recipe
         if recipe.policy.kind != ShadowPolicy.kind:
@@ -73,10 +73,10 @@ class PolicyRoutes:
         if self._compared is None or time.monotonic() >= self._compared[0]:
             decisions = await asyncio.to_thread(self._replica.store.newest, COMPARED)
             of_recipe = await asyncio.to_thread(
-                among, self._replica.store, recipe.digest, {one.version for one in decisions}
+                versions.among, self._replica.store, recipe.digest, {one.version for one in decisions}
             )
             with_shadow = [one for one in decisions if one.shadow and one.version in of_recipe]
-            compared = agreement(with_shadow) if with_shadow else Agreement(0, 0.0, 0.0)
+            compared = shadow.agreement(with_shadow) if with_shadow else shadow.Agreement(0, 0.0, 0.0)
             self._compared = time.monotonic() + COMPARED_FOR_S, compared
         return self._compared[1]
 
@@ -87,8 +87,8 @@ class PolicyRoutes:
         whose bytes are not `kept` is learned again from the log when it is needed.
         """
         store, served = self._replica.store, self._replica.version
-        listed = await asyncio.to_thread(page, store, limit, before)
-        said = await asyncio.to_thread(newest, store, limit)
+        listed = await asyncio.to_thread(versions.page, store, limit, before)
+        said = await asyncio.to_thread(promotions.newest, store, limit)
         return JSONResponse(policy_replies.versions(listed, said, served))
 
     async def promote(self, version: Number, body: PromotionChoice) -> JSONResponse:
@@ -109,7 +109,9 @@ class PolicyRoutes:
             since = 0.0 if said.newest is None else said.newest.at
             forced, evaluation = await self._judged(version, since, force=body.force)
             state = await self._bytes(found)
-        word = Promotion(0, version, Action.PROMOTE, body.reason, replica.clock(), forced, 0.0, evaluation)
+        word = promotions.Promotion(
+            0, version, promotions.Action.PROMOTE, body.reason, replica.clock(), forced, 0.0, evaluation
+        )
         await self._say(word, state, after=said.seq)
         served, said = replica.version, replica.said
         if said.pin is None and (served is None or served.recipe != said.recipe):
@@ -127,7 +129,7 @@ class PolicyRoutes:
         """
         replica, (found, recipe) = self._replica, await self._named(version)
         configured = replica.lookout.configured.digest
-        if not await asyncio.to_thread(was_followed, replica.store, configured, recipe.digest):
+        if not await asyncio.to_thread(promotions.was_followed, replica.store, configured, recipe.digest):
             message = (
                 f"version {version} is of recipe {recipe.digest[:DIGEST_CHARS]}, which has never decided "
                 "here: promote it, or give it a share as a canary"
@@ -135,7 +137,9 @@ class PolicyRoutes:
             raise ApiError(409, "promotion_refused", message, "version")
         self._require_built(recipe, version)
         state = await self._bytes(found)
-        await self._say(Promotion(0, version, Action.ROLLBACK, body.reason, replica.clock()), state)
+        await self._say(
+            promotions.Promotion(0, version, promotions.Action.ROLLBACK, body.reason, replica.clock()), state
+        )
         pin, served = replica.said.pin, replica.version
         if pin is not None and (served is None or served.version != pin.version):
             raise self._unread(pin.version, "chosen")
@@ -155,12 +159,15 @@ class PolicyRoutes:
             self._require_built(recipe, version)
             state = await self._bytes(found)
         now = self._replica.clock()
-        await self._say(Promotion(0, version, Action.CANARY, body.reason, now, share=body.share), state)
+        await self._say(
+            promotions.Promotion(0, version, promotions.Action.CANARY, body.reason, now, share=body.share),
+            state,
+        )
         return await self.policy()
 
     async def _named(self, number: int) -> tuple[Version, Recipe]:
         """Return a version that may be served, and its recipe. Raises ApiError."""
-        version = await asyncio.to_thread(find, self._replica.store, number)
+        version = await asyncio.to_thread(versions.find, self._replica.store, number)
         if version is None:
             raise ApiError(404, "version_not_found", f"there is no version {number}", "version")
         try:
@@ -200,11 +207,11 @@ class PolicyRoutes:
             raise ApiError(409, "promotion_gate_failed", message, "version", reasons=reasons)
         return not verdict["promote"], verdict["evaluation"]
 
-    async def _say(self, word: Promotion, state: bytes | None, after: int | None = None) -> None:
+    async def _say(self, word: promotions.Promotion, state: bytes | None, after: int | None = None) -> None:
         """Record what an operator wants, and follow it here at once. Raises ApiError."""
         replica, configured = self._replica, self._replica.lookout.configured.digest
         try:
-            await asyncio.to_thread(record, replica.store, configured, word, state, after=after)
+            await asyncio.to_thread(promotions.record, replica.store, configured, word, state, after=after)
         except ChangedMeanwhileError as error:
             raise ApiError(409, "changed_meanwhile", str(error), "version") from None
         await replica.refresh()

@@ -11,25 +11,22 @@ from fastapi.responses import JSONResponse
 from typing_extensions import override
 
 from agent.api import errors
-from agent.config.app_config import AppConfig
-from agent.learning.recipe import DIGEST_CHARS
-from agent.policies.shadow import Agreement
-from agent.routers.saved import About
-from agent.serving.arms import ArmInfo
-from agent.serving.messages import Decided, Event, Finished
+from agent.config import AppConfig
+from agent.learning import DIGEST_CHARS
+from agent.policies import shadow
+from agent.routers import saved
+from agent.serving import ArmInfo, Decided, Finished, messages
 from arms.base import Passage
-from arms.llm.base import Chunk
-from arms.retrievers.kind import ArmSpec
-from feedback.drift.alarms import Alarms
-from feedback.drift.detectors import DriftSpec
+from arms.llm import Chunk
+from arms.retrievers import ArmSpec
+from feedback.drift import Alarms, DriftSpec
 from feedback.events import LABELS, Cost, Decision, Example, Feedback, Kind, Status
 from feedback.fold import DecisionFact as Fact
 from feedback.fold import Fold
-from feedback.log.batch import Receipt
-from feedback.log.store import Record
-from feedback.registry.promotions import ActivePolicy, Promotion
-from feedback.registry.versions import Version
-from feedback.training_log.lag import Lag
+from feedback.log import Receipt, Record
+from feedback.registry import ActivePolicy, Version
+from feedback.registry import promotions as registry_promotions
+from feedback.training_log import lag as training_log_lag
 
 NONE: Mapping[str, Any] = {
     "version": None,
@@ -47,9 +44,9 @@ def policy(
     said: ActivePolicy,
     deciding: bool,
     newest: Version | None,
-    lag: Lag,
-    router: About | None,
-    compared: Agreement | None,
+    lag: training_log_lag.Lag,
+    router: saved.About | None,
+    compared: shadow.Agreement | None,
     alarms: Alarms,
     floor: float,
 ) -> dict[str, Any]:
@@ -140,7 +137,9 @@ def _drift(spec: DriftSpec, alarms: Alarms, floor: float, *, raised: bool) -> di
 
 
 def versions(
-    page: Sequence[tuple[Version, bool]], promotions: Sequence[Promotion], serving: Version | None
+    page: Sequence[tuple[Version, bool]],
+    promotions: Sequence[registry_promotions.Promotion],
+    serving: Version | None,
 ) -> dict[str, Any]:
     """Return versions, with whether their bytes are kept and whether they serve, and what was said of any."""
     return {
@@ -266,7 +265,7 @@ def retrieval(decided: Decided, finished: Finished, config: AppConfig, returns: 
 
 async def sse(
     first: Decided,
-    events: AsyncGenerator[Event, None],
+    events: AsyncGenerator[messages.Event, None],
     config: AppConfig,
     *,
     returns: Collection[str],

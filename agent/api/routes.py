@@ -1,10 +1,4 @@
-"""The HTTP surface: every route, and the scope that it asks for.
-
-Who answers them: `agent.asking` (questions), `agent.telling` (feedback), `agent.steering` (decisions and
-arms), `agent.promoting` (policies and versions), `agent.evaluating` (what others would have earned),
-`agent.warm_starting` (runs that turn labels into candidates) and `agent.exporting` (the training log, to
-take away).
-"""
+"""The HTTP surface: every route, the scope it requires, and the file of this room that answers it."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -22,11 +16,10 @@ from agent.api.feedback import FeedbackRoutes
 from agent.api.middleware import Access, BodyLimit
 from agent.api.policies import PolicyRoutes
 from agent.api.warm_starts import WarmStartRoutes
-from agent.serving.replica import Replica
-from agent.serving.telemetry import CountedLog, Telemetry
+from agent.serving import Replica
 
 
-def create_app(replica: Replica, telemetry: Telemetry) -> FastAPI:
+def create_app(replica: Replica) -> FastAPI:
     """Return the application of one replica; it starts and stops the replica with its own lifespan."""
 
     @asynccontextmanager
@@ -41,10 +34,9 @@ def create_app(replica: Replica, telemetry: Telemetry) -> FastAPI:
     app = FastAPI(title="Armwise", version="0.1.0", lifespan=lifespan, responses=failures)
     errors.install(app)
     app.add_middleware(BodyLimit, limit=replica.config.limits.body_bytes)
-    replica.loop.log = CountedLog(replica.log, telemetry)
-    asking, telling = ChatRoutes(replica, telemetry), FeedbackRoutes(replica, telemetry)
+    asking, telling = ChatRoutes(replica), FeedbackRoutes(replica)
     steering, promoting, evaluating = (
-        DecisionRoutes(replica, telemetry),
+        DecisionRoutes(replica),
         PolicyRoutes(replica),
         EvaluationRoutes(replica),
     )

@@ -19,8 +19,8 @@ from pydantic import (
 )
 
 from arms.base import NAME
-from arms.models.embedding import Backbone
-from feedback.registry.promotions import LARGEST_SHARE
+from arms.models import Backbone
+from feedback.registry import promotions
 
 
 def _storable(text: str) -> str:
@@ -208,7 +208,7 @@ class PromotionChoice(VersionChoice):
 class CanaryChoice(VersionChoice):
     """`POST /v1/policies/{version}/canary`."""
 
-    share: Annotated[Number, Field(ge=0, le=LARGEST_SHARE)] = Field(
+    share: Annotated[Number, Field(ge=0, le=promotions.LARGEST_SHARE)] = Field(
         description="Of each distribution that is the candidate's own; 0 ends it."
     )
 

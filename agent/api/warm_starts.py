@@ -7,10 +7,11 @@ from fastapi.responses import JSONResponse
 
 from agent.api.decisions import Before, Limit, Number
 from agent.api.errors import ApiError
-from agent.serving.replica import Replica
-from agent.warmstart.schedule import Planned, look
+from agent.serving import Replica
+from agent.warmstart import Planned, look
 from feedback.errors import UnderWayError
-from feedback.registry.runs import Run, ask, find, page, under_way
+from feedback.registry import Run
+from feedback.registry import runs as registry_runs
 
 
 class WarmStartRoutes:
@@ -29,7 +30,9 @@ class WarmStartRoutes:
             raise ApiError(409, "not_configured", message)
         try:
             configured = self._replica.lookout.configured.digest
-            asked = await asyncio.to_thread(ask, self._replica.store, configured, self._replica.clock())
+            asked = await asyncio.to_thread(
+                registry_runs.ask, self._replica.store, configured, self._replica.clock()
+            )
         except UnderWayError as error:
             raise ApiError(409, "under_way", str(error)) from None
         return JSONResponse(_document(asked), 202, {"location": f"/v1/warm-starts/{asked.seq}"})
@@ -41,14 +44,14 @@ class WarmStartRoutes:
         last one where the process that did it died. `next` is null where none comes by itself, and while
         one is under way. A page ends with the run of id N: the next one is asked for with `before=N`.
         """
-        listed = await asyncio.to_thread(page, self._replica.store, limit, before)
+        listed = await asyncio.to_thread(registry_runs.page, self._replica.store, limit, before)
         comes = await asyncio.to_thread(self._next)
         told = None if comes is None else {"at": comes.at, "trigger": comes.trigger.value}
         return JSONResponse({"warm_starts": [_document(one) for one in listed], "next": told})
 
     async def run(self, number: Number) -> JSONResponse:
         """One warm start: what went into it, as digests and positions, and each step with what it found."""
-        found = await asyncio.to_thread(find, self._replica.store, number)
+        found = await asyncio.to_thread(registry_runs.find, self._replica.store, number)
         if found is None:
             raise ApiError(404, "warm_start_not_found", f"there is no warm start {number}", "number")
         return JSONResponse({**_document(found), "inputs": found.inputs, "steps": list(found.steps)})
@@ -56,7 +59,7 @@ class WarmStartRoutes:
     def _next(self) -> Planned | None:
         replica, now = self._replica, self._replica.clock()
         spec, configured = replica.config.warm_start, replica.lookout.configured.digest
-        if spec is None or under_way(replica.store, now):
+        if spec is None or registry_runs.under_way(replica.store, now):
             return None
         return look(replica.store, spec, configured, replica.alarms, now)
 

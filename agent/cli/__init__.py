@@ -1,1 +1,1 @@
-"""TODO: face."""
+"""The `armwise` command line."""

@@ -20,13 +20,13 @@ from rich.progress import (
 
 from agent.cli.launch import LaunchError
 from agent.client import ClientError
-from agent.config.app_config import ConfigError
-from agent.simulation.simulate import SimulationError
+from agent.config import ConfigError
+from agent.simulation import SimulationError
 from arms.base import ArmError
-from arms.corpus.readers import CorpusError
-from arms.indexes.build_once import IndexMismatchError
-from arms.llm.base import GeneratorError
-from arms.models.locate import ModelNotFoundError
+from arms.corpus import CorpusError
+from arms.indexes import IndexMismatchError
+from arms.llm import GeneratorError
+from arms.models import ModelNotFoundError
 from feedback.errors import LogGapError, LogUnavailableError, StoreError
 
 console = Console()

@@ -8,17 +8,14 @@ from typing import Annotated, Literal
 
 import typer
 
-from agent.api.export import Export, Format, Window
+from agent.api import Export, Format, Window
 from agent.cli.console import console, explained, progress
 from agent.cli.options import ConfigPath
-from agent.config.app_config import CONFIG, load
+from agent.config import CONFIG, load
 from arms.base import Progress
 from feedback.events import Example
-from feedback.exchange.dsjson import read_dsjson
-from feedback.exchange.imported import REWARD, rule_of
-from feedback.exchange.jsonl import ExchangeError, Header, appearing, appearing_folder, write_export
-from feedback.exchange.obp_layout import read_obp
-from feedback.log.store import Store
+from feedback.exchange import ExchangeError, Header, imported, jsonl, read_dsjson, read_obp, write_export
+from feedback.log import Store
 
 TOLD = 1000
 """Rows between two words of progress."""
@@ -62,9 +59,9 @@ def export(
 def _write(export: Export, output: Path, form: Format, tell: Progress) -> int:
     """Write an export; return how many named features it has no column for. Raises ExchangeError."""
     if form == "obp":
-        with appearing_folder(output) as folder:
+        with jsonl.appearing_folder(output) as folder:
             return export.fill(folder, tell)
-    with appearing(output) as file:
+    with jsonl.appearing(output) as file:
         file.writelines(export.lines(form, tell))
         if not export.count:
             raise ExchangeError(f"no example of {export.length:,} is of that time: nothing was written")
@@ -80,17 +77,19 @@ def import_log(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="The file, such as log.jsonl or log.jsonl.gz.")
     ],
-    metric: Annotated[str, typer.Option("--metric", help="What the reward is called from now on.")] = REWARD,
+    metric: Annotated[
+        str, typer.Option("--metric", help="What the reward is called from now on.")
+    ] = imported.REWARD,
     scale: Annotated[
         tuple[float, float], typer.Option("--range", help="Smallest and largest reward; others are left out.")
     ] = (-1.0, 1.0),
 ) -> None:
     """Turn the log of another system into what `armwise replay --from` reads; no log of ours is touched."""
     with explained():
-        rule = rule_of(metric, scale)
+        rule = imported.rule_of(metric, scale)
         left_out: Counter[str] = Counter()
         read = read_dsjson if form == "dsjson" else read_obp
-        with progress() as tell, appearing(output) as file:
+        with progress() as tell, jsonl.appearing(output) as file:
             rows = _Counted(read(source, metric, scale, left_out), tell)
             write_export(rows, file, Header(written_at=time.time(), reward=rule))
             if not rows.count:

@@ -20,16 +20,15 @@ import httpx
 import yaml
 from rich.console import Console
 
-from agent.config.app_config import AppConfig
-from agent.routers.answer_selector import open_selector
-from agent.routers.saved import looked_at, read_about, warn_of_corpus
+from agent.config import AppConfig
+from agent.routers import open_selector, saved
 from arms.base import Progress
-from arms.corpus.corpus import ingest
-from arms.indexes.vectors import Vectors
-from arms.llm.blocking import LateWriter
-from arms.retrievers.catalog import prepare as prepare_arms
-from arms.retrievers.kind import Resources
-from feedback.log.open import open_log
+from arms.corpus import ingest
+from arms.indexes import Vectors
+from arms.llm import LateWriter
+from arms.retrievers import Resources
+from arms.retrievers import prepare as prepare_arms
+from feedback.log import open_log
 
 STOP_S = 30.0
 """Time to shut down in order before it is asked less kindly."""
@@ -80,8 +79,8 @@ def prepare(config: AppConfig, progress: Progress) -> None:
     )
     prepare_arms(resources, progress=progress)
     if config.router is not None:
-        warn_of_corpus(read_about(config.router.path), corpus.digest)
-    for name in looked_at(config.router):
+        saved.warn_of_corpus(saved.read_about(config.router.path), corpus.digest)
+    for name in saved.looked_at(config.router):
         backbone = config.backbones[name]
         Vectors.of(corpus, config.indexes_path, backbone).prepare(corpus, backbone, progress)
 

@@ -1,7 +1,7 @@
 """The verbs: ingest, serve, ask, feed back, migrate, simulate; score, choose, label, train, warm up, replay.
 
 And what an operator does with a service that runs: status, apply, promote, rollback, verify,
-export, import. `demo` shows the whole of it.
+export, import.
 
 A verb that fails says in one line what is wrong and what would be right, and
 exits with 2 for a wrong request, 1 for a failure on the way.
@@ -26,14 +26,10 @@ from agent.cli.operate import URL, Key, Url, request
 from agent.cli.options import ConfigPath
 from agent.cli.training import named_once, scored
 from agent.client import ClientError
-from agent.config.app_config import CONFIG, load
-from agent.config.sections import CorpusSpec
-from agent.simulation.simulate import Simulation, simulate
-from arms.corpus.corpus import Corpus, ingest
-from examples.demo import demonstrate
+from agent.config import CONFIG, CorpusSpec, load
+from agent.simulation import Simulation, simulate
+from arms.corpus import Corpus, ingest
 from feedback.log import schema
-
-DEMO = Path("examples/demo.yaml")
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, rich_markup_mode=None)
 
@@ -227,55 +223,6 @@ def simulate_traffic(
             }
         )
         asyncio.run(simulate(settings, console))
-
-
-@app.command("demo")
-def show_the_loop(
-    config: Annotated[Path, typer.Option("--config", "-c", help="What is served.")] = DEMO,
-    questions: Annotated[
-        Path, typer.Option("--questions", help="JSON lines with gold_ids and type or dataset; plain or .gz.")
-    ] = demonstrate.QUESTIONS,
-    corpus: Annotated[
-        str | None, typer.Option("--corpus", help="name=source, the corpus that they are asked of.")
-    ] = None,
-    before: Annotated[
-        list[str] | None, typer.Option("--before", help="A kind of question asked at first; repeatable.")
-    ] = None,
-    after: Annotated[
-        list[str] | None, typer.Option("--after", help="A kind asked after the drift; repeatable.")
-    ] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the page and all else.")] = Path(
-        "demo"
-    ),
-    k: Annotated[int, typer.Option("-k", help="Passages to ask for, and the cut of recall.")] = 2,
-    concurrency: Annotated[int, typer.Option("--concurrency", help="Questions in flight.")] = 4,
-    seed: Annotated[int, typer.Option("--seed", help="Splits the questions, and draws the traffic.")] = 0,
-) -> None:
-    """Start a service, live through its whole loop with real questions, and tell of it on one page."""
-    with explained():
-        named = None
-        if corpus is not None:
-            name, equals, source = corpus.partition("=")
-            if not equals:
-                raise ValueError(f"--corpus {corpus}: name=source was expected, such as qa=corpus.jsonl")
-            named = CorpusSpec(name=name, source=source)
-        settings = demonstrate.Demo(
-            config=config,
-            questions=questions,
-            corpus=named,
-            before=tuple(before or ()),
-            after=tuple(after or ()),
-            output=output,
-            k=k,
-            concurrency=concurrency,
-            seed=seed,
-        )
-        with progress() as tell:
-            story = demonstrate.run(settings, tell)
-        for chapter in story.chapters:
-            outcome = "" if chapter.hoped else "  did not come about"
-            console.print(f"{chapter.took_s:5.0f} s  {chapter.title}{outcome}", markup=False)
-        console.print(f"the page: {(output / demonstrate.PAGE).absolute()}", markup=False, soft_wrap=True)
 
 
 for verb in (

@@ -16,13 +16,12 @@ from rich.text import Text
 from agent.cli.console import console, errors, explained, progress
 from agent.cli.options import ConfigPath
 from agent.client import ClientError
-from agent.config.app_config import CONFIG, load, read_portfolio
-from agent.learning.rebuild import rebuild as rebuild_log
-from arms.retrievers.catalog import closure
-from arms.retrievers.kind import ArmSpec
+from agent.config import CONFIG, load, read_portfolio
+from agent.learning import rebuild as learning_rebuild
+from arms.retrievers import ArmSpec, closure
 from arms.suggestions import did_you_mean
-from feedback.log.store import Store
-from feedback.registry.promotions import LARGEST_SHARE
+from feedback.log import Store
+from feedback.registry import promotions
 
 
 def rebuild(
@@ -45,7 +44,7 @@ def rebuild(
         store = Store(settings.database_url, settings.reward.join)
         try:
             with progress() as tell:
-                report = rebuild_log(
+                report = learning_rebuild.rebuild(
                     store, settings, partial(tell, "facts"), number=version, every=every, mend=not verify
                 )
         finally:
@@ -146,7 +145,8 @@ def rollback(version: Number, reason: Reason, url: Url = URL, key: Key = None) -
 def canary(
     version: Number,
     share: Annotated[
-        float, typer.Option("--share", min=0.0, max=LARGEST_SHARE, help="Of the traffic; 0 ends it.")
+        float,
+        typer.Option("--share", min=0.0, max=promotions.LARGEST_SHARE, help="Of the traffic; 0 ends it."),
     ],
     reason: Reason,
     url: Url = URL,

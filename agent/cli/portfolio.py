@@ -1,4 +1,4 @@
-"""The verbs that need no service: score, portfolio, rebuild. See also `agent.teaching`, `agent.judging`."""
+"""Score a pool of arms and choose a portfolio; neither needs a running service."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,10 +7,9 @@ import typer
 
 from agent.cli.console import console, explained, progress
 from agent.cli.options import ConfigPath
-from agent.config.app_config import CONFIG, load
-from agent.offline.choose_portfolio import Selection, select_portfolio
-from agent.offline.score import Scoring
-from agent.offline.score import run as run_scoring
+from agent.config import CONFIG, load
+from agent.offline import Scoring, Selection, select_portfolio
+from agent.offline import score as offline_score
 
 
 def score(
@@ -69,7 +68,7 @@ def score(
         settings = load(config, without=["router"])  # it may be about to be trained
         named = {"config": settings, "output": output, "from_log": from_log}
         with progress() as tell:
-            run_scoring(Scoring.model_validate({**named, **asked}), console, tell)
+            offline_score.run(Scoring.model_validate({**named, **asked}), console, tell)
 
 
 def portfolio(

@@ -12,12 +12,11 @@ import typer
 
 from agent.cli.console import console, explained, progress
 from agent.cli.options import ConfigPath
-from agent.config.app_config import CONFIG, load
-from agent.evaluation.candidate_names import BASELINE, NAMES, spelled_out
-from agent.evaluation.evaluate import evaluate_log
-from agent.evaluation.request import EvaluationRequest, moment_of
-from feedback.dataset.source import ExportSource, LogSource
-from feedback.log.store import Store
+from agent.config import CONFIG, load
+from agent.evaluation import EvaluationRequest, candidate_names, evaluate_log
+from agent.evaluation import request as evaluation_request
+from feedback.dataset import ExportSource, LogSource
+from feedback.log import Store
 
 SUFFIXES = (".json", ".html")
 """What a report can be written as."""
@@ -33,13 +32,14 @@ def replay(
         list[str] | None,
         typer.Option(
             "--policy",
-            help=f"{', '.join(NAMES)}; a policy is YAML or a file of it. Repeatable; else uniform, "
+            help=f"{', '.join(candidate_names.NAMES)}; a policy is YAML or a file of it. "
+            "Repeatable; else uniform, "
             "each logged arm, and configured.",
         ),
     ] = None,
     baseline: Annotated[
         str, typer.Option("--baseline", help="The candidate that the others are compared with.")
-    ] = BASELINE,
+    ] = candidate_names.BASELINE,
     since: Annotated[
         str | None, typer.Option("--since", help="Only decisions from then on, such as 2026-05-01T12:00.")
     ] = None,
@@ -83,8 +83,8 @@ def replay(
         if output is not None and output.suffix not in SUFFIXES:
             raise ValueError(f"--output {output}: a name that ends with {' or '.join(SUFFIXES)} was expected")
         asked = {
-            "candidates": [spelled_out(name) for name in policy or ()],
-            "baseline": spelled_out(baseline),
+            "candidates": [candidate_names.spelled_out(name) for name in policy or ()],
+            "baseline": candidate_names.spelled_out(baseline),
             "since": _moment("--since", since),
             "until": _moment("--until", until),
             "versions": _versions(version),
@@ -120,7 +120,7 @@ def _moment(option: str, told: str | None) -> datetime | None:
     if told is None:
         return None
     try:
-        return moment_of(told)
+        return evaluation_request.moment_of(told)
     except ValueError as error:
         raise ValueError(f"{option} {error}") from None
 

@@ -8,17 +8,13 @@ import typer
 
 from agent.cli.console import console, errors, explained, progress
 from agent.cli.options import ConfigPath
-from agent.config.app_config import CONFIG, load
-from agent.offline.label import Labelling
-from agent.offline.label import run as run_labelling
-from agent.offline.train_router import Training, read_spec
-from agent.offline.train_router import run as run_training
-from agent.warmstart.insert_labels import Entering
-from agent.warmstart.insert_labels import run as run_entering
-from agent.warmstart.run import RunFailedError, foreseen
-from agent.warmstart.run import warm_start as run_warm_start
-from arms.llm.prompts import Form
-from feedback.registry.runs import Trigger
+from agent.config import CONFIG, load
+from agent.offline import Labelling, Training, train_router
+from agent.offline import label as offline_label
+from agent.warmstart import RunFailedError, foreseen, insert_labels
+from agent.warmstart import warm_start as run_warm_start
+from arms.llm import prompts
+from feedback.registry import runs
 
 
 def label(
@@ -27,7 +23,7 @@ def label(
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the outcomes.")],
     form: Annotated[
-        Form | None, typer.Option("--form", help="What an answer looks like; else short.")
+        prompts.Form | None, typer.Option("--form", help="What an answer looks like; else short.")
     ] = None,
     measure: Annotated[
         list[str] | None,
@@ -83,7 +79,7 @@ def label(
         settings = load(config, without=["router"])  # it may be about to be trained
         named = {"config": settings, "queries": queries, "output": output}
         with progress() as tell:
-            run_labelling(Labelling.model_validate({**named, **asked}), console, tell)
+            offline_label.run(Labelling.model_validate({**named, **asked}), console, tell)
 
 
 def scored(text: str) -> tuple[str, str]:
@@ -124,7 +120,7 @@ def enter_labels(
     too: of a question that it was trained on what it would have said unseen, which `train --folds 5` keeps.
     """
     with explained():
-        settings = Entering.model_validate(
+        settings = insert_labels.Entering.model_validate(
             {
                 "config": load(config),
                 "outcomes": outcomes,
@@ -137,7 +133,7 @@ def enter_labels(
             }
         )
         with progress() as tell:
-            run_entering(settings, console, tell)
+            insert_labels.run(settings, console, tell)
 
 
 def warm_start(
@@ -162,7 +158,7 @@ def warm_start(
             return
         try:
             with progress() as tell:
-                run = run_warm_start(settings, Trigger.COMMAND, console, tell)
+                run = run_warm_start(settings, runs.Trigger.COMMAND, console, tell)
         except RunFailedError as error:
             errors.print(str(error), style="red", markup=False, soft_wrap=True)
             raise typer.Exit(1) from None
@@ -245,7 +241,7 @@ def train(
             "outcomes": outcomes,
             "queries": queries,
             "arms": arms or ("*",),
-            "router": read_spec(router, stage, spec),
+            "router": train_router.read_spec(router, stage, spec),
             "utility": utility,
             "quality": quality,
             "backbone": backbone,
@@ -255,7 +251,7 @@ def train(
             "output": output,
         }
         with progress() as tell:
-            run_training(Training.model_validate(given), console, tell)
+            train_router.run(Training.model_validate(given), console, tell)
 
 
 def weighted(text: str) -> tuple[str, float]:

@@ -13,18 +13,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from agent.config.sections import Answering, CorpusSpec, Key, Learning, Limits
 from agent.config.warm_start import WarmStartSpec
-from agent.policies.catalog import PolicySpec, build_policy
-from agent.policies.features import FeatureSpec
-from agent.routers.saved import RouterConfig
+from agent.policies import FeatureSpec, PolicySpec, build_policy
+from agent.routers import saved
 from agent.spec import lines
 from arms.base import NAME
-from arms.llm.catalog import LlmSpec
-from arms.models.embedding import Backbone
-from arms.retrievers.catalog import same, validate_specs
-from arms.retrievers.kind import ArmSpec
+from arms.llm import LlmSpec
+from arms.models import Backbone
+from arms.retrievers import ArmSpec, catalog
 from arms.suggestions import did_you_mean
-from feedback.drift.detectors import DriftSpec
-from feedback.ope.gate import GateSpec
+from feedback.drift import DriftSpec
+from feedback.ope import GateSpec
 from feedback.reward import RewardRule
 
 TAKEN = ("Ingress", "Learner", "Jobs", "Generator")
@@ -67,7 +65,7 @@ class AppConfig(BaseModel):
     answering: Answering = Answering()
     policy: PolicySpec = PolicySpec(kind="vowpal")
     features: FeatureSpec = FeatureSpec()
-    router: RouterConfig | None = Field(
+    router: saved.RouterConfig | None = Field(
         default=None, description="A trained router, whose scores the policy sees; null for none."
     )
     floor: float = Field(default=0.01, gt=0, lt=1, description="Least probability of every eligible arm.")
@@ -90,7 +88,7 @@ class AppConfig(BaseModel):
         for name in (*self.arms, *self.backbones):
             if not NAME.fullmatch(name):
                 raise ValueError(f"{name!r} is no name: 1 to 100 of A-Z a-z 0-9 . _ - are")
-        validate_specs(self.arms, self.backbones)
+        catalog.validate_specs(self.arms, self.backbones)
         names = list(self.actions)
         if not names:
             raise ValueError("no arm is an action: nothing could be chosen")
@@ -224,7 +222,7 @@ def _alike(key: str, one: object, other: object) -> bool:
     try:
         if key == "backbones":
             return Backbone.model_validate(one) == Backbone.model_validate(other)
-        return same(ArmSpec.model_validate(one), ArmSpec.model_validate(other))
+        return catalog.same(ArmSpec.model_validate(one), ArmSpec.model_validate(other))
     except ValueError:
         return one == other  # what is wrong with them is told later
 

@@ -1,6 +1,6 @@
 """The reference of every setting, written from the settings themselves.
 
-`python -m agent.reference > docs/configuration.md` writes it anew; a test
+`python -m agent.config.reference > docs/configuration.md` writes it anew; a test
 fails when it is behind.
 """
 
@@ -15,12 +15,11 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from agent.config.app_config import AppConfig
-from agent.policies.catalog import POLICIES
-from agent.routers.catalog import ROUTERS
+from agent.policies import catalog as policy_catalog
+from agent.routers import catalog as router_catalog
 from agent.spec import models_in, tags_of
-from arms.portfolio.pool import PoolSpec
-from arms.retrievers.catalog import KINDS
-from arms.retrievers.kind import ArmSpec
+from arms.portfolio import PoolSpec
+from arms.retrievers import ArmSpec, catalog
 
 INTRODUCTION = """# Configuration
 
@@ -29,7 +28,7 @@ with. What stands under `args` is listed here. Everything outside `args` (the ad
 replicas of each deployment) is Ray Serve's own.
 
 A key that is not known is an error that names the nearest right one. This page is written by
-`python -m agent.reference`.
+`python -m agent.config.reference`.
 """
 
 
@@ -42,7 +41,7 @@ def pages() -> Iterator[str]:
     yield "`kind` of an arm, with its `params`. A class of your own is `package.module:Class`; it is built as"
     yield "`Class(name=name, **params)` and must satisfy `arms.base.Arm`."
     yield ""
-    for name, kind in KINDS.items():
+    for name, kind in catalog.KINDS.items():
         yield f"### {name}"
         yield ""
         yield from _table(kind.params)
@@ -59,7 +58,7 @@ def pages() -> Iterator[str]:
     yield from _section("pool", PoolSpec, {ArmSpec})
     yield "## Kinds of policies"
     yield ""
-    for name, policy in POLICIES.items():
+    for name, policy in policy_catalog.POLICIES.items():
         yield f"### {name}"
         yield ""
         yield (inspect.getdoc(policy) or "").splitlines()[0]
@@ -69,7 +68,7 @@ def pages() -> Iterator[str]:
     yield ""
     yield "`armwise train --router KIND`, or `--spec FILE` with `kind` and `params`."
     yield ""
-    for name, router in ROUTERS.items():
+    for name, router in router_catalog.ROUTERS.items():
         yield f"### {name}"
         yield ""
         yield (inspect.getdoc(router) or "").splitlines()[0]

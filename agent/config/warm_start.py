@@ -16,14 +16,13 @@ from pydantic import (
     model_validator,
 )
 
-from agent.routers.catalog import RouterSpec, build_router
-from agent.routers.dataset import Stage
-from agent.routers.utility import PRIOR_MEASURE, Utility
-from agent.simulation.questions import SHAPE
+from agent.routers import RouterSpec, Stage, build_router
+from agent.routers import utility as router_utility
+from agent.simulation import SHAPE
 from arms.base import NAME
-from arms.llm.prompts import Form
+from arms.llm import prompts
 from feedback.reward import RewardRule
-from feedback.training_log.logged_labels import REWARD
+from feedback.training_log import logged_labels
 
 
 def next_of(cron: str, after: float) -> float:
@@ -132,7 +131,7 @@ class QuestionsSource(BaseModel):
         description="Score what is retrieved, as `armwise score --measure`; null has answers written and "
         "scores these, as `armwise label`.",
     )
-    form: Form = Field(default=Form.SHORT, description="What an answer shall look like.")
+    form: prompts.Form = Field(default=prompts.Form.SHORT, description="What an answer shall look like.")
     limit: int | None = Field(default=None, ge=1, description="Ask so many of the shuffled questions.")
 
 
@@ -161,7 +160,7 @@ class FeedbackSource(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     kind: Literal["feedback"] = Field(description="Says which source it is.")
-    measure: str = Field(default=REWARD, description="A metric, or reward.")
+    measure: str = Field(default=logged_labels.REWARD, description="A metric, or reward.")
 
 
 Source = Annotated[
@@ -185,7 +184,9 @@ class PortfolioPlan(BaseModel):
 class RouterPlan(RouterSpec):
     """Which router is trained and proposed."""
 
-    utility: Utility = Field(default=Utility(), description="What an answer is worth.")
+    utility: router_utility.Utility = Field(
+        default=router_utility.Utility(), description="What an answer is worth."
+    )
     folds: int = Field(default=5, ge=2, description="Parts that are held out in turn, to see its worth.")
     backbone: str | None = Field(default=None, description="Of the configuration; null is its first.")
 
@@ -216,7 +217,7 @@ class WarmStartSpec(Schedule):
         if self.router is not None:
             found |= self.router.utility.measures.keys()
             if self.router.utility.prior > 0.0:
-                found.add(PRIOR_MEASURE)
+                found.add(router_utility.PRIOR_MEASURE)
         return frozenset(found)
 
     @field_validator("sources")
@@ -248,7 +249,7 @@ class WarmStartSpec(Schedule):
             where = f"warm_start.sources.{name}"
             for metric in _metrics(source):
                 _declared(metric, rule, where)
-            if isinstance(source, FeedbackSource) and source.measure != REWARD:
+            if isinstance(source, FeedbackSource) and source.measure != logged_labels.REWARD:
                 _declared(source.measure, rule, where)
         if self.router is None:
             return

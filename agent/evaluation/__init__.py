@@ -1,1 +1,5 @@
-"""Evaluate: what other policies would have earned, from the log; `evaluate.py` is where it begins."""
+"""Evaluate candidates on the log: estimates, reports, the promotion gate."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -4,20 +4,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.config.app_config import AppConfig
+from agent.config import AppConfig
 from agent.evaluation.candidate_names import CandidateError, Kind, Named
 from agent.evaluation.candidates import Candidate, Learned, Recorded, Routed, note_label
-from agent.learning.recipe import Recipe, spec_of
-from agent.learning.restore import policy_of
-from agent.policies.base import PolicyError
-from agent.policies.catalog import PolicySpec, build_policy
-from agent.serving.arms import documents
+from agent.learning import Recipe, policy_of, spec_of
+from agent.policies import PolicyError, PolicySpec, build_policy
+from agent.serving import arms as serving_arms
 from feedback.events import Example
-from feedback.log.store import Store
-from feedback.registry.arm_sets import at_start, defined
-from feedback.registry.versions import Version, find, latest
+from feedback.log import Store
+from feedback.registry import Version, arm_sets, versions
 from feedback.reward import RewardRule
-from feedback.training_log.learned_examples import StartingPoint, labels_of
+from feedback.training_log import StartingPoint, examples
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +36,11 @@ class Setting:
     @classmethod
     def of(cls, config: AppConfig, rule: RewardRule, store: Store | None) -> "Setting":
         """Find out which arms a service of this configuration would have."""
-        told = documents(config.arms) if store is None else at_start(store, documents(config.arms))
+        told = (
+            serving_arms.documents(config.arms)
+            if store is None
+            else arm_sets.at_start(store, serving_arms.documents(config.arms))
+        )
         return cls(config, rule, store, tuple(name for name, arm in told.items() if arm.get("action", True)))
 
     def version(self, named: Named) -> tuple[Store, Version]:
@@ -48,9 +49,9 @@ class Setting:
             raise CandidateError(
                 f"candidate {named.name!r}: an export holds no versions; replay the log itself"
             )
-        version = find(self.store, named.number)
+        version = versions.find(self.store, named.number)
         if version is None:
-            newest = latest(self.store)
+            newest = versions.latest(self.store)
             raise CandidateError(
                 f"candidate {named.name!r}: there is no version {named.number}"
                 + ("" if newest is None else f"; the newest is {newest.version}")
@@ -111,7 +112,7 @@ def _labels(setting: Setting, start: StartingPoint | None) -> list[Example]:
     if start is None:
         return []
     assert setting.store is not None  # which holds the version that the start is of
-    return list(labels_of(setting.store, setting.rule, start))
+    return list(examples.labels_of(setting.store, setting.rule, start))
 
 
 def _taught(labels: Iterable[Example]) -> dict[str, float]:
@@ -134,7 +135,9 @@ def _recipe(named: Named, setting: Setting) -> Learned:
 def _version(named: Named, setting: Setting) -> Learned:
     store, version = setting.version(named)
     _same_positions(version, setting)
-    policy = policy_of(store, version, setting.config.reward, list(defined(store)) or list(setting.arms))
+    policy = policy_of(
+        store, version, setting.config.reward, list(arm_sets.defined(store)) or list(setting.arms)
+    )
     return Learned(
         f"Version {version.version}, {policy.kind}, as it was after {version.examples_seq:,} examples.",
         frozenset(setting.arms),

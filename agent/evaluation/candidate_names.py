@@ -7,7 +7,7 @@ from pathlib import Path
 import yaml
 from pydantic import ValidationError
 
-from agent.policies.catalog import PolicySpec
+from agent.policies import PolicySpec
 from agent.spec import lines
 
 
@@ -90,8 +90,8 @@ def named(name: str) -> Named:
     7
     >>> named("best")
     Traceback (most recent call last):
-    agent.evaluation.names.CandidateError: candidate 'best' is none of: served, uniform, fixed:<arm>, \
-configured, shadow, version:<n>, recipe:<n>, policy:<YAML>, router:<folder>
+    agent.evaluation.candidate_names.CandidateError: candidate 'best' is none of: served, uniform, \
+fixed:<arm>, configured, shadow, version:<n>, recipe:<n>, policy:<YAML>, router:<folder>
     """
     told, _, argument = name.partition(":")
     if told not in list(Kind) or (Kind(told) in ARGUMENT) != bool(argument.strip()):

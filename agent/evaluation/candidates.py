@@ -16,16 +16,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.config.app_config import AppConfig
+from agent.config import AppConfig
 from agent.evaluation.candidate_names import CandidateError
-from agent.policies.base import Policy
-from agent.policies.sampling import greedy, lowered, mix_floor, served_distribution
-from agent.routers.dataset import Features, Floats, RouterError, Stage
-from agent.routers.features import QUESTION, question_table
-from agent.routers.out_of_fold import read_out_of_fold
-from agent.routers.saved import read_trained
-from arms.models.embedding import build_embedder
-from arms.models.locate import ModelNotFoundError
+from agent.policies import Policy, sampling, served_distribution
+from agent.routers import Features, RouterError, Stage, dataset, features, out_of_fold, read_trained
+from arms.models import ModelNotFoundError, build_embedder
 from feedback.events import LABELS, Decision, Example
 
 
@@ -146,7 +141,7 @@ class Recorded:
 class Routed:
     """The arm that a router which looks at the question alone scores best; ties are split evenly.
 
-    Of a question that it was trained on, it says what routers that were not have said; see `agent.unseen`.
+    For a question that it was trained on, the out-of-fold scores are used; see `agent.routers.out_of_fold`.
 
     Args:
         folder: Of the trained router.
@@ -163,7 +158,7 @@ class Routed:
         try:
             trained = read_trained(folder)
             trained.check(config.backbones, arms)
-            self._unseen = read_out_of_fold(folder, trained.about)
+            self._unseen = out_of_fold.read_out_of_fold(folder, trained.about)
             self._embedder = build_embedder(config.backbones[trained.about.backbone])
         except (RouterError, ModelNotFoundError) as error:
             raise CandidateError(f"candidate 'router:{folder}': {error}") from None
@@ -175,7 +170,7 @@ class Routed:
             )
         self._router, self._known = trained.router, trained.about.arms
         self._floor = config.floor
-        self._scores: dict[str, Floats] = {}
+        self._scores: dict[str, dataset.Floats] = {}
         self.arms = frozenset(arms) & frozenset(self._known)
         self.about = f"The best arm by the scores of the {trained.about.kind} router in {folder}."
 
@@ -183,7 +178,11 @@ class Routed:
         """Score the questions, all at once."""
         texts = tuple(dict.fromkeys(decision.context.question for decision in decisions))
         seen = Features(
-            self._known, texts, QUESTION, question_table(texts), self._embedder.encode_queries(list(texts))
+            self._known,
+            texts,
+            features.QUESTION,
+            features.question_table(texts),
+            self._embedder.encode_queries(list(texts)),
         )
         trained_on, before = self._unseen.of(texts, len(self._known))
         scores = np.where(trained_on[:, None], before, self._router.scores(seen))
@@ -194,7 +193,9 @@ class Routed:
         scores = self._scores[decision.context.question][[self._known.index(arm) for arm in arms]]
         if np.isnan(scores).any():
             raise LeftOutError("the router was trained on the question")
-        return mix_floor(greedy(scores), lowered(_floor_of(decision, self._floor), len(arms)))
+        return sampling.mix_floor(
+            sampling.greedy(scores), sampling.lowered(_floor_of(decision, self._floor), len(arms))
+        )
 
     def learn(self, example: Example, reward: float) -> None:
         """Do nothing."""

@@ -13,7 +13,7 @@ from importlib.metadata import version
 
 import numpy as np
 
-from agent.config.app_config import AppConfig
+from agent.config import AppConfig
 from agent.evaluation.candidate_factory import Setting
 from agent.evaluation.candidate_names import EvaluationError, Kind, Named, named
 from agent.evaluation.propensity_check import Recomputed, recompute
@@ -22,16 +22,11 @@ from agent.evaluation.request import EvaluationRequest
 from agent.evaluation.results import CandidateResult
 from agent.evaluation.summarize import Measures, judged
 from agent.evaluation.targets import Distributions, targets
-from agent.reporting.text import counted
+from agent.reporting import counted
 from arms.base import Progress
-from feedback.dataset.filter import EmptyLogError
-from feedback.dataset.log import Log
-from feedback.dataset.selection import Selection
-from feedback.dataset.source import Source
-from feedback.log.database import shown
-from feedback.log.store import Store
-from feedback.ope.evaluate import evaluate
-from feedback.ope.gate import WAITING
+from feedback.dataset import EmptyLogError, Log, Selection, Source
+from feedback.log import Store, database
+from feedback.ope import evaluate, gate
 
 LEARNERS = (Kind.CONFIGURED, Kind.RECIPE, Kind.POLICY)
 """Candidates that learn as the log is replayed."""
@@ -109,7 +104,7 @@ def evaluate_log(
     told = judged(found, evaluations, Measures(config.gate, rule.clip, checked, settled))
     return Report(
         request=request,
-        source="an export" if store is None else shown(config.database_url),
+        source="an export" if store is None else database.shown(config.database_url),
         made_at=time.time(),
         armwise=version("armwise"),
         reward=rule.model_dump(mode="json"),
@@ -186,7 +181,8 @@ def _waiting(log: Log, settled: float) -> Iterator[str]:
     """Say which decisions the gate does not look at, if any."""
     if left_out := int((log.at >= settled).sum()):
         yield (
-            f"The gate takes decisions in the order in which they were made, without {left_out:,} {WAITING}: "
+            f"The gate takes decisions in the order in which they were made, "
+            f"without {left_out:,} {gate.WAITING}: "
             "what is at hand of these was chosen by how soon feedback came."
         )
 

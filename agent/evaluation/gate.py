@@ -1,7 +1,7 @@
-"""The gate before a promotion: what a candidate would have earned is asked for, waited for, and judged.
+"""The gate before a promotion: request an evaluation of the candidate, wait for it, and return its verdict.
 
-The verdict is that of an evaluation (`feedback.gate` has the rules), which is made beside the service like
-every other one. Whoever does not want to wait that long asks again later, and finds the same evaluation.
+The rules are in `feedback.ope.gate`. The evaluation runs beside the service like any other. A caller that
+stops waiting may ask again later and finds the same evaluation.
 """
 
 import asyncio
@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from agent.config.app_config import AppConfig
+from agent.config import AppConfig
 from agent.evaluation.job import Evaluations, evaluate_apart
 from agent.evaluation.request import EvaluationRequest
-from agent.jobs.runner import ProgressCallback, UndecidedError
-from agent.learning.recipe import configuration_of
+from agent.jobs import ProgressCallback, UndecidedError
+from agent.learning import configuration_of
 from arms.base import Progress
-from feedback.log.store import Store
-from feedback.registry.evaluations import Answer, Evaluation, State, find, newest_of, result_of, submit
+from feedback.log import Store
+from feedback.registry import Evaluation, evaluations
 
 WAIT_S = 20.0
 """How long a promotion waits for its verdict."""
@@ -57,7 +57,7 @@ async def verdict(
         clock: Seconds since the epoch.
 
     Returns:
-        What `feedback.gate.Verdict.document` says, with the number of the `evaluation`. A candidate that
+        What `feedback.ope.gate.Verdict.document` says, with the number of the `evaluation`. A candidate that
         cannot be evaluated is held, for that reason.
 
     Raises:
@@ -68,10 +68,10 @@ async def verdict(
     name = f"recipe:{version}"
     request = EvaluationRequest(candidates=(name,), gate=True).model_dump(mode="json")
     found = await asyncio.to_thread(_known, store, configured, request, since, clock())
-    if force and (found is None or found.status is not State.DONE):
+    if force and (found is None or found.status is not evaluations.State.DONE):
         raise UndecidedError(f"there is no verdict on version {version}")
     if found is None:
-        found = await asyncio.to_thread(submit, store, configured, request, clock())
+        found = await asyncio.to_thread(evaluations.submit, store, configured, request, clock())
     give_up = time.monotonic() + wait_s
     while not found.status.ended:
         if time.monotonic() >= give_up:
@@ -81,10 +81,10 @@ async def verdict(
             )
         await asyncio.sleep(poll_s)
         found = await asyncio.to_thread(_again, store, found.seq)
-    if found.status is State.FAILED:
+    if found.status is evaluations.State.FAILED:
         reason = f"Version {version} cannot be evaluated: {found.error}"
         return {"verdict": "hold", "promote": False, "reasons": [reason], "evaluation": found.seq}
-    report = await asyncio.to_thread(result_of, store, found.seq)
+    report = await asyncio.to_thread(evaluations.result_of, store, found.seq)
     assert report is not None  # it is done
     (judged,) = (one for one in report["candidates"] if one["name"] == name)
     return {**judged["verdict"], "evaluation": found.seq}
@@ -94,14 +94,14 @@ def _known(
     store: Store, configured: str, request: Mapping[str, Any], since: float, now: float
 ) -> Evaluation | None:
     """Return an evaluation of this request that will do; None where there is none."""
-    known = newest_of(store, configured, request)
-    if known is None or known.status is State.FAILED or known.submitted_at < since:
+    known = evaluations.newest_of(store, configured, request)
+    if known is None or known.status is evaluations.State.FAILED or known.submitted_at < since:
         return None
     return known if known.finished_at is None or known.finished_at >= now - FRESH_S else None
 
 
 def _again(store: Store, seq: int) -> Evaluation:
-    found = find(store, seq)
+    found = evaluations.find(store, seq)
     assert found is not None  # it was there, and nobody deletes it
     return found
 
@@ -153,7 +153,7 @@ def answered(
         LogUnavailableError: Try again later.
     """
 
-    def evaluate(asked: Mapping[str, Any], heard: ProgressCallback) -> Answer:
+    def evaluate(asked: Mapping[str, Any], heard: ProgressCallback) -> evaluations.Answer:
         def both(done: float) -> None:
             tell("evaluating", round(done * PARTS), PARTS)
             heard(done)
@@ -161,10 +161,12 @@ def answered(
         return evaluate_apart(config, asked, both)
 
     configured, never = configuration_of(config), threading.Event()
-    number = submit(store, configured, request, clock(), most=None).seq  # a run asks for two, one at a time
+    number = evaluations.submit(
+        store, configured, request, clock(), most=None
+    ).seq  # a run asks for two, one at a time
     work = Evaluations(store, configured, worker, evaluate, clock, only=number)
     while True:
-        found = find(store, number)
+        found = evaluations.find(store, number)
         assert found is not None  # nobody takes one away
         if found.status.ended:
             break
@@ -172,8 +174,8 @@ def answered(
             work.run(never)
         else:
             time.sleep(POLL_S)
-    report = result_of(store, number)
-    if found.status is State.FAILED or report is None:
+    report = evaluations.result_of(store, number)
+    if found.status is evaluations.State.FAILED or report is None:
         raise UnansweredError(f"evaluation {number} failed: {found.error}")
     return Answered(number, report)
 

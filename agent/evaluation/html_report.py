@@ -3,14 +3,12 @@
 import json
 import shlex
 
-from agent.config.app_config import CONFIG
+from agent.config import CONFIG
 from agent.evaluation.plots import evidence, over_time, shares, trail_of, values, weights
 from agent.evaluation.report import NO_ROW, Report
 from agent.evaluation.request import EvaluationRequest
 from agent.evaluation.results import CandidateResult
-from agent.reporting.html import filled
-from agent.reporting.svg import svg
-from agent.reporting.text import moment
+from agent.reporting import draw_svg, filled, moment
 
 
 def page(report: Report) -> str:
@@ -117,7 +115,7 @@ def _pictures(report: Report) -> dict[str, str]:
         drawn["weights"] = (weights, "Histogram of the weights of each candidate")
     if any(map(trail_of, report.candidates)):
         drawn["evidence"] = (evidence, "What the gate knew along the log")
-    return {name: svg(report, draw, title) for name, (draw, title) in drawn.items()}
+    return {name: draw_svg(report, draw, title) for name, (draw, title) in drawn.items()}
 
 
 def _indented(document: object) -> str:

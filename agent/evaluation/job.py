@@ -25,15 +25,14 @@ from typing import Any
 
 import orjson
 
-from agent.config.app_config import AppConfig, parse
-from agent.jobs.child_process import environment_of_a_child
-from agent.jobs.runner import BEAT_S, JobFailedError, ProgressCallback, StoppedError
+from agent.config import AppConfig, parse
+from agent.jobs import BEAT_S, JobFailedError, ProgressCallback, StoppedError, environment_of_a_child
 from arms.base import Progress
 from feedback.errors import LogUnavailableError, SupersededError, described
-from feedback.log.store import Store
-from feedback.registry.evaluations import Answer, Evaluation, claim, fail, finish, give_back, progressed
+from feedback.log import Store
+from feedback.registry import Evaluation, evaluations
 
-Evaluate = Callable[[Mapping[str, Any], ProgressCallback], Answer]
+Evaluate = Callable[[Mapping[str, Any], ProgressCallback], evaluations.Answer]
 """Makes the answer of a request. Raises JobFailedError."""
 
 
@@ -67,7 +66,7 @@ class Evaluations:
 
     def due(self, now: float) -> bool:
         """Claim the next one; there may be none."""
-        self._mine = claim(self._store, self._configured, self._worker, now, self._only)
+        self._mine = evaluations.claim(self._store, self._configured, self._worker, now, self._only)
         return self._mine is not None
 
     def run(self, stop: threading.Event) -> None:
@@ -82,16 +81,16 @@ class Evaluations:
     def _answer(self, mine: Evaluation, stop: threading.Event) -> None:
         try:
             answer = self._evaluate(mine.request, self._heard(mine, stop))
-            finish(self._store, mine, answer, self._clock())
+            evaluations.finish(self._store, mine, answer, self._clock())
         except StoppedError:
-            give_back(self._store, mine)
+            evaluations.give_back(self._store, mine)
         except (LogUnavailableError, SupersededError):
             raise
         except JobFailedError as error:
-            fail(self._store, mine, str(error), self._clock())
+            evaluations.fail(self._store, mine, str(error), self._clock())
         except Exception as error:
             logger.exception("evaluation %d failed", mine.seq)
-            fail(self._store, mine, described(error), self._clock())
+            evaluations.fail(self._store, mine, described(error), self._clock())
 
     def _heard(self, mine: Evaluation, stop: threading.Event) -> ProgressCallback:
         told_at = self._timer()
@@ -101,7 +100,7 @@ class Evaluations:
             if stop.is_set():
                 raise StoppedError
             if self._timer() >= told_at + BEAT_S:
-                progressed(self._store, mine, done, self._clock())
+                evaluations.progressed(self._store, mine, done, self._clock())
                 told_at = self._timer()
 
         return heard
@@ -115,10 +114,12 @@ LOOK_S = 1.0
 END_S = 10.0
 """How long a child that has said its last word may take to end."""
 
-CHILD = "agent.evaluation.__main__"
+CHILD = "agent.evaluation"
 
 
-def evaluate_here(config: AppConfig, request: Mapping[str, Any], heard: ProgressCallback) -> Answer:
+def evaluate_here(
+    config: AppConfig, request: Mapping[str, Any], heard: ProgressCallback
+) -> evaluations.Answer:
     """Evaluate in this process.
 
     Args:
@@ -134,7 +135,7 @@ def evaluate_here(config: AppConfig, request: Mapping[str, Any], heard: Progress
     from agent.evaluation.candidate_names import EvaluationError
     from agent.evaluation.evaluate import evaluate_log
     from agent.evaluation.request import EvaluationRequest
-    from feedback.dataset.source import LogSource
+    from feedback.dataset import LogSource
 
     asked = EvaluationRequest.model_validate_json(orjson.dumps(request))
     with closing(Store(config.database_url, config.reward.join)) as store:
@@ -142,7 +143,7 @@ def evaluate_here(config: AppConfig, request: Mapping[str, Any], heard: Progress
             report = evaluate_log(config, asked, LogSource(store, config.reward), store, _shares(heard))
         except EvaluationError as error:
             raise JobFailedError(str(error)) from None
-    return Answer(report.as_json(), report.html())
+    return evaluations.Answer(report.as_json(), report.html())
 
 
 def _shares(heard: ProgressCallback) -> Progress:
@@ -168,7 +169,9 @@ def _shares(heard: ProgressCallback) -> Progress:
     return progress
 
 
-def evaluate_apart(config: AppConfig, request: Mapping[str, Any], heard: ProgressCallback) -> Answer:
+def evaluate_apart(
+    config: AppConfig, request: Mapping[str, Any], heard: ProgressCallback
+) -> evaluations.Answer:
     """Do what `evaluate_here` does in a process of its own, which ends with this call however that ends."""
     with _child() as (child, pipe):
         try:
@@ -181,7 +184,7 @@ def evaluate_apart(config: AppConfig, request: Mapping[str, Any], heard: Progres
 
 def ask(
     pipe: "Connection[Any, Any]", config: AppConfig, request: Mapping[str, Any], heard: ProgressCallback
-) -> Answer:
+) -> evaluations.Answer:
     """Be the parent: send what is to be done, and wait for the answer. Raises EOFError where none comes."""
     pipe.send_bytes(orjson.dumps({"config": config.model_dump(mode="json"), "request": dict(request)}))
     done = 0.0
@@ -189,7 +192,7 @@ def ask(
         if pipe.poll(LOOK_S):
             match orjson.loads(pipe.recv_bytes()):
                 case {"answer": answer}:
-                    return Answer(**answer)
+                    return evaluations.Answer(**answer)
                 case {"failed": why}:
                     raise JobFailedError(why)
                 case {"away": why}:

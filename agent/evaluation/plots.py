@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 from agent.evaluation.candidate_names import BASELINE
 from agent.evaluation.report import Report
 from agent.evaluation.results import CandidateResult, Interval
-from agent.reporting.style import GREY, INK, PALETTE
-from agent.reporting.svg import GRID
+from agent.reporting import GREY, GRID, INK, PALETTE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -5,17 +5,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from agent.config.app_config import AppConfig
-from agent.learning.restore import policy_of
-from agent.learning.verify import verify
-from agent.policies.base import Policy, PolicyError
+from agent.config import AppConfig
+from agent.learning import policy_of
+from agent.learning import verify as learning_verify
+from agent.policies import Policy, PolicyError
 from arms.base import Progress
-from feedback.dataset.log import Log
+from feedback.dataset import Log
 from feedback.events import Decision
-from feedback.log.store import Store
-from feedback.registry.arm_sets import defined
-from feedback.registry.versions import find
-from feedback.training_log.joiner import read_examples
+from feedback.log import Store
+from feedback.registry import arm_sets
+from feedback.registry import versions as registry_versions
+from feedback.training_log import read_examples
 
 ROWS, VERSIONS = 200, 20
 """How many decisions are computed again, and of how few versions where these made so many: an old one may
@@ -65,7 +65,9 @@ def recompute(
             lost += 1
         else:
             checked += 1
-            mismatched += not verify(decision, policy, config.salt, None, candidate).distribution.same
+            mismatched += not learning_verify.verify(
+                decision, policy, config.salt, None, candidate
+            ).distribution.same
         tell("computing propensities again", done, len(decisions))
     return Recomputed(checked, mismatched, lost)
 
@@ -87,13 +89,13 @@ class _Policies:
 
     def __init__(self, store: Store, config: AppConfig) -> None:
         self._store, self._config = store, config
-        self._arms = list(defined(store)) or list(config.actions)
+        self._arms = list(arm_sets.defined(store)) or list(config.actions)
         self._found: dict[int, Policy] = {}
 
     def of(self, number: int) -> Policy:
         """Return the policy of a version. Raises PolicyError where it cannot be had."""
         if number not in self._found:
-            version = find(self._store, number)
+            version = registry_versions.find(self._store, number)
             if version is None:
                 raise PolicyError(f"there is no version {number}")
             if len(self._found) > 1:

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from agent.evaluation.request import EvaluationRequest
 from agent.evaluation.results import CandidateResult, ReportSection
-from agent.reporting.text import counted
+from agent.reporting import counted
 
 NO_ROW = "no decision to be judged by"
 """What is said of a candidate that no row is left for."""

@@ -6,11 +6,8 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from agent.evaluation.candidate_names import BASELINE, named
-from agent.policies.features import FeatureSpec, describe
-from feedback.ope.estimators import ESTIMATORS
-from feedback.ope.evaluate import DEFAULT_ESTIMATORS
-from feedback.ope.joint_intervals import INTERVALS
-from feedback.ope.reward_model import Model
+from agent.policies import FeatureSpec, describe
+from feedback.ope import DEFAULT_ESTIMATORS, ESTIMATORS, INTERVALS, Model
 from feedback.reward import Prices, RewardRule
 
 Name = Annotated[str, Field(max_length=2000)]

@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from agent.reporting.text import counted
+from agent.reporting import counted
 
 BEST_FIRST = (
     *("dr", "sndr", "dros", "switch_dr", "mrdr", "snips", "cressie_read", "clipped_ips", "ips", "replay"),

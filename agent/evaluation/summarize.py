@@ -11,13 +11,10 @@ import orjson
 from agent.evaluation.propensity_check import Recomputed
 from agent.evaluation.results import ArmWeights, CandidateResult, Estimated, Interval, Stretch, Weights
 from agent.evaluation.targets import Target
-from agent.reporting.text import counted
-from agent.routers.dataset import Floats
-from feedback.dataset.log import Log
-from feedback.ope import evaluate as replay
-from feedback.ope.diagnostics import Diagnostics
-from feedback.ope.gate import GateSpec, judge
-from feedback.ope.joint_intervals import EstimateWithInterval
+from agent.reporting import counted
+from agent.routers import dataset
+from feedback.dataset import Log
+from feedback.ope import Diagnostics, EstimateWithInterval, GateSpec, evaluation, judge
 
 STRETCHES, FEWEST = 12, 25
 """Stretches that a log is cut into at most, and rows of each at least."""
@@ -42,7 +39,7 @@ class Measures:
     checked: Recomputed | None
     settled: float = math.inf
 
-    def verdict(self, target: Target, one: replay.Evaluation | None) -> dict[str, Any] | None:
+    def verdict(self, target: Target, one: evaluation.Evaluation | None) -> dict[str, Any] | None:
         """Return what the gate says of a candidate, as JSON has it; None where it is not asked."""
         if self.checked is None:
             return None
@@ -57,7 +54,7 @@ class Measures:
 
 
 def judged(
-    found: Sequence[Target], evaluations: Mapping[str, replay.Evaluation], measures: Measures
+    found: Sequence[Target], evaluations: Mapping[str, evaluation.Evaluation], measures: Measures
 ) -> tuple[CandidateResult, ...]:
     """Say of each candidate what the log says of it.
 
@@ -75,7 +72,7 @@ def judged(
 
 def _judged(
     target: Target,
-    one: replay.Evaluation | None,
+    one: evaluation.Evaluation | None,
     measures: Measures,
     edges: tuple[float, ...],
     *,
@@ -102,7 +99,7 @@ def _judged(
     )
 
 
-def _estimated(one: replay.Estimated) -> Estimated:
+def _estimated(one: evaluation.Estimated) -> Estimated:
     limited = one.parameter is not None and math.isfinite(one.parameter)
     return Estimated(
         estimator=one.estimator,
@@ -122,7 +119,7 @@ def _interval(found: EstimateWithInterval | None) -> Interval | None:
     )
 
 
-def edges_of(weights: Sequence[Floats]) -> tuple[float, ...]:
+def edges_of(weights: Sequence[dataset.Floats]) -> tuple[float, ...]:
     """Return upper edges of bins for weights: 0, then powers of 2 up to the largest weight.
 
     >>> edges_of([np.array([0.0, 1.5])])
@@ -133,7 +130,9 @@ def edges_of(weights: Sequence[Floats]) -> tuple[float, ...]:
     return (0.0, *(LEAST_EDGE * 2.0**power for power in range(last + 1)))
 
 
-def weights_of(one: replay.Evaluation, edges: tuple[float, ...], gate: GateSpec, *, served: bool) -> Weights:
+def weights_of(
+    one: evaluation.Evaluation, edges: tuple[float, ...], gate: GateSpec, *, served: bool
+) -> Weights:
     """Describe how much rows count.
 
     Args:
@@ -166,7 +165,7 @@ def weights_of(one: replay.Evaluation, edges: tuple[float, ...], gate: GateSpec,
     )
 
 
-def _warnings(weight: Floats, seen: Diagnostics, gate: GateSpec) -> list[str]:
+def _warnings(weight: dataset.Floats, seen: Diagnostics, gate: GateSpec) -> list[str]:
     """Say what speaks against trusting the estimates, by the measures of the gate."""
     said = []
     if seen.effective_n < gate.least_effective_n:
@@ -184,7 +183,7 @@ def _warnings(weight: Floats, seen: Diagnostics, gate: GateSpec) -> list[str]:
     return said
 
 
-def over_time(log: Log, weight: Floats) -> tuple[Stretch, ...]:
+def over_time(log: Log, weight: dataset.Floats) -> tuple[Stretch, ...]:
     """Return the value along the log, in stretches of as many rows each.
 
     Args:
@@ -203,6 +202,6 @@ def over_time(log: Log, weight: Floats) -> tuple[Stretch, ...]:
     )
 
 
-def _mean(weight: Floats, reward: Floats) -> float | None:
+def _mean(weight: dataset.Floats, reward: dataset.Floats) -> float | None:
     """Return the weighted mean; None where nothing has weight."""
     return float(weight @ reward / weight.sum()) if weight.any() else None

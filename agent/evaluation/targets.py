@@ -16,12 +16,11 @@ from numpy.typing import NDArray
 from agent.evaluation.candidate_factory import Setting, candidate_of
 from agent.evaluation.candidate_names import CandidateError, Kind, Named
 from agent.evaluation.candidates import Candidate, LeftOutError
-from agent.routers.dataset import Floats
+from agent.routers import dataset
 from arms.base import Progress
-from feedback.dataset.log import Log
-from feedback.dataset.source import Source
+from feedback.dataset import Log, Source
 from feedback.events import Example
-from feedback.training_log.learned_examples import run_of
+from feedback.training_log import examples as training_log_examples
 
 BLOCK = 256
 """Rows of the training log that are read at a time."""
@@ -48,18 +47,18 @@ class Target:
 
     name: str
     about: str
-    make: Callable[[], Floats]
+    make: Callable[[], dataset.Floats]
     kept: NDArray[np.bool_]
     excluded: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     @property
-    def p(self) -> Floats:
+    def p(self) -> dataset.Floats:
         """The distribution of each row, shape (n, n_arms); made anew where that costs little."""
         return self.make()
 
 
-class Distributions(Mapping[str, Floats]):
+class Distributions(Mapping[str, dataset.Floats]):
     """The distributions of targets that are judged by any row, by name: few are in memory at a time.
 
     Args:
@@ -70,7 +69,7 @@ class Distributions(Mapping[str, Floats]):
         self._found = {one.name: one for one in found if one.kept.any()}
         self._baseline, self._p = found[0].name, found[0].p
 
-    def __getitem__(self, name: str) -> Floats:
+    def __getitem__(self, name: str) -> dataset.Floats:
         found = self._found[name]
         return self._p if name == self._baseline else found.p
 
@@ -104,10 +103,10 @@ def targets(
     return [found[one.name] for one in candidates]
 
 
-def uniform(log: Log) -> Floats:
+def uniform(log: Log) -> dataset.Floats:
     """Return the distribution that draws every arm alike that could have been drawn, shape (n, n_arms)."""
     eligible = np.ones((len(log), len(log.arms))) if log.p_log is None else log.p_log > 0.0
-    share: Floats = eligible / eligible.sum(axis=1, keepdims=True)
+    share: dataset.Floats = eligible / eligible.sum(axis=1, keepdims=True)
     return share
 
 
@@ -121,7 +120,7 @@ def _plain(log: Log, named: Named) -> Target:
         if log.p_log is None:
             unknown = {"only the probability of the drawn arm is on record": n}
             return Target(named.name, about, partial(uniform, log), ~everywhere, unknown)
-        on_record: Floats = log.p_log
+        on_record: dataset.Floats = log.p_log
         return Target(named.name, about, lambda: on_record, everywhere)
     if named.argument not in log.arms:
         raise CandidateError(
@@ -132,7 +131,7 @@ def _plain(log: Log, named: Named) -> Target:
     return Target(named.name, about, partial(_only, log, named.argument), kept, left_out)
 
 
-def _only(log: Log, arm: str) -> Floats:
+def _only(log: Log, arm: str) -> dataset.Floats:
     """Return the distribution that always draws an arm where that was eligible, shape (n, n_arms)."""
     only = np.eye(len(log.arms))[log.column[arm]]
     return np.where(log.eligible(arm)[:, None], only, uniform(log))
@@ -166,7 +165,7 @@ class _Asked:
             self._p[row, columns] = p
             self._kept[row] = True
 
-    def _asked(self, example: Example, arms: tuple[str, ...]) -> Floats:
+    def _asked(self, example: Example, arms: tuple[str, ...]) -> dataset.Floats:
         if example.seq <= self.candidate.after:
             raise LeftOutError(self.candidate.reason)
         if not arms:
@@ -212,7 +211,11 @@ def _replay(log: Log, asked: Sequence[_Asked], setting: Setting, source: Source,
             if example.seq in row_of:
                 for one in asked:
                     one.decide(row_of[example.seq], example)
-            reward = None if run_of(example.decision) is not None else setting.rule.reward_of(example)
+            reward = (
+                None
+                if training_log_examples.run_of(example.decision) is not None
+                else setting.rule.reward_of(example)
+            )
             if reward is not None:
                 for one in asked:
                     one.learn(example, reward)

@@ -11,12 +11,9 @@ from collections.abc import Callable, Sequence
 from agent.learning.recipe import Recipe
 from agent.learning.restore import train_on
 from arms.base import Progress
-from feedback.log.store import Store
-from feedback.registry.versions import Version, find, latest, publish_beside
-from feedback.training_log.epochs import newest_epoch
-from feedback.training_log.joiner import position_of
-from feedback.training_log.lag import applied_by
-from feedback.training_log.learned_examples import StartingPoint, learned_examples
+from feedback.log import Store
+from feedback.registry import Version, versions
+from feedback.training_log import StartingPoint, epochs, lag, learned_examples, position_of
 
 TOLD_AFTER = 1000
 """Lessons between two words on the progress."""
@@ -51,11 +48,11 @@ def publish_candidate(
     policy = recipe.build(arms)
     start = recipe.start or StartingPoint()
     with store.reading() as connection:
-        epoch, _ = newest_epoch(connection)
+        epoch, _ = epochs.newest_epoch(connection)
         joined = position_of(connection, recipe.reward.join).examples_seq
     if start.after > joined:
         raise ValueError(f"a start after example {start.after}: the training log has {joined}")
-    newest = latest(store, recipe.digest)
+    newest = versions.latest(store, recipe.digest)
     if newest is not None and newest.examples_seq >= joined:
         return newest
     for done, lesson in enumerate(learned_examples(store, recipe.reward, recipe.start, upto=joined), 1):
@@ -65,9 +62,9 @@ def publish_candidate(
     tell("learning a candidate", joined, joined)
     state = policy.save()
     with store.reading() as connection:
-        applied_seq = applied_by(connection, recipe.reward.join, joined)
+        applied_seq = lag.applied_by(connection, recipe.reward.join, joined)
     parent = None if newest is None else newest.version
     draft = recipe.draft(state, joined, applied_seq, parent, epoch, clock())
-    published = find(store, publish_beside(store, draft, state))
+    published = versions.find(store, versions.publish_beside(store, draft, state))
     assert published is not None
     return published

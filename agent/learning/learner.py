@@ -16,15 +16,12 @@ from dataclasses import replace
 
 from agent.learning.recipe import Recipe
 from agent.learning.restore import earlier, restore, train_on
-from agent.policies.base import PolicyError
-from feedback.drift.alarms import Watch
-from feedback.drift.detectors import DriftSpec
+from agent.policies import PolicyError
+from feedback.drift import DriftSpec, Watch
 from feedback.errors import LogGapError, LogUnavailableError, SupersededError
-from feedback.log.store import Store
-from feedback.registry.versions import Version, checkpoint, latest, publish
-from feedback.training_log.joiner import Joiner, Position
-from feedback.training_log.lag import applied_by
-from feedback.training_log.learned_examples import learned_examples
+from feedback.log import Store
+from feedback.registry import Version, versions
+from feedback.training_log import Joiner, Position, lag, learned_examples
 
 logger = logging.getLogger(__name__)
 
@@ -95,12 +92,14 @@ class Learner:
 
     def _resume(self) -> None:
         """Take up the newest version of this recipe, where its bytes are the same as a replay's."""
-        self._version = latest(self._store, self.recipe.digest)
+        self._version = versions.latest(self._store, self.recipe.digest)
         if self._version is None:
             return
         self._published = self._version.examples_seq
         try:
-            saved = restore(self._policy, self._version, checkpoint(self._store, self._version.version))
+            saved = restore(
+                self._policy, self._version, versions.checkpoint(self._store, self._version.version)
+            )
         except PolicyError as error:
             # No replica can serve it either: it is published anew.
             logger.warning("%s: replaying the log", error)
@@ -159,10 +158,10 @@ class Learner:
     def _publish(self) -> Version:
         state = self._policy.save()
         with self._store.reading() as connection:
-            applied_seq = applied_by(connection, self._rule.join, self.learned)
+            applied_seq = lag.applied_by(connection, self._rule.join, self.learned)
         parent = None if self._version is None else self._version.version
         draft = self.recipe.draft(state, self.learned, applied_seq, parent, self._epoch, self._clock())
-        return replace(draft, version=publish(self._store, draft, state))
+        return replace(draft, version=versions.publish(self._store, draft, state))
 
 
 class LearnerThread:

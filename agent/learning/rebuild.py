@@ -12,29 +12,15 @@ from dataclasses import dataclass, replace
 
 from rich.table import Table
 
-from agent.config.app_config import AppConfig
+from agent.config import AppConfig
 from agent.learning.recipe import DIGEST_CHARS, Recipe, active_recipe
 from agent.learning.restore import train_on
-from agent.policies.base import PolicyError
+from agent.policies import PolicyError
 from feedback.events import Example
-from feedback.log.store import Store
-from feedback.registry.versions import (
-    Version,
-    add,
-    checkpoint,
-    counts,
-    digest_of,
-    find,
-    is_kept,
-    kept_of,
-    latest,
-    put_back,
-)
-from feedback.training_log.epochs import REBUILD, confirm_epoch, take_epoch
-from feedback.training_log.joiner import Position
-from feedback.training_log.lag import applied_by
-from feedback.training_log.learned_examples import StartingPoint, labels_of, run_of
-from feedback.training_log.refold import Refold
+from feedback.log import Store
+from feedback.registry import Version
+from feedback.registry import versions as registry_versions
+from feedback.training_log import Position, Refold, StartingPoint, epochs, examples, lag, take_epoch
 
 REPAIR_HINT = "to put what the log gives in the place of what differs: `armwise rebuild`, without --verify"
 
@@ -139,8 +125,8 @@ def rebuild(
         SupersededError: A learner has started meanwhile: again, then, which finds less to be done.
     """
     recipe, arms = active_recipe(store, config), list(config.actions)
-    replay, newest = _Replay(store, recipe, arms), latest(store, recipe.digest)
-    replays, versions = [replay], kept_of(store, recipe.digest) if every else []
+    replay, newest = _Replay(store, recipe, arms), registry_versions.latest(store, recipe.digest)
+    replays, versions = [replay], registry_versions.kept_of(store, recipe.digest) if every else []
     versions += [newest] if newest else []
     if number is not None:
         named = _named(store, config, number)
@@ -156,8 +142,8 @@ def rebuild(
     epoch = 0
     damaged = any(one.lost for one in replays) or (newest is not None and newest.version in replay.wrong)
     if mend and (damaged or not refold.sound):
-        epoch = take_epoch(store, REBUILD, clock())  # what learners wrote before it is compared, too
-        newest, known = latest(store, recipe.digest), newest
+        epoch = take_epoch(store, epochs.REBUILD, clock())  # what learners wrote before it is compared, too
+        newest, known = registry_versions.latest(store, recipe.digest), newest
         if newest is not None and newest != known:
             replay.expect([newest])
         _learn(refold, tell, replays)
@@ -168,21 +154,21 @@ def rebuild(
         replaced = newest if newest and newest.version in replay.wrong else None
         refold.repair(epoch)
         with store.writing() as connection:
-            confirm_epoch(connection, epoch)
+            epochs.confirm_epoch(connection, epoch)
             refold.finish(connection)
             for version, state in (pair for one in replays for pair in one.lost.items()):
-                put_back(connection, version, state)
+                registry_versions.put_back(connection, version, state)
             if replaced is not None:
                 draft = replace(
                     replaced,
                     parent=replaced.version,
                     examples_seq=replay.learned,
-                    applied_seq=applied_by(connection, config.reward.join, replay.learned),
-                    digest=digest_of(replay.state),
+                    applied_seq=lag.applied_by(connection, config.reward.join, replay.learned),
+                    digest=registry_versions.digest_of(replay.state),
                     epoch=epoch,
                     created_at=clock(),
                 )
-                follower = add(connection, draft, replay.state)
+                follower = registry_versions.add(connection, draft, replay.state)
                 notes.append(f"version {follower} has learned what the log gives, and follows the others")
         left = {number for one in replays for number in one.wrong} - {replaced.version if replaced else 0}
         compared = [
@@ -213,7 +199,7 @@ class _Replay:
         start = recipe.start or StartingPoint()
         self.recipe = recipe
         self._store, self._policy = store, recipe.build(arms)
-        train_on(self._policy, recipe.reward, labels_of(store, recipe.reward, start))
+        train_on(self._policy, recipe.reward, examples.labels_of(store, recipe.reward, start))
         self.learned = start.after
         self.compared: list[Compared] = []
         self.wrong: set[int] = set()
@@ -235,7 +221,7 @@ class _Replay:
         """Learn the next example of the training log, if it is one that the recipe learns."""
         if example.seq <= self.learned:
             return
-        if run_of(example.decision) is None:
+        if examples.run_of(example.decision) is None:
             train_on(self._policy, self.recipe.reward, (example,))
         self.learned = example.seq
         self._pass()
@@ -245,7 +231,7 @@ class _Replay:
         for version in self._due:
             expected = ""
             if version.applied_seq <= position.log_seq:  # it has seen no more of the log than this
-                expected = digest_of(self.state)
+                expected = registry_versions.digest_of(self.state)
                 self.wrong.add(version.version)
             self._note(version, f"version {version.version}", expected, version.digest)
         self._due.clear()
@@ -256,14 +242,19 @@ class _Replay:
 
     def _compare(self, version: Version) -> None:
         state = self.state
-        digest, kept = digest_of(state), checkpoint(self._store, version.version)
+        digest, kept = (
+            registry_versions.digest_of(state),
+            registry_versions.checkpoint(self._store, version.version),
+        )
         self._note(version, f"version {version.version}", digest, version.digest)
         if digest != version.digest:
             self.wrong.add(version.version)
             return
-        found = "" if kept is None else digest_of(kept)
-        newest = latest(self._store)
-        if found != digest and (found or (newest and is_kept(version.version, newest.version))):
+        found = "" if kept is None else registry_versions.digest_of(kept)
+        newest = registry_versions.latest(self._store)
+        if found != digest and (
+            found or (newest and registry_versions.is_kept(version.version, newest.version))
+        ):
             self._note(version, f"bytes of version {version.version}", digest, found)
             self.lost[version.version] = state
 
@@ -282,9 +273,9 @@ def _learn(refold: Refold, tell: Callable[[int, int], None], replays: Sequence[_
 
 def _named(store: Store, config: AppConfig, number: int) -> Version:
     """Return the version that is asked for. Raises RebuildError."""
-    named = find(store, number)
+    named = registry_versions.find(store, number)
     if named is None:
-        newest = latest(store)
+        newest = registry_versions.latest(store)
         raise RebuildError(f"there is no version {number}; the newest is {newest and newest.version}")
     try:
         Recipe.of(named, config.reward).build(list(config.actions))
@@ -295,7 +286,7 @@ def _named(store: Store, config: AppConfig, number: int) -> Version:
 
 def _others(store: Store, looked_at: Collection[str]) -> str | None:
     """Say which versions are not looked at, whatever is asked for; None where there are none."""
-    others = {other: n for other, n in counts(store).items() if other not in looked_at}
+    others = {other: n for other, n in registry_versions.counts(store).items() if other not in looked_at}
     if not others:
         return None
     named = ", ".join(f"{n} of {other[:DIGEST_CHARS]}" for other, n in sorted(others.items()))

@@ -13,14 +13,12 @@ from typing import Any, Self
 
 from pydantic import ValidationError
 
-from agent.config.app_config import AppConfig
-from agent.policies.base import Policy, PolicyError
-from agent.policies.catalog import PolicySpec, build_policy
-from feedback.log.store import Store
-from feedback.registry.promotions import ActivePolicy, active_policy
-from feedback.registry.versions import Version, digest_of, find
+from agent.config import AppConfig
+from agent.policies import Policy, PolicyError, PolicySpec, build_policy
+from feedback.log import Store
+from feedback.registry import ActivePolicy, Version, active_policy, versions
 from feedback.reward import RewardRule
-from feedback.training_log.learned_examples import StartingPoint
+from feedback.training_log import StartingPoint
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +97,7 @@ class Recipe:
             policy=self.policy.model_dump(mode="json"),
             examples_seq=examples_seq,
             applied_seq=applied_seq,
-            digest=digest_of(state),
+            digest=versions.digest_of(state),
             epoch=epoch,
             created_at=now,
             start=None if self.start is None else self.start.document(),
@@ -142,7 +140,7 @@ def active_recipe(store: Store, config: AppConfig, said: ActivePolicy | None = N
     if said.recipe == configured.digest:
         return configured
     assert said.promotion is not None
-    version = find(store, said.promotion.version)
+    version = versions.find(store, said.promotion.version)
     assert version is not None  # a word is about a version that was published
     try:
         recipe = Recipe.of(version, config.reward)

@@ -7,15 +7,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 from agent.learning.recipe import DIGEST_CHARS, Recipe, spec_of
-from agent.policies.base import Policy, PolicyError
-from agent.policies.catalog import build_policy
+from agent.policies import Policy, PolicyError, build_policy
 from feedback.errors import LogGapError
 from feedback.events import Example
-from feedback.log.store import Store
-from feedback.registry.arm_sets import defined
-from feedback.registry.versions import Version, checkpoint, digest_of, kept_upto
+from feedback.log import Store
+from feedback.registry import Version, arm_sets
+from feedback.registry import versions as registry_versions
 from feedback.reward import RewardRule
-from feedback.training_log.learned_examples import learned_examples
+from feedback.training_log import learned_examples
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +30,7 @@ def restore(empty: Policy, version: Version, state: bytes | None) -> Policy:
     Raises:
         PolicyError: The bytes are missing or damaged, or the policy refuses them.
     """
-    if state is None or digest_of(state) != version.digest:
+    if state is None or registry_versions.digest_of(state) != version.digest:
         raise PolicyError(f"checkpoint of version {version.version} is missing or damaged")
     try:
         return empty.load(state)
@@ -52,10 +51,12 @@ def earlier(store: Store, empty: Policy, version: Version) -> tuple[Policy, int 
         goes on from them exactly; else the empty one, and None.
     """
     if empty.resumes_exactly:
-        for one in kept_upto(store, version.recipe, version.examples_seq):
+        for one in registry_versions.kept_upto(store, version.recipe, version.examples_seq):
             if one.version != version.version:
                 try:
-                    return restore(empty, one, checkpoint(store, one.version)), one.examples_seq
+                    return restore(
+                        empty, one, registry_versions.checkpoint(store, one.version)
+                    ), one.examples_seq
                 except PolicyError as error:
                     logger.warning("%s: going on from an earlier one", error)
     return empty, None
@@ -136,7 +137,7 @@ class PolicyHistory:
     def _policy(self, version: Version) -> Policy:
         policy = self._found.pop(version.version, None)
         if policy is None:
-            policy = policy_of(self._store, version, self._rule, list(defined(self._store)))
+            policy = policy_of(self._store, version, self._rule, list(arm_sets.defined(self._store)))
         self._found[version.version] = policy
         for older in list(self._found)[:-CACHED_POLICIES]:
             del self._found[older]
@@ -173,7 +174,7 @@ def rebuilt(store: Store, empty: Policy, rule: RewardRule, version: Version) -> 
         LogUnavailableError: Try again later.
     """
     try:
-        return restore(empty, version, checkpoint(store, version.version))
+        return restore(empty, version, registry_versions.checkpoint(store, version.version))
     except PolicyError as error:
         lost = error
     try:
@@ -187,9 +188,10 @@ def rebuilt(store: Store, empty: Policy, rule: RewardRule, version: Version) -> 
     except LogGapError as gap:
         raise PolicyError(f"{lost}, and it cannot be learned again: {gap}") from gap
     state = policy.save()
-    if digest_of(state) != version.digest:
+    if registry_versions.digest_of(state) != version.digest:
         raise PolicyError(
-            f"{lost}, and the log gives another state now, {digest_of(state)[:DIGEST_CHARS]}: it was "
+            f"{lost}, and the log gives another state now, "
+            f"{registry_versions.digest_of(state)[:DIGEST_CHARS]}: it was "
             "learned by another library, or the training log was changed; see `armwise rebuild --verify`"
         )
     return empty.load(state)  # as every replica has it

@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from agent.policies.base import Policy
-from agent.policies.sampling import choose, mixed, served_distribution, shadow_distribution, uniform_from
+from agent.policies import Policy, choose, sampling, served_distribution
 from feedback.events import Decision, Mode
 
 TOLERANCE = 1e-12
@@ -118,7 +117,7 @@ def verify(
         why.append(f"the policy cannot be asked: {error}")
     distribution = Compared(decision.probabilities, tuple(p.tolist()))
     in_shadow = Compared(decision.shadow, tuple(shadow.tolist()))
-    u = uniform_from(decision.id, salt, decision.arms) if decision.mode is Mode.EXPLORE else None
+    u = sampling.uniform_from(decision.id, salt, decision.arms) if decision.mode is Mode.EXPLORE else None
     arm = None
     if p.size:
         arm = decision.arms[int(p.argmax()) if u is None else choose(p, u)]
@@ -155,8 +154,8 @@ def _distributions(
             raise ValueError(
                 f"{decision.share:g} of it is of version {decision.candidate}, which is not here"
             )
-        p = mixed(p, served_distribution(candidate, *seen), decision.share)
-    return p, shadow_distribution(policy, *seen)
+        p = sampling.mixed(p, served_distribution(candidate, *seen), decision.share)
+    return p, sampling.shadow_distribution(policy, *seen)
 
 
 def _told(arms: tuple[str, ...], compared: Compared) -> dict[str, Any]:

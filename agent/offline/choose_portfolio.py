@@ -22,11 +22,8 @@ from agent.offline.portfolio_plot import draw
 from agent.offline.portfolio_report import Bound, Known, Outcomes, PortfolioReport
 from agent.offline.portfolio_tables import notes, tables
 from agent.offline.portfolio_validation import Choice, Pool, Scores, by_budget, choose
-from arms.portfolio.imputation import extremes
-from arms.portfolio.score_matrix import ArmTable, read_arms, read_matrix
-from arms.portfolio.selection import affordable, sample_error, sample_size
-from arms.retrievers.catalog import backbones_of, closure
-from arms.retrievers.kind import ArmSpec
+from arms.portfolio import ArmTable, imputation, read_matrix, score_matrix, selection
+from arms.retrievers import ArmSpec, catalog, closure
 from arms.suggestions import did_you_mean, matches
 
 TOLERABLE = 0.05
@@ -73,7 +70,7 @@ def select_portfolio(settings: Selection, console: Console) -> PortfolioReport:
     Raises:
         ValueError: The matrix cannot be read, or the settings do not fit it; the message says how.
     """
-    table = read_arms(settings.scores)
+    table = score_matrix.read_arms(settings.scores)
     pool = Pool.of(read_matrix(settings.scores, _candidates(settings, table)), settings.cost)
     for arm in settings.start:
         if arm in pool.lost_arms:
@@ -166,15 +163,15 @@ def _report(
 def _bound(pool: Pool, settings: Selection, choice: Choice) -> Bound:
     most = settings.k
     if settings.budget is not None and pool.costs is not None:
-        most = affordable(pool.costs, settings.budget)
+        most = selection.affordable(pool.costs, settings.budget)
     (n_arms, n), delta, factor = choice.chosen.shape, settings.delta, choice.portfolio.guarantee
     return Bound(
         factor=factor,
-        error=sample_error(n, most, n_arms, delta, factor),
+        error=selection.sample_error(n, most, n_arms, delta, factor),
         delta=delta,
         questions=n,
         tolerable=TOLERABLE,
-        needed=sample_size(TOLERABLE, most, n_arms, delta, factor),
+        needed=selection.sample_size(TOLERABLE, most, n_arms, delta, factor),
     )
 
 
@@ -184,7 +181,7 @@ def _known(pool: Pool, choice: Choice) -> Known | None:
         return None
     picks, cut = choice.portfolio.arms, choice.chosen.shape[1]
     support = (int((~np.isnan(pool.scores[arm, :cut])).sum()) for arm in picks)
-    low, high = extremes(pool.scores[:, cut:], picks)
+    low, high = imputation.extremes(pool.scores[:, cut:], picks)
     return Known(pool.share, pool.lost_arms, pool.lost_questions, tuple(support), low, high)
 
 
@@ -213,7 +210,7 @@ def _configuration(report: PortfolioReport, table: ArmTable, settings: Selection
     specs: dict[str, ArmSpec] = {}
     for arm in report.arms:
         specs |= closure(arm, table.specs)
-    needed = frozenset[str]().union(*(backbones_of(arm, table.specs) for arm in report.arms))
+    needed = frozenset[str]().union(*(catalog.backbones_of(arm, table.specs) for arm in report.arms))
     held_out = report.held_out
     header = [
         f"{len(report.arms)} of {report.pool} arms, chosen by {report.algorithm} for {report.measure} on "

@@ -19,20 +19,17 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from agent.config.app_config import AppConfig
+from agent.config import AppConfig
 from agent.offline.score import JUDGE, Needed, arms_of, corpus_of, questions_of, some_of
-from agent.routers.answer_selector import open_selector
-from agent.simulation.questions import SHAPE
+from agent.routers import open_selector
+from agent.simulation import SHAPE
 from arms.base import Progress
-from arms.jobs.answer_measures import Measure, by_claims, by_equivalence, by_judge, by_passages, by_words
-from arms.jobs.label_worker import LabelJob, LabelReport
-from arms.llm.catalog import VllmSpec
-from arms.llm.prompts import Form
-from arms.portfolio.outcomes import Outcomes
+from arms.jobs import LabelJob, LabelReport, Measure, answer_measures
+from arms.llm import catalog, prompts
+from arms.portfolio import Outcomes
 from arms.questions import Question
-from arms.retrievers.catalog import closure
-from arms.retrievers.kind import ArmSpec
-from arms.scoring.scorers import Ranking
+from arms.retrievers import ArmSpec, closure
+from arms.scoring import scorers
 from arms.suggestions import did_you_mean, select_names
 from feedback.answer_metrics import METRICS, recall_at_k
 
@@ -54,7 +51,7 @@ class Labelling(BaseModel):
     config: AppConfig = Field(description="Names the corpus, the arms and the language model.")
     queries: Path = Field(description=f"JSON lines, plain or .gz, each {SHAPE}.")
     output: Path = Field(description="Folder of the outcomes; must not hold others.")
-    form: Form = Field(default=Form.SHORT, description="What an answer shall look like.")
+    form: prompts.Form = Field(default=prompts.Form.SHORT, description="What an answer shall look like.")
     measures: tuple[str, ...] = Field(
         default=(),
         description="em, f1, acc, recall, answer_correctness, judge, bem; none is em, f1, acc, "
@@ -110,7 +107,7 @@ def run(settings: Labelling, console: Console, tell: Progress) -> Outcomes:
         CorpusError: The corpus cannot be read.
         ModelNotFoundError: A model is not where its name says.
     """
-    from arms.jobs.label import label  # here: Ray takes a second to load
+    from arms.jobs import label
 
     config, answering = settings.config.settled(), settings.config.answering
     everything, backbones = arms_of(config, settings.pool)
@@ -140,7 +137,7 @@ def run(settings: Labelling, console: Console, tell: Progress) -> Outcomes:
         max_tokens=answering.max_tokens,
         at_once=settings.at_once,
     )
-    workers = settings.workers or (1 if isinstance(config.llm, VllmSpec) else None)
+    workers = settings.workers or (1 if isinstance(config.llm, catalog.VllmSpec) else None)
     report = label(job, settings.output, workers=workers, progress=tell)
     _tell(report, job, settings, console)
     return report.outcomes
@@ -167,21 +164,21 @@ def _questions(settings: Labelling, measured: tuple[str, ...], console: Console)
 
 def _of_answers(settings: Labelling, measured: tuple[str, ...]) -> tuple[Measure[str], ...]:
     """Return the measures of answers. Raises ModelNotFoundError."""
-    found = [by_words(name, metric) for name, metric in METRICS.items() if name in measured]
+    found = [answer_measures.by_words(name, metric) for name, metric in METRICS.items() if name in measured]
     if CLAIMS in measured:
-        found.append(by_claims(next(iter(settings.config.backbones))))
+        found.append(answer_measures.by_claims(next(iter(settings.config.backbones))))
     if settings.bem_model is not None:
-        found.append(by_equivalence(settings.bem_model))
+        found.append(answer_measures.by_equivalence(settings.bem_model))
     return tuple(found)
 
 
-def _of_passages(settings: Labelling, measured: tuple[str, ...]) -> tuple[Measure[Ranking], ...]:
+def _of_passages(settings: Labelling, measured: tuple[str, ...]) -> tuple[Measure[scorers.Ranking], ...]:
     """Return the measures of passages."""
     found = []
     if RECALL in measured:
-        found.append(by_passages(recall_at_k, settings.config.answering.passages))
+        found.append(answer_measures.by_passages(recall_at_k, settings.config.answering.passages))
     if JUDGE in measured:
-        found.append(by_judge(settings.config.answering.word_budget))
+        found.append(answer_measures.by_judge(settings.config.answering.word_budget))
     return tuple(found)
 
 

@@ -10,15 +10,12 @@ import orjson
 from numpy.typing import NDArray
 
 from agent.offline.score import OF_LOG
-from agent.routers.dataset import Floats, RouterError
-from agent.routers.utility import of_matrix
-from arms.indexes.build_once import MANIFEST
-from arms.llm.prompts import Writing
-from arms.portfolio.outcomes import Outcomes, read_outcomes
-from arms.portfolio.score_matrix import ARMS, SCORES, read_matrix
+from agent.routers import RouterError, dataset, utility
+from arms.indexes import build_once
+from arms.llm import prompts
+from arms.portfolio import Outcomes, read_matrix, read_outcomes, score_matrix
 from arms.questions import Question
-from arms.retrievers.catalog import same
-from arms.retrievers.kind import ArmSpec
+from arms.retrievers import ArmSpec, catalog
 
 Rows = tuple[tuple[Any, ...], ...]
 
@@ -54,22 +51,22 @@ def read_place(
         MatrixError: A score matrix cannot be read.
         RouterError: An arm is another one.
     """
-    if not any((path / name).exists() for name in (ARMS, SCORES)):
+    if not any((path / name).exists() for name in (score_matrix.ARMS, score_matrix.SCORES)):
         return read_outcomes(path, questions)
     matrix = read_matrix(path)
     for arm, spec in matrix.table.specs.items():
-        if arms is not None and arm in arms and not same(spec, arms[arm]):
+        if arms is not None and arm in arms and not catalog.same(spec, arms[arm]):
             raise RouterError(f"arm {arm!r} is another in {path} than in the configuration")
-    return of_matrix(matrix, matrix.table.measure.removesuffix(OF_LOG))
+    return utility.of_matrix(matrix, matrix.table.measure.removesuffix(OF_LOG))
 
 
-def written(paths: Sequence[Path]) -> Writing | None:
+def written(paths: Sequence[Path]) -> prompts.Writing | None:
     """Return how the answers of these places were written, None where one of them does not tell.
 
     Raises:
         RouterError: They were not written in one way, or what tells of it is damaged.
     """
-    told = [_written(path / MANIFEST) for path in paths]
+    told = [_written(path / build_once.MANIFEST) for path in paths]
     found = [writing for writing in told if writing is not None]
     if len(found) < len(told):
         return None
@@ -83,19 +80,19 @@ def written(paths: Sequence[Path]) -> Writing | None:
     return first
 
 
-def _written(manifest: Path) -> Writing | None:
+def _written(manifest: Path) -> prompts.Writing | None:
     if not manifest.exists():
         return None
     try:
         facts = orjson.loads(manifest.read_bytes())
-        return Writing.of(facts) if facts.keys() >= {"form"} else None
+        return prompts.Writing.of(facts) if facts.keys() >= {"form"} else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise RouterError(
             f"{manifest} is damaged: {error!r}; without it nobody knows how the answers were written"
         ) from None
 
 
-def _told_of(writing: Writing) -> str:
+def _told_of(writing: prompts.Writing) -> str:
     return ", ".join(f"{fact} {value}" for fact, value in writing.facts.items())
 
 
@@ -161,9 +158,9 @@ def _questions(outcomes: Sequence[Outcomes]) -> dict[str, Question]:
 
 
 def _numbers(
-    parts: Sequence[tuple[_Part, Mapping[str, Floats]]], shape: tuple[int, int]
-) -> dict[str, Floats]:
-    whole: dict[str, Floats] = {}
+    parts: Sequence[tuple[_Part, Mapping[str, dataset.Floats]]], shape: tuple[int, int]
+) -> dict[str, dataset.Floats]:
+    whole: dict[str, dataset.Floats] = {}
     for part, table in parts:
         for name, values in table.items():
             mine = whole.setdefault(name, np.full(shape, np.nan))

@@ -4,7 +4,7 @@ from io import BytesIO
 from typing import Any
 
 from agent.offline.portfolio_report import PortfolioReport
-from agent.reporting.style import GREY, INK, PALETTE
+from agent.reporting import GREY, INK, PALETTE
 
 
 def draw(report: PortfolioReport) -> bytes:

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from arms.portfolio.coverage import best_of
-from feedback.ope.intervals import Interval, bootstrap
-from feedback.ope.sample import Terms
+from arms.portfolio import coverage
+from feedback.ope import Interval, Terms, intervals
 
 Scores = NDArray[np.float32]
 
@@ -89,7 +88,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """How much is known, where not every score is; of the others, `arms.completion` says what they count as.
+    """How many scores are known; `arms.portfolio.imputation` estimates the others.
 
     Attributes:
         share: Part of the scores that are known, of the arms and questions of which any is.
@@ -171,7 +170,7 @@ class Outcomes:
             np.maximum.accumulate(scores[list(arms)], axis=0)[sizes.clip(max=len(arms) - 1)]
             for arms in (picks, average)
         )
-        return cls(next(grown), next(grown), scores[single], best_of(scores, range(len(scores))))
+        return cls(next(grown), next(grown), scores[single], coverage.best_of(scores, range(len(scores))))
 
     def compare(self, rng: np.random.Generator | None, where: Indices | slice = slice(None)) -> Comparison:
         """Average over some questions; `rng` draws the resamples of the intervals, None leaves them out."""
@@ -183,7 +182,7 @@ class Outcomes:
             questions=len(one),
             portfolio=_means(portfolio),
             average=_means(average),
-            lead=None if rng is None else tuple(bootstrap(terms, rng)),
+            lead=None if rng is None else tuple(intervals.bootstrap(terms, rng)),
             single=float(self.single[where].mean(dtype=np.float64)),
             oracle=float(self.oracle[where].mean(dtype=np.float64)),
         )

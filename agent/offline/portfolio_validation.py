@@ -8,10 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agent.offline.portfolio_report import Budgeted
-from arms.portfolio.coverage import values
-from arms.portfolio.imputation import complete
-from arms.portfolio.score_matrix import ScoreMatrix
-from arms.portfolio.selection import ROUNDING, Portfolio, greedy, knapsack, top_by_average
+from arms.portfolio import Portfolio, ScoreMatrix, coverage, greedy, imputation, knapsack, selection
 
 Scores = NDArray[np.float32]
 
@@ -117,7 +114,10 @@ class Pool:
         An arm of which the first part knows nothing scores 0 there: it cannot be chosen by it.
         """
         first, second = self.scores[:, :cut], self.scores[:, cut:]
-        chosen, held_out = complete(first, self.groups[:cut]), complete(second, self.groups[cut:])
+        chosen, held_out = (
+            imputation.complete(first, self.groups[:cut]),
+            imputation.complete(second, self.groups[cut:]),
+        )
         unseen = [arm for arm, row in enumerate(first) if np.isnan(row).all()]
         if unseen:  # then scores are missing, and what was completed is a copy
             chosen[unseen] = 0.0
@@ -164,9 +164,11 @@ def choose(
     Raises:
         ValueError: What is asked for cannot be chosen, or there are no costs for a budget.
     """
-    single, *_ = top_by_average(chosen, 1)
+    single, *_ = selection.top_by_average(chosen, 1)
     if budget is None:
-        return Choice(chosen, held_out, greedy(chosen, size, start), top_by_average(chosen, size), single)
+        return Choice(
+            chosen, held_out, greedy(chosen, size, start), selection.top_by_average(chosen, size), single
+        )
     if costs is None:
         raise ValueError("a budget needs costs, and the matrix has none")
     return Choice(chosen, held_out, *_bought(chosen, costs, budget, start), single)
@@ -178,8 +180,8 @@ def _bought(
     """Return the portfolio, and the arms with the largest means that can be paid, one after the other."""
     portfolio = knapsack(chosen, costs, budget, start)
     average: list[int] = []
-    for arm in top_by_average(chosen, len(chosen)):
-        if costs[[*average, arm]].sum() <= budget * (1.0 + ROUNDING):
+    for arm in selection.top_by_average(chosen, len(chosen)):
+        if costs[[*average, arm]].sum() <= budget * (1.0 + selection.ROUNDING):
             average.append(arm)
     return portfolio, tuple(average)
 
@@ -211,8 +213,8 @@ def by_budget(
                 budget,
                 tuple(pool.arms[arm] for arm in portfolio.arms),
                 portfolio.values[-1],
-                values(choice.held_out, portfolio.arms)[-1],
-                values(choice.held_out, average)[-1],
+                coverage.values(choice.held_out, portfolio.arms)[-1],
+                coverage.values(choice.held_out, average)[-1],
             )
         )
     return tuple(found)

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.config.app_config import AppConfig
-from agent.routers.dataset import ArmTable, Features, RouterError, Stage
-from agent.routers.features import QUESTION, answered_table, question_table, retrieved_table
+from agent.config import AppConfig
+from agent.routers import Features, RouterError, Stage, dataset
+from agent.routers import features as router_features
 from arms.base import Passage, Progress
-from arms.corpus.corpus import Corpus, ingest
-from arms.indexes.vectors import PassageVectors, Vectors
-from arms.models.embedding import Backbone, build_embedder
-from arms.portfolio.outcomes import Outcomes
+from arms.corpus import Corpus, ingest
+from arms.indexes import PassageVectors, Vectors
+from arms.models import Backbone, build_embedder
+from arms.portfolio import Outcomes
 
 BLOCK = 256
 """Questions between two steps of the progress."""
@@ -60,7 +60,9 @@ def observed_features(
         raise RouterError("the router looks at what was retrieved; the outcomes tell of no passage")
     texts = tuple(question.text for question in outcomes.questions)
     embedding = _embedded(texts, config.backbones[backbone], tell)
-    asked = Features(outcomes.arms, texts, QUESTION, question_table(texts), embedding)
+    asked = Features(
+        outcomes.arms, texts, router_features.QUESTION, router_features.question_table(texts), embedding
+    )
     if stage is Stage.QUESTION:
         return ObservedFeatures(asked)
     corpus = ingest(config.corpus.source, config.corpus_path, progress=tell)
@@ -69,7 +71,11 @@ def observed_features(
     known = [[[passages[name] for name in ids if name in vectors] for ids in row] for row in found]
     retrieved = _retrieved(texts, embedding, known, vectors, tell)
     answers = [[answer or "" for answer in row] for row in outcomes.answers]
-    answered = answered_table(texts, outcomes.arms, answers, known) if stage is Stage.ANSWERED else None
+    answered = (
+        router_features.answered_table(texts, outcomes.arms, answers, known)
+        if stage is Stage.ANSWERED
+        else None
+    )
     return ObservedFeatures(
         Features(asked.arms, texts, asked.names, asked.question, embedding, retrieved, answered),
         max(len(ids) for row in found for ids in row),
@@ -109,10 +115,12 @@ def _retrieved(
     found: Sequence[Sequence[Sequence[Passage]]],
     vectors: Mapping[str, NDArray[np.float32]],
     tell: Progress,
-) -> ArmTable:
+) -> dataset.ArmTable:
     blocks = []
     for start in range(0, len(found), BLOCK):
         end = min(start + BLOCK, len(found))
-        blocks.append(retrieved_table(texts[start:end], embedding[start:end], found[start:end], vectors))
+        blocks.append(
+            router_features.retrieved_table(texts[start:end], embedding[start:end], found[start:end], vectors)
+        )
         tell("looking at passages", end, len(found))
-    return ArmTable(blocks[0].names, np.concatenate([block.values for block in blocks]))
+    return dataset.ArmTable(blocks[0].names, np.concatenate([block.values for block in blocks]))

@@ -18,25 +18,23 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from agent.config.app_config import AppConfig
-from agent.routers.answer_selector import open_selector
-from agent.simulation.questions import SHAPE, load_questions, shuffled
+from agent.config import AppConfig
+from agent.routers import open_selector
+from agent.simulation import SHAPE, load_questions, shuffled
 from arms.base import Progress
-from arms.corpus.corpus import Corpus, ingest
-from arms.jobs.score import ScoreJob, ScoreReport
-from arms.llm.base import Write
-from arms.models.embedding import Backbone
-from arms.portfolio.pool import expand, load_pool
-from arms.portfolio.score_matrix import ArmTable, write_matrix
+from arms.corpus import Corpus, ingest
+from arms.jobs import ScoreJob, ScoreReport
+from arms.llm import Write
+from arms.models import Backbone
+from arms.portfolio import ArmTable, load_pool, write_matrix
+from arms.portfolio import pool as portfolio_pool
 from arms.questions import Question
-from arms.retrievers.catalog import closure
-from arms.retrievers.kind import ArmSpec
-from arms.scoring.scorers import AnswerScorer, JudgeScorer, RetrievalScorer, Scorer
+from arms.retrievers import ArmSpec, closure
+from arms.scoring import AnswerScorer, JudgeScorer, RetrievalScorer, Scorer
 from feedback.answer_metrics import METRICS
-from feedback.log.store import Store
-from feedback.registry.arm_sets import defined
-from feedback.training_log.joiner import read_examples
-from feedback.training_log.logged_labels import labels, value_of
+from feedback.log import Store
+from feedback.registry import arm_sets
+from feedback.training_log import logged_labels, read_examples
 
 Needed = Literal["answers", "gold_ids"]
 """What a question must have to be measured."""
@@ -116,7 +114,7 @@ def run(settings: Scoring, console: Console, tell: Progress) -> ScoreReport:
 
 
 def _score(settings: Scoring, queries: Path, console: Console, tell: Progress) -> ScoreReport:
-    from arms.jobs.score import score  # here: Ray takes a second to load
+    from arms.jobs import score
 
     config = settings.config.settled()
     scorer = _scorer(settings)
@@ -146,7 +144,7 @@ def arms_of(config: AppConfig, pool: Path | None) -> tuple[dict[str, ArmSpec], d
     if pool is None:
         return config.arms, config.backbones
     file = load_pool(pool)
-    return expand(file.pool), file.backbones
+    return portfolio_pool.expand(file.pool), file.backbones
 
 
 def corpus_of(config: AppConfig, name: str | None, tell: Progress) -> Corpus:
@@ -199,14 +197,17 @@ def _scorer(settings: Scoring) -> Callable[[Write], Scorer]:
 
 def _from_log(settings: Scoring, console: Console, tell: Progress) -> ScoreReport:
     config = settings.config.settled()
-    value = value_of(config.reward, settings.measure)
+    value = logged_labels.value_of(config.reward, settings.measure)
     store = Store(config.database_url, config.reward.join)
     try:
         total = store.counts()["examples"]
         tell("reading the log", 0, total)
         # the arms that were live, whatever the configuration names now
-        arms = {**config.arms, **{n: ArmSpec.model_validate(told) for n, told in defined(store).items()}}
-        found = labels(read_examples(store, config.reward.join, upto=total), value, arms)
+        arms = {
+            **config.arms,
+            **{n: ArmSpec.model_validate(told) for n, told in arm_sets.defined(store).items()},
+        }
+        found = logged_labels.labels(read_examples(store, config.reward.join, upto=total), value, arms)
         excluded = Counter(store.unlearned()) + Counter(found.excluded)
     finally:
         store.close()

@@ -3,7 +3,7 @@
 outcomes --utility--> labels --fit--> router --> figures on held-out questions
                         '------------fit------> the router that is kept, of all questions
 
-What is said of held-out questions is kept beside the router (`agent.unseen`).
+What is said of held-out questions is kept beside the router (`agent.routers.out_of_fold`).
 """
 
 import math
@@ -18,22 +18,30 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from rich.console import Console
 
-from agent.config.app_config import AppConfig
+from agent.config import AppConfig
 from agent.offline.labelled_data import of_arms, read_labelled, written
 from agent.offline.router_features import observed_features
 from agent.offline.score import read_questions
-from agent.routers.catalog import RouterSpec, build_router
-from agent.routers.cross_validation import Rows, folds
-from agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, Stage, positions
-from agent.routers.out_of_fold import write_out_of_fold
-from agent.routers.saved import About, Trained, digest_of, write_trained
-from agent.routers.utility import Utility, utilities
-from agent.routers.validation import RouterValidation, uncharged, validate_router
-from agent.simulation.questions import SHAPE
+from agent.routers import (
+    Features,
+    RouterError,
+    RouterSpec,
+    RoutingDataset,
+    Stage,
+    Trained,
+    build_router,
+    cross_validation,
+    dataset,
+    out_of_fold,
+    saved,
+    validation,
+)
+from agent.routers import utility as router_utility
+from agent.simulation import SHAPE
 from arms.base import Progress
-from arms.models.embedding import digest_backbone
-from arms.models.locate import digest_of as digest_of_file
-from arms.portfolio.outcomes import Outcomes
+from arms.models import digest_backbone
+from arms.models import digest_of as digest_of_file
+from arms.portfolio import Outcomes
 from arms.suggestions import did_you_mean, select_names
 
 PLAIN: Any = {"markup": False, "highlight": False, "soft_wrap": True}
@@ -55,7 +63,9 @@ class Training(BaseModel):
         description="Patterns of the arms to choose among; the router sees nothing of others.",
     )
     router: RouterSpec = Field(description="Kind and parameters of the router.")
-    utility: Utility = Field(default=Utility(), description="What an answer is worth.")
+    utility: router_utility.Utility = Field(
+        default=router_utility.Utility(), description="What an answer is worth."
+    )
     quality: str | None = Field(
         default=None, description="Score of what was retrieved, for routers that learn from it, too."
     )
@@ -118,15 +128,15 @@ def run(settings: Training, console: Console, tell: Progress) -> Trained:
     unseen = _unseen(settings, outcomes, sight.features, parts, tell)
     tried = _tried(settings, outcomes, unseen, stage)
     utility = settings.utility
-    if tried and utility.cost_weight > 0.0 and (free := uncharged(outcomes, utility.cost, stage)):
+    if tried and utility.cost_weight > 0.0 and (free := validation.uncharged(outcomes, utility.cost, stage)):
         console.print(free, **PLAIN)
     router = build_router(settings.router).fit(_labels(settings, outcomes, sight.features))
     backbone = config.backbones[name]
-    about = About(
+    about = saved.About(
         kind=router.kind,
         params=dict(router.params),
         stage=stage.name.lower(),
-        digest=digest_of(router.save()),
+        digest=saved.digest_of(router.save()),
         arms=outcomes.arms,
         backbone=name,
         encoder=digest_backbone(backbone),
@@ -140,8 +150,8 @@ def run(settings: Training, console: Console, tell: Progress) -> Trained:
         held_out=None if tried is None else asdict(tried),
     )
     trained = Trained(router, about)
-    write_trained(settings.output, trained)
-    write_out_of_fold(settings.output, about, sight.features.texts, unseen)
+    saved.write_trained(settings.output, trained)
+    out_of_fold.write_out_of_fold(settings.output, about, sight.features.texts, unseen)
     _tell(tried, trained, settings, console)
     return trained
 
@@ -173,8 +183,8 @@ def _labelled(settings: Training, console: Console) -> Outcomes:
         hint = did_you_mean(settings.quality, outcomes.scores)
         raise RouterError(f"no score {settings.quality!r} among the outcomes{hint}")
     asked = select_names(outcomes.arms, settings.arms, "no arm of the outcomes", RouterError)
-    outcomes = of_arms(outcomes, positions(outcomes.arms, asked))
-    known = ~np.isnan(utilities(outcomes, settings.utility)).all(axis=0)
+    outcomes = of_arms(outcomes, dataset.positions(outcomes.arms, asked))
+    known = ~np.isnan(router_utility.utilities(outcomes, settings.utility)).all(axis=0)
     left = of_arms(outcomes, np.flatnonzero(known).tolist())
     if silent := [arm for arm in outcomes.arms if arm not in left.arms]:
         names = ", ".join(silent)
@@ -185,16 +195,16 @@ def _labelled(settings: Training, console: Console) -> Outcomes:
 def _labels(settings: Training, outcomes: Outcomes, features: Features) -> RoutingDataset:
     """Return the labels of questions. Raises RouterError."""
     quality = None if settings.quality is None else outcomes.scores[settings.quality]
-    return RoutingDataset(features, utilities(outcomes, settings.utility), quality)
+    return RoutingDataset(features, router_utility.utilities(outcomes, settings.utility), quality)
 
 
 def _unseen(
     settings: Training,
     outcomes: Outcomes,
     features: Features,
-    parts: Sequence[tuple[Rows, Rows]],
+    parts: Sequence[tuple[cross_validation.Rows, cross_validation.Rows]],
     tell: Progress,
-) -> Floats:
+) -> dataset.Floats:
     """Fit to some questions and ask on those held out; NaN for questions that never are.
 
     Returns:
@@ -211,20 +221,24 @@ def _unseen(
     return scores
 
 
-def _tried(settings: Training, outcomes: Outcomes, scores: Floats, stage: Stage) -> RouterValidation | None:
+def _tried(
+    settings: Training, outcomes: Outcomes, scores: dataset.Floats, stage: Stage
+) -> validation.RouterValidation | None:
     """See what a router is worth by what was said of held-out questions; None where there are none."""
     asked = ~np.isnan(scores).any(axis=1)
     if not asked.any():
         return None
-    return validate_router(outcomes.only(asked), scores[asked], settings.utility, stage)
+    return validation.validate_router(outcomes.only(asked), scores[asked], settings.utility, stage)
 
 
-def _parts(settings: Training, texts: Sequence[str]) -> list[tuple[Rows, Rows]]:
+def _parts(
+    settings: Training, texts: Sequence[str]
+) -> list[tuple[cross_validation.Rows, cross_validation.Rows]]:
     """Return questions to fit to and questions to ask, of other texts. Raises RouterError."""
     if settings.folds is not None:
         if settings.folds > (n := len(set(texts))):
             raise RouterError(f"{n} questions cannot be cut into {settings.folds} folds: take {n} or fewer")
-        return folds(texts, settings.folds, settings.seed)
+        return cross_validation.folds(texts, settings.folds, settings.seed)
     if settings.held_out == 0.0:
         return []
     _, text = np.unique(np.array(texts), return_inverse=True)
@@ -236,7 +250,9 @@ def _parts(settings: Training, texts: Sequence[str]) -> list[tuple[Rows, Rows]]:
     return [(np.flatnonzero(~held_out), np.flatnonzero(held_out))]
 
 
-def _tell(tried: RouterValidation | None, trained: Trained, settings: Training, console: Console) -> None:
+def _tell(
+    tried: validation.RouterValidation | None, trained: Trained, settings: Training, console: Console
+) -> None:
     """Print the figures, and how the router is served."""
     if tried is None:
         console.print("no question was held out on which every arm is known: its worth is not known", **PLAIN)
@@ -261,7 +277,7 @@ def _tell(tried: RouterValidation | None, trained: Trained, settings: Training, 
     console.print(f"serve it with   router: {{path: {folder}}}", **PLAIN)
 
 
-def _ensemble(about: About, folder: Path) -> str:
+def _ensemble(about: saved.About, folder: Path) -> str:
     """Return the arm whose answers a router picks from, as the configuration has it."""
     params: dict[str, Any] = {"arms": list(about.arms), "select": "learned", "router": str(folder)}
     params["backbone"] = about.backbone

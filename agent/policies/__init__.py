@@ -1,1 +1,5 @@
-"""Bandit policies that learn; each returns a distribution and never samples."""
+"""Bandit policies: from a context to a distribution over arms, one file a policy."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

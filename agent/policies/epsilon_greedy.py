@@ -118,7 +118,7 @@ class EpsilonGreedy:
     """The arm with the best predicted reward, or any arm with probability epsilon.
 
     Epsilon is spread over all arms, the best one included, and the rest of the mass
-    over all arms tied for the best. It falls as `agent.policies.exploration` says.
+    over all arms tied for the best. It falls as `agent.policies.epsilon_greedy` says.
 
     Args:
         model: `linear`, or the import path of a river regressor, one of `Model`.

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agent.policies.base import PolicyError
-from arms.models.locate import ModelNotFoundError, locate
-from arms.models.threads import compute_cores
+from arms.models import ModelNotFoundError, compute_cores, locate
 from feedback.events import Context
 
 if TYPE_CHECKING:

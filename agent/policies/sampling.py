@@ -74,6 +74,7 @@ def served_distribution(
     Raises:
         PolicyError: The policy's answer is no distribution over the arms.
 
+    >>> from agent.policies.base import Fixed
     >>> served_distribution(Fixed("bm25"), Context("who?"), ["none", "bm25"], 0.1).round(3).tolist()
     [0.1, 0.9]
     """

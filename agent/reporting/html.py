@@ -16,25 +16,31 @@ DARK = (
 )
 """The palette on a dark ground."""
 
+TEMPLATES = Path(__file__).parent / "templates"
 
-def filled(template: str, pictures: Mapping[str, str], **told: object) -> str:
-    """Return a template of this package, filled in: the one room for it.
+
+def filled(template: Path | str, pictures: Mapping[str, str], **values: object) -> str:
+    """Render a template as HTML.
 
     Args:
-        template: Its name.
-        pictures: SVG, which is put in as it is.
-        told: All else, of which texts are escaped.
+        template: The name of a template of this package, or the path of another one; it may include ours.
+        pictures: SVG, inserted as it is.
+        values: Everything else; text is escaped.
     """
     drawn = {name: Markup(picture) for name, picture in pictures.items()}
     palette = {"light": PALETTE, "dark": DARK}
-    return _environment().get_template(template).render(pictures=drawn, palette=palette, **told)
+    path = TEMPLATES / template  # an absolute path stays as it is
+    return _environment(path.parent).get_template(path.name).render(pictures=drawn, palette=palette, **values)
 
 
 @cache
-def _environment() -> Environment:
-    folder = FileSystemLoader(Path(__file__).parent / "templates")
+def _environment(folder: Path) -> Environment:
     found = Environment(
-        loader=folder, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FileSystemLoader([folder, TEMPLATES]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     found.filters["number"] = "{:,.0f}".format
     found.filters["signed"] = "{:+.3f}".format

@@ -25,7 +25,7 @@ COLOURS = {
 """What each colour is called in the style sheet of the page."""
 
 
-def svg(told: Told, draw: Callable[[Told], "Figure"], title: str) -> str:
+def draw_svg(told: Told, draw: Callable[[Told], "Figure"], title: str) -> str:
     """Draw one of the pictures below, or another one that has their colours.
 
     Args:

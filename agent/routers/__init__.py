@@ -1,1 +1,5 @@
-"""Routers: what is fitted offline to choose an arm; each scores, and none draws."""
+"""Routers: supervised models that score arms for a question."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -13,11 +13,11 @@ from agent.routers.dataset import RouterError, Stage
 from agent.routers.features import features_of
 from agent.routers.saved import Trained, read_trained
 from arms.base import ArmBuildError, ArmError, Passage, Query
-from arms.retrievers.kind import SelectorSpec
+from arms.retrievers import SelectorSpec
 
 
 class RouterSelector:
-    """Picks by the scores of a router of stage answered, as `arms.kinds.Picker` has it.
+    """Picks by the scores of a router of stage answered, as `arms.retrievers.kind.Picker` has it.
 
     A passage that is not of the corpus, such as one that a search API returned, has no vector: it counts as
     not found, as it did in training.

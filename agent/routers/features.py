@@ -14,19 +14,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.policies.features import FORM, form
+from agent.policies import features
 from agent.routers.dataset import SAME_AS, ArmTable, Features, Floats
 from arms.base import Passage
-from arms.scoring.signals import (
-    ANSWERED,
-    FOUND,
-    SIGNALS,
-    WORDED,
-    answer_signals,
-    found_signals,
-    signals,
-    word_signals,
-)
+from arms.scoring import signals as scoring_signals
 from arms.tokenizer import normalised
 
 Vectors = NDArray[np.float32]
@@ -40,10 +31,15 @@ COUNTED: Mapping[str, re.Pattern[str]] = {
 }
 """How nested a question is, and whether it compares: signs of one that takes several passages."""
 
-QUESTION = (*FORM, *COUNTED)
+QUESTION = (*features.FORM, *COUNTED)
 """What is known of a question before any search, in the order of the columns."""
 
-RETRIEVED = (*SIGNALS, *(f"{name}.scaled" for name in SIGNALS), *FOUND, *WORDED)
+RETRIEVED = (
+    *scoring_signals.SIGNALS,
+    *(f"{name}.scaled" for name in scoring_signals.SIGNALS),
+    *scoring_signals.FOUND,
+    *scoring_signals.WORDED,
+)
 """What is known of an arm after all have searched; `.scaled` is min-max over the arms of the question."""
 
 
@@ -57,7 +53,7 @@ def question_table(texts: Sequence[str]) -> Floats:
     column = {name: number for number, name in enumerate(QUESTION)}
     table = np.zeros((len(texts), len(QUESTION)))
     for row, text in enumerate(texts):
-        for name, value in form(text).items():
+        for name, value in features.form(text).items():
             table[row, column[name]] = value
         for name, pattern in COUNTED.items():
             table[row, column[name]] = len(pattern.findall(text))
@@ -84,8 +80,15 @@ def retrieved_table(
     for row, (text, of_arms) in enumerate(zip(texts, found, strict=True)):
         ids = [[passage.id for passage in passages] for passages in of_arms]
         stacked = [np.stack([vectors[name] for name in names]) if names else empty for names in ids]
-        told = signals(embedding[row], stacked)
-        table[row] = np.hstack([told, scaled(told), found_signals(ids), word_signals(text, of_arms)])
+        told = scoring_signals.signals(embedding[row], stacked)
+        table[row] = np.hstack(
+            [
+                told,
+                scaled(told),
+                scoring_signals.found_signals(ids),
+                scoring_signals.word_signals(text, of_arms),
+            ]
+        )
     return ArmTable(RETRIEVED, table)
 
 
@@ -123,8 +126,12 @@ def answered_table(
     rows = []
     for text, given, of_arms in zip(texts, answers, found, strict=True):
         alike = np.array([normalised(answer) for answer in given])
-        rows.append(np.hstack([answer_signals(text, given, of_arms), alike[:, None] == alike[None, :]]))
-    names = (*ANSWERED, *(f"{SAME_AS}{arm}" for arm in arms))
+        rows.append(
+            np.hstack(
+                [scoring_signals.answer_signals(text, given, of_arms), alike[:, None] == alike[None, :]]
+            )
+        )
+    names = (*scoring_signals.ANSWERED, *(f"{SAME_AS}{arm}" for arm in arms))
     return ArmTable(names, np.array(rows, dtype=np.float64).reshape(len(texts), len(arms), len(names)))
 
 

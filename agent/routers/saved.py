@@ -2,7 +2,7 @@
 
 router.model   what `Router.save` returned
 router.json    what must be the same where it is asked, and what people want to know of it
-unseen.jsonl   what it would have said of the questions that it was trained on (`agent.unseen`)
+unseen.jsonl   what it would have said of the questions that it was trained on (`agent.routers.out_of_fold`)
 """
 
 import hashlib
@@ -19,9 +19,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from agent.routers.base import Router
 from agent.routers.catalog import load_router
 from agent.routers.dataset import RouterError, Stage
-from arms.llm.prompts import Writing
-from arms.models.embedding import Backbone, digest_backbone
-from arms.models.locate import ModelNotFoundError
+from arms.llm import prompts
+from arms.models import Backbone, ModelNotFoundError, digest_backbone
 from arms.suggestions import did_you_mean
 
 logger = logging.getLogger(__name__)
@@ -100,7 +99,7 @@ class About(BaseModel):
     query_prefix: str
     k: int = Field(ge=0)
     corpus: str | None
-    writing: Writing | None = None
+    writing: prompts.Writing | None = None
     utility: dict[str, Any]
     inputs: dict[str, str]
     questions: int

@@ -12,8 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from agent.routers.dataset import Floats, RouterError, positions
 from agent.routers.features import scaled
-from arms.portfolio.outcomes import Outcomes
-from arms.portfolio.score_matrix import ScoreMatrix
+from arms.portfolio import Outcomes, ScoreMatrix
 from arms.suggestions import did_you_mean
 from feedback.reward import Prices
 

@@ -12,7 +12,8 @@ from rich.table import Table
 
 from agent.routers.dataset import Floats, Stage
 from agent.routers.utility import Utility, cost_of, needed, utilities
-from arms.portfolio.outcomes import COSTS, Outcomes
+from arms.portfolio import Outcomes
+from arms.portfolio import outcomes as portfolio_outcomes
 from feedback.reward import Prices
 
 ROUTER, ORACLE = "router", "oracle"
@@ -23,7 +24,7 @@ SHOWN = ("em", "f1")
 PAID: Mapping[Stage, tuple[str, ...]] = {
     Stage.QUESTION: (),
     Stage.RETRIEVED: ("steps", "tokens", "retrieval_s"),
-    Stage.ANSWERED: COSTS,
+    Stage.ANSWERED: portfolio_outcomes.COSTS,
 }
 """Costs of all arms that are paid before a router can be asked, as far as outcomes tell them apart."""
 

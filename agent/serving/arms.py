@@ -1,22 +1,12 @@
 """The live arms: how they are run, what a turn knows of them, and how the log keeps them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from agent.serving.messages import ArmInfo
 from agent.serving.probe import Embeddings
 from arms.base import Query, Retrieval
-from arms.retrievers.catalog import embeddings_of, features, same
-from arms.retrievers.kind import ArmSpec
-
-
-@dataclass(frozen=True, slots=True)
-class ArmInfo:
-    """What the turn knows of an arm before it runs."""
-
-    backbones: frozenset[str] = frozenset()
-    features: Mapping[str, float] = field(default_factory=dict)
-    enabled: bool = True
+from arms.retrievers import ArmSpec, catalog
 
 
 class Arms(Protocol):
@@ -43,10 +33,10 @@ class Arms(Protocol):
         ...
 
 
-def known(specs: Mapping[str, ArmSpec]) -> dict[str, ArmInfo]:
+def arm_infos(specs: Mapping[str, ArmSpec]) -> dict[str, ArmInfo]:
     """Return what a turn knows of each arm before it runs."""
     return {
-        name: ArmInfo(embeddings_of(name, specs), features(name, spec))
+        name: ArmInfo(catalog.embeddings_of(name, specs), catalog.arm_features(name, spec))
         for name, spec in specs.items()
         if spec.action
     }
@@ -59,4 +49,4 @@ def documents(specs: Mapping[str, ArmSpec]) -> dict[str, dict[str, Any]]:
 
 def same_document(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Return whether two descriptions that the log keeps mean the same arm."""
-    return same(ArmSpec.model_validate(one), ArmSpec.model_validate(other))
+    return catalog.same(ArmSpec.model_validate(one), ArmSpec.model_validate(other))

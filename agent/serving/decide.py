@@ -2,9 +2,8 @@
 
 from collections.abc import Mapping
 
-from agent.policies.features import FeatureSpec, describe
-from agent.serving.arms import ArmInfo
-from agent.serving.messages import Ask, NoEligibleArmError
+from agent.policies import FeatureSpec, describe
+from agent.serving.messages import ArmInfo, Ask, NoEligibleArmError
 from agent.serving.probe import Embeddings
 from feedback.events import Context
 

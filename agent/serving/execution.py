@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from agent.serving.arms import ArmInfo
+from agent.serving.messages import ArmInfo
 from agent.serving.probe import Probes
 from arms.base import Retrieval
-from arms.llm.base import Chunk, GeneratorTimeoutError
+from arms.llm import Chunk, base
 from feedback.errors import described
 from feedback.events import Cost, Decision, Execution, Status
 
@@ -62,7 +62,7 @@ class TurnRecorder:
             return Status.OK if self.served == self.decision.drawn else Status.FELL_BACK
         if self.served is None:
             return Status.ARM_FAILED
-        timed_out = isinstance(error, TimeoutError | GeneratorTimeoutError)
+        timed_out = isinstance(error, TimeoutError | base.GeneratorTimeoutError)
         return Status.LLM_TIMEOUT if timed_out else Status.LLM_FAILED
 
     def execution(self, now: float, error: Exception | None = None, *, cancelled: bool = False) -> Execution:

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from agent.policies.base import Policy
+from agent.policies import Policy
 from arms.base import Retrieval
-from arms.llm.base import Chunk, Message
+from arms.llm import Chunk, Message
 from feedback.events import Decision, Execution, Status
 
 
@@ -134,3 +134,12 @@ class Finished:
 
 
 Event = Decided | Chunk | Finished
+
+
+@dataclass(frozen=True, slots=True)
+class ArmInfo:
+    """What the turn knows of an arm before it runs."""
+
+    backbones: frozenset[str] = frozenset()
+    features: Mapping[str, float] = field(default_factory=dict)
+    enabled: bool = True

@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.policies.features import FEATURE
+from agent.policies import features as policy_features
 from arms.base import ArmError, Query, Retrieval
 from feedback.events import Context
 
@@ -140,7 +140,7 @@ def with_scores(context: Context, scores: Mapping[str, float]) -> Context:
     {'a': {'steps': 1.0, 'router': 0.5}, 'b': {}}
     """
     arms = {
-        arm: {**features, FEATURE: scores[arm]} if arm in scores else features
+        arm: {**features, policy_features.FEATURE: scores[arm]} if arm in scores else features
         for arm, features in context.arms.items()
     }
     return replace(context, arms=arms)

@@ -12,33 +12,27 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import Any, Protocol
 
-from agent.config.app_config import AppConfig, ConfigError
-from agent.evaluation.gate import verdict
-from agent.learning.recipe import configuration_of
-from agent.learning.restore import PolicyHistory
-from agent.policies.features import describe
-from agent.routers.saved import warn_of_unknown
+from agent.config import AppConfig, ConfigError
+from agent.learning import PolicyHistory
+from agent.policies import describe
+from agent.routers import saved
 from agent.serving.arm_health import ArmHealth
-from agent.serving.arms import ArmInfo, Arms, documents, known, same_document
-from agent.serving.messages import Serving
+from agent.serving.arms import Arms, arm_infos, documents, same_document
+from agent.serving.messages import ArmInfo, Serving
 from agent.serving.probe import Embeddings
 from agent.serving.router_scores import router_scorer
+from agent.serving.telemetry import CountedLog, Telemetry
 from agent.serving.turn import TurnLoop
 from agent.serving.version_watcher import ServedVersion, ServingState, VersionWatcher
 from arms.base import ArmError
-from arms.llm.base import Generator
+from arms.llm import Generator
 from feedback.clock import SteadyClock
-from feedback.drift.alarms import Alarms, standing_alarms
+from feedback.drift import Alarms, standing_alarms
 from feedback.errors import LogUnavailableError
-from feedback.log.group_commit import GroupCommit
-from feedback.log.open import open_log
-from feedback.registry.arm_sets import ArmSet, disabled, live, started, switch
-from feedback.registry.arm_sets import replace as replace_live
-from feedback.registry.promotions import ActivePolicy
-from feedback.registry.versions import Version
+from feedback.log import GroupCommit, Store
+from feedback.registry import ActivePolicy, ArmSet, Version, arm_sets
 
 logger = logging.getLogger(__name__)
 
@@ -80,30 +74,38 @@ class Replica:
 
     Args:
         config: The whole configuration, settled.
+        store: The log; `stop` closes it.
         arms: Runs any arm.
         embedders: Embeds with any backbone.
         generator: The language model.
         reach: Returns once all of these can be called.
-        gate: Judges whoever is to be promoted; None for what `agent.evaluation.gatekeeper` says.
+        gate: Decides whether a version may be promoted.
+        telemetry: Counts what the turns commit.
+        clock: Seconds since the epoch; the one that the store was opened with.
     """
 
     def __init__(
         self,
         config: AppConfig,
+        store: Store,
         arms: Arms,
         embedders: Embedders,
         generator: Generator,
+        *,
+        gate: Gate,
+        telemetry: Telemetry,
+        clock: SteadyClock,
         reach: Callable[[], Awaitable[None]] | None = None,
-        gate: Gate | None = None,
     ) -> None:
         self.config = config
-        self.clock = SteadyClock()
-        self.store = open_log(config.database_url, config.reward, self.clock)
-        self.log = GroupCommit(self.store)
+        self.clock = clock
+        self.store = store
+        self.gate = gate
+        self.telemetry = telemetry
+        self.log = GroupCommit(store)
         self.lookout = VersionWatcher(self.store, config)
         self.served: ServedVersion | None = None
         self.said = ActivePolicy(self.lookout.configured.digest)  # by operators, as of the last look
-        self.gate: Gate = gate or partial(verdict, self.store, configuration_of(config), clock=self.clock)
         self.past = PolicyHistory(self.store, config.reward)
         self.under_way = set[str]()  # decisions that are being made and carried out
         self._configured = config.arms
@@ -122,12 +124,12 @@ class Replica:
         self._poller: asyncio.Task[None] | None = None
         self._refreshing = asyncio.Lock()
         self.loop = TurnLoop(
-            arms=known(config.arms),
+            arms=arm_infos(config.arms),
             serving=Serving(self.lookout.empty, 0),
             embed=embedders.embed,
             search=arms.search,
             generator=generator,
-            log=self.log,
+            log=CountedLog(self.log, telemetry),
             features=config.features,
             floor=config.floor,
             salt=config.salt,
@@ -227,11 +229,11 @@ class Replica:
 
     def _look(self) -> tuple[ServingState, ArmSet | None, frozenset[str]]:
         if self._started:
-            arms = live(self.store, self.arm_set)
+            arms = arm_sets.live(self.store, self.arm_set)
         else:
-            arms = started(self.store, documents(self._configured))
+            arms = arm_sets.started(self.store, documents(self._configured))
             self._started = True
-        off = disabled(self.store)
+        off = arm_sets.disabled(self.store)
         return self.lookout.look(self.served), arms, off
 
     def _switched(self, arms: Mapping[str, ArmInfo]) -> Mapping[str, ArmInfo]:
@@ -269,10 +271,10 @@ class Replica:
             return
         self._arms.know(config.arms)
         if self.advisor is not None:
-            warn_of_unknown(self.advisor.about, config.actions)
+            saved.warn_of_unknown(self.advisor.about, config.actions)
         self.config, self.arm_set = config, seq
         self.loop.former = {**self.loop.former, **self.loop.arms}
-        self.loop.arms = self._switched(known(config.arms))
+        self.loop.arms = self._switched(arm_infos(config.arms))
 
     async def replace_arms(self, arms: Mapping[str, Mapping[str, Any]]) -> None:
         """Replace the live arms, here and in every replica at its next look.
@@ -296,12 +298,12 @@ class Replica:
         config = self.config.with_arms(arms)
         await self._arms.load(config.arms)
         found = await asyncio.to_thread(
-            replace_live, self.store, documents(config.arms), documents(self._configured), same_document
+            arm_sets.replace, self.store, documents(config.arms), documents(self._configured), same_document
         )
         self._adopt(config, found.seq)
         await self.refresh()
 
     async def switch(self, arm: str, enabled: bool) -> None:
         """Switch an arm on or off, here at once and in every replica at its next look."""
-        await asyncio.to_thread(switch, self.store, arm, enabled, self.clock())
+        await asyncio.to_thread(arm_sets.switch, self.store, arm, enabled, self.clock())
         await self.refresh()

@@ -8,10 +8,8 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.config.app_config import AppConfig
-from agent.routers.dataset import RouterError, Stage
-from agent.routers.features import features_of
-from agent.routers.saved import Trained, read_trained
+from agent.config import AppConfig
+from agent.routers import RouterError, Stage, Trained, features, read_trained
 from agent.serving.probe import Embed
 from arms.base import ArmError, Passage, Query, Retrieval
 
@@ -25,7 +23,7 @@ Look = Callable[[str, Sequence[str]], Awaitable[Vectors]]
 
 
 class RouterScorer:
-    """Scores arms with a trained router, as `agent.probe.Advisor` has it.
+    """Scores arms with a trained router, as `agent.serving.probe.Advisor` has it.
 
     A passage that is not of the corpus, such as one that a search API returned, has no vector: it counts as
     not found.
@@ -101,7 +99,7 @@ class RouterScorer:
         found: Sequence[Sequence[Passage]] | None,
         vectors: Vectors,
     ) -> dict[str, float]:
-        seen = features_of(query.text, query.embeddings[self.backbone], arms, found, vectors)
+        seen = features.features_of(query.text, query.embeddings[self.backbone], arms, found, vectors)
         return dict(zip(arms, self._router.scores(seen)[0].tolist(), strict=True))
 
 

@@ -23,9 +23,9 @@ from prometheus_client.registry import Collector
 
 from agent.serving.messages import Log
 from feedback.events import Decision, Execution, Feedback
-from feedback.log.batch import Receipt
-from feedback.registry.versions import Version
-from feedback.training_log.lag import Lag
+from feedback.log import Receipt
+from feedback.registry import Version
+from feedback.training_log import lag as training_log_lag
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
@@ -107,7 +107,7 @@ class Telemetry:
 
     def exposition(
         self,
-        lag: Lag | None,
+        lag: training_log_lag.Lag | None,
         version: Version | None,
         now: float,
         alarms: int = 0,
@@ -165,7 +165,7 @@ class _State(Collector):
 
     def __init__(
         self,
-        lag: Lag | None,
+        lag: training_log_lag.Lag | None,
         version: Version | None,
         now: float,
         alarms: int,

@@ -20,21 +20,13 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.policies.features import FeatureSpec
-from agent.policies.sampling import (
-    choose,
-    lowered,
-    mixed,
-    served_distribution,
-    shadow_distribution,
-    uniform_from,
-)
+from agent.policies import FeatureSpec, choose, sampling, served_distribution
 from agent.serving.arm_health import ArmHealth
-from agent.serving.arms import ArmInfo
 from agent.serving.decide import context_of, eligible
 from agent.serving.execution import UNPROBED, TurnRecorder
 from agent.serving.messages import (
     AnsweredElsewhereError,
+    ArmInfo,
     Ask,
     Canary,
     Commit,
@@ -48,8 +40,7 @@ from agent.serving.messages import (
 )
 from agent.serving.probe import Embed, Embeddings, Probes, Scorer, Search, probe, with_scores
 from arms.base import ArmError, Passage, Query, Retrieval
-from arms.llm.base import Chunk, Generator, GeneratorError, Prompt
-from arms.llm.prompts import answer_prompt
+from arms.llm import Chunk, Generator, GeneratorError, Prompt, prompts
 from feedback.errors import described
 from feedback.events import Context, Decision, Execution, Mode
 
@@ -210,7 +201,7 @@ class TurnLoop:
         return self._query(ask, embeddings), context
 
     def _query(self, ask: Ask, embeddings: Embeddings | None = None) -> Query:
-        seed = int(uniform_from(ask.decision_id, self.salt + "/arm") * (1 << 53))
+        seed = int(sampling.uniform_from(ask.decision_id, self.salt + "/arm") * (1 << 53))
         return Query(ask.question, embeddings or {}, seed)
 
     async def _embedded(self, question: str, backbones: frozenset[str]) -> Embeddings:
@@ -264,17 +255,21 @@ class TurnLoop:
             mode, floor, p, shadow = Mode.FORCED, 0.0, np.ones(1), np.zeros(0)
         else:
             mode = Mode.EXPLORE if ask.explore else Mode.GREEDY
-            floor = lowered(self.floor, len(names))
+            floor = sampling.lowered(self.floor, len(names))
             p = served_distribution(serving.policy, context, names, floor)
             if canary := self.canary:
                 beside = self._beside(canary, context, names, floor)
                 if beside.size:
                     candidate, share = canary.version, canary.share
-                    p = mixed(p, beside, share)
-            shadow = shadow_distribution(serving.policy, context, names, floor)
+                    p = sampling.mixed(p, beside, share)
+            shadow = sampling.shadow_distribution(serving.policy, context, names, floor)
         now = self.clock()
         explored = mode is Mode.EXPLORE
-        drawn = choose(p, uniform_from(ask.decision_id, self.salt, names)) if explored else int(p.argmax())
+        drawn = (
+            choose(p, sampling.uniform_from(ask.decision_id, self.salt, names))
+            if explored
+            else int(p.argmax())
+        )
         return Decision(
             id=ask.decision_id,
             context=context,
@@ -375,7 +370,7 @@ class TurnLoop:
         """Write the answer from the passages, chunk by chunk."""
         assert self.generator is not None
         prompt = Prompt(
-            answer_prompt(ask.messages, passages, word_budget=self.word_budget),
+            prompts.answer_prompt(ask.messages, passages, word_budget=self.word_budget),
             max_tokens=ask.max_tokens,
             temperature=ask.temperature,
             top_p=ask.top_p,

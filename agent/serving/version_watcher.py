@@ -4,14 +4,13 @@ import logging
 from contextlib import suppress
 from dataclasses import dataclass
 
-from agent.config.app_config import AppConfig
-from agent.learning.recipe import Recipe, active_recipe
-from agent.learning.restore import policy_of, restore
-from agent.policies.base import Policy, PolicyError
+from agent.config import AppConfig
+from agent.learning import Recipe, active_recipe, policy_of
+from agent.learning import restore as learning_restore
+from agent.policies import Policy, PolicyError
 from agent.serving.messages import Canary
-from feedback.log.store import Store
-from feedback.registry.promotions import ActivePolicy, Promotion, active_policy
-from feedback.registry.versions import Version, checkpoint, find, kept_upto, latest
+from feedback.log import Store
+from feedback.registry import ActivePolicy, Version, active_policy, promotions, versions
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +67,10 @@ class VersionWatcher:
         self.empty = self.recipe.build(self.arms)
         self._word = self.recipe.digest  # the recipe that was said, which may not be the one that is active
         self._in_vain = (0, 0)  # the last version that could not be read, and the word that asked for it
-        self._pin: tuple[int, Promotion | None] = (0, None)  # the last rollback, and whether it holds here
+        self._pin: tuple[int, promotions.Promotion | None] = (
+            0,
+            None,
+        )  # the last rollback, and whether it holds here
         self._canary: tuple[int, Canary | None] = (0, None)  # the word on it, and what came of it
 
     def look(self, served: ServedVersion | None) -> ServingState:
@@ -88,19 +90,19 @@ class VersionWatcher:
         ours = served is not None and served.version.recipe == recipe
         number = served.version.version if served else 0
         if pin is None:
-            version = latest(self._store, recipe, number if ours else 0)
+            version = versions.latest(self._store, recipe, number if ours else 0)
         else:
-            version = None if pin.version == number else find(self._store, pin.version)
+            version = None if pin.version == number else versions.find(self._store, pin.version)
         found = None if version is None else self._read(version, pin)
         if version is not None and found is None and pin is None and not ours:
             found = self._older(version)
         return ServingState(found or served, said, self._beside(said))
 
-    def _held(self, said: ActivePolicy) -> Promotion | None:
+    def _held(self, said: ActivePolicy) -> promotions.Promotion | None:
         """Return the rollback that holds; None for none, or of a version that cannot be built here."""
         pin = said.pin
         if pin is not None and pin.seq != self._pin[0]:
-            version = find(self._store, pin.version)
+            version = versions.find(self._store, pin.version)
             assert version is not None  # a word is about a version that was published
             try:
                 self._empty_of(version)
@@ -117,7 +119,7 @@ class VersionWatcher:
             return None
         if self._canary[0] != word.seq or self._canary[1] is None:
             first = self._canary[0] != word.seq
-            version, canary = find(self._store, word.version), None
+            version, canary = versions.find(self._store, word.version), None
             assert version is not None  # a word is about a version that was published
             try:
                 canary = Canary(self._found(version, again=first), version.version, word.share)
@@ -129,13 +131,13 @@ class VersionWatcher:
 
     def _older(self, version: Version) -> ServedVersion | None:
         """Return the nearest version before one that can be read; None where none can."""
-        for one in kept_upto(self._store, version.recipe, version.examples_seq):
+        for one in versions.kept_upto(self._store, version.recipe, version.examples_seq):
             if one.version < version.version:
                 with suppress(PolicyError):
                     return ServedVersion(one, self._found(one, again=False))
         return None
 
-    def _read(self, version: Version, pin: Promotion | None) -> ServedVersion | None:
+    def _read(self, version: Version, pin: promotions.Promotion | None) -> ServedVersion | None:
         asked = version.version, pin.seq if pin else 0
         try:
             return ServedVersion(
@@ -165,7 +167,9 @@ class VersionWatcher:
             PolicyError: It cannot be had.
         """
         try:
-            return restore(self._empty_of(version), version, checkpoint(self._store, version.version))
+            return learning_restore.restore(
+                self._empty_of(version), version, versions.checkpoint(self._store, version.version)
+            )
         except PolicyError:
             if not again:
                 raise

@@ -1,1 +1,5 @@
-"""Warm starts: labels become a candidate, a verdict, and a promotion or none; `run.py` is one run."""
+"""A scheduled warm start: labels, candidate, verdict, promotion."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -31,16 +31,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from rich.console import Console
 from rich.table import Table
 
-from agent.config.app_config import AppConfig
-from agent.offline.labelled_data import read_place
-from agent.offline.score import read_questions
-from agent.routers.dataset import Stage
-from agent.routers.saved import looked_at
-from agent.routers.validation import uncharged
-from agent.serving.arms import documents, known
-from agent.serving.decide import context_of
-from agent.serving.probe import Embeddings, with_scores
-from agent.simulation.questions import SHAPE, shuffled
+from agent.config import AppConfig
+from agent.offline import labelled_data, score
+from agent.routers import Stage, saved, validation
+from agent.serving import arms as serving_arms
+from agent.serving import context_of, probe
+from agent.simulation import SHAPE, shuffled
 from agent.warmstart.label_decisions import (
     LabelDecisions,
     WarmStartError,
@@ -51,14 +47,13 @@ from agent.warmstart.label_decisions import (
 )
 from agent.warmstart.router_features import RouterScores, score_labelled
 from arms.base import Progress
-from arms.models.embedding import build_embedder, digest_backbone
-from arms.portfolio.outcomes import Outcomes
-from feedback.drift.alarms import warm_started
+from arms.models import build_embedder, digest_backbone
+from arms.portfolio import Outcomes
+from feedback.drift import warm_started
 from feedback.events import Context
-from feedback.log.store import Store
-from feedback.registry.arm_sets import at_start
-from feedback.training_log.imported_turns import enter, new_among
-from feedback.training_log.traffic import label_ids
+from feedback.log import Store
+from feedback.registry import arm_sets
+from feedback.training_log import imported_turns, traffic
 
 BATCH = 64
 """Labels in one commit: a service on the same log waits for no more than these."""
@@ -121,7 +116,9 @@ def run(settings: Entering, console: Console, tell: Progress) -> int:
     store = Store(settings.config.database_url)
     try:
         # the arms that are live, whatever the configuration names besides
-        config = settings.config.with_arms(at_start(store, documents(settings.config.arms)))
+        config = settings.config.with_arms(
+            arm_sets.at_start(store, serving_arms.documents(settings.config.arms))
+        )
         outcomes = _outcomes(settings, config, console)
         advice = None if config.router is None else score_labelled(outcomes, config.settled(), tell)
         if advice is not None:
@@ -142,7 +139,11 @@ def run(settings: Entering, console: Console, tell: Progress) -> int:
         found = turns(labels, contexts, seen_as=source, run=settings.run)
         while batch := list(islice(found, BATCH)):
             unheard = [turn for turn in batch if told_by(turn.decision.id) not in known]
-            new += len(new_among(store, unheard)) if settings.dry_run else enter(store, unheard)
+            new += (
+                len(imported_turns.new_among(store, unheard))
+                if settings.dry_run
+                else imported_turns.enter(store, unheard)
+            )
             done += len(batch)
             for turn in batch:
                 rewards[turn.decision.drawn].append(reward_of(turn, config.reward))
@@ -154,8 +155,10 @@ def run(settings: Entering, console: Console, tell: Progress) -> int:
     _tell(labels, list(config.actions), rewards, new, settings.dry_run, console)
     if advice is not None:
         console.print(advice.told(), markup=False, highlight=False, soft_wrap=True)
-        stage = Stage.RETRIEVED if looked_at(config.router) else Stage.QUESTION
-        if config.reward.cost_weight > 0.0 and (free := uncharged(outcomes, config.reward.cost, stage)):
+        stage = Stage.RETRIEVED if saved.looked_at(config.router) else Stage.QUESTION
+        if config.reward.cost_weight > 0.0 and (
+            free := validation.uncharged(outcomes, config.reward.cost, stage)
+        ):
             console.print(free, markup=False, highlight=False, soft_wrap=True)
     return new
 
@@ -164,7 +167,7 @@ def _known(store: Store, beside: Beside | None) -> set[str]:
     """Return what is told by labels that are not entered again."""
     if beside is None:
         return set()
-    return {told_by(one) for one in label_ids(store, beside.runs, others=beside.others)}
+    return {told_by(one) for one in traffic.label_ids(store, beside.runs, others=beside.others)}
 
 
 def seen_as(config: AppConfig) -> str:
@@ -177,7 +180,7 @@ def seen_as(config: AppConfig) -> str:
     if seen := config.features.embedding:
         backbone = config.backbones[seen.backbone]
         encoder = digest_backbone(backbone), backbone.query_prefix
-    arms = {name: info.features for name, info in known(config.arms).items()}
+    arms = {name: info.features for name, info in serving_arms.arm_infos(config.arms).items()}
     return orjson.dumps([config.features.model_dump(mode="json"), encoder, arms]).decode()
 
 
@@ -192,7 +195,7 @@ def contexts_of(
         tell: Told of the progress.
         advice: What the configured router tells of these questions; None leaves it out.
     """
-    arms, seen = known(config.arms), config.features.embedding
+    arms, seen = serving_arms.arm_infos(config.arms), config.features.embedding
     vectors = [{}] * len(texts) if seen is None else _embedded(config, seen.backbone, texts, tell, advice)
     contexts = [
         context_of(text, config.features, embedding, arms)
@@ -200,17 +203,17 @@ def contexts_of(
     ]
     if advice is None:
         return contexts
-    return [with_scores(context, told) for context, told in zip(contexts, advice.scores, strict=True)]
+    return [probe.with_scores(context, told) for context, told in zip(contexts, advice.scores, strict=True)]
 
 
 def _embedded(
     config: AppConfig, backbone: str, texts: Sequence[str], tell: Progress, advice: RouterScores | None
-) -> list[Embeddings]:
+) -> list[probe.Embeddings]:
     """Return the embedding of each question, the router's where it has one by the same backbone."""
     if advice is not None and advice.backbone == backbone:
         return [{backbone: vector} for vector in advice.embedding]
     embedder = build_embedder(config.backbones[backbone])
-    found: list[Embeddings] = []
+    found: list[probe.Embeddings] = []
     for first in range(0, len(texts), EMBEDDED):
         some = texts[first : first + EMBEDDED]
         found += [{backbone: vector} for vector in embedder.encode_queries(some)]
@@ -221,8 +224,8 @@ def _embedded(
 def _outcomes(settings: Entering, config: AppConfig, console: Console) -> Outcomes:
     """Read the outcomes, those of the questions that are asked for. Raises ValueError."""
     path = settings.outcomes
-    asked = [] if settings.queries is None else read_questions(settings.queries)
-    outcomes = read_place(path, asked, {arm: config.arms[arm] for arm in config.actions})
+    asked = [] if settings.queries is None else score.read_questions(settings.queries)
+    outcomes = labelled_data.read_place(path, asked, {arm: config.arms[arm] for arm in config.actions})
     rows = list(range(len(outcomes.questions)))
     if settings.queries is not None:
         ids = {question.id for question in asked}

@@ -21,16 +21,15 @@ from contextlib import suppress
 import orjson
 from rich.console import Console
 
-from agent.config.app_config import AppConfig, parse
-from agent.jobs.child_process import environment_of_a_child, this_process
-from agent.learning.recipe import Recipe
+from agent.config import AppConfig, parse
+from agent.jobs import environment_of_a_child, this_process
+from agent.learning import Recipe
 from agent.warmstart.journal import BEAT_S
 from agent.warmstart.schedule import look
-from feedback.drift.alarms import standing_alarms
+from feedback.drift import standing_alarms
 from feedback.errors import LogUnavailableError, SupersededError, UnderWayError
-from feedback.log.store import Store
-from feedback.registry.promotions import active_policy
-from feedback.registry.runs import State, Trigger, end, renew, take
+from feedback.log import Store
+from feedback.registry import active_policy, runs
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +42,7 @@ POLL_S = 0.2
 END_S = 5.0
 """How long a child that is to end may take until it is killed."""
 
-CHILD = "agent.warmstart.__main__"
+CHILD = "agent.warmstart"
 
 
 class WarmStarts:
@@ -70,7 +69,7 @@ class WarmStarts:
         self._begin, self._clock = begin or begin_child, clock
         self._configured = Recipe.configured(config).digest
         self._next_look = 0.0
-        self._trigger = Trigger.SCHEDULE
+        self._trigger = runs.Trigger.SCHEDULE
 
     def due(self, now: float) -> bool:
         """Look at the schedule once a second."""
@@ -88,7 +87,7 @@ class WarmStarts:
     def run(self, stop: threading.Event) -> None:
         """Do a run; it ends early where the service stops, or where the run was taken for dead."""
         try:
-            mine = take(self._store, self._configured, self._trigger, this_process(), self._clock())
+            mine = runs.take(self._store, self._configured, self._trigger, this_process(), self._clock())
         except UnderWayError as error:
             logger.info("%s", error)
             return
@@ -101,10 +100,10 @@ class WarmStarts:
                 if self._clock() >= told_at + BEAT_S:
                     told_at = self._clock()
                     with suppress(LogUnavailableError):  # the lease is longer than most of that
-                        renew(self._store, mine, told_at)
+                        runs.renew(self._store, mine, told_at)
             if child.returncode:
                 told = f"its process ended with status {child.returncode}: see its output"
-                end(self._store, mine, State.FAILED, self._clock(), told)
+                runs.end(self._store, mine, runs.State.FAILED, self._clock(), told)
         except SupersededError as error:
             logger.warning("%s", error)
         finally:

@@ -12,11 +12,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from feedback.errors import StoreError, described
-from feedback.log.store import Store
-from feedback.registry.promotions import Finished, Promotion, record
-from feedback.registry.runs import LEASE_S, Run, State, end, note, renew
+from feedback.log import Store
+from feedback.registry import Run, promotions, runs
 
-BEAT_S = LEASE_S / 6
+BEAT_S = runs.LEASE_S / 6
 """How often the worker of a run says that it is alive."""
 
 
@@ -71,7 +70,7 @@ class Journal:
         self._thread: threading.Thread | None = None
         if beat_s is not None:
             self._thread = threading.Thread(target=self._beat, args=(beat_s,), name="journal", daemon=True)
-        self._status: State | None = None
+        self._status: runs.State | None = None
         self.inputs: dict[str, Any] = {}
         self.candidate: int | None = None
         self.evaluation: int | None = None
@@ -95,12 +94,12 @@ class Journal:
             return
         if error is None:
             assert self._status is not None  # whoever ends without an error has said how
-            end(self._store, self._run, self._status, self._clock())
+            runs.end(self._store, self._run, self._status, self._clock())
             return
         with suppress(StoreError):  # it will be found dead, and what was raised counts more
             told = described(error) if isinstance(error, Exception) else type(error).__name__
             self.keep()
-            end(self._store, self._run, State.FAILED, self._clock(), f"{self._failed}{told}")
+            runs.end(self._store, self._run, runs.State.FAILED, self._clock(), f"{self._failed}{told}")
 
     @contextmanager
     def step(self, name: str) -> Iterator[Step]:
@@ -126,9 +125,9 @@ class Journal:
     def keep(self) -> None:
         """Write what is known. Raises SupersededError where the run was abandoned meanwhile."""
         if not self.promoted:
-            note(self._store, self._run, self._clock(), **self._known())
+            runs.note(self._store, self._run, self._clock(), **self._known())
 
-    def promote(self, configured: str, said: Promotion, after: int) -> None:
+    def promote(self, configured: str, said: promotions.Promotion, after: int) -> None:
         """End the run with a promotion: all of it is on record then, or nothing.
 
         Args:
@@ -141,8 +140,8 @@ class Journal:
             SupersededError: The run was abandoned meanwhile.
         """
         self._steps[-1].seconds = round(said.at - self._steps[-1].at, 3)
-        finished = Finished(self._run, self._known())
-        record(self._store, configured, said, after=after, finished=finished)
+        finished = promotions.Finished(self._run, self._known())
+        promotions.record(self._store, configured, said, after=after, finished=finished)
         self.promoted = True
 
     def _known(self) -> dict[str, Any]:
@@ -153,11 +152,11 @@ class Journal:
             "evaluation": self.evaluation,
         }
 
-    def ends(self, status: State) -> None:
+    def ends(self, status: runs.State) -> None:
         """Say how the run ends, which is recorded when the journal is closed."""
         self._status = status
 
     def _beat(self, beat_s: float) -> None:
         while not self._closed.wait(beat_s):
             with suppress(StoreError):  # the next step finds out
-                renew(self._store, self._run, self._clock())
+                runs.renew(self._store, self._run, self._clock())

@@ -20,15 +20,14 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from agent.routers.utility import needed, remedy, way_of
-from arms.jobs.job import seed_of
-from arms.portfolio.outcomes import Outcomes
+from agent.routers import utility
+from arms.jobs import seed_of
+from arms.portfolio import Outcomes
 from arms.questions import Question
 from arms.suggestions import did_you_mean
 from feedback.events import LABELS, Context, Cost, Decision, Execution, Feedback, Status
 from feedback.reward import RewardRule
-from feedback.training_log.imported_turns import PastTurn
-from feedback.training_log.learned_examples import episode_of
+from feedback.training_log import examples, imported_turns
 
 Floats = NDArray[np.float64]
 
@@ -109,11 +108,13 @@ def labels_of(
     lacking = told.any(axis=2, keepdims=True) & ~told
     gaps = {"without a score": lacking.any(axis=0) | ~told.any(axis=0)}
     remedies: list[tuple[NDArray[np.bool_], str]] = []
-    for component, names in needed(rule.cost, outcomes.costs).items() if rule.cost_weight > 0.0 else ():
+    for component, names in (
+        utility.needed(rule.cost, outcomes.costs).items() if rule.cost_weight > 0.0 else ()
+    ):
         spent = np.array([_cost_of(outcomes, name)[:, columns] for name in names])
         unknown: NDArray[np.bool_] = np.isnan(spent).any(axis=0)
         gaps[f"without {component}, which have a price"] = unknown
-        remedies.append((unknown, remedy(component)))
+        remedies.append((unknown, utility.remedy(component)))
     known = np.ones((len(outcomes.questions), len(asked)), dtype=np.bool_)
     left_out: dict[str, int] = {}
     for reason, gap in gaps.items():
@@ -144,7 +145,7 @@ def _costs(outcomes: Outcomes) -> dict[str, Floats]:
     """Return the fields of `Cost`, each of shape (n_questions, n_arms); NaN where unknown."""
     costs = {field: _cost_of(outcomes, field) for field in COSTS}
     for component, (first, second) in IN_TWO.items():
-        if len(way := way_of(component, outcomes.costs)) == 1:
+        if len(way := utility.way_of(component, outcomes.costs)) == 1:
             costs |= {first: _cost_of(outcomes, way[0]), second: _cost_of(outcomes, "")}
     return costs
 
@@ -175,7 +176,7 @@ def turns(
     seen_as: str = "",
     run: int | None = None,
     clock: Callable[[], float] = time.time,
-) -> Iterator[PastTurn]:
+) -> Iterator[imported_turns.PastTurn]:
     """Yield what the log is told of each label.
 
     The id of a decision follows from what the arm did on the question, from `seen_as` and from the run:
@@ -188,7 +189,7 @@ def turns(
         run: The warm start that enters them; None for labels that everybody learns.
         clock: Seconds since the epoch.
     """
-    episode = None if run is None else episode_of(run)
+    episode = None if run is None else examples.episode_of(run)
     outcomes = labels.outcomes
     for row, at in labels.cells.tolist():
         question, arm, column = outcomes.questions[row], labels.arms[at], labels.columns[at]
@@ -200,7 +201,7 @@ def turns(
         name = told if run is None else f"{told}{OF_RUN}{run}"
         arms = tuple(other for other, could in zip(labels.arms, labels.known[row], strict=True) if could)
         now = clock()
-        yield PastTurn(
+        yield imported_turns.PastTurn(
             Decision(
                 id=name,
                 context=contexts[row],
@@ -243,7 +244,7 @@ def _cost(told: Mapping[str, float]) -> Cost:
     return Cost(round(steps), round(read), round(written), retrieval_s, llm_s, usd)
 
 
-def reward_of(turn: PastTurn, rule: RewardRule) -> float:
+def reward_of(turn: imported_turns.PastTurn, rule: RewardRule) -> float:
     """Return what a label is worth."""
     reward = rule.reward(rule.aggregate(turn.feedback), turn.execution.cost)
     assert reward is not None  # every label has a value

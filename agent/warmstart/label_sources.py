@@ -17,28 +17,16 @@ from typing import Any
 import orjson
 from rich.console import Console
 
-from agent.config.app_config import AppConfig
-from agent.config.warm_start import (
-    FeedbackSource,
-    JudgeSource,
-    OutcomesSource,
-    QuestionsSource,
-    WarmStartSpec,
-    seconds_of,
-)
-from agent.offline.label import MEASURES, Labelling
-from agent.offline.label import run as run_labelling
-from agent.offline.score import JUDGE, Scoring, corpus_of
-from agent.offline.score import run as run_scoring
-from agent.serving.arms import documents
+from agent.config import AppConfig, WarmStartSpec, warm_start
+from agent.offline import Labelling, Scoring, label, score
+from agent.serving import arms
 from agent.warmstart.label_decisions import WarmStartError
 from arms.base import Progress
-from arms.jobs.job import digest_of_document
-from arms.models.embedding import digest_backbone
-from arms.models.locate import digest_of
-from feedback.log.store import Store
-from feedback.registry.runs import Run
-from feedback.training_log.traffic import asked_since, traffic
+from arms.jobs import digest_of_document
+from arms.models import digest_backbone, digest_of
+from feedback.log import Store
+from feedback.registry import Run
+from feedback.training_log import traffic
 
 NAMED = 16
 """Digits of a digest in the name of a folder."""
@@ -125,13 +113,13 @@ class Gathering:
         found: list[Lot] = []
         for name, source in self._spec.sources.items():
             match source:
-                case OutcomesSource():
+                case warm_start.OutcomesSource():
                     found.append(self._outcomes(name, source))
-                case QuestionsSource():
+                case warm_start.QuestionsSource():
                     found.append(self._questions(name, source, asking))
-                case JudgeSource():
+                case warm_start.JudgeSource():
                     found += self._judged(name, source, asking)
-                case FeedbackSource():
+                case warm_start.FeedbackSource():
                     found += self._feedback(name, source)
         return found
 
@@ -152,49 +140,52 @@ class Gathering:
         source = self._spec.sources[lot.source]
         lot.path.parent.mkdir(parents=True, exist_ok=True)
         match source:
-            case QuestionsSource(measure=None):
+            case warm_start.QuestionsSource(measure=None):
                 self._label(lot, source, console, tell)
-            case QuestionsSource():
+            case warm_start.QuestionsSource():
                 self._score(lot, source.path, str(source.measure), source.limit, console, tell)
-            case JudgeSource():
+            case warm_start.JudgeSource():
                 sample = _sample_of(lot.path)
                 _write_sample(sample, lot.questions)
-                self._score(lot, sample, JUDGE, None, console, tell)
-            case FeedbackSource():
+                self._score(lot, sample, score.JUDGE, None, console, tell)
+            case warm_start.FeedbackSource():
                 settings = Scoring(
                     config=self._config, from_log=True, measure=source.measure, output=lot.path
                 )
-                run_scoring(settings, console, tell)
-            case OutcomesSource():  # it went between two looks
+                score.run(settings, console, tell)
+            case warm_start.OutcomesSource():  # it went between two looks
                 raise WarmStartError(f"source {lot.source!r}: there is no {lot.path} any more")
 
     def _asking(self, tell: Progress) -> str:
         """Return the digest of all that the answers of the live arms follow from beside the questions."""
-        if not any(isinstance(one, QuestionsSource | JudgeSource) for one in self._spec.sources.values()):
+        if not any(
+            isinstance(one, warm_start.QuestionsSource | warm_start.JudgeSource)
+            for one in self._spec.sources.values()
+        ):
             return ""
         config = self._config
         return digest_of_document(
             {
-                "arms": documents(config.arms),
+                "arms": arms.documents(config.arms),
                 "encoders": {name: digest_backbone(one) for name, one in config.backbones.items()},
-                "corpus": corpus_of(config, None, tell).digest,
+                "corpus": score.corpus_of(config, None, tell).digest,
                 "llm": config.llm.model_dump(mode="json"),
                 "answering": config.answering.model_dump(mode="json"),
                 "scores": sorted(self._spec.scores),
             }
         )
 
-    def _outcomes(self, name: str, source: OutcomesSource) -> Lot:
+    def _outcomes(self, name: str, source: warm_start.OutcomesSource) -> Lot:
         digest = digest_of_document([_file(name, source.path), source.metrics])
         return self._lot(name, source.kind, digest, source.path, source.metrics)
 
-    def _questions(self, name: str, source: QuestionsSource, asking: str) -> Lot:
+    def _questions(self, name: str, source: warm_start.QuestionsSource, asking: str) -> Lot:
         told = source.model_dump(mode="json", exclude={"path"})
         digest = digest_of_document([_file(name, source.path), told, asking])
         path = self._folder / name / digest[:NAMED]
         return self._lot(name, source.kind, digest, path, source.metrics)
 
-    def _judged(self, name: str, source: JudgeSource, asking: str) -> list[Lot]:
+    def _judged(self, name: str, source: warm_start.JudgeSource, asking: str) -> list[Lot]:
         """Return the samples that runs took before, and one more where there is anything to sample."""
         before = [
             Lot(name, source.kind, lot["digest"], Path(lot["path"]), source.metrics, new=False)
@@ -207,43 +198,43 @@ class Gathering:
             if _sample_of(lot.path) == file and file not in taken:  # of a run that was cut short
                 return [*before, lot]
         known = {text for file in taken for text in _texts(file)}
-        recent = asked_since(self._store, self._clock() - seconds_of(source.within))
+        recent = traffic.asked_since(self._store, self._clock() - warm_start.seconds_of(source.within))
         fresh = sorted((text for text in recent if text not in known), key=digest_of_document)
         if not fresh:
             return before
         return [*before, self._sampled(name, source, asking, fresh[: source.questions])]
 
-    def _sampled(self, name: str, source: JudgeSource, asking: str, texts: Sequence[str]) -> Lot:
+    def _sampled(self, name: str, source: warm_start.JudgeSource, asking: str, texts: Sequence[str]) -> Lot:
         digest = digest_of_document([texts, source.metrics, asking])
         path = self._folder / name / digest[:NAMED]
         return Lot(name, source.kind, digest, path, source.metrics, True, tuple(texts))
 
-    def _feedback(self, name: str, source: FeedbackSource) -> list[Lot]:
+    def _feedback(self, name: str, source: warm_start.FeedbackSource) -> list[Lot]:
         """Return what feedback says, where there is any and something is to be made of it."""
         if self._spec.portfolio is None and self._spec.router is None:
             return []
-        n = traffic(self._store, self._config.reward.join)
+        n = traffic.decisions_of_traffic(self._store, self._config.reward.join)
         if n == 0:
             return []
         rule = self._config.reward.model_dump(mode="json")
-        digest = digest_of_document([source.measure, rule, _level(n), documents(self._config.arms)])
+        digest = digest_of_document([source.measure, rule, _level(n), arms.documents(self._config.arms)])
         return [self._lot(name, source.kind, digest, self._folder / name / digest[:NAMED], {})]
 
     def _lot(self, name: str, kind: str, digest: str, path: Path, metrics: Mapping[str, str]) -> Lot:
         taken = any(lot["source"] == name and lot["digest"] == digest for lot in self._taken)
         return Lot(name, kind, digest, path, metrics, not taken)
 
-    def _label(self, lot: Lot, source: QuestionsSource, console: Console, tell: Progress) -> None:
+    def _label(self, lot: Lot, source: warm_start.QuestionsSource, console: Console, tell: Progress) -> None:
         settings = Labelling(
             config=self._config,
             queries=source.path,
             output=lot.path,
             form=source.form,
-            measures=tuple(name for name in MEASURES if name in self._spec.scores),
+            measures=tuple(name for name in label.MEASURES if name in self._spec.scores),
             limit=source.limit,
             workers=self._spec.workers,
         )
-        run_labelling(settings, console, tell)
+        label.run(settings, console, tell)
 
     def _score(
         self, lot: Lot, queries: Path, measure: str, limit: int | None, console: Console, tell: Progress
@@ -258,7 +249,7 @@ class Gathering:
             workers=self._spec.workers,
             timed=TIMED if priced else 0,
         )
-        run_scoring(settings, console, tell)
+        score.run(settings, console, tell)
 
 
 def _level(n: int) -> int:

@@ -11,23 +11,16 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from agent.config.app_config import AppConfig
-from agent.config.warm_start import PortfolioPlan, RouterPlan
-from agent.offline.choose_portfolio import YAML, Selection, select_portfolio
-from agent.offline.labelled_data import of_arms, read_labelled
-from agent.offline.train_router import Training
-from agent.offline.train_router import run as train
-from agent.routers.catalog import RouterSpec
-from agent.routers.dataset import Stage, positions
+from agent.config import AppConfig, warm_start
+from agent.offline import Selection, Training, choose_portfolio, labelled_data, select_portfolio, train_router
+from agent.routers import RouterSpec, Stage, dataset
 from agent.warmstart.journal import Step
 from agent.warmstart.label_decisions import WarmStartError
 from agent.warmstart.label_sources import Lot
 from arms.base import Progress
-from arms.models.embedding import Backbone
-from arms.portfolio.outcomes import Outcomes
-from arms.portfolio.score_matrix import ARMS, ArmTable, read_arms, write_matrix
-from arms.retrievers.catalog import closure
-from arms.retrievers.kind import ArmSpec
+from arms.models import Backbone
+from arms.portfolio import ArmTable, Outcomes, score_matrix, write_matrix
+from arms.retrievers import ArmSpec, closure
 from arms.suggestions import did_you_mean
 
 KEPT = 5
@@ -50,7 +43,12 @@ def forget_older(folder: Path, run: int, configured: Path | None) -> None:
 
 
 def propose_portfolio(
-    plan: PortfolioPlan, config: AppConfig, lots: Sequence[Lot], folder: Path, step: Step, console: Console
+    plan: warm_start.PortfolioPlan,
+    config: AppConfig,
+    lots: Sequence[Lot],
+    folder: Path,
+    step: Step,
+    console: Console,
 ) -> None:
     """Choose arms by the labels, and leave the choice in a folder.
 
@@ -65,14 +63,14 @@ def propose_portfolio(
     Raises:
         ValueError: There is no such score, or nothing can be chosen by it; a subclass of it says which.
     """
-    outcomes = read_labelled([lot.path for lot in lots])
+    outcomes = labelled_data.read_labelled([lot.path for lot in lots])
     if plan.measure not in outcomes.scores:
         hint = did_you_mean(plan.measure, outcomes.scores)
         raise WarmStartError(f"portfolio.measure: no label has a score {plan.measure!r}{hint}")
     specs, backbones = dict(config.arms), dict(config.backbones)
     for lot in lots:
-        if (lot.path / ARMS).exists():  # a score matrix tells what its arms are
-            table = read_arms(lot.path)
+        if (lot.path / score_matrix.ARMS).exists():  # a score matrix tells what its arms are
+            table = score_matrix.read_arms(lot.path)
             specs, backbones = {**table.specs, **specs}, {**table.backbones, **backbones}
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -81,7 +79,7 @@ def propose_portfolio(
     given = plan.model_dump(include={"k", "budget", "cost"})
     report = select_portfolio(Selection(scores=folder / "scores", output=output, **given), console)
     held_out = report.held_out
-    command = f"armwise apply {output / YAML}"
+    command = f"armwise apply {output / choose_portfolio.YAML}"
     step.said = (
         f"chose {', '.join(report.arms)}: {plan.measure} {held_out.portfolio[-1]:.3f} on held-out questions, "
         f"the best single arm {held_out.single:.3f}; serve them with `{command}`"
@@ -92,7 +90,7 @@ def propose_portfolio(
         "value": held_out.portfolio[-1],
         "single": held_out.single,
         "questions": held_out.questions,
-        "path": str(output / YAML),
+        "path": str(output / choose_portfolio.YAML),
         "apply": command,
     }
 
@@ -106,7 +104,7 @@ def _write_scores(
         raise WarmStartError(
             f"portfolio: labelled are {', '.join(outcomes.arms)}, and no arm is one of these"
         )
-    known = of_arms(outcomes, positions(outcomes.arms, arms))
+    known = labelled_data.of_arms(outcomes, dataset.positions(outcomes.arms, arms))
     table: dict[str, ArmSpec] = {arm: specs[arm] for arm in arms}
     for arm in arms:
         table |= closure(arm, specs)
@@ -122,7 +120,7 @@ def _write_scores(
 
 
 def propose_router(
-    plan: RouterPlan,
+    plan: warm_start.RouterPlan,
     config: AppConfig,
     lots: Sequence[Lot],
     folder: Path,
@@ -148,7 +146,7 @@ def propose_router(
         ValueError: The labels do not fit the plan; a subclass of it says which.
     """
     places = tuple(lot.path for lot in lots)
-    arms = tuple(arm for arm in read_labelled(places).arms if arm in config.actions)
+    arms = tuple(arm for arm in labelled_data.read_labelled(places).arms if arm in config.actions)
     if not arms:
         raise WarmStartError("router: no live arm is labelled, so there is none to choose among")
     training = Training(
@@ -161,7 +159,7 @@ def propose_router(
         folds=plan.folds,
         output=folder,
     )
-    trained = train(training, console, tell)
+    trained = train_router.run(training, console, tell)
     about = trained.about
     worth = about.held_out
     judged = trained.router.stage is Stage.QUESTION

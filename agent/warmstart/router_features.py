@@ -1,6 +1,6 @@
 """What a trained router tells of labelled questions: what a service that it advises would have been told.
 
-    question that the router was trained on  -->  what was said of it unseen      (agent.unseen)
+    question that the router was trained on  -->  what was said of it unseen      (agent.routers.out_of_fold)
     any other question                       -->  what the router says of it
 
 A router that looks at what was retrieved has every arm that it knows search first. So a label costs what
@@ -14,15 +14,11 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from agent.config.app_config import AppConfig
-from agent.offline.labelled_data import of_arms
-from agent.offline.router_features import observed_features
-from agent.routers.dataset import Features, RouterError, Stage, positions
-from agent.routers.out_of_fold import read_out_of_fold
-from agent.routers.saved import read_trained
-from agent.routers.validation import PAID
+from agent.config import AppConfig
+from agent.offline import labelled_data, router_features
+from agent.routers import Features, RouterError, Stage, dataset, out_of_fold, read_trained, validation
 from arms.base import Progress
-from arms.portfolio.outcomes import Outcomes
+from arms.portfolio import Outcomes
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +65,7 @@ def score_labelled(outcomes: Outcomes, config: AppConfig, tell: Progress) -> Rou
     """
     assert config.router is not None
     trained = read_trained(config.router.path)
-    about, unseen = trained.about, read_out_of_fold(config.router.path, trained.about)
+    about, unseen = trained.about, out_of_fold.read_out_of_fold(config.router.path, trained.about)
     arms = [arm for arm in config.actions if arm in about.arms]
     texts = [question.text for question in outcomes.questions]
     fitted, before = unseen.of(texts, len(about.arms))
@@ -80,13 +76,15 @@ def score_labelled(outcomes: Outcomes, config: AppConfig, tell: Progress) -> Rou
         )
     k = config.router.k or about.k
     if trained.router.stage is Stage.QUESTION:
-        shown = observed_features(outcomes, config, about.backbone, Stage.QUESTION, tell).features
+        shown = router_features.observed_features(
+            outcomes, config, about.backbone, Stage.QUESTION, tell
+        ).features
         features, which = replace(shown, arms=tuple(arms)), np.ones((len(texts), len(arms)), dtype=np.bool_)
     else:
         features = _looked(outcomes, config, about.backbone, arms, k, tell)
         which, outcomes = _answering(outcomes, arms), charged(outcomes, arms)
     scores = trained.router.scores(features)
-    scores[fitted] = before[fitted][:, positions(about.arms, arms)]
+    scores[fitted] = before[fitted][:, dataset.positions(about.arms, arms)]
     return RouterScores(
         tuple(
             {arm: score for arm, score, told in zip(arms, row, answering, strict=True) if told}
@@ -113,9 +111,9 @@ def _looked(
             f"the router looks at what every arm finds, and the outcomes do not tell of {', '.join(silent)}: "
             "label these arms, too"
         )
-    asked = of_arms(outcomes, positions(outcomes.arms, arms))
+    asked = labelled_data.of_arms(outcomes, dataset.positions(outcomes.arms, arms))
     passages = tuple(tuple(ids and ids[:k] for ids in row) for row in asked.passages)
-    return observed_features(
+    return router_features.observed_features(
         replace(asked, passages=passages), config, backbone, Stage.RETRIEVED, tell
     ).features
 
@@ -130,9 +128,9 @@ def charged(outcomes: Outcomes, arms: Sequence[str]) -> Outcomes:
         outcomes: At the costs of turns without a router.
         arms: Those that search first.
     """
-    at, costs = positions(outcomes.arms, arms), dict(outcomes.costs)
+    at, costs = dataset.positions(outcomes.arms, arms), dict(outcomes.costs)
     searches_first = np.isin(np.arange(len(outcomes.arms)), at)
-    for name in PAID[Stage.RETRIEVED]:
+    for name in validation.PAID[Stage.RETRIEVED]:
         if name in costs:
             own = costs[name]
             first = np.where(_answering(outcomes, arms), own[:, at], 0.0).sum(axis=1, keepdims=True)
@@ -142,5 +140,5 @@ def charged(outcomes: Outcomes, arms: Sequence[str]) -> Outcomes:
 
 def _answering(outcomes: Outcomes, arms: Sequence[str]) -> NDArray[np.bool_]:
     """Return which of some arms searched and did not fail, shape (n_questions, n_arms)."""
-    at = positions(outcomes.arms, arms)
+    at = dataset.positions(outcomes.arms, arms)
     return np.array([[row[arm] is not None for arm in at] for row in outcomes.passages], dtype=np.bool_)

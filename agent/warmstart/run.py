@@ -18,12 +18,10 @@ from typing import Any
 
 from rich.console import Console
 
-from agent.config.app_config import AppConfig
-from agent.evaluation.gate import UnansweredError, answered, verdict_on
-from agent.evaluation.request import EvaluationRequest
-from agent.jobs.child_process import this_process
-from agent.learning.candidate import publish_candidate
-from agent.learning.recipe import Recipe
+from agent.config import AppConfig
+from agent.evaluation import EvaluationRequest, UnansweredError, answered, verdict_on
+from agent.jobs import this_process
+from agent.learning import Recipe, publish_candidate
 from agent.warmstart.insert_labels import Beside, Entering
 from agent.warmstart.insert_labels import run as enter_labels
 from agent.warmstart.journal import BEAT_S, Journal, Step
@@ -32,11 +30,10 @@ from agent.warmstart.proposals import forget_older, propose_portfolio, propose_r
 from agent.warmstart.snapshot import RunSnapshot, warm_start_spec
 from arms.base import Progress
 from feedback.errors import ChangedMeanwhileError
-from feedback.log.store import Store
-from feedback.registry.promotions import Action, ActivePolicy, Promotion, active_policy
-from feedback.registry.runs import Run, State, Trigger, find, take
-from feedback.registry.versions import Version
-from feedback.training_log.learned_examples import StartingPoint
+from feedback.log import Store
+from feedback.registry import ActivePolicy, Run, Version, active_policy, promotions
+from feedback.registry import runs as registry_runs
+from feedback.training_log import StartingPoint
 
 
 class RunFailedError(Exception):
@@ -52,7 +49,7 @@ def foreseen(config: AppConfig, tell: Progress, clock: Callable[[], float] = tim
 
 def warm_start(
     config: AppConfig,
-    trigger: Trigger,
+    trigger: registry_runs.Trigger,
     console: Console,
     tell: Progress,
     clock: Callable[[], float] = time.time,
@@ -75,14 +72,14 @@ def warm_start(
     warm_start_spec(config)
     with closing(Store(config.database_url, config.reward.join, clock)) as store:
         worker = this_process()
-        mine = take(store, Recipe.configured(config).digest, trigger, worker, clock())
+        mine = registry_runs.take(store, Recipe.configured(config).digest, trigger, worker, clock())
         return _done(config, store, mine, console, tell, clock, BEAT_S)
 
 
 def carry_out(config: AppConfig, number: int, console: Console, tell: Progress) -> Run:
     """Do a run that another process has taken, which says that its worker is alive; else as `warm_start`."""
     with closing(Store(config.database_url, config.reward.join)) as store:
-        mine = find(store, number)
+        mine = registry_runs.find(store, number)
         assert mine is not None
         return _done(config, store, mine, console, tell, time.time, None)
 
@@ -108,7 +105,7 @@ def _done(
         if journal.promoted:
             raise
         raise RunFailedError(f"run {mine.seq} failed, what is served is as it was: {error}") from error
-    found = find(store, mine.seq)
+    found = registry_runs.find(store, mine.seq)
     assert found is not None
     return found
 
@@ -125,14 +122,14 @@ class _Work:
     tell: Progress
     clock: Callable[[], float]
 
-    def do(self) -> State:
+    def do(self) -> registry_runs.State:
         """Do all steps; return how the run ends."""
         now, journal, spec = self.now, self.journal, self.now.spec
         journal.inputs = now.inputs()
         lots = self._gather()
         fresh = any(lot.new for lot in lots)
         if not fresh and now.judged(now.candidate()):
-            return State.NOTHING_NEW  # nor an alarm, nor traffic to judge a held candidate by
+            return registry_runs.State.NOTHING_NEW  # nor an alarm, nor traffic to judge a held candidate by
         home = now.config.home_path
         router = None
         if spec.portfolio is not None and fresh:
@@ -232,7 +229,7 @@ class _Work:
         found = answered(self.store, self.now.config, request, worker, self.tell, self.clock)
         return found.number, verdict_on(found.report, name)
 
-    def _decide(self, version: Version | None, verdict: dict[str, Any] | None) -> State:
+    def _decide(self, version: Version | None, verdict: dict[str, Any] | None) -> registry_runs.State:
         """Promote the candidate, or hold it, and say why."""
         now, journal = self.now, self.journal
         configured = Recipe.configured(now.config).digest
@@ -240,8 +237,13 @@ class _Work:
             reasons = self._reasons(version, verdict, active_policy(self.store, configured))
             if version is not None and not reasons:
                 reason = f"warm start {self.run}: the gate lets it through"
-                said = Promotion(
-                    0, version.version, Action.PROMOTE, reason, self.clock(), evaluation=journal.evaluation
+                said = promotions.Promotion(
+                    0,
+                    version.version,
+                    promotions.Action.PROMOTE,
+                    reason,
+                    self.clock(),
+                    evaluation=journal.evaluation,
                 )
                 step.said = f"promoted: version {version.version}, and what is learned after it"
                 try:
@@ -249,10 +251,10 @@ class _Work:
                 except ChangedMeanwhileError:
                     reasons = ["What is served was changed while it was judged."]
                 else:
-                    return State.PROMOTED
+                    return registry_runs.State.PROMOTED
             step.found = {"reasons": reasons}
             step.said = "held: " + " ".join(reasons)
-        return State.HELD
+        return registry_runs.State.HELD
 
     def _reasons(
         self, version: Version | None, verdict: dict[str, Any] | None, said: ActivePolicy

@@ -6,15 +6,15 @@ often, comes to the same.
 
 from dataclasses import dataclass
 
-from agent.config.warm_start import Schedule, next_of, seconds_of
-from feedback.drift.alarms import Alarm, Alarms
-from feedback.log.store import Store
-from feedback.registry.runs import ENDED, LEASE_S, Run, State, Trigger, newest
+from agent.config import Schedule, warm_start
+from feedback.drift import Alarm, Alarms
+from feedback.log import Store
+from feedback.registry import Run, runs
 
 RETRY_S = 3600.0
 """How long an alarm waits for the next run where one has failed."""
 
-CUT_SHORT = (State.RUNNING, State.ABANDONED)
+CUT_SHORT = (runs.State.RUNNING, runs.State.ABANDONED)
 """How a run stands that is begun again, once its worker is dead."""
 
 
@@ -28,14 +28,14 @@ class Planned:
     """
 
     at: float
-    trigger: Trigger
+    trigger: runs.Trigger
 
 
 def look(store: Store, spec: Schedule, configured: str, alarms: Alarms, since: float) -> Planned | None:
     """Return the next run for a configured recipe, as the log says; see `planned`."""
-    last, alarm = newest(store, configured), alarms.newest if alarms.warm_start_open else None
+    last, alarm = runs.newest(store, configured), alarms.newest if alarms.warm_start_open else None
     if alarm is not None:
-        ended = newest(store, configured, ENDED)
+        ended = runs.newest(store, configured, runs.ENDED)
         if ended is not None and ended.inputs.get("alarm") == alarm.example_seq:
             alarm = None  # a run has done what can be done, whatever came of it
     return planned(spec, last, alarm, since)
@@ -55,24 +55,24 @@ def planned(spec: Schedule, last: Run | None, alarm: Alarm | None, since: float)
             there is none.
         since: From when on a cron line counts where there was no run.
     """
-    if last is not None and last.status is State.ASKED:
-        return Planned(last.started_at, Trigger.REQUEST)
+    if last is not None and last.status is runs.State.ASKED:
+        return Planned(last.started_at, runs.Trigger.REQUEST)
     earliest = 0.0
-    if last is not None and last.status is State.RUNNING:
-        earliest = last.alive_at + LEASE_S
+    if last is not None and last.status is runs.State.RUNNING:
+        earliest = last.alive_at + runs.LEASE_S
     found = []
-    if last is not None and last.status in CUT_SHORT and last.trigger is not Trigger.RESUMED:
-        found.append(Planned(last.alive_at, Trigger.RESUMED))
+    if last is not None and last.status in CUT_SHORT and last.trigger is not runs.Trigger.RESUMED:
+        found.append(Planned(last.alive_at, runs.Trigger.RESUMED))
     if spec.on_alarm and alarm is not None:
-        failed = None if last is None or last.status in ENDED else last
+        failed = None if last is None or last.status in runs.ENDED else last
         again = alarm.at if failed is None else failed.started_at + RETRY_S
-        found.append(Planned(max(alarm.at, again), Trigger.ALARM))
+        found.append(Planned(max(alarm.at, again), runs.Trigger.ALARM))
     if spec.every is not None:
-        at = since if last is None else last.started_at + seconds_of(spec.every)
-        found.append(Planned(at, Trigger.SCHEDULE))
+        at = since if last is None else last.started_at + warm_start.seconds_of(spec.every)
+        found.append(Planned(at, runs.Trigger.SCHEDULE))
     if spec.cron is not None:
-        at = next_of(spec.cron, since if last is None else last.started_at)
-        found.append(Planned(at, Trigger.SCHEDULE))
+        at = warm_start.next_of(spec.cron, since if last is None else last.started_at)
+        found.append(Planned(at, runs.Trigger.SCHEDULE))
     if not found:
         return None
     first = min(found, key=lambda one: one.at)

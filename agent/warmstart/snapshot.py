@@ -6,19 +6,16 @@ What a candidate would be follows from this, and whether it would be anything ne
 from dataclasses import dataclass, replace
 from typing import Any
 
-from agent.config.app_config import AppConfig, ConfigError
-from agent.config.warm_start import WarmStartSpec
-from agent.learning.recipe import Recipe, active_recipe, configuration_of
-from agent.serving.arms import documents
-from arms.jobs.job import digest_of_document
-from feedback.drift.alarms import Alarm, standing_alarms
-from feedback.log.store import Store
-from feedback.registry.arm_sets import at_start
-from feedback.registry.promotions import ActivePolicy, active_policy
-from feedback.registry.runs import Run, judged
-from feedback.training_log.joiner import position_of
-from feedback.training_log.learned_examples import StartingPoint
-from feedback.training_log.traffic import traffic
+from agent.config import AppConfig, ConfigError, WarmStartSpec
+from agent.learning import Recipe, active_recipe, configuration_of
+from agent.serving import arms
+from arms.jobs import digest_of_document
+from feedback.drift import Alarm, standing_alarms
+from feedback.log import Store
+from feedback.registry import ActivePolicy, Run, active_policy, arm_sets
+from feedback.registry import runs as registry_runs
+from feedback.training_log import StartingPoint, position_of
+from feedback.training_log import traffic as training_log_traffic
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +52,7 @@ class RunSnapshot:
             ConfigError: No warm start is configured.
             LogUnavailableError: Try again later.
         """
-        config = config.with_arms(at_start(store, documents(config.arms))).settled()
+        config = config.with_arms(arm_sets.at_start(store, arms.documents(config.arms))).settled()
         spec, join = warm_start_spec(config), config.reward.join
         configured = Recipe.configured(config).digest
         said = active_policy(store, configured)
@@ -71,8 +68,8 @@ class RunSnapshot:
             alarm if alarm is not None and alarm.example_seq <= examples else None,
             store.log_seq(),
             examples,
-            traffic(store, join),
-            tuple(judged(store, configured)),
+            training_log_traffic.decisions_of_traffic(store, join),
+            tuple(registry_runs.judged(store, configured)),
         )
 
     @property
@@ -106,7 +103,7 @@ class RunSnapshot:
         live = self.live.start
         return {
             "configuration": configuration_of(config),
-            "arms": digest_of_document(documents(config.arms)),
+            "arms": digest_of_document(arms.documents(config.arms)),
             "join": config.reward.join,
             "log": self.log_seq,
             "examples": self.examples,

@@ -179,7 +179,7 @@ class TextFolder:
 class StandardLibrary:
     """What the docstrings of the running interpreter's standard library say.
 
-    They are read by another process: see `arms.stdlib`. The first passage about
+    They are read by another process: see `arms.corpus.stdlib`. The first passage about
     `heapq` is called so, the next ones `heapq#1`, `heapq#2`.
     """
 

@@ -3,7 +3,7 @@
 Run as a program, never imported for its effect: importing some three hundred
 modules loads Tk, registers exit handlers and warns about deprecation. All of it
 happens in a process of its own, which leaves without running any exit handler.
-`arms.readers` starts it without site-packages, so that only the standard library
+`arms.corpus.readers` starts it without site-packages, so that only the standard library
 is seen. It imports nothing of ours: it is started by path, and starts fast.
 
 Each line is `{"id": "heapq.merge", "title": "heapq.merge", "text": ...}`; the text

@@ -1,1 +1,5 @@
-"""TODO: face."""
+"""Arms, encoders and the language model behind Ray Serve handles."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -25,15 +25,22 @@ from ray.serve.handle import DeploymentHandle
 
 from arms.async_bridge import Blocking
 from arms.base import Arm, ArmBuildError, ArmError, NoRetrieval, Query, Retrieval
-from arms.corpus.corpus import ingest
-from arms.corpus.readers import CorpusError
+from arms.corpus import CorpusError, ingest
 from arms.deployments.models import RemoteEmbedders, RemoteGenerator, near
-from arms.indexes.build_once import IndexMismatchError
-from arms.indexes.vectors import PassageVectors, Vectors
-from arms.models.embedding import Backbone
-from arms.models.locate import ModelNotFoundError
-from arms.retrievers.catalog import ArmSpecError, build_arm, closure, prepare
-from arms.retrievers.kind import DEFAULT_HOST, ArmSpec, OpenSelector, Resources, no_selector
+from arms.indexes import IndexMismatchError, PassageVectors, Vectors
+from arms.llm import blocking_writer
+from arms.models import Backbone, ModelNotFoundError
+from arms.retrievers import (
+    DEFAULT_HOST,
+    ArmSpec,
+    ArmSpecError,
+    OpenSelector,
+    Resources,
+    build_arm,
+    closure,
+    kind,
+    prepare,
+)
 from arms.suggestions import did_you_mean
 
 THREADS = max(4, os.cpu_count() or 4)
@@ -82,7 +89,7 @@ class ArmHost:
         generator: DeploymentHandle[Any],
         limit_s: float,
         looked_at: frozenset[str] = frozenset(),
-        picker: OpenSelector = no_selector,
+        picker: OpenSelector = kind.no_selector,
     ) -> None:
         waiting, encoders = Blocking(limit_s), RemoteEmbedders(embedders)
         self._resources = Resources(
@@ -91,7 +98,7 @@ class ArmHost:
             backbones,
             {},
             lambda text, names: waiting.run(encoders.embed(text, names)),
-            waiting.writer(RemoteGenerator("the language model", generator)),
+            blocking_writer(waiting, RemoteGenerator("the language model", generator)),
             picker,
         )
         self._arms: dict[str, _Built] = {}

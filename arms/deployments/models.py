@@ -13,9 +13,8 @@ from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 
 from arms.base import ArmError
-from arms.llm.base import Chunk, Generator, GeneratorError, Prompt
-from arms.llm.catalog import LlmSpec, build_generator
-from arms.models.embedding import Backbone, build_embedder
+from arms.llm import Chunk, Generator, GeneratorError, LlmSpec, Prompt, build_generator
+from arms.models import Backbone, build_embedder
 
 
 class EmbedderHost:

@@ -4,7 +4,7 @@
     Recogniser   what a spaCy model marks; for corpora whose titles say little
     Lister       what a language model lists; the dearest
 
-All three know an entity by its name (`arms.names`), and count the title of a passage
+All three know an entity by its name (`arms.indexes.entity_names`), and count the title of a passage
 among its entities.
 """
 
@@ -20,11 +20,11 @@ from typing import Any, Protocol
 import orjson
 
 from arms.base import ArmError, Passage
-from arms.corpus.corpus import Corpus
+from arms.corpus import Corpus
 from arms.indexes.entity_names import Dictionary, Known, bare, distinct, known_names, normalised, title_names
 from arms.indexes.vectors import embedded_text
-from arms.llm.base import GeneratorError, Message, Prompt, PromptTooLongError, Write
-from arms.models.locate import ModelNotFoundError, digest_of, locate
+from arms.llm import GeneratorError, Message, Prompt, Write, base
+from arms.models import ModelNotFoundError, digest_of, locate
 
 
 class Extractor(Protocol):
@@ -178,7 +178,7 @@ class Lister:
     def _of_passage(self, passage: Passage) -> list[str] | None:
         try:
             names, _ = self._listed(embedded_text(passage))
-        except PromptTooLongError:  # no other passage is to wait for it
+        except base.PromptTooLongError:  # no other passage is to wait for it
             names = None
         return None if names is None else _named(passage, names)
 

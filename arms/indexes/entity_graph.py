@@ -19,7 +19,7 @@ import orjson
 from numpy.typing import NDArray
 
 from arms.base import Progress
-from arms.corpus.corpus import Corpus
+from arms.corpus import Corpus
 from arms.indexes.build_once import Identity, check, folder, publish
 from arms.indexes.entities import Extractor
 from arms.indexes.entity_names import title_names

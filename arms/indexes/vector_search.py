@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from arms.base import Progress
-from arms.corpus.corpus import Corpus
+from arms.corpus import Corpus
 from arms.indexes.build_once import Identity, check, folder, publish
 from arms.indexes.vectors import Vectors
-from arms.models.embedding import Backbone
+from arms.models import Backbone
 
 INDEX = "index.faiss"
 

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arms.base import Passage, Progress
-from arms.corpus.corpus import Corpus
+from arms.corpus import Corpus
 from arms.indexes.build_once import Identity, check, folder, publish
-from arms.models.embedding import Backbone, Embedder, build_embedder, digest_backbone
+from arms.models import Backbone, Embedder, build_embedder, digest_backbone
 
 BATCHES_PER_STEP = 16
 """Batches of the model between two steps that a killed run keeps; texts are sorted by length within one."""

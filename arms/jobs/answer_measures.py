@@ -16,16 +16,10 @@ from typing import Generic, Literal, TypeVar
 
 from arms.base import ArmError
 from arms.jobs.job import PoolWorker, digest_of_document, weights_of
-from arms.llm.judge import FIVE_SCORES_SCHEMA, JUDGED, SYSTEM, judge_five
+from arms.llm import judge
 from arms.questions import Question
-from arms.scoring.correctness import (
-    CLAIMS_FORM,
-    CLAIMS_SYSTEM,
-    CLASSES_FORM,
-    CLASSES_SYSTEM,
-    AnswerCorrectness,
-)
-from arms.scoring.scorers import Metric, Ranking
+from arms.scoring import AnswerCorrectness, scorers
+from arms.scoring import correctness as scoring_correctness
 
 T = TypeVar("T")
 
@@ -42,7 +36,7 @@ class Measure(Generic[T]):
 
     Attributes:
         name: What it is called.
-        scores: Names of what it gives, of `arms.outcomes.SCORES`.
+        scores: Names of what it gives, of `arms.portfolio.outcomes.SCORES`.
         make: Makes what grades, once in each worker; must be safe to call from many threads.
         needs: What a question must have; a question without it is not graded.
         backbone: Name of the sentence encoder that it asks the worker for; empty for none.
@@ -61,7 +55,7 @@ class Measure(Generic[T]):
         return self.needs is None or bool(getattr(question, self.needs))
 
 
-def by_words(name: str, metric: Metric) -> Measure[str]:
+def by_words(name: str, metric: scorers.Metric) -> Measure[str]:
     """Compare an answer with the right ones, as `metric` does.
 
     >>> measure = by_words("em", lambda answer, right: float(answer in right))
@@ -93,7 +87,12 @@ def by_claims(backbone: str) -> Measure[str]:
 
         return grade
 
-    words = CLAIMS_SYSTEM, CLAIMS_FORM, CLASSES_SYSTEM, CLASSES_FORM
+    words = (
+        scoring_correctness.CLAIMS_SYSTEM,
+        scoring_correctness.CLAIMS_FORM,
+        scoring_correctness.CLASSES_SYSTEM,
+        scoring_correctness.CLASSES_FORM,
+    )
     facts = {"similarity": backbone, "words of claims": digest_of_document(words)}
     return Measure("answer_correctness", ("answer_correctness",), make, "answers", backbone, facts)
 
@@ -102,7 +101,7 @@ def by_equivalence(model: str) -> Measure[str]:
     """Ask a classifier whether an answer may stand for a right one. Raises ModelNotFoundError."""
 
     def make(_: PoolWorker) -> Grade[str]:
-        from arms.scoring.equivalence import Equivalence  # here: transformers take seconds to load
+        from arms.scoring import Equivalence
 
         equivalence = Equivalence(model)
         return lambda question, answer: {"bem": equivalence(question.text, answer, question.answers)}
@@ -110,28 +109,28 @@ def by_equivalence(model: str) -> Measure[str]:
     return Measure("bem", ("bem",), make, "answers", facts={"bem model": weights_of(model)})
 
 
-def by_passages(metric: Recall, k: int) -> Measure[Ranking]:
+def by_passages(metric: Recall, k: int) -> Measure[scorers.Ranking]:
     """Tell which part of the passages that support the answer are among the first `k`."""
 
-    def grade(question: Question, ranking: Ranking) -> dict[str, float]:
+    def grade(question: Question, ranking: scorers.Ranking) -> dict[str, float]:
         return {"recall": metric([passage.id for passage in ranking], question.gold_ids, k)}
 
     return Measure("recall", ("recall",), lambda _: grade, "gold_ids")
 
 
-def by_judge(word_budget: int) -> Measure[Ranking]:
+def by_judge(word_budget: int) -> Measure[scorers.Ranking]:
     """Have the language model look at the passages from five sides; `judge` is the mean.
 
     Args:
         word_budget: Most words of passages that it reads.
     """
 
-    def make(worker: PoolWorker) -> Grade[Ranking]:
-        def grade(question: Question, ranking: Ranking) -> dict[str, float]:
-            scores = judge_five(worker.write, question.text, ranking, word_budget=word_budget).scores
+    def make(worker: PoolWorker) -> Grade[scorers.Ranking]:
+        def grade(question: Question, ranking: scorers.Ranking) -> dict[str, float]:
+            scores = judge.judge_five(worker.write, question.text, ranking, word_budget=word_budget).scores
             return {"judge": scores.mean, **{f"judge_{name}": v for name, v in scores.fractions().items()}}
 
         return grade
 
-    facts = {"words of judge": digest_of_document([SYSTEM, FIVE_SCORES_SCHEMA])}
-    return Measure("judge", ("judge", *JUDGED), make, facts=facts)
+    facts = {"words of judge": digest_of_document([judge.SYSTEM, judge.FIVE_SCORES_SCHEMA])}
+    return Measure("judge", ("judge", *judge.JUDGED), make, facts=facts)

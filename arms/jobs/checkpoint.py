@@ -19,7 +19,7 @@ from typing import Any
 
 import orjson
 
-from arms.indexes.build_once import difference
+from arms.indexes import build_once
 
 IDENTITY, NOTES, LOCK, SUFFIX = "identity.json", "notes.json", "lock", ".block"
 
@@ -102,7 +102,7 @@ def refuse_other(path: Path, identity: Mapping[str, str]) -> None:
     """Compare an identity with the one in a file. Raises JobError that names the first difference."""
     if not path.exists():
         raise JobError(f"{path.parent} exists, and is no output of such a job: choose another output")
-    if (fact := difference(path, identity)) is not None:
+    if (fact := build_once.difference(path, identity)) is not None:
         raise JobError(
             f"{path.parent} was made with {fact.name} {fact.kept!r}, but {fact.name} {fact.wanted!r} "
             f"is asked for: choose another output, or delete {path.parent} to begin anew"

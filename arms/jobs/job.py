@@ -17,15 +17,14 @@ import orjson
 from numpy.typing import NDArray
 
 from arms.base import Progress, Query
-from arms.corpus.corpus import Corpus
+from arms.corpus import Corpus
 from arms.jobs.sweep import Sweep
-from arms.llm.blocking import LateWriter
-from arms.llm.catalog import EmbeddedSpec, LlmSpec, VllmSpec
-from arms.models.embedding import Backbone, build_embedder, digest_backbone
-from arms.models.locate import ModelNotFoundError, digest_of, locate
+from arms.llm import LateWriter, LlmSpec
+from arms.llm import catalog as llm_catalog
+from arms.models import Backbone, ModelNotFoundError, build_embedder, digest_backbone, digest_of, locate
 from arms.questions import Question
-from arms.retrievers.catalog import backbones_of, described, prepare, validate_specs
-from arms.retrievers.kind import ArmSpec, OpenSelector, Resources, no_selector
+from arms.retrievers import ArmSpec, OpenSelector, Resources, catalog, prepare
+from arms.retrievers import kind as retriever_kind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +51,7 @@ class PoolJob:
     llm: LlmSpec | None = None
     seed: int = 0
     block: int = 32
-    picker: OpenSelector = no_selector
+    picker: OpenSelector = retriever_kind.no_selector
 
     @property
     def n_blocks(self) -> int:
@@ -69,7 +68,7 @@ class PoolJob:
         Raises:
             ArmSpecError: An arm is described wrongly.
         """
-        validate_specs(self.specs, self.backbones)
+        catalog.validate_specs(self.specs, self.backbones)
         needed = self.needed()
         return replace(self, backbones={name: one for name, one in self.backbones.items() if name in needed})
 
@@ -98,7 +97,7 @@ class PoolJob:
 
     def needed(self) -> frozenset[str]:
         """Name the backbones that the arms are built with."""
-        return frozenset[str]().union(*(backbones_of(name, self.specs) for name in self.specs))
+        return frozenset[str]().union(*(catalog.backbones_of(name, self.specs) for name in self.specs))
 
 
 class PoolWorker:
@@ -164,7 +163,7 @@ def _models(specs: Mapping[str, ArmSpec]) -> set[str]:
     """Name the models that arms load themselves; what a class of the user's own loads is not known."""
     return {
         model
-        for kind, params in (described(name, spec) for name, spec in specs.items())
+        for kind, params in (catalog.described(name, spec) for name, spec in specs.items())
         for model in kind.models(params)
     }
 
@@ -174,7 +173,7 @@ def _language_model(spec: LlmSpec | None) -> str:
     if spec is None:
         return "none"
     weights = ""
-    if isinstance(spec, EmbeddedSpec | VllmSpec):
+    if isinstance(spec, llm_catalog.EmbeddedSpec | llm_catalog.VllmSpec):
         with contextlib.suppress(ModelNotFoundError):  # it may be that nobody asks it
             weights = weights_of(spec.model)
     return digest_of_document([spec.model_dump(mode="json"), weights])

@@ -13,16 +13,15 @@ from functools import partial
 from typing import Any, TypeVar
 
 from arms.base import ArmError
-from arms.corpus.corpus import Corpus
+from arms.corpus import Corpus
 from arms.jobs.answer_measures import Grade, Measure
 from arms.jobs.job import PoolJob, PoolWorker, digest_of_document
 from arms.jobs.sweep import FAILED, Found
-from arms.llm.answers import answer_to
-from arms.llm.base import Chunk, GeneratorError, Message
-from arms.llm.prompts import Form, Writing, prompt_name
-from arms.portfolio.outcomes import Outcome, Outcomes
+from arms.llm import Chunk, GeneratorError, Message, answer_to, prompts
+from arms.portfolio import Outcomes
+from arms.portfolio import outcomes as portfolio_outcomes
 from arms.questions import Question
-from arms.scoring.scorers import Ranking, ScoringError, check_gold
+from arms.scoring import ScoringError, scorers
 
 T = TypeVar("T")
 
@@ -43,18 +42,18 @@ class LabelJob(PoolJob):
     """
 
     arms: tuple[str, ...]
-    form: Form
+    form: prompts.Form
     of_answers: tuple[Measure[str], ...]
-    of_passages: tuple[Measure[Ranking], ...] = ()
+    of_passages: tuple[Measure[scorers.Ranking], ...] = ()
     k: int = 4
     word_budget: int = 400
     max_tokens: int = 128
     at_once: int = 64
 
     @property
-    def writing(self) -> Writing:
+    def writing(self) -> prompts.Writing:
         """How the answers are written."""
-        return Writing(self.form, self.word_budget, self.max_tokens)
+        return prompts.Writing(self.form, self.word_budget, self.max_tokens)
 
     @property
     def measures(self) -> tuple[Measure[Any], ...]:
@@ -65,7 +64,7 @@ class LabelJob(PoolJob):
         """Refuse questions whose supporting passages are not in the corpus. Raises ScoringError."""
         if any(measure.needs == "gold_ids" for measure in self.measures):
             for question in questions:
-                check_gold(question, corpus)
+                scorers.check_gold(question, corpus)
 
     def needed(self) -> frozenset[str]:
         """Name the backbones of the arms, and those that measures ask for."""
@@ -89,7 +88,7 @@ class LabelJob(PoolJob):
 class LabelBlock:
     """The outcomes of some questions: question by question, arm by arm."""
 
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[portfolio_outcomes.Outcome, ...]
 
     @property
     def problem(self) -> str:
@@ -215,9 +214,9 @@ class LabelWorker(PoolWorker):
         graded = [self._asking.submit(grade, ranking) for ranking in found.rankings]
         return _Asked(question, found, of_rankings, graded)
 
-    def _reply(self, messages: tuple[Message, ...], ranking: Ranking) -> _Reply:
+    def _reply(self, messages: tuple[Message, ...], ranking: scorers.Ranking) -> _Reply:
         """Have the language model answer."""
-        name = prompt_name(self._job.form, ranking, word_budget=self._job.word_budget)
+        name = prompts.prompt_name(self._job.form, ranking, word_budget=self._job.word_budget)
         try:
             said = answer_to(messages, self._job.writing, self.write)
         except GeneratorError as error:
@@ -230,13 +229,17 @@ class LabelWorker(PoolWorker):
         grade = partial(_grade, self._of_answers, asked.question)
         return {answer: self._asking.submit(grade, answer) for answer in answers if answer is not None}
 
-    def _outcomes(self, asked: _Asked, answers: Mapping[str, "Future[_Graded]"]) -> list[Outcome]:
+    def _outcomes(
+        self, asked: _Asked, answers: Mapping[str, "Future[_Graded]"]
+    ) -> list[portfolio_outcomes.Outcome]:
         """Return the outcome of each arm."""
         outcomes = []
         for column, arm in enumerate(self._job.arms):
             at = asked.found.which[column]
             if at == FAILED:
-                outcomes.append(Outcome(asked.question, arm, error=asked.found.problems[column]))
+                outcomes.append(
+                    portfolio_outcomes.Outcome(asked.question, arm, error=asked.found.problems[column])
+                )
                 continue
             reply, of_passages = asked.replies[at].result(), asked.graded[at].result()
             of_answer = _Graded() if reply.answer is None else answers[reply.answer].result()
@@ -245,7 +248,7 @@ class LabelWorker(PoolWorker):
             if reply.answer is not None:
                 costs |= _costs(reply.calls, asked.found.tokens[column].item())
             outcomes.append(
-                Outcome(
+                portfolio_outcomes.Outcome(
                     asked.question,
                     arm,
                     tuple(passage.id for passage in asked.found.rankings[at]),

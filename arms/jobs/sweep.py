@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arms.base import Arm, ArmError, Query
-from arms.llm.base import GeneratorError
-from arms.retrievers.catalog import build_arm, described
-from arms.retrievers.kind import Batch, Resources
-from arms.scoring.scorers import Ranking
+from arms.llm import GeneratorError
+from arms.retrievers import Resources, build_arm, catalog
+from arms.retrievers import kind as retriever_kind
+from arms.scoring import scorers
 
-MakeBatches = Callable[[Mapping[str, Any], Resources], Sequence[Batch]]
+MakeBatches = Callable[[Mapping[str, Any], Resources], Sequence[retriever_kind.Batch]]
 
 FAILED = -1
 """In place of the number of a ranking, where an arm failed."""
@@ -38,7 +38,7 @@ class Found:
         problems: What each arm that failed said, by its column.
     """
 
-    rankings: tuple[Ranking, ...]
+    rankings: tuple[scorers.Ranking, ...]
     which: NDArray[np.intp]
     steps: NDArray[np.float64]
     tokens: NDArray[np.float64]
@@ -54,7 +54,7 @@ class Sweep:
 
     Raises:
         ArmSpecError: An arm cannot be built.
-        IndexMismatchError: An index is missing: call `arms.catalog.prepare` first.
+        IndexMismatchError: An index is missing: call `arms.retrievers.catalog.prepare` first.
     """
 
     def __init__(self, resources: Resources, names: Sequence[str] | None = None) -> None:
@@ -70,11 +70,11 @@ class Sweep:
             column: build_arm(name, resources) for name, column in self._column.items() if name not in batched
         }
 
-    def _batched(self, resources: Resources) -> Iterable[Batch]:
+    def _batched(self, resources: Resources) -> Iterable[retriever_kind.Batch]:
         groups: dict[str, tuple[MakeBatches, dict[str, Any]]] = {}
         for name in self._column:
             spec = resources.specs[name]
-            kind, params = described(name, spec)
+            kind, params = catalog.described(name, spec)
             if kind.batch is not None:
                 _, group = groups.setdefault(spec.kind, (kind.batch, {}))
                 group[name] = params
@@ -119,7 +119,7 @@ class Sweep:
                 columns.append(own)
         return np.concatenate(columns), np.concatenate(rows), problems
 
-    def _read(self, rows: NDArray[np.intp]) -> tuple[list[Ranking], NDArray[np.intp]]:
+    def _read(self, rows: NDArray[np.intp]) -> tuple[list[scorers.Ranking], NDArray[np.intp]]:
         """Return the distinct rows as passages, each read once, and which of them each row is."""
         distinct, which = np.unique(rows, axis=0, return_inverse=True)
         wanted = np.unique(distinct[distinct >= 0])

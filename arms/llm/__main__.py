@@ -1,6 +1,6 @@
 """Ask one question of one engine, and see the answer as it is written.
 
-    python -m arms.ask '{"engine": "vllm", "model": "models/SmolLM2-135M-Instruct"}' "Why is the sky blue?"
+    python -m arms.llm '{"engine": "vllm", "model": "models/SmolLM2-135M-Instruct"}' "Why is the sky blue?"
 
 The shortest way to try an engine that a configuration names, without a service.
 """

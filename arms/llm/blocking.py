@@ -3,12 +3,38 @@
 import threading
 
 from arms.async_bridge import Blocking
-from arms.llm.base import Chunk, Generator, GeneratorError, Prompt, Write
+from arms.llm.base import (
+    Chunk,
+    Generator,
+    GeneratorError,
+    GeneratorTimeoutError,
+    Prompt,
+    Write,
+    complete,
+)
 from arms.llm.catalog import LlmSpec, build_generator
 
 
 class ModelStartError(ValueError):
     """The language model cannot be had at all: another prompt would fare no better."""
+
+
+def blocking_writer(bridge: Blocking, generator: Generator) -> Write:
+    """Return a function that prompts a language model and waits for the whole answer.
+
+    >>> from arms.llm.base import ScriptedGenerator
+    >>> write = blocking_writer(Blocking(), ScriptedGenerator({"2 + 2?": "4"}))
+    >>> write(Prompt(({"role": "user", "content": "2 + 2?"},)))[0]
+    '4'
+    """
+
+    def write(prompt: Prompt) -> tuple[str, Chunk]:
+        try:
+            return bridge.run(complete(generator, prompt))
+        except TimeoutError:
+            raise GeneratorTimeoutError(f"{generator.model} took longer than {bridge.limit_s:g} s") from None
+
+    return write
 
 
 class LateWriter:
@@ -40,6 +66,6 @@ class LateWriter:
             return build_generator(spec)
 
         try:
-            return blocking.writer(blocking.run(load()))
+            return blocking_writer(blocking, blocking.run(load()))
         except GeneratorError as error:  # not what an arm may fail with: it would fail on every question
             raise ModelStartError(f"the language model does not start: {error}") from error

@@ -2,7 +2,7 @@
 
 The judge writes a whole number from 0 to 10 as JSON. What it wrote is checked, and
 it is asked again when it is no grade. Nothing here knows of arms: the same judge
-steers a search and scores what was found offline. `arms.five_scores` has a judge that
+steers a search and scores what was found offline. `arms.llm.judge` has a judge that
 looks at passages from five sides.
 
     ArmError

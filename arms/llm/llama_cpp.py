@@ -20,8 +20,7 @@ import xllamacpp
 from typing_extensions import override
 
 from arms.llm.base import Chunk, Generator, GeneratorError, Prompt, PromptTooLongError
-from arms.models.locate import locate
-from arms.models.threads import compute_cores
+from arms.models import compute_cores, locate
 
 
 class EmbeddedGenerator(Generator):

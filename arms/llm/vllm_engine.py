@@ -15,8 +15,7 @@ from typing import Any
 from typing_extensions import override
 
 from arms.llm.base import Chunk, Generator, GeneratorError, Prompt, PromptTooLongError
-from arms.models.locate import locate
-from arms.models.threads import compute_cores
+from arms.models import compute_cores, locate
 
 SHUTDOWN_S = 30.0
 """Longest time that closing waits for the engine's processes; killed ones leave shared memory behind."""

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from arms.models.locate import digest_of, locate
+from arms.models.files import digest_of, locate
 from arms.tokenizer import words
 
 HASHING = "hashing:"

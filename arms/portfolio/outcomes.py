@@ -21,7 +21,7 @@ import numpy as np
 import orjson
 from numpy.typing import ArrayLike, NDArray
 
-from arms.llm.judge import JUDGED
+from arms.llm import judge
 from arms.questions import Question
 from arms.suggestions import did_you_mean
 
@@ -30,7 +30,7 @@ Floats = NDArray[np.float64]
 FILE = "outcomes.jsonl"
 """The file in the folder of a job."""
 
-SCORES = ("em", "f1", "acc", "recall", "answer_correctness", "bem", "judge", *JUDGED)
+SCORES = ("em", "f1", "acc", "recall", "answer_correctness", "bem", "judge", *judge.JUDGED)
 """Numbers in [0, 1], higher is better; null where nobody knows."""
 
 COSTS = ("steps", "llm_calls", "prompt_tokens", "completion_tokens", "usd", "retrieval_s", "llm_s", "seconds")

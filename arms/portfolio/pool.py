@@ -23,8 +23,8 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from arms.base import NAME
-from arms.models.embedding import Backbone
-from arms.retrievers.kind import ArmSpec
+from arms.models import Backbone
+from arms.retrievers import ArmSpec
 from arms.suggestions import did_you_mean, select_names
 
 USUAL_DEPTH = 1000

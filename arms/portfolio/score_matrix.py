@@ -23,10 +23,10 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
-from arms.indexes.build_once import MANIFEST, publish
-from arms.models.embedding import Backbone
+from arms.indexes import build_once
+from arms.models import Backbone
 from arms.questions import Question
-from arms.retrievers.kind import ArmSpec
+from arms.retrievers import ArmSpec
 from arms.suggestions import did_you_mean
 
 Scores = NDArray[np.float32]
@@ -149,7 +149,7 @@ def write_matrix(folder: Path, arms: ArmTable, blocks: Blocks) -> None:
     Raises:
         MatrixError: The folder exists, there is no question, or a block does not fit: nothing is kept.
     """
-    if not publish(folder, arms.manifest, partial(_write, arms=arms, blocks=blocks)):
+    if not build_once.publish(folder, arms.manifest, partial(_write, arms=arms, blocks=blocks)):
         raise MatrixError(f"{folder} exists already; scores are never overwritten")
 
 
@@ -157,7 +157,7 @@ def read_arms(folder: Path) -> ArmTable:
     """Read which arms were scored, without their scores. Raises MatrixError."""
     try:
         told = orjson.loads((folder / ARMS).read_bytes())
-        manifest = orjson.loads((folder / MANIFEST).read_bytes())
+        manifest = orjson.loads((folder / build_once.MANIFEST).read_bytes())
         return TypeAdapter(ArmTable).validate_python({**told, "manifest": manifest})
     except FileNotFoundError as error:
         raise MatrixError(f"{folder} holds no score matrix: {error.filename} is missing") from None

@@ -9,7 +9,7 @@
 
 F never falls when an arm is added, and an arm adds the less the more there are: the two
 factors follow from that alone. Scores are of shape (n_arms, n_questions), in [0, 1] and all
-known; `arms.completion` says what an unknown one is worth. They are read where they are and
+known; `arms.portfolio.imputation` says what an unknown one is worth. They are read where they are and
 never copied. What decides is compared in float64, and of arms that tie the first is picked.
 
 Source: Retriever Portfolios, 2026, arXiv:2605.31176 (the objective, greedy, the sample size).

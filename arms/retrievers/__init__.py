@@ -1,1 +1,5 @@
-"""TODO: face."""
+"""Kinds of arms, one file a kind."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

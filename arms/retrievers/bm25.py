@@ -18,8 +18,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from rank_bm25 import BM25Okapi
 
 from arms.base import Progress, Query, Retrieval
-from arms.corpus.corpus import Corpus
-from arms.indexes.build_once import Identity, check, folder, publish
+from arms.corpus import Corpus
+from arms.indexes import build_once
 from arms.retrievers.kind import Kind, Members, Resources
 from arms.tokenizer import StopWords, words
 from arms.top_k import best
@@ -72,14 +72,14 @@ class BM25:
         def write(unfinished: Path) -> None:
             Columns.build(_documents(corpus, params, progress), corpus.ids(), params).save(unfinished)
 
-        publish(folder(indexes, "bm25", identity), identity, write)
+        build_once.publish(build_once.folder(indexes, "bm25", identity), identity, write)
 
     @classmethod
     def open(cls, name: str, corpus: Corpus, indexes: Path, params: BM25Params) -> Self:
         """Open the index that `prepare` built. Raises IndexMismatchError."""
         identity = _identity(corpus, params)
-        target = folder(indexes, "bm25", identity)
-        check(target, identity)
+        target = build_once.folder(indexes, "bm25", identity)
+        build_once.check(target, identity)
         return cls(name, corpus, params, Columns.load(target))
 
     def search(self, query: Query, k: int) -> Retrieval:
@@ -207,7 +207,7 @@ def _documents(corpus: Corpus, params: BM25Params, progress: Progress | None) ->
             progress("indexing words", done, len(corpus))
 
 
-def _identity(corpus: Corpus, params: BM25Params) -> Identity:
+def _identity(corpus: Corpus, params: BM25Params) -> build_once.Identity:
     return {"format": FORMAT, "corpus": corpus.digest, **params.model_dump()}
 
 

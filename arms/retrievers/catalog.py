@@ -164,12 +164,12 @@ def embeddings_of(name: str, specs: Mapping[str, ArmSpec]) -> frozenset[str]:
     return frozenset[str]().union(*((kind.embeds or kind.backbones)(params) for kind, params in parts))
 
 
-def features(name: str, spec: ArmSpec) -> dict[str, float]:
+def arm_features(name: str, spec: ArmSpec) -> dict[str, float]:
     """Describe an arm to a policy, so that a new arm starts from what its relatives taught.
 
     `steps` is what the arm is expected to cost before anything is known of it.
 
-    >>> features("rrf", ArmSpec(kind="rrf", params={"arms": ["bm25", "minilm"]}))
+    >>> arm_features("rrf", ArmSpec(kind="rrf", params={"arms": ["bm25", "minilm"]}))
     {'arm=rrf': 1.0, 'kind=rrf': 1.0, 'member=bm25': 1.0, 'member=minilm': 1.0, 'steps': 1.0}
 
     Raises:

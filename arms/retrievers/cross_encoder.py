@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from arms.base import ArmError, Passage, Query
-from arms.indexes.vectors import embedded_text
-from arms.models.locate import ModelNotFoundError, locate
-from arms.models.threads import compute_cores
+from arms.indexes import vectors
+from arms.models import ModelNotFoundError, compute_cores, locate
 from arms.retrievers.kind import Kind, Members, Resources
 from arms.retrievers.rerank import Reranked, RerankParams
 
@@ -80,7 +79,7 @@ def _build(name: str, params: CrossEncoderParams, have: Resources, member: Membe
     )
 
     def read(query: Query, passages: Sequence[Passage]) -> NDArray[np.float32]:
-        texts = [embedded_text(passage) for passage in passages]
+        texts = [vectors.embedded_text(passage) for passage in passages]
         scores = scorer.scores(query.text, texts, params.batch_size)
         if not np.isfinite(scores).all():
             bad = int(np.flatnonzero(~np.isfinite(scores))[0])

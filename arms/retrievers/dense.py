@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arms.base import ArmError, Progress, Query, Retrieval
-from arms.corpus.corpus import Corpus
-from arms.indexes.vector_search import IndexParams, VectorIndex
-from arms.indexes.vectors import Vectors
+from arms.corpus import Corpus
+from arms.indexes import IndexParams, VectorIndex, Vectors
 from arms.retrievers.kind import Batch, Kind, Members, Resources
 
 KEPT = 8

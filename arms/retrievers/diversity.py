@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from arms.base import Query, Retrieval
-from arms.corpus.corpus import Corpus
-from arms.indexes.vector_search import IndexParams
+from arms.corpus import Corpus
+from arms.indexes import IndexParams
 from arms.retrievers.dense import Candidates, FirstStage, first_stage, prepare_index
 from arms.retrievers.kind import Batch, Kind, Members, Resources
 

@@ -16,10 +16,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from arms.base import Arm, ArmError, Passage, Progress, Query, Retrieval
-from arms.indexes.vectors import PassageVectors, Vectors
-from arms.llm.answers import answer_to
-from arms.llm.base import GeneratorError, Message, Prompt, Write
-from arms.llm.prompts import Form, Writing
+from arms.indexes import PassageVectors, Vectors
+from arms.llm import GeneratorError, Message, Prompt, Write, answer_to, prompts
 from arms.retrievers.kind import AnswerSelector, Kind, Members, Resources, SelectorSpec
 from arms.tokenizer import normalised
 
@@ -57,8 +55,8 @@ class EnsembleParams(BaseModel):
     backbone: str | None = Field(
         None, validate_default=True, description="Sentence encoder that the router was trained with."
     )
-    form: Form = Field(
-        Form.DIRECT,
+    form: prompts.Form = Field(
+        prompts.Form.DIRECT,
         description="What a member's answer looks like; where a router picks, as in its training.",
     )
     word_budget: int = Field(400, ge=1, description="Words of passages that an answer is written from.")
@@ -76,9 +74,9 @@ class EnsembleParams(BaseModel):
         return value
 
     @property
-    def writing(self) -> Writing:
+    def writing(self) -> prompts.Writing:
         """How the members' answers are written."""
-        return Writing(self.form, self.word_budget, self.max_tokens)
+        return prompts.Writing(self.form, self.word_budget, self.max_tokens)
 
 
 @dataclass(frozen=True, slots=True)

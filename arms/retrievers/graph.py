@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from arms.base import Progress, Query, Retrieval
-from arms.corpus.corpus import Corpus
-from arms.indexes.entities import Extractor, Lister, Recogniser, Titles
-from arms.indexes.entity_graph import Graph, Walk
-from arms.indexes.vector_search import IndexParams
+from arms.corpus import Corpus
+from arms.indexes import Graph, IndexParams, entity_graph
+from arms.indexes import entities as indexe_entities
 from arms.retrievers.dense import KEPT, FirstStage, first_stage, prepare_index
 from arms.retrievers.kind import Batch, Kind, Members, Resources
 from arms.top_k import best
@@ -50,14 +49,16 @@ class Explorer:
     Safe to use from many threads.
     """
 
-    def __init__(self, graph: Graph, extractor: Extractor) -> None:
+    def __init__(self, graph: Graph, extractor: indexe_entities.Extractor) -> None:
         self._graph = graph
         self._extractor = extractor
         self._entities = lru_cache(KEPT)(self._find_entities)
         # a pool asks with few frequencies, each for all of its configurations
         self._walks = lru_cache(4 * KEPT)(self._walk)
 
-    def walk(self, question: str, max_entity_df: int, max_hops: int, max_candidates: int) -> tuple[Walk, int]:
+    def walk(
+        self, question: str, max_entity_df: int, max_hops: int, max_candidates: int
+    ) -> tuple[entity_graph.Walk, int]:
         """Walk from the entities of a question, as `Graph.walk` does.
 
         Returns:
@@ -68,7 +69,7 @@ class Explorer:
         """
         return self._walks(question, max_entity_df, max_hops, max_candidates)
 
-    def _walk(self, question: str, *limits: int) -> tuple[Walk, int]:
+    def _walk(self, question: str, *limits: int) -> tuple[entity_graph.Walk, int]:
         entities, tokens = self._entities(question)
         return self._graph.walk(entities, *limits), tokens
 
@@ -172,11 +173,15 @@ def _relevance(
     return relevance
 
 
-def _extractor(params: GraphParams, have: Resources) -> Extractor:
-    def make() -> Extractor:
+def _extractor(params: GraphParams, have: Resources) -> indexe_entities.Extractor:
+    def make() -> indexe_entities.Extractor:
         if params.entities == "titles":
-            return Titles(have.corpus)
-        return Recogniser(params.ner_model) if params.entities == "ner" else Lister(have.write)
+            return indexe_entities.Titles(have.corpus)
+        return (
+            indexe_entities.Recogniser(params.ner_model)
+            if params.entities == "ner"
+            else indexe_entities.Lister(have.write)
+        )
 
     return have.shared(("extractor", params.entities, params.ner_model), make)
 

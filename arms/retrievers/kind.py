@@ -1,6 +1,6 @@
 """What a kind of arm is, and what arms are built from.
 
-Each family of arms describes its kinds in its own file; `arms.catalog` names them.
+Each family of arms describes its kinds in its own file; `arms.retrievers.catalog` names them.
 """
 
 import math
@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from arms.base import Arm, ArmBuildError, ArmError, Embed, Passage, Progress, Query
-from arms.corpus.corpus import Corpus
-from arms.llm.base import Chunk, Prompt, Write
-from arms.llm.prompts import Writing
-from arms.models.embedding import Backbone
+from arms.corpus import Corpus
+from arms.llm import Chunk, Prompt, Write, prompts
+from arms.models import Backbone
 
 P = TypeVar("P", bound=BaseModel)
 
@@ -131,7 +130,7 @@ class SelectorSpec:
     arms: tuple[str, ...]
     backbone: str
     encoder: Backbone
-    writing: Writing
+    writing: prompts.Writing
 
 
 OpenSelector = Callable[[SelectorSpec], AnswerSelector]

@@ -11,8 +11,7 @@ from collections.abc import Iterable
 from pydantic import BaseModel, ConfigDict, Field
 
 from arms.base import Arm, ArmError, Embed, Passage, Query, Retrieval
-from arms.llm.base import GeneratorError, Prompt, Write
-from arms.llm.prompts import cut, numbered
+from arms.llm import GeneratorError, Prompt, Write, prompts
 from arms.retrievers.kind import Kind, Members, Resources
 from arms.tokenizer import words
 
@@ -108,11 +107,11 @@ class Multistep:
 
     def _follow_up(self, question: str, found: Iterable[Passage]) -> tuple[str, int]:
         """Return the next query, empty when nothing is missing, and the tokens that it took."""
-        shown = "\n\n".join(numbered([*found], self._params.word_budget)) or "None."
+        shown = "\n\n".join(prompts.numbered([*found], self._params.word_budget)) or "None."
         prompt = Prompt(
             (
                 {"role": "system", "content": SYSTEM.format(passages=shown)},
-                {"role": "user", "content": ASK.format(question=cut(question, QUESTION_WORDS))},
+                {"role": "user", "content": ASK.format(question=prompts.cut(question, QUESTION_WORDS))},
             ),
             self._params.max_tokens,
         )

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from arms.base import Arm, ArmError, Passage, Progress, Query, Retrieval
-from arms.corpus.corpus import Corpus
-from arms.corpus.readers import CorpusError
-from arms.indexes.vectors import Vectors
+from arms.corpus import Corpus, CorpusError
+from arms.indexes import Vectors
 from arms.retrievers.kind import Kind, Members, Resources
 
 Rescore = Callable[[Query, Sequence[Passage]], NDArray[np.floating]]

@@ -9,9 +9,7 @@ from collections.abc import Callable
 from pydantic import Field
 
 from arms.base import Arm, ArmError, Query, Retrieval
-from arms.llm.base import GeneratorError, Message, Prompt, Write
-from arms.llm.judge import JudgeError, Verdict, judge_answer
-from arms.llm.prompts import answer_prompt
+from arms.llm import GeneratorError, Message, Prompt, Write, judge, prompts
 from arms.retrievers import vendi
 from arms.retrievers.dense import prepare_index
 from arms.retrievers.kind import Kind, Members, Resources
@@ -80,11 +78,11 @@ class VendiRag:
             tokens += last.prompt_tokens + last.completion_tokens
             try:
                 verdict = self._judge(query.text, found, answer)
-            except JudgeError as error:
+            except judge.JudgeError as error:
                 tokens += error.tokens
                 if judged:
                     break
-                raise JudgeError(f"arm {self.name!r}: {error}", tokens) from error
+                raise judge.JudgeError(f"arm {self.name!r}: {error}", tokens) from error
             tokens += verdict.tokens
             judged[shown] = verdict.score, found
             if verdict.score >= self._params.satisfied:
@@ -95,11 +93,11 @@ class VendiRag:
 
     def _prompt(self, question: str, found: Retrieval) -> Prompt:
         asked: list[Message] = [{"role": "user", "content": question}]
-        messages = answer_prompt(asked, found.passages, word_budget=self._params.word_budget)
+        messages = prompts.answer_prompt(asked, found.passages, word_budget=self._params.word_budget)
         return Prompt(messages, self._params.max_tokens)
 
-    def _judge(self, question: str, found: Retrieval, answer: str) -> Verdict:
-        return judge_answer(
+    def _judge(self, question: str, found: Retrieval, answer: str) -> judge.Verdict:
+        return judge.judge_answer(
             self._write,
             question,
             found.passages,

@@ -22,8 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from arms.llm.base import Write
-from arms.llm.structured_output import StructuredCaller, UnreadableError, json_values, quoted, read_object
+from arms.llm import Write, structured_output
 
 Claims = tuple[str, ...]
 
@@ -54,7 +53,7 @@ CLASSES_SYSTEM = (
 CLASSES_FORM = 'Write only JSON with the names of the claims, such as {"TP": ["A1"], "FP": [], "FN": ["R2"]}'
 
 
-class CorrectnessError(UnreadableError):
+class CorrectnessError(structured_output.UnreadableError):
     """The claims could not be had, or not told apart, however often the model was asked."""
 
     told: ClassVar[str] = "the language model could not compare the answer with the right one"
@@ -151,7 +150,7 @@ class AnswerCorrectness:
         """
         if not references or not all(reference.strip() for reference in references):
             raise ValueError(f"references {list(references)} must be one or more texts, none of them blank")
-        asker = StructuredCaller(self._write, CorrectnessError, retries=self._retries)
+        asker = structured_output.StructuredCaller(self._write, CorrectnessError, retries=self._retries)
         claims = _claims(asker, question, answer)
         similarities = (
             cosines(self._embed([answer, *references])) if answer.strip() else [0.0] * len(references)
@@ -164,7 +163,12 @@ class AnswerCorrectness:
         return replace(best, tokens=asker.tokens, malformed=asker.malformed)
 
     def _compare(
-        self, asker: StructuredCaller, question: str, claims: Claims, reference: str, similarity: float
+        self,
+        asker: structured_output.StructuredCaller,
+        question: str,
+        claims: Claims,
+        reference: str,
+        similarity: float,
     ) -> Correctness:
         """Compare an answer with one reference; tokens and malformed texts are those so far."""
         tp, fp, fn = _classes(asker, question, claims, self._right(asker, question, reference))
@@ -173,7 +177,7 @@ class AnswerCorrectness:
         value = (for_claims * f1 + for_similarity * similarity) / (for_claims + for_similarity)
         return Correctness(value, f1, similarity, tp, fp, fn, asker.tokens, asker.malformed)
 
-    def _right(self, asker: StructuredCaller, question: str, reference: str) -> Claims:
+    def _right(self, asker: structured_output.StructuredCaller, question: str, reference: str) -> Claims:
         """Return the claims of a reference, or itself where there are none; one thread asks, others wait."""
         key = question, reference
         with self._lock:
@@ -209,7 +213,7 @@ def cosines(vectors: NDArray[np.float32]) -> list[float]:
     return [float(product) for product in np.clip(products, 0.0, 1.0)]
 
 
-def _claims(asker: StructuredCaller, question: str, text: str) -> Claims:
+def _claims(asker: structured_output.StructuredCaller, question: str, text: str) -> Claims:
     """Ask for the claims of a text; a blank one has none."""
     if not text.strip():
         return ()
@@ -226,15 +230,17 @@ def listed_claims(text: str) -> Claims:
     Raises:
         ValueError: There is none.
     """
-    lists = list(json_values(text, "["))
+    lists = list(structured_output.json_values(text, "["))
     if not any(isinstance(claim, list) for value in lists for claim in value):  # its parts are no whole list
         for value in lists:
             if all(isinstance(claim, str) for claim in value):
                 return tuple(dict.fromkeys(claim.strip() for claim in value if claim.strip()))
-    raise ValueError(f"{quoted(text)} holds no JSON list of strings")
+    raise ValueError(f"{structured_output.quoted(text)} holds no JSON list of strings")
 
 
-def _classes(asker: StructuredCaller, question: str, claims: Claims, right: Claims) -> tuple[int, int, int]:
+def _classes(
+    asker: structured_output.StructuredCaller, question: str, claims: Claims, right: Claims
+) -> tuple[int, int, int]:
     """Ask which claims are TP, FP and FN, and count them; nothing to compare is not asked about."""
     if not claims:
         return 0, 0, len(right)
@@ -242,11 +248,16 @@ def _classes(asker: StructuredCaller, question: str, claims: Claims, right: Clai
     theirs = {f"R{number}": claim for number, claim in enumerate(right, start=1)}
 
     def read(text: str) -> tuple[int, int, int]:
-        classes = read_object(_Classes, text)
+        classes = structured_output.read_object(_Classes, text)
         if sorted(classes.TP + classes.FP) != sorted(ours):
-            raise ValueError(f"{quoted(text)} must have each of {', '.join(ours)} once, in TP or in FP")
+            raise ValueError(
+                f"{structured_output.quoted(text)} must have each of {', '.join(ours)} once, in TP or in FP"
+            )
         if len(set(classes.FN)) < len(classes.FN) or not set(classes.FN) <= set(theirs):
-            raise ValueError(f"{quoted(text)} may have each of {', '.join(theirs)} once in FN, and no other")
+            raise ValueError(
+                f"{structured_output.quoted(text)} may have each of {', '.join(theirs)} "
+                "once in FN, and no other"
+            )
         return len(classes.TP), len(classes.FP), len(classes.FN)
 
     listed = "\n".join(f"{name}: {claim}" for name, claim in (ours | theirs).items())

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arms.base import ArmError
-from arms.models.locate import ModelNotFoundError, locate
-from arms.models.threads import compute_cores
+from arms.models import ModelNotFoundError, compute_cores, locate
 
 MAX_TOKENS = 512
 """Tokens of a case that are read, where the model itself takes as many."""

@@ -16,11 +16,8 @@ from typing import Protocol
 import ir_measures
 
 from arms.base import ArmError, Passage
-from arms.corpus.corpus import Corpus
-from arms.corpus.readers import CorpusError
-from arms.llm.base import GeneratorError, Prompt, Write
-from arms.llm.judge import judge_passages
-from arms.llm.prompts import answer_prompt
+from arms.corpus import Corpus, CorpusError
+from arms.llm import GeneratorError, Prompt, Write, judge, prompts
 from arms.questions import Question
 
 Ranking = tuple[Passage, ...]
@@ -181,7 +178,7 @@ class AnswerScorer(Scorer):
         """Answer from each ranking and compare; unknown where the language model fails."""
 
         def one(ranking: Ranking) -> float:
-            asked = answer_prompt(
+            asked = prompts.answer_prompt(
                 [{"role": "user", "content": question.text}], ranking, word_budget=self._word_budget
             )
             answer, _ = self._write(Prompt(asked, self._max_tokens))
@@ -215,7 +212,9 @@ class JudgeScorer(Scorer):
         """Have each ranking graded; unknown where the judge gives no grade."""
 
         def one(ranking: Ranking) -> float:
-            return judge_passages(self._write, question.text, ranking, word_budget=self._word_budget).score
+            return judge.judge_passages(
+                self._write, question.text, ranking, word_budget=self._word_budget
+            ).score
 
         return _each(one, rankings, self._at_once)
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arms.base import Passage
-from arms.retrievers.rerank import regularized
+from arms.retrievers import regularized
 from arms.tokenizer import normalised, words
 
 Floats = NDArray[np.float64]

@@ -24,9 +24,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from agent.cli.console import ProgressCallback
 from agent.cli.launch import LaunchError, address_of, require_free_port
 from agent.client import Client
-from agent.config.app_config import ConfigError, load
-from agent.config.sections import CorpusSpec
-from agent.simulation.questions import Question, QuestionsError, load_questions, shuffled
+from agent.config import ConfigError, CorpusSpec, load
+from agent.simulation import load_questions, shuffled
+from agent.simulation.questions import Question, QuestionsError
 from examples.demo.operator import Operator
 from examples.demo.page import page
 from examples.demo.record import Story
@@ -81,7 +81,7 @@ class Demo(BaseModel):
     def command(self) -> str:
         """The command that asks for the same."""
         usual = type(self).model_fields
-        words = ["armwise", "demo", "--config", str(self.config), "--output", str(self.output)]
+        words = ["python", "-m", "examples.demo", "--config", str(self.config), "--output", str(self.output)]
         for name in ("questions", "k", "concurrency", "seed"):
             if getattr(self, name) != usual[name].default:
                 words += [f"--{name}" if len(name) > 1 else f"-{name}", str(getattr(self, name))]

@@ -1,14 +1,13 @@
 """The page of a demo: one file that needs nothing else, made of what is on record, with its pictures."""
 
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from agent.evaluation.candidate_names import Kind
-from agent.reporting.html import filled
-from agent.reporting.style import GREY, INK, PALETTE, moving_average
-from agent.reporting.svg import GRID, svg
+from agent.evaluation import candidate_names
+from agent.reporting import GREY, GRID, INK, PALETTE, draw_svg, filled, moving_average
 from examples.demo.record import Story
 
 if TYPE_CHECKING:
@@ -27,18 +26,18 @@ def page(story: Story) -> str:
     """Return a story as HTML."""
     first = next(iter(story.worlds))  # the report is about what was asked at first
     pictures = {
-        "rewards": svg(story, rewards, "Mean reward over time"),
-        "shares": svg(story, shares, "Arm shares over time"),
+        "rewards": draw_svg(story, rewards, "Mean reward over time"),
+        "shares": draw_svg(story, shares, "Arm shares over time"),
     }
     if story.trails:
-        pictures["evidence"] = svg(story, evidence, "Evidence for each candidate over time")
+        pictures["evidence"] = draw_svg(story, evidence, "Evidence for each candidate over time")
     return filled(
-        "demo.html",
+        Path(__file__).parent / "templates" / "demo.html",
         pictures,
         story=story,
         summary=summary(story),
         tables={world: story.worth(world) for world in story.worlds},
-        forced={f"{Kind.FIXED}:{arm}": value for arm, value in story.worth(first).items()},
+        forced={f"{candidate_names.Kind.FIXED}:{arm}": value for arm, value in story.worth(first).items()},
     )
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from agent.client import Answer, AnswerFailedError, Client
 from agent.simulation.learning_curves import Truth, Turn
 from agent.simulation.questions import Question
-from agent.simulation.simulate import in_parallel
+from agent.simulation.simulation import in_parallel
 from arms.base import Progress
 from feedback.answer_metrics import recall_at_k
 from feedback.reward import RewardRule

@@ -1,1 +1,5 @@
-"""TODO: face."""
+"""A training log as arrays."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,4 +1,4 @@
-"""Examples as columns, some thousands at a time: what a training log is sifted by (`feedback.sifting`)."""
+"""Examples as columns, in batches of some thousand rows; `feedback.dataset.filter` reads them."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -34,7 +34,7 @@ def featurize(contexts: Sequence[Context]) -> Any:
     return sparse.hstack(blocks, format="csr")
 
 
-def _interacted(features: Any, arm: Integers, n_arms: int) -> Any:
+def interactions(features: Any, arm: Integers, n_arms: int) -> Any:
     """Return [features, the arm, features in the columns of the arm], shape (n, d + n_arms + n_arms * d)."""
     n, d = features.shape
     ones = sparse.csr_matrix((np.ones(n), arm, np.arange(n + 1)), shape=(n, n_arms))

@@ -43,7 +43,7 @@ _SAME = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class FilteredLog:
-    """What a sieve kept: the attributes of `feedback.logged.Log` of the same names."""
+    """What a sieve kept: the attributes of `feedback.dataset.log.Log` of the same names."""
 
     arms: tuple[str, ...]
     drawn: Integers

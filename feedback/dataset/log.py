@@ -3,7 +3,7 @@
     log = Log.from_examples(examples, rule.reward_of)      from facts, one by one
     log = LogSource(store, rule).log(Selection(since=...))  from a database, in bulk
 
-Both go through `feedback.sifting`, which says what is left out, and why.
+Both go through `feedback.dataset.filter`, which says what is left out, and why.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -27,10 +27,10 @@ from feedback.dataset.rewards import priced, rewards
 from feedback.dataset.selection import Selection
 from feedback.errors import LogGapError
 from feedback.events import Status
+from feedback.log import Store
 from feedback.log import tables as t
-from feedback.log.store import Store
 from feedback.reward import RewardRule
-from feedback.training_log.joiner import read_examples
+from feedback.training_log import read_examples
 
 CHUNK = 1 << 14
 """Positions of the training log that are read at a time."""

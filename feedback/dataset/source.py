@@ -19,11 +19,10 @@ from feedback.dataset.log import EVERYTHING, Log
 from feedback.dataset.read_log import length, read_log
 from feedback.dataset.selection import Selection
 from feedback.events import Example
-from feedback.exchange.jsonl import ExchangeError, Header, read_export, read_headers
-from feedback.log.store import Store
+from feedback.exchange import ExchangeError, Header, read_export, read_headers
+from feedback.log import Store
 from feedback.reward import RewardRule
-from feedback.training_log.joiner import read_examples
-from feedback.training_log.lag import first_waiting
+from feedback.training_log import lag, read_examples
 
 ProgressCallback = Callable[[str, int, int | None], None]
 """Told what is done, how much of it, and out of how much, where that is known."""
@@ -99,7 +98,7 @@ class LogSource(Source):
 
     @override
     def settled(self, since: float | None = None) -> float:
-        return first_waiting(self._store, self._rule, self._upto, since)
+        return lag.first_waiting(self._store, self._rule, self._upto, since)
 
     @override
     def remarks(self, rule: RewardRule) -> list[str]:

@@ -13,12 +13,11 @@ import sqlalchemy as sa
 from feedback.drift.detectors import DriftSpec
 from feedback.drift.monitor import Monitor, start_of
 from feedback.events import Example
+from feedback.log import Store
 from feedback.log import tables as t
-from feedback.log.store import Store
-from feedback.registry.promotions import ActivePolicy
+from feedback.registry import ActivePolicy
 from feedback.reward import RewardRule
-from feedback.training_log.epochs import confirm_epoch
-from feedback.training_log.learned_examples import StartingPoint, learned_examples
+from feedback.training_log import StartingPoint, epochs, learned_examples
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +79,7 @@ def raise_alarms(store: Store, epoch: int, alarms: Sequence[Alarm], join: str | 
     """
     a = t.alarms.c
     with store.writing() as connection:
-        confirm_epoch(connection, epoch)
+        epochs.confirm_epoch(connection, epoch)
         known = {
             tuple(row)
             for row in connection.execute(

@@ -37,7 +37,7 @@ def worth(reward: float, scale: tuple[float, float]) -> float:
 
     >>> worth(2.0, (0.0, 1.0))
     Traceback (most recent call last):
-    feedback.foreign.LeftOut: reward not in [0, 1]
+    feedback.exchange.imported.LeftOut: reward not in [0, 1]
     """
     low, high = scale
     if not low <= reward <= high:

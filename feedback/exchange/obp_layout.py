@@ -3,7 +3,7 @@
     bts/all/all.csv             a decision a row: time, item, position, reward, propensity, user features
     bts/all/item_context.csv    the features of each arm
     bts/all/armwise.json        what items and columns are called here
-    bandit_feedback.npz         the same decisions as arrays, see `feedback.obp_arrays`
+    bandit_feedback.npz         the same decisions as arrays, see `feedback.exchange.obp_arrays`
 
 obp knows the policies `random` and `bts` and the campaigns `all`, `men` and `women`, and opens no
 folder of another name. An item is an arm by number; it was shown at a position, which is the

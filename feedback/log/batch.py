@@ -92,7 +92,7 @@ class Known:
     def of(
         cls, executions: Found = (), feedback: Found = (), decisions: Found = (), episodes: Found = ()
     ) -> "Known":
-        """Return what rows say that were looked up; see `feedback.appender` for their columns."""
+        """Return what rows say that were looked up; see `feedback.log.append` for their columns."""
         known = cls({name for (name,) in executions}, {}, {}, defaultdict(list))
         for name, kind, decision_id, episode_id, metric, value, seq in feedback:
             item = Feedback(name, decision_id, metric, value, episode_id=episode_id, kind=Kind(kind))

@@ -1,4 +1,4 @@
-"""What a database does to keep a log; `feedback.sqlite` and `feedback.postgres` are the two that can.
+"""What a database does to keep a log; `feedback.log.sqlite` and `feedback.log.postgres` are the two that can.
 
 Facts take a short way past SQLAlchemy: their statements are compiled once, and go to the driver in as
 few round trips as there can be. All else is SQLAlchemy Core.

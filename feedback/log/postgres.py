@@ -52,7 +52,7 @@ _DAMAGED = ("3F", "42", "XX")
 
 
 class PostgreSQL:
-    """A database of a server. Implements `feedback.database.Database`.
+    """A database of a server. Implements `feedback.log.database.Database`.
 
     Args:
         url: Its URL; what it says of the connection wins.

@@ -1,7 +1,7 @@
 """Which tables a database has: made where there are none, refused where they are another Armwise's.
 
 The number of the newest migration that a database has been through stands in its table `alembic_version`.
-The migrations are in `feedback.migrations`; Alembic is loaded only by whoever migrates.
+The migrations are in `feedback.log.migrations`; Alembic is loaded only by whoever migrates.
 """
 
 from collections.abc import Iterator

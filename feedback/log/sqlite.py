@@ -31,7 +31,7 @@ _DAMAGED = {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT}
 
 
 class SQLite:
-    """A database in a file. Implements `feedback.database.Database`.
+    """A database in a file. Implements `feedback.log.database.Database`.
 
     Args:
         url: Its URL; the folder of the file is made where it is missing.

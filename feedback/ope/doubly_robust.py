@@ -81,7 +81,7 @@ def switch_dr(sample: Sample, *, threshold: float | None = None) -> Terms:
     Args:
         sample: The log and the target.
         threshold: Largest weight that corrects, at least 0: `dm` at 0, `dr` at infinity;
-            chosen from the log when None (`feedback.shrinkage`).
+            chosen from the log when None (`feedback.ope.shrinkage`).
 
     Raises:
         NeverDrawnError: The target draws none of the logged arms.
@@ -107,7 +107,7 @@ def dros(sample: Sample, *, shrinkage: float | None = None) -> Terms:
     Args:
         sample: The log and the target.
         shrinkage: Above 0: near `dm` at 0, `dr` at infinity; chosen from the log when
-            None (`feedback.shrinkage`).
+            None (`feedback.ope.shrinkage`).
 
     Raises:
         NeverDrawnError: The target draws none of the logged arms.

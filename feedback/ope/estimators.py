@@ -88,7 +88,7 @@ def clipped_ips(sample: Sample, *, clip: float | None = None) -> Terms:
 
     Args:
         sample: The log and the target.
-        clip: Largest weight, above 0; chosen from the log when None (`feedback.shrinkage`).
+        clip: Largest weight, above 0; chosen from the log when None (`feedback.ope.shrinkage`).
 
     Raises:
         NeverDrawnError: The target draws none of the logged arms.

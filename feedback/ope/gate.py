@@ -4,9 +4,9 @@
     verdict.promote, verdict.reasons
 
 A candidate is promoted when the lower bound of its gain over what was served is above the margin, and
-nothing speaks against the log that says so. The bound is a confidence sequence (`feedback.sequences`): one
-may judge after every decision, and promote at the first moment at which it is let. The other conditions can
-only hold a candidate back, so they leave that as it is.
+nothing speaks against the log that says so. The bound is a confidence sequence
+(`feedback.ope.confidence_sequences`): one may judge after every decision and promote as soon as it
+allows. The other conditions can only hold a candidate back, so they do not affect its validity.
 
 Decisions are taken in the order in which they were made, up to the first that still waits for feedback. In
 the order in which they were learned, those would come first whose feedback came soon: where good news of one
@@ -21,7 +21,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from feedback.arrays import TOLERANCE, Floats
-from feedback.dataset.log import Log
+from feedback.dataset import Log
 from feedback.ope import confidence_sequences as sequences
 from feedback.ope.diagnostics import diagnose
 from feedback.ope.sample import Sample

@@ -3,9 +3,9 @@
     normal       delta method; closed form; every estimator
     bootstrap    percentiles over resamples that all estimators and targets share
 
-`feedback.exact_intervals` has two more, which hold at every sample size. `feedback.sequences` has bounds for
-those who look again and again while the log grows, which none of the others allows. How often each holds
-the truth stands in docs/intervals.md.
+`feedback.ope.exact_intervals` has two more, which hold at every sample size.
+`feedback.ope.confidence_sequences` has bounds that stay valid under repeated looks while the
+log grows, which no other interval does. How often each covers the truth is in docs/intervals.md.
 
 A log whose policy keeps a small floor hides its own variance: the few rows with a large weight may not
 have been drawn at all, and then no interval that looks only at the drawn rows can know of them. `hedged`

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from feedback.arrays import Floats
-from feedback.dataset.log import Log
+from feedback.dataset import Log
 from feedback.ope import confidence_sequences as sequences
 from feedback.ope.exact_intervals import MEANS, bernstein, clopper_pearson
 from feedback.ope.intervals import Interval, by_group, difference, hedged, normal, percentiles, replicates

@@ -15,7 +15,7 @@ from scipy import sparse
 from sklearn.linear_model import Ridge
 
 from feedback.arrays import Floats, Integers, refuse
-from feedback.dataset.features import _interacted
+from feedback.dataset import features as dataset_features
 
 Model = Literal["ridge", "means"]
 
@@ -48,7 +48,7 @@ def cross_fit(
         weight: How much each row counts, shape (n,), at least 0; all alike when None.
             Only the ratios matter. Rows of no weight are not looked at, unless all of
             those that a prediction may look at have none. For `mrdr`, see
-            `feedback.doubly_robust.mrdr_weight`.
+            `feedback.ope.doubly_robust.mrdr_weight`.
         folds: How many parts the questions are cut into; at most one per question.
         penalty: For `ridge`, weight of the squared coefficients, above 0. `means` adds
             one imaginary row with the mean reward of all arms to each arm.
@@ -115,7 +115,7 @@ def _ridge(
     # Only large features are scaled: rare words stay small, so that the penalty holds them down.
     largest = abs(features).max(axis=0).toarray().ravel()
     features = features @ sparse.diags(1.0 / np.maximum(largest, 1.0), format="csr")
-    design = _interacted(features, drawn, n_arms)
+    design = dataset_features.interactions(features, drawn, n_arms)
     q_hat = np.empty((len(reward), n_arms))
     for part in range(folds):
         held_out, seen = np.flatnonzero(fold == part), np.flatnonzero(fold != part)
@@ -127,6 +127,6 @@ def _ridge(
         earned, asked = reward[seen], features[held_out]
         regression = Ridge(alpha=penalty, solver="sparse_cg").fit(design[seen], earned, sample_weight=counts)
         for arm in range(n_arms):
-            rows = _interacted(asked, np.full(len(held_out), arm), n_arms)
+            rows = dataset_features.interactions(asked, np.full(len(held_out), arm), n_arms)
             q_hat[held_out, arm] = regression.predict(rows).clip(earned.min(), earned.max())
     return q_hat

@@ -1,8 +1,8 @@
 """What an estimate is made of: the rows of a log beside a target, and the terms that come out.
 
 A `Sample` is validated once; its weights and predictions are worked out once and
-shared by all estimators (`feedback.estimators`). `Terms` are an estimate row by row:
-the value is read off them, and so is any interval (`feedback.intervals`).
+shared by all estimators (`feedback.ope.estimators`). `Terms` are an estimate row by row:
+the value is read off them, and so is any interval (`feedback.ope.intervals`).
 """
 
 from dataclasses import dataclass
@@ -66,7 +66,7 @@ class Sample:
         reward: What it earned, shape (n,), finite.
         p_target: The target's distribution, shape (n, n_arms), rows sum to 1.
         q_hat: Predicted reward of every arm, shape (n, n_arms), finite, by a model that
-            did not see the row (`feedback.reward_model`); None where there is no model.
+            did not see the row (`feedback.ope.reward_model`); None where there is no model.
         q_mrdr: As `q_hat`, by a model that was weighted for this target; only `mrdr` asks.
 
     Raises:
@@ -136,7 +136,7 @@ class Sample:
         """What the model says of this target. Raises ValueError where there is no `q_hat`."""
         if self.q_hat is None:
             raise ValueError(
-                "the direct and the doubly robust estimates need q_hat, see feedback.reward_model"
+                "the direct and the doubly robust estimates need q_hat, see feedback.ope.reward_model"
             )
         return Prediction.of(self, self.q_hat, "q_hat")
 

@@ -15,8 +15,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from feedback.errors import ConflictError
+from feedback.log import Store
 from feedback.log import tables as t
-from feedback.log.store import Store
 
 Arms = Mapping[str, Mapping[str, Any]]
 """Name -> what describes the arm, as JSON, without what is as usual."""

@@ -20,9 +20,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from feedback.errors import QueueFullError, SupersededError
+from feedback.log import Store, database
 from feedback.log import tables as t
-from feedback.log.database import dumps, kept
-from feedback.log.store import Store
 
 MOST = 20
 """Evaluations that may be queued or running at once."""
@@ -191,7 +190,7 @@ def finish(store: Store, mine: Evaluation, answer: Answer, now: float) -> None:
 
 def fail(store: Store, mine: Evaluation, error: str, now: float) -> None:
     """Say why an evaluation has no answer. Raises SupersededError where another worker has it by now."""
-    _update(store, mine, status=State.FAILED.value, error=kept(error), alive_at=now, finished_at=now)
+    _update(store, mine, status=State.FAILED.value, error=database.kept(error), alive_at=now, finished_at=now)
 
 
 def give_back(store: Store, mine: Evaluation) -> None:
@@ -237,7 +236,7 @@ def page(store: Store, limit: int, before: int | None = None) -> list[Evaluation
 
 def newest_of(store: Store, configured: str, request: Mapping[str, Any]) -> Evaluation | None:
     """Return the newest evaluation that was asked of a configuration in exactly these words, if any was."""
-    same = sa.cast(_e.request, sa.Text) == dumps(dict(request))
+    same = sa.cast(_e.request, sa.Text) == database.dumps(dict(request))
     query = sa.select(*_EVALUATION).where(same, _e.configured == configured).order_by(_e.seq.desc()).limit(1)
     with store.reading() as connection:
         row = connection.execute(query).first()

@@ -17,8 +17,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from feedback.errors import ChangedMeanwhileError
+from feedback.log import Store
 from feedback.log import tables as t
-from feedback.log.store import Store
 from feedback.registry.runs import Run, State, write
 from feedback.registry.versions import digest_of, put_back
 

@@ -17,9 +17,8 @@ import sqlalchemy as sa
 
 from feedback.clock import utc
 from feedback.errors import SupersededError, UnderWayError
+from feedback.log import Store, database
 from feedback.log import tables as t
-from feedback.log.database import kept
-from feedback.log.store import Store
 
 LEASE_S = 60.0
 """How long the worker of a run may be silent before the run is taken for dead."""
@@ -164,7 +163,7 @@ def note(
 
 def end(store: Store, mine: Run, status: State, now: float, error: str | None = None) -> None:
     """Write down how a run ended. Raises SupersededError where it was abandoned."""
-    told = None if error is None else kept(error)
+    told = None if error is None else database.kept(error)
     with store.writing() as connection:
         write(connection, mine, status=status.value, alive_at=now, finished_at=now, error=told)
 

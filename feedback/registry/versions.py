@@ -13,9 +13,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from feedback.errors import RebuiltError
+from feedback.log import Store
 from feedback.log import tables as t
-from feedback.log.store import Store
-from feedback.training_log.epochs import REBUILD, confirm_epoch, newest_epoch
+from feedback.training_log import epochs
 
 KEPT_CHECKPOINTS = 20
 """Newest versions whose bytes are all kept; so are those of the newest version of each recipe, and of
@@ -40,8 +40,8 @@ class Version:
         digest: SHA-256 of the state.
         epoch: The learner that wrote it.
         created_at: Seconds since the epoch, UTC.
-        start: Where it began to learn, as `feedback.lessons.Start` tells it; None for the beginning
-            of the log.
+        start: Where learning began, a `feedback.training_log.StartingPoint` document; None for the
+            beginning of the log.
     """
 
     version: int
@@ -70,7 +70,7 @@ def publish(store: Store, version: Version, state: bytes) -> int:
         RebuiltError: The training log was made anew; nothing was written.
     """
     with store.writing() as connection:
-        confirm_epoch(connection, version.epoch)
+        epochs.confirm_epoch(connection, version.epoch)
         return add(connection, version, state)
 
 
@@ -90,7 +90,7 @@ def publish_beside(store: Store, version: Version, state: bytes) -> int:
     """
     v, e = t.versions.c, t.epochs.c
     with store.writing() as connection:
-        rebuilt = sa.select(e.epoch).where(e.epoch > version.epoch, e.holder == REBUILD).limit(1)
+        rebuilt = sa.select(e.epoch).where(e.epoch > version.epoch, e.holder == epochs.REBUILD).limit(1)
         if (found := connection.scalar(rebuilt)) is not None:
             raise RebuiltError(f"epoch {found} made the training log anew: learn from what is there now")
         as_much = sa.select(sa.func.max(v.version)).where(
@@ -99,9 +99,9 @@ def publish_beside(store: Store, version: Version, state: bytes) -> int:
         there: int | None = connection.scalar(as_much)
         if there is not None:
             return there
-        if not newest_epoch(connection)[0]:  # a version is of some epoch, and no learner ever ran
+        if not epochs.newest_epoch(connection)[0]:  # a version is of some epoch, and no learner ever ran
             connection.execute(sa.insert(t.epochs), {"holder": BESIDE, "taken_at": version.created_at})
-        epoch, _ = newest_epoch(connection)
+        epoch, _ = epochs.newest_epoch(connection)
         return add(connection, replace(version, epoch=version.epoch or epoch), state)
 
 

@@ -3,8 +3,8 @@
 import sqlalchemy as sa
 
 from feedback.errors import RebuiltError, SupersededError
+from feedback.log import Store
 from feedback.log import tables as t
-from feedback.log.store import Store
 
 REBUILD = "armwise rebuild"
 """Holder of an epoch that was taken to repair, and by no learner."""

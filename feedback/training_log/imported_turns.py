@@ -7,10 +7,8 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from feedback.events import LABELS, Decision, Execution, Feedback, Kind
+from feedback.log import Fact, Store, rows
 from feedback.log import tables as t
-from feedback.log.batch import Fact
-from feedback.log.rows import feedback_of, load_decisions, load_executions
-from feedback.log.store import Store
 
 CHUNK = 1000
 """Turns that are read at once."""
@@ -63,11 +61,14 @@ def read_turns(store: Store, episodes: Sequence[str]) -> Iterator[PastTurn]:
         with store.reading() as connection:
             found = connection.execute(query.where(d.seq > after).order_by(d.seq).limit(CHUNK)).all()
             ids = [row.id for row in found]
-            decisions, executions = load_decisions(connection, ids), load_executions(connection, ids)
+            decisions, executions = (
+                rows.load_decisions(connection, ids),
+                rows.load_executions(connection, ids),
+            )
             said: defaultdict[str, list[Feedback]] = defaultdict(list)
             values = sa.select(t.feedback).where(f.decision_id.in_(ids), f.kind == Kind.VALUE.value)
             for row in connection.execute(values.order_by(f.seq)):
-                said[row.decision_id].append(feedback_of(row))
+                said[row.decision_id].append(rows.feedback_of(row))
         for name in ids:
             decision = decisions[name]
             at_once = tuple(one for one in said[name] if one.received_at <= decision.decided_at)

@@ -15,9 +15,9 @@ import sqlalchemy as sa
 from feedback.errors import LogGapError
 from feedback.events import Cost, Example, Status, Tick
 from feedback.fold import GRACE_S, Fold, Joined
+from feedback.log import Store
+from feedback.log import rows as log_rows
 from feedback.log import tables as t
-from feedback.log.rows import COST, DECISION, decision_of
-from feedback.log.store import Store
 from feedback.reward import RewardRule
 from feedback.training_log.epochs import confirm_epoch
 from feedback.training_log.read_facts import read_facts, read_unlearned
@@ -169,7 +169,7 @@ def read_examples(
     """
     x, e = t.examples.c, t.executions.c
     query = (
-        sa.select(x.seq, sa.cast(x.metrics, sa.Text), e.status, *COST, *DECISION)
+        sa.select(x.seq, sa.cast(x.metrics, sa.Text), e.status, *log_rows.COST, *log_rows.DECISION)
         .join(t.decisions, t.decisions.c.id == x.decision_id)
         .join(t.executions, e.decision_id == x.decision_id)
         .where(x.join == join)
@@ -185,7 +185,10 @@ def read_examples(
             if seq != after + 1:
                 raise LogGapError(f"the training log goes on at {seq} after {after}: {_GONE}")
             after = seq
-            cost, decision = Cost(*values[: len(COST)]), decision_of(values[len(COST) :])
+            cost, decision = (
+                Cost(*values[: len(log_rows.COST)]),
+                log_rows.decision_of(values[len(log_rows.COST) :]),
+            )
             yield Example(seq, decision, cost, orjson.loads(metrics), failed=status != Status.OK)
         if len(rows) < chunk:
             break

@@ -14,8 +14,8 @@ import sqlalchemy as sa
 from feedback.errors import LogUnavailableError, SupersededError
 from feedback.events import LABELS, Mode, Status
 from feedback.fold import GRACE_S
+from feedback.log import Store
 from feedback.log import tables as t
-from feedback.log.store import Store
 from feedback.reward import RewardRule
 from feedback.training_log.epochs import newest_epoch
 from feedback.training_log.joiner import head_of, position_of

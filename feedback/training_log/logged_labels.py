@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from feedback.events import Example, Mode
 from feedback.reward import RewardRule
-from feedback.training_log.learned_examples import run_of
+from feedback.training_log.examples import run_of
 
 REWARD = "reward"
 """Stands for the declared reward, where no metric has this name."""

@@ -20,9 +20,9 @@ import sqlalchemy as sa
 from feedback.errors import LogGapError
 from feedback.events import Example, Status
 from feedback.fold import Fold
+from feedback.log import Store
+from feedback.log import rows as log_rows
 from feedback.log import tables as t
-from feedback.log.rows import load_decisions, load_executions
-from feedback.log.store import Store
 from feedback.reward import RewardRule
 from feedback.training_log.epochs import confirm_epoch
 from feedback.training_log.joiner import Position, head_of, position_of, write_position
@@ -211,7 +211,10 @@ def _between(connection: sa.Connection, join: str, after: int, upto: int) -> dic
 
 def _examples(connection: sa.Connection, rows: Sequence[Row]) -> list[Example]:
     ids = [row.decision_id for row in rows]
-    decisions, executions = load_decisions(connection, ids), load_executions(connection, ids)
+    decisions, executions = (
+        log_rows.load_decisions(connection, ids),
+        log_rows.load_executions(connection, ids),
+    )
     return [
         Example(
             row.seq,

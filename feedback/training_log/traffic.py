@@ -5,14 +5,14 @@ from collections.abc import Collection
 import sqlalchemy as sa
 
 from feedback.events import LABELS
+from feedback.log import Store
 from feedback.log import tables as t
-from feedback.log.store import Store
-from feedback.training_log.learned_examples import episode_of
+from feedback.training_log.examples import episode_of
 
 _d = t.decisions.c
 
 
-def traffic(store: Store, join: str) -> int:
+def decisions_of_traffic(store: Store, join: str) -> int:
     """Return how many decisions of the traffic are in a training log; labels are none.
 
     Args:

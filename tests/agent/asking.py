@@ -7,10 +7,9 @@ from typing import Any
 
 import httpx
 
-from agent.config.app_config import AppConfig
-from feedback.log.store import Record, Store
-from feedback.training_log.epochs import take_epoch
-from feedback.training_log.joiner import Joiner
+from agent.config import AppConfig
+from feedback.log import Record, Store
+from feedback.training_log import Joiner, take_epoch
 from tests.agent.fakes import Service
 
 QUESTION = "which river runs through Vienna?"

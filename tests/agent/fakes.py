@@ -11,23 +11,22 @@ import httpx
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.api.routes import create_app
-from agent.config.app_config import parse
-from agent.evaluation.job import Evaluations, evaluate_here
-from agent.jobs.runner import Jobs
-from agent.learning.learner import Learner
-from agent.learning.recipe import Recipe, active_recipe, configuration_of
-from agent.serving.replica import Replica
-from agent.serving.telemetry import Telemetry
+from agent.api import create_app
+from agent.config import parse
+from agent.evaluation import Evaluations, verdict
+from agent.evaluation.job import evaluate_here
+from agent.jobs import Jobs
+from agent.learning import Learner, Recipe, active_recipe, configuration_of
+from agent.serving import Replica, Telemetry
 from arms.base import ArmError, Passage, Query, Retrieval
-from arms.llm.base import Generator, ScriptedGenerator
+from arms.llm import Generator, base
 from arms.models.embedding import HashingEmbedder
-from arms.retrievers.kind import ArmSpec
+from arms.retrievers import ArmSpec
+from feedback.clock import SteadyClock
 from feedback.errors import LogUnavailableError
 from feedback.events import Context, Decision, Execution
-from feedback.log.batch import Receipt
-from feedback.log.store import Store
-from feedback.training_log.epochs import take_epoch
+from feedback.log import Receipt, Store, open_log
+from feedback.training_log import take_epoch
 
 DIM = 16
 """Of every fake backbone."""
@@ -262,9 +261,21 @@ class Service:
         self.folder = folder
         self.config = parse(document)
         self.arms, self.embedders = FakeArms(), FakeEmbedders()
-        self.generator = generator or ScriptedGenerator({}, default="The Danube does.")
-        self.replica = Replica(self.config, self.arms, self.embedders, self.generator, reach, gate)
-        self.app = create_app(self.replica, Telemetry())
+        self.generator = generator or base.ScriptedGenerator({}, default="The Danube does.")
+        clock = SteadyClock()
+        store = open_log(self.config.database_url, self.config.reward, clock)
+        self.replica = Replica(
+            self.config,
+            store,
+            self.arms,
+            self.embedders,
+            self.generator,
+            gate=gate or partial(verdict, store, configuration_of(self.config), clock=clock),
+            telemetry=Telemetry(),
+            clock=clock,
+            reach=reach,
+        )
+        self.app = create_app(self.replica)
         self._store = Store(self.config.database_url)
         self._epoch = take_epoch(self._store, "test", 0.0)
         self.learner = self._learner(Recipe.configured(self.config))

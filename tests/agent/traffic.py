@@ -14,19 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.policies.base import Policy
-from agent.policies.features import FeatureSpec
-from agent.policies.sampling import mixed, served_distribution, uniform_from
+from agent.policies import FeatureSpec, Policy, sampling, served_distribution
 from agent.policies.vowpal import VowpalPolicy
+from agent.serving import ArmInfo, Ask, TurnError, TurnLoop, messages, probe
 from agent.serving.arm_health import ArmHealth
-from agent.serving.arms import ArmInfo
-from agent.serving.messages import Ask, Canary, NoEligibleArmError, OverloadedError, Serving, TurnError
-from agent.serving.probe import Scorer
-from agent.serving.turn import TurnLoop
 from arms.base import ArmError, Passage, Query, Retrieval
-from arms.llm.base import Chunk, Generator, GeneratorError, Message, Prompt
+from arms.llm import Chunk, Generator, GeneratorError, Message, Prompt
 from feedback.events import Context, Decision, Execution, Mode, Status
-from feedback.log.batch import Receipt
+from feedback.log import Receipt
 
 ARMS = ("none", "bm25", "dense", "graph", "paid", "shaky")
 INFO = {name: ArmInfo(features={"steps": float(i > 0), "hops": i / 8}) for i, name in enumerate(ARMS)}
@@ -196,7 +191,7 @@ class Traffic:
     n: int
     seed: int
     make: Callable[..., TurnLoop] = TurnLoop
-    advisor: Scorer | None = None
+    advisor: probe.Scorer | None = None
     policies: Mapping[int, Policy] = field(default_factory=lambda: versions(4, seed=1))
     caps: Mapping[str, int] = field(default_factory=lambda: CAPS)
     recompute: int = 1
@@ -212,7 +207,7 @@ class Traffic:
         self.copies = {v: policy.load(policy.save()) for v, policy in self.policies.items()}
         self.loop = self.make(
             arms=INFO,
-            serving=Serving(self.policies[1], 1),
+            serving=messages.Serving(self.policies[1], 1),
             embed=self.embed,
             search=self.search,
             generator=Writer(),
@@ -254,12 +249,12 @@ class Traffic:
                 progress(1000)
             yield wish
 
-    def _serving(self, block: int) -> Serving:
+    def _serving(self, block: int) -> messages.Serving:
         """Return what is served in a block of the clients: one version after the other, or two."""
         n = len(self.policies)
         version, candidate, share = 1 + block % n, 1 + (block + 1) % n, SHARES[block // n % len(SHARES)]
-        canary = Canary(self.policies[candidate], candidate, share) if share else None
-        return Serving(self.policies[version], version, canary)
+        canary = messages.Canary(self.policies[candidate], candidate, share) if share else None
+        return messages.Serving(self.policies[version], version, canary)
 
     async def _leaving(self, ask: Ask) -> None:
         task = asyncio.create_task(self._turn(ask))
@@ -278,11 +273,11 @@ class Traffic:
                 pass
         except TurnError:
             pass  # it is on record
-        except OverloadedError:
+        except messages.OverloadedError:
             self.undecided["overloaded"] += 1
             able = self._able(self.wishes[ask.decision_id])
             assert not able or self.advisor, "an arm that could be drawn has room"
-        except NoEligibleArmError:
+        except messages.NoEligibleArmError:
             self.undecided["no eligible arm"] += 1
             assert not self._eligible(self.wishes[ask.decision_id])
 
@@ -294,7 +289,7 @@ class Traffic:
 
     async def search(self, arm: str, query: Query, k: int) -> Retrieval:
         del k
-        chance = uniform_from(str(query.seed), arm)
+        chance = sampling.uniform_from(str(query.seed), arm)
         fails = chance < failing(arm, self.now)
         self.busy[arm] += 1
         self.most[arm] = max(self.most[arm], self.busy[arm])
@@ -349,7 +344,7 @@ class Traffic:
             again = served_distribution(self.copies[fact.version], fact.context, arms, fact.floor)
             if fact.share:
                 beside = served_distribution(self.copies[fact.candidate], fact.context, arms, fact.floor)
-                again = mixed(again, beside, fact.share)
+                again = sampling.mixed(again, beside, fact.share)
             assert tuple(again.tolist()) == fact.probabilities
             self.recomputed += 1
 

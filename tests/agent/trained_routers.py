@@ -6,13 +6,21 @@ from typing import Any
 
 import numpy as np
 
-from agent.routers.base import Router
-from agent.routers.catalog import RouterSpec, build_router
-from agent.routers.dataset import ArmTable, Features, RoutingDataset, Stage
-from agent.routers.features import QUESTION, RETRIEVED, answered_table, question_table
-from agent.routers.saved import About, Trained, digest_of, write_trained
-from arms.llm.prompts import Writing
-from arms.models.embedding import Backbone, HashingEmbedder, digest_backbone
+from agent.routers import (
+    Features,
+    Router,
+    RouterSpec,
+    RoutingDataset,
+    Stage,
+    Trained,
+    build_router,
+    dataset,
+    features,
+    saved,
+)
+from arms.llm import prompts
+from arms.models import Backbone, digest_backbone
+from arms.models.embedding import HashingEmbedder
 from tests.agent.fakes import DIM
 
 ARMS = ("none", "bm25", "dense")
@@ -25,7 +33,7 @@ def trained(
     dim: int = DIM,
     *,
     k: int = 2,
-    writing: Writing | None = None,
+    writing: prompts.Writing | None = None,
 ) -> Trained:
     """Fit a router to questions whose first word tells the best arm, as `armwise train` does.
 
@@ -38,15 +46,19 @@ def trained(
     """
     n = len(TEXTS)
     embedding = HashingEmbedder(dim).encode_queries(TEXTS)
-    retrieved = ArmTable(RETRIEVED, np.random.default_rng(0).uniform(size=(n, len(arms), len(RETRIEVED))))
-    answered = answered_table(TEXTS, arms, [arms] * n, [[()] * len(arms)] * n)
-    seen = Features(tuple(arms), TEXTS, QUESTION, question_table(TEXTS), embedding, retrieved, answered)
+    retrieved = dataset.ArmTable(
+        features.RETRIEVED, np.random.default_rng(0).uniform(size=(n, len(arms), len(features.RETRIEVED)))
+    )
+    answered = features.answered_table(TEXTS, arms, [arms] * n, [[()] * len(arms)] * n)
+    seen = Features(
+        tuple(arms), TEXTS, features.QUESTION, features.question_table(TEXTS), embedding, retrieved, answered
+    )
     router.fit(RoutingDataset(seen, np.eye(len(arms))[np.arange(n) % 3]))
-    about = About(
+    about = saved.About(
         kind=router.kind,
         params=dict(router.params),
         stage=router.stage.name.lower(),
-        digest=digest_of(router.save()),
+        digest=saved.digest_of(router.save()),
         arms=tuple(arms),
         backbone="tiny",
         encoder=digest_backbone(Backbone(model=f"hashing:{dim}")),
@@ -68,10 +80,10 @@ def kept(
     arms: Sequence[str] = ARMS,
     dim: int = DIM,
     *,
-    writing: Writing | None = None,
+    writing: prompts.Writing | None = None,
     **params: Any,
 ) -> Path:
     """Train a router of a kind, keep it in a folder, and return that."""
     router = build_router(RouterSpec(kind=kind, params=params))
-    write_trained(folder, trained(router, arms, dim, writing=writing))
+    saved.write_trained(folder, trained(router, arms, dim, writing=writing))
     return folder

@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from arms.base import Passage
-from arms.corpus.corpus import Corpus, ingest
+from arms.corpus import Corpus, ingest
 
 ENCYCLOPEDIA = (
     # not in order of their ids: what sorts by position by mistake is found out

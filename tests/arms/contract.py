@@ -1,7 +1,7 @@
 """What every arm promises; a new arm calls `check_arm` on itself and inherits these tests."""
 
 from arms.base import Arm, Query, Retrieval
-from arms.corpus.corpus import Corpus
+from arms.corpus import Corpus
 from arms.models.embedding import HashingEmbedder
 
 DIM = 64

@@ -2,18 +2,18 @@
 
 import asyncio
 
-from arms.llm.base import Chunk, Prompt, ScriptedGenerator, Write, complete
+from arms.llm import Chunk, Prompt, Write, base
 
 
 def writing(*texts: str, prompts: list[Prompt] | None = None) -> Write:
     """Return a model that writes these texts, one a call; it counts words as tokens."""
     left = list(texts)
-    scripted = ScriptedGenerator(lambda _: left.pop(0))
+    scripted = base.ScriptedGenerator(lambda _: left.pop(0))
 
     def write(prompt: Prompt) -> tuple[str, Chunk]:
         if prompts is not None:
             prompts.append(prompt)
-        return asyncio.run(complete(scripted, prompt))
+        return asyncio.run(base.complete(scripted, prompt))
 
     return write
 

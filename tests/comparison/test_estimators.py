@@ -9,10 +9,9 @@ import pytest
 from scipy import stats
 
 from feedback.arrays import Floats
+from feedback.ope import ESTIMATORS, Sample, Terms, intervals
 from feedback.ope.doubly_robust import dr, dros, mrdr, sndr, switch_dr
-from feedback.ope.estimators import ESTIMATORS, clipped_ips, cressie_read, estimate, ips, replay, snips
-from feedback.ope.intervals import bootstrap, influence, normal
-from feedback.ope.sample import Sample, Terms
+from feedback.ope.estimators import clipped_ips, cressie_read, estimate, ips, replay, snips
 
 
 def invent(n: int, n_arms: int, seed: int, floor: float = 0.05) -> Sample:
@@ -105,7 +104,7 @@ def test_a_long_log_finds_the_true_value(name: str) -> None:
     wrong = np.tile([0.9, 0.1, 0.4], (TRUTH_ROWS, 1))
     sample = Sample(p_log[drawn], drawn, reward, np.tile(p_target, (TRUTH_ROWS, 1)), wrong, wrong)
     terms = estimate(sample, name)
-    low, high = normal(terms)
+    low, high = intervals.normal(terms)
     # Four standard errors: one failure in 16,000 seeds.
     assert terms.value == pytest.approx(p_target @ quality, abs=2.0 * (high - low) / 2.0)
     assert high - low < 0.03
@@ -143,7 +142,7 @@ def jackknife_error(sample: Sample, value: Callable[[Sample], Terms]) -> float:
 )
 def test_the_closed_form_error_equals_the_jackknife(value: Callable[[Sample], Terms]) -> None:
     sample = invent(400, 3, seed=5, floor=0.1)
-    low, high = normal(value(sample))
+    low, high = intervals.normal(value(sample))
     error = jackknife_error(sample, value)
     assert (high - low) / 2.0 / 1.959964 == pytest.approx(error, rel=0.02)
 
@@ -151,7 +150,7 @@ def test_the_closed_form_error_equals_the_jackknife(value: Callable[[Sample], Te
 @pytest.mark.parametrize("value", [ips, snips, sndr, replay])
 def test_the_bootstrap_agrees_with_scipy(value: Callable[[Sample], Terms]) -> None:
     part = value(invent(400, 3, seed=5, floor=0.1))
-    [(low, high)] = bootstrap([part], np.random.default_rng(1), resamples=4000)
+    [(low, high)] = intervals.bootstrap([part], np.random.default_rng(1), resamples=4000)
 
     def ratio(numerator: Floats, denominator: Floats, axis: int = -1) -> Floats:
         return numerator.sum(axis=axis) / denominator.sum(axis=axis)
@@ -172,7 +171,9 @@ def test_influences_subtract_to_the_error_of_a_difference() -> None:
     sample = invent(400, 3, seed=5)
     one, other = ips(sample), ips(replace(sample, p_target=np.roll(sample.p_target, 1, axis=1)))
     difference = Terms("ips", one.numerator - other.numerator, one.denominator, one.weight)
-    np.testing.assert_allclose(influence(one) - influence(other), influence(difference), atol=1e-12)
+    np.testing.assert_allclose(
+        intervals.influence(one) - intervals.influence(other), intervals.influence(difference), atol=1e-12
+    )
 
 
 def test_every_estimator_is_compared_with_something() -> None:

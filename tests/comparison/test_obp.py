@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from benchmarks.obp_golden import CASES, CLIPS, SHRINKAGES, Case, checksum, invent
+from feedback.ope import ESTIMATORS, Sample
 from feedback.ope.doubly_robust import dros, switch_dr
-from feedback.ope.estimators import ESTIMATORS, clipped_ips
-from feedback.ope.sample import Sample
+from feedback.ope.estimators import clipped_ips
 from feedback.ope.shrinkage import choose, clipped, shrunk, switched, try_all
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "obp.json").read_text())

@@ -19,12 +19,13 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from typer.testing import CliRunner
 
 from agent.cli.launch import LaunchError
-from agent.cli.main import app as command_line
 from agent.client import Client, ClientError
-from agent.config.app_config import ConfigError, load
-from agent.simulation.questions import QuestionsError, load_questions
+from agent.config import ConfigError, load
+from agent.simulation import load_questions
+from agent.simulation.questions import QuestionsError
 from examples.demo import demonstrate as demo
 from examples.demo import service as demo_service
+from examples.demo.__main__ import app as command_line
 from examples.demo.demonstrate import Demo, Split, lay_out, worlds, write_labels
 from examples.demo.operator import Operator
 from examples.demo.page import page, summary
@@ -531,7 +532,7 @@ def test_a_service_that_does_not_start_is_told_with_its_log(
 
 
 def test_the_verb_tells_of_questions_that_cannot_be_read(tmp_path: Path) -> None:
-    words = ["demo", "--questions", str(tmp_path / "no.jsonl"), "--output", str(tmp_path / "out")]
+    words = ["--questions", str(tmp_path / "no.jsonl"), "--output", str(tmp_path / "out")]
     result = CliRunner().invoke(command_line, words)
     assert result.exit_code == 2
     assert "cannot read questions from" in result.output
@@ -540,6 +541,6 @@ def test_the_verb_tells_of_questions_that_cannot_be_read(tmp_path: Path) -> None
 def test_the_page_says_by_which_command_it_was_made(tmp_path: Path) -> None:
     settings = Demo(config=EXAMPLE, questions=tmp_path / "q.jsonl", before=("a b",), output=tmp_path, seed=3)
     assert settings.command == (
-        f"armwise demo --config examples/demo.yaml --output {tmp_path} "
+        f"python -m examples.demo --config examples/demo.yaml --output {tmp_path} "
         f"--questions {tmp_path}/q.jsonl --seed 3 --before 'a b'"
     )

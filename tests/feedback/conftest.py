@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from feedback.events import Context, Cost, Decision, Execution, Feedback, Mode, Status
+from feedback.log import Store, database
 from feedback.log import tables as t
-from feedback.log.database import connect
-from feedback.log.store import Store
 from tests.postgres import Server
 
 
@@ -38,7 +37,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 def empty(url: str) -> None:
     """Take everything out of a log on PostgreSQL; numbers begin with 1 again."""
-    engine = connect(url)
+    engine = database.connect(url)
     numbered = [table for table in t.metadata.tables.values() if table.autoincrement_column is not None]
     statements = [f"DELETE FROM {table.name}" for table in reversed(t.metadata.sorted_tables)]
     for table in numbered:

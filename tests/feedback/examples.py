@@ -7,9 +7,9 @@ import numpy as np
 import sqlalchemy as sa
 
 from feedback.events import LABELS, Context, Cost, Decision, Example, Execution, Mode, Status
+from feedback.log import Store
+from feedback.log import rows as log_rows
 from feedback.log import tables as t
-from feedback.log.rows import decision_row, execution_row
-from feedback.log.store import Store
 from feedback.reward import Metric, Prices, RewardRule
 
 ARMS = ("bm25", "dense", 'what, "else"%\n\'')
@@ -51,13 +51,13 @@ def write(store: Store, join: str, examples: Sequence[Example]) -> None:
         if examples:
             connection.execute(
                 sa.insert(t.decisions),
-                [decision_row(x.decision, x.seq, x.decision.decided_at) for x in examples],
+                [log_rows.decision_row(x.decision, x.seq, x.decision.decided_at) for x in examples],
             )
             executions = [
                 Execution(x.decision.id, None, Status.ARM_FAILED if x.failed else Status.OK, x.cost)
                 for x in examples
             ]
-            rows = [execution_row(one, -x.seq) for one, x in zip(executions, examples, strict=True)]
+            rows = [log_rows.execution_row(one, -x.seq) for one, x in zip(executions, examples, strict=True)]
             connection.execute(sa.insert(t.executions), rows)
             joined = [
                 {

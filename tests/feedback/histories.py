@@ -17,12 +17,11 @@ import sqlalchemy as sa
 
 from feedback.errors import ConflictError, LogUnavailableError, SupersededError
 from feedback.events import LABELS, Decision, Execution, Feedback, Kind, Mode, Status, Tick
+from feedback.log import Receipt, Store
 from feedback.log import tables as t
-from feedback.log.batch import FeedbackStatus, Receipt
-from feedback.log.store import Store
+from feedback.log.batch import FeedbackStatus
 from feedback.reward import RewardRule
-from feedback.training_log.epochs import take_epoch
-from feedback.training_log.joiner import Joiner, Position
+from feedback.training_log import Joiner, Position, take_epoch
 from tests.feedback.conftest import decision, execution
 from tests.feedback.reference import Fact, Learned, Placed, closing_of, stamp, subject_of, training_log
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from feedback.clock import AHEAD_S, JUMP_S, SteadyClock, check_clock
 from feedback.errors import BehindError, ClockError
 from feedback.events import Tick
+from feedback.log import Store
 from feedback.log import tables as t
-from feedback.log.store import Store
 from tests.feedback.conftest import decision, value
 
 NOON = 1_700_000_000.0

@@ -18,16 +18,15 @@ from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
 from agent.cli.main import app
-from agent.config.app_config import AppConfig, load
-from agent.policies.catalog import build_policy
-from agent.policies.sampling import mix_floor
+from agent.config import AppConfig, load
+from agent.policies import build_policy, sampling
 from arms.models.embedding import HashingEmbedder
 from feedback.events import Mode
+from feedback.log import Store
+from feedback.log import rows as log_rows
 from feedback.log import tables as t
-from feedback.log.rows import load_decisions
-from feedback.log.store import Store
-from feedback.registry.versions import checkpoint
-from feedback.training_log.epochs import REBUILD
+from feedback.registry import versions
+from feedback.training_log import epochs
 from tests.live.conftest import ROUTED, Live, has_model, until
 from tests.neighbours import SUBJECTS
 
@@ -191,16 +190,16 @@ def test_every_draw_of_every_replica_can_be_recomputed_from_its_version(
     with ThreadPoolExecutor(8) as pool:
         rows = list(pool.map(live.look_up, map(question, range(40))))
     with store.reading() as connection:
-        decisions = list(load_decisions(connection, [row["decision_id"] for row in rows]).values())
+        decisions = list(log_rows.load_decisions(connection, [row["decision_id"] for row in rows]).values())
     assert len(decisions) == 40
     assert {decision.mode for decision in decisions} == {Mode.EXPLORE}
     for version in {decision.version for decision in decisions}:
-        state = checkpoint(store, version)
+        state = versions.checkpoint(store, version)
         assert state is not None
         policy = build_policy(config.policy, list(config.arms)).load(state)
         for decision in decisions:
             if decision.version == version:
-                p = mix_floor(policy.probabilities(decision.context, decision.arms), config.floor)
+                p = sampling.mix_floor(policy.probabilities(decision.context, decision.arms), config.floor)
                 assert np.array(decision.probabilities) == pytest.approx(p, abs=1e-9)
 
 
@@ -291,7 +290,7 @@ def test_a_training_log_is_mended_under_traffic_and_another_learner_goes_on_from
     assert (mended.exit_code, "row 1 is missing" in mended.output) == (0, True), mended.output
     log_seq = live.tell((live.look_up("where is the sea?")["decision_id"], 1.0))
     live.learned(log_seq, timeout_s=60.0)
-    assert holder(store) not in (before, REBUILD)
+    assert holder(store) not in (before, epochs.REBUILD)
     found = CliRunner().invoke(app, ["rebuild", "--verify", "--all", "-c", str(live.config)])
     assert found.exit_code == 0, found.output
 

@@ -8,11 +8,10 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
-from agent.config.app_config import load
-from agent.learning.candidate import publish_candidate
-from agent.learning.recipe import Recipe
-from agent.policies.catalog import PolicySpec
-from feedback.log.store import Store
+from agent.config import load
+from agent.learning import Recipe, publish_candidate
+from agent.policies import PolicySpec
+from feedback.log import Store
 from tests.live.conftest import Live, until
 
 FOLLOWING_S = 10.0

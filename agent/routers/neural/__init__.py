@@ -1,1 +1,1 @@
-"""TODO: face."""
+"""Routers on torch."""

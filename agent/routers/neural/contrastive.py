@@ -9,7 +9,7 @@ from pydantic import Field
 from agent.routers.base import Parametrised, Schema, State
 from agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, positions
 from agent.routers.neural.optimizer import Descent, DescentParameters, Rows, choice_losses, on_threads, seeded
-from arms.models.embedding import Backbone, Embedder, build_embedder
+from arms.models import Backbone, Embedder, build_embedder
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

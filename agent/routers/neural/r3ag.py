@@ -17,8 +17,7 @@ from pydantic import Field
 from agent.routers.base import Parametrised, Schema, State
 from agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, positions
 from agent.routers.neural.optimizer import Descent, DescentParameters, Mask, on_threads, seeded
-from arms.models.embedding import Backbone, digest_backbone
-from arms.models.threads import compute_cores
+from arms.models import Backbone, compute_cores, digest_backbone
 
 if TYPE_CHECKING:
     from agent.routers.neural.r3ag_training import Tower

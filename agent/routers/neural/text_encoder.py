@@ -18,8 +18,7 @@ from typing_extensions import override
 from agent.routers.base import State
 from agent.routers.dataset import RouterError
 from agent.routers.neural.optimizer import on_threads
-from arms.models.locate import ModelNotFoundError, locate
-from arms.models.threads import compute_cores
+from arms.models import ModelNotFoundError, compute_cores, locate
 
 READING = threading.Lock()
 """One reads at a time: a fast tokenizer refuses two threads, and all share the number of torch's."""

@@ -10,8 +10,7 @@ from agent.routers.dataset import Features, Floats, RouterError, RoutingDataset
 from agent.routers.neural.ltrr import Neural, NeuralParameters
 from agent.routers.neural.optimizer import Descent, on_threads, seeded
 from agent.routers.ranking_targets import Points, Ranking, Target
-from arms.models.embedding import Backbone, digest_backbone
-from arms.models.threads import compute_cores
+from arms.models import Backbone, compute_cores, digest_backbone
 
 if TYPE_CHECKING:
     from agent.routers.neural.ltrr_training import Examples, FeedForward

@@ -1,1 +1,1 @@
-"""TODO: face."""
+"""Routers on feature tables: scikit-learn and xgboost."""

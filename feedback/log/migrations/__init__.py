@@ -1,5 +1,5 @@
-"""How the tables of the log came to be: one step a schema, run by `feedback.schema.migrate`.
+"""How the tables of the log came to be: one step a schema, run by `feedback.log.schema.migrate`.
 
-A step has its own copy of the tables that it makes, since those of `feedback.tables` go on changing. It
+A step has its own copy of the tables that it makes, since those of `feedback.log.tables` go on changing. It
 keeps every fact, speaks to both databases, and leaves the moving of rows to them.
 """

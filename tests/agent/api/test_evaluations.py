@@ -10,12 +10,12 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from agent.config.app_config import parse
-from agent.evaluation.request import EvaluationRequest
-from agent.learning.recipe import configuration_of
+from agent.config import parse
+from agent.evaluation import EvaluationRequest
+from agent.learning import configuration_of
 from feedback.events import LABELS
 from feedback.log import tables as t
-from feedback.registry.evaluations import MOST, Answer, claim, fail, finish
+from feedback.registry import evaluations
 from tests.agent.asking import look_up, refused, tell
 from tests.agent.attacks import CALLS, a_trap, in_apprentices
 from tests.agent.fakes import CONFIG, Service
@@ -110,11 +110,11 @@ async def test_evaluations_are_told_newest_first_and_page_by_page(judged: Servic
     numbers = [(await submitted(judged, seed=seed)).json()["id"] for seed in range(4)]
     store = judged.replica.store
     ours = configuration_of(judged.replica.config)
-    mine, other = claim(store, ours, "w", 1.0), claim(store, ours, "other", 1.0)
+    mine, other = evaluations.claim(store, ours, "w", 1.0), evaluations.claim(store, ours, "other", 1.0)
     assert mine is not None
     assert other is not None
-    finish(store, mine, Answer({"rows": 3}, "<html>"), 2.0)
-    fail(store, other, "why", 2.0)
+    evaluations.finish(store, mine, evaluations.Answer({"rows": 3}, "<html>"), 2.0)
+    evaluations.fail(store, other, "why", 2.0)
     listed = (await judged.client.get(EVALUATIONS)).json()["evaluations"]
     assert [one["id"] for one in listed] == numbers[::-1]
     assert [one["status"] for one in listed] == ["queued", "queued", "failed", "done"]
@@ -309,10 +309,12 @@ async def test_a_text_that_no_log_can_keep_is_refused(judged: Service) -> None:
 
 
 async def test_only_so_many_evaluations_wait_at_once(judged: Service) -> None:
-    for _ in range(MOST):
+    for _ in range(evaluations.MOST):
         assert (await submitted(judged)).status_code == 202
     message = refused(await submitted(judged), 429, "too_many_evaluations")
-    assert message == f"{MOST} evaluations are queued or running: at most {MOST} may be"
+    assert (
+        message == f"{evaluations.MOST} evaluations are queued or running: at most {evaluations.MOST} may be"
+    )
 
 
 async def test_to_ask_takes_the_scope_of_an_operator_and_to_look_does_not(

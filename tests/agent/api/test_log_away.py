@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from feedback.clock import SteadyClock
 from feedback.errors import ClockError
 from feedback.events import Tick
-from feedback.log.store import Store
+from feedback.log import Store
 from tests.agent.fakes import Service
 
 
@@ -50,7 +50,7 @@ async def test_a_service_whose_clock_was_set_back_does_not_open_its_log(
     async with Service(tmp_path).running() as service:
         service.replica.store.append([Tick(time.time())])
     monkeypatch.setattr(
-        "agent.serving.replica.SteadyClock", lambda: SteadyClock(lambda: time.time() - 3600.0)
+        "tests.agent.fakes.SteadyClock", lambda: SteadyClock(lambda: time.time() - 3600.0)
     )
     with pytest.raises(ClockError, match="was set back"):
         Service(tmp_path)

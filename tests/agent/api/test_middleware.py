@@ -6,7 +6,7 @@ import pytest
 
 from agent.api.errors import ApiError
 from agent.api.middleware import Access
-from agent.config.sections import Key
+from agent.config import Key
 from tests.agent.fakes import Service
 
 

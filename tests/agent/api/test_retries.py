@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from agent.serving.messages import AnsweredElsewhereError, Finished
-from arms.llm.base import Chunk, Prompt, ScriptedGenerator
+from agent.serving import Finished, messages
+from arms.llm import Chunk, Prompt, base
 from feedback.errors import LogUnavailableError
 from feedback.events import Decision, Execution
 from feedback.log import tables as t
@@ -66,7 +66,7 @@ async def test_a_turn_that_was_cut_off_is_not_finished_by_another_request(servic
     assert "used for another request" in refused(other, 409, "idempotency_conflict", "Idempotency-Key")
 
 
-class Numbered(ScriptedGenerator):
+class Numbered(base.ScriptedGenerator):
     """Writes another answer each time, each at its own gate."""
 
     def __init__(self) -> None:
@@ -123,7 +123,9 @@ async def test_who_comes_too_late_to_record_its_end_has_not_answered() -> None:
     first = [event async for event in a_loop(log).turn(CHAT)]
     assert isinstance(first[-1], Finished)
     for arms in (FakeArms(), FakeArms({"bm25": failing})):
-        with pytest.raises(AnsweredElsewhereError, match="'d-1' was answered by another process meanwhile"):
+        with pytest.raises(
+            messages.AnsweredElsewhereError, match="'d-1' was answered by another process meanwhile"
+        ):
             async for _ in a_loop(log, arms).resume(CHAT, log.decision):
                 pass
     assert log.execution == first[-1].execution

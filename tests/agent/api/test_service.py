@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI
 
-from arms.llm.base import ScriptedGenerator
+from arms.llm import base
 from feedback.errors import LogUnavailableError
 from feedback.log.batch import FeedbackStatus
 from tests.agent.asking import (
@@ -110,7 +110,7 @@ async def test_retrieving_gives_passages_and_no_words(service: Service) -> None:
     assert (body["object"], body["model"]) == ("retrieval", "arm/bm25")
     assert (body["agent"]["mode"], body["agent"]["propensity"]) == ("forced", 1.0)
     assert response.headers["x-arm"] == "bm25"
-    assert isinstance(service.generator, ScriptedGenerator)
+    assert isinstance(service.generator, base.ScriptedGenerator)
     assert service.generator.last_prompt is None
 
 
@@ -124,7 +124,7 @@ async def test_wishes_for_the_language_model_reach_it(service: Service) -> None:
     }
     body = (await ask(service, **fields)).json()
     assert body["choices"][0]["finish_reason"] == "length"
-    assert isinstance(service.generator, ScriptedGenerator)
+    assert isinstance(service.generator, base.ScriptedGenerator)
     prompt = service.generator.last_prompt
     assert prompt is not None
     assert (prompt.temperature, prompt.top_p, prompt.seed, prompt.max_tokens, prompt.stop) == (
@@ -284,7 +284,7 @@ async def test_a_version_that_cannot_be_read_leaves_the_one_before_in_service(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await tell(service, (await look_up(service)).json()["agent"]["decision_id"])
-    monkeypatch.setattr("agent.serving.version_watcher.checkpoint", lambda *_: b"damaged")
+    monkeypatch.setattr("feedback.registry.versions.checkpoint", lambda *_: b"damaged")
     await service.learn()
     assert (await look_up(service)).json()["agent"]["policy_version"] == 1
     service.replica.check()
@@ -303,7 +303,7 @@ async def test_the_search_for_versions_outlives_a_log_that_is_away(
         loop.call_soon_threadsafe(failed.set)
         raise LogUnavailableError("gone")
 
-    monkeypatch.setattr("agent.serving.replica.disabled", away)
+    monkeypatch.setattr("feedback.registry.arm_sets.disabled", away)
     await asyncio.wait_for(failed.wait(), 10)
     monkeypatch.undo()
     service.replica.check()
@@ -337,7 +337,7 @@ async def test_while_the_log_is_away_metrics_tell_what_is_known_without_it(
     def away(*_: object) -> None:
         raise LogUnavailableError("gone")
 
-    monkeypatch.setattr("agent.api.decisions.lag_of", away)
+    monkeypatch.setattr("feedback.training_log.lag.lag_of", away)
     response = await service.client.get("/metrics")
     assert response.status_code == 200
     lines = response.text.splitlines()

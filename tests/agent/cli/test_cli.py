@@ -15,12 +15,10 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from agent.cli.main import app
-from agent.config.app_config import load
+from agent.config import load
 from feedback.events import Feedback
-from feedback.log.database import connect
+from feedback.log import Store, database, tables
 from feedback.log.migrations.versions import v1_first_log
-from feedback.log.store import Store
-from feedback.log.tables import SCHEMA
 from tests.agent.fakes import CONFIG
 
 VERBS = [
@@ -245,14 +243,14 @@ def test_ingest_stops_at_a_bad_line_or_skips_and_lists_it(config: Path, tmp_path
 
 
 def test_migrate_brings_an_earlier_log_to_the_tables_of_today(config: Path) -> None:
-    engine = connect(load(config).database_url)
+    engine = database.connect(load(config).database_url)
     with engine.begin() as connection:
         v1_first_log.metadata.create_all(connection)
-    now = f"it has schema {SCHEMA}"
+    now = f"it has schema {tables.SCHEMA}"
     assert said(run("migrate", "-c", config), 0).strip() == f"the log had schema 1, {now}"
-    assert said(run("migrate", "-c", config), 0).strip() == f"the log had schema {SCHEMA}, {now}"
+    assert said(run("migrate", "-c", config), 0).strip() == f"the log had schema {tables.SCHEMA}, {now}"
     with engine.begin() as connection:
-        connection.exec_driver_sql(f"UPDATE alembic_version SET version_num = '{SCHEMA + 1}'")
+        connection.exec_driver_sql(f"UPDATE alembic_version SET version_num = '{tables.SCHEMA + 1}'")
     assert "this log was written by a newer Armwise" in said(run("migrate", "-c", config), 2)
     engine.dispose()
 

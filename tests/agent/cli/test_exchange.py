@@ -18,17 +18,14 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from agent.api.export import AT_ONCE, Export, Window
+from agent.api import Export, Window
+from agent.api.export import AT_ONCE
 from agent.cli.main import app
-from agent.config.app_config import AppConfig, load
+from agent.config import AppConfig, load
 from feedback.events import Example
-from feedback.exchange.dsjson import read_dsjson
-from feedback.exchange.imported import rule_of
-from feedback.exchange.jsonl import read_export, read_header
-from feedback.exchange.obp_layout import read_obp
-from feedback.log.store import Store
-from feedback.training_log.epochs import take_epoch
-from feedback.training_log.joiner import Joiner, read_examples
+from feedback.exchange import imported, jsonl, read_dsjson, read_export, read_obp
+from feedback.log import Store
+from feedback.training_log import Joiner, read_examples, take_epoch
 from tests.agent.asking import refused
 from tests.agent.cli.test_cli import said
 from tests.agent.fakes import CONFIG, Service
@@ -82,7 +79,7 @@ def test_the_whole_training_log_is_written(
     assert f"300 decisions written to {tmp_path / name}" in output
     assert "examples: 300 of 300" in output
     assert list(read_export(tmp_path / name)) == logged
-    header = read_header(tmp_path / name)
+    header = jsonl.read_header(tmp_path / name)
     assert (set(header.arms), header.reward) == (set(ARMS), settings.reward)
     assert list(tmp_path.iterdir()) == [tmp_path / name]
 
@@ -171,7 +168,7 @@ def test_a_foreign_log_becomes_an_export_and_what_is_left_out_is_counted(tmp_pat
     assert "left out 1: dangling observation" in told
     assert "left out 1: reward not in [-1, 1]" in told
     assert [one.metrics for one in read_export(output)] == [{"reward": 1.0}] * 2
-    assert read_header(output).reward == rule_of("reward", (-1.0, 1.0))
+    assert jsonl.read_header(output).reward == imported.rule_of("reward", (-1.0, 1.0))
 
 
 def test_an_imported_reward_is_called_and_bounded_as_told(tmp_path: Path) -> None:
@@ -182,7 +179,7 @@ def test_an_imported_reward_is_called_and_bounded_as_told(tmp_path: Path) -> Non
     assert "to replay it, declare the metric: {clicks: {range: [0, 10]}}" in told
     (found,) = read_export(output)
     assert found.metrics == {"clicks": 7.0}
-    assert read_header(output).reward.reward_of(found) == 7.0
+    assert jsonl.read_header(output).reward.reward_of(found) == 7.0
 
 
 def test_what_obp_wrote_is_imported(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from agent.config.app_config import AppConfig, ConfigError, load, parse
-from agent.serving.turn import TurnLoop
+from agent.serving import TurnLoop
 from tests.agent.attacks import CALLS, a_trap, in_apprentices
 from tests.agent.fakes import CONFIG
 

@@ -11,27 +11,22 @@ import pytest
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from agent.config.app_config import AppConfig, parse
+from agent.config import AppConfig, parse
 from agent.evaluation.candidate_factory import Setting
 from agent.evaluation.candidate_names import CandidateError, Kind, named, spelled_out
 from agent.evaluation.request import EvaluationRequest
 from agent.evaluation.targets import Target, targets
-from agent.learning.recipe import Recipe
-from agent.policies import catalog
-from agent.policies.base import Uniform
-from agent.policies.catalog import PolicySpec, build_policy
-from agent.routers.out_of_fold import write_out_of_fold
-from agent.routers.saved import read_about
-from feedback.dataset.features import described
-from feedback.dataset.log import EVERYTHING, Log
-from feedback.dataset.selection import Selection
+from agent.learning import Recipe
+from agent.policies import PolicySpec, Uniform, build_policy, catalog
+from agent.routers import out_of_fold, saved
+from feedback.dataset import Log, Selection, features
+from feedback.dataset.log import EVERYTHING
 from feedback.events import LABELS, Context, Cost, Decision, Example, Execution, Feedback, Status
-from feedback.log.store import Store
-from feedback.registry.versions import Version, digest_of, publish
+from feedback.log import Store
+from feedback.registry import Version, versions
 from feedback.reward import RewardRule
-from feedback.training_log.epochs import take_epoch
-from feedback.training_log.imported_turns import PastTurn, enter
-from feedback.training_log.learned_examples import StartingPoint, episode_of
+from feedback.training_log import StartingPoint, imported_turns, take_epoch
+from feedback.training_log import examples as training_log_examples
 from tests.agent.attacks import CALLS, a_trap, in_apprentices
 from tests.agent.fakes import CONFIG
 from tests.agent.trained_routers import TEXTS, kept
@@ -49,7 +44,7 @@ class Examples:
 
     def log(self, rule: RewardRule, selection: Selection = EVERYTHING, tell: object = None) -> Log:
         del tell
-        return Log.from_examples(self._examples, rule.reward_of, selection, described(self.examples))
+        return Log.from_examples(self._examples, rule.reward_of, selection, features.described(self.examples))
 
     def examples(self) -> Iterator[Example]:
         return iter(self._examples)
@@ -178,7 +173,9 @@ def test_rows_that_are_not_selected_are_learned_all_the_same(config: AppConfig) 
 
 def test_labels_teach_and_are_not_decided(config: AppConfig) -> None:
     label = example(1, question="the same", policy=LABELS, version=0, probabilities=THIRDS)
-    of_a_run = example(2, "bm25", 2.0, question="the same", policy=LABELS, episode_id=episode_of(7))
+    of_a_run = example(
+        2, "bm25", 2.0, question="the same", policy=LABELS, episode_id=training_log_examples.episode_of(7)
+    )
     p = asked(
         config, [label, of_a_run, example(3, "none", -1.0, question="the same")], "policy:{kind: memory}"
     ).p
@@ -251,13 +248,13 @@ def published(store: Store, config: AppConfig, taught: Sequence[Example], **chan
         policy=spec.model_dump(mode="json"),
         examples_seq=len(taught),
         applied_seq=0,
-        digest=digest_of(policy.save()),
+        digest=versions.digest_of(policy.save()),
         epoch=take_epoch(store, "test", 0.0),
         created_at=0.0,
         start=start,
     )
     draft = replace(draft, **changes)
-    return replace(draft, version=publish(store, draft, policy.save()))
+    return replace(draft, version=versions.publish(store, draft, policy.save()))
 
 
 def test_a_version_is_frozen_and_not_judged_by_what_it_has_learned(config: AppConfig, store: Store) -> None:
@@ -305,13 +302,15 @@ def labelled(store: Store, run: int, question: str, arm: str, at: float) -> None
     told = {
         "policy": LABELS,
         "version": 0,
-        "episode_id": episode_of(run),
+        "episode_id": training_log_examples.episode_of(run),
         "decided_at": at,
         "id": f"l-{question}",
     }
     label = example(0, arm, question=question, **told).decision
     said = Feedback(f"{label.id}:f", label.id, "thumb", 1.0, received_at=at)
-    enter(store, [PastTurn(label, Execution(label.id, arm, Status.OK, Cost()), (said,))])
+    imported_turns.enter(
+        store, [imported_turns.PastTurn(label, Execution(label.id, arm, Status.OK, Cost()), (said,))]
+    )
 
 
 def test_a_recipe_learns_the_labels_of_its_runs_first_and_starts_where_it_says(
@@ -343,8 +342,8 @@ def routed(
     config: AppConfig, folder: Path, scores: Mapping[str, Sequence[float]], **router: Any
 ) -> AppConfig:
     kept(folder, **router)
-    write_out_of_fold(
-        folder, read_about(folder), list(scores), np.array(list(scores.values())).reshape(-1, 3)
+    out_of_fold.write_out_of_fold(
+        folder, saved.read_about(folder), list(scores), np.array(list(scores.values())).reshape(-1, 3)
     )
     return config
 

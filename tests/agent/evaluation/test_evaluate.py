@@ -13,21 +13,19 @@ from pydantic import ValidationError
 from typer.testing import CliRunner
 
 from agent.cli.main import app
-from agent.config.app_config import AppConfig, parse
+from agent.config import AppConfig, parse
 from agent.evaluation.candidate_names import CandidateError, EvaluationError
 from agent.evaluation.evaluate import evaluate_log
 from agent.evaluation.report import Report
 from agent.evaluation.request import EvaluationRequest
 from agent.evaluation.results import CandidateResult, Interval
-from agent.learning.learner import Learner
-from agent.learning.recipe import Recipe
-from agent.policies.catalog import PolicySpec
-from agent.policies.sampling import choose, mixed, served_distribution, uniform_from
-from feedback.dataset.source import LogSource
+from agent.learning import Learner, Recipe
+from agent.policies import PolicySpec, choose, sampling, served_distribution
+from feedback.dataset import LogSource
 from feedback.events import Context, Cost, Decision, Example, Execution, Feedback, Mode, Status
-from feedback.log.store import Store
-from feedback.registry.versions import checkpoint
-from feedback.training_log.epochs import take_epoch
+from feedback.log import Store
+from feedback.registry import versions
+from feedback.training_log import take_epoch
 from tests.agent.asking import join
 from tests.agent.evaluation.test_candidates import Examples
 from tests.agent.fakes import CONFIG
@@ -360,7 +358,7 @@ def served_by(
         version = learner.step()
         assert version is not None
         policy, canary = (
-            Recipe.configured(config).build(ARMS).load(checkpoint(store, number) or b"")
+            Recipe.configured(config).build(ARMS).load(versions.checkpoint(store, number) or b"")
             for number in (version.version, 1)
         )
         facts = []
@@ -369,8 +367,8 @@ def served_by(
             p, other = (
                 served_distribution(one, decision.context, ARMS, config.floor) for one in (policy, canary)
             )
-            p = mixed(p, other, share)
-            drawn = ARMS[choose(p, uniform_from(decision.id, config.salt, ARMS))]
+            p = sampling.mixed(p, other, share)
+            drawn = ARMS[choose(p, sampling.uniform_from(decision.id, config.salt, ARMS))]
             if number in tampered:
                 p = 0.9 * p + 0.1 / 3
             mine, execution, said = turn(number, drawn)

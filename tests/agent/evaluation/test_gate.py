@@ -10,17 +10,16 @@ from typing import Any
 import httpx
 import pytest
 
-from agent.config.app_config import parse
+from agent.config import parse
 from agent.evaluation.gate import FRESH_S, verdict
 from agent.evaluation.request import EvaluationRequest
-from agent.jobs.runner import UndecidedError
-from agent.learning.candidate import publish_candidate
-from agent.learning.recipe import Recipe, configuration_of
-from agent.policies.catalog import PolicySpec
+from agent.jobs import UndecidedError
+from agent.learning import Recipe, configuration_of, publish_candidate
+from agent.policies import PolicySpec
 from feedback.errors import QueueFullError
-from feedback.log.store import Store
-from feedback.ope.gate import GateSpec
-from feedback.registry.evaluations import MOST, Answer, Evaluation, State, claim, fail, finish, page, submit
+from feedback.log import Store
+from feedback.ope import GateSpec
+from feedback.registry import Evaluation, evaluations
 from tests.agent.asking import refused
 from tests.agent.fakes import CONFIG, Service
 from tests.agent.judged import judged_log
@@ -39,17 +38,17 @@ def store(tmp_path: Path) -> Iterator[Store]:
     store.close()
 
 
-def report(version: int) -> Answer:
+def report(version: int) -> evaluations.Answer:
     """What an evaluation answers, as far as the gatekeeper looks at it."""
     judged = {"name": f"recipe:{version}", "verdict": SAID}
-    return Answer({"candidates": [{"name": "served", "verdict": None}, judged]}, "")
+    return evaluations.Answer({"candidates": [{"name": "served", "verdict": None}, judged]}, "")
 
 
 def answer(store: Store, version: int, at: float = NOW) -> int:
     """Be the worker: answer the oldest evaluation; return its number."""
-    mine = claim(store, OURS, "w", at)
+    mine = evaluations.claim(store, OURS, "w", at)
     assert mine is not None
-    finish(store, mine, report(version), at)
+    evaluations.finish(store, mine, report(version), at)
     return mine.seq
 
 
@@ -60,7 +59,7 @@ def working(store: Store, end: Callable[[Evaluation], None]) -> Iterator[None]:
 
     def work() -> None:
         while not stop.wait(0.001):
-            if (mine := claim(store, OURS, "w", NOW)) is not None:
+            if (mine := evaluations.claim(store, OURS, "w", NOW)) is not None:
                 end(mine)
 
     thread = threading.Thread(target=work)
@@ -80,10 +79,10 @@ async def asked(
 
 
 async def test_a_verdict_is_asked_for_and_waited_for(store: Store) -> None:
-    with working(store, lambda mine: finish(store, mine, report(3), NOW)):
+    with working(store, lambda mine: evaluations.finish(store, mine, report(3), NOW)):
         found = await asked(store, 3, wait_s=30.0)
     assert found == {**SAID, "evaluation": 1}
-    (one,) = page(store, 10)
+    (one,) = evaluations.page(store, 10)
     request = EvaluationRequest.model_validate(one.request)
     assert (request.candidates, request.baseline, request.gate) == (("recipe:3",), "served", True)
 
@@ -91,12 +90,12 @@ async def test_a_verdict_is_asked_for_and_waited_for(store: Store) -> None:
 async def test_whoever_will_not_wait_is_told_the_evaluation_and_finds_it_again(store: Store) -> None:
     with pytest.raises(UndecidedError, match="evaluation 1, by which version 3 is judged, is queued"):
         await asked(store, 3)
-    assert claim(store, OURS, "w", NOW) is not None
+    assert evaluations.claim(store, OURS, "w", NOW) is not None
     with pytest.raises(UndecidedError, match="evaluation 1, by which version 3 is judged, is running"):
         await asked(store, 3)
     assert answer(store, 3) == 1
     assert (await asked(store, 3, NOW + 1))["evaluation"] == 1
-    assert len(page(store, 10)) == 1
+    assert len(evaluations.page(store, 10)) == 1
 
 
 async def test_a_verdict_that_is_no_longer_fresh_is_asked_for_again(store: Store) -> None:
@@ -128,7 +127,7 @@ async def test_a_verdict_of_another_configuration_is_none_of_this_one(store: Sto
 async def test_who_forces_uses_a_verdict_that_is_there_and_asks_for_none(store: Store) -> None:
     with pytest.raises(UndecidedError, match="there is no verdict on version 3"):
         await asked(store, 3, wait_s=30.0, force=True)
-    assert page(store, 10) == []
+    assert evaluations.page(store, 10) == []
     with pytest.raises(UndecidedError, match="evaluation 1"):
         await asked(store, 3)
     with pytest.raises(UndecidedError, match="there is no verdict on version 3"):
@@ -147,7 +146,7 @@ async def test_who_forces_uses_a_verdict_that_is_there_and_asks_for_none(store: 
     ids=["another version", "no gate", "other prices"],
 )
 async def test_an_evaluation_of_something_else_is_no_verdict(store: Store, other: EvaluationRequest) -> None:
-    submit(store, OURS, other.model_dump(mode="json"), NOW)
+    evaluations.submit(store, OURS, other.model_dump(mode="json"), NOW)
     with pytest.raises(UndecidedError, match="evaluation 2"):
         await asked(store, 3)
 
@@ -155,7 +154,7 @@ async def test_an_evaluation_of_something_else_is_no_verdict(store: Store, other
 async def test_a_version_that_cannot_be_evaluated_is_held_and_tried_anew_the_next_time(store: Store) -> None:
     with pytest.raises(UndecidedError):
         await asked(store, 3)
-    with working(store, lambda mine: fail(store, mine, f"killed, the {mine.seq}. time", NOW)):
+    with working(store, lambda mine: evaluations.fail(store, mine, f"killed, the {mine.seq}. time", NOW)):
         for seq in (1, 2):
             assert await asked(store, 3, wait_s=30.0) == {
                 "verdict": "hold",
@@ -166,11 +165,11 @@ async def test_a_version_that_cannot_be_evaluated_is_held_and_tried_anew_the_nex
 
 
 async def test_where_too_many_wait_already_none_is_asked_for(store: Store) -> None:
-    for _ in range(MOST):
-        submit(store, OURS, {}, NOW)
+    for _ in range(evaluations.MOST):
+        evaluations.submit(store, OURS, {}, NOW)
     with pytest.raises(QueueFullError, match="20 evaluations are queued or running"):
         await asked(store, 3)
-    assert all(one.status is State.QUEUED for one in page(store, 100))
+    assert all(one.status is evaluations.State.QUEUED for one in evaluations.page(store, 100))
 
 
 async def test_a_promotion_waits_for_what_the_log_says_of_the_candidate(tmp_path: Path) -> None:

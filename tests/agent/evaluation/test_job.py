@@ -14,11 +14,11 @@ from typing import Any
 import psutil
 import pytest
 
-from agent.config.app_config import AppConfig, parse
+from agent.config import AppConfig, parse
 from agent.evaluation.job import CHILD, answer, ask, evaluate_apart, evaluate_here
-from agent.jobs.runner import JobFailedError, ProgressCallback, StoppedError
+from agent.jobs import JobFailedError, ProgressCallback, StoppedError
 from feedback.errors import LogUnavailableError
-from feedback.registry.evaluations import Answer
+from feedback.registry import evaluations
 from tests.agent.fakes import CONFIG
 from tests.agent.judged import judged_log
 
@@ -102,7 +102,7 @@ def test_what_cannot_be_evaluated_is_told_in_words(tmp_path: Path) -> None:
 def test_an_error_of_the_child_is_one_of_the_parent(
     config: AppConfig, monkeypatch: pytest.MonkeyPatch, raised: Exception, seen: Exception
 ) -> None:
-    def evaluate(given: AppConfig, request: Mapping[str, Any], heard: ProgressCallback) -> Answer:
+    def evaluate(given: AppConfig, request: Mapping[str, Any], heard: ProgressCallback) -> evaluations.Answer:
         assert (given, request) == (config, REQUEST)
         heard(0.5)
         raise raised

@@ -21,7 +21,7 @@ from agent.evaluation.plots import evidence, over_time, shares, values, weights
 from agent.evaluation.report import Report
 from agent.evaluation.request import EvaluationRequest
 from agent.evaluation.results import ArmWeights, CandidateResult, Estimated, Interval, Stretch, Weights
-from agent.reporting.svg import svg
+from agent.reporting import draw_svg
 
 ARMS = ("none", "bm25", "dense")
 EVIL = "</title><script>alert('$x_1$')</script> \u5de8"
@@ -276,13 +276,15 @@ def test_names_from_outside_are_no_part_of_the_page() -> None:
 def test_a_log_without_dates_is_drawn_along_its_rows() -> None:
     stretches = tuple(Stretch(since=0.0, until=0.0, rows=50, value=0.1) for _ in range(3))
     still = a_report(candidate("uniform", 0.2, 0.0, over_time=stretches), last_at=0.0)
-    assert ">Decisions<" in svg(still, over_time, "over time")
+    assert ">Decisions<" in draw_svg(still, over_time, "over time")
 
 
 @pytest.mark.parametrize("draw", [values, over_time, shares, weights, evidence])
 def test_every_picture_is_sound_whatever_the_names_are(draw: Any) -> None:
     names = (EVIL, "policy:{kind: linucb, params: {alpha: 0.5, and: more}}")
-    picture = svg(a_report(*(candidate(name, 0.4, 0.1, verdict=HELD) for name in names)), draw, "a picture")
+    picture = draw_svg(
+        a_report(*(candidate(name, 0.4, 0.1, verdict=HELD) for name in names)), draw, "a picture"
+    )
     # a page needs no namespaces, a parser of XML does
     root = ET.fromstring(picture.replace("<svg", '<svg xmlns:xlink="x"', 1))
     assert root.attrib["aria-label"] == "a picture"
@@ -295,8 +297,8 @@ def test_many_arms_and_candidates_still_make_a_page() -> None:
         candidate(f"fixed:{arm}", number / 16, number / 16 - 0.3, arms) for number, arm in enumerate(arms)
     ]
     report = a_report(*many, drawn=dict.fromkeys(arms, 1 / 16))
-    assert "others" in svg(report, shares, "shares")
-    lines = svg(report, over_time, "over time")
+    assert "others" in draw_svg(report, shares, "shares")
+    lines = draw_svg(report, over_time, "over time")
     assert "fixed:arm-15" in lines
     assert "fixed:arm-3<" not in lines, "only those that look best are drawn"
 

@@ -10,18 +10,19 @@ from typing import Any
 import pytest
 
 from agent.app import JobsHost
-from agent.config.app_config import AppConfig, parse
-from agent.evaluation.job import Evaluate, Evaluations
+from agent.config import AppConfig, parse
+from agent.evaluation import Evaluations
+from agent.evaluation.job import Evaluate
 from agent.jobs.runner import BEAT_S, JobFailedError, Jobs, ProgressCallback
-from agent.learning.recipe import configuration_of
+from agent.learning import configuration_of
 from feedback.errors import LogUnavailableError
-from feedback.log.store import Store
-from feedback.registry.evaluations import LEASE_S, Answer, Evaluation, State, claim, find, result_of, submit
+from feedback.log import Store
+from feedback.registry import Evaluation, evaluations
 from tests.agent.fakes import CONFIG
 
 OURS = "ours"
 REQUEST = {"candidates": ["uniform"]}
-ANSWER = Answer({"rows": 3}, "<html>")
+ANSWER = evaluations.Answer({"rows": 3}, "<html>")
 NOW = 1000.0
 AWAY = LogUnavailableError("the disk is full")
 
@@ -33,28 +34,28 @@ def store(log_url: str) -> Iterator[Store]:
     store.close()
 
 
-def answered(request: Mapping[str, Any], heard: ProgressCallback) -> Answer:
+def answered(request: Mapping[str, Any], heard: ProgressCallback) -> evaluations.Answer:
     assert request == REQUEST
     heard(0.5)
     return ANSWER
 
 
 def raising(error: Exception) -> Evaluate:
-    def evaluate(_request: Mapping[str, Any], _heard: ProgressCallback) -> Answer:
+    def evaluate(_request: Mapping[str, Any], _heard: ProgressCallback) -> evaluations.Answer:
         raise error
 
     return evaluate
 
 
 def found(store: Store, seq: int = 1) -> Evaluation:
-    one = find(store, seq)
+    one = evaluations.find(store, seq)
     assert one is not None
     return one
 
 
 def worked(store: Store, evaluate: Evaluate = answered, **others: Any) -> Evaluation:
     """Ask for one evaluation, let a worker work on it, and return what became of it."""
-    seq = submit(store, OURS, REQUEST, NOW).seq
+    seq = evaluations.submit(store, OURS, REQUEST, NOW).seq
     task = Evaluations(store, OURS, "w", evaluate, lambda: NOW, **others)
     assert task.due(NOW)
     task.run(threading.Event())
@@ -70,51 +71,51 @@ def test_nothing_is_due_where_nothing_is_asked_for(store: Store) -> None:
 
 def test_what_is_asked_for_is_answered_and_then_nothing_is_due(store: Store) -> None:
     one = worked(store)
-    assert (one.status, one.done, one.worker, one.finished_at) == (State.DONE, 1.0, "w", NOW)
-    assert result_of(store, one.seq) == ANSWER.report
+    assert (one.status, one.done, one.worker, one.finished_at) == (evaluations.State.DONE, 1.0, "w", NOW)
+    assert evaluations.result_of(store, one.seq) == ANSWER.report
     assert not Evaluations(store, OURS, "w", answered).due(NOW)
 
 
 def test_an_evaluation_that_cannot_be_made_has_failed_in_the_words_of_whoever_tried(store: Store) -> None:
     one = worked(store, raising(JobFailedError("the window holds no decision")))
-    assert (one.status, one.error) == (State.FAILED, "the window holds no decision")
+    assert (one.status, one.error) == (evaluations.State.FAILED, "the window holds no decision")
 
 
 def test_a_bug_is_a_failure_of_the_evaluation_and_told_in_the_log_of_the_service(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     one = worked(store, raising(KeyError("arm")))
-    assert (one.status, one.error) == (State.FAILED, "KeyError: 'arm'")
+    assert (one.status, one.error) == (evaluations.State.FAILED, "KeyError: 'arm'")
     (said,) = caplog.records
     assert said.getMessage() == "evaluation 1 failed"
     assert said.exc_info is not None
 
 
 def test_an_answer_that_no_json_can_hold_is_a_failure(store: Store) -> None:
-    one = worked(store, lambda _request, _heard: Answer({"rows": object()}, ""))
-    assert one.status is State.FAILED
+    one = worked(store, lambda _request, _heard: evaluations.Answer({"rows": object()}, ""))
+    assert one.status is evaluations.State.FAILED
     assert one.error is not None
 
 
 def test_a_log_that_is_away_fails_nothing_and_the_same_worker_tries_again(store: Store) -> None:
-    submit(store, OURS, REQUEST, NOW)
+    evaluations.submit(store, OURS, REQUEST, NOW)
     outcomes = iter([raising(AWAY), answered])
     task = Evaluations(store, OURS, "w", lambda *told: next(outcomes)(*told), lambda: NOW)
     assert task.due(NOW)
     with pytest.raises(LogUnavailableError):
         task.run(threading.Event())
-    assert found(store).status is State.RUNNING
+    assert found(store).status is evaluations.State.RUNNING
     assert not Evaluations(store, OURS, "another", answered).due(NOW + 1)
     assert task.due(NOW + 1)
     task.run(threading.Event())
-    assert found(store).status is State.DONE
+    assert found(store).status is evaluations.State.DONE
 
 
 def test_what_is_under_way_at_a_stop_is_given_back(store: Store) -> None:
-    asked = submit(store, OURS, REQUEST, NOW)
+    asked = evaluations.submit(store, OURS, REQUEST, NOW)
     stop = threading.Event()
 
-    def evaluate(_request: Mapping[str, Any], heard: ProgressCallback) -> Answer:
+    def evaluate(_request: Mapping[str, Any], heard: ProgressCallback) -> evaluations.Answer:
         stop.set()
         heard(0.1)
         raise AssertionError("it was to end")
@@ -128,7 +129,7 @@ def test_what_is_under_way_at_a_stop_is_given_back(store: Store) -> None:
 def test_a_worker_says_every_now_and_then_that_it_is_alive_and_how_far_it_is(store: Store) -> None:
     timer, seen = iter([0.0, 0.1, BEAT_S, BEAT_S, BEAT_S + 0.1, 2 * BEAT_S, 2 * BEAT_S]), []
 
-    def evaluate(_request: Mapping[str, Any], heard: ProgressCallback) -> Answer:
+    def evaluate(_request: Mapping[str, Any], heard: ProgressCallback) -> evaluations.Answer:
         for share in (0.1, 0.2, 0.3, 0.4):
             heard(share)
             seen.append(found(store).done)
@@ -143,8 +144,10 @@ def test_a_worker_that_was_taken_for_dead_gives_up_and_spoils_nothing(
 ) -> None:
     heirs = []
 
-    def evaluate(_request: Mapping[str, Any], heard: ProgressCallback) -> Answer:
-        heirs.append(claim(store, OURS, "heir", NOW + 2 * LEASE_S))  # as if this one had been asleep
+    def evaluate(_request: Mapping[str, Any], heard: ProgressCallback) -> evaluations.Answer:
+        heirs.append(
+            evaluations.claim(store, OURS, "heir", NOW + 2 * evaluations.LEASE_S)
+        )  # as if this one had been asleep
         heard(0.5)
         raise AssertionError("it was to end")
 
@@ -157,8 +160,8 @@ def test_a_worker_that_was_taken_for_dead_gives_up_and_spoils_nothing(
 def test_what_a_worker_comes_to_too_late_is_dropped(store: Store, end: Exception | None) -> None:
     heirs = []
 
-    def evaluate(_request: Mapping[str, Any], _heard: ProgressCallback) -> Answer:
-        heirs.append(claim(store, OURS, "heir", NOW + 2 * LEASE_S))
+    def evaluate(_request: Mapping[str, Any], _heard: ProgressCallback) -> evaluations.Answer:
+        heirs.append(evaluations.claim(store, OURS, "heir", NOW + 2 * evaluations.LEASE_S))
         if end is not None:
             raise end
         return ANSWER
@@ -276,16 +279,16 @@ def test_a_stop_ends_what_is_under_way_and_nobody_looks_after_it() -> None:
 def test_evaluations_are_answered_by_the_thread_that_finds_them(store: Store) -> None:
     second = threading.Event()
 
-    def evaluate(request: Mapping[str, Any], heard: ProgressCallback) -> Answer:
-        if found(store, 2).status is State.RUNNING:
+    def evaluate(request: Mapping[str, Any], heard: ProgressCallback) -> evaluations.Answer:
+        if found(store, 2).status is evaluations.State.RUNNING:
             second.set()
         return answered(request, heard)
 
     for _ in range(2):
-        submit(store, OURS, REQUEST, NOW)
+        evaluations.submit(store, OURS, REQUEST, NOW)
     jobs = Jobs([lambda: Evaluations(store, OURS, "w", evaluate, lambda: NOW)], 0.001, lambda: NOW)
     assert second.wait(30)
-    assert found(store, 1).status is State.DONE
+    assert found(store, 1).status is evaluations.State.DONE
     jobs.stop()
 
 
@@ -298,20 +301,20 @@ def test_a_host_answers_by_its_configuration_and_stops_when_it_is_told(
     config = parse({**CONFIG, "log_url": log_url})
     answers = threading.Event()
 
-    def evaluate(given: AppConfig, request: Mapping[str, Any], heard: ProgressCallback) -> Answer:
+    def evaluate(given: AppConfig, request: Mapping[str, Any], heard: ProgressCallback) -> evaluations.Answer:
         assert given == config
-        if found(store, 2).status is State.RUNNING:
+        if found(store, 2).status is evaluations.State.RUNNING:
             answers.set()
         return answered(request, heard)
 
     monkeypatch.setattr("agent.app.evaluate_apart", evaluate)
     for _ in range(2):
-        submit(store, configuration_of(config), REQUEST, NOW)
+        evaluations.submit(store, configuration_of(config), REQUEST, NOW)
     host = JobsHost(config)
     assert answers.wait(30)
     host.check_health()
     host.__del__()  # as Ray Serve does
-    assert found(store, 1).status is State.DONE
+    assert found(store, 1).status is evaluations.State.DONE
     assert found(store, 1).worker == f"{socket.gethostname()}:{os.getpid()}"
     with pytest.raises(RuntimeError, match="has ended"):
         host.check_health()

@@ -7,23 +7,18 @@ from pathlib import Path
 import pytest
 
 from agent.app import LearnerHost
-from agent.config.app_config import AppConfig
+from agent.config import AppConfig
 from agent.learning.candidate import publish_candidate
 from agent.learning.learner import Learner
 from agent.learning.rebuild import rebuild
 from agent.learning.recipe import Recipe
 from agent.learning.restore import policy_of
-from agent.policies.base import PolicyError
-from agent.policies.catalog import PolicySpec
+from agent.policies import PolicyError, PolicySpec
 from feedback.errors import RebuiltError
 from feedback.events import LABELS, Decision, Execution, Feedback
-from feedback.log.store import Store
-from feedback.registry import versions
-from feedback.registry.promotions import Action, Promotion, record
-from feedback.registry.versions import Version, checkpoint, digest_of, latest
-from feedback.training_log.epochs import REBUILD, take_epoch
-from feedback.training_log.imported_turns import PastTurn, enter
-from feedback.training_log.learned_examples import StartingPoint, episode_of
+from feedback.log import Store
+from feedback.registry import Version, promotions, versions
+from feedback.training_log import StartingPoint, epochs, examples, imported_turns, take_epoch
 from tests.agent.asking import look_up, refused
 from tests.agent.fakes import Service
 from tests.agent.learning.test_learner import ARMS, BAGGED, EXACT, NOW, RULE, facts, live
@@ -44,15 +39,15 @@ def config(tmp_path: Path) -> AppConfig:
     return configured(log_url=f"sqlite:///{tmp_path / 'log.db'}")
 
 
-def label(number: int, run: int) -> PastTurn:
+def label(number: int, run: int) -> imported_turns.PastTurn:
     """A label that says of an arm what a turn of this number would."""
     decision, execution, feedback = facts(number)
     assert isinstance(decision, Decision)
     assert isinstance(execution, Execution)
     assert isinstance(feedback, Feedback)
     name = f"label-{number}.{run}"
-    entered = {"policy": LABELS, "version": 0, "episode_id": episode_of(run), "deadline": NOW}
-    return PastTurn(
+    entered = {"policy": LABELS, "version": 0, "episode_id": examples.episode_of(run), "deadline": NOW}
+    return imported_turns.PastTurn(
         replace(decision, id=name, **entered),
         replace(execution, decision_id=name),
         (replace(feedback, id=f"{name}:thumb", decision_id=name, received_at=NOW),),
@@ -66,9 +61,9 @@ def a_learner(store: Store, recipe: Recipe) -> Learner:
 def labelled(store: Store, learner: Learner) -> None:
     """Let turns and labels of two runs come in and be joined, in the midst of one another."""
     live(store, range(10), learner)
-    enter(store, [label(number, run=1) for number in range(100, 112)])
+    imported_turns.enter(store, [label(number, run=1) for number in range(100, 112)])
     live(store, range(10, 20), learner)
-    enter(store, [label(number, run=2) for number in range(200, 206)])
+    imported_turns.enter(store, [label(number, run=2) for number in range(200, 206)])
     live(store, range(20, 30), learner)
 
 
@@ -106,8 +101,8 @@ def test_a_learner_that_takes_up_a_candidate_equals_one_that_always_had_its_reci
 def test_the_labels_of_a_run_change_whoever_starts_from_them_and_nobody_else(store: Store) -> None:
     learner = a_learner(store, Recipe(EXACT, RULE))
     live(store, range(10), learner)
-    before = latest(store)
-    enter(store, [label(number, run=1) for number in range(100, 112)])
+    before = versions.latest(store)
+    imported_turns.enter(store, [label(number, run=1) for number in range(100, 112)])
     after = learner.step()
     assert before is not None
     assert after is not None
@@ -117,9 +112,9 @@ def test_the_labels_of_a_run_change_whoever_starts_from_them_and_nobody_else(sto
 
 
 async def test_no_client_can_name_the_episode_of_a_run(service: Service) -> None:
-    wished = {"agent": {"episode_id": episode_of(1)}}
+    wished = {"agent": {"episode_id": examples.episode_of(1)}}
     refused(await look_up(service, **wished), 400, "invalid_value", "agent.episode_id")
-    item = {"episode_id": episode_of(1), "metric_name": "thumb", "value": 1.0}
+    item = {"episode_id": examples.episode_of(1), "metric_name": "thumb", "value": 1.0}
     refused(await service.client.post("/v1/feedback", json=item), 400, "invalid_value", "episode_id")
 
 
@@ -133,17 +128,17 @@ def test_the_live_learner_goes_on_beside_a_candidate(store: Store) -> None:
 
 
 def test_a_candidate_may_be_there_before_any_learner(store: Store) -> None:
-    enter(store, [label(number, run=1) for number in range(100, 112)])
+    imported_turns.enter(store, [label(number, run=1) for number in range(100, 112)])
     recipe = Recipe(EXACT, RULE, StartingPoint(runs=(1,)))
     candidate = publish_candidate(store, recipe, ARMS)
     assert (candidate.version, candidate.examples_seq) == (1, 0)
     learner = a_learner(store, recipe)
     following = live(store, range(5), learner)
     assert (following.parent, following.examples_seq) == (1, 17)
-    state = checkpoint(store, 1)
+    state = versions.checkpoint(store, 1)
     assert state is not None
     lose(store, 1)
-    assert digest_of(policy_of(store, candidate, RULE, ARMS).save()) == digest_of(state)
+    assert versions.digest_of(policy_of(store, candidate, RULE, ARMS).save()) == versions.digest_of(state)
 
 
 def test_what_a_candidate_has_learned_is_published_once(store: Store) -> None:
@@ -166,13 +161,13 @@ def test_a_candidate_tells_how_far_it_is(store: Store, monkeypatch: pytest.Monke
 
 def test_a_candidate_that_cannot_be_is_refused_and_leaves_nothing(store: Store) -> None:
     live(store, range(10), a_learner(store, Recipe(EXACT, RULE)))
-    newest = latest(store)
+    newest = versions.latest(store)
     fixed = PolicySpec(kind="fixed", params={"arm": "colbert"})
     with pytest.raises(PolicyError, match="policy 'fixed' names the arm 'colbert'"):
         publish_candidate(store, Recipe(fixed, RULE), ARMS)
     with pytest.raises(ValueError, match="a start after example 11: the training log has 10"):
         publish_candidate(store, Recipe(LINEAR, RULE, StartingPoint(after=11)), ARMS)
-    assert latest(store) == newest
+    assert versions.latest(store) == newest
 
 
 def test_what_was_learned_of_a_training_log_that_is_made_anew_meanwhile_is_not_published(
@@ -182,21 +177,23 @@ def test_what_was_learned_of_a_training_log_that_is_made_anew_meanwhile_is_not_p
     real = versions.publish_beside
 
     def after_a_rebuild(store: Store, version: Version, state: bytes) -> int:
-        take_epoch(store, REBUILD, NOW)
+        take_epoch(store, epochs.REBUILD, NOW)
         return real(store, version, state)
 
-    monkeypatch.setattr("agent.learning.candidate.publish_beside", after_a_rebuild)
+    monkeypatch.setattr("feedback.registry.versions.publish_beside", after_a_rebuild)
     with pytest.raises(RebuiltError, match="made the training log anew"):
         publish_candidate(store, Recipe(LINEAR, RULE), ARMS)
-    assert latest(store, Recipe(LINEAR, RULE).digest) is None
+    assert versions.latest(store, Recipe(LINEAR, RULE).digest) is None
 
 
 # -- taken up by those who serve and repair ---------------------------------------------------------------
 
 
 def promoted(store: Store, config: AppConfig, version: Version) -> None:
-    record(
-        store, Recipe.configured(config).digest, Promotion(0, version.version, Action.PROMOTE, "better", NOW)
+    promotions.record(
+        store,
+        Recipe.configured(config).digest,
+        promotions.Promotion(0, version.version, promotions.Action.PROMOTE, "better", NOW),
     )
 
 
@@ -205,7 +202,7 @@ def test_a_rebuild_makes_a_candidate_again_and_what_followed_it(
     store: Store, config: AppConfig, spec: PolicySpec
 ) -> None:
     labelled(store, a_learner(store, Recipe.configured(config)))
-    ours = latest(store)
+    ours = versions.latest(store)
     assert ours is not None
     recipe = Recipe(spec, RULE, StartingPoint(runs=(1,), after=7))
     candidate = publish_candidate(store, recipe, ARMS)
@@ -229,11 +226,11 @@ def test_a_rebuild_puts_a_follower_after_a_promoted_version_that_learned_somethi
     recipe = Recipe(EXACT, RULE, StartingPoint(runs=(1,)))
     candidate = publish_candidate(store, recipe, ARMS)
     with store.writing() as connection:
-        changed = replace(candidate, version=0, parent=candidate.version, digest=digest_of(b"x"))
+        changed = replace(candidate, version=0, parent=candidate.version, digest=versions.digest_of(b"x"))
         wrong = versions.add(connection, changed, b"x")
     promoted(store, config, candidate)
     report = rebuild(store, config, lambda *_: None, mend=True)
-    follower = latest(store, recipe.digest)
+    follower = versions.latest(store, recipe.digest)
     assert follower is not None
     assert (follower.parent, follower.digest, follower.start) == (wrong, candidate.digest, candidate.start)
     assert report.sound
@@ -245,8 +242,8 @@ def test_a_learner_host_follows_a_promotion_and_the_way_back(
     monkeypatch.setattr("agent.app.LearnerThread", lambda *_: None)  # the steps are ours
     configured, other = Recipe.configured(config), Recipe(LINEAR, RULE, StartingPoint(runs=(1,)))
     live(store, range(10), a_learner(store, configured))
-    enter(store, [label(number, run=1) for number in range(100, 112)])
-    ours, candidate = latest(store), publish_candidate(store, other, ARMS)
+    imported_turns.enter(store, [label(number, run=1) for number in range(100, 112)])
+    ours, candidate = versions.latest(store), publish_candidate(store, other, ARMS)
     assert ours is not None
     host = LearnerHost(config)
     first = host._learner()  # noqa: SLF001

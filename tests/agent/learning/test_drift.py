@@ -9,19 +9,18 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from agent.config.app_config import ConfigError, parse
+from agent.config import ConfigError, parse
 from agent.learning.learner import Learner
 from agent.learning.recipe import Recipe
-from agent.policies.catalog import PolicySpec
+from agent.policies import PolicySpec
 from feedback.clock import SteadyClock
-from feedback.drift import monitor
-from feedback.drift.alarms import Alarm, raise_alarms, standing_alarms
-from feedback.drift.detectors import DriftSpec
+from feedback.drift import Alarm, DriftSpec, monitor, standing_alarms
+from feedback.drift.alarms import raise_alarms
 from feedback.events import Context, Cost, Decision, Execution, Feedback, Status
+from feedback.log import Store
 from feedback.log import tables as t
-from feedback.log.store import Store
 from feedback.reward import Metric, RewardRule
-from feedback.training_log.epochs import take_epoch
+from feedback.training_log import take_epoch
 from tests.agent.asking import look_up, record
 from tests.agent.fakes import CONFIG, Service
 from tests.agent.warmstart.test_insert_labels import outcomes_file, warmed

@@ -13,21 +13,18 @@ import pytest
 import sqlalchemy as sa
 
 from agent.app import LearnerHost
-from agent.config.app_config import parse
+from agent.config import parse
 from agent.learning.learner import Learner, LearnerThread
 from agent.learning.recipe import Recipe
-from agent.policies.base import Policy
-from agent.policies.catalog import PolicySpec, build_policy
+from agent.policies import Policy, PolicySpec, build_policy
 from feedback.errors import ClockError, LogGapError, LogUnavailableError, RebuiltError, SupersededError
 from feedback.events import Context, Cost, Decision, Example, Execution, Feedback, Status
+from feedback.log import Store
 from feedback.log import tables as t
-from feedback.log.store import Store
-from feedback.registry.versions import Version, checkpoint, digest_of, latest
+from feedback.registry import Version, versions
 from feedback.reward import Metric, RewardRule
-from feedback.training_log.epochs import take_epoch
-from feedback.training_log.joiner import Joiner
-from feedback.training_log.lag import lag_of
-from feedback.training_log.learned_examples import learned_examples
+from feedback.training_log import Joiner, learned_examples, take_epoch
+from feedback.training_log import lag as training_log_lag
 from tests.agent.fakes import CONFIG
 
 ARMS = ("none", "bm25", "dense")
@@ -104,7 +101,7 @@ def learned_at_once(numbers: range, spec: PolicySpec = EXACT) -> str:
         reward = RULE.reward({"thumb": feedback.value or 0.0}, execution.cost)
         assert reward is not None
         policy.learn(decision, reward)
-    return digest_of(policy.save())
+    return versions.digest_of(policy.save())
 
 
 def test_an_empty_log_gives_a_first_version_and_then_nothing_new(a_store: MakeStore) -> None:
@@ -113,7 +110,7 @@ def test_an_empty_log_gives_a_first_version_and_then_nothing_new(a_store: MakeSt
     version = learner.step()
     assert version is not None
     assert (version.version, version.parent, version.examples_seq, version.applied_seq) == (1, None, 0, 0)
-    assert version == latest(store)
+    assert version == versions.latest(store)
     assert learner.step() is None
 
 
@@ -128,9 +125,9 @@ def test_what_is_judged_is_learned_and_published(a_store: MakeStore) -> None:
     assert second is not None
     assert (second.parent, second.examples_seq, second.applied_seq) == (first.version, 30, 90)
     assert second.digest != first.digest
-    state = checkpoint(store, second.version)
+    state = versions.checkpoint(store, second.version)
     assert state is not None
-    assert digest_of(state) == second.digest
+    assert versions.digest_of(state) == second.digest
     policy = build_policy(EXACT, ARMS).load(state)
     decision = facts(0)[0]
     assert isinstance(decision, Decision)
@@ -145,9 +142,9 @@ def test_facts_that_teach_nothing_are_applied_without_a_version(a_store: MakeSto
     for fact in (decision, execution, Feedback("late", "d-0", "thumb", 1.0, NOW)):
         store.append([fact])
         assert learner.step() is None
-        lag = lag_of(store, RULE.join, version.examples_seq)
+        lag = training_log_lag.lag_of(store, RULE.join, version.examples_seq)
         assert (lag.applied_seq, lag.facts) == (store.log_seq(), 0)
-    assert latest(store) == version
+    assert versions.latest(store) == version
 
 
 @pytest.mark.parametrize("spec", [EXACT, BAGGED], ids=["resumes", "replays"])
@@ -209,9 +206,9 @@ def test_a_lost_checkpoint_is_replayed_and_published_anew(
     again = learner.step()
     assert again is not None
     assert (again.parent, again.digest) == (version.version, version.digest)
-    sound = checkpoint(store, again.version)
+    sound = versions.checkpoint(store, again.version)
     assert sound is not None
-    assert digest_of(sound) == again.digest
+    assert versions.digest_of(sound) == again.digest
     assert learner.step() is None
 
 
@@ -306,7 +303,7 @@ def test_the_first_version_of_a_recipe_has_learned_all_there_is(
 ) -> None:
     backlog = Backlog(monkeypatch, a_store("log"), range(30))
     assert backlog.caught_up(backlog.learner(), seconds_a_step) == [30]
-    assert latest(backlog.store).digest == learned_at_once(range(30))  # type: ignore[union-attr]
+    assert versions.latest(backlog.store).digest == learned_at_once(range(30))  # type: ignore[union-attr]
 
 
 def test_later_ones_are_published_every_few_seconds_while_there_is_more(
@@ -322,7 +319,7 @@ def test_later_ones_are_published_every_few_seconds_while_there_is_more(
     assert [record.getMessage() for record in caplog.records] == [
         f"learning: {learned} of 30 examples, from 90 of 90 facts" for learned in (8, 16, 24)
     ]
-    version = latest(backlog.store)
+    version = versions.latest(backlog.store)
     assert version is not None
     assert (version.digest, version.applied_seq) == (learned_at_once(range(30)), 90)
     with backlog.store.reading() as connection:

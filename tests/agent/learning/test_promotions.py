@@ -11,16 +11,16 @@ import sqlalchemy as sa
 
 from agent.api.policies import COMPARED
 from agent.cli.operate import _serving
-from agent.jobs.runner import UndecidedError
+from agent.jobs import UndecidedError
 from agent.learning.candidate import publish_candidate
 from agent.learning.recipe import Recipe
-from agent.policies.base import Policy, PolicyError
-from agent.policies.catalog import PolicySpec
+from agent.policies import Policy, PolicyError, PolicySpec
 from feedback.errors import QueueFullError
+from feedback.log import Store
 from feedback.log import tables as t
-from feedback.log.store import Store
-from feedback.registry.promotions import Action, Promotion, record
-from feedback.registry.versions import KEPT_CHECKPOINTS, Version, checkpoint, is_kept, put_back
+from feedback.registry import Version, promotions
+from feedback.registry import versions as registry_versions
+from feedback.registry.promotions import record
 from tests.agent.asking import ask, look_up, refused, tell
 from tests.agent.fakes import CONFIG, FakeGate, Service
 
@@ -396,7 +396,7 @@ async def test_a_promoted_version_whose_bytes_were_pruned_is_put_back(tmp_path: 
         candidate = publish(service).version
         prune(service, candidate)
         assert (await promote(service, candidate)).json()["version"] == candidate
-        assert checkpoint(service.replica.store, candidate) is not None
+        assert registry_versions.checkpoint(service.replica.store, candidate) is not None
 
 
 async def test_of_a_promoted_recipe_the_newest_version_that_can_be_read_is_served(tmp_path: Path) -> None:
@@ -407,7 +407,7 @@ async def test_of_a_promoted_recipe_the_newest_version_that_can_be_read_is_serve
         await promote(service, 1)
         assert await deciding(service) == 1
         with service.replica.store.writing() as connection:
-            put_back(connection, following.version, b"damaged")
+            registry_versions.put_back(connection, following.version, b"damaged")
         assert (await promote(service, candidate)).json()["version"] == candidate
 
 
@@ -416,7 +416,7 @@ async def test_a_promotion_that_cannot_be_followed_here_leaves_the_version_befor
 ) -> None:
     async with Service(tmp_path, gate=FakeGate(True)).running() as service:
         candidate = publish(service).version
-        monkeypatch.setattr("agent.serving.version_watcher.checkpoint", lambda *_: b"damaged")
+        monkeypatch.setattr("feedback.registry.versions.checkpoint", lambda *_: b"damaged")
         message = refused(await promote(service, candidate), 503, "not_ready", "version")
         assert message == f"version {candidate} was promoted and cannot be read here: version 1 still decides"
         assert await deciding(service) == 1
@@ -455,11 +455,17 @@ async def test_what_is_said_while_a_rollback_is_ended_is_not_overridden(
         (chosen,) = await learned(service)
         candidate, replica = publish(service).version, service.replica
 
-        def late(store: Store, configured: str, word: Promotion, state: bytes | None, after: int) -> None:
-            record(store, configured, Promotion(0, candidate, Action.PROMOTE, "better", 1.0))
+        def late(
+            store: Store, configured: str, word: promotions.Promotion, state: bytes | None, after: int
+        ) -> None:
+            record(
+                store,
+                configured,
+                promotions.Promotion(0, candidate, promotions.Action.PROMOTE, "better", 1.0),
+            )
             record(store, configured, word, state, after=after)
 
-        monkeypatch.setattr("agent.api.policies.record", late)
+        monkeypatch.setattr("feedback.registry.promotions.record", late)
         refused(await promote(service, chosen), 409, "changed_meanwhile", "version")
         await replica.refresh()
         assert await deciding(service) == candidate
@@ -479,10 +485,10 @@ async def test_the_bytes_of_a_version_that_holds_are_never_pruned(tmp_path: Path
     async with Service(tmp_path).running() as service:
         _, chosen = await learned(service, 2)
         await say(service, "rollback", chosen)
-        newest = (await learned(service, KEPT_CHECKPOINTS + 2))[-1]
-        assert not is_kept(chosen, newest)
-        assert not is_kept(chosen + 2, newest)
-        assert checkpoint(service.replica.store, chosen) is not None
+        newest = (await learned(service, registry_versions.KEPT_CHECKPOINTS + 2))[-1]
+        assert not registry_versions.is_kept(chosen, newest)
+        assert not registry_versions.is_kept(chosen + 2, newest)
+        assert registry_versions.checkpoint(service.replica.store, chosen) is not None
         found = {one["version"]: one for one in (await listed(service))["versions"]}
         assert (found[chosen]["kept"], found[chosen + 2]["kept"], found[newest]["kept"]) == (
             True,
@@ -500,7 +506,7 @@ async def test_a_version_whose_bytes_are_lost_is_learned_again_and_its_bytes_put
         prune(service, chosen)
         assert (await say(service, "rollback", chosen)).status_code == 200
         assert await deciding(service) == chosen
-        assert checkpoint(service.replica.store, chosen) is not None
+        assert registry_versions.checkpoint(service.replica.store, chosen) is not None
         prune(service, chosen)
         assert newest > chosen
     async with Service(tmp_path).running() as again:
@@ -547,7 +553,7 @@ async def test_a_version_whose_damaged_bytes_were_mended_is_served(on_each: Serv
     made = await asyncio.to_thread(on_each.learner.step)
     assert made is not None
     with on_each.replica.store.writing() as connection:
-        put_back(connection, made.version, b"damaged")
+        registry_versions.put_back(connection, made.version, b"damaged")
     await on_each.replica.refresh()
     assert await deciding(on_each) == before
     body = (await say(on_each, "rollback", made.version)).json()
@@ -561,7 +567,7 @@ async def test_bytes_that_are_put_back_without_a_word_are_served(
     async with Service(tmp_path).running() as service:
         chosen, _ = await learned(service, 2)
         await say(service, "rollback", chosen)
-        state = checkpoint(service.replica.store, chosen)
+        state = registry_versions.checkpoint(service.replica.store, chosen)
         assert state is not None
         prune(service, chosen)
     with monkeypatch.context() as patch:
@@ -569,7 +575,7 @@ async def test_bytes_that_are_put_back_without_a_word_are_served(
         async with Service(tmp_path).running() as again:
             assert again.replica.served is None
             with again.replica.store.writing() as connection:
-                put_back(connection, chosen, state)
+                registry_versions.put_back(connection, chosen, state)
             await again.replica.refresh()
             assert await deciding(again) == chosen
 
@@ -582,7 +588,7 @@ async def test_a_chosen_version_that_cannot_be_read_is_told_beside_the_one_that_
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chosen, newest = await learned(service, 2)
-    monkeypatch.setattr("agent.serving.version_watcher.checkpoint", lambda *_: b"damaged")
+    monkeypatch.setattr("feedback.registry.versions.checkpoint", lambda *_: b"damaged")
     monkeypatch.setattr("agent.serving.version_watcher.policy_of", unreadable)
     message = refused(await say(service, "rollback", chosen, "worse"), 503, "not_ready", "version")
     assert message == f"version {chosen} was chosen and cannot be read here: version {newest} still decides"

@@ -11,24 +11,21 @@ import yaml
 from typer.testing import CliRunner
 
 from agent.cli.main import app
-from agent.config.app_config import AppConfig, parse
+from agent.config import AppConfig, parse
 from agent.learning import rebuild as module
 from agent.learning.learner import Learner, LearnerThread
 from agent.learning.rebuild import RebuildError, RebuildReport, rebuild
 from agent.learning.recipe import Recipe
 from agent.learning.restore import rebuilt
-from agent.policies.base import PolicyError
-from agent.policies.catalog import PolicySpec, build_policy
+from agent.policies import PolicyError, PolicySpec, build_policy
 from feedback.errors import LogGapError, RebuiltError, SupersededError
 from feedback.events import Example, Tick
+from feedback.log import Store
 from feedback.log import tables as t
-from feedback.log.store import Store
-from feedback.registry.versions import Version, checkpoint, digest_of, find, latest
+from feedback.registry import Version
+from feedback.registry import versions as registry_versions
 from feedback.reward import RewardRule
-from feedback.training_log.epochs import confirm_epoch, take_epoch
-from feedback.training_log.joiner import Joiner
-from feedback.training_log.lag import lag_of
-from feedback.training_log.learned_examples import learned_examples
+from feedback.training_log import Joiner, epochs, lag, learned_examples, take_epoch
 from tests.agent.fakes import CONFIG
 from tests.agent.learning.test_learner import ARMS, BAGGED, EXACT, NOW, RULE, facts, learned_at_once
 
@@ -78,7 +75,7 @@ def live(store: Store, learner: Learner, turns: range = range(TURNS)) -> Version
         store.append(facts(number))
         if number % 5 == 4:
             learner.step()
-    version = latest(store)
+    version = registry_versions.latest(store)
     assert version is not None
     return version
 
@@ -259,7 +256,7 @@ def test_a_join_that_was_set_back_is_cut_there_and_goes_on_by_itself(store: Stor
     mended = rebuild_quietly(store, mend=True)
     assert told(mended) == {"training log": "mended", f"version {version.version}": "different"}
     assert "can be compared once a learner has joined the rest" in mended.remedy
-    assert latest(store) == version, "it is served on"
+    assert registry_versions.latest(store) == version, "it is served on"
     live(store, a_learner(store), range(TURNS, TURNS + 5))
     again = rebuild_quietly(store, every=True)
     assert again.sound
@@ -333,7 +330,7 @@ def test_bytes_that_are_lost_are_found_and_put_back(
 def test_bytes_that_were_pruned_are_not_missed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("feedback.registry.versions.KEPT_CHECKPOINTS", 2)
     live(store, a_learner(store))
-    assert checkpoint(store, 1) is None
+    assert registry_versions.checkpoint(store, 1) is None
     assert told(rebuild_quietly(store, number=1)) == {
         "training log": "equal",
         "version 1": "equal",
@@ -353,14 +350,17 @@ def test_a_version_that_has_learned_something_else_is_followed_by_one_that_has_n
     }
     report = rebuild_quietly(any_store, config, mend=True, clock=lambda: NOW + 7)
     assert report.sound
-    follower = latest(any_store)
+    follower = registry_versions.latest(any_store)
     assert follower is not None
     assert (follower.parent, follower.examples_seq, follower.epoch) == (misled.version, TURNS + 5, 3)
     assert (follower.created_at, follower.applied_seq) == (NOW + 7, any_store.log_seq())
     assert follower.digest == learned_at_once(range(TURNS + 5), BAGGED)
-    assert digest_of(checkpoint(any_store, follower.version) or b"") == follower.digest
+    assert (
+        registry_versions.digest_of(registry_versions.checkpoint(any_store, follower.version) or b"")
+        == follower.digest
+    )
     assert f"version {follower.version} has learned what the log gives" in report.notes[-2]
-    assert lag_of(any_store, RULE.join, follower.examples_seq).facts == 0
+    assert lag.lag_of(any_store, RULE.join, follower.examples_seq).facts == 0
     every = rebuild_quietly(any_store, config, every=True, mend=True)
     assert told(every)[f"version {misled.version}"] == "different", "it has decided, and stays"
     assert told(every)[f"version {follower.version}"] == "equal"
@@ -420,7 +420,7 @@ def test_facts_are_committed_between_the_parts_of_a_repair(
 
     def confirmed(connection: sa.Connection, epoch: int) -> None:
         committed.append(store.log_seq())
-        confirm_epoch(connection, epoch)
+        epochs.confirm_epoch(connection, epoch)
 
     monkeypatch.setattr("feedback.training_log.refold.confirm_epoch", confirmed)
     other = Store(str(store.engine.url), RULE.join)
@@ -458,7 +458,7 @@ def test_a_version_that_is_published_while_the_log_is_folded_is_compared_too(sto
     assert report.sound
     assert published[0] is not None
     assert told(report)[f"version {published[0].version}"] == "mended"
-    follower = latest(store)
+    follower = registry_versions.latest(store)
     assert follower is not None
     assert (follower.parent, follower.digest) == (published[0].version, learned_at_once(range(TURNS + 5)))
     for number in range(TURNS + 5, TURNS + 10):
@@ -523,7 +523,7 @@ def test_the_thread_of_a_learner_that_ran_fails_so_that_another_one_is_started(s
 
 
 def again(store: Store, number: int, spec: PolicySpec = EXACT, rule: RewardRule = RULE) -> bytes:
-    version = find(store, number)
+    version = registry_versions.find(store, number)
     assert version is not None
     return rebuilt(store, build_policy(spec, ARMS), rule, version).save()
 
@@ -552,7 +552,7 @@ def test_the_policy_of_a_version_is_had_again_by_the_shortest_replay(
     read: range | list[int],
 ) -> None:
     live(store, a_learner(store, spec))
-    expected = checkpoint(store, 3)
+    expected = registry_versions.checkpoint(store, 3)
     lose(store, *lost)
     seen: list[int] = []
     real = learned_examples
@@ -569,10 +569,12 @@ def test_the_policy_of_a_version_is_had_again_by_the_shortest_replay(
 
 def test_a_replay_does_not_begin_from_bytes_that_were_changed(store: Store) -> None:
     live(store, a_learner(store))
-    expected = checkpoint(store, 3)
+    expected = registry_versions.checkpoint(store, 3)
     lose(store, 3)
     with store.writing() as connection:
-        connection.execute(sa.update(t.checkpoints).where(of(2)).values(state=checkpoint(store, 1)))
+        connection.execute(
+            sa.update(t.checkpoints).where(of(2)).values(state=registry_versions.checkpoint(store, 1))
+        )
     assert again(store, 3) == expected
 
 
@@ -599,7 +601,7 @@ def test_a_policy_whose_training_log_has_a_gap_is_refused(store: Store) -> None:
 def test_of_another_reward_a_version_can_be_had_only_while_its_bytes_are_kept(store: Store) -> None:
     live(store, a_learner(store))
     dear = RULE.model_copy(update={"cost_weight": 0.9})
-    assert again(store, 3, rule=dear) == checkpoint(store, 3)
+    assert again(store, 3, rule=dear) == registry_versions.checkpoint(store, 3)
     lose(store, 3)
     with pytest.raises(
         PolicyError, match="version 3 is missing or damaged, and it was learned by another reward"

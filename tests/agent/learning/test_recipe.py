@@ -7,17 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from agent.config.app_config import AppConfig, parse
+from agent.config import AppConfig, parse
 from agent.learning.learner import Learner
 from agent.learning.recipe import Recipe, active_recipe
-from agent.policies.base import PolicyError
-from agent.policies.catalog import PolicySpec
-from feedback.log.store import Store
-from feedback.registry.promotions import Action, Promotion, record
-from feedback.registry.versions import Version
+from agent.policies import PolicyError, PolicySpec
+from feedback.log import Store
+from feedback.registry import Version, promotions
 from feedback.reward import Metric, RewardRule
-from feedback.training_log.epochs import take_epoch
-from feedback.training_log.learned_examples import StartingPoint
+from feedback.training_log import StartingPoint, take_epoch
 from tests.agent.fakes import CONFIG
 
 SPEC = PolicySpec(kind="linucb")
@@ -74,15 +71,31 @@ def test_the_configured_recipe_is_followed_until_a_version_of_another_one_is_pro
     assert active_recipe(store, config) == configured
     other = Recipe(SPEC, config.reward, StartingPoint(runs=(3,)))
     ours, theirs = published(store, configured), published(store, other)
-    record(store, configured.digest, Promotion(0, theirs.version, Action.ROLLBACK, "why not", 1.0))
+    promotions.record(
+        store,
+        configured.digest,
+        promotions.Promotion(0, theirs.version, promotions.Action.ROLLBACK, "why not", 1.0),
+    )
     assert active_recipe(store, config) == configured
-    record(store, configured.digest, Promotion(0, theirs.version, Action.PROMOTE, "why not", 1.0))
+    promotions.record(
+        store,
+        configured.digest,
+        promotions.Promotion(0, theirs.version, promotions.Action.PROMOTE, "why not", 1.0),
+    )
     assert active_recipe(store, config) == other
-    record(store, configured.digest, Promotion(0, ours.version, Action.ROLLBACK, "why not", 1.0))
+    promotions.record(
+        store,
+        configured.digest,
+        promotions.Promotion(0, ours.version, promotions.Action.ROLLBACK, "why not", 1.0),
+    )
     assert active_recipe(store, config) == other
     priced = config.model_copy(update={"reward": config.reward.model_copy(update={"cost_weight": 0.7})})
     assert active_recipe(store, priced) == Recipe.configured(priced)
-    record(store, configured.digest, Promotion(0, ours.version, Action.PROMOTE, "why not", 1.0))
+    promotions.record(
+        store,
+        configured.digest,
+        promotions.Promotion(0, ours.version, promotions.Action.PROMOTE, "why not", 1.0),
+    )
     assert active_recipe(store, config) == configured
 
 
@@ -93,7 +106,11 @@ def test_what_was_promoted_and_cannot_be_built_here_is_passed_over(
     gone = Recipe(PolicySpec(kind="fixed", params={"arm": "gone"}), config.reward)
     version = Learner(store, gone, ["gone"], take_epoch(store, "test", 0.0)).step()
     assert version is not None
-    record(store, configured.digest, Promotion(0, version.version, Action.PROMOTE, "why not", 1.0))
+    promotions.record(
+        store,
+        configured.digest,
+        promotions.Promotion(0, version.version, promotions.Action.PROMOTE, "why not", 1.0),
+    )
     assert active_recipe(store, config) == configured
     (warned,) = caplog.records
     assert warned.message.startswith(

@@ -8,15 +8,13 @@ import sqlalchemy as sa
 
 from agent.learning.learner import Learner
 from agent.learning.recipe import Recipe
-from agent.policies.catalog import PolicySpec
+from agent.policies import PolicySpec
 from feedback.events import Context, Cost, Decision, Execution, Feedback, Kind, Status, Tick
+from feedback.log import Fact, Store
 from feedback.log import tables as t
-from feedback.log.batch import Fact
-from feedback.log.store import Store
-from feedback.registry.versions import Version, latest
+from feedback.registry import Version, versions
 from feedback.reward import Aggregation, Complete, Metric, Prices, RewardRule
-from feedback.training_log.epochs import take_epoch
-from feedback.training_log.joiner import read_examples
+from feedback.training_log import read_examples, take_epoch
 
 ARMS = ("none", "bm25", "dense")
 EXACT = PolicySpec(kind="vowpal", params={"args": "--cb_explore_adf --epsilon 0.05 -q sa"})
@@ -132,7 +130,7 @@ class Service:
         self._n += len(facts)
 
     def newest(self, rule: RewardRule) -> Version:
-        version = latest(self.store, Recipe(self._spec, rule).digest)
+        version = versions.latest(self.store, Recipe(self._spec, rule).digest)
         assert version is not None
         return version
 

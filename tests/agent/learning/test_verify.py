@@ -14,13 +14,12 @@ from hypothesis import strategies as st
 
 from agent.learning.restore import MAX_QUEUED, BusyError, PolicyHistory
 from agent.learning.verify import verify
-from agent.policies.base import Fixed, Policy, PolicyError
+from agent.policies import Fixed, Policy, PolicyError, choose, sampling, served_distribution
 from agent.policies.linear import LinUCB
-from agent.policies.sampling import choose, served_distribution, uniform_from
 from feedback.events import LABELS, Context, Decision, Mode
 from feedback.log import tables as t
-from feedback.registry.versions import find
-from feedback.training_log.imported_turns import PastTurn, enter
+from feedback.registry import versions
+from feedback.training_log import imported_turns
 from tests.agent.asking import QUESTION, ask, forced, look_up, refused, tell
 from tests.agent.fakes import Preferring, Service
 from tests.feedback.conftest import decision, execution, value
@@ -50,7 +49,7 @@ def drawn_by(policy: Policy, name: str = "d-1", mode: Mode = Mode.EXPLORE, salt:
         mode=mode,
         floor=0.05,
     )
-    index = choose(p, uniform_from(name, salt, arms)) if mode is Mode.EXPLORE else int(p.argmax())
+    index = choose(p, sampling.uniform_from(name, salt, arms)) if mode is Mode.EXPLORE else int(p.argmax())
     return replace(made, drawn=arms[index])
 
 
@@ -285,7 +284,10 @@ async def test_under_another_salt_the_distribution_holds_and_the_draw_is_explain
 
 async def test_labels_have_no_policy_and_unknown_ids_no_decision(service: Service) -> None:
     label = replace(decision("label-1"), policy=LABELS, version=0)
-    enter(service.replica.store, [PastTurn(label, execution("label-1"), (value("label-1", "thumb"),))])
+    imported_turns.enter(
+        service.replica.store,
+        [imported_turns.PastTurn(label, execution("label-1"), (value("label-1", "thumb"),))],
+    )
     path = "/v1/decisions/label-1/verify"
     message = refused(await service.client.get(path), 409, "not_drawn", "decision_id")
     assert message == "'label-1' is a label: no policy drew it"
@@ -394,7 +396,7 @@ async def test_a_policy_that_cannot_be_built_any_more_is_named(service: Service)
     with service.replica.store.writing() as connection:
         row = sa.update(t.versions).where(t.versions.c.version == version.version)
         connection.execute(row.values(policy={"kind": "oracle", "params": {}}))
-    found = find(service.replica.store, version.version)
+    found = versions.find(service.replica.store, version.version)
     assert found is not None
     path = f"/v1/decisions/{decision_id}/verify"
     assert "oracle" in refused(await service.client.get(path), 409, "version_unavailable", "decision_id")

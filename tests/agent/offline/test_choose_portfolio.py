@@ -16,12 +16,10 @@ from rich.console import Console
 from agent.offline.choose_portfolio import Selection, select_portfolio
 from agent.offline.portfolio_report import Outcomes, PortfolioReport
 from agent.offline.portfolio_validation import Pool
-from arms.models.embedding import Backbone
-from arms.portfolio.score_matrix import ArmTable, ScoreMatrix, read_matrix, write_matrix
-from arms.portfolio.selection import KNAPSACK, sample_error, sample_size
+from arms.models import Backbone
+from arms.portfolio import ArmTable, ScoreMatrix, read_matrix, selection, write_matrix
 from arms.questions import Question
-from arms.retrievers.catalog import validate_specs
-from arms.retrievers.kind import ArmSpec
+from arms.retrievers import ArmSpec, catalog
 
 Scores = NDArray[np.float32]
 
@@ -147,7 +145,7 @@ def test_the_configuration_has_all_that_the_arms_need_and_no_more(tmp_path: Path
         "backbones": {"mini": {"model": "hashing:8"}},
     }
     specs = {name: ArmSpec.model_validate(spec) for name, spec in document["arms"].items()}
-    validate_specs(specs, document["backbones"])
+    catalog.validate_specs(specs, document["backbones"])
     header = [line for line in text.splitlines() if line.startswith("#")]
     assert "2 of 5 arms, chosen by greedy for R@4 on 50 questions" in header[0]
     assert "parts of arms that were: words" in header[-1]
@@ -251,9 +249,13 @@ def test_a_budget_buys_what_is_worth_its_price(tmp_path: Path) -> None:
     assert report.spent == pytest.approx(0.3)
     assert report.average == ("words", "mini", "none")
     assert report.bound is not None
-    assert report.bound.factor == KNAPSACK
-    assert report.bound.error == sample_error(200, k=3, n_arms=5, delta=0.05, factor=KNAPSACK), "3 cost 0.3"
-    assert report.bound.needed == sample_size(0.05, k=3, n_arms=5, delta=0.05, factor=KNAPSACK)
+    assert report.bound.factor == selection.KNAPSACK
+    assert report.bound.error == selection.sample_error(
+        200, k=3, n_arms=5, delta=0.05, factor=selection.KNAPSACK
+    ), "3 cost 0.3"
+    assert report.bound.needed == selection.sample_size(
+        0.05, k=3, n_arms=5, delta=0.05, factor=selection.KNAPSACK
+    )
     assert report.budgets[-1].budget == pytest.approx(0.3)
     assert report.budgets[-1].arms == report.arms
     assert [row.chosen for row in report.budgets] == sorted(row.chosen for row in report.budgets)

@@ -10,15 +10,15 @@ import yaml
 from pydantic import ValidationError
 from rich.console import Console
 
-from agent.config.app_config import AppConfig, parse
+from agent.config import AppConfig, parse
 from agent.offline.label import Labelling, run
 from agent.simulation.questions import QuestionsError
-from arms.corpus.readers import CorpusError
+from arms.corpus import CorpusError
 from arms.jobs.checkpoint import JobError
-from arms.models.locate import ModelNotFoundError
-from arms.portfolio.outcomes import read_outcomes
-from arms.portfolio.pool import PoolError
-from arms.scoring.scorers import ScoringError
+from arms.models import ModelNotFoundError
+from arms.portfolio import pool as portfolio_pool
+from arms.portfolio import read_outcomes
+from arms.scoring import ScoringError
 from tests.neighbours import write_corpus
 
 SEA = {"id": "s", "question": "What is beside the sea?", "answers": ["The mountain"], "gold_ids": ["p2"]}
@@ -100,7 +100,7 @@ def test_every_action_answers_every_question_that_has_an_answer(
 def test_what_fails_is_counted_by_arm_and_by_measure(
     tmp_path: Path, config: AppConfig, queries: Path
 ) -> None:
-    away = {"kind": "tests.arms.test_scoring:Broken", "params": {"bug": False}}
+    away = {"kind": "tests.arms.jobs.test_score_job:Broken", "params": {"bug": False}}
     extra = {"away": away, "b": {"kind": "bm25"}, "both": {"kind": "rrf", "params": {"arms": ["b", "away"]}}}
     path = tmp_path / "pool.yaml"
     pool = {"discounted": None, "vendi": None, "graph": None, "extra": extra}
@@ -149,7 +149,7 @@ def test_a_judge_needs_nothing_but_questions(tmp_path: Path, config: AppConfig, 
     ("fields", "error", "message"),
     [
         ({"queries": Path("nowhere.jsonl")}, QuestionsError, r"nowhere\.jsonl"),
-        ({"pool": Path("nowhere.yaml")}, PoolError, r"nowhere\.yaml: no such file"),
+        ({"pool": Path("nowhere.yaml")}, portfolio_pool.PoolError, r"nowhere\.yaml: no such file"),
         ({"corpus": "large"}, CorpusError, "no corpus in .*large: run ingest first"),
         ({"arms": ["bm25", "bm52"]}, ValueError, "no arm is called 'bm52'; did you mean 'bm25'"),
         ({"arms": ["dense"]}, ValueError, "no arm is called 'dense'"),

@@ -12,17 +12,17 @@ import yaml
 from pydantic import ValidationError
 from rich.console import Console
 
-from agent.config.app_config import AppConfig, parse
+from agent.config import AppConfig, parse
 from agent.offline.score import Scoring, run
 from agent.simulation.questions import QuestionsError
-from arms.corpus.readers import CorpusError
-from arms.portfolio.pool import PoolError
-from arms.portfolio.score_matrix import read_matrix
-from arms.scoring.scorers import ScoringError
+from arms.corpus import CorpusError
+from arms.portfolio import pool as portfolio_pool
+from arms.portfolio import read_matrix
+from arms.scoring import ScoringError
 from feedback.events import Context, Cost, Decision, Execution, Feedback, Mode, Status
-from feedback.log.store import Store
+from feedback.log import Store
 from feedback.reward import UnknownMetricError
-from feedback.training_log.logged_labels import LabelsError
+from feedback.training_log import logged_labels
 from tests.agent.asking import join
 from tests.neighbours import SUBJECTS, write_corpus
 
@@ -99,7 +99,7 @@ def test_the_arms_of_the_configuration_are_scored_on_its_corpus(
 def test_a_pool_is_scored_by_the_answers_of_the_model_on_some_of_the_questions(
     tmp_path: Path, config: AppConfig, queries: Path
 ) -> None:
-    away = {"kind": "tests.arms.test_scoring:Broken", "params": {"bug": False}}
+    away = {"kind": "tests.arms.jobs.test_score_job:Broken", "params": {"bug": False}}
     pool = {"discounted": None, "vendi": None, "graph": None, "extra": {"away": away, "b": {"kind": "bm25"}}}
     path = tmp_path / "pool.yaml"
     path.write_text(yaml.safe_dump({"backbones": {"small": {"model": "hashing:32"}}, "pool": pool}))
@@ -127,7 +127,7 @@ def test_a_judge_needs_nothing_but_questions(tmp_path: Path, config: AppConfig) 
     [
         ({"measure": "recall"}, ScoringError, "no measure 'recall'"),
         ({"queries": Path("nowhere.jsonl")}, QuestionsError, r"nowhere\.jsonl"),
-        ({"pool": Path("nowhere.yaml")}, PoolError, r"nowhere\.yaml: no such file"),
+        ({"pool": Path("nowhere.yaml")}, portfolio_pool.PoolError, r"nowhere\.yaml: no such file"),
         ({"corpus": "large"}, CorpusError, "no corpus in .*large: run ingest first"),
     ],
 )
@@ -225,7 +225,7 @@ def test_the_reward_of_the_log_is_a_measure_too(tmp_path: Path, config: AppConfi
 
 
 def test_a_log_that_has_nothing_to_say_is_refused(tmp_path: Path, config: AppConfig) -> None:
-    with pytest.raises(LabelsError, match="holds no feedback"):
+    with pytest.raises(logged_labels.LabelsError, match="holds no feedback"):
         scored(tmp_path, config, from_log=True, measure="thumb")
     with pytest.raises(UnknownMetricError, match="'stars' is not declared; declared are: thumb"):
         scored(tmp_path, config, from_log=True, measure="stars")

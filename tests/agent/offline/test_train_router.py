@@ -17,24 +17,21 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from agent.cli.main import app
-from agent.config.app_config import AppConfig, load, parse
+from agent.config import AppConfig, load, parse
 from agent.offline.labelled_data import joined, read_labelled, written
 from agent.offline.router_features import observed_features
 from agent.offline.train_router import Training, read_spec, run
-from agent.routers.catalog import build_router
-from agent.routers.dataset import RouterError, Stage
-from agent.routers.saved import Trained, read_trained
-from agent.routers.utility import Utility
-from agent.routers.validation import charged, validate_router
+from agent.routers import RouterError, Stage, Trained, build_router, read_trained, validation
+from agent.routers import utility as router_utility
 from agent.serving.router_scores import RouterScorer
 from arms.base import Query, Retrieval
-from arms.corpus.corpus import Corpus, ingest
-from arms.indexes.vectors import PassageVectors
-from arms.models.embedding import Backbone, build_embedder
-from arms.portfolio.outcomes import Outcome, Outcomes, OutcomesError, write_outcomes
-from arms.portfolio.score_matrix import ArmTable, write_matrix
+from arms.corpus import Corpus, ingest
+from arms.indexes import PassageVectors
+from arms.models import Backbone, build_embedder
+from arms.portfolio import ArmTable, Outcomes, write_matrix
+from arms.portfolio import outcomes as portfolio_outcomes
 from arms.questions import Question
-from arms.retrievers.kind import ArmSpec
+from arms.retrievers import ArmSpec
 from tests.agent.fakes import CONFIG
 from tests.neighbours import SUBJECTS, write_corpus
 
@@ -47,7 +44,7 @@ LEARNED: dict[str, Any] = {
 }
 
 
-def outcomes(n: int = 60, **changes: Any) -> list[Outcome]:
+def outcomes(n: int = 60, **changes: Any) -> list[portfolio_outcomes.Outcome]:
     """The first word of a question tells which arm answers it; each finds three passages."""
     rows = []
     for number in range(n):
@@ -64,7 +61,7 @@ def outcomes(n: int = 60, **changes: Any) -> list[Outcome]:
                 "scores": {"em": right, "f1": 0.2 + 0.8 * right, "recall": float(arm != BEST[word])},
                 "costs": {"steps": STEPS[arm]},
             }
-            rows.append(Outcome(question, arm, **(told | changes)))
+            rows.append(portfolio_outcomes.Outcome(question, arm, **(told | changes)))
     return rows
 
 
@@ -81,7 +78,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AppConfig:
 @pytest.fixture
 def labelled(tmp_path: Path) -> Path:
     """A file of outcomes."""
-    write_outcomes(tmp_path / "outcomes.jsonl", outcomes())
+    portfolio_outcomes.write_outcomes(tmp_path / "outcomes.jsonl", outcomes())
     return tmp_path / "outcomes.jsonl"
 
 
@@ -115,9 +112,11 @@ def test_a_router_is_kept_that_was_seen_to_choose_well_on_questions_it_did_not_k
     assert parse({**settled, "router": {"path": str(config.home_path / "router")}}).router is not None
 
 
-def sight(config: AppConfig, rows: Sequence[Outcome], stage: Stage = Stage.QUESTION) -> Any:
+def sight(
+    config: AppConfig, rows: Sequence[portfolio_outcomes.Outcome], stage: Stage = Stage.QUESTION
+) -> Any:
     path = config.home_path.parent / "seen.jsonl"
-    write_outcomes(path, rows)
+    portfolio_outcomes.write_outcomes(path, rows)
     return observed_features(read_labelled([path]), config.settled(), "tiny", stage, lambda *_: None)
 
 
@@ -127,10 +126,10 @@ def test_what_is_kept_says_what_it_follows_from(config: AppConfig, labelled: Pat
     assert (about.kind, about.stage, about.arms) == ("pointwise_xgboost", "question", ARMS)
     assert (about.backbone, about.encoder, about.query_prefix) == ("tiny", "hashing-16", "")
     assert (about.k, about.corpus, about.questions) == (0, None, 60)
-    assert about.utility == Utility.model_validate(fields).model_dump(mode="json")
+    assert about.utility == router_utility.Utility.model_validate(fields).model_dump(mode="json")
     assert list(about.inputs) == [str(labelled)]
     before = about.inputs
-    write_outcomes(labelled, outcomes(57))
+    portfolio_outcomes.write_outcomes(labelled, outcomes(57))
     assert train(config, labelled)[0].about.inputs != before
 
 
@@ -161,7 +160,7 @@ def test_questions_of_one_text_are_held_out_together(config: AppConfig, tmp_path
         for row in outcomes(15)
         for copy in "ab"
     ]
-    write_outcomes(tmp_path / "twice.jsonl", twice)
+    portfolio_outcomes.write_outcomes(tmp_path / "twice.jsonl", twice)
     made, _ = train(config, tmp_path / "twice.jsonl", held_out=0.2)
     assert made.about.held_out is not None
     assert made.about.held_out["questions"] == 6
@@ -169,8 +168,8 @@ def test_questions_of_one_text_are_held_out_together(config: AppConfig, tmp_path
 
 def test_an_arm_of_which_nothing_is_known_is_left_out_and_named(config: AppConfig, tmp_path: Path) -> None:
     rows = outcomes()
-    rows += [Outcome(row.question, "away", error="it is away") for row in rows[::3]]
-    write_outcomes(tmp_path / "rows.jsonl", rows)
+    rows += [portfolio_outcomes.Outcome(row.question, "away", error="it is away") for row in rows[::3]]
+    portfolio_outcomes.write_outcomes(tmp_path / "rows.jsonl", rows)
     made, said = train(config, tmp_path / "rows.jsonl")
     assert made.about.arms == ARMS
     assert "left out, as nothing is known of what they are worth: away" in said
@@ -183,11 +182,11 @@ def test_where_no_question_is_known_for_every_arm_the_worth_is_not_known(
     missing = {BEST["who"]: "bm25", BEST["when"]: "dense", BEST["where"]: "none"}
     best = [row.arm for row in rows if row.scores["em"] == 1.0]
     partly = [row for number, row in enumerate(rows) if row.arm != missing[best[number // 3]]]
-    write_outcomes(tmp_path / "rows.jsonl", partly)
+    portfolio_outcomes.write_outcomes(tmp_path / "rows.jsonl", partly)
     made, said = train(config, tmp_path / "rows.jsonl")
     assert made.about.held_out is None
     assert "its worth is not known" in said
-    write_outcomes(tmp_path / "rows.jsonl", partly[:60] + rows[90:])
+    portfolio_outcomes.write_outcomes(tmp_path / "rows.jsonl", partly[:60] + rows[90:])
     made, _ = train(config, tmp_path / "rows.jsonl", folds=3)
     assert made.about.held_out is not None
     assert made.about.held_out["questions"] == 30, "those that are known for every arm"
@@ -242,7 +241,7 @@ def test_passages_that_are_not_of_the_corpus_count_as_not_found(config: AppConfi
         replace(row, passages=("web-1", *row.passages)) if row.arm == "dense" and row.passages else row
         for row in outcomes()
     ]
-    write_outcomes(tmp_path / "rows.jsonl", rows)
+    portfolio_outcomes.write_outcomes(tmp_path / "rows.jsonl", rows)
     made, said = train(config, tmp_path / "rows.jsonl", router={"kind": "max_sim"})
     assert "1 passages not of corpus 'small' count as not found" in said
     own = sight(config, outcomes(), Stage.RETRIEVED).features.retrieved
@@ -296,13 +295,13 @@ def known(em: Sequence[Sequence[float]], steps: Sequence[Sequence[float]]) -> Ou
     )
 
 
-EM = Utility(measures={"em": 1.0})
+EM = router_utility.Utility(measures={"em": 1.0})
 
 
 def test_the_figures_are_those_that_one_finds_by_hand() -> None:
     seen = known([[1, 0], [1, 0], [0, 1], [1, 1]], [[1, 2]] * 4)
     scores = np.array([[2.0, 1.0], [1.0, 2.0], [1.0, 2.0], [0.0, 0.0]])
-    found = validate_router(seen, scores, EM, Stage.QUESTION)
+    found = validation.validate_router(seen, scores, EM, Stage.QUESTION)
     assert found is not None
     assert (found.questions, found.single, found.gap) == (4, "a", 0.0)
     assert {arm: row.utility for arm, row in found.arms.items()} == {"a": 0.75, "b": 0.5}
@@ -315,8 +314,8 @@ def test_a_perfect_router_closes_the_gap_and_pays_for_looking() -> None:
     seen = known([[1, 0], [0, 1]], [[1, 2]] * 2)
     scores = seen.scores["em"]
     net = EM.model_copy(update={"cost_weight": 0.1})
-    asked = validate_router(seen, scores, net, Stage.QUESTION)
-    looked = validate_router(seen, scores, net, Stage.RETRIEVED)
+    asked = validation.validate_router(seen, scores, net, Stage.QUESTION)
+    looked = validation.validate_router(seen, scores, net, Stage.RETRIEVED)
     assert asked is not None
     assert looked is not None
     assert asked.gap == pytest.approx(1.0)
@@ -327,25 +326,25 @@ def test_a_perfect_router_closes_the_gap_and_pays_for_looking() -> None:
 
 def test_a_question_that_is_not_known_for_every_arm_does_not_count() -> None:
     seen = known([[1, 0], [np.nan, 1]], [[1, 1]] * 2)
-    found = validate_router(seen, seen.scores["em"], EM, Stage.QUESTION)
+    found = validation.validate_router(seen, seen.scores["em"], EM, Stage.QUESTION)
     assert found is not None
     assert found.questions == 1
-    assert validate_router(seen.only([1]), seen.scores["em"][1:], EM, Stage.QUESTION) is None
+    assert validation.validate_router(seen.only([1]), seen.scores["em"][1:], EM, Stage.QUESTION) is None
 
 
 def test_where_the_cost_of_an_arm_is_not_known_that_of_looking_is_not() -> None:
     seen = known([[1, 0], [0, 1]], [[1, np.nan], [1, 2]])
-    looked = charged(seen, Stage.RETRIEVED).costs["steps"]
+    looked = validation.charged(seen, Stage.RETRIEVED).costs["steps"]
     np.testing.assert_array_equal(looked, [[np.nan, np.nan], [3.0, 3.0]])
     paid = replace(seen, costs={"usd": np.array([[np.nan, 0.5], [np.nan, np.nan]])})
-    money = charged(paid, Stage.ANSWERED).costs["usd"]
+    money = validation.charged(paid, Stage.ANSWERED).costs["usd"]
     np.testing.assert_array_equal(money, [[0.5, 0.5], [0.0, 0.0]], "who tells of no money charged none")
 
 
 def test_what_a_search_alone_took_is_charged_or_said_not_to_be(config: AppConfig, tmp_path: Path) -> None:
     costs = {"steps": 1, "prompt_tokens": 90, "completion_tokens": 10, "retrieval_s": 0.5, "llm_s": 1.0}
     path = tmp_path / "costly.jsonl"
-    write_outcomes(path, outcomes(costs=costs))
+    portfolio_outcomes.write_outcomes(path, outcomes(costs=costs))
     prices = {"steps": 0.0, "kilotokens": 1.0, "seconds": 1.0}
     looking = {"kind": "pointwise_xgboost", "params": {"stage": "retrieved", "dims": 0, "rounds": 2}}
     net = {"cost_weight": 0.1, "cost": prices}
@@ -357,7 +356,7 @@ def test_what_a_search_alone_took_is_charged_or_said_not_to_be(config: AppConfig
 
 def test_where_one_arm_is_always_best_there_is_no_gap() -> None:
     seen = known([[1, 0], [1, 1]], [[1, 1]] * 2)
-    found = validate_router(seen, np.zeros((2, 2)), EM, Stage.QUESTION)
+    found = validation.validate_router(seen, np.zeros((2, 2)), EM, Stage.QUESTION)
     assert found is not None
     assert found.gap is None
     assert found.conclusion() == "no arm is better than a on any question"
@@ -371,7 +370,9 @@ def test_no_router_earns_more_than_the_oracle_or_less_than_the_worst_arm_a_quest
     em: list[list[float]], seed: int
 ) -> None:
     seen = known(em, [[0.0] * 3] * len(em))
-    found = validate_router(seen, np.random.default_rng(seed).normal(size=(len(em), 3)), EM, Stage.QUESTION)
+    found = validation.validate_router(
+        seen, np.random.default_rng(seed).normal(size=(len(em), 3)), EM, Stage.QUESTION
+    )
     assert found is not None
     assert np.mean([min(row) for row in em]) - 1e-9 <= found.router.utility <= found.oracle.utility + 1e-9
     assert found.gap is None or found.gap <= 1.0 + 1e-9
@@ -403,8 +404,8 @@ def test_outcomes_of_several_places_are_put_together(tmp_path: Path) -> None:
     paths = []
     for number, part in enumerate(parts):
         paths.append(tmp_path / f"{number}.jsonl")
-        write_outcomes(paths[-1], part)
-    write_outcomes(tmp_path / "all.jsonl", [row for part in parts for row in part])
+        portfolio_outcomes.write_outcomes(paths[-1], part)
+    portfolio_outcomes.write_outcomes(tmp_path / "all.jsonl", [row for part in parts for row in part])
     together, whole = read_labelled(paths), read_labelled([tmp_path / "all.jsonl"])
     assert (together.questions, together.arms) == (whole.questions, whole.arms)
     assert (together.passages, together.answers) == (whole.passages, whole.answers)
@@ -414,7 +415,7 @@ def test_outcomes_of_several_places_are_put_together(tmp_path: Path) -> None:
 
 
 def test_places_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
-    write_outcomes(tmp_path / "rows.jsonl", outcomes(2))
+    portfolio_outcomes.write_outcomes(tmp_path / "rows.jsonl", outcomes(2))
     one = read_labelled([tmp_path / "rows.jsonl"])
     with pytest.raises(RouterError, match="arm 'none' on question 'q0' stands in two places"):
         joined([one, one])
@@ -429,7 +430,7 @@ def test_texts_come_from_the_questions_where_outcomes_leave_them_out(
     lines = [json.loads(line) for line in labelled.read_text().splitlines()]
     queries = {line["id"]: {"id": line["id"], "question": line.pop("question")} for line in lines}
     labelled.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    with pytest.raises(OutcomesError, match="question 'q0' has no text"):
+    with pytest.raises(portfolio_outcomes.OutcomesError, match="question 'q0' has no text"):
         train(config, labelled)
     path = tmp_path / "queries.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in queries.values()))
@@ -468,7 +469,7 @@ def test_what_is_in_the_way_is_told_before_anything_is_embedded(
     for output in (labelled, labelled / "router"):
         with pytest.raises(RouterError, match=r"as .*outcomes\.jsonl is no folder: choose another output"):
             train(config, labelled, output=output)
-    write_outcomes(tmp_path / "rows.jsonl", outcomes(passages=None))
+    portfolio_outcomes.write_outcomes(tmp_path / "rows.jsonl", outcomes(passages=None))
     with pytest.raises(RouterError, match="the outcomes tell of no passage"):
         train(config, tmp_path / "rows.jsonl", router={"kind": "max_sim"})
 
@@ -481,7 +482,7 @@ def test_a_damaged_manifest_is_named(tmp_path: Path, manifest: str) -> None:
 
 
 def test_a_corpus_that_holds_none_of_the_passages_is_refused(config: AppConfig, tmp_path: Path) -> None:
-    write_outcomes(tmp_path / "rows.jsonl", outcomes(passages=("web-1",)))
+    portfolio_outcomes.write_outcomes(tmp_path / "rows.jsonl", outcomes(passages=("web-1",)))
     with pytest.raises(RouterError, match="none of the 1 passages of the outcomes, such as 'web-1', is of"):
         train(config, tmp_path / "rows.jsonl", router={"kind": "max_sim"})
 

@@ -175,7 +175,9 @@ def test_three_rewards_by_hand() -> None:
     assert policy.probabilities(Context("?"), ARMS).tolist() == [0.0, 0.0, 1.0]
 
 
-@pytest.mark.parametrize("policy", [LinUCB(), LinearThompson(), LinUCB(shared=False)], ids=("ucb", "thompson", "disjoint"))
+@pytest.mark.parametrize(
+    "policy", [LinUCB(), LinearThompson(), LinUCB(shared=False)], ids=("ucb", "thompson", "disjoint")
+)
 def test_arms_of_which_nothing_is_known_share_the_mass(policy: LinUCB) -> None:
     assert policy.probabilities(Context("?"), ARMS).tolist() == pytest.approx([1 / 3] * 3)
 

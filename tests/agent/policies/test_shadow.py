@@ -12,21 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from agent.learning.learner import Learner
-from agent.learning.recipe import Recipe
+from agent.learning import Learner, Recipe
 from agent.policies.base import Fixed, Policy, PolicyError, Uniform
 from agent.policies.catalog import PolicySpec, build_policy
 from agent.policies.linear import LinUCB
 from agent.policies.sampling import served_distribution, shadow_distribution
 from agent.policies.shadow import Agreement, ShadowPolicy, agreement
+from agent.serving import Ask, TurnLoop
 from agent.serving.decide import eligible
-from agent.serving.messages import Ask
-from agent.serving.turn import TurnLoop
 from feedback.events import Context, Decision, Feedback
-from feedback.log.store import Store
-from feedback.registry.versions import digest_of
+from feedback.log import Store
+from feedback.registry import versions
 from feedback.reward import Metric, RewardRule
-from feedback.training_log.epochs import take_epoch
+from feedback.training_log import take_epoch
 from tests.agent.fakes import MemoryLog, Preferring
 from tests.agent.serving.test_turn import a_loop
 from tests.contracts import ARMS, EXACT_CHECKS, LEARNING_CHECKS, Build, contexts, history, teach
@@ -126,7 +124,7 @@ async def test_to_serve_the_policy_is_to_replay_the_log_to_the_same_digest(tmp_p
     assert promoted is not None
     assert learned.examples_seq == promoted.examples_seq == 40
     assert learned.digest == promoted.digest
-    assert learned.digest != digest_of(build_policy(INNER, ARMS).save()), "it has learned"
+    assert learned.digest != versions.digest_of(build_policy(INNER, ARMS).save()), "it has learned"
     store.close()
 
 

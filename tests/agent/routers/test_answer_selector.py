@@ -12,27 +12,22 @@ import yaml
 from ray import cloudpickle
 
 from agent.cli.launch import prepare
-from agent.config.app_config import AppConfig, parse
-from agent.offline.labelled_data import read_labelled, written
-from agent.offline.router_features import observed_features
+from agent.config import AppConfig, parse
+from agent.offline import labelled_data, router_features
 from agent.routers.answer_selector import open_selector
 from agent.routers.dataset import RouterError, Stage
 from agent.routers.saved import ABOUT, MODEL, Trained, read_trained
 from arms.base import ArmBuildError, ArmError, Passage, Query, Retrieval
-from arms.corpus.corpus import Corpus
-from arms.indexes.build_once import MANIFEST
-from arms.jobs.answer_measures import by_words
-from arms.jobs.label_worker import LabelJob, LabelWorker
-from arms.llm.base import Chunk, Prompt
-from arms.llm.catalog import ScriptedSpec
-from arms.llm.prompts import Form, Writing
-from arms.models.embedding import Backbone, build_embedder
-from arms.portfolio.outcomes import FILE, Outcome, write_outcomes
+from arms.corpus import Corpus
+from arms.indexes import build_once
+from arms.jobs import LabelJob, answer_measures
+from arms.jobs.label_worker import LabelWorker
+from arms.llm import Chunk, Prompt, catalog, prompts
+from arms.models import Backbone, build_embedder
+from arms.portfolio import outcomes
 from arms.questions import Question
-from arms.retrievers import ensemble
-from arms.retrievers.catalog import build_arm
+from arms.retrievers import ArmSpec, Resources, SelectorSpec, build_arm, ensemble
 from arms.retrievers.ensemble import Ensemble, EnsembleParams
-from arms.retrievers.kind import ArmSpec, Resources, SelectorSpec
 from feedback.answer_metrics import METRICS
 from tests.agent.fakes import CONFIG, DIM
 from tests.agent.offline.test_train_router import train
@@ -46,7 +41,7 @@ ANSWERED: dict[str, Any] = {
     "kind": "pointwise_xgboost",
     "params": {"stage": "answered", "dims": 0, "rounds": 30, "learning_rate": 0.3, "min_child_weight": 0.0},
 }
-SHORT = Writing(Form.SHORT, 400, 32)
+SHORT = prompts.Writing(prompts.Form.SHORT, 400, 32)
 TINY = Backbone(model=f"hashing:{DIM}")
 
 
@@ -65,7 +60,7 @@ def ids_of(number: int, arm: str) -> tuple[str, ...]:
     return () if arm == "none" else tuple(f"p{(first + i) % 12}" for i in range(3))
 
 
-def rows(n: int = 60) -> list[Outcome]:
+def rows(n: int = 60) -> list[outcomes.Outcome]:
     """The first word of a question tells the best arm; what is answered is the title of a first passage."""
     told = []
     for number in range(n):
@@ -75,15 +70,15 @@ def rows(n: int = 60) -> list[Outcome]:
             ids, right = ids_of(number, arm), float(BEST[word] == arm)
             answer = SUBJECTS[int(ids[0][1:])] if ids else "nothing"
             costs = {"steps": 1.0, "prompt_tokens": 10.0, "completion_tokens": 1.0}
-            told.append(Outcome(question, arm, ids, answer, {"em": right, "f1": right}, costs))
+            told.append(outcomes.Outcome(question, arm, ids, answer, {"em": right, "f1": right}, costs))
     return told
 
 
-def job_folder(folder: Path, writing: Writing | None = SHORT) -> Path:
+def job_folder(folder: Path, writing: prompts.Writing | None = SHORT) -> Path:
     """Keep outcomes as a labelling job does, which says how answers were written."""
     folder.mkdir()
-    write_outcomes(folder / FILE, rows())
-    (folder / MANIFEST).write_text(json.dumps({"k": "3", **(writing.facts if writing else {})}))
+    outcomes.write_outcomes(folder / outcomes.FILE, rows())
+    (folder / build_once.MANIFEST).write_text(json.dumps({"k": "3", **(writing.facts if writing else {})}))
     return folder
 
 
@@ -133,7 +128,7 @@ def picking(config: AppConfig, *failing: str) -> Ensemble:
         select="learned",
         router=str(config.home_path / "router"),
         backbone="tiny",
-        form=Form.SHORT,
+        form=prompts.Form.SHORT,
     )
     ensemble.KIND.prepare(params, have, None)
     members = {name: Found(name, corpus, fails=name in failing) for name in MEMBERS}
@@ -153,9 +148,9 @@ def test_the_answer_that_wins_is_the_one_that_the_router_scores_highest_in_train
     made, _ = trained(config, labels)
     assert (made.about.arms, made.about.k, made.about.writing) == (MEMBERS, 3, SHORT)
     only = [row for row in rows() if row.arm in MEMBERS]
-    write_outcomes(labels / "two.jsonl", only)
-    seen = observed_features(
-        read_labelled([labels / "two.jsonl"]), config, "tiny", Stage.ANSWERED, lambda *_: None
+    outcomes.write_outcomes(labels / "two.jsonl", only)
+    seen = router_features.observed_features(
+        labelled_data.read_labelled([labels / "two.jsonl"]), config, "tiny", Stage.ANSWERED, lambda *_: None
     )
     best = made.router.scores(seen.features).argmax(axis=1).tolist()
     assert [MEMBERS[arm] for n, arm in enumerate(best) if n % 3] == [*MEMBERS] * 20, "it learned something"
@@ -217,7 +212,7 @@ def refused(picking: SelectorSpec) -> str:
     return str(raised.value)
 
 
-def compares(folder: Path, writing: Writing | None = SHORT) -> Path:
+def compares(folder: Path, writing: prompts.Writing | None = SHORT) -> Path:
     return kept(folder, "pointwise_xgboost", stage="answered", rounds=2, writing=writing)
 
 
@@ -255,7 +250,7 @@ def test_a_router_that_compares_no_answers_is_refused(
         ({"backbone": "teeny"}, "it was trained on backbone 'tiny', not on 'teeny'"),
         ({"encoder": Backbone(model="hashing:32")}, "its model is 'hashing-32' here and was 'hashing-16'"),
         (
-            {"writing": replace(SHORT, form=Form.DIRECT)},
+            {"writing": replace(SHORT, form=prompts.Form.DIRECT)},
             "it learned from answers of form short, and the members' have direct",
         ),
         ({"writing": replace(SHORT, max_tokens=8)}, "answers of max tokens 32, and the members' have 8"),
@@ -275,7 +270,9 @@ def test_members_may_stand_in_any_order_and_answers_of_which_nothing_is_told_in_
 ) -> None:
     compares(tmp_path, None)
     assert "writing" in json.loads((tmp_path / ABOUT).read_text())
-    picker = open_selector(wanted(tmp_path, arms=ARMS[::-1], writing=replace(SHORT, form=Form.REASONING)))
+    picker = open_selector(
+        wanted(tmp_path, arms=ARMS[::-1], writing=replace(SHORT, form=prompts.Form.REASONING))
+    )
     vector = build_embedder(TINY).encode_queries(["who 3?"])[0]
     found = [(Passage("web", "", "Not of the corpus."),), (Passage("p1", "", "Here."),), ()]
     assert picker.pick(Query("who 3?", {"tiny": vector}), ["a", "b", ""], found, {"p1": vector}) in range(3)
@@ -324,18 +321,18 @@ def test_the_arm_that_training_prints_is_taken_by_the_configuration_and_made_rea
 def test_outcomes_that_do_not_tell_how_answers_were_written_leave_it_open(
     config: AppConfig, labels: Path, tmp_path: Path
 ) -> None:
-    made, said = trained(config, labels / FILE)
+    made, said = trained(config, labels / outcomes.FILE)
     assert made.about.writing is None
     assert "form:" not in said
-    assert written([labels, job_folder(tmp_path / "silent", None)]) is None
-    assert written([labels, labels]) == SHORT
+    assert labelled_data.written([labels, job_folder(tmp_path / "silent", None)]) is None
+    assert labelled_data.written([labels, labels]) == SHORT
 
 
 def test_answers_that_were_written_in_two_ways_do_not_teach_a_router_that_compares_them(
     config: AppConfig, labels: Path, tmp_path: Path
 ) -> None:
-    other = job_folder(tmp_path / "other", replace(SHORT, form=Form.DIRECT))
-    (other / FILE).write_text((other / FILE).read_text().replace('"id":"q', '"id":"r'))
+    other = job_folder(tmp_path / "other", replace(SHORT, form=prompts.Form.DIRECT))
+    (other / outcomes.FILE).write_text((other / outcomes.FILE).read_text().replace('"id":"q', '"id":"r'))
     expected = r"labels were written with form short, .*, those of .*other with form direct"
     with pytest.raises(RouterError, match=expected):
         trained(config, labels, other)
@@ -366,11 +363,13 @@ def test_a_job_asks_such_an_arm_in_its_workers_and_follows_from_the_router(
         indexes=config.indexes_path,
         specs=specs,
         backbones=config.backbones,
-        llm=ScriptedSpec(engine="scripted", replies={question.text: "city" for question in questions}),
+        llm=catalog.ScriptedSpec(
+            engine="scripted", replies={question.text: "city" for question in questions}
+        ),
         picker=open_selector,
         arms=("bm25", "all"),
-        form=Form.SHORT,
-        of_answers=(by_words("em", METRICS["em"]),),
+        form=prompts.Form.SHORT,
+        of_answers=(answer_measures.by_words("em", METRICS["em"]),),
         max_tokens=32,
     ).sound()
     job.prepare(lambda *_: None)

@@ -14,7 +14,7 @@ from torch.nn.functional import cosine_similarity, layer_norm, linear, relu
 from agent.routers.catalog import load_router
 from agent.routers.dataset import Features, Floats, RouterError, RoutingDataset
 from agent.routers.neural.contrastive import Contrastive, winners
-from arms.models.locate import ModelNotFoundError
+from arms.models import ModelNotFoundError
 from tests.agent.tiny import make_encoder
 from tests.router_contracts import best_single, world, worth
 

@@ -19,7 +19,7 @@ from agent.routers.neural.optimizer import Descent, on_threads
 from agent.routers.neural.r3ag import Capability, CapabilityParameters, Head, positives
 from agent.routers.neural.r3ag_training import HeadTower, fit_encoder, fold, fuse, fusion_losses
 from agent.routers.neural.two_tower import TextTower
-from arms.models.locate import ModelNotFoundError
+from arms.models import ModelNotFoundError
 from tests import router_contracts
 from tests.agent.tiny import make_encoder
 from tests.router_contracts import DIM, best_single, world, worth

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from agent.cli.launch import prepare
-from agent.config.app_config import ConfigError, load, parse
+from agent.config import ConfigError, load, parse
 from agent.routers.catalog import RouterSpec, build_router
 from agent.routers.dataset import RouterError
 from agent.routers.saved import (
@@ -23,9 +23,9 @@ from agent.routers.saved import (
     warn_of_corpus,
     write_trained,
 )
-from arms.corpus.corpus import Corpus
-from arms.indexes.vectors import PassageVectors
-from arms.models.locate import ModelNotFoundError
+from arms.corpus import Corpus
+from arms.indexes import PassageVectors
+from arms.models import ModelNotFoundError
 from tests.agent.asking import ask, look_up
 from tests.agent.fakes import CONFIG, Service
 from tests.agent.trained_routers import kept, trained

@@ -5,7 +5,7 @@ import pytest
 
 from agent.routers.dataset import RouterError
 from agent.routers.utility import LTRR, R3AG, Utility, priced, utilities
-from arms.portfolio.outcomes import Outcomes
+from arms.portfolio import Outcomes
 from arms.questions import Question
 from feedback.reward import Prices
 

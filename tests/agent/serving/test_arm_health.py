@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.config.app_config import ConfigError, parse
+from agent.config import ConfigError, parse
 from agent.serving.arm_health import DOUBLINGS, ArmHealth
 from tests.agent.asking import look_up, refused, rows
 from tests.agent.fakes import CONFIG, Service, failing, hanging

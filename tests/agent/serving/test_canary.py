@@ -16,20 +16,26 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from agent.cli.operate import _canary
-from agent.learning.candidate import publish_candidate
-from agent.learning.rebuild import rebuild
-from agent.learning.recipe import Recipe
-from agent.learning.verify import verify
-from agent.policies.base import Fixed, Policy, PolicyError, Uniform
-from agent.policies.catalog import PolicySpec
+from agent.learning import Recipe, publish_candidate
+from agent.learning import rebuild as learning_rebuild
+from agent.learning import verify as learning_verify
+from agent.policies import (
+    Fixed,
+    Policy,
+    PolicyError,
+    PolicySpec,
+    ShadowPolicy,
+    Uniform,
+    choose,
+    sampling,
+    served_distribution,
+)
 from agent.policies.linear import LinUCB
-from agent.policies.sampling import choose, mixed, served_distribution, uniform_from
-from agent.policies.shadow import ShadowPolicy
 from agent.serving.messages import Canary
 from agent.serving.turn import TurnLoop
 from feedback.events import Context, Decision, Mode
 from feedback.log import tables as t
-from feedback.registry.versions import Version, put_back
+from feedback.registry import Version, versions
 from tests.agent.asking import ask, look_up, refused
 from tests.agent.draws import judge
 from tests.agent.fakes import CONFIG, FakeGate, MemoryLog, Preferring, Service
@@ -87,10 +93,10 @@ def test_a_mixture_is_a_distribution_that_keeps_the_floor_of_both(
     context, arms = Context("?"), list(NAMES)
     one = served_distribution(Preferring(**dict(zip(NAMES, live, strict=True))), context, arms, floor)
     other = served_distribution(Preferring(**dict(zip(NAMES, candidate, strict=True))), context, arms, floor)
-    p = mixed(one, other, share)
+    p = sampling.mixed(one, other, share)
     assert p.sum() == pytest.approx(1.0, abs=1e-12)
     assert p.min() >= floor * (1 - 1e-12)
-    assert mixed(one, other, 0.0).tolist() == one.tolist()
+    assert sampling.mixed(one, other, 0.0).tolist() == one.tolist()
     assert np.abs(p - one).max() <= share * np.abs(other - one).max() + 1e-15
 
 
@@ -110,9 +116,9 @@ def test_draws_follow_the_mixture_and_every_row_verifies() -> None:
         assert len(rows) == 3000
     for one in made:
         assert (one.version, one.candidate, one.share, one.policy) == (7, 9, 0.3, live.kind)
-        assert verify(one, live, SALT, one.propensity, candidate).verified
-        assert not verify(replace(one, share=0.2), live, SALT, None, candidate).verified
-    alone = verify(made[0], live, SALT)
+        assert learning_verify.verify(one, live, SALT, one.propensity, candidate).verified
+        assert not learning_verify.verify(replace(one, share=0.2), live, SALT, None, candidate).verified
+    alone = learning_verify.verify(made[0], live, SALT)
     assert alone.why[0] == "the policy cannot be asked: 0.3 of it is of version 9, which is not here"
 
 
@@ -120,7 +126,7 @@ def test_the_draw_stays_one_hash_over_the_mixture() -> None:
     loop = beside(a_loop(MemoryLog(), salt=SALT), Fixed("dense"), 0.5)
     for name in map(str, range(200)):
         made = drawn(loop, name)
-        index = choose(np.array(made.probabilities), uniform_from(name, SALT, NAMES))
+        index = choose(np.array(made.probabilities), sampling.uniform_from(name, SALT, NAMES))
         assert (made.drawn, drawn(loop, name)) == (NAMES[index], made)
 
 
@@ -128,7 +134,7 @@ def test_a_caller_who_wants_the_best_arm_gets_that_of_the_mixture() -> None:
     live, candidate = Preferring(none=0.0, bm25=0.55, dense=0.45), Fixed("dense")
     made = drawn(beside(a_loop(MemoryLog(), policy=live), candidate, 0.25), explore=False)
     assert (made.mode, made.drawn, made.share) == (Mode.GREEDY, "dense", 0.25)
-    assert verify(made, live, SALT, None, candidate).verified
+    assert learning_verify.verify(made, live, SALT, None, candidate).verified
     assert drawn(a_loop(MemoryLog(), policy=live), explore=False).drawn == "bm25"
 
 
@@ -144,7 +150,7 @@ def test_the_policy_in_the_shadow_is_that_of_the_live_version() -> None:
     made = drawn(beside(a_loop(MemoryLog(), policy=live), Fixed("dense"), 0.25))
     assert made.shadow == alone.shadow
     assert made.probabilities != alone.probabilities
-    assert verify(made, live, SALT, None, Fixed("dense")).verified
+    assert learning_verify.verify(made, live, SALT, None, Fixed("dense")).verified
 
 
 # -- a candidate that gives no distribution ------------------------------------------------------------------
@@ -283,7 +289,9 @@ async def test_a_decision_of_a_canary_is_learned_and_answered_again_like_any(ser
     assert first.json() == second.json()
     (made,) = await learned(service)
     store = service.replica.store
-    report = await asyncio.to_thread(rebuild, store, service.config, lambda *_: None, number=made)
+    report = await asyncio.to_thread(
+        learning_rebuild.rebuild, store, service.config, lambda *_: None, number=made
+    )
     assert report.sound
     assert report.compared[0].upto == 1
 
@@ -321,7 +329,7 @@ async def test_a_candidate_that_cannot_be_read_leaves_the_live_version_alone(
         candidate = publish(service).version
         await canary(service, candidate, 0.25)
         with service.replica.store.writing() as connection:
-            put_back(connection, candidate, b"damaged")
+            versions.put_back(connection, candidate, b"damaged")
             named = t.versions.c.version == candidate
             digest = connection.scalar(sa.select(t.versions.c.digest).where(named))
             connection.execute(sa.update(t.versions).where(named).values(digest="not that of the log"))

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from arms.base import ArmError, Query, Retrieval
-from arms.llm.base import Chunk, Generator, GeneratorError, Prompt, PromptTooLongError, ScriptedGenerator
+from arms.llm import Chunk, Generator, GeneratorError, Prompt, base
 from feedback.errors import LogUnavailableError
 from feedback.events import Status
 from tests.agent.asking import (
@@ -71,7 +71,7 @@ async def test_a_fallback_that_was_not_eligible_does_not_answer(tmp_path: Path, 
 
 
 async def test_a_language_model_that_fails_is_a_502(service: Service) -> None:
-    assert isinstance(service.generator, ScriptedGenerator)
+    assert isinstance(service.generator, base.ScriptedGenerator)
     service.generator.error = GeneratorError("the engine is gone")
     response = await ask(service)
     assert "the engine is gone" in refused(response, 502, "llm_failed")
@@ -81,8 +81,8 @@ async def test_a_language_model_that_fails_is_a_502(service: Service) -> None:
 
 
 async def test_a_conversation_that_does_not_fit_the_model_is_the_callers_to_shorten(service: Service) -> None:
-    assert isinstance(service.generator, ScriptedGenerator)
-    service.generator.error = PromptTooLongError("5000 tokens; 4096 fit")
+    assert isinstance(service.generator, base.ScriptedGenerator)
+    service.generator.error = base.PromptTooLongError("5000 tokens; 4096 fit")
     assert "4096 fit" in refused(await ask(service), 400, "context_length_exceeded", "messages")
 
 
@@ -104,7 +104,7 @@ async def test_values_of_one_decision_sent_together_are_committed_together(servi
 
 
 async def test_a_stream_that_fails_half_way_says_so_in_its_last_event(service: Service) -> None:
-    assert isinstance(service.generator, ScriptedGenerator)
+    assert isinstance(service.generator, base.ScriptedGenerator)
     service.generator.error, service.generator.fail_after = GeneratorError("gone"), 2
     first, *words, last = events(await ask(service, stream=True))
     assert len(words) == 2
@@ -303,7 +303,7 @@ async def test_a_request_that_is_cancelled_makes_room_for_the_next(service: Serv
 async def test_the_same_request_under_the_same_key_gets_the_stored_answer(service: Service) -> None:
     key = {"idempotency-key": "k-1"}
     first = await ask(service, key, agent={"return": ["passages"]})
-    assert isinstance(service.generator, ScriptedGenerator)
+    assert isinstance(service.generator, base.ScriptedGenerator)
     service.generator.error = GeneratorError("must not be asked again")
     again = await ask(service, key, agent={"return": ["passages"]})
     assert again.json() == first.json()
@@ -363,7 +363,7 @@ async def test_two_requests_at_once_under_one_key_are_decided_once(service: Serv
 
 @pytest.mark.parametrize("arm", [failing, None])
 async def test_what_failed_is_not_repeated_as_if_it_were_an_answer(service: Service, arm: Any) -> None:
-    assert isinstance(service.generator, ScriptedGenerator)
+    assert isinstance(service.generator, base.ScriptedGenerator)
     if arm:
         service.arms.behaviour["bm25"] = arm
     else:

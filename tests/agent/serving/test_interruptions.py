@@ -7,16 +7,13 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from agent.learning import learner
-from agent.learning.learner import Learner
-from agent.learning.recipe import Recipe
+from agent.learning import Learner, Recipe, learner
 from feedback.errors import LogUnavailableError, SupersededError
+from feedback.log import Store
 from feedback.log import tables as t
-from feedback.log.store import Store
 from feedback.registry import versions
-from feedback.registry.versions import checkpoint, digest_of, latest
 from feedback.training_log import joiner as joins
-from feedback.training_log.epochs import take_epoch
+from feedback.training_log import take_epoch
 from tests.agent.learning.test_learner import (
     ARMS,
     BAGGED,
@@ -77,8 +74,8 @@ SEAMS: dict[str, tuple[Any, str, Callable[[Cut], Cut]]] = {
     "learning begins": (learner, "train_on", before),
     "learning ends": (learner, "train_on", after),
     "the version is written": (versions, "add", after),
-    "the version is published": (learner, "publish", after),
-    "its answer is lost": (learner, "publish", away_after),
+    "the version is published": (versions, "publish", after),
+    "its answer is lost": (versions, "publish", away_after),
 }
 
 
@@ -102,12 +99,12 @@ def assert_learned_once(store: Store, spec: PolicySpec = EXACT) -> None:
         reached = connection.scalars(sa.select(v.examples_seq).order_by(v.version)).all()
     assert learned == [(number + 1, f"d-{number}") for number in range(TURNS)]
     assert list(reached) == sorted(reached)
-    version = latest(store)
+    version = versions.latest(store)
     assert version is not None
     assert (version.examples_seq, version.digest) == (TURNS, learned_at_once(range(TURNS), spec))
-    state = checkpoint(store, version.version)
+    state = versions.checkpoint(store, version.version)
     assert state is not None
-    assert digest_of(state) == version.digest
+    assert versions.digest_of(state) == version.digest
 
 
 @pytest.mark.parametrize("spec", [EXACT, BAGGED], ids=["resumes", "replays"])

@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from agent.routers.base import Router
-from agent.routers.catalog import RouterSpec, build_router
-from agent.routers.dataset import Features, RoutingDataset, Stage
-from agent.routers.features import question_table, retrieved_table
+from agent.routers import Features, Router, RouterSpec, RoutingDataset, Stage, build_router
+from agent.routers import features as router_features
 from agent.serving.probe import Probes, probe
 from agent.serving.router_scores import RouterScorer
 from arms.base import ArmError, Passage, Query, Retrieval
@@ -160,7 +158,7 @@ async def test_a_router_of_the_question_is_shown_the_question_alone() -> None:
     assert await advisor.scores(query, ["dense", "none"], {}) == {"dense": 0.0, "none": 1.0}
     (shown,) = router.shown
     assert (shown.arms, shown.texts, shown.retrieved) == (("dense", "none"), ("who wrote Emma?",), None)
-    np.testing.assert_array_equal(shown.question, question_table(["who wrote Emma?"]))
+    np.testing.assert_array_equal(shown.question, router_features.question_table(["who wrote Emma?"]))
     np.testing.assert_array_equal(shown.embedding[0], query.embeddings["tiny"])
     assert corpus.calls == []
 
@@ -174,7 +172,7 @@ async def test_a_router_of_what_was_retrieved_is_shown_the_first_passages_of_eac
     assert corpus.calls == [("tiny", ["p1", "p2", "p4"])], "each once, and k of them"
     embedding = query.embeddings["tiny"][None]
     seen = [[], list(found("p1", "p2").passages), list(found("p4", "p1").passages)]
-    expected = retrieved_table([query.text], embedding, [seen], corpus.vectors)
+    expected = router_features.retrieved_table([query.text], embedding, [seen], corpus.vectors)
     shown = router.shown[0].retrieved
     assert shown is not None
     np.testing.assert_array_equal(shown.values, expected.values)
@@ -190,7 +188,7 @@ async def test_a_passage_of_no_corpus_counts_as_not_found() -> None:
     assert shown is not None
     assert np.isnan(shown.values[0, 1]).all()
     seen = [list(found("p1").passages), []]
-    alone = retrieved_table(["?"], router.shown[0].embedding, [seen], corpus.vectors)
+    alone = router_features.retrieved_table(["?"], router.shown[0].embedding, [seen], corpus.vectors)
     np.testing.assert_array_equal(shown.values, alone.values)
 
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare, kstest
 
+from agent.policies import choose, sampling, served_distribution
 from agent.policies.router import Routed
-from agent.policies.sampling import choose, served_distribution, uniform_from
 from agent.serving.decide import eligible
 from agent.serving.execution import UNPROBED
 from agent.serving.messages import Ask
@@ -119,7 +119,7 @@ class Looking:
         self, query: Query, arms: Sequence[str], found: Mapping[str, Retrieval]
     ) -> dict[str, float]:
         assert list(found) == list(arms)
-        return {arm: uniform_from(query.text, arm) for arm in arms}
+        return {arm: sampling.uniform_from(query.text, arm) for arm in arms}
 
 
 def test_arms_that_were_looked_at_are_drawn_as_often_as_the_log_says() -> None:
@@ -147,7 +147,7 @@ class MaskedAfterTheDraw(TurnLoop):
             return honest
         everything = eligible(ask, self.arms)
         p = served_distribution(self.serving.policy, context, everything, self.floor)
-        drawn = everything[choose(p, uniform_from(ask.decision_id, self.salt, everything))]
+        drawn = everything[choose(p, sampling.uniform_from(ask.decision_id, self.salt, everything))]
         return replace(honest, drawn=drawn if drawn in honest.arms else honest.arms[0])
 
 

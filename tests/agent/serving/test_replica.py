@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from agent.serving.version_watcher import VersionWatcher
 from feedback.errors import ClockError
 from feedback.log import tables as t
-from feedback.registry.versions import latest
+from feedback.registry import versions
 from tests.agent.asking import look_up, tell
 from tests.agent.fakes import Service
 
@@ -35,7 +35,7 @@ async def test_a_replica_that_starts_on_a_damaged_version_serves_the_one_before(
     replica = service.replica
     await tell(service, (await look_up(service)).json()["agent"]["decision_id"])
     service.learner.step()
-    newest = latest(replica.store)
+    newest = versions.latest(replica.store)
     assert newest is not None
     assert newest.version == 2
     with replica.store.writing() as connection:

@@ -9,15 +9,16 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from agent.serving.telemetry import Telemetry
 from feedback.events import Context, Cost, Decision, Execution, Feedback, Mode, Status
-from feedback.log.batch import FeedbackStatus, Receipt
-from feedback.registry.versions import Version
-from feedback.training_log.lag import Lag
+from feedback.log import Receipt
+from feedback.log.batch import FeedbackStatus
+from feedback.registry import Version
+from feedback.training_log import lag
 
 DECISION = Decision("d", Context("?"), ("a", "b"), (0.5, 0.5), "a", "uniform", 1)
 EXECUTION = Execution("d", "a", Status.OK, Cost(1, 100, 20, 0.02, 0.3), ("p",), "words")
 VERSION = Version(7, 6, "r", "j", {}, 30, 40, "digest", 1, 0.0)
-LAG = Lag(log_seq=43, applied_seq=41, since=100.0)
-EMPTY = Lag(0, 0, None)
+LAG = lag.Lag(log_seq=43, applied_seq=41, since=100.0)
+EMPTY = lag.Lag(0, 0, None)
 
 
 def samples(text: bytes) -> dict[str, float]:
@@ -68,7 +69,7 @@ def test_what_happened_is_counted() -> None:
 
 
 def test_without_a_version_the_state_is_zero() -> None:
-    found = samples(Telemetry().exposition(Lag(3, 0, 50.0), None, now=51.0))
+    found = samples(Telemetry().exposition(lag.Lag(3, 0, 50.0), None, now=51.0))
     assert (found["armwise_log_seq"], found["armwise_policy_version"]) == (3.0, 0.0)
 
 
@@ -91,7 +92,7 @@ def test_a_forced_arm_is_counted_apart() -> None:
 
 def test_replicas_are_summed_through_their_folder(tmp_path: Path) -> None:
     script = (
-        "import sys; from agent.telemetry import Telemetry; from feedback.lag import Lag; "
+        "import sys; from agent.serving import Telemetry; from feedback.training_log.lag import Lag; "
         "t = Telemetry(sys.argv[1]); t.shed(); t.failed('arm_failed'); "
         "sys.stdout.buffer.write(t.exposition(Lag(3, 3, None), None, now=0.0))"
     )

@@ -11,15 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.policies.base import Policy
-from agent.policies.features import EmbeddingSpec, FeatureError, FeatureSpec
+from agent.policies import FeatureError, FeatureSpec, Policy, sampling, served_distribution
+from agent.policies import features as policy_features
 from agent.policies.linear import LinUCB
 from agent.policies.router import Routed
-from agent.policies.sampling import mix_floor, served_distribution
 from agent.serving.arm_health import ArmHealth
-from agent.serving.arms import ArmInfo
 from agent.serving.decide import eligible
 from agent.serving.messages import (
+    ArmInfo,
     Ask,
     Decided,
     Event,
@@ -32,7 +31,7 @@ from agent.serving.messages import (
 )
 from agent.serving.turn import TurnLoop, paced
 from arms.base import ArmError, Query, Retrieval
-from arms.llm.base import Chunk, Generator, GeneratorError, Prompt, ScriptedGenerator
+from arms.llm import Chunk, Generator, GeneratorError, Prompt, base
 from feedback.errors import LogUnavailableError
 from feedback.events import Context, Cost, Decision, Execution, Mode, Status
 from tests.agent.fakes import DIM, FakeArms, FakeEmbedders, MemoryLog, Preferring, failing, hanging
@@ -68,7 +67,7 @@ def a_loop(
     return TurnLoop(
         serving=Serving(policy or Preferring(none=0, bm25=1, dense=0), 7),
         search=(arms or FakeArms()).search,
-        generator=generator or ScriptedGenerator({}, default=ANSWER),
+        generator=generator or base.ScriptedGenerator({}, default=ANSWER),
         log=log,
         **(settings | options),
     )
@@ -106,7 +105,7 @@ async def test_a_turn_decides_retrieves_writes_and_records_both_facts() -> None:
 
 async def test_retrieving_alone_asks_no_language_model() -> None:
     log = MemoryLog()
-    generator = ScriptedGenerator({})
+    generator = base.ScriptedGenerator({})
     first, last = await run(a_loop(log, generator=generator), replace(LOOK_UP, k=2))
     assert isinstance(first, Decided)
     assert len(first.retrieval.passages) == 2
@@ -116,7 +115,7 @@ async def test_retrieving_alone_asks_no_language_model() -> None:
 
 
 async def test_what_the_caller_wishes_reaches_the_language_model() -> None:
-    generator = ScriptedGenerator({}, default="one two three. four")
+    generator = base.ScriptedGenerator({}, default="one two three. four")
     ask = replace(CHAT, max_tokens=2, temperature=0.5, top_p=0.9, seed=3, stop=(".",))
     events = await run(a_loop(MemoryLog(), generator=generator), ask)
     assert text(events) == "one two"
@@ -240,7 +239,7 @@ async def test_an_encoder_that_hangs_is_given_up_before_anything_is_decided() ->
         await asyncio.Event().wait()
 
     log = MemoryLog()
-    features = FeatureSpec(embedding=EmbeddingSpec(backbone="tiny", dims=2))
+    features = FeatureSpec(embedding=policy_features.EmbeddingSpec(backbone="tiny", dims=2))
     loop = a_loop(log, embed=embed, features=features, arm_timeout_s=0.01)
     with pytest.raises(ArmError, match=r"no embedding of the question by 'tiny' within 0\.01 s"):
         await run(loop, CHAT)
@@ -259,7 +258,7 @@ async def test_an_encoder_that_fails_for_the_drawn_arm_is_a_failure_of_the_arm()
 @pytest.mark.parametrize("tokens", [0, 2])
 async def test_a_language_model_that_fails_leaves_what_it_wrote(tokens: int) -> None:
     log = MemoryLog()
-    generator = ScriptedGenerator(
+    generator = base.ScriptedGenerator(
         {}, default=ANSWER, error=GeneratorError("out of memory"), fail_after=tokens
     )
     seen: list[Event] = []
@@ -461,7 +460,7 @@ def test_the_same_id_draws_the_same_arm() -> None:
 def test_the_propensity_is_that_of_the_mixed_distribution(weights: list[float], floor: float) -> None:
     policy = Preferring(**dict(zip(ARMS, weights, strict=True)))
     decision = drawn(a_loop(MemoryLog(), policy=policy, floor=floor))
-    expected = mix_floor(np.array(weights) / sum(weights), floor)
+    expected = sampling.mix_floor(np.array(weights) / sum(weights), floor)
     assert np.array(decision.probabilities) == pytest.approx(expected)
     assert decision.propensity == decision.probabilities[decision.arms.index(decision.drawn)]
     assert min(decision.probabilities) >= floor * (1 - 1e-9)
@@ -537,7 +536,7 @@ async def test_where_every_arm_is_down_one_is_drawn_nevertheless() -> None:
 
 
 async def test_a_language_model_that_fails_puts_no_arm_down() -> None:
-    generator = ScriptedGenerator({}, error=GeneratorError("out of memory"))
+    generator = base.ScriptedGenerator({}, error=GeneratorError("out of memory"))
     loop = a_loop(MemoryLog(), generator=generator, standing=standing(1))
     with pytest.raises(TurnError):
         await run(loop, CHAT)
@@ -758,7 +757,7 @@ async def test_a_question_is_embedded_once_a_backbone_and_only_when_somebody_loo
     arm: str, seen: str | None, calls: list[frozenset[str]]
 ) -> None:
     embedders, arms = FakeEmbedders(), FakeArms()
-    features = FeatureSpec(embedding=EmbeddingSpec(backbone=seen, dims=4) if seen else None)
+    features = FeatureSpec(embedding=policy_features.EmbeddingSpec(backbone=seen, dims=4) if seen else None)
     policy = Preferring(**{name: float(name == arm) for name in ARMS})
     log = MemoryLog()
     await run(a_loop(log, arms, policy, embed=embedders.embed, features=features), CHAT)
@@ -853,7 +852,7 @@ async def test_a_policy_follows_the_router_and_the_log_tells_why() -> None:
     await run(a_loop(log, policy=Routed(epsilon=0.3), advisor=Advice(**ALL)), CHAT)
     decision = log.decision
     assert decision.policy == "routed"
-    again = mix_floor(Routed(epsilon=0.3).probabilities(decision.context, decision.arms), 0.01)
+    again = sampling.mix_floor(Routed(epsilon=0.3).probabilities(decision.context, decision.arms), 0.01)
     assert decision.probabilities == pytest.approx(again)
     assert decision.probabilities[2] == max(decision.probabilities)
 
@@ -960,7 +959,7 @@ async def test_a_router_may_look_at_more_passages_than_are_asked_for() -> None:
 
 async def test_what_the_policy_and_the_router_look_at_is_embedded_in_one_call() -> None:
     embedders = FakeEmbedders()
-    features = FeatureSpec(embedding=EmbeddingSpec(backbone="other", dims=4))
+    features = FeatureSpec(embedding=policy_features.EmbeddingSpec(backbone="other", dims=4))
     loop = a_loop(MemoryLog(), embed=embedders.embed, features=features, advisor=Advice(k=4, **ALL))
     await run(loop, CHAT)
     assert embedders.calls == [frozenset({"other", "tiny"})]

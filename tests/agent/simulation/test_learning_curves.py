@@ -13,7 +13,7 @@ from matplotlib.image import imread
 from numpy.typing import NDArray
 from rich.console import Console
 
-from agent.reporting.style import moving_average
+from agent.reporting import moving_average
 from agent.simulation.learning_curves import (
     Summary,
     Traffic,

@@ -19,33 +19,34 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from agent.cli.main import app
-from agent.config.app_config import AppConfig, parse
-from agent.evaluation.evaluate import evaluate_log
-from agent.evaluation.request import EvaluationRequest
-from agent.learning.learner import Learner
-from agent.learning.recipe import Recipe
-from agent.offline.score import Scoring
-from agent.offline.score import run as score
-from agent.policies.base import Policy
-from agent.policies.catalog import PolicySpec, build_policy
-from agent.policies.features import FeatureSpec, describe
-from agent.policies.sampling import choose, served_distribution, uniform_from
-from agent.routers.dataset import RouterError
-from agent.routers.utility import priced
+from agent.config import AppConfig, parse
+from agent.evaluation import EvaluationRequest, evaluate_log
+from agent.learning import Learner, Recipe
+from agent.offline import Scoring
+from agent.offline import score as offline_score
+from agent.policies import (
+    FeatureSpec,
+    Policy,
+    PolicySpec,
+    build_policy,
+    choose,
+    describe,
+    sampling,
+    served_distribution,
+)
+from agent.routers import RouterError, utility
 from agent.warmstart.insert_labels import Entering, contexts_of, run, seen_as
 from agent.warmstart.label_decisions import WarmStartError, label_decisions, labels_of, reward_of, turns
-from arms.portfolio.outcomes import Outcome, Outcomes, OutcomesError, write_outcomes
-from arms.portfolio.score_matrix import ArmTable, read_matrix, write_matrix
+from arms.portfolio import ArmTable, Outcomes, read_matrix, write_matrix
+from arms.portfolio import outcomes as portfolio_outcomes
 from arms.questions import Question
-from feedback.dataset.source import LogSource
+from feedback.dataset import LogSource
 from feedback.errors import LogUnavailableError
 from feedback.events import LABELS, Context, Cost, Decision, Mode
-from feedback.log.store import Store
-from feedback.registry.versions import digest_of, latest
+from feedback.log import Store
+from feedback.registry import versions
 from feedback.reward import Metric, Prices, RewardError, RewardRule
-from feedback.training_log.epochs import take_epoch
-from feedback.training_log.imported_turns import PastTurn, enter
-from feedback.training_log.joiner import Joiner, read_examples
+from feedback.training_log import Joiner, imported_turns, read_examples, take_epoch
 from tests.agent.asking import join, look_up
 from tests.agent.evaluation.test_evaluate import turn
 from tests.agent.fakes import CONFIG, DIM, Service
@@ -71,7 +72,7 @@ def seen(outcomes: Outcomes) -> list[Context]:
     return [describe(question.text, FeatureSpec(words=0)) for question in outcomes.questions]
 
 
-def entered(outcomes: Outcomes, rule: RewardRule = RULE, **options: Any) -> list[PastTurn]:
+def entered(outcomes: Outcomes, rule: RewardRule = RULE, **options: Any) -> list[imported_turns.PastTurn]:
     metrics = options.pop("metrics", {"right": "em"})
     labels = labels_of(outcomes, rule, metrics, options.pop("arms", ARMS), **options)
     return list(turns(labels, seen(outcomes), clock=lambda: 5.0))
@@ -210,7 +211,7 @@ def test_a_label_costs_what_training_charges_for_it(costs: dict[str, float], cos
     outcomes = told({"em": [[1.0, 1.0, 1.0]]}, {name: np.full((1, 3), told) for name, told in costs.items()})
     (one, *_) = entered(outcomes, rule)
     assert one.execution.cost == cost
-    assert prices.total(one.execution.cost) == pytest.approx(priced(outcomes, prices)[0, 0])
+    assert prices.total(one.execution.cost) == pytest.approx(utility.priced(outcomes, prices)[0, 0])
 
 
 def test_labels_of_one_arm_tell_what_it_earns_and_leave_no_choice() -> None:
@@ -256,7 +257,7 @@ def earned(policy: Policy, seed: int) -> float:
     outcomes, rewards = world(300, seed), []
     for row, context in enumerate(seen(outcomes)):
         p = served_distribution(policy, context, ARMS, 0.01)
-        drawn = choose(p, uniform_from(f"{seed}-{row}", "salt"))
+        drawn = choose(p, sampling.uniform_from(f"{seed}-{row}", "salt"))
         rewards.append(float(outcomes.scores["em"][row, drawn]))
         decision = Decision(f"d-{row}", context, ARMS, tuple(p.tolist()), ARMS[drawn], policy.kind, 1)
         policy.learn(decision, rewards[-1])
@@ -290,10 +291,10 @@ def outcomes_file(folder: Path, n: int = 30, arms: Sequence[str] = ARMS) -> Path
     """Write what arms did on questions; dense is right, and finds what it looks for."""
     rng = np.random.default_rng(n)
     path = folder / "outcomes.jsonl"
-    write_outcomes(
+    portfolio_outcomes.write_outcomes(
         path,
         [
-            Outcome(
+            portfolio_outcomes.Outcome(
                 Question(f"q{row}", f"question {row}"),
                 arm,
                 (f"{arm}-1",),
@@ -374,7 +375,7 @@ def test_a_run_that_was_killed_goes_on_and_gives_what_an_uninterrupted_one_gives
     )
     warmed(whole, path)
     with monkeypatch.context() as patch:
-        patch.setattr("agent.warmstart.insert_labels.enter", dying_after(2))
+        patch.setattr("feedback.training_log.imported_turns.enter", dying_after(2))
         with pytest.raises(LogUnavailableError):
             warmed(killed, path)
     found = []
@@ -384,7 +385,7 @@ def test_a_run_that_was_killed_goes_on_and_gives_what_an_uninterrupted_one_gives
         live.step()
         found.append((len(learned(store, config.reward)), warmed(config, path).splitlines()[0]))
         live.step()
-        version = latest(store)
+        version = versions.latest(store)
         assert version is not None
         found.append((version.digest, learned(store, config.reward)))
         store.close()
@@ -394,14 +395,14 @@ def test_a_run_that_was_killed_goes_on_and_gives_what_an_uninterrupted_one_gives
     assert end_of_whole == end_of_killed
 
 
-def dying_after(commits: int) -> Callable[[Store, Sequence[PastTurn]], int]:
+def dying_after(commits: int) -> Callable[[Store, Sequence[imported_turns.PastTurn]], int]:
     """Return what enters so many batches, and then finds the disk full."""
     left = iter(range(commits))
 
-    def enter_or_die(store: Store, batch: Sequence[PastTurn]) -> int:
+    def enter_or_die(store: Store, batch: Sequence[imported_turns.PastTurn]) -> int:
         if next(left, None) is None:
             raise LogUnavailableError("the disk is full")
-        return enter(store, batch)
+        return imported_turns.enter(store, batch)
 
     return enter_or_die
 
@@ -424,7 +425,7 @@ def test_a_policy_that_learned_labels_among_traffic_is_the_replay_of_the_log_alo
         reward = config.reward.reward_of(example)
         assert reward is not None
         replayed.learn(example.decision, reward)
-    assert digest_of(replayed.save()) == version.digest
+    assert versions.digest_of(replayed.save()) == version.digest
     context = Context("?", {}, (), {arm: {} for arm in ARMS})
     assert replayed.probabilities(context, ARMS).argmax() == 2
 
@@ -449,7 +450,7 @@ def test_every_label_is_learned_once_and_in_order_whenever_feedback_is_complete(
     joiner.advance(10_000.0)
     given = list(turns(labels, seen(outcomes), clock=lambda: 10_000.0 - ago_s))
     for first in range(0, len(given), 199):
-        enter(store, given[first : first + 199])
+        imported_turns.enter(store, given[first : first + 199])
         joiner.advance(10_001.0)
     for second in range(30):
         joiner.advance(11_000.0 + second)
@@ -515,7 +516,7 @@ def test_the_labels_of_a_log_are_scores_like_the_rest_of_it(
     Joiner(store, config.reward, take_epoch(store, "test", 0.0)).advance(1e12)
     scores = tmp_path / "scores"
     settings = Scoring(config=config, output=scores, from_log=True, measure="right")
-    score(settings, Console(file=StringIO()), lambda *_: None)
+    offline_score.run(settings, Console(file=StringIO()), lambda *_: None)
     matrix = read_matrix(scores)
     assert dict(zip(matrix.arms, matrix.scores.mean(axis=1), strict=True)) == {
         "none": 0,
@@ -560,7 +561,7 @@ def test_questions_of_another_file_or_without_a_text_are_refused(config: AppConf
     with pytest.raises(WarmStartError, match=r"has no question of .*queries\.jsonl"):
         warmed(config, path, queries=queries)
     path.write_text('{"id": "q1", "arm": "bm25", "em": 1.0}')
-    with pytest.raises(OutcomesError, match="question 'q1' has no text"):
+    with pytest.raises(portfolio_outcomes.OutcomesError, match="question 'q1' has no text"):
         warmed(config, path)
 
 

@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from agent.config.app_config import AppConfig, load
-from agent.jobs.runner import Task
-from agent.learning.recipe import Recipe
+from agent.config import AppConfig, load
+from agent.jobs import Task
+from agent.learning import Recipe
 from agent.warmstart.job import WarmStarts, begin_child
-from feedback.drift.alarms import Alarm, raise_alarms
-from feedback.log.store import Store
-from feedback.registry.runs import LEASE_S, State, Trigger, ask, end, note, page, take
-from feedback.registry.versions import publish
-from feedback.training_log.epochs import take_epoch
+from feedback.drift import Alarm
+from feedback.drift.alarms import raise_alarms
+from feedback.log import Store
+from feedback.registry import runs, versions
+from feedback.training_log import take_epoch
 from tests.agent.asking import refused
 from tests.agent.fakes import Service
 from tests.agent.warmstart.test_run import World, configured, outcomes_file
@@ -88,9 +88,9 @@ def ours(config: AppConfig) -> str:
 def test_the_log_says_when_a_run_is_due(store: Store, config: AppConfig, task: Task) -> None:
     assert not task.due(99.0)
     assert task.due(101.0)
-    run = take(store, ours(config), Trigger.SCHEDULE, "here:1", 101.0)
+    run = runs.take(store, ours(config), runs.Trigger.SCHEDULE, "here:1", 101.0)
     assert not task.due(110.0), "it is under way"
-    end(store, run, State.HELD, 120.0)
+    runs.end(store, run, runs.State.HELD, 120.0)
     assert not task.due(3000.0)
     assert task.due(101.0 + 3600.0)
 
@@ -98,13 +98,13 @@ def test_the_log_says_when_a_run_is_due(store: Store, config: AppConfig, task: T
 def test_runs_of_another_service_on_the_same_log_are_its_own(
     store: Store, task: WarmStarts, children: Children
 ) -> None:
-    ask(store, "theirs", 90.0)
+    runs.ask(store, "theirs", 90.0)
     assert not task.due(99.0)
-    theirs = take(store, "theirs", Trigger.SCHEDULE, "there:1", 100.0)
+    theirs = runs.take(store, "theirs", runs.Trigger.SCHEDULE, "there:1", 100.0)
     assert task.due(101.0), "no run of ours was done yet"
     task.run(threading.Event())
     assert children.begun == [], "but one is done at a time"
-    assert [run.seq for run in page(store, 5)] == [theirs.seq]
+    assert [run.seq for run in runs.page(store, 5)] == [theirs.seq]
 
 
 def test_the_log_is_looked_at_once_a_second(task: WarmStarts) -> None:
@@ -116,29 +116,29 @@ def test_the_log_is_looked_at_once_a_second(task: WarmStarts) -> None:
 def test_requests_alarms_and_runs_that_died_say_what_started_the_next_one(
     store: Store, config: AppConfig, task: WarmStarts, children: Children, clock: Clock
 ) -> None:
-    def done(at: float, state: State, **inputs: object) -> Trigger:
+    def done(at: float, state: runs.State, **inputs: object) -> runs.Trigger:
         """Have the next run done, and say what started it."""
         assert task.due(at)
         clock.now = at
         task.run(threading.Event())
-        (run,) = page(store, 1)
+        (run,) = runs.page(store, 1)
         assert children.begun[-1] == run.seq
-        note(store, run, at, inputs=inputs, steps=[])
-        if state is not State.RUNNING:
-            end(store, run, state, at)
+        runs.note(store, run, at, inputs=inputs, steps=[])
+        if state is not runs.State.RUNNING:
+            runs.end(store, run, state, at)
         return run.trigger
 
     learner = Recipe.configured(config)
     epoch = take_epoch(store, "test", 0.0)
-    publish(store, learner.draft(b"state", 0, 0, None, epoch, 0.0), b"state")
-    assert done(101.0, State.HELD) is Trigger.SCHEDULE
+    versions.publish(store, learner.draft(b"state", 0, 0, None, epoch, 0.0), b"state")
+    assert done(101.0, runs.State.HELD) is runs.Trigger.SCHEDULE
     raise_alarms(store, epoch, [Alarm(learner.digest, "reward of a", "adwin", 0.8, 0.1, 5, 50.0)])
-    assert done(200.0, State.HELD, alarm=5) is Trigger.ALARM
+    assert done(200.0, runs.State.HELD, alarm=5) is runs.Trigger.ALARM
     assert not task.due(250.0)
-    ask(store, ours(config), 300.0)
-    assert done(301.0, State.RUNNING, alarm=5) is Trigger.REQUEST
-    assert not task.due(302.0 + LEASE_S / 2)
-    assert done(303.0 + LEASE_S, State.HELD, alarm=5) is Trigger.RESUMED
+    runs.ask(store, ours(config), 300.0)
+    assert done(301.0, runs.State.RUNNING, alarm=5) is runs.Trigger.REQUEST
+    assert not task.due(302.0 + runs.LEASE_S / 2)
+    assert done(303.0 + runs.LEASE_S, runs.State.HELD, alarm=5) is runs.Trigger.RESUMED
 
 
 def test_a_child_that_dies_leaves_a_failed_run_and_the_schedule_goes_on(
@@ -147,8 +147,8 @@ def test_a_child_that_dies_leaves_a_failed_run_and_the_schedule_goes_on(
     children.status = 3
     assert task.due(100.0)
     task.run(threading.Event())
-    (run,) = page(store, 5)
-    assert (run.status, run.error) == (State.FAILED, "its process ended with status 3: see its output")
+    (run,) = runs.page(store, 5)
+    assert (run.status, run.error) == (runs.State.FAILED, "its process ended with status 3: see its output")
     assert not task.due(110.0)
     assert task.due(100.0 + 3600.0)
 
@@ -162,11 +162,11 @@ def test_a_run_is_heard_of_for_as_long_as_its_child_lives(
     assert task.due(100.0)
     thread = threading.Thread(target=task.run, args=(threading.Event(),))
     thread.start()
-    until(lambda: bool(page(store, 1)))
+    until(lambda: bool(runs.page(store, 1)))
     clock.now = 150.0
-    until(lambda: page(store, 1)[0].alive_at == 150.0)
-    lost = page(store, 1)[0]
-    take(store, lost.configured, Trigger.RESUMED, "there:1", 151.0 + LEASE_S)
+    until(lambda: runs.page(store, 1)[0].alive_at == 150.0)
+    lost = runs.page(store, 1)[0]
+    runs.take(store, lost.configured, runs.Trigger.RESUMED, "there:1", 151.0 + runs.LEASE_S)
     thread.join(60)
     assert not thread.is_alive(), "a child whose run was taken for dead is ended"
 
@@ -221,7 +221,7 @@ def world(tmp_path: Path, config: AppConfig) -> Iterator[World]:
 
 def taken(world: World) -> int:
     """Take a run, as who begins its child does."""
-    return take(world.store, world.ours, Trigger.SCHEDULE, "here:1", time.time()).seq
+    return runs.take(world.store, world.ours, runs.Trigger.SCHEDULE, "here:1", time.time()).seq
 
 
 def test_a_child_does_a_whole_run_with_a_real_verdict_and_gives_way(world: World) -> None:
@@ -229,9 +229,9 @@ def test_a_child_does_a_whole_run_with_a_real_verdict_and_gives_way(world: World
     until(lambda: child.poll() is not None or _gives_way(child.pid))
     assert child.returncode is None, "it gave way while it worked"
     assert child.wait(100) == 0
-    (run,) = page(world.store, 5)
-    assert run.trigger is Trigger.SCHEDULE
-    assert run.status is State.HELD, run.error
+    (run,) = runs.page(world.store, 5)
+    assert run.trigger is runs.Trigger.SCHEDULE
+    assert run.status is runs.State.HELD, run.error
     assert [step["name"] for step in run.steps] == ["gather", "enter", "learn", "evaluate", "decide"]
     assert run.evaluation == 1
     verdict = run.steps[3]["found"][f"recipe:{run.candidate}"]
@@ -251,7 +251,7 @@ def test_a_child_whose_parent_is_no_more_ends_before_its_run_does(world: World) 
     assert child.stdin is not None
     child.stdin.close()
     assert child.wait(100) == -signal.SIGKILL
-    assert all(run.status is State.RUNNING for run in page(world.store, 1))
+    assert all(run.status is runs.State.RUNNING for run in runs.page(world.store, 1))
 
 
 # -- over HTTP --------------------------------------------------------------------------------------------
@@ -273,13 +273,13 @@ async def test_a_run_is_asked_for_once_and_looked_at(service: Service) -> None:
     assert "run 1 was asked for since" in refused(again, 409, "under_way")
 
     store, now = service.replica.store, service.replica.clock()
-    run = take(store, ours(service.config), Trigger.SCHEDULE, "here:1", now)
+    run = runs.take(store, ours(service.config), runs.Trigger.SCHEDULE, "here:1", now)
     listed = (await service.client.get("/v1/warm-starts")).json()
     assert [one["status"] for one in listed["warm_starts"]] == ["running"]
     assert listed["next"] is None
     step = {"name": "gather", "said": "no new labels", "found": {}}
-    note(store, run, now, inputs={"log": 3}, steps=[step])
-    end(store, run, State.NOTHING_NEW, now)
+    runs.note(store, run, now, inputs={"log": 3}, steps=[step])
+    runs.end(store, run, runs.State.NOTHING_NEW, now)
     one = (await service.client.get("/v1/warm-starts/1")).json()
     assert (one["status"], one["inputs"], one["steps"]) == ("nothing_new", {"log": 3}, [step])
     listed = (await service.client.get("/v1/warm-starts")).json()
@@ -307,7 +307,7 @@ def test_the_example_configuration_can_be_used() -> None:
 def test_a_run_gives_way_with_its_whole_session() -> None:
     script = (
         "import os, pathlib\n"
-        "from agent.warmstart.child import give_way\n"
+        "from agent.warmstart.__main__ import give_way\n"
         "give_way()\n"
         "group = pathlib.Path('/proc/self/autogroup')\n"
         "print(os.nice(0), group.read_text() if group.exists() else 'no groups nice 19')\n"
@@ -321,7 +321,7 @@ def test_a_run_gives_way_with_its_whole_session() -> None:
 def test_a_run_in_the_session_of_others_leaves_that_alone() -> None:
     script = (
         "import pathlib\n"
-        "from agent.warmstart.child import give_way\n"
+        "from agent.warmstart.__main__ import give_way\n"
         "group = pathlib.Path('/proc/self/autogroup')\n"
         "before = group.read_text() if group.exists() else ''\n"
         "give_way()\n"

@@ -9,15 +9,14 @@ from typing import Any
 
 import pytest
 
-from agent.config.app_config import AppConfig, parse
-from agent.evaluation.gate import UnansweredError, answered, verdict_on
-from agent.jobs.runner import JobFailedError, ProgressCallback
-from agent.learning.recipe import configuration_of
+from agent.config import AppConfig, parse
+from agent.evaluation import UnansweredError, answered, verdict_on
+from agent.jobs import JobFailedError, ProgressCallback
+from agent.learning import configuration_of
 from agent.warmstart.journal import Journal, Step
 from feedback.errors import LogUnavailableError, SupersededError
-from feedback.log.store import Store
-from feedback.registry.evaluations import MOST, Answer, claim, finish, result_of, submit
-from feedback.registry.runs import LEASE_S, Run, State, Trigger, find, take
+from feedback.log import Store
+from feedback.registry import Run, evaluations, runs
 from tests.agent.fakes import CONFIG
 
 
@@ -33,13 +32,13 @@ def store(config: AppConfig) -> Iterator[Store]:
 
 
 def found(store: Store, run: Run) -> Run:
-    read = find(store, run.seq)
+    read = runs.find(store, run.seq)
     assert read is not None
     return read
 
 
 def begun(store: Store) -> Run:
-    return take(store, "ours", Trigger.COMMAND, "here:1", 100.0)
+    return runs.take(store, "ours", runs.Trigger.COMMAND, "here:1", 100.0)
 
 
 def within(store: Store, run: Run, do: Callable[[Journal], None]) -> None:
@@ -62,15 +61,15 @@ def test_each_step_is_on_record_before_the_next_begins(store: Store) -> None:
             step.found["new"] = ["exam"]
             step.said = "new labels of exam"
         read = found(store, run)
-        assert (read.status, read.inputs) == (State.RUNNING, {"log": 3})
+        assert (read.status, read.inputs) == (runs.State.RUNNING, {"log": 3})
         assert [one["name"] for one in read.steps] == ["gather"]
         journal.candidate, journal.evaluation = 7, 2
-        journal.ends(State.HELD)
+        journal.ends(runs.State.HELD)
         with journal.step("decide") as step:
             step.said = "held"
     assert [step.name for step in told] == ["gather", "decide"]
     read = found(store, run)
-    assert (read.status, read.candidate, read.evaluation) == (State.HELD, 7, 2)
+    assert (read.status, read.candidate, read.evaluation) == (runs.State.HELD, 7, 2)
     assert read.steps[0]["found"] == {"new": ["exam"]}
     assert read.steps[0]["at"] < read.steps[1]["at"] < (read.finished_at or 0.0)
 
@@ -79,7 +78,7 @@ def test_the_worker_of_an_open_journal_is_heard_of(store: Store) -> None:
     run, times = begun(store), count(200.0)
     with Journal(store, run, lambda _: None, lambda: next(times), beat_s=0.005) as journal:
         until(lambda: found(store, run).alive_at >= 203.0)
-        journal.ends(State.HELD)
+        journal.ends(runs.State.HELD)
 
 
 def test_what_a_failed_step_found_is_kept_with_the_failure(store: Store) -> None:
@@ -95,7 +94,7 @@ def test_what_a_failed_step_found_is_kept_with_the_failure(store: Store) -> None
     with pytest.raises(ValueError, match="too many"):
         within(store, run, enter)
     read = found(store, run)
-    assert (read.status, read.error) == (State.FAILED, "enter: ValueError: too many")
+    assert (read.status, read.error) == (runs.State.FAILED, "enter: ValueError: too many")
     assert read.steps[1]["found"] == {"exam": 12}
 
 
@@ -103,13 +102,13 @@ def test_who_has_lost_a_run_finds_out_before_the_next_step(store: Store) -> None
     run = begun(store)
 
     def decide(journal: Journal) -> None:
-        take(store, "ours", Trigger.RESUMED, "there:1", 101.0 + LEASE_S)
+        runs.take(store, "ours", runs.Trigger.RESUMED, "there:1", 101.0 + runs.LEASE_S)
         with journal.step("decide"):
             raise AssertionError("it must not be begun")
 
     with pytest.raises(SupersededError, match="no longer under way"):
         within(store, run, decide)
-    assert found(store, run).status is State.ABANDONED
+    assert found(store, run).status is runs.State.ABANDONED
 
 
 def test_a_log_that_is_away_does_not_hide_what_was_raised(
@@ -122,12 +121,12 @@ def test_a_log_that_is_away_does_not_hide_what_was_raised(
 
     def gather(journal: Journal) -> None:
         with journal.step("gather"):
-            monkeypatch.setattr("agent.warmstart.journal.note", away)
+            monkeypatch.setattr("feedback.registry.runs.note", away)
             raise ValueError("first")
 
     with pytest.raises(ValueError, match="first"):
         within(store, run, gather)
-    assert found(store, run).status is State.RUNNING, "it will be found dead"
+    assert found(store, run).status is runs.State.RUNNING, "it will be found dead"
 
 
 # -- the verdict ------------------------------------------------------------------------------------------
@@ -144,28 +143,30 @@ def test_a_run_answers_its_evaluation_itself_and_no_other_however_many_wait(
 ) -> None:
     asked: list[Any] = []
 
-    def evaluate(_config: AppConfig, request: Mapping[str, Any], heard: ProgressCallback) -> Answer:
+    def evaluate(
+        _config: AppConfig, request: Mapping[str, Any], heard: ProgressCallback
+    ) -> evaluations.Answer:
         asked.append(request["candidates"])
         heard(0.5)
-        return Answer(REPORT, "<html>")
+        return evaluations.Answer(REPORT, "<html>")
 
     monkeypatch.setattr("agent.evaluation.gate.evaluate_apart", evaluate)
-    for _ in range(MOST):
-        submit(store, configuration_of(config), {"candidates": ["uniform"]}, 1.0)
+    for _ in range(evaluations.MOST):
+        evaluations.submit(store, configuration_of(config), {"candidates": ["uniform"]}, 1.0)
     told: list[tuple[str, int, int]] = []
     report = ask(store, config, lambda *word: told.append(word))
     assert asked == [["recipe:3"]]
     assert report == REPORT
     assert ("evaluating", 50, 100) in told
     assert verdict_on(report, "recipe:3") == {"promote": False}
-    assert result_of(store, MOST + 1) == REPORT, "it is kept like any other"
+    assert evaluations.result_of(store, evaluations.MOST + 1) == REPORT, "it is kept like any other"
 
 
 def test_a_run_waits_for_a_worker_that_was_faster(
     store: Store, config: AppConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def sleep(_seconds: float) -> None:
-        finish(store, theirs, Answer(REPORT, "<html>"), 100.0)
+        evaluations.finish(store, theirs, evaluations.Answer(REPORT, "<html>"), 100.0)
 
     monkeypatch.setattr("agent.evaluation.gate.time.sleep", sleep)
     monkeypatch.setattr("agent.evaluation.gate.Evaluations.due", lambda *_: False)
@@ -173,21 +174,21 @@ def test_a_run_waits_for_a_worker_that_was_faster(
 
     def submitted(store: Store, ours: str, request: Mapping[str, Any], now: float, most: None) -> Any:
         nonlocal theirs
-        evaluation = submit(store, ours, request, now, most)
-        theirs = claim(store, ours, "there:1", now)
+        evaluation = evaluations.submit(store, ours, request, now, most)
+        theirs = evaluations.claim(store, ours, "there:1", now)
         assert theirs is not None
         assert theirs.seq == evaluation.seq == number
         return evaluation
 
     theirs: Any = None
-    monkeypatch.setattr("agent.evaluation.gate.submit", submitted)
+    monkeypatch.setattr("feedback.registry.evaluations.submit", submitted)
     assert ask(store, config) == REPORT
 
 
 def test_an_evaluation_that_fails_says_why(
     store: Store, config: AppConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def evaluate(*_: object) -> Answer:
+    def evaluate(*_: object) -> evaluations.Answer:
         raise JobFailedError("there is no version 3")
 
     monkeypatch.setattr("agent.evaluation.gate.evaluate_apart", evaluate)

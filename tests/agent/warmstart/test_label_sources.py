@@ -12,17 +12,15 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from agent.config.app_config import AppConfig, parse
-from agent.offline.label import Labelling
-from agent.offline.score import Scoring
-from agent.simulation.questions import load_questions
+from agent.config import AppConfig, parse
+from agent.offline import Labelling, Scoring
+from agent.simulation import load_questions
 from agent.warmstart.label_decisions import WarmStartError
 from agent.warmstart.label_sources import Gathering, Lot
-from arms.portfolio.outcomes import Outcome, write_outcomes
-from arms.portfolio.score_matrix import ArmTable, write_matrix
+from arms.portfolio import ArmTable, outcomes, write_matrix
 from arms.questions import Question
-from feedback.log.store import Store
-from feedback.registry.runs import Run, State, Trigger
+from feedback.log import Store
+from feedback.registry import Run, runs
 from tests.agent.asking import join
 from tests.agent.evaluation.test_evaluate import ARMS, turn
 from tests.agent.fakes import CONFIG
@@ -66,8 +64,8 @@ class World:
         self.labelled.append(settings)
         settings.output.mkdir()
         questions = [Question(one.id, one.question) for one in load_questions(settings.queries)]
-        lines = [Outcome(one, arm, scores={"em": 1.0}) for one in questions for arm in ARMS]
-        write_outcomes(settings.output / "outcomes.jsonl", lines)
+        lines = [outcomes.Outcome(one, arm, scores={"em": 1.0}) for one in questions for arm in ARMS]
+        outcomes.write_outcomes(settings.output / "outcomes.jsonl", lines)
 
     def score(self, settings: Scoring, *_: object) -> None:
         """Stand in for `armwise score`."""
@@ -95,8 +93,8 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     exam(tmp_path / "exam.jsonl", 5)
     with closing(Store(f"sqlite:///{tmp_path / 'log.db'}")) as store:
         world = World(tmp_path, store)
-        monkeypatch.setattr("agent.warmstart.label_sources.run_labelling", world.label)
-        monkeypatch.setattr("agent.warmstart.label_sources.run_scoring", world.score)
+        monkeypatch.setattr("agent.offline.label.run", world.label)
+        monkeypatch.setattr("agent.offline.score.run", world.score)
         yield world
 
 
@@ -120,7 +118,21 @@ def fetched(gathering: Gathering) -> list[Lot]:
 def judged(lots: list[Lot]) -> Run:
     """A run that took these lots and came to a verdict."""
     inputs = {"lots": [lot.document() for lot in lots]}
-    return Run(1, Trigger.SCHEDULE, State.HELD, "here:1", 0.0, 0.0, 0.0, inputs, [], None, None, None, "ours")
+    return Run(
+        1,
+        runs.Trigger.SCHEDULE,
+        runs.State.HELD,
+        "here:1",
+        0.0,
+        0.0,
+        0.0,
+        inputs,
+        [],
+        None,
+        None,
+        None,
+        "ours",
+    )
 
 
 def asked(world: World, metrics: Mapping[str, str] | None = None, **fields: Any) -> dict[str, Any]:

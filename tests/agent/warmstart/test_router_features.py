@@ -11,24 +11,19 @@ import pytest
 from numpy.typing import NDArray
 from rich.console import Console
 
-from agent.config.app_config import AppConfig, parse
-from agent.offline.labelled_data import read_labelled
-from agent.offline.router_features import observed_features
-from agent.offline.train_router import Training
-from agent.offline.train_router import run as train
-from agent.routers.dataset import RouterError, Stage
-from agent.routers.out_of_fold import FILE, read_out_of_fold, write_out_of_fold
-from agent.routers.saved import Trained, read_trained
+from agent.config import AppConfig, parse
+from agent.offline import Training, labelled_data, router_features, train_router
+from agent.routers import RouterError, Stage, Trained, out_of_fold, read_trained
 from agent.warmstart.insert_labels import Entering, contexts_of
 from agent.warmstart.insert_labels import run as enter_labels
 from agent.warmstart.router_features import RouterScores, charged, score_labelled
-from arms.portfolio.outcomes import Outcome, Outcomes, write_outcomes
+from arms.portfolio import Outcomes
+from arms.portfolio import outcomes as portfolio_outcomes
 from arms.questions import Question
 from feedback.events import LABELS, Example
-from feedback.log.store import Store
+from feedback.log import Store
 from feedback.reward import Prices
-from feedback.training_log.epochs import take_epoch
-from feedback.training_log.joiner import Joiner, read_examples
+from feedback.training_log import Joiner, read_examples, take_epoch
 from tests.agent.asking import look_up
 from tests.agent.fakes import CONFIG, Service
 from tests.agent.trained_routers import TEXTS, kept
@@ -47,7 +42,7 @@ def silent(*_: object) -> None:
     """Tell of no progress."""
 
 
-def rows(n: int, seed: int, failing: Sequence[tuple[int, str]] = ()) -> list[Outcome]:
+def rows(n: int, seed: int, failing: Sequence[tuple[int, str]] = ()) -> list[portfolio_outcomes.Outcome]:
     """Return what arms did on questions: any of them is right by chance, whatever the question."""
     right = np.random.default_rng(seed).integers(2, size=(n, len(ARMS))).tolist()
     found = []
@@ -59,7 +54,7 @@ def rows(n: int, seed: int, failing: Sequence[tuple[int, str]] = ()) -> list[Out
             if (row, arm) not in failing:
                 told = {"scores": {"em": float(right[row][column])}, "costs": {"steps": STEPS[arm]}}
                 told |= {"passages": passages, "answer": arm}
-            found.append(Outcome(question, arm, **told))
+            found.append(portfolio_outcomes.Outcome(question, arm, **told))
     return found
 
 
@@ -76,19 +71,19 @@ def trained(config: AppConfig, router: dict[str, Any], outcomes: Path, **fields:
     folder = config.home_path / "router"
     given = {"config": config, "outcomes": [outcomes], "router": router, "output": folder}
     given["utility"] = {"measures": {"em": 1.0}}
-    train(Training.model_validate(given | fields), Console(file=StringIO()), silent)
+    train_router.run(Training.model_validate(given | fields), Console(file=StringIO()), silent)
     return parse({**config.model_dump(mode="json"), "router": {"path": str(folder)}})
 
 
-def file_of(folder: Path, outcomes: Sequence[Outcome], name: str = "outcomes") -> Path:
-    write_outcomes(folder / f"{name}.jsonl", outcomes)
+def file_of(folder: Path, outcomes: Sequence[portfolio_outcomes.Outcome], name: str = "outcomes") -> Path:
+    portfolio_outcomes.write_outcomes(folder / f"{name}.jsonl", outcomes)
     return folder / f"{name}.jsonl"
 
 
 def asked(config: AppConfig, path: Path) -> tuple[RouterScores, Outcomes, Trained]:
     """Ask the router of a configuration of the questions of a file."""
     assert config.router is not None
-    outcomes = read_labelled([path])
+    outcomes = labelled_data.read_labelled([path])
     return score_labelled(outcomes, config, silent), outcomes, read_trained(config.router.path)
 
 
@@ -118,14 +113,16 @@ def entered(config: AppConfig) -> list[Example]:
 
 async def test_a_label_tells_of_a_new_question_what_the_service_would_be_told(tmp_path: Path) -> None:
     folder = kept(tmp_path / "router", rounds=20, stage="question", kind="pointwise_xgboost")
-    write_out_of_fold(folder, read_trained(folder).about, TEXTS, np.full((len(TEXTS), 3), np.nan))
+    out_of_fold.write_out_of_fold(folder, read_trained(folder).about, TEXTS, np.full((len(TEXTS), 3), np.nan))
     embedding = {"embedding": {"backbone": "tiny", "dims": 4}}
     async with Service(tmp_path, router={"path": str(folder)}, features=embedding).running() as service:
         reply = await look_up(service, model="auto")
         record = service.replica.store.record(reply.json()["agent"]["decision_id"])
     assert record is not None
     live = record.decision.context
-    outcomes = read_labelled([file_of(tmp_path, [Outcome(Question("q", live.question), "bm25", ())])])
+    outcomes = labelled_data.read_labelled(
+        [file_of(tmp_path, [portfolio_outcomes.Outcome(Question("q", live.question), "bm25", ())])]
+    )
     advice = score_labelled(outcomes, service.config, silent)
     (context,) = contexts_of(service.config, [live.question], silent, advice)
     assert {arm: told.keys() for arm, told in context.arms.items()} == {
@@ -143,7 +140,7 @@ def test_a_label_does_not_tell_what_the_router_knows_from_it(config: AppConfig, 
     config = trained(config, by_heart, path, folds=4)
     advice, outcomes, router = asked(config, path)
     fitted = router.router.scores(
-        observed_features(outcomes, config, "tiny", Stage.QUESTION, silent).features
+        router_features.observed_features(outcomes, config, "tiny", Stage.QUESTION, silent).features
     )
     right = outcomes.scores["em"]
     assert advice.unseen == 120
@@ -161,10 +158,12 @@ def test_a_question_that_was_trained_on_is_told_of_as_by_a_router_that_was_not(
     assert advice.told() == (
         "the router scores 6 questions as in service, and 24 that it was trained on as routers that were not"
     )
-    plain = router.router.scores(observed_features(outcomes, config, "tiny", Stage.QUESTION, silent).features)
+    plain = router.router.scores(
+        router_features.observed_features(outcomes, config, "tiny", Stage.QUESTION, silent).features
+    )
     np.testing.assert_allclose(table(advice)[:6], plain[:6])
     assert config.router is not None
-    unseen = read_out_of_fold(config.router.path, router.about)
+    unseen = out_of_fold.read_out_of_fold(config.router.path, router.about)
     texts = [question.text for question in outcomes.questions]
     trained_on, said = unseen.of(texts, len(ARMS))
     assert trained_on.tolist() == [False] * 6 + [True] * 24
@@ -181,7 +180,9 @@ def test_an_arm_that_the_router_does_not_know_has_no_score_and_one_that_is_not_l
     advice, outcomes, router = asked(config.with_arms(arms), path)
     assert {tuple(told) for told in advice.scores} == {("dense", "bm25")}
     assert config.router is not None
-    _, said = read_out_of_fold(config.router.path, router.about).of([outcomes.questions[5].text], 3)
+    _, said = out_of_fold.read_out_of_fold(config.router.path, router.about).of(
+        [outcomes.questions[5].text], 3
+    )
     assert list(advice.scores[5].values()) == said[0, [2, 1]].tolist()
 
 
@@ -197,8 +198,8 @@ def test_what_was_said_of_held_out_questions_is_kept(
     path = file_of(tmp_path, rows(20, seed=1))
     config = trained(config, TREES, path, **fields)
     assert config.router is not None
-    texts = [question.text for question in read_labelled([path]).questions]
-    unseen = read_out_of_fold(config.router.path, read_trained(config.router.path).about)
+    texts = [question.text for question in labelled_data.read_labelled([path]).questions]
+    unseen = out_of_fold.read_out_of_fold(config.router.path, read_trained(config.router.path).about)
     trained_on, said = unseen.of([*texts, "another?"], 3)
     assert trained_on.tolist() == [True] * 20 + [False]
     assert (~np.isnan(said)).all(axis=1).sum() == known
@@ -214,7 +215,7 @@ def test_what_is_missing_damaged_or_of_another_router_is_refused(config: AppConf
     path = file_of(tmp_path, rows(20, seed=1))
     config = trained(config, TREES, path, folds=2)
     assert config.router is not None
-    file = config.router.path / FILE
+    file = config.router.path / out_of_fold.FILE
     line, *others = file.read_text().splitlines(keepends=True)
     for content, told in (
         ("".join([line.replace('"router":"', '"router":"x'), *others]), "is of router 'x"),
@@ -240,7 +241,7 @@ def test_a_router_of_what_was_retrieved_sees_the_passages_of_the_labels(
     config = trained(config, LOOKING, file_of(tmp_path, rows(20, seed=1)), folds=2)
     advice, outcomes, router = asked(config, new)
     expected = router.router.scores(
-        observed_features(outcomes, config, "tiny", Stage.RETRIEVED, silent).features
+        router_features.observed_features(outcomes, config, "tiny", Stage.RETRIEVED, silent).features
     )
     for row, told in enumerate(advice.scores):
         known = [arm for arm in ARMS if (row, arm) != (3, "dense")]
@@ -251,7 +252,9 @@ def test_a_router_of_what_was_retrieved_sees_the_passages_of_the_labels(
     cut = replace(
         outcomes, passages=tuple(tuple(ids and ids[:1] for ids in row) for row in outcomes.passages)
     )
-    expected = router.router.scores(observed_features(cut, config, "tiny", Stage.RETRIEVED, silent).features)
+    expected = router.router.scores(
+        router_features.observed_features(cut, config, "tiny", Stage.RETRIEVED, silent).features
+    )
     assert list(asked(shallow, new)[0].scores[0].values()) == pytest.approx(expected[0].tolist())
 
 

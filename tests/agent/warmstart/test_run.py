@@ -14,26 +14,22 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from agent.cli.main import app
-from agent.config.app_config import AppConfig, ConfigError, parse
-from agent.evaluation.gate import Answered, UnansweredError
-from agent.learning.learner import Learner
-from agent.learning.recipe import Recipe, active_recipe
+from agent.config import AppConfig, ConfigError, parse
+from agent.evaluation import UnansweredError
+from agent.evaluation.gate import Answered
+from agent.learning import Learner, Recipe, active_recipe
 from agent.warmstart.proposals import forget_older
 from agent.warmstart.run import RunFailedError, foreseen, warm_start
-from arms.portfolio.outcomes import Outcome, write_outcomes
+from arms.portfolio import outcomes
 from arms.questions import Question
-from feedback.drift.alarms import Alarm, raise_alarms, standing_alarms
+from feedback.drift import Alarm, standing_alarms
+from feedback.drift.alarms import raise_alarms
 from feedback.errors import LogUnavailableError, UnderWayError
 from feedback.events import LABELS
-from feedback.log.store import Store
-from feedback.ope.gate import GateSpec
-from feedback.registry.promotions import Action, ActivePolicy, Promotion, active_policy, record
-from feedback.registry.runs import LEASE_S, Run, State, Trigger, find, page, take
-from feedback.registry.versions import Version, latest
-from feedback.registry.versions import find as find_version
-from feedback.training_log.epochs import take_epoch
-from feedback.training_log.imported_turns import PastTurn, enter
-from feedback.training_log.learned_examples import StartingPoint, labels_of, run_of
+from feedback.log import Store
+from feedback.ope import GateSpec
+from feedback.registry import ActivePolicy, Run, Version, active_policy, promotions, runs, versions
+from feedback.training_log import StartingPoint, examples, imported_turns, take_epoch
 from tests.agent.evaluation.test_evaluate import ARMS, turn
 from tests.agent.fakes import CONFIG
 
@@ -50,10 +46,10 @@ HOLD: dict[str, Any] = {"verdict": "hold", "promote": False, "reasons": ["It is 
 def outcomes_file(folder: Path, n: int = 12, first: int = 0) -> Path:
     """Write what arms did on questions; dense is right."""
     folder.mkdir(exist_ok=True)
-    write_outcomes(
+    outcomes.write_outcomes(
         folder / "outcomes.jsonl",
         [
-            Outcome(
+            outcomes.Outcome(
                 Question(f"q{row}", f"exam question {row}"),
                 arm,
                 (f"{arm}-1",),
@@ -124,18 +120,18 @@ class World:
         """Do a run."""
         console = Console(file=said or StringIO(), width=150)
         config = self.config.model_copy(update=changes)
-        return warm_start(config, Trigger.COMMAND, console, lambda *_: None, lambda: now)
+        return warm_start(config, runs.Trigger.COMMAND, console, lambda *_: None, lambda: now)
 
     def newest(self) -> Version:
         """The version that was published last."""
-        found = latest(self.store)
+        found = versions.latest(self.store)
         assert found is not None
         return found
 
     def start_of(self, run: Run) -> StartingPoint | None:
         """Where the candidate of a run began to learn."""
         assert run.candidate is not None
-        found = find_version(self.store, run.candidate)
+        found = versions.find(self.store, run.candidate)
         assert found is not None
         return StartingPoint.of(found.start)
 
@@ -149,9 +145,13 @@ class World:
         """Whether the configured recipe is active, as when nothing was promoted."""
         return active_recipe(self.store, self.config) == Recipe.configured(self.config)
 
-    def say(self, version: Version, action: Action, **fields: Any) -> None:
+    def say(self, version: Version, action: promotions.Action, **fields: Any) -> None:
         """Have an operator say something."""
-        record(self.store, self.ours, Promotion(0, version.version, action, "as it is", LATE, **fields))
+        promotions.record(
+            self.store,
+            self.ours,
+            promotions.Promotion(0, version.version, action, "as it is", LATE, **fields),
+        )
 
 
 @pytest.fixture
@@ -182,7 +182,7 @@ def found_by(run: Run, step: str) -> dict[str, Any]:
 
 
 def reasons_of(run: Run) -> list[str]:
-    assert run.status is State.HELD
+    assert run.status is runs.State.HELD
     reasons: list[str] = found_by(run, "decide")["reasons"]
     return reasons
 
@@ -193,7 +193,7 @@ def reasons_of(run: Run) -> list[str]:
 def test_labels_become_a_candidate_that_the_gate_promotes(world: World) -> None:
     world.gate, said = PROMOTE, StringIO()
     run = world.warmed(said)
-    assert (run.status, run.trigger, run.error) == (State.PROMOTED, Trigger.COMMAND, None)
+    assert (run.status, run.trigger, run.error) == (runs.State.PROMOTED, runs.Trigger.COMMAND, None)
     assert [step["name"] for step in run.steps] == ["gather", "enter", "learn", "evaluate", "decide"]
     assert all(step["said"] in said.getvalue() and step["at"] == LATE for step in run.steps)
     assert found_by(run, "enter") == {"exam": 36}
@@ -214,10 +214,13 @@ def test_a_learner_goes_on_with_what_was_promoted(world: World) -> None:
     world.ask(range(TRAFFIC, TRAFFIC + 10))
     assert world.newest().recipe == candidate.recipe
     assert world.newest().examples_seq > candidate.examples_seq
-    labels = [one.decision for one in labels_of(world.store, world.config.reward, StartingPoint((run.seq,)))]
+    labels = [
+        one.decision
+        for one in examples.labels_of(world.store, world.config.reward, StartingPoint((run.seq,)))
+    ]
     assert len(labels) == 36
     assert {one.policy for one in labels} == {LABELS}
-    assert {run_of(one) for one in labels} == {run.seq}
+    assert {examples.run_of(one) for one in labels} == {run.seq}
 
 
 def test_a_candidate_that_the_gate_holds_leaves_what_is_served_as_it_was(world: World) -> None:
@@ -226,7 +229,7 @@ def test_a_candidate_that_the_gate_holds_leaves_what_is_served_as_it_was(world: 
     assert reasons_of(run) == HOLD["reasons"]
     assert world.unchanged
     world.learn()
-    after = latest(world.store, before.recipe)
+    after = versions.latest(world.store, before.recipe)
     assert after is not None
     assert after.digest == before.digest, "labels of a run that is not active_recipe teach it nothing"
 
@@ -235,7 +238,7 @@ def test_without_new_labels_and_new_traffic_there_is_nothing_new(world: World) -
     held = world.warmed()
     world.learn()
     again = world.warmed()
-    assert again.status is State.NOTHING_NEW
+    assert again.status is runs.State.NOTHING_NEW
     assert [step["name"] for step in again.steps] == ["gather"]
     assert (again.candidate, again.evaluation) == (None, None)
     assert len(world.asked) == 1
@@ -248,18 +251,18 @@ def test_a_held_candidate_is_judged_again_by_more_traffic(world: World) -> None:
     world.ask(range(TRAFFIC, TRAFFIC + 10))
     world.gate = PROMOTE
     again = world.warmed()
-    assert again.status is State.PROMOTED
+    assert again.status is runs.State.PROMOTED
     assert again.inputs["labels"] == 0
     assert world.start_of(again) == StartingPoint((held.seq,), 0)
     assert again.inputs["recipe"] == held.inputs["recipe"]
-    assert world.warmed().status is State.NOTHING_NEW, "it is what is active now"
+    assert world.warmed().status is runs.State.NOTHING_NEW, "it is what is active now"
 
 
 def test_a_held_candidate_is_judged_again_by_another_gate(world: World) -> None:
     held = world.warmed()
     world.gate = PROMOTE
     again = world.warmed(gate=GateSpec(margin=-0.1))
-    assert again.status is State.PROMOTED
+    assert again.status is runs.State.PROMOTED
     assert (again.candidate, again.inputs["recipe"]) == (held.candidate, held.inputs["recipe"])
 
 
@@ -269,7 +272,9 @@ def test_labels_of_several_runs_add_up_and_none_is_entered_twice(world: World) -
     second = world.warmed()
     assert (first.inputs["labels"], second.inputs["labels"]) == (36, 24)
     assert world.start_of(second) == StartingPoint((first.seq, second.seq), 0)
-    labels = list(labels_of(world.store, world.config.reward, StartingPoint((first.seq, second.seq))))
+    labels = list(
+        examples.labels_of(world.store, world.config.reward, StartingPoint((first.seq, second.seq)))
+    )
     assert len(labels) == 60
 
 
@@ -294,16 +299,16 @@ def test_while_an_alarm_is_open_what_was_known_before_it_is_left_behind(world: W
     outcomes_file(world.folder / "exam", 6, first=100)
     world.gate = PROMOTE
     run = world.warmed()
-    assert run.status is State.PROMOTED
+    assert run.status is runs.State.PROMOTED
     assert run.inputs["alarm"] == 70
     assert world.start_of(run) == StartingPoint((run.seq,), 70), f"run {old.seq} told of the old world"
     assert not open_alarm(world)
-    assert world.warmed().status is State.NOTHING_NEW, "what was left behind once stays so"
+    assert world.warmed().status is runs.State.NOTHING_NEW, "what was left behind once stays so"
 
 
 def test_a_held_run_leaves_the_alarm_open(world: World) -> None:
     alarm(world, 50)
-    assert world.warmed().status is State.HELD
+    assert world.warmed().status is runs.State.HELD
     assert open_alarm(world)
 
 
@@ -325,9 +330,9 @@ def test_a_run_is_done_alike_on_each_database(
         world.ask(range(9))
         monkeypatch.setattr("agent.warmstart.run.answered", world.answered)
         run = world.warmed()
-        assert (run.status, run.inputs["labels"], run.inputs["traffic"]) == (State.PROMOTED, 36, 9)
+        assert (run.status, run.inputs["labels"], run.inputs["traffic"]) == (runs.State.PROMOTED, 36, 9)
         assert not world.unchanged
-        assert world.warmed().status is State.NOTHING_NEW
+        assert world.warmed().status is runs.State.NOTHING_NEW
 
 
 # -- why a candidate is held ------------------------------------------------------------------------------
@@ -335,20 +340,20 @@ def test_a_run_is_done_alike_on_each_database(
 
 def test_an_operator_who_pinned_a_version_is_not_overruled(world: World) -> None:
     world.gate, version = PROMOTE, world.newest()
-    world.say(version, Action.ROLLBACK)
+    world.say(version, promotions.Action.ROLLBACK)
     assert reasons_of(world.warmed()) == [f"Version {version.version} is pinned by an operator."]
 
 
 def test_a_canary_that_is_on_its_way_is_not_ended(world: World) -> None:
     world.gate, version = PROMOTE, world.newest()
-    world.say(version, Action.CANARY, share=0.1)
+    world.say(version, promotions.Action.CANARY, share=0.1)
     told = f"Version {version.version} has a share of the traffic, which a promotion would end."
     assert reasons_of(world.warmed()) == [told]
 
 
 def test_what_was_said_while_a_candidate_was_judged_counts(world: World) -> None:
     world.gate, version = PROMOTE, world.newest()
-    world.meanwhile = lambda: world.say(version, Action.PROMOTE)
+    world.meanwhile = lambda: world.say(version, promotions.Action.PROMOTE)
     assert reasons_of(world.warmed()) == ["What is served was changed while it was judged."]
 
 
@@ -377,10 +382,10 @@ class BrokenError(Exception):
     ("step", "broken"),
     [
         ("gather", "agent.warmstart.label_sources.digest_of"),
-        ("enter", "agent.warmstart.insert_labels.enter"),
+        ("enter", "feedback.training_log.imported_turns.enter"),
         ("learn", "agent.warmstart.run.publish_candidate"),
         ("evaluate", "agent.warmstart.run.answered"),
-        ("decide", "agent.warmstart.journal.record"),
+        ("decide", "feedback.registry.promotions.record"),
     ],
 )
 def test_a_run_that_fails_says_where_and_leaves_what_is_served(
@@ -395,18 +400,18 @@ def test_a_run_that_fails_says_where_and_leaves_what_is_served(
         patch.setattr(broken, fail)
         with pytest.raises(RunFailedError, match=r"run 1 failed, .* as it was: the disk is full$"):
             world.warmed()
-    run = find(world.store, 1)
+    run = runs.find(world.store, 1)
     assert run is not None
-    assert (run.status, run.error) == (State.FAILED, f"{step}: BrokenError: the disk is full")
+    assert (run.status, run.error) == (runs.State.FAILED, f"{step}: BrokenError: the disk is full")
     assert (run.steps[-1]["name"], run.finished_at) == (step, LATE)
     assert world.unchanged
     world.learn()
-    after = latest(world.store, before.recipe)
+    after = versions.latest(world.store, before.recipe)
     assert after is not None
     assert after.digest == before.digest
 
     again = world.warmed()
-    assert again.status is State.PROMOTED, "the labels of a run that failed are as new as before"
+    assert again.status is runs.State.PROMOTED, "the labels of a run that failed are as new as before"
     assert world.start_of(again) == StartingPoint((2,), 0)
     assert again.inputs["labels"] == 36
 
@@ -427,22 +432,24 @@ def test_labels_without_the_score_of_a_metric_fail_the_run(world: World) -> None
 def test_without_a_configured_warm_start_there_is_no_run(world: World) -> None:
     with pytest.raises(ConfigError, match="warm_start is not configured"):
         world.warmed(warm_start=None)
-    assert page(world.store, 1) == []
+    assert runs.page(world.store, 1) == []
 
 
 def test_a_run_beside_another_is_refused_and_leaves_it_alone(world: World) -> None:
-    take(world.store, world.ours, Trigger.SCHEDULE, "there:1", LATE)
+    runs.take(world.store, world.ours, runs.Trigger.SCHEDULE, "there:1", LATE)
     with pytest.raises(UnderWayError, match="run 1 of there:1 is under way"):
         world.warmed(now=LATE + 1.0)
-    assert [run.status for run in page(world.store, 5)] == [State.RUNNING]
+    assert [run.status for run in runs.page(world.store, 5)] == [runs.State.RUNNING]
 
 
 def test_a_run_that_was_taken_for_dead_does_not_promote(world: World) -> None:
     world.gate = PROMOTE
-    world.meanwhile = lambda: take(world.store, world.ours, Trigger.RESUMED, "there:1", LATE + 2 * LEASE_S)
+    world.meanwhile = lambda: runs.take(
+        world.store, world.ours, runs.Trigger.RESUMED, "there:1", LATE + 2 * runs.LEASE_S
+    )
     with pytest.raises(RunFailedError, match=r"run 1 of .* is no longer under way: it is abandoned$"):
         world.warmed()
-    assert [run.status for run in page(world.store, 5)] == [State.RUNNING, State.ABANDONED]
+    assert [run.status for run in runs.page(world.store, 5)] == [runs.State.RUNNING, runs.State.ABANDONED]
     assert world.unchanged
 
 
@@ -460,7 +467,7 @@ def test_a_promotion_that_cannot_be_noted_whole_is_not_made(
         )  # the last but one of what the transaction writes
         with pytest.raises(RunFailedError, match="what is served is as it was: database is locked"):
             world.warmed()
-    assert page(world.store, 1)[0].status is State.FAILED
+    assert runs.page(world.store, 1)[0].status is runs.State.FAILED
     assert active_policy(world.store, world.ours) == ActivePolicy(world.ours)
 
 
@@ -469,11 +476,15 @@ def test_what_is_said_as_the_run_promotes_holds_the_candidate(
 ) -> None:
     world.gate, version = PROMOTE, world.newest()
 
-    def late(store: Store, configured: str, said: Promotion, **rest: Any) -> None:
-        record(store, configured, Promotion(0, version.version, Action.ROLLBACK, "incident", LATE))
-        record(store, configured, said, **rest)
+    def late(store: Store, configured: str, said: promotions.Promotion, **rest: Any) -> None:
+        promotions.record(
+            store,
+            configured,
+            promotions.Promotion(0, version.version, promotions.Action.ROLLBACK, "incident", LATE),
+        )
+        promotions.record(store, configured, said, **rest)
 
-    monkeypatch.setattr("agent.warmstart.journal.record", late)
+    monkeypatch.setattr("feedback.registry.promotions.record", late)
     assert reasons_of(world.warmed()) == ["What is served was changed while it was judged."]
     assert active_policy(world.store, world.ours).pin is not None
 
@@ -483,23 +494,23 @@ def test_after_a_run_that_died_while_it_entered_labels_the_next_one_enters_them_
 ) -> None:
     world.gate, left = PROMOTE, iter(range(2))
 
-    def dying(store: Store, batch: Sequence[PastTurn]) -> int:
+    def dying(store: Store, batch: Sequence[imported_turns.PastTurn]) -> int:
         if next(left, None) is None:
             raise LogUnavailableError("the machine is gone")
-        return enter(store, batch)
+        return imported_turns.enter(store, batch)
 
     with monkeypatch.context() as patch:
         patch.setattr("agent.warmstart.insert_labels.BATCH", 10)
-        patch.setattr("agent.warmstart.insert_labels.enter", dying)
-        patch.setattr("agent.warmstart.journal.end", lambda *_: None)  # who is dead records nothing
+        patch.setattr("feedback.training_log.imported_turns.enter", dying)
+        patch.setattr("feedback.registry.runs.end", lambda *_: None)  # who is dead records nothing
         with pytest.raises(RunFailedError):
             world.warmed()
-    assert [run.status for run in page(world.store, 5)] == [State.RUNNING]
-    run = world.warmed(now=LATE + 2 * LEASE_S)
-    assert run.status is State.PROMOTED
+    assert [run.status for run in runs.page(world.store, 5)] == [runs.State.RUNNING]
+    run = world.warmed(now=LATE + 2 * runs.LEASE_S)
+    assert run.status is runs.State.PROMOTED
     assert run.inputs["labels"] == 36
     assert world.start_of(run) == StartingPoint((2,), 0)
-    assert [one.status for one in page(world.store, 5)] == [State.PROMOTED, State.ABANDONED]
+    assert [one.status for one in runs.page(world.store, 5)] == [runs.State.PROMOTED, runs.State.ABANDONED]
 
 
 # -- what went in -----------------------------------------------------------------------------------------
@@ -526,7 +537,7 @@ def test_digests_change_with_what_goes_in_and_with_nothing_else(world: World) ->
 def test_what_a_run_would_gather_is_told_without_a_run(world: World) -> None:
     (lot,) = foreseen(world.config, lambda *_: None)
     assert (lot.source, lot.kind, lot.new) == ("exam", "outcomes", True)
-    assert page(world.store, 1) == []
+    assert runs.page(world.store, 1) == []
     assert world.store.counts()["decisions"] == TRAFFIC
 
 
@@ -565,7 +576,7 @@ def test_a_router_that_cannot_be_judged_decides_nothing(world: World) -> None:
 
     world.meanwhile = meanwhile
     run = world.warmed(warm_start=spec)
-    assert run.status is State.PROMOTED
+    assert run.status is runs.State.PROMOTED
     (said,) = (step["said"] for step in run.steps if step["name"] == "evaluate")
     assert said.endswith("is not judged: evaluation 2 failed: no row is left")
     assert list(found_by(run, "evaluate")) == [f"recipe:{run.candidate}"]
@@ -575,7 +586,7 @@ def test_a_portfolio_by_a_score_that_no_label_has_fails_the_run(world: World) ->
     spec = configured(world.folder, portfolio={"measure": "f1"}).warm_start
     with pytest.raises(RunFailedError, match=r"portfolio.measure: no label has a score 'f1'"):
         world.warmed(warm_start=spec)
-    assert page(world.store, 1)[0].error is not None
+    assert runs.page(world.store, 1)[0].error is not None
 
 
 def test_proposals_of_the_newest_runs_are_kept_and_those_that_are_configured(tmp_path: Path) -> None:
@@ -593,7 +604,7 @@ def test_feedback_is_made_into_proposals_and_not_into_labels(world: World) -> No
     assert found_by(run, "portfolio")["arms"] == ["dense"]
     assert reasons_of(run) == ["There is no candidate."]
     assert run.inputs["labels"] == 0
-    assert world.warmed(warm_start=spec).status is State.NOTHING_NEW
+    assert world.warmed(warm_start=spec).status is runs.State.NOTHING_NEW
 
 
 # -- the command line -------------------------------------------------------------------------------------
@@ -610,7 +621,7 @@ def test_the_command_does_a_run_and_says_how_it_ended(world: World, file: Path) 
     dry = CliRunner().invoke(app, ["warm-start", "--dry-run", "-c", str(file)])
     assert dry.exit_code == 0, dry.output
     assert f"exam: outcomes, new, {world.folder / 'exam'}" in dry.output
-    assert page(world.store, 1) == []
+    assert runs.page(world.store, 1) == []
     done = CliRunner().invoke(app, ["warm-start", "-c", str(file)])
     assert done.exit_code == 0, done.output
     assert "36 labels that no candidate has learned before" in done.output
@@ -622,4 +633,4 @@ def test_the_command_fails_where_the_run_does(world: World, file: Path) -> None:
     done = CliRunner().invoke(app, ["warm-start", "-c", str(file)])
     assert done.exit_code == 1
     assert "run 1 failed, what is served is as it was" in done.output
-    assert page(world.store, 1)[0].status is State.FAILED
+    assert runs.page(world.store, 1)[0].status is runs.State.FAILED

@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from agent.config.warm_start import Schedule, next_of, seconds_of
+from agent.config import Schedule, warm_start
 from agent.warmstart.schedule import RETRY_S, Planned, look, planned
-from feedback.drift.alarms import Alarm, Alarms
-from feedback.log.store import Store
-from feedback.registry.runs import LEASE_S, Run, State, Trigger, end, note, take
+from feedback.drift import Alarm, Alarms
+from feedback.log import Store
+from feedback.registry import Run, runs
 
 OURS = "ours"
 times = st.floats(0.0, 4e9)
-ENDS = [State.PROMOTED, State.HELD, State.NOTHING_NEW, State.FAILED]
+ENDS = [runs.State.PROMOTED, runs.State.HELD, runs.State.NOTHING_NEW, runs.State.FAILED]
 
 
 @pytest.fixture
@@ -28,10 +28,10 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def run(
-    status: State = State.HELD,
+    status: runs.State = runs.State.HELD,
     started_at: float = 1000.0,
     alive_at: float = 1100.0,
-    trigger: Trigger = Trigger.SCHEDULE,
+    trigger: runs.Trigger = runs.Trigger.SCHEDULE,
 ) -> Run:
     return Run(1, trigger, status, "here:1", started_at, alive_at, None, {}, [], None, None, None, OURS)
 
@@ -51,93 +51,95 @@ def test_without_a_schedule_and_an_alarm_nothing_comes_by_itself() -> None:
 
 def test_an_interval_runs_from_the_start_of_one_run_to_that_of_the_next() -> None:
     spec = Schedule(every="PT6H")
-    assert planned(spec, None, None, 500.0) == Planned(500.0, Trigger.SCHEDULE)
+    assert planned(spec, None, None, 500.0) == Planned(500.0, runs.Trigger.SCHEDULE)
     for status in ENDS:
-        assert planned(spec, run(status), None, 500.0) == Planned(1000.0 + 6 * 3600.0, Trigger.SCHEDULE)
+        assert planned(spec, run(status), None, 500.0) == Planned(1000.0 + 6 * 3600.0, runs.Trigger.SCHEDULE)
 
 
 def test_a_cron_line_is_read_in_utc_and_what_was_missed_is_made_up_for_once() -> None:
     spec = Schedule(cron="30 3 * * 1")
     friday, monday = at("2026-11-20T17:00"), at("2026-11-23T03:30")
-    assert planned(spec, None, None, friday) == Planned(monday, Trigger.SCHEDULE)
+    assert planned(spec, None, None, friday) == Planned(monday, runs.Trigger.SCHEDULE)
     weeks_ago = run(started_at=friday - 30 * 86400.0)
     found = planned(spec, weeks_ago, None, friday)
     assert found is not None
     assert found.at <= friday, "it is due"
-    assert planned(spec, run(started_at=friday), None, friday) == Planned(monday, Trigger.SCHEDULE)
+    assert planned(spec, run(started_at=friday), None, friday) == Planned(monday, runs.Trigger.SCHEDULE)
 
 
 @given(times, st.sampled_from(["0 3 * * *", "*/5 * * * *", "15 4 1 * *", "0 0 29 2 *", "7 7 * * SUN"]))
 def test_the_next_time_of_a_cron_line_is_later_and_the_first(now: float, cron: str) -> None:
-    found = next_of(cron, now)
+    found = warm_start.next_of(cron, now)
     assert found > now
-    assert next_of(cron, found) > found
+    assert warm_start.next_of(cron, found) > found
     between = now + (found - now) / 2
-    assert next_of(cron, between) == found
+    assert warm_start.next_of(cron, between) == found
 
 
 @given(times, st.integers(1, 10_000))
 def test_a_cron_line_of_every_day_comes_within_a_day_at_its_time(now: float, minutes: int) -> None:
     hour, minute = divmod(minutes % 1440, 60)
-    moment = datetime.fromtimestamp(next_of(f"{minute} {hour} * * *", now), UTC)
+    moment = datetime.fromtimestamp(warm_start.next_of(f"{minute} {hour} * * *", now), UTC)
     assert (moment.hour, moment.minute, moment.second) == (hour, minute, 0)
     assert timedelta(0) < moment - datetime.fromtimestamp(now, UTC) <= timedelta(days=1)
 
 
 def test_an_alarm_starts_a_run_however_long_before_the_newest_one_it_was_dated() -> None:
     spec = Schedule()
-    assert planned(spec, None, alarm(2000.0), 0.0) == Planned(2000.0, Trigger.ALARM)
+    assert planned(spec, None, alarm(2000.0), 0.0) == Planned(2000.0, runs.Trigger.ALARM)
     for started_at in (1999.0, 2001.0):
-        assert planned(spec, run(started_at=started_at), alarm(2000.0), 0.0) == Planned(2000.0, Trigger.ALARM)
+        assert planned(spec, run(started_at=started_at), alarm(2000.0), 0.0) == Planned(
+            2000.0, runs.Trigger.ALARM
+        )
     assert planned(Schedule(on_alarm=False), None, alarm(2000.0), 0.0) is None
 
 
 def test_an_alarm_that_a_run_failed_to_answer_waits_for_an_hour() -> None:
-    failed = run(State.FAILED, started_at=2001.0)
-    assert planned(Schedule(), failed, alarm(2000.0), 0.0) == Planned(2001.0 + RETRY_S, Trigger.ALARM)
-    died = run(State.ABANDONED, started_at=2001.0, trigger=Trigger.RESUMED)
-    assert planned(Schedule(), died, alarm(2000.0), 0.0) == Planned(2001.0 + RETRY_S, Trigger.ALARM)
+    failed = run(runs.State.FAILED, started_at=2001.0)
+    assert planned(Schedule(), failed, alarm(2000.0), 0.0) == Planned(2001.0 + RETRY_S, runs.Trigger.ALARM)
+    died = run(runs.State.ABANDONED, started_at=2001.0, trigger=runs.Trigger.RESUMED)
+    assert planned(Schedule(), died, alarm(2000.0), 0.0) == Planned(2001.0 + RETRY_S, runs.Trigger.ALARM)
 
 
 def test_an_alarm_is_answered_by_a_run_that_named_it_and_came_to_its_end(store: Store) -> None:
     def due(example_seq: int) -> Planned | None:
         return look(store, Schedule(), OURS, Alarms(1, alarm(50.0, example_seq), True), 0.0)
 
-    def done(configured: str, named: int | None, state: State) -> None:
-        mine = take(store, configured, Trigger.ALARM, "here:1", 100.0)
-        note(store, mine, 100.0, inputs={"alarm": named}, steps=[])
-        end(store, mine, state, 101.0)
+    def done(configured: str, named: int | None, state: runs.State) -> None:
+        mine = runs.take(store, configured, runs.Trigger.ALARM, "here:1", 100.0)
+        runs.note(store, mine, 100.0, inputs={"alarm": named}, steps=[])
+        runs.end(store, mine, state, 101.0)
 
-    assert due(5) == Planned(50.0, Trigger.ALARM)
-    done(OURS, None, State.NOTHING_NEW)  # it began before the alarm was on record
-    done("theirs", 5, State.HELD)
-    assert due(5) == Planned(50.0, Trigger.ALARM)
-    done(OURS, 5, State.FAILED)
-    assert due(5) == Planned(100.0 + RETRY_S, Trigger.ALARM)
-    done(OURS, 5, State.HELD)
+    assert due(5) == Planned(50.0, runs.Trigger.ALARM)
+    done(OURS, None, runs.State.NOTHING_NEW)  # it began before the alarm was on record
+    done("theirs", 5, runs.State.HELD)
+    assert due(5) == Planned(50.0, runs.Trigger.ALARM)
+    done(OURS, 5, runs.State.FAILED)
+    assert due(5) == Planned(100.0 + RETRY_S, runs.Trigger.ALARM)
+    done(OURS, 5, runs.State.HELD)
     assert due(5) is None, "held, it stays open"
-    assert due(9) == Planned(50.0, Trigger.ALARM), "a later one starts another"
+    assert due(9) == Planned(50.0, runs.Trigger.ALARM), "a later one starts another"
     assert look(store, Schedule(), OURS, Alarms(1, alarm(50.0, 9), False), 0.0) is None
 
 
 def test_what_comes_first_is_next() -> None:
     spec = Schedule(every="PT1H")
-    assert planned(spec, run(), alarm(2000.0), 0.0) == Planned(2000.0, Trigger.ALARM)
-    assert planned(spec, run(), alarm(9000.0), 0.0) == Planned(4600.0, Trigger.SCHEDULE)
+    assert planned(spec, run(), alarm(2000.0), 0.0) == Planned(2000.0, runs.Trigger.ALARM)
+    assert planned(spec, run(), alarm(9000.0), 0.0) == Planned(4600.0, runs.Trigger.SCHEDULE)
 
 
 def test_a_request_is_due_at_once() -> None:
-    asked = run(State.ASKED, trigger=Trigger.REQUEST)
-    assert planned(Schedule(every="PT6H"), asked, None, 0.0) == Planned(1000.0, Trigger.REQUEST)
+    asked = run(runs.State.ASKED, trigger=runs.Trigger.REQUEST)
+    assert planned(Schedule(every="PT6H"), asked, None, 0.0) == Planned(1000.0, runs.Trigger.REQUEST)
 
 
-@pytest.mark.parametrize("status", [State.RUNNING, State.ABANDONED])
-def test_a_run_whose_worker_died_is_begun_again_after_its_lease_but_only_once(status: State) -> None:
+@pytest.mark.parametrize("status", [runs.State.RUNNING, runs.State.ABANDONED])
+def test_a_run_whose_worker_died_is_begun_again_after_its_lease_but_only_once(status: runs.State) -> None:
     spec = Schedule(every="P1D")
-    begun = 1100.0 + LEASE_S if status is State.RUNNING else 1100.0
-    assert planned(spec, run(status), None, 0.0) == Planned(begun, Trigger.RESUMED)
-    again = run(status, trigger=Trigger.RESUMED)
-    assert planned(spec, again, None, 0.0) == Planned(1000.0 + 86400.0, Trigger.SCHEDULE)
+    begun = 1100.0 + runs.LEASE_S if status is runs.State.RUNNING else 1100.0
+    assert planned(spec, run(status), None, 0.0) == Planned(begun, runs.Trigger.RESUMED)
+    again = run(status, trigger=runs.Trigger.RESUMED)
+    assert planned(spec, again, None, 0.0) == Planned(1000.0 + 86400.0, runs.Trigger.SCHEDULE)
     assert planned(Schedule(), again, None, 0.0) is None
 
 
@@ -146,20 +148,20 @@ def test_a_run_whose_worker_died_is_begun_again_after_its_lease_but_only_once(st
     st.none() | times,
     times,
     st.floats(0.0, 1e6),
-    st.sampled_from(Trigger),
+    st.sampled_from(runs.Trigger),
 )
 def test_nothing_is_due_while_a_worker_is_heard_of(
-    every: str | None, alarm_at: float | None, started_at: float, took_s: float, trigger: Trigger
+    every: str | None, alarm_at: float | None, started_at: float, took_s: float, trigger: runs.Trigger
 ) -> None:
-    under_way = run(State.RUNNING, started_at, started_at + took_s, trigger)
+    under_way = run(runs.State.RUNNING, started_at, started_at + took_s, trigger)
     seen = None if alarm_at is None else alarm(alarm_at)
     found = planned(Schedule(every=every), under_way, seen, started_at)
-    assert found is None or found.at >= under_way.alive_at + LEASE_S
+    assert found is None or found.at >= under_way.alive_at + runs.LEASE_S
 
 
 @given(st.sampled_from(ENDS), times, times)
 def test_the_schedule_never_goes_back_and_does_not_depend_on_who_looks(
-    status: State, started_at: float, since: float
+    status: runs.State, started_at: float, since: float
 ) -> None:
     spec = Schedule(every="PT1H")
     found = planned(spec, run(status, started_at), None, since)
@@ -187,4 +189,4 @@ def test_a_schedule_that_is_none_is_refused_and_the_error_names_it(given: dict[s
 
 
 def test_durations_are_those_of_iso_8601() -> None:
-    assert seconds_of("P1DT30M") == 88200.0
+    assert warm_start.seconds_of("P1DT30M") == 88200.0

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arms.base import ArmError, Passage
-from arms.corpus.corpus import Corpus
+from arms.corpus import Corpus
 from arms.indexes.entities import Lister, Recogniser, Titles, listed_names
 from arms.indexes.entity_names import LONGEST, Dictionary, Known, known_names, normalised, title_names
-from arms.llm.base import GeneratorError, Prompt, PromptTooLongError, ScriptedGenerator, Write, complete
-from arms.models.locate import ModelNotFoundError
+from arms.llm import GeneratorError, Prompt, Write, base
+from arms.models import ModelNotFoundError
 from arms.retrievers.graph import GraphParams
 
 NER_MODEL = GraphParams(backbone="any").ner_model
@@ -28,8 +28,8 @@ def knows(*names: str) -> Known:
 
 def writer(replies: Callable[[Prompt], str], error: GeneratorError | None = None) -> Write:
     """Return a function that asks a scripted model, and waits."""
-    generator = ScriptedGenerator(replies, error=error)
-    return lambda prompt: asyncio.run(complete(generator, prompt))
+    generator = base.ScriptedGenerator(replies, error=error)
+    return lambda prompt: asyncio.run(base.complete(generator, prompt))
 
 
 class Answers:
@@ -196,7 +196,7 @@ def test_an_answer_that_is_no_list_is_asked_for_once_more(malformed: str) -> Non
 
 def test_a_passage_that_is_not_read_at_the_second_time_either_is_told() -> None:
     assert Lister(writer(Answers("what?", "no"))).of_passages([MOZART]) == [None]
-    too_long = PromptTooLongError("9,000 tokens do not fit")
+    too_long = base.PromptTooLongError("9,000 tokens do not fit")
     assert Lister(writer(lambda _: "[]", error=too_long)).of_passages([MOZART]) == [None]
 
 

@@ -13,17 +13,18 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from arms.base import ArmError, MissingEmbeddingError, Passage, Query
-from arms.corpus.corpus import Corpus
+from arms.corpus import Corpus
 from arms.indexes.build_once import IndexMismatchError
 from arms.indexes.entities import Lister, Titles
 from arms.indexes.entity_graph import NAMES, Graph, extract
 from arms.indexes.vectors import embedded_text
-from arms.llm.base import Chunk, GeneratorError, Prompt, ScriptedGenerator, Write, complete
-from arms.models.embedding import Backbone, HashingEmbedder
+from arms.llm import Chunk, GeneratorError, Prompt, Write, base
+from arms.models import Backbone
+from arms.models.embedding import HashingEmbedder
+from arms.retrievers import Resources
 from arms.retrievers import graph as graph_dense
 from arms.retrievers.dense import Dense, DenseParams, shared_index
 from arms.retrievers.graph import GraphBatch, GraphDense, GraphParams
-from arms.retrievers.kind import Resources
 from tests.arms.conftest import ENCYCLOPEDIA, keep
 from tests.arms.contract import DIM, QUESTIONS, ask, check_arm
 
@@ -103,7 +104,7 @@ class CountingWriter:
     """Asks a scripted model, and counts how often."""
 
     def __init__(self, replies: Callable[[Prompt], str]) -> None:
-        self._generator = ScriptedGenerator(replies)
+        self._generator = base.ScriptedGenerator(replies)
         self.asked = 0
 
     def fail(self, error: GeneratorError | None) -> None:
@@ -111,7 +112,7 @@ class CountingWriter:
 
     def __call__(self, prompt: Prompt) -> tuple[str, Chunk]:
         self.asked += 1
-        return asyncio.run(complete(self._generator, prompt))
+        return asyncio.run(base.complete(self._generator, prompt))
 
 
 class KilledError(Exception):

@@ -9,20 +9,18 @@ import pytest
 from pydantic import HttpUrl
 
 from arms.base import ArmError, Query, Retrieval
-from arms.corpus.corpus import Corpus
+from arms.corpus import Corpus
 from arms.jobs.job import seed_of
-from arms.jobs.score import ScoreBlock, ScoreJob, ScoreWorker
-from arms.llm.base import Prompt
-from arms.llm.blocking import LateWriter, ModelStartError
-from arms.llm.catalog import EmbeddedSpec, OpenAISpec, ScriptedSpec
-from arms.models.embedding import Backbone
+from arms.jobs.score_job import ScoreBlock, ScoreJob, ScoreWorker
+from arms.llm import LateWriter, Prompt, catalog
+from arms.llm.blocking import ModelStartError
+from arms.models import Backbone
 from arms.questions import Question
-from arms.retrievers.catalog import build_arm, prepare
-from arms.retrievers.kind import ArmSpec, Resources
-from arms.scoring.scorers import AnswerScorer, RetrievalScorer
+from arms.retrievers import ArmSpec, Resources, build_arm, prepare
+from arms.scoring import AnswerScorer, RetrievalScorer
 from tests.arms.contract import DIM, ask
 
-HERE = "tests.arms.test_scoring_job"
+HERE = "tests.arms.jobs.test_score_worker"
 TINY = {"tiny": Backbone(model=f"hashing:{DIM}")}
 
 QUESTIONS = (
@@ -154,7 +152,7 @@ def test_the_language_model_of_the_job_answers_from_the_passages(corpus: Corpus,
         corpus,
         tmp_path,
         scorer=lambda write: AnswerScorer("em", lambda answer, golds: float(answer in golds), write),
-        llm=ScriptedSpec(engine="scripted", replies=replies),
+        llm=catalog.ScriptedSpec(engine="scripted", replies=replies),
     )
     assert ScoreWorker(job).block(0).scores.tolist() == [[1.0] * 6, [0.0] * 6]
 
@@ -168,10 +166,12 @@ def test_without_a_language_model_what_needs_one_is_refused(corpus: Corpus, tmp_
 def test_the_language_model_is_loaded_by_the_first_prompt() -> None:
     prompt = Prompt(({"role": "user", "content": "2 + 2?"},))
     url = HttpUrl("http://127.0.0.1:1/v1")
-    write = LateWriter(OpenAISpec(engine="openai", base_url=url, model="m", api_key_env="NO_SUCH_KEY"))
+    write = LateWriter(
+        catalog.OpenAISpec(engine="openai", base_url=url, model="m", api_key_env="NO_SUCH_KEY")
+    )
     with pytest.raises(ModelStartError, match=r"the language model does not start: .*NO_SUCH_KEY"):
         write(prompt)
-    assert LateWriter(ScriptedSpec(engine="scripted", default="4"))(prompt)[0] == "4"
+    assert LateWriter(catalog.ScriptedSpec(engine="scripted", default="4"))(prompt)[0] == "4"
 
 
 def test_every_arm_is_timed(corpus: Corpus, tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ OTHER_GOLD = (replace(QUESTIONS[0], gold_ids=("fox",)), *QUESTIONS[1:])
         ("arms", {"specs": OTHER_BM25}),
         ("arms", {"backbones": {"tiny": Backbone(model=f"hashing:{DIM}", query_prefix="query: ")}}),
         ("model tiny", {"backbones": {"tiny": Backbone(model="hashing:65")}}),
-        ("language model", {"llm": ScriptedSpec(engine="scripted")}),
+        ("language model", {"llm": catalog.ScriptedSpec(engine="scripted")}),
         ("seed", {"seed": 1}),
         ("block", {"block": 3}),
     ],
@@ -255,7 +255,7 @@ def test_the_identity_follows_the_weights_of_a_language_model_that_is_here(
     corpus: Corpus, tmp_path: Path
 ) -> None:
     model = tmp_path / "tiny.gguf"
-    job = replace(make_job(corpus, tmp_path / "indexes"), llm=EmbeddedSpec(model=str(model)))
+    job = replace(make_job(corpus, tmp_path / "indexes"), llm=catalog.EmbeddedSpec(model=str(model)))
     told = [job.identity(RECALL)["language model"]]  # not there, and perhaps not needed
     for weights in ("1", "22"):
         model.write_text(weights)

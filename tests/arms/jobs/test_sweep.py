@@ -7,17 +7,15 @@ import numpy as np
 import pytest
 
 from arms.base import ArmError, Passage, Query, Retrieval
-from arms.corpus.corpus import Corpus
-from arms.indexes.entity_graph import Graph
-from arms.indexes.vector_search import VectorIndex
+from arms.corpus import Corpus
+from arms.indexes import Graph, VectorIndex
 from arms.jobs.sweep import FAILED, Stopwatch, Sweep
-from arms.llm.base import Chunk, GeneratorError, Prompt
-from arms.models.embedding import Backbone
-from arms.retrievers.catalog import build_arm, prepare
-from arms.retrievers.kind import ArmSpec, Resources
+from arms.llm import Chunk, GeneratorError, Prompt
+from arms.models import Backbone
+from arms.retrievers import ArmSpec, Resources, build_arm, prepare
 from tests.arms.contract import DIM, QUESTIONS, ask
 
-HERE = "tests.arms.test_sweep"
+HERE = "tests.arms.jobs.test_sweep"
 TINY = frozenset({"tiny"})
 
 

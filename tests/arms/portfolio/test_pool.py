@@ -7,8 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from arms.portfolio.pool import DiscountedGrid, GraphGrid, PoolError, PoolSpec, VendiGrid, expand, load_pool
-from arms.retrievers.catalog import validate_specs
-from arms.retrievers.kind import ArmSpec
+from arms.retrievers import ArmSpec, catalog
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "pool.yaml"
 OFF = {"dense": False, "discounted": None, "vendi": None, "graph": None}
@@ -30,7 +29,7 @@ def test_the_defaults_are_the_360_of_the_paper() -> None:
 
 
 def test_the_catalogue_knows_every_arm_of_the_pool() -> None:
-    validate_specs(expand(PoolSpec()), {"minilm", "mpnet"})
+    catalog.validate_specs(expand(PoolSpec()), {"minilm", "mpnet"})
 
 
 def test_names_tell_the_parameters_without_the_tails_of_floats() -> None:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
 
-from arms.models.embedding import Backbone
+from arms.models import Backbone
 from arms.portfolio.score_matrix import (
     ROW_GROUP,
     ArmTable,
@@ -24,7 +24,7 @@ from arms.portfolio.score_matrix import (
     write_matrix,
 )
 from arms.questions import Question
-from arms.retrievers.kind import ArmSpec
+from arms.retrievers import ArmSpec
 
 NAN = float("nan")
 
@@ -97,7 +97,7 @@ MEASURE = """
 import sys, tracemalloc
 from pathlib import Path
 import pyarrow
-from arms.matrix import read_matrix
+from arms.portfolio.score_matrix import read_matrix
 
 folder = Path(sys.argv[1])
 read_matrix(folder, ["a0"])  # whatever is loaded or kept at first use

@@ -10,8 +10,8 @@ from hypothesis.extra import numpy as arrays
 from pydantic import ValidationError
 
 from arms.base import Passage, Query
-from arms.corpus.corpus import Corpus
-from arms.indexes.build_once import IndexMismatchError
+from arms.corpus import Corpus
+from arms.indexes import IndexMismatchError
 from arms.retrievers.bm25 import BM25, BM25Params, Columns
 from arms.tokenizer import ENGLISH, words
 from arms.top_k import best

@@ -9,17 +9,18 @@ from numpy.typing import NDArray
 
 from arms.async_bridge import Blocking
 from arms.base import NoRetrieval, Query, Retrieval
-from arms.corpus.corpus import Corpus
-from arms.indexes.build_once import IndexMismatchError
-from arms.llm.base import ScriptedGenerator
-from arms.models.embedding import Backbone, HashingEmbedder
+from arms.corpus import Corpus
+from arms.indexes import IndexMismatchError
+from arms.llm import base, blocking_writer
+from arms.models import Backbone
+from arms.models.embedding import HashingEmbedder
 from arms.retrievers.catalog import (
     KINDS,
     ArmSpecError,
+    arm_features,
     build_arm,
     closure,
     embeddings_of,
-    features,
     prepare,
     same,
     validate_specs,
@@ -42,11 +43,11 @@ SPECS = {
     "steps": ArmSpec(kind="multistep", params={"arm": "both"}),
     "judged": ArmSpec(kind="vendi_rag", params={"backbone": "hashed"}),
     "several": ArmSpec(kind="ensemble", params={"arms": ["none", "words", "near"]}),
-    "own": ArmSpec(kind="tests.arms.test_catalog:Own", params={"greeting": "hello"}),
+    "own": ArmSpec(kind="tests.arms.retrievers.test_catalog:Own", params={"greeting": "hello"}),
 }
 ELSEWHERE = {"cross_encoder", "remote"}
 """Kinds that need a model or a server; their own tests hold them to the contract."""
-SCRIPTED = ScriptedGenerator({}, default='{"score": 7}')
+SCRIPTED = base.ScriptedGenerator({}, default='{"score": 7}')
 
 
 def embed(text: str, backbones: frozenset[str]) -> Mapping[str, NDArray[np.float32]]:
@@ -79,7 +80,7 @@ class NoArm:
 
 @pytest.fixture(scope="module")
 def resources(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Resources:
-    indexes, write = tmp_path_factory.mktemp("indexes"), Blocking().writer(SCRIPTED)
+    indexes, write = tmp_path_factory.mktemp("indexes"), blocking_writer(Blocking(), SCRIPTED)
     ready = Resources(corpus, indexes, BACKBONES, SPECS, embed, write)
     prepare(ready)
     return ready
@@ -161,7 +162,10 @@ def test_other_parameters_get_an_index_of_their_own(resources: Resources) -> Non
         ),
         ({"a": ArmSpec(kind="no_such_package:Arm")}, "cannot import 'no_such_package:Arm'"),
         ({"a": ArmSpec(kind="arms.base:NoSuchArm")}, "cannot import 'arms.base:NoSuchArm'"),
-        ({"a": ArmSpec(kind="arms.catalog:KINDS")}, "'arms.catalog:KINDS' is a dict, not a class"),
+        (
+            {"a": ArmSpec(kind="arms.retrievers.catalog:KINDS")},
+            "'arms.retrievers.catalog:KINDS' is a dict, not a class",
+        ),
     ],
 )
 def test_a_wrong_description_is_refused_and_the_right_one_suggested(
@@ -180,8 +184,8 @@ def test_nothing_is_prepared_from_a_wrong_description(corpus: Corpus, tmp_path: 
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (ArmSpec(kind="tests.arms.test_catalog:NoArm"), "is no arm, it lacks: search"),
-        (ArmSpec(kind="tests.arms.test_catalog:Own"), "cannot be built: .*greeting"),
+        (ArmSpec(kind="tests.arms.retrievers.test_catalog:NoArm"), "is no arm, it lacks: search"),
+        (ArmSpec(kind="tests.arms.retrievers.test_catalog:Own"), "cannot be built: .*greeting"),
     ],
 )
 def test_a_class_that_is_no_arm_is_refused(
@@ -198,14 +202,14 @@ def test_an_unknown_arm_is_named_with_its_nearest(resources: Resources) -> None:
 
 
 def test_features_tell_kind_backbone_and_expected_steps() -> None:
-    assert features("none", SPECS["none"]) == {"arm=none": 1.0, "kind=none": 1.0, "steps": 0.0}
-    assert features("near", SPECS["near"]) == {
+    assert arm_features("none", SPECS["none"]) == {"arm=none": 1.0, "kind=none": 1.0, "steps": 0.0}
+    assert arm_features("near", SPECS["near"]) == {
         "arm=near": 1.0,
         "kind=dense": 1.0,
         "backbone=hashed": 1.0,
         "steps": 1.0,
     }
-    assert "member=words" in features("both", SPECS["both"])
+    assert "member=words" in arm_features("both", SPECS["both"])
 
 
 def test_no_retrieval_needs_no_index(corpus: Corpus, tmp_path: Path) -> None:
@@ -215,7 +219,7 @@ def test_no_retrieval_needs_no_index(corpus: Corpus, tmp_path: Path) -> None:
 
 
 def test_a_policy_is_told_the_numbers_of_an_arm_as_logarithms() -> None:
-    told = features("d", SPECS["discounted"])
+    told = arm_features("d", SPECS["discounted"])
     assert told["kind=ds"] == told["backbone=hashed"] == told["steps"] == 1.0
     assert told["ds.gamma"] == pytest.approx(np.log(2.0))
     assert told["ds.threshold"] == pytest.approx(np.log(1.2))

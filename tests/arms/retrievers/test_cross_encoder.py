@@ -12,9 +12,9 @@ import pytest
 from numpy.typing import NDArray
 
 from arms.base import Arm, ArmError, Passage, Query, Retrieval
-from arms.corpus.corpus import Corpus
-from arms.indexes.vectors import embedded_text
-from arms.models.locate import ModelNotFoundError
+from arms.corpus import Corpus
+from arms.indexes import vectors
+from arms.models import ModelNotFoundError
 from arms.retrievers.cross_encoder import KIND, CrossEncoderParams
 from arms.retrievers.kind import Resources
 from tests.arms.conftest import ENCYCLOPEDIA
@@ -103,7 +103,7 @@ def test_scores_are_the_logits_of_question_and_passage(
     resources: Resources, model: Path, max_length: int | None, batch_size: int
 ) -> None:
     arm = build(resources, model, max_length=max_length, batch_size=batch_size)
-    expected = logits(model, [embedded_text(passage) for passage in ENCYCLOPEDIA], max_length or 64)
+    expected = logits(model, [vectors.embedded_text(passage) for passage in ENCYCLOPEDIA], max_length or 64)
     assert np.ptp(expected) > 0.1, "the made model must tell passages apart"
 
     found = arm.search(Query(QUESTION), 50)
@@ -168,5 +168,5 @@ def test_a_model_that_is_not_there_is_missed_when_the_arm_is_built(
 
 
 def test_importing_the_module_does_not_import_torch() -> None:
-    code = "import sys, arms.cross_encoder; sys.exit('torch' in sys.modules)"
+    code = "import sys, arms.retrievers.cross_encoder; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from arms.base import ArmError, MissingEmbeddingError, Passage, Query
-from arms.corpus.corpus import Corpus
+from arms.corpus import Corpus
+from arms.indexes import IndexMismatchError, PassageVectors, VectorIndex, Vectors
+from arms.indexes import build_once as indexe_build_once
+from arms.indexes import vectors as indexe_vectors
 from arms.indexes import vectors as vectors_room
-from arms.indexes.build_once import IndexMismatchError, check, folder, publish
-from arms.indexes.vector_search import VectorIndex
-from arms.indexes.vectors import PassageVectors, Vectors, embed, embedded_text
-from arms.models.embedding import Backbone, HashingEmbedder
+from arms.indexes.build_once import folder
+from arms.models import Backbone
+from arms.models.embedding import HashingEmbedder
 from arms.retrievers.dense import Dense, DenseParams
 from tests.arms.conftest import keep
 from tests.arms.contract import DIM, ask, check_arm
@@ -60,7 +62,7 @@ def test_a_dense_arm_keeps_the_contract(corpus: Corpus, tmp_path: Path, index: s
 def test_search_equals_the_sort_of_all_inner_products(corpus: Corpus, tmp_path: Path, index: str) -> None:
     arm = build(corpus, tmp_path, index=index)
     passages = list(corpus)
-    vectors = HashingEmbedder(DIM).encode_passages([embedded_text(p) for p in passages])
+    vectors = HashingEmbedder(DIM).encode_passages([indexe_vectors.embedded_text(p) for p in passages])
     query = ask("Where does the river flow in Vienna?", WORDS)
     scores = vectors @ query.embeddings["words"]
     expected = sorted(zip(-scores, [p.id for p in passages], strict=True))[:6]
@@ -101,12 +103,12 @@ def test_embedding_goes_on_where_a_killed_run_stopped(
     unfinished = tmp_path_factory.mktemp("unfinished")
     killed, survivor = DyingEmbedder(lives), DyingEmbedder(lives=len(corpus))
     with pytest.raises(KilledError):
-        embed(corpus, killed, unfinished, step)
+        indexe_vectors.embed(corpus, killed, unfinished, step)
 
-    embed(corpus, survivor, unfinished, step)
+    indexe_vectors.embed(corpus, survivor, unfinished, step)
 
     assert killed.embedded + survivor.embedded == len(corpus), "no passage is embedded twice"
-    expected = HashingEmbedder(DIM).encode_passages([embedded_text(p) for p in corpus])
+    expected = HashingEmbedder(DIM).encode_passages([indexe_vectors.embedded_text(p) for p in corpus])
     np.testing.assert_array_equal(np.load(unfinished / "vectors.npy"), expected)
 
 
@@ -150,7 +152,9 @@ def test_the_vectors_of_passages_are_told_by_their_ids(corpus: Corpus, tmp_path:
     first, *_, last = corpus
     found = vectors.of([last.id, "of another corpus", first.id, last.id])
     assert list(found) == [last.id, first.id]
-    expected = HashingEmbedder(DIM).encode_passages([embedded_text(last), embedded_text(first)])
+    expected = HashingEmbedder(DIM).encode_passages(
+        [indexe_vectors.embedded_text(last), indexe_vectors.embedded_text(first)]
+    )
     np.testing.assert_array_equal(np.stack(list(found.values())), expected)
     assert vectors.of(["of another corpus"]) == {}
 
@@ -162,10 +166,10 @@ def test_an_index_of_another_model_or_corpus_is_refused_and_both_are_named(
     mine.prepare(corpus, BACKBONE)
     other_model = Vectors.of(corpus, tmp_path, Backbone(model="hashing:32"))
     with pytest.raises(IndexMismatchError, match="built with model 'hashing-64', but model 'hashing-32'"):
-        check(mine.target, other_model.identity)
+        indexe_build_once.check(mine.target, other_model.identity)
     other = keep(tmp_path, (Passage("1", "", "another corpus"),))
     with pytest.raises(IndexMismatchError, match=f"corpus '{corpus.digest}', but corpus '{other.digest}'"):
-        check(mine.target, Vectors.of(other, tmp_path, BACKBONE).identity)
+        indexe_build_once.check(mine.target, Vectors.of(other, tmp_path, BACKBONE).identity)
     with pytest.raises(IndexMismatchError, match="prepare the arms first"):
         VectorIndex.open(other, tmp_path, DenseParams(backbone="words"), BACKBONE)
 
@@ -183,11 +187,11 @@ def test_a_folder_is_published_whole_or_not_at_all(tmp_path: Path) -> None:
         (unfinished / "second").write_text("2")
 
     with pytest.raises(KilledError):
-        publish(target, identity, half)
+        indexe_build_once.publish(target, identity, half)
     assert not target.exists()
-    publish(target, identity, rest)
-    publish(target, identity, half)
-    check(target, identity)
+    indexe_build_once.publish(target, identity, rest)
+    indexe_build_once.publish(target, identity, half)
+    indexe_build_once.check(target, identity)
     assert sorted(path.name for path in target.iterdir()) == ["first", "manifest.json", "second"]
 
 
@@ -197,7 +201,7 @@ def test_of_two_builders_at_once_one_builds_and_the_other_waits(tmp_path: Path) 
 
     def build_once() -> str:
         meet.wait()
-        publish(target, {}, lambda unfinished: built.append(unfinished))
+        indexe_build_once.publish(target, {}, lambda unfinished: built.append(unfinished))
         return (target / "manifest.json").read_text()
 
     with ThreadPoolExecutor(2) as pool:
@@ -207,4 +211,4 @@ def test_of_two_builders_at_once_one_builds_and_the_other_waits(tmp_path: Path) 
 
 
 def test_a_passage_without_a_title_is_embedded_as_its_text() -> None:
-    assert embedded_text(Passage("1", "", "only text")) == "only text"
+    assert indexe_vectors.embedded_text(Passage("1", "", "only text")) == "only text"

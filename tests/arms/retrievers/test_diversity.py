@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arms.base import MissingEmbeddingError, Query
-from arms.corpus.corpus import Corpus
-from arms.indexes.vector_search import VectorIndex
-from arms.models.embedding import Backbone
+from arms.corpus import Corpus
+from arms.indexes import VectorIndex
+from arms.models import Backbone
 from arms.retrievers import diversity as discounted
 from arms.retrievers import vendi
 from arms.retrievers.diversity import Cosines

@@ -24,11 +24,11 @@ from arms.base import (
     Query,
     Retrieval,
 )
-from arms.corpus.corpus import Corpus
-from arms.indexes.vectors import PassageVectors
-from arms.llm.base import Chunk, GeneratorError, Prompt, ScriptedGenerator, Write, complete
-from arms.llm.prompts import ANSWER_ALONE, WITH_PASSAGES, Form, Writing
-from arms.models.embedding import Backbone
+from arms.corpus import Corpus
+from arms.indexes import PassageVectors
+from arms.llm import Chunk, GeneratorError, Prompt, Write, base
+from arms.llm import prompts as llm_prompts
+from arms.models import Backbone
 from arms.retrievers import bm25 as lexical
 from arms.retrievers import dense, ensemble
 from arms.retrievers.bm25 import BM25Params
@@ -80,7 +80,7 @@ class Model:
         self.tokens = 0
 
     def __call__(self, prompt: Prompt) -> tuple[str, Chunk]:
-        text, last = asyncio.run(complete(ScriptedGenerator(self._reply), prompt))
+        text, last = asyncio.run(base.complete(base.ScriptedGenerator(self._reply), prompt))
         self.tokens += last.prompt_tokens + last.completion_tokens
         return text, last
 
@@ -430,7 +430,7 @@ def test_a_router_is_asked_for_with_all_that_it_must_fit_and_its_vectors_are_mad
     have = picking(Resources(resources.corpus, tmp_path, resources.backbones, {}), specs, read)
     prepare(have)
     arm = build_arm("all", have)
-    writing = Writing(Form.SHORT, 99, 9)
+    writing = llm_prompts.Writing(llm_prompts.Form.SHORT, 99, 9)
     router, encoder = Path("/routers/cities"), resources.backbones["hashed"]
     wanted = SelectorSpec(router, ("none", "words"), "hashed", encoder, writing)
     assert read == [wanted, wanted]
@@ -451,8 +451,8 @@ def test_where_nothing_reads_a_router_an_arm_that_needs_one_is_not_prepared(reso
 # What members are asked.
 
 
-@pytest.mark.parametrize("form", list(Form))
-def test_members_answer_in_the_form_that_is_asked_for(form: Form) -> None:
+@pytest.mark.parametrize("form", list(llm_prompts.Form))
+def test_members_answer_in_the_form_that_is_asked_for(form: llm_prompts.Form) -> None:
     prompts: list[Prompt] = []
 
     def write(prompt: Prompt) -> tuple[str, Chunk]:
@@ -461,7 +461,7 @@ def test_members_answer_in_the_form_that_is_asked_for(form: Form) -> None:
 
     of(write, Says("Rome"), Says("Rome", name="again"), form=form.value).search(WHICH, 4)
     shown = {prompt.messages[0]["content"] for prompt in prompts}
-    assert shown == {WITH_PASSAGES[form].format(passages="[1]\nRome")}
+    assert shown == {llm_prompts.WITH_PASSAGES[form].format(passages="[1]\nRome")}
     assert len(prompts) == 2
 
 
@@ -475,7 +475,7 @@ def test_answers_are_compared_without_their_reasons_and_asked_for_once_more_wher
 
     def write(prompt: Prompt) -> tuple[str, Chunk]:
         spent.append(3)
-        if prompt.messages[-1]["content"] == ANSWER_ALONE:
+        if prompt.messages[-1]["content"] == llm_prompts.ANSWER_ALONE:
             return "Paris", Chunk(completion_tokens=3)
         system = prompt.messages[0]["content"]
         return next(text for name, text in written.items() if name in system), Chunk(completion_tokens=3)

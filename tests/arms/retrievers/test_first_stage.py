@@ -8,8 +8,8 @@ import pytest
 from numpy.typing import NDArray
 
 from arms.base import ArmError, Passage, Query
-from arms.indexes.vector_search import IndexParams, VectorIndex
-from arms.models.embedding import Backbone
+from arms.indexes import IndexParams, VectorIndex
+from arms.models import Backbone
 from arms.retrievers.dense import KEPT, DenseParams, FirstStage, first_stage, prepare_index
 from arms.retrievers.kind import Resources
 from tests.arms.conftest import keep

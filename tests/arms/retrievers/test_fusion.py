@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arms.base import Arm, Passage, Query, Retrieval
-from arms.corpus.corpus import Corpus
+from arms.corpus import Corpus
 from arms.retrievers.fusion import Fusion, FusionParams, fuse
 from tests.arms.contract import check_arm
 

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from arms.base import Arm, ArmError, NoRetrieval, Passage, Query, Retrieval
-from arms.corpus.corpus import Corpus
-from arms.llm.base import Chunk, Generator, GeneratorError, Prompt, ScriptedGenerator, Write, complete
-from arms.llm.catalog import DEFAULT_MODEL
+from arms.corpus import Corpus
+from arms.llm import Chunk, Generator, GeneratorError, Prompt, Write, catalog
+from arms.llm import base as llm_base
 from arms.llm.llama_cpp import EmbeddedGenerator
-from arms.models.embedding import Backbone
+from arms.models import Backbone
 from arms.retrievers import bm25 as lexical
 from arms.retrievers import dense, multistep
 from arms.retrievers.bm25 import BM25Params
@@ -31,11 +31,11 @@ LETTERS = [Passage(letter, "", f"text of {letter}") for letter in "abcdefghijkl"
 
 
 def blocking(generator: Generator) -> Write:
-    return lambda prompt: asyncio.run(complete(generator, prompt))
+    return lambda prompt: asyncio.run(llm_base.complete(generator, prompt))
 
 
 def saying(reply: Callable[[Prompt], str]) -> Write:
-    return blocking(ScriptedGenerator(reply))
+    return blocking(llm_base.ScriptedGenerator(reply))
 
 
 def done(_: Prompt) -> str:
@@ -280,7 +280,7 @@ def test_whatever_the_model_wants_every_place_is_filled_once(
 
 
 def test_a_model_that_fails_is_told_with_the_arm() -> None:
-    failing = blocking(ScriptedGenerator({}, error=GeneratorError("out of memory")))
+    failing = blocking(llm_base.ScriptedGenerator({}, error=GeneratorError("out of memory")))
     arm = Multistep("steps", Shelf(), MultistepParams(arm="shelf"), failing, cannot_embed)
     with pytest.raises(ArmError, match=r"arm 'steps' got no follow-up query: out of memory"):
         arm.search(Query("a"), 4)
@@ -328,7 +328,7 @@ def test_any_text_gives_one_line(text: str) -> None:
 
 
 def test_a_real_model_leads_to_a_second_step(bm25: Arm, resources: Resources) -> None:
-    generator = EmbeddedGenerator(DEFAULT_MODEL, context_tokens=512, slots=1, threads=1)
+    generator = EmbeddedGenerator(catalog.DEFAULT_MODEL, context_tokens=512, slots=1, threads=1)
     params = MultistepParams(arm=bm25.name, max_tokens=8, word_budget=40)
     arm = Multistep("steps", bm25, params, blocking(generator), resources.embed)
     query = ask("Who composed the opera about the river?", bm25.backbones)

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from tenacity import wait_none
 
 from arms.base import Arm, ArmError, Passage, Query
-from arms.corpus.corpus import Corpus
+from arms.corpus import Corpus
 from arms.retrievers import remote
 from arms.retrievers.remote import KIND, RemoteParams, fill, retry_after_s
 from arms.retrievers.remote_response import Fields, UnreadableError, at, read

@@ -14,10 +14,11 @@ from scipy.stats import chisquare
 from sklearn.neighbors import kneighbors_graph
 
 from arms.base import Arm, ArmError, Passage, Query, Retrieval
-from arms.corpus.corpus import Corpus
-from arms.indexes.build_once import IndexMismatchError
-from arms.indexes.vectors import embedded_text
-from arms.models.embedding import Backbone, HashingEmbedder
+from arms.corpus import Corpus
+from arms.indexes import IndexMismatchError
+from arms.indexes import vectors as indexe_vectors
+from arms.models import Backbone
+from arms.models.embedding import HashingEmbedder
 from arms.retrievers.bm25 import BM25, BM25Params
 from arms.retrievers.kind import ArmSpec, Resources
 from arms.retrievers.rerank import (
@@ -110,7 +111,9 @@ def test_steps_and_tokens_of_the_base_are_those_of_the_arm(resources: Resources)
 def test_scores_flow_along_the_cosines_of_the_passages_vectors(resources: Resources, bm25: BM25) -> None:
     query = ask("Which river flows through Vienna, the capital of Austria?")
     before = bm25.search(query, 50).passages
-    vectors = HashingEmbedder(DIM).encode_passages([embedded_text(passage) for passage in before])
+    vectors = HashingEmbedder(DIM).encode_passages(
+        [indexe_vectors.embedded_text(passage) for passage in before]
+    )
     assert len(before) > 4
 
     found = build_regularize(resources, bm25, neighbors=3, passes=2).search(query, 50).passages

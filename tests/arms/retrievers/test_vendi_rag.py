@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from arms.base import Arm, ArmError, NoRetrieval, Passage, Query, Retrieval
-from arms.corpus.corpus import Corpus
-from arms.llm.base import GeneratorError, Prompt, ScriptedGenerator, Write, complete
-from arms.llm.judge import ANSWER_SYSTEM, JudgeError
-from arms.models.embedding import Backbone
+from arms.corpus import Corpus
+from arms.llm import GeneratorError, Prompt, Write, base, judge
+from arms.models import Backbone
 from arms.retrievers import vendi, vendi_rag
 from arms.retrievers.kind import Resources
 from arms.retrievers.vendi_rag import VendiRag, VendiRagParams
@@ -23,12 +22,12 @@ STEPS, TOKENS = 2, 3
 """What a round of the search below takes."""
 
 
-def blocking(generator: ScriptedGenerator) -> Write:
-    return lambda prompt: asyncio.run(complete(generator, prompt))
+def blocking(generator: base.ScriptedGenerator) -> Write:
+    return lambda prompt: asyncio.run(base.complete(generator, prompt))
 
 
 def is_judged(prompt: Prompt) -> bool:
-    return prompt.messages[0]["content"] == ANSWER_SYSTEM
+    return prompt.messages[0]["content"] == judge.ANSWER_SYSTEM
 
 
 class Search:
@@ -67,7 +66,7 @@ class Model:
 
 def loop(search: Search, model: Model, **params: float) -> VendiRag:
     own = VendiRagParams.model_validate({"backbone": "hashed", **params})
-    return VendiRag("loop", search, own, blocking(ScriptedGenerator(model)))
+    return VendiRag("loop", search, own, blocking(base.ScriptedGenerator(model)))
 
 
 @pytest.mark.parametrize(
@@ -137,7 +136,7 @@ def test_the_model_and_the_judge_are_shown_the_same_passages() -> None:
 def test_a_judge_that_never_grades_fails_the_first_round() -> None:
     model = Model(["Very good"] * 2)
     told = "arm 'loop': the judge wrote no grade in 2 attempts, at last 'Very good'"
-    with pytest.raises(JudgeError, match=told) as failed:
+    with pytest.raises(judge.JudgeError, match=told) as failed:
         loop(Search(), model).search(Query("?"), 1)
     assert failed.value.tokens == TOKENS + model.tokens
 
@@ -150,7 +149,7 @@ def test_a_judge_that_no_longer_grades_ends_the_search_and_its_tokens_count() ->
 
 
 def test_a_model_that_fails_is_told_with_the_arm() -> None:
-    failing = blocking(ScriptedGenerator({}, error=GeneratorError("out of memory")))
+    failing = blocking(base.ScriptedGenerator({}, error=GeneratorError("out of memory")))
     arm = VendiRag("loop", Search(), VendiRagParams(backbone="hashed"), failing)
     with pytest.raises(ArmError, match="arm 'loop' could not answer or judge: out of memory"):
         arm.search(Query("?"), 1)
@@ -174,7 +173,7 @@ def resources(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Resou
         return f'{{"score": {min(8, told.count("river") + 3)}}}' if is_judged(prompt) else "The Danube."
 
     backbones = {"hashed": Backbone(model=f"hashing:{DIM}")}
-    write = blocking(ScriptedGenerator(reply))
+    write = blocking(base.ScriptedGenerator(reply))
     have = Resources(corpus, tmp_path_factory.mktemp("indexes"), backbones, {}, write=write)
     vendi_rag.KIND.prepare(VendiRagParams(backbone="hashed"), have, None)
     return have

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from arms.llm.base import Chunk, Prompt
-from arms.llm.structured_output import UnreadableError
+from arms.llm import Chunk, Prompt, structured_output
 from arms.models.embedding import HashingEmbedder
 from arms.scoring.correctness import (
     CLAIMS_FORM,
@@ -193,7 +192,7 @@ def test_a_model_that_stays_malformed_is_an_error_with_all_that_was_spent(
     assert failed.value.malformed == malformed
     words = sum(len(shown(prompt).split()) for prompt in prompts)
     assert failed.value.tokens == words + sum(len(text.split()) for text in texts)
-    assert isinstance(failed.value, UnreadableError)
+    assert isinstance(failed.value, structured_output.UnreadableError)
 
 
 @pytest.mark.parametrize("references", [[], [""], ["fusion", " "]])

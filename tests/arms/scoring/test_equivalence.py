@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from arms.base import ArmError
-from arms.models.locate import ModelNotFoundError
+from arms.models import ModelNotFoundError
 from arms.scoring.equivalence import Case, Equivalence
 
 QUESTION = "which river flows through vienna ?"
@@ -161,5 +161,5 @@ def test_a_model_that_is_not_there_is_missed(tmp_path: Path, monkeypatch: pytest
 
 
 def test_importing_the_module_does_not_import_torch() -> None:
-    code = "import sys, arms.equivalence; sys.exit('torch' in sys.modules)"
+    code = "import sys, arms.scoring.equivalence; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arms.base import Passage
-from arms.corpus.corpus import Corpus
-from arms.llm.base import Chunk, GeneratorError, Prompt
+from arms.corpus import Corpus
+from arms.llm import Chunk, GeneratorError, Prompt
 from arms.questions import Question
 from arms.scoring.scorers import (
     AnswerScorer,

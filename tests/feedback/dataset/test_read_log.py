@@ -17,10 +17,10 @@ from feedback.dataset.read_log import length, read_log
 from feedback.dataset.rewards import priced, rewards
 from feedback.dataset.selection import Selection
 from feedback.errors import LogGapError
+from feedback.log import Store
 from feedback.log import tables as t
-from feedback.log.store import Store
 from feedback.reward import Metric, RewardRule
-from feedback.training_log.joiner import read_examples
+from feedback.training_log import read_examples
 from tests.feedback.examples import FEATURES, METRICS, example, some_examples, some_rule, write
 
 RULE = RewardRule(metrics={"right": Metric()})

@@ -11,8 +11,8 @@ from feedback.dataset.log import Log
 from feedback.dataset.selection import Selection
 from feedback.dataset.source import ExportSource, LogSource
 from feedback.events import Context
-from feedback.exchange.jsonl import ExchangeError, Header, write_export
-from feedback.log.store import Store
+from feedback.exchange import ExchangeError, Header, write_export
+from feedback.log import Store
 from feedback.reward import Metric, Prices, RewardRule
 from tests.feedback.dataset.test_read_log import assert_same
 from tests.feedback.examples import example, some_examples, write

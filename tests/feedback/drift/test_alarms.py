@@ -11,14 +11,11 @@ from feedback.drift.alarms import Alarm, Alarms, Watch, raise_alarms, standing_a
 from feedback.drift.detectors import DriftSpec
 from feedback.errors import SupersededError
 from feedback.events import Decision, Execution, Feedback
+from feedback.log import Store
 from feedback.log import tables as t
-from feedback.log.store import Store
-from feedback.registry.promotions import Action, Promotion, active_policy, record
-from feedback.registry.versions import Version, digest_of, publish
+from feedback.registry import Version, active_policy, promotions, versions
 from feedback.reward import Metric, RewardRule
-from feedback.training_log.epochs import take_epoch
-from feedback.training_log.joiner import Joiner, read_examples
-from feedback.training_log.learned_examples import StartingPoint
+from feedback.training_log import Joiner, StartingPoint, read_examples, take_epoch
 from tests.feedback.conftest import decision, execution, value
 
 RULE = RewardRule(metrics={"right": Metric()}, cost_weight=0.0)
@@ -87,9 +84,9 @@ def test_labels_close_what_an_alarm_opened_and_the_next_alarm_opens_it_again(sto
 def published(store: Store, recipe: str, join: str = RULE.join, after: int = 0) -> Version:
     """A version of a recipe that begins to learn after a position."""
     start = StartingPoint(after=after).document() if after else None
-    epoch, digest = take_epoch(store, "test", 0.0), digest_of(b"state")
+    epoch, digest = take_epoch(store, "test", 0.0), versions.digest_of(b"state")
     draft = Version(0, None, recipe, join, {}, after, 0, digest, epoch, 0.0, start)
-    return replace(draft, version=publish(store, draft, b"state"))
+    return replace(draft, version=versions.publish(store, draft, b"state"))
 
 
 def test_an_alarm_is_of_the_training_log_that_its_recipe_has_learned(store: Store) -> None:
@@ -126,10 +123,14 @@ def test_a_promoted_recipe_that_begins_at_an_alarm_or_after_it_closes_it(
     candidate = published(store, "candidate", after=after)
     raise_alarms(store, take_epoch(store, "test", 0.0), [FALL])
     assert standing_alarms(store, RULE.join, active_policy(store, "ours")).warm_start_open
-    for action, open_ in ((Action.CANARY, True), (Action.PROMOTE, still)):
-        record(store, "ours", Promotion(0, candidate.version, action, "better", 1.0, share=0.1))
+    for action, open_ in ((promotions.Action.CANARY, True), (promotions.Action.PROMOTE, still)):
+        promotions.record(
+            store, "ours", promotions.Promotion(0, candidate.version, action, "better", 1.0, share=0.1)
+        )
         assert standing_alarms(store, RULE.join, active_policy(store, "ours")).warm_start_open == open_
-    record(store, "ours", Promotion(0, live.version, Action.PROMOTE, "it was better", 1.0))
+    promotions.record(
+        store, "ours", promotions.Promotion(0, live.version, promotions.Action.PROMOTE, "it was better", 1.0)
+    )
     assert standing_alarms(store, RULE.join, active_policy(store, "ours")).warm_start_open
 
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from feedback.dataset.log import Log
+from feedback.dataset import Log
 from feedback.events import LABELS, Context, Example, Mode
 from feedback.exchange.imported import IMPORTED
 from feedback.exchange.jsonl import ExchangeError

@@ -328,7 +328,7 @@ def test_a_migration_that_is_killed_at_its_end_leaves_the_log_as_it_was(engine: 
     script = """
 import os, sys
 from alembic.runtime.migration import MigrationContext
-from feedback.schema import migrate
+from feedback.log.schema import migrate
 MigrationContext.stamp = lambda *_: os._exit(9)
 migrate(sys.argv[1])
 """

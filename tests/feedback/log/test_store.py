@@ -21,8 +21,7 @@ from feedback.log import tables as t
 from feedback.log.batch import Fact, FeedbackStatus, Receipt
 from feedback.log.store import Store
 from feedback.reward import Metric, RewardRule
-from feedback.training_log.epochs import take_epoch
-from feedback.training_log.joiner import Joiner
+from feedback.training_log import Joiner, take_epoch
 from tests.feedback.conftest import Turn, decision, execution, value
 
 T = TypeVar("T")

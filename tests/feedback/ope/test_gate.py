@@ -12,7 +12,7 @@ from scipy import stats
 
 from benchmarks.gate import SITUATIONS, Delayed
 from feedback.arrays import Floats
-from feedback.dataset.log import Log
+from feedback.dataset import Log
 from feedback.ope import confidence_sequences as sequences
 from feedback.ope.gate import TRAIL, GateSpec, Verdict, judge
 

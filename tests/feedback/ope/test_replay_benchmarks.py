@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.replay_obd import Shown, compare, load, normed, recovered
 from benchmarks.replay_worlds import KINDS, LOGGERS, SIZES, TARGETS, Pool, invent, names_of, simulate
-from feedback.dataset.log import Log
+from feedback.dataset import Log
 
 HALF_HOUR = 1800.0
 

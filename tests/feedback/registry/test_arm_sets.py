@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from feedback.errors import ConflictError
-from feedback.log.store import Store
+from feedback.log import Store
 from feedback.registry import arm_sets as armsets
 from feedback.registry.arm_sets import Arms, ArmSet, at_start, defined, live, started
 

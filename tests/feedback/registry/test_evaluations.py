@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from feedback.errors import QueueFullError, SupersededError
-from feedback.log.store import Store
+from feedback.log import Store
 from feedback.registry.evaluations import (
     LEASE_S,
     Answer,

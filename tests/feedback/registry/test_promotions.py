@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from sqlalchemy.exc import IntegrityError
 
 from feedback.errors import ChangedMeanwhileError, RebuiltError, SupersededError
+from feedback.log import Store
 from feedback.log import tables as t
-from feedback.log.store import Store
 from feedback.registry.promotions import (
     Action,
     ActivePolicy,
@@ -37,7 +37,7 @@ from feedback.registry.versions import (
     publish,
     publish_beside,
 )
-from feedback.training_log.epochs import REBUILD, take_epoch
+from feedback.training_log import epochs, take_epoch
 
 
 def published(store: Store, recipe: str = "ours", state: bytes = b"state") -> Version:
@@ -301,7 +301,7 @@ def test_a_learner_that_has_taken_over_meanwhile_is_no_reason_to_refuse_it(store
 
 def test_it_is_refused_where_the_training_log_was_made_anew_meanwhile(store: Store) -> None:
     ours = published(store)
-    take_epoch(store, REBUILD, 1.0)
+    take_epoch(store, epochs.REBUILD, 1.0)
     take_epoch(store, "a learner", 2.0)
     with pytest.raises(RebuiltError, match=f"epoch {ours.epoch + 1} made the training log anew"):
         beside(store, ours.epoch)

@@ -7,8 +7,8 @@ import pytest
 
 from feedback.errors import SupersededError, UnderWayError
 from feedback.events import LABELS, Decision
+from feedback.log import Store
 from feedback.log import tables as t
-from feedback.log.store import Store
 from feedback.registry.runs import (
     LEASE_S,
     Run,
@@ -26,10 +26,8 @@ from feedback.registry.runs import (
     under_way,
 )
 from feedback.reward import Metric, RewardRule
-from feedback.training_log.epochs import take_epoch
-from feedback.training_log.joiner import Joiner
-from feedback.training_log.learned_examples import episode_of
-from feedback.training_log.traffic import asked_since, label_ids, traffic
+from feedback.training_log import Joiner, examples, take_epoch
+from feedback.training_log import traffic as training_log_traffic
 from tests.feedback.conftest import decision, execution, value
 
 OURS = "ours"
@@ -142,8 +140,8 @@ def test_a_run_belongs_to_the_configured_recipe_it_is_for_and_excludes_those_of_
 CHILD = """
 import sys, time
 from feedback.errors import UnderWayError
-from feedback.runs import Trigger, take, under_way
-from feedback.store import Store
+from feedback.registry.runs import Trigger, take, under_way
+from feedback.log.store import Store
 store = Store(sys.argv[1])
 print("ready", flush=True)
 sys.stdin.readline()
@@ -185,7 +183,7 @@ def test_of_processes_that_begin_at_the_same_time_one_does(url: str, store: Stor
 
 def label(name: str, run: int | None) -> Decision:
     context = decision(name).context
-    episode = None if run is None else episode_of(run)
+    episode = None if run is None else examples.episode_of(run)
     return Decision(name, context, ("b",), (1.0,), "b", LABELS, 0, decided_at=100.0, episode_id=episode)
 
 
@@ -194,18 +192,18 @@ def test_labels_are_no_traffic_and_are_told_by_run(store: Store) -> None:
     for name, run in (("label-a", None), ("label-b.1", 1), ("label-c.2", 2)):
         store.append([label(name, run), execution(name), value(name)])
     Joiner(store, RULE, take_epoch(store, "joiner", 0.0)).advance(200.0)
-    assert traffic(store, RULE.join) == 1
-    assert traffic(store, "another") == 0
-    assert label_ids(store, [], others=False) == set()
-    assert label_ids(store, [1], others=False) == {"label-b.1"}
-    assert label_ids(store, [1, 2], others=True) == {"label-a", "label-b.1", "label-c.2"}
+    assert training_log_traffic.decisions_of_traffic(store, RULE.join) == 1
+    assert training_log_traffic.decisions_of_traffic(store, "another") == 0
+    assert training_log_traffic.label_ids(store, [], others=False) == set()
+    assert training_log_traffic.label_ids(store, [1], others=False) == {"label-b.1"}
+    assert training_log_traffic.label_ids(store, [1, 2], others=True) == {"label-a", "label-b.1", "label-c.2"}
 
 
 def test_each_question_of_the_traffic_is_told_once_from_the_first_on(store: Store) -> None:
     for name in ("d1", "d2"):
         store.append([decision(name), execution(name)])
     store.append([label("label-a", 1), execution("label-a"), value("label-a")])
-    assert asked_since(store, 0.0) == ["what is d1?", "what is d2?"]
+    assert training_log_traffic.asked_since(store, 0.0) == ["what is d1?", "what is d2?"]
     with store.reading() as connection:
         (first, *_) = connection.scalars(t.decisions.select().with_only_columns(t.decisions.c.logged_at))
-    assert asked_since(store, first + 1e6) == []
+    assert training_log_traffic.asked_since(store, first + 1e6) == []

@@ -2,8 +2,8 @@
 
 import sqlalchemy as sa
 
+from feedback.log import Store
 from feedback.log import tables as t
-from feedback.log.store import Store
 from feedback.registry.arm_sets import disabled, switch
 
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feedback.errors import SupersededError
+from feedback.log import Store
 from feedback.log import tables as t
-from feedback.log.store import Store
 from feedback.registry.versions import (
     KEPT_CHECKPOINTS,
     Version,
@@ -25,7 +25,7 @@ from feedback.registry.versions import (
     publish,
     put_back,
 )
-from feedback.training_log.epochs import take_epoch
+from feedback.training_log import take_epoch
 
 
 def draft(store: Store, state: bytes = b"state", recipe: str = "r") -> Version:

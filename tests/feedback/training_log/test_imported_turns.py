@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from feedback.dataset.log import Log
+from feedback.dataset import Log
 from feedback.errors import ConflictError
 from feedback.events import LABELS, Example, Tick
-from feedback.log.store import Store
+from feedback.log import Store
 from feedback.reward import Complete, Metric, RewardRule
 from feedback.training_log.epochs import take_epoch
 from feedback.training_log.imported_turns import PastTurn, enter, new_among

@@ -14,8 +14,8 @@ import sqlalchemy as sa
 from feedback.errors import ConflictError, LogGapError, LogUnavailableError, SupersededError
 from feedback.events import Feedback, Kind, Mode, Status, Tick
 from feedback.fold import GRACE_S
+from feedback.log import Store
 from feedback.log import tables as t
-from feedback.log.store import Store
 from feedback.reward import Complete, Metric, RewardRule
 from feedback.training_log.epochs import take_epoch
 from feedback.training_log.joiner import Joiner, Position, read_examples

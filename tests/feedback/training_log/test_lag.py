@@ -6,8 +6,8 @@ import sqlalchemy as sa
 
 from feedback.errors import SupersededError
 from feedback.events import Tick
+from feedback.log import Store
 from feedback.log import tables as t
-from feedback.log.store import Store
 from feedback.reward import Metric, RewardRule
 from feedback.training_log.epochs import take_epoch
 from feedback.training_log.joiner import Joiner

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from feedback.events import LABELS, Context, Cost, Decision, Example, Mode
 from feedback.reward import Aggregation, Metric, RewardRule, UnknownMetricError
-from feedback.training_log.learned_examples import episode_of
+from feedback.training_log.examples import episode_of
 from feedback.training_log.logged_labels import LabelsError, labels, value_of
 
 RULE = RewardRule(

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
+from feedback.log import Store
 from feedback.log import tables as t
-from feedback.log.store import Store
 from feedback.reward import Aggregation, Complete, Metric, RewardRule
 from feedback.training_log.epochs import take_epoch
 from feedback.training_log.joiner import position_of, read_examples

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from feedback.dataset.source import LogSource
+from feedback.dataset import LogSource
 from feedback.events import Context, Cost, Decision, Execution, Feedback, Mode, Status, Tick
-from feedback.log.store import Store
+from feedback.log import Store
 from feedback.reward import Metric, RewardRule
 from feedback.training_log.epochs import take_epoch
 from feedback.training_log.joiner import Joiner

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from feedback.events import LABELS, Decision, Example
-from feedback.log.store import Store
+from feedback.log import Store
 from feedback.reward import RewardRule
 from feedback.training_log.imported_turns import read_turns
 from feedback.training_log.joiner import read_examples

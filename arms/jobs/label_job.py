@@ -11,13 +11,13 @@ from typing import Any
 import orjson
 
 from arms.base import Progress
-from arms.indexes.build_once import MANIFEST, publish
+from arms.indexes import build_once
 from arms.jobs.answer_measures import Measure
 from arms.jobs.checkpoint import BlockFolder, open_blocks, refuse_other
 from arms.jobs.label_worker import LabelJob, LabelReport, LabelWorker, Missing
 from arms.jobs.worker_pool import unfinished, worker_pool
-from arms.portfolio.outcomes import FILE, read_outcomes
-from arms.scoring.scorers import check_questions
+from arms.portfolio import outcomes, read_outcomes
+from arms.scoring import scorers
 
 BLOCKS_AT_ONCE = 2
 """Of a worker: while the last answers of a block are written, those of the next keep the model busy."""
@@ -31,7 +31,7 @@ def label(
     Args:
         job: What is asked.
         output: The folder of the outcomes; `<output>.blocks` holds what is finished until all of it is.
-        workers: Processes, see `arms.crew.hired`.
+        workers: Processes, see `arms.jobs.worker_pool.hired`.
         progress: Told what is being done, and how much of it is done.
 
     Raises:
@@ -42,11 +42,11 @@ def label(
         ModelNotFoundError: A model is not where its name says.
     """
     tell = progress or (lambda *_: None)
-    check_questions(job.questions, job, job.corpus)
+    scorers.check_questions(job.questions, job, job.corpus)
     job = job.sound()
     identity = job.identity()
     if output.exists():
-        refuse_other(output / MANIFEST, identity)
+        refuse_other(output / build_once.MANIFEST, identity)
         return _report(job, output, len(job.questions))
     with open_blocks(output, identity) as blocks:
         resumed = sum(len(job.questions_of(number)) for number in blocks.finished())
@@ -54,13 +54,13 @@ def label(
         if unfinished(job, blocks):
             with worker_pool(LabelWorker, job, workers, BLOCKS_AT_ONCE) as crew:
                 crew.finish(blocks, tell, "asking questions")
-        publish(output, identity, partial(_write, job, blocks))
+        build_once.publish(output, identity, partial(_write, job, blocks))
         blocks.delete()
     return _report(job, output, resumed)
 
 
 def _write(job: LabelJob, blocks: BlockFolder, folder: Path) -> None:
-    with (folder / FILE).open("wb") as file:
+    with (folder / outcomes.FILE).open("wb") as file:
         file.writelines(blocks.read(number) for number in range(job.n_blocks))
 
 
@@ -73,7 +73,7 @@ def _report(job: LabelJob, output: Path, resumed: int) -> LabelReport:
     ]
     failed = {arm: Missing() for arm in job.arms}
     unscored = {measure.name: Missing() for measure, _ in due}
-    for line in map(orjson.loads, (output / FILE).read_bytes().splitlines()):
+    for line in map(orjson.loads, (output / outcomes.FILE).read_bytes().splitlines()):
         if "answer" not in line:
             failed[line["arm"]].note(line)
         for measure, of in due:

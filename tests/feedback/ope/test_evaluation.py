@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from feedback.arrays import Floats, drawn_of
-from feedback.dataset.log import Log
+from feedback.dataset import Log
 from feedback.ope.doubly_robust import mrdr_weight
 from feedback.ope.estimators import ESTIMATORS, estimate
-from feedback.ope.evaluate import NEVER_DRAWN, Estimated, evaluate, predict
+from feedback.ope.evaluation import NEVER_DRAWN, Estimated, evaluate, predict
 from feedback.ope.exact_intervals import MEANS
 from feedback.ope.intervals import by_group, difference, hedged, normal
 from feedback.ope.joint_intervals import INTERVALS

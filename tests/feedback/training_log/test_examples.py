@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feedback.events import LABELS, Example
-from feedback.log.store import Store
+from feedback.log import Store
 from feedback.reward import Aggregation, Metric, RewardRule
 from feedback.training_log.epochs import take_epoch
+from feedback.training_log.examples import StartingPoint, episode_of, learned_examples, run_of
 from feedback.training_log.imported_turns import PastTurn, enter
 from feedback.training_log.joiner import Joiner, read_examples
-from feedback.training_log.learned_examples import StartingPoint, episode_of, learned_examples, run_of
 from tests.feedback.conftest import decision, execution, value
 
 RULE = RewardRule(metrics={"right": Metric(), "thumb": Metric()}, cost_weight=0.0)

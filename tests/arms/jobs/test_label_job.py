@@ -14,33 +14,29 @@ import numpy as np
 import pytest
 import ray
 
-from arms.corpus.corpus import Corpus
+from arms.corpus import Corpus
 from arms.jobs import answer_measures as measures
 from arms.jobs import job as pool_job
 from arms.jobs.answer_measures import by_claims, by_equivalence, by_judge, by_passages, by_words
 from arms.jobs.checkpoint import JobError
 from arms.jobs.job import seed_of
-from arms.jobs.label import label
+from arms.jobs.label_job import label
 from arms.jobs.label_worker import LabelBlock, LabelJob, LabelWorker
-from arms.llm import prompts
-from arms.llm.base import Chunk, GeneratorError, Prompt
-from arms.llm.catalog import ScriptedSpec
-from arms.llm.judge import JUDGED
-from arms.llm.prompts import Form
-from arms.models.locate import ModelNotFoundError
-from arms.portfolio.outcomes import FILE, Outcome, read_outcomes
+from arms.llm import Chunk, GeneratorError, Prompt, catalog, prompts
+from arms.llm import judge as llm_judge
+from arms.models import ModelNotFoundError
+from arms.portfolio import outcomes as portfolio_outcomes
+from arms.portfolio import read_outcomes
 from arms.questions import Question
-from arms.retrievers.catalog import build_arm
-from arms.retrievers.kind import ArmSpec, Resources
-from arms.scoring import equivalence
-from arms.scoring.scorers import ScoringError
+from arms.retrievers import ArmSpec, Resources, build_arm
+from arms.scoring import ScoringError, equivalence
 from tests.arms.contract import ask
-from tests.arms.jobs.test_score import HERE as SCORING
-from tests.arms.jobs.test_score import ROOT, wait_for_reader
+from tests.arms.jobs.test_score_job import HERE as SCORING
+from tests.arms.jobs.test_score_job import ROOT, wait_for_reader
 from tests.arms.jobs.test_score_worker import QUESTIONS, SPECS, TINY
 from tests.arms.scripted import shown
 
-HERE = "tests.arms.test_labelling"
+HERE = "tests.arms.jobs.test_label_job"
 ARMS = ("none", "bm25", "rrf", "drawn")
 REPLIES = {
     QUESTIONS[0].text: "the Danube",
@@ -70,10 +66,10 @@ def make_job(corpus: Corpus, indexes: Path, **fields: Any) -> LabelJob:
         indexes=indexes,
         specs={name: spec for name, spec in SPECS.items() if name != "hnsw"},
         backbones=TINY,
-        llm=ScriptedSpec(engine="scripted", replies=REPLIES),
+        llm=catalog.ScriptedSpec(engine="scripted", replies=REPLIES),
         block=2,
         arms=ARMS,
-        form=Form.SHORT,
+        form=prompts.Form.SHORT,
         of_answers=(by_words("em", exact), by_words("f1", length)),
         of_passages=(by_passages(recall, 3),),
         k=3,
@@ -115,7 +111,7 @@ def speaking(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Prompt], st
 Speaking = Callable[[Callable[[Prompt], str]], Model]
 
 
-def labelled(job: LabelJob) -> dict[tuple[str, str], Outcome]:
+def labelled(job: LabelJob) -> dict[tuple[str, str], portfolio_outcomes.Outcome]:
     """Return all outcomes, by question and arm, made by a worker in this process."""
     worker = LabelWorker(job)
     blocks = [worker.block(number) for number in range(job.n_blocks)]
@@ -241,9 +237,12 @@ def test_an_arm_or_a_model_that_fails_is_an_outcome_with_its_error(
 
 
 def test_a_block_without_one_answer_says_why() -> None:
-    failed = Outcome(QUESTIONS[0], "bm25", error="away"), Outcome(QUESTIONS[0], "rrf", error="far away")
+    failed = (
+        portfolio_outcomes.Outcome(QUESTIONS[0], "bm25", error="away"),
+        portfolio_outcomes.Outcome(QUESTIONS[0], "rrf", error="far away"),
+    )
     assert LabelBlock(failed).problem == "question 'q1': away"
-    assert LabelBlock((*failed, Outcome(QUESTIONS[0], "none", answer=""))).problem == ""
+    assert LabelBlock((*failed, portfolio_outcomes.Outcome(QUESTIONS[0], "none", answer=""))).problem == ""
 
 
 @pytest.mark.parametrize(
@@ -267,7 +266,7 @@ def test_reasons_without_a_tag_are_followed_by_a_second_prompt_and_both_are_paid
         return str(second)
 
     model = speaking(reply)
-    job = make_job(corpus, tmp_path, form=Form.REASONING, arms=("none",), questions=QUESTIONS[:1])
+    job = make_job(corpus, tmp_path, form=prompts.Form.REASONING, arms=("none",), questions=QUESTIONS[:1])
     ((_, outcome),) = labelled(job).items()
     assert (outcome.answer, outcome.tagged, outcome.prompt) == (answer, tagged, "reasoning_without")
     assert outcome.costs.get("llm_calls", 0) == calls
@@ -297,9 +296,9 @@ def test_a_judge_gives_five_scores_and_their_mean_and_its_failures_hide_nothing_
     job = make_job(corpus, tmp_path, of_passages=(by_judge(99),), arms=("none", "bm25"))
     outcomes = labelled(job)
     judged, unreadable = outcomes["q1", "none"], outcomes["q1", "bm25"]
-    assert {name: judged.scores[name] for name in ("judge", *JUDGED)} == {
+    assert {name: judged.scores[name] for name in ("judge", *llm_judge.JUDGED)} == {
         "judge": 0.5,
-        **dict(zip(JUDGED, (1.0, 0.75, 0.5, 0.25, 0.0), strict=True)),
+        **dict(zip(llm_judge.JUDGED, (1.0, 0.75, 0.5, 0.25, 0.0), strict=True)),
     }
     assert (unreadable.answer, set(unreadable.scores)) == ("yes", {"em", "f1"})
     assert unreadable.error.startswith("judge: the judge wrote no grade in 2 attempts")
@@ -375,7 +374,7 @@ def test_a_metric_that_leaves_its_range_is_refused(
     [
         ("questions", {"questions": QUESTIONS[::-1]}),
         ("asked", {"arms": ("none", "bm25")}),
-        ("form", {"form": Form.REASONING}),
+        ("form", {"form": prompts.Form.REASONING}),
         ("measures", {"of_answers": ()}),
         ("measures", {"of_passages": (by_judge(9),)}),
         ("similarity", {"of_answers": (by_claims("tiny"),)}),
@@ -383,7 +382,7 @@ def test_a_metric_that_leaves_its_range_is_refused(
         ("word budget", {"word_budget": 9}),
         ("max tokens", {"max_tokens": 9}),
         ("seed", {"seed": 1}),
-        ("language model", {"llm": ScriptedSpec(engine="scripted")}),
+        ("language model", {"llm": catalog.ScriptedSpec(engine="scripted")}),
     ],
 )
 def test_what_changes_outcomes_changes_the_identity(
@@ -401,9 +400,9 @@ def test_other_words_are_another_job(corpus: Corpus, tmp_path: Path, monkeypatch
 
     before = identity()
     assert before == identity()
-    monkeypatch.setitem(prompts.WITH_PASSAGES, Form.REASONING, "Think.")
+    monkeypatch.setitem(prompts.WITH_PASSAGES, prompts.Form.REASONING, "Think.")
     assert before == identity(), "nobody is asked in this form"
-    monkeypatch.setitem(prompts.WITH_PASSAGES, Form.SHORT, "{passages} Answer.")
+    monkeypatch.setitem(prompts.WITH_PASSAGES, prompts.Form.SHORT, "{passages} Answer.")
     monkeypatch.setattr(measures, "CLAIMS_FORM", "Write a list.")
     monkeypatch.setattr(measures, "SYSTEM", "You grade.")
     after = identity()
@@ -454,7 +453,7 @@ def test_a_killed_job_goes_on_where_it_was_and_writes_the_same_bytes(corpus: Cor
     gate.write_text("open")
     job = diary_job(corpus, tmp_path)
     with pytest.raises(JobError, match=r"labels\.blocks was made with form 'short', but form 'reasoning'"):
-        label(replace(job, form=Form.REASONING), tmp_path / "labels")
+        label(replace(job, form=prompts.Form.REASONING), tmp_path / "labels")
     told: list[tuple[str, int, int | None]] = []
     report = label(job, tmp_path / "labels", progress=lambda *news: told.append(news))
     assert report.resumed == 4
@@ -464,7 +463,7 @@ def test_a_killed_job_goes_on_where_it_was_and_writes_the_same_bytes(corpus: Cor
     ]
     worker = LabelWorker(job)
     direct = b"".join(worker.block(number).pack() for number in range(5))
-    assert (tmp_path / "labels" / FILE).read_bytes() == direct
+    assert (tmp_path / "labels" / portfolio_outcomes.FILE).read_bytes() == direct
     assert not blocks.exists()
 
     # a second time there is nothing to do; another job is refused

@@ -16,16 +16,15 @@ import orjson
 from numpy.typing import NDArray
 
 from arms.base import Progress
-from arms.indexes.build_once import MANIFEST
+from arms.indexes import build_once
 from arms.jobs.checkpoint import BlockFolder, open_blocks, refuse_other
 from arms.jobs.job import PoolJob, PoolWorker
 from arms.jobs.sweep import FAILED, Stopwatch
 from arms.jobs.worker_pool import WorkerPool, unfinished, worker_pool
-from arms.llm.base import Write
-from arms.llm.blocking import LateWriter
-from arms.portfolio.score_matrix import ArmTable, read_matrix, write_matrix
-from arms.retrievers.catalog import features
-from arms.scoring.scorers import Scorer, check_questions
+from arms.llm import LateWriter, Write
+from arms.portfolio import ArmTable, read_matrix, write_matrix
+from arms.retrievers import catalog
+from arms.scoring import Scorer, scorers
 
 TIMED_QUESTIONS = 32
 """Questions that arms are timed on in turn."""
@@ -163,7 +162,7 @@ def score(
     Args:
         job: What is scored.
         output: The folder of the matrix; `<output>.blocks` holds what is finished until all of it is.
-        workers: Processes, see `arms.crew.hired`.
+        workers: Processes, see `arms.jobs.worker_pool.hired`.
         progress: Told what is being done, and how much of it is done.
 
     Raises:
@@ -176,7 +175,7 @@ def score(
     """
     tell = progress or (lambda *_: None)
     scorer = job.scorer(LateWriter(None))
-    check_questions(job.questions, scorer, job.corpus)
+    scorers.check_questions(job.questions, scorer, job.corpus)
     job = job.sound()
     identity = job.identity(scorer)
     table = ArmTable(job.specs, job.backbones, {}, scorer.measure, identity)
@@ -226,7 +225,7 @@ def _summed(
         for column, problem in block.problems.items():
             problems.setdefault(names[column], problem)
     # one that never answered costs what its kind is expected to
-    expected = np.array([features(name, spec)["steps"] for name, spec in job.specs.items()])
+    expected = np.array([catalog.arm_features(name, spec)["steps"] for name, spec in job.specs.items()])
     some = np.maximum(answered, 1.0)
     means = {"steps": np.where(answered > 0, steps / some, expected), "tokens": tokens / some}
     costs = {cost: dict(zip(names, values.tolist(), strict=True)) for cost, values in means.items()}
@@ -240,7 +239,7 @@ def _summed(
 
 def _report_of(output: Path, identity: Mapping[str, str]) -> ScoreReport:
     """Tell of a matrix that is there. Raises JobError when it follows from something else."""
-    refuse_other(output / MANIFEST, identity)
+    refuse_other(output / build_once.MANIFEST, identity)
     matrix = read_matrix(output)
     unknown = dict(zip(matrix.arms, np.isnan(matrix.scores).sum(axis=1).tolist(), strict=True))
     n = len(matrix.questions)

@@ -14,21 +14,19 @@ import pytest
 import ray
 
 from arms.base import ArmError, Query, Retrieval
-from arms.corpus.corpus import Corpus
+from arms.corpus import Corpus
 from arms.jobs import worker_pool as crew
 from arms.jobs.checkpoint import JobError
 from arms.jobs.job import seed_of
-from arms.jobs.score import ScoreJob, ScoreWorker, score
-from arms.models.embedding import Backbone
-from arms.models.locate import ModelNotFoundError
-from arms.portfolio.score_matrix import MatrixError, read_matrix
+from arms.jobs.score_job import ScoreJob, ScoreWorker, score
+from arms.models import Backbone, ModelNotFoundError
+from arms.portfolio import read_matrix, score_matrix
 from arms.questions import Question
-from arms.retrievers.catalog import ArmSpecError
-from arms.retrievers.kind import ArmSpec
-from arms.scoring.scorers import RetrievalScorer, ScoringError
+from arms.retrievers import ArmSpec, ArmSpecError
+from arms.scoring import RetrievalScorer, ScoringError
 from tests.arms.jobs.test_score_worker import QUESTIONS, SPECS, make_job, recalls
 
-HERE = "tests.arms.test_scoring"
+HERE = "tests.arms.jobs.test_score_job"
 ROOT = Path(__file__).parents[3]
 START_S = 60.0
 
@@ -230,7 +228,7 @@ def test_many_questions_in_a_row_that_no_arm_answers_end_the_job_and_are_asked_a
     with pytest.raises(JobError, match=r"nothing came of 5 questions in a row: .*'q5': away"):
         score(job, tmp_path / "scores")  # all that there are
     assert not list(blocks.glob("*.block"))
-    monkeypatch.setattr(crew, "PATIENCE", 2)
+    monkeypatch.setattr(crew, "MAX_FAILED_QUESTIONS", 2)
     away.write_text(QUESTIONS[1].text + QUESTIONS[3].text + QUESTIONS[4].text)
     with pytest.raises(JobError, match=r"of 2 questions in a row: question 'q5': away"):
         score(job, tmp_path / "scores")
@@ -271,8 +269,12 @@ def test_an_arm_with_a_bug_ends_the_job_with_its_error(corpus: Corpus, tmp_path:
         ({"backbones": {}}, ArmSpecError, "unknown backbone 'tiny'"),
         ({"backbones": {"tiny": Backbone(model="./nowhere")}}, ModelNotFoundError, "nowhere"),
         ({"specs": {"b": ArmSpec(kind="bm52")}}, ArmSpecError, "unknown kind 'bm52'.*bm25"),
-        ({"specs": {"question": ArmSpec(kind="bm25")}}, MatrixError, "no arm can be called 'question'"),
-        ({"specs": {}}, MatrixError, "at least one arm"),
+        (
+            {"specs": {"question": ArmSpec(kind="bm25")}},
+            score_matrix.MatrixError,
+            "no arm can be called 'question'",
+        ),
+        ({"specs": {}}, score_matrix.MatrixError, "at least one arm"),
     ],
 )
 def test_nothing_is_begun_on_what_cannot_be_scored(

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedback.arrays import TOLERANCE, Floats, refuse_unless_distributions
-from feedback.dataset.log import Log
+from feedback.dataset import Log
 from feedback.ope.diagnostics import Diagnostics, diagnose
 from feedback.ope.doubly_robust import mrdr_weight
 from feedback.ope.estimators import ESTIMATORS, estimate, replay
@@ -104,8 +104,8 @@ def evaluate(
         kept: Rows that a target is judged by, shape (n,), at least one; all where none are given.
         baseline: One of the targets; None for what was served.
         estimators: Names out of `ESTIMATORS`.
-        interval: A name out of `feedback.bounds.INTERVALS`; where it is none for an estimator or for this
-            log, `normal` stands in, and the note says why.
+        interval: A name out of `feedback.ope.joint_intervals.INTERVALS`; where it does not
+            apply to an estimator or to this log, `normal` is used, and a note says why.
         level: Share of logs whose interval is to hold the truth, in (0, 1).
         reward_range: Smallest and largest reward there can be; those in the log by default, which is
             less than `bernstein` and `anytime` ask for.
@@ -154,7 +154,7 @@ def evaluate(
 def predict(
     log: Log, rng: np.random.Generator, model: Model = "ridge", weight: Floats | None = None
 ) -> Floats:
-    """Predict the reward of every arm in every row, shape (n, n_arms); see `feedback.reward_model`.
+    """Predict the reward of every arm in every row, shape (n, n_arms); see `feedback.ope.reward_model`.
 
     Raises:
         ValueError: Fewer than two questions: nothing to hold out; no features for `ridge`.

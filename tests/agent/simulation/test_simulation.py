@@ -16,7 +16,7 @@ from fastapi.responses import JSONResponse
 from rich.console import Console
 
 from agent.simulation.learning_curves import Summary
-from agent.simulation.simulate import Simulation, SimulationError, simulate
+from agent.simulation.simulation import Simulation, SimulationError, simulate
 
 ARMS = ("good", "half", "bad")
 FOUND = {"good": ["p1", "p2"], "half": ["p1", "x"], "bad": ["x", "y"]}

@@ -1,0 +1,19 @@
+from . import warm_start
+from .app_config import CONFIG, AppConfig, ConfigError, load, parse, read_portfolio
+from .sections import CorpusSpec, Key, Scope
+from .warm_start import Schedule, WarmStartSpec
+
+__all__ = [
+    "CONFIG",
+    "AppConfig",
+    "ConfigError",
+    "CorpusSpec",
+    "Key",
+    "Schedule",
+    "Scope",
+    "WarmStartSpec",
+    "load",
+    "parse",
+    "read_portfolio",
+    "warm_start",
+]

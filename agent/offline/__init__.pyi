@@ -1,0 +1,19 @@
+from . import choose_portfolio, label, labelled_data, router_features, score, train_router
+from .choose_portfolio import Selection, select_portfolio
+from .label import Labelling
+from .score import Scoring
+from .train_router import Training
+
+__all__ = [
+    "Labelling",
+    "Scoring",
+    "Selection",
+    "Training",
+    "choose_portfolio",
+    "label",
+    "labelled_data",
+    "router_features",
+    "score",
+    "select_portfolio",
+    "train_router",
+]

@@ -1,0 +1,23 @@
+from . import arms, messages, probe
+from .decide import context_of
+from .messages import ArmInfo, Ask, Decided, Finished, TurnError
+from .replica import Replica
+from .telemetry import CountedLog, Telemetry
+from .turn import TurnLoop, paced
+
+__all__ = [
+    "ArmInfo",
+    "Ask",
+    "CountedLog",
+    "Decided",
+    "Finished",
+    "Replica",
+    "Telemetry",
+    "TurnError",
+    "TurnLoop",
+    "arms",
+    "context_of",
+    "messages",
+    "paced",
+    "probe",
+]

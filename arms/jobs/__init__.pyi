@@ -1,0 +1,19 @@
+from . import answer_measures
+from .answer_measures import Measure
+from .job import digest_of_document, seed_of
+from .label_job import label
+from .label_worker import LabelJob, LabelReport
+from .score_job import ScoreJob, ScoreReport, score
+
+__all__ = [
+    "LabelJob",
+    "LabelReport",
+    "Measure",
+    "ScoreJob",
+    "ScoreReport",
+    "answer_measures",
+    "digest_of_document",
+    "label",
+    "score",
+    "seed_of",
+]

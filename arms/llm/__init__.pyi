@@ -1,0 +1,24 @@
+from . import base, catalog, judge, prompts, structured_output
+from .answers import answer_to
+from .base import Chunk, Generator, GeneratorError, Message, Prompt, Write
+from .blocking import LateWriter, blocking_writer
+from .catalog import LlmSpec, build_generator
+
+__all__ = [
+    "Chunk",
+    "Generator",
+    "GeneratorError",
+    "LateWriter",
+    "LlmSpec",
+    "Message",
+    "Prompt",
+    "Write",
+    "answer_to",
+    "base",
+    "blocking_writer",
+    "build_generator",
+    "catalog",
+    "judge",
+    "prompts",
+    "structured_output",
+]

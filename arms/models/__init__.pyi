@@ -1,0 +1,14 @@
+from .embedding import Backbone, Embedder, build_embedder, digest_backbone
+from .files import ModelNotFoundError, digest_of, locate
+from .threads import compute_cores
+
+__all__ = [
+    "Backbone",
+    "Embedder",
+    "ModelNotFoundError",
+    "build_embedder",
+    "compute_cores",
+    "digest_backbone",
+    "digest_of",
+    "locate",
+]

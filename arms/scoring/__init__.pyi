@@ -1,0 +1,17 @@
+from . import correctness, scorers, signals
+from .correctness import AnswerCorrectness
+from .equivalence import Equivalence
+from .scorers import AnswerScorer, JudgeScorer, RetrievalScorer, Scorer, ScoringError
+
+__all__ = [
+    "AnswerCorrectness",
+    "AnswerScorer",
+    "Equivalence",
+    "JudgeScorer",
+    "RetrievalScorer",
+    "Scorer",
+    "ScoringError",
+    "correctness",
+    "scorers",
+    "signals",
+]

@@ -1,0 +1,18 @@
+from . import database, rows, schema, tables
+from .batch import Fact, Receipt
+from .group_commit import GroupCommit
+from .open import open_log
+from .store import Record, Store
+
+__all__ = [
+    "Fact",
+    "GroupCommit",
+    "Receipt",
+    "Record",
+    "Store",
+    "database",
+    "open_log",
+    "rows",
+    "schema",
+    "tables",
+]
