@@ -4,9 +4,10 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 CONFIG ?= serve_config.yaml
+DOCS   := .venv-docs
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help serve demo test check bench models lock vllm-ask clean
+.PHONY: help serve demo test check docs bench models lock vllm-ask clean
 
 help:  ## say what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -25,6 +26,11 @@ check: $(VENV)/ready-dev  ## lint, types, arrows between the packages
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: $(DOCS)/ready  ## build the documentation into site/; a broken link, a broken anchor or an orphan page fails
+	@find docs -name '*.md' -printf '%P\n' | sort | while read -r page; do \
+		grep -q "\"$$page\"" zensical.toml || { echo "docs/$$page is not in the navigation of zensical.toml"; exit 1; }; done
+	$(DOCS)/bin/zensical build --clean --strict
 
 bench: $(VENV)/ready-dev  ## print the figures of the benchmarks beside their peers
 	for file in decision routers estimators log learner bm25 pool portfolio service; do $(BIN)/python benchmarks/$$file.py || exit 1; done
@@ -49,6 +55,12 @@ $(VENV)/ready-dev: requirements/dev.txt $(VENV)/ready
 	$(PIP) install --progress-bar on -r requirements/dev.txt
 	@touch $@
 
+$(DOCS)/ready: requirements/docs.txt
+	@echo "== installing what builds the documentation"
+	test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install --disable-pip-version-check --quiet -r requirements/docs.txt
+	@touch $@
+
 VLLM       := .venv-vllm
 VLLM_MODEL := $(HOME)/.armwise/models/SmolLM2-135M-Instruct
 
@@ -71,4 +83,4 @@ lock: $(VENV)/ready-dev  ## pin the newest versions that pyproject.toml allows
 	sh requirements/lock.sh $(BIN)/pip-compile
 
 clean:  ## remove the virtual environments and caches
-	rm -rf .venv .venv-vllm build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-docs .venv-vllm build site .cache *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

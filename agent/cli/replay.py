@@ -62,7 +62,7 @@ def replay(
         list[str] | None, typer.Option("--estimator", help="Repeatable; else ips, snips and dr.")
     ] = None,
     interval: Annotated[
-        str, typer.Option("--interval", help="How the intervals are made; see docs/replay.md.")
+        str, typer.Option("--interval", help="How the intervals are made; see docs/reference/intervals.md.")
     ] = "normal",
     reward_model: Annotated[
         str, typer.Option("--reward-model", help="What predicts rewards: ridge, or the faster means.")

@@ -78,7 +78,7 @@ class AppConfig(BaseModel):
     gate: GateSpec = GateSpec()
     warm_start: WarmStartSpec | None = Field(
         default=None,
-        description="How labels become a candidate, and who promotes it, see `docs/warm_start.md`; "
+        description="How labels become a candidate, and who promotes it, see `docs/guide/warm-start.md`; "
         "null for no such runs.",
     )
     limits: Limits = Limits()

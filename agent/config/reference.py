@@ -1,6 +1,6 @@
 """The reference of every setting, written from the settings themselves.
 
-`python -m agent.config.reference > docs/configuration.md` writes it anew; a test
+`python -m agent.config.reference > docs/reference/configuration.md` writes it anew; a test
 fails when it is behind.
 """
 

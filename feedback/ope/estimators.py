@@ -14,7 +14,7 @@
 
 Each is a function from a `Sample` to `Terms`. `ESTIMATORS` has them by name.
 
-Source: for each estimator, in its docstring; see also docs/estimators.md.
+Source: for each estimator, in its docstring; see also docs/reference/estimators.md.
 """
 
 from collections.abc import Callable, Mapping

@@ -13,7 +13,7 @@ from feedback.ope.intervals import Interval, by_group, difference, hedged, norma
 from feedback.ope.sample import Terms
 
 INTERVALS = ("normal", "bootstrap", "bernstein", "clopper_pearson", "anytime")
-"""Kinds of interval by name; which estimators each is for stands in docs/intervals.md."""
+"""Kinds of interval by name; which estimators each is for stands in docs/reference/intervals.md."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Random histories on a real log, compared at every step with what docs/feedback.md says.
+"""Random histories on a real log, compared at every step with what docs/reference/feedback-semantics.md says.
 
 A history is a list of steps. Something is decided, executed, said, taken back, shown; time passes; the
 joiner looks, is killed and made anew, fails half-way, is superseded.

@@ -1,6 +1,6 @@
 """What the log teaches, said plainly: each decision by itself, from all that the log says of it.
 
-Written from docs/feedback.md and not from the code that is checked with it. Nothing is carried from one
+Written from docs/reference/feedback-semantics.md, not from the code under test. Nothing is carried from one
 decision to the next, or from one position to the next: what holds at a position is found by looking at
 all facts up to there again.
 """

@@ -1,4 +1,4 @@
-"""What is learned of which facts: one test for each row of docs/feedback.md that needs no database."""
+"""What is learned from which facts: one test per row of docs/reference/feedback-semantics.md."""
 
 import re
 from collections.abc import Sequence
@@ -416,7 +416,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_what_the_document_says_is_proven_by_tests_that_exist() -> None:
-    text = (ROOT / "docs" / "feedback.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / "feedback-semantics.md").read_text(encoding="utf-8")
     rows = [line for line in text.splitlines() if line.startswith("| ") and not line.startswith("| ---")]
     proven = [row for row in rows if row.count(" | ") == 2 and not row.endswith("| proven by |")]
     assert len(proven) > 30

@@ -4,13 +4,13 @@ from pathlib import Path
 
 from agent.config.reference import pages
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "configuration.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "reference" / "configuration.md"
 
 
 def test_the_document_is_what_the_settings_say() -> None:
     written = "\n".join(pages()).rstrip() + "\n"
     assert DOCUMENT.read_text(encoding="utf-8") == written, (
-        "write it anew: python -m agent.config.reference > docs/configuration.md"
+        "write it anew: python -m agent.config.reference > docs/reference/configuration.md"
     )
 
 

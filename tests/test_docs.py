@@ -1,0 +1,70 @@
+"""The documents are complete: every page can be reached, every route, verb and error code is described."""
+
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from agent.cli.main import app
+from tests.agent.fakes import Service
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+
+
+def text_of(page: str) -> str:
+    return (DOCS / page).read_text(encoding="utf-8")
+
+
+def pages_in(nav: list[Any]) -> Iterator[str]:
+    for entry in nav:
+        for target in entry.values():
+            yield from [target] if isinstance(target, str) else pages_in(target)
+
+
+def test_every_page_stands_once_in_the_navigation() -> None:
+    nav = tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"]["nav"]
+    assert sorted(pages_in(nav)) == sorted(str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md"))
+
+
+def test_the_readme_can_be_read_in_a_few_minutes() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8")) <= 6000
+
+
+def test_every_route_is_described_with_a_request(tmp_path: Path) -> None:
+    sections = re.split(r"^## ", text_of("reference/http.md"), flags=re.MULTILINE)
+    described = {
+        re.sub(r"\{\w+\}", "{}", section.splitlines()[0])
+        for section in sections
+        if "```bash\ncurl" in section
+    }
+    paths = Service(tmp_path).app.openapi()["paths"]
+    routes = {
+        f"{method.upper()} {re.sub(r'{[^}]*}', '{}', path)}"
+        for path, methods in paths.items()
+        for method in methods
+    }
+    assert len(routes) > 20
+    assert described == routes
+
+
+def test_every_error_code_is_listed() -> None:
+    sources = [*(ROOT / "agent").glob("*.py"), *(ROOT / "agent" / "api").glob("*.py")]
+    raised = {
+        code
+        for path in sources
+        for code in re.findall(
+            r'(?:ApiError\(\s*\d{3},|\b\d{3}, )\s*"([a-z_]+)"', path.read_text(encoding="utf-8")
+        )
+    }
+    assert len(raised) > 25
+    assert sorted(code for code in raised if f"`{code}`" not in text_of("reference/http.md")) == []
+
+
+def test_every_verb_is_described() -> None:
+    commands = [command for command in app.registered_commands if command.callback]
+    verbs = {(command.name or command.callback.__name__).replace("_", "-") for command in commands}
+    listed = set(re.findall(r"^\| `([a-z-]+)", text_of("reference/cli.md"), re.MULTILINE))
+    assert len(verbs) > 20
+    assert verbs - {"demo"} <= listed  # the demo is described by its guide
