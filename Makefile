@@ -7,7 +7,7 @@ CONFIG ?= serve_config.yaml
 DOCS   := .venv-docs
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help serve demo test check docs bench models lock vllm-ask test-vllm clean
+.PHONY: help serve demo test test-slow check docs bench models lock vllm-ask test-vllm clean
 
 help:  ## say what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -19,7 +19,10 @@ demo: $(VENV)/ready  ## set up, live through the whole loop in minutes, leave de
 	$(BIN)/python -m examples.demo
 
 test: $(VENV)/ready-dev check  ## set up, lint, type-check, run the tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadgroup -m "not slow"
+
+test-slow: $(VENV)/ready-dev  ## run the tests that take long: kills under traffic, restarts of a real service, soaks
+	$(BIN)/python -m pytest -m slow
 
 check: $(VENV)/ready-dev  ## lint, types, arrows between the packages
 	$(BIN)/ruff check .

@@ -14,6 +14,29 @@ from tests.postgres import Server, running
 settings.register_profile("armwise", derandomize=True, deadline=None, database=None)
 settings.load_profile("armwise")
 
+SHARED = ("live", "ray", "postgres")
+"""Groups of tests that share what is expensive to start, the longest first."""
+
+
+def group_of(item: pytest.Item) -> str:
+    """Return the tests that have to run in the same process as this one: by default those of its file."""
+    fixtures = getattr(item, "fixturenames", ())
+    if item.path.parent.name == "live":
+        return "live"
+    if "cluster" in fixtures:
+        return "ray"
+    if "postgres" in fixtures or "server" in fixtures or "[postgresql" in item.nodeid:
+        return "postgres"
+    return str(item.path)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tell xdist which tests belong together, and begin with what takes longest."""
+    groups = {item: group_of(item) for item in items}
+    for item, group in groups.items():
+        item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=lambda item: SHARED.index(groups[item]) if groups[item] in SHARED else len(SHARED))
+
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[None]:

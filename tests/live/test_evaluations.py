@@ -3,8 +3,12 @@
 import time
 from typing import Any
 
+import pytest
+
 from tests.live.conftest import Live, until
 from tests.neighbours import SUBJECTS
+
+pytestmark = pytest.mark.slow
 
 TURNS = 30
 

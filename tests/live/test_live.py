@@ -174,6 +174,7 @@ def test_a_thumb_up_makes_a_new_version_that_every_replica_serves(live: Live) ->
     assert live.look_up("where is the river?")["policy_version"] >= version
 
 
+@pytest.mark.slow
 def test_feedback_moves_the_draws_towards_the_arm_that_is_praised(live: Live) -> None:
     drawn = [live.look_up(question(number), allowed_arms=[arm]) for arm in ARMS for number in range(20)]
     log_seq = live.tell(*((row["decision_id"], 1.0 if row["arm_drawn"] == "rrf" else -1.0) for row in drawn))
@@ -212,6 +213,7 @@ def test_a_switched_off_arm_is_drawn_by_no_replica(live: Live) -> None:
     until(lambda: all("dense" in live.look_up("x")["pmf"] for _ in range(8)))
 
 
+@pytest.mark.slow
 def test_the_arms_are_replaced_under_traffic_without_a_failed_request(live: Live, tmp_path: Path) -> None:
     before = {arm["name"]: arm for arm in live.client.get("/v1/arms").json()["arms"]}
     original = {
@@ -270,6 +272,7 @@ def holder(store: Store) -> str:
         return str(connection.scalar(newest))
 
 
+@pytest.mark.slow
 def test_a_killed_learner_comes_back_and_learns_on(live: Live, store: Store) -> None:
     killed = holder(store)
     os.kill(int(killed.rpartition(":")[2]), signal.SIGKILL)
@@ -280,6 +283,7 @@ def test_a_killed_learner_comes_back_and_learns_on(live: Live, store: Store) -> 
     assert live.policy()["examples_seq"] == before + 1, "nothing twice, nothing lost"
 
 
+@pytest.mark.slow
 def test_a_training_log_is_mended_under_traffic_and_another_learner_goes_on_from_there(
     live: Live, store: Store
 ) -> None:

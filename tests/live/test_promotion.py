@@ -14,6 +14,8 @@ from agent.policies import PolicySpec
 from feedback.log import Store
 from tests.live.conftest import Live, until
 
+pytestmark = pytest.mark.slow
+
 FOLLOWING_S = 10.0
 """How long replicas, and a machine that does other things beside them, may take to follow a word."""
 

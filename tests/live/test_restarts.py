@@ -3,9 +3,13 @@
 import os
 import signal
 
+import pytest
+
 from benchmarks.crash_ledger import Ledger
 from benchmarks.crash_traffic import Traffic
 from tests.live.conftest import Live, Process, until
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_killed_replica_takes_nothing_with_it_that_was_acknowledged(live: Live) -> None:

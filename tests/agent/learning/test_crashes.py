@@ -55,6 +55,7 @@ ON_POSTGRESQL = cases(
 )
 
 
+@pytest.mark.slow
 def test_on_sqlite_no_kill_loses_a_row_or_moves_a_digest(tmp_path: Path) -> None:
     with stage(f"sqlite:///{tmp_path / 'log.db'}", EXACT, tmp_path, clients=2, seed=1) as service:
         for case in ON_SQLITE:
@@ -63,6 +64,7 @@ def test_on_sqlite_no_kill_loses_a_row_or_moves_a_digest(tmp_path: Path) -> None
     assert service.stranded == 0
 
 
+@pytest.mark.slow
 def test_on_postgresql_no_kill_loses_a_row_or_moves_a_digest(server: Server, tmp_path: Path) -> None:
     with stage(server.fresh(), BAGGED, tmp_path, server, clients=2, seed=2) as service:
         for case in ON_POSTGRESQL:
@@ -78,6 +80,7 @@ def check(verdict: Verdict, odd: list[str], *, acknowledged: int) -> None:
     assert min(verdict.examples, len(verdict.versions), verdict.decisions) > 10
 
 
+@pytest.mark.slow
 def test_nothing_is_acknowledged_while_nothing_can_be_kept(server: Server, tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()

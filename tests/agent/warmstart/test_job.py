@@ -224,6 +224,7 @@ def taken(world: World) -> int:
     return runs.take(world.store, world.ours, runs.Trigger.SCHEDULE, "here:1", time.time()).seq
 
 
+@pytest.mark.slow
 def test_a_child_does_a_whole_run_with_a_real_verdict_and_gives_way(world: World) -> None:
     child = begin_child(world.config, taken(world))
     until(lambda: child.poll() is not None or _gives_way(child.pid))

@@ -183,6 +183,7 @@ def test_a_killed_job_goes_on_where_it_was_and_ends_as_if_it_had_not_been(
     assert not blocks.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
 def test_a_worker_that_dies_is_replaced_until_its_block_has_killed_three(
     corpus: Corpus, tmp_path: Path
