@@ -8,6 +8,7 @@ from typing import Any
 
 from agent.cli.main import app
 from tests.agent.fakes import Service
+from tests.test_commands import ELSEWHERE, PAGES, blocks_of, lines_of
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -68,3 +69,17 @@ def test_every_verb_is_described() -> None:
     listed = set(re.findall(r"^\| `([a-z-]+)", text_of("reference/cli.md"), re.MULTILINE))
     assert len(verbs) > 20
     assert verbs - {"demo"} <= listed  # the demo is described by its guide
+
+
+def test_every_page_that_shows_commands_is_run() -> None:
+    shown = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "README.md", *(DOCS / "guide").rglob("*.md"))
+        if blocks_of(str(path.relative_to(ROOT)))
+    }
+    assert shown == set(PAGES)
+
+
+def test_every_command_that_is_run_elsewhere_is_shown() -> None:
+    lines = [line for page in PAGES for block in blocks_of(page) for line in lines_of(block)]
+    assert [part for part in ELSEWHERE if not any(part in line for line in lines)] == []

@@ -1,0 +1,157 @@
+"""The commands that the README and the guide show, run in a copy of the project as a reader would run them.
+
+The copy shares the virtual environment that is installed already, has a home of its own, and one service
+that `make serve` has started. Pages are run in the order in which a newcomer reads them.
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+ROOT = Path(__file__).parents[1]
+URL = "http://127.0.0.1:8000"
+START_S = 600.0
+PAGE_S = 900.0
+
+PAGES = (
+    "README.md",
+    "docs/guide/quickstart.md",
+    "docs/guide/own-data.md",
+    "docs/guide/feedback.md",
+    "docs/guide/arms.md",
+    "docs/guide/policies.md",
+    "docs/guide/replay.md",
+    "docs/guide/promotion.md",
+    "docs/guide/warm-start.md",
+    "docs/guide/extending/policy.md",
+    "docs/guide/extending/router.md",
+    "docs/guide/deployment.md",
+    "docs/guide/demo.md",
+)
+
+ELSEWHERE = {
+    "make serve": "the fixture runs it",
+    "make test": "it is what runs this test",
+    "armwise canary 41": "tests/live/test_promotion.py, with a candidate of another recipe",
+    "armwise promote 41": "likewise",
+    "armwise rollback 17": "likewise",
+    "RAY_AUTH_MODE": "a cluster of its own: tests/live starts one",
+    "ray get-auth-token": "likewise",
+    "ray start": "likewise",
+    "serve deploy": "likewise",
+}
+"""Commands that are not run here, by a part of their line, and who runs them."""
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(PAGE_S + START_S), pytest.mark.xdist_group("live")]
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A copy of the project with a service.
+
+    Attributes:
+        folder: Where it is.
+        environment: What its commands are started with.
+    """
+
+    folder: Path
+    environment: dict[str, str]
+
+    def run(self, commands: str) -> None:
+        """Run the commands of a page; the first that fails ends them."""
+        strict = commands.replace("curl -s ", "curl -sS --fail-with-body ")
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", strict],
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=PAGE_S,
+            check=False,
+        )
+        assert done.returncode == 0, f"{commands}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+
+
+def blocks_of(page: str) -> list[str]:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return re.findall(r"^```bash\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+def lines_of(block: str) -> list[str]:
+    """Return the commands of a block, each with the lines that continue it."""
+    return re.findall(r"(?:[^\n]*\\\n)*[^\n]+", block)
+
+
+def here(block: str) -> str:
+    """Return a block without the commands that are run elsewhere."""
+    return "\n".join(line for line in lines_of(block) if not any(part in line for part in ELSEWHERE))
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Copy]:
+    """A copy of what git would commit, served by its own `make serve`."""
+    folder = tmp_path_factory.mktemp("clone")
+    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    for name in subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split(
+        "\n"
+    ):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
+    environment = Path(sys.prefix)
+    for stamp in ("ready", "ready-dev"):  # what is installed is that of this very tree
+        (environment / stamp).touch()
+    (folder / ".venv").symlink_to(environment)
+    passages = [{"id": str(n), "title": f"note {n}", "text": f"The note of number {n}."} for n in range(20)]
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(passage) + "\n" for passage in passages))
+    found = {**os.environ, "ARMWISE_HOME": str(folder / "home"), "PYTHONPATH": str(folder)}
+    made = Copy(
+        folder, {key: value for key, value in found.items() if not key.startswith(("PYTEST", "RAY_"))}
+    )
+    with (folder / "serve.log").open("w") as log:
+        service = subprocess.Popen(
+            ["make", "serve"],
+            cwd=folder,
+            env=made.environment,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        deadline = time.monotonic() + START_S
+        while not ready():
+            assert service.poll() is None, (folder / "serve.log").read_text()[-3000:]
+            assert time.monotonic() < deadline, (folder / "serve.log").read_text()[-3000:]
+            time.sleep(1.0)
+        yield made
+    finally:
+        os.killpg(service.pid, signal.SIGINT)
+        try:
+            service.wait(60.0)
+        except subprocess.TimeoutExpired:
+            os.killpg(service.pid, signal.SIGKILL)
+
+
+def ready() -> bool:
+    try:
+        return httpx.get(f"{URL}/ready").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_commands_of_a_page_work(page: str, copy: Copy) -> None:
+    commands = "\n".join(here(block) for block in blocks_of(page))
+    assert commands.strip(), f"{page} shows no command"
+    copy.run(commands)
