@@ -1,7 +1,11 @@
-"""The error envelope: every failure has a status, a stable code and a message that names the value."""
+"""The errors of the HTTP surface: one table, from which statuses, exception handlers and the page are made.
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+`python -m agent.api.errors` prints the table as Markdown.
+"""
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from fastapi import FastAPI, Request
@@ -19,21 +23,181 @@ from feedback.errors import ConflictError, LogUnavailableError, QueueFullError
 from feedback.events import Status
 from feedback.reward import RewardError, UnknownMetricError
 
-BUG = 500
-"""Status of what nobody foresaw; the traceback is in the log of the service."""
+
+@dataclass(frozen=True)
+class ErrorKind:
+    """One row of the table of errors.
+
+    Attributes:
+        code: Stable name for programs.
+        status: HTTP status.
+        when: When it is answered, for the page.
+        retryable: Whether the same request may succeed later.
+        raised_by: Exceptions that are answered with it, each with the field at fault. A subclass may have
+            a row of its own.
+        ends: How the turn ended that is answered with it.
+        framework: Whether it is the answer to an `HTTPException` of its status.
+    """
+
+    code: str
+    status: int
+    when: str
+    retryable: bool = False
+    raised_by: Mapping[type[Exception], str | None] = field(default_factory=dict)
+    ends: Status | None = None
+    framework: bool = False
+
+
+_KINDS = (
+    ErrorKind(
+        "invalid_request",
+        400,
+        "The body is not UTF-8 or not JSON, is not declared as JSON, lacks a field or has an unknown one.",
+        framework=True,
+    ),
+    ErrorKind(
+        "invalid_value",
+        400,
+        "A field has a value of the wrong type or out of its range.",
+        raised_by={RewardError: "value", FeatureError: "agent.context"},
+    ),
+    ErrorKind("unknown_arm", 400, "The request names an arm that is not configured."),
+    ErrorKind(
+        "no_eligible_arm",
+        400,
+        "Every arm is switched off or excluded, or the named arm is. Nothing was decided.",
+        raised_by={messages.NoEligibleArmError: "agent.excluded_arms"},
+    ),
+    ErrorKind(
+        "unknown_metric",
+        400,
+        "Feedback names a metric that the configuration does not declare.",
+        raised_by={UnknownMetricError: "metric_name"},
+    ),
+    ErrorKind("empty_window", 400, "There is no decision to evaluate."),
+    ErrorKind(
+        "context_length_exceeded",
+        400,
+        "The prompt is longer than the language model can read.",
+        raised_by={base.PromptTooLongError: "messages"},
+    ),
+    ErrorKind("unauthorized", 401, "Keys are configured, and the request has none of them."),
+    ErrorKind("forbidden", 403, "The key does not have the scope of the route."),
+    ErrorKind("not_found", 404, "There is no such route.", framework=True),
+    ErrorKind("decision_not_found", 404, "The log holds no decision of this id."),
+    ErrorKind("version_not_found", 404, "The log holds no policy version of this number."),
+    ErrorKind("evaluation_not_found", 404, "The log holds no evaluation of this number."),
+    ErrorKind("warm_start_not_found", 404, "The log holds no warm start of this number."),
+    ErrorKind("method_not_allowed", 405, "The route does not support the method.", framework=True),
+    ErrorKind(
+        "deadline_exceeded",
+        408,
+        "The deadline in `X-Request-Timeout-Seconds` has passed.",
+        retryable=True,
+    ),
+    ErrorKind(
+        "idempotency_conflict",
+        409,
+        "The idempotency key, or the id of the feedback, was used for something else, or its turn failed.",
+        raised_by={ConflictError: None},
+    ),
+    ErrorKind("arm_conflict", 409, "An arm of the new set has the name of a different former arm."),
+    ErrorKind("promotion_refused", 409, "The version cannot be served by this configuration."),
+    ErrorKind("promotion_gate_failed", 409, "The gate holds the version; `reasons` says why."),
+    ErrorKind("changed_meanwhile", 409, "Another promotion or rollback was recorded meanwhile."),
+    ErrorKind("version_unavailable", 409, "The policy of a version can be neither read nor rebuilt."),
+    ErrorKind("not_drawn", 409, "The decision is a label, which no policy drew; it cannot be verified."),
+    ErrorKind("not_recorded", 409, "The log does not hold what a verification needs."),
+    ErrorKind("not_done", 409, "Only an evaluation that is done has a report."),
+    ErrorKind("not_configured", 409, "The configuration has no section `warm_start`."),
+    ErrorKind("under_way", 409, "A warm start is already queued or running."),
+    ErrorKind("payload_too_large", 413, "The body is larger than `limits.body_bytes`.", framework=True),
+    ErrorKind(
+        "too_many_evaluations",
+        429,
+        "The queue of evaluations is full.",
+        retryable=True,
+        raised_by={QueueFullError: None},
+    ),
+    ErrorKind(
+        "internal_error",
+        500,
+        "An unexpected exception; its traceback is in the log of the service.",
+        raised_by={Exception: None},
+    ),
+    ErrorKind(
+        "arm_failed",
+        502,
+        "The drawn arm failed, and no fallback could replace it; or new arms could not be built.",
+        retryable=True,
+        ends=Status.ARM_FAILED,
+    ),
+    ErrorKind("llm_failed", 502, "The language model failed.", retryable=True, ends=Status.LLM_FAILED),
+    ErrorKind(
+        "not_ready",
+        503,
+        "The arms, the language model or the policy are not loaded yet, or cannot be reached.",
+        retryable=True,
+        raised_by={ArmError: None},  # before a decision: an encoder, vectors or a router are unreachable
+    ),
+    ErrorKind(
+        "overloaded",
+        503,
+        "Too many requests are in progress, or every eligible arm is at its limit. Nothing was decided.",
+        retryable=True,
+        raised_by={messages.OverloadedError: None},
+    ),
+    ErrorKind(
+        "in_progress",
+        503,
+        "Another request with the same idempotency key is in progress.",
+        retryable=True,
+        raised_by={messages.AnsweredElsewhereError: "Idempotency-Key"},
+    ),
+    ErrorKind(
+        "log_unavailable",
+        503,
+        "The log cannot be read or written.",
+        retryable=True,
+        raised_by={LogUnavailableError: None},
+    ),
+    ErrorKind(
+        "evaluation_under_way",
+        503,
+        "The evaluation on which the promotion depends is not done yet.",
+        retryable=True,
+        raised_by={UndecidedError: None},
+    ),
+    ErrorKind(
+        "llm_timeout",
+        504,
+        "The language model took longer than `limits.llm_timeout_s`.",
+        retryable=True,
+        ends=Status.LLM_TIMEOUT,
+    ),
+)
+
+ERRORS: Mapping[str, ErrorKind] = {kind.code: kind for kind in _KINDS}
+"""Every error that a client can get, by its code."""
+
+_CODE_OF_EXCEPTION = {
+    raised: (kind.code, param) for kind in _KINDS for raised, param in kind.raised_by.items()
+}
+_CODE_OF_ENDING = {kind.ends: kind.code for kind in _KINDS if kind.ends is not None}
+_CODE_OF_STATUS = {kind.status: kind.code for kind in _KINDS if kind.framework}
 
 
 class Failure(BaseModel):
     """What went wrong, for programs and for people."""
 
     type: Literal["invalid_request_error", "server_error"]
-    code: str = Field(description="Stable name.")
+    code: str = Field(description="Stable name.", json_schema_extra={"enum": [*sorted(ERRORS)]})
     message: str = Field(description="Names the offending value and what would be right.")
     param: str | None = Field(description="The field at fault.")
     request_id: str | None
     retryable: bool = Field(description="Whether the same request may succeed later.")
     decision_id: str | None = Field(description="The decision that is kept nevertheless.")
-    reasons: list[str] | None = Field(description="What a verdict against a candidate rests on.")
+    reasons: list[str] | None = Field(description="Why the gate holds a candidate.")
 
 
 class Envelope(BaseModel):
@@ -42,22 +206,26 @@ class Envelope(BaseModel):
     error: Failure
 
 
-@dataclass(eq=False)  # not frozen: the server clears the traceback of what it has answered
+RESPONSES: dict[int | str, dict[str, Any]] = {
+    "default": {"model": Envelope, "description": "What went wrong."}
+}
+"""Documents the envelope in OpenAPI."""
+
+
+@dataclass(eq=False)  # not frozen: the server clears the traceback of an exception that it has answered
 class ApiError(Exception):
     """A request that cannot be served.
 
     Attributes:
-        status: HTTP status.
-        code: Stable name for programs.
+        code: One of `ERRORS`, which has its status.
         message: For people; names the offending value and what would be right.
         param: The field at fault.
-        decision_id: The decision that is kept nevertheless, if it had come to be made.
-        retry_after_s: When to ask again, where that helps.
-        final: Whether the same request, under its key, can only be refused from now on.
-        reasons: What a verdict rests on; None where there was none.
+        decision_id: The decision that is kept nevertheless, if one was made.
+        retry_after_s: Seconds after which a retry may succeed.
+        final: Whether the same request, under its idempotency key, can only be refused from now on.
+        reasons: Why the gate holds a candidate; None for other errors.
     """
 
-    status: int
     code: str
     message: str
     param: str | None = None
@@ -67,9 +235,14 @@ class ApiError(Exception):
     reasons: Sequence[str] | None = None
 
     @property
+    def status(self) -> int:
+        """The HTTP status."""
+        return ERRORS[self.code].status
+
+    @property
     def retryable(self) -> bool:
         """Whether the same request may succeed later."""
-        return self.status in (408, 429, 502, 503, 504) and not self.final
+        return ERRORS[self.code].retryable and not self.final
 
     def body(self, request_id: str | None) -> dict[str, Any]:
         """Return the envelope, as OpenAI clients read it."""
@@ -93,58 +266,34 @@ class ApiError(Exception):
         return JSONResponse(self.body(request_id), self.status, headers)
 
 
-_TURN_FAILURES = {
-    Status.ARM_FAILED: (502, "arm_failed"),
-    Status.LLM_FAILED: (502, "llm_failed"),
-    Status.LLM_TIMEOUT: (504, "llm_timeout"),
-}
-
-_RAISED: tuple[tuple[type[Exception], int, str, str | None], ...] = (
-    (messages.NoEligibleArmError, 400, "no_eligible_arm", "agent.excluded_arms"),
-    (messages.OverloadedError, 503, "overloaded", None),
-    (messages.AnsweredElsewhereError, 503, "in_progress", "Idempotency-Key"),
-    (UnknownMetricError, 400, "unknown_metric", "metric_name"),
-    (RewardError, 400, "invalid_value", "value"),
-    (FeatureError, 400, "invalid_value", "agent.context"),
-    (ConflictError, 409, "idempotency_conflict", None),
-    (QueueFullError, 429, "too_many_evaluations", None),
-    (UndecidedError, 503, "evaluation_under_way", None),
-    (LogUnavailableError, 503, "log_unavailable", None),
-    (ArmError, 503, "not_ready", None),  # before anything was drawn: an encoder, vectors or a router are away
-)
-"""What may be raised besides, and what a client sees of it; the first that fits counts."""
-
-_HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 413: "payload_too_large"}
-
-
 def translate(error: Exception) -> ApiError:
-    """Return the failure that a client sees for what was raised inside."""
+    """Return the error that a client gets for an exception."""
     match error:
         case ApiError():
             return error
+        case TurnError(__cause__=base.PromptTooLongError()):
+            code, param = _CODE_OF_EXCEPTION[base.PromptTooLongError]
+            return ApiError(code, str(error), param, error.decision_id)
         case TurnError():
-            if isinstance(error.__cause__, base.PromptTooLongError):
-                return ApiError(400, "context_length_exceeded", str(error), "messages", error.decision_id)
-            status, code = _TURN_FAILURES[error.status]
-            return ApiError(status, code, str(error), decision_id=error.decision_id)
+            return ApiError(_CODE_OF_ENDING[error.status], str(error), decision_id=error.decision_id)
         case RequestValidationError():
             return _invalid(error)
         case HTTPException(__cause__=UnicodeDecodeError() as cause):
-            return ApiError(400, "invalid_request", f"the body is not UTF-8: {cause}")
+            return ApiError("invalid_request", f"the body is not UTF-8: {cause}")
         case HTTPException():
-            code = _HTTP_CODES.get(error.status_code, "invalid_request")
-            return ApiError(error.status_code, code, str(error.detail))
-    for kind, status, code, param in _RAISED:
-        if isinstance(error, kind):
-            return ApiError(status, code, str(error), param)
-    return ApiError(BUG, "internal_error", f"{type(error).__name__}: see the log of the service")
+            return ApiError(_CODE_OF_STATUS.get(error.status_code, "invalid_request"), str(error.detail))
+    nearest = next(kind for kind in type(error).__mro__ if kind in _CODE_OF_EXCEPTION)
+    if nearest is Exception:
+        return ApiError("internal_error", f"{type(error).__name__}: see the log of the service")
+    code, param = _CODE_OF_EXCEPTION[nearest]
+    return ApiError(code, str(error), param)
 
 
 _SOURCES = ("body", "query", "path", "header")
-"""What a place begins with: where FastAPI looked, not what the client wrote."""
+"""First parts of a location: where FastAPI found the value, which is not part of the field's name."""
 
 _BRANCHES = {"<item>", "<batch>", "<one>", "<many>", "[key]"}
-"""Parts of a place that say as what pydantic read it."""
+"""Parts of a location that name a branch of a union, or a key: pydantic's words, not the client's."""
 
 
 def _invalid(error: RequestValidationError) -> ApiError:
@@ -154,36 +303,45 @@ def _invalid(error: RequestValidationError) -> ApiError:
     param = ".".join(str(part) for part in place if part not in _BRANCHES) or None
     match problem["type"]:
         case "extra_forbidden":
-            return ApiError(400, "invalid_request", f"unknown field {param!r}", param)
+            return ApiError("invalid_request", f"unknown field {param!r}", param)
         case "missing":
-            return ApiError(400, "invalid_request", f"field {param or 'body'!r} is missing", param)
+            return ApiError("invalid_request", f"field {param or 'body'!r} is missing", param)
         case "json_invalid":
-            return ApiError(400, "invalid_request", f"the body is not JSON: {problem['msg']}")
+            return ApiError("invalid_request", f"the body is not JSON: {problem['msg']}")
         case "model_attributes_type" | "dict_type" if isinstance(problem["input"], bytes):
-            return ApiError(
-                400, "invalid_request", "the body must be declared as content-type: application/json"
-            )
+            message = "the body must be declared as content-type: application/json"
+            return ApiError("invalid_request", message)
         case _:
             shown = repr(problem.get("input"))
             shown = shown if len(shown) <= 80 else shown[:77] + "..."
             message = problem["msg"].removeprefix("Value error, ")
-            return ApiError(400, "invalid_value", f"{param or 'body'}: {message}, got {shown}", param)
+            return ApiError("invalid_value", f"{param or 'body'}: {message}, got {shown}", param)
 
 
 def install(app: FastAPI) -> None:
-    """Make every failure of an application answer with the envelope."""
+    """Answer every exception of an application with the envelope."""
 
     async def answer(request: Request, error: Exception) -> JSONResponse:
         response = translate(error).response(request.headers.get("x-request-id"))
         response.headers.update(getattr(error, "headers", None) or {})  # such as Allow, with a 405
         return response
 
-    for kind in (
-        ApiError,
-        TurnError,
-        RequestValidationError,
-        HTTPException,
-        *(row[0] for row in _RAISED),
-        Exception,
-    ):
+    for kind in (ApiError, TurnError, RequestValidationError, HTTPException, *_CODE_OF_EXCEPTION):
         app.add_exception_handler(kind, answer)
+
+
+def page() -> Iterator[str]:
+    """Yield the lines of a Markdown page of the table."""
+    yield "# Errors"
+    yield ""
+    yield 'The body of a response that is not a success is `{"error": {...}}`, with one of these codes.'
+    yield "A failure that is recorded under an idempotency key is never `retryable`, whatever its code."
+    yield ""
+    yield "| code | status | retryable | when |"
+    yield "| --- | --- | --- | --- |"
+    for kind in _KINDS:
+        yield f"| `{kind.code}` | {kind.status} | {'yes' if kind.retryable else 'no'} | {kind.when} |"
+
+
+if __name__ == "__main__":
+    sys.stdout.write("\n".join(page()) + "\n")

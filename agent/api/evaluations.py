@@ -1,14 +1,15 @@
-"""Evaluating: what other policies would have earned is asked for, looked at, and sent on."""
+"""`/v1/evaluations`: submit an off-policy evaluation, and read its progress, result and report."""
 
 import asyncio
 from pathlib import Path
 from typing import Any
 
+from fastapi import APIRouter
 from fastapi.responses import HTMLResponse, JSONResponse
 
-from agent.api.decisions import Before, Limit, Number
 from agent.api.errors import ApiError
-from agent.api.schemas import LARGEST
+from agent.api.middleware import AppReplica, require
+from agent.api.schemas import LARGEST, PageBefore, PageLimit, PathNumber
 from agent.config import AppConfig
 from agent.evaluation import CandidateError, EvaluationRequest, candidate_names
 from agent.learning import configuration_of
@@ -19,12 +20,94 @@ from feedback.log import Store, database
 from feedback.registry import Evaluation, arm_sets, versions
 from feedback.registry import evaluations as registry_evaluations
 
+router = APIRouter()
 
-def refuse_from_afar(request: EvaluationRequest, config: AppConfig, store: Store) -> None:
-    """Refuse a request that cannot be answered, or that a caller over HTTP may not make.
+
+@router.post("/v1/evaluations", status_code=202, dependencies=[require("admin")])
+async def submit(replica: AppReplica, body: EvaluationRequest) -> JSONResponse:
+    """Request an evaluation of other policies on the log; the response has its number.
+
+    It runs beside the service at low priority: poll its `status` and `done`. A policy is written out
+    in full, as `policy:{kind: linucb, params: {alpha: 0.5}}`, and names no file.
+    """
+    submitted = await asyncio.to_thread(_submit, replica, body)
+    return JSONResponse(_document(submitted), 202, {"location": f"/v1/evaluations/{submitted.seq}"})
+
+
+@router.get("/v1/evaluations", dependencies=[require("decide")])
+async def evaluations(replica: AppReplica, limit: PageLimit = 50, before: PageBefore = None) -> JSONResponse:
+    """The evaluations, newest first, without their results.
+
+    A page ends with the evaluation of id N: get the next one with `before=N`.
+    """
+    listed = await asyncio.to_thread(registry_evaluations.page, replica.store, limit, before)
+    return JSONResponse({"evaluations": [_document(one) for one in listed]})
+
+
+@router.get("/v1/evaluations/{number}", dependencies=[require("decide")])
+async def evaluation(replica: AppReplica, number: PathNumber) -> JSONResponse:
+    """One evaluation: its progress, and its `result` once `status` is `done`.
+
+    `status` is `queued`, `running`, `done` or `failed`; `error` says why it failed. `done` is the
+    share of the work that is done, from 0 to 1.
+    """
+    found, result = await _found(replica, number), None
+    if found.status is registry_evaluations.State.DONE:
+        result = await asyncio.to_thread(registry_evaluations.result_of, replica.store, number)
+    return JSONResponse({**_document(found), "result": result})
+
+
+@router.get(
+    "/v1/evaluations/{number}/report",
+    responses={200: {"content": {"text/html": {}}}},
+    dependencies=[require("decide")],
+)
+async def report(replica: AppReplica, number: PathNumber) -> HTMLResponse:
+    """The result of an evaluation that is done, as one self-contained HTML page with plots."""
+    found = await _found(replica, number)
+    html = await asyncio.to_thread(registry_evaluations.html_of, replica.store, number)
+    if html is None:
+        message = f"evaluation {number} is {found.status}: only one that is done has a report"
+        raise ApiError("not_done", message, "number")
+    return HTMLResponse(html)
+
+
+def _submit(replica: Replica, body: EvaluationRequest) -> Evaluation:
+    now = replica.clock()
+    try:
+        refuse_untrusted(body, replica.config, replica.store)
+    except CandidateError as error:
+        raise ApiError("invalid_value", str(error), "candidates") from None
+    if body.since is not None and body.since.timestamp() > now:
+        message = f"since {body.since.isoformat()} is in the future: the window is empty"
+        raise ApiError("empty_window", message, "since")
+    if not replica.store.newest(1):
+        raise ApiError("empty_window", "the log holds no decision yet", None)
+    request = body.model_dump(mode="json")
+    try:
+        database.dumps(request)
+    except TypeError as error:  # valid JSON that a log cannot hold: half a surrogate pair, a huge number
+        raise ApiError("invalid_value", f"the request cannot be stored: {error}") from None
+    return registry_evaluations.submit(replica.store, configuration_of(replica.config), request, now)
+
+
+async def _found(replica: Replica, number: int) -> Evaluation:
+    found = await asyncio.to_thread(registry_evaluations.find, replica.store, number)
+    if found is None:
+        raise ApiError("evaluation_not_found", f"there is no evaluation {number}", "number")
+    return found
+
+
+def _document(one: Evaluation) -> dict[str, Any]:
+    columns = ("status", "done", "submitted_at", "started_at", "finished_at", "error", "request")
+    return {"id": one.seq, **{name: getattr(one, name) for name in columns}}
+
+
+def refuse_untrusted(request: EvaluationRequest, config: AppConfig, store: Store) -> None:
+    """Refuse a request that cannot be evaluated, or that a client may not make over HTTP.
 
     Args:
-        request: What is asked for.
+        request: What to evaluate.
         config: The settled configuration, with the arms that are live.
         store: The log.
 
@@ -69,82 +152,3 @@ def _refuse_router(candidate: candidate_names.Named, config: AppConfig) -> None:
             f"candidate {candidate.name!r}: only the configured router, and those below the folder of the "
             "service, can be asked for over HTTP"
         )
-
-
-class EvaluationRoutes:
-    """The routes of evaluations. Each docstring is what the OpenAPI document says."""
-
-    def __init__(self, replica: Replica) -> None:
-        self._replica = replica
-
-    async def submit(self, body: EvaluationRequest) -> JSONResponse:
-        """Ask what other policies would have earned on the log, and get a number to ask for the answer by.
-
-        The work is done beside the service, by what nobody else needs of the machine: look at
-        `status` and `done` now and then. A policy is written out in full, as
-        `policy:{kind: linucb, params: {alpha: 0.5}}`, and names no file.
-        """
-        asked = await asyncio.to_thread(self._submit, body)
-        return JSONResponse(_document(asked), 202, {"location": f"/v1/evaluations/{asked.seq}"})
-
-    async def evaluations(self, limit: Limit = 50, before: Before = None) -> JSONResponse:
-        """The evaluations that were asked for, newest first, without their answers.
-
-        A page ends with the evaluation of id N: the next one is asked for with `before=N`.
-        """
-        listed = await asyncio.to_thread(registry_evaluations.page, self._replica.store, limit, before)
-        return JSONResponse({"evaluations": [_document(one) for one in listed]})
-
-    async def evaluation(self, number: Number) -> JSONResponse:
-        """One evaluation: how far it is, and its `result` once `status` is `done`.
-
-        `status` is `queued`, `running`, `done` or `failed`; `error` says why it failed. `done` is the
-        share of the work that is done, from 0 to 1.
-        """
-        found = await self._found(number)
-        done = found.status is registry_evaluations.State.DONE
-        result = (
-            await asyncio.to_thread(registry_evaluations.result_of, self._replica.store, number)
-            if done
-            else None
-        )
-        return JSONResponse({**_document(found), "result": result})
-
-    async def report(self, number: Number) -> HTMLResponse:
-        """The answer of an evaluation that is done, as a page with plots that needs nothing else."""
-        found = await self._found(number)
-        html = await asyncio.to_thread(registry_evaluations.html_of, self._replica.store, number)
-        if html is None:
-            message = f"evaluation {number} is {found.status}: only one that is done has a report"
-            raise ApiError(409, "not_done", message, "number")
-        return HTMLResponse(html)
-
-    def _submit(self, body: EvaluationRequest) -> Evaluation:
-        replica, now = self._replica, self._replica.clock()
-        try:
-            refuse_from_afar(body, replica.config, replica.store)
-        except CandidateError as error:
-            raise ApiError(400, "invalid_value", str(error), "candidates") from None
-        if body.since is not None and body.since.timestamp() > now:
-            message = f"since {body.since.isoformat()} is yet to come: the window is empty"
-            raise ApiError(400, "empty_window", message, "since")
-        if not replica.store.newest(1):
-            raise ApiError(400, "empty_window", "the log holds no decision yet", None)
-        request = body.model_dump(mode="json")
-        try:
-            database.dumps(request)
-        except TypeError as error:  # JSON can say more than can be kept: half a character, a huge number
-            raise ApiError(400, "invalid_value", f"the request cannot be kept: {error}") from None
-        return registry_evaluations.submit(replica.store, configuration_of(replica.config), request, now)
-
-    async def _found(self, number: int) -> Evaluation:
-        found = await asyncio.to_thread(registry_evaluations.find, self._replica.store, number)
-        if found is None:
-            raise ApiError(404, "evaluation_not_found", f"there is no evaluation {number}", "number")
-        return found
-
-
-def _document(one: Evaluation) -> dict[str, Any]:
-    """Return an evaluation as it is told."""
-    told = ("status", "done", "submitted_at", "started_at", "finished_at", "error", "request")
-    return {"id": one.seq, **{name: getattr(one, name) for name in told}}

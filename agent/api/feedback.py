@@ -1,139 +1,147 @@
-"""Telling: what came of an answer comes in, is checked item by item, and kept."""
+"""`/v1/feedback` and the activation of deferred decisions: feedback is checked and kept item by item."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import Annotated
+from typing import Any
 
-from fastapi import Path
+from fastapi import APIRouter
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import TypeAdapter, ValidationError
 
 from agent.api import errors
-from agent.api import responses as replies
-from agent.api.chat import IdempotencyKey, new_id
 from agent.api.errors import ApiError
-from agent.api.schemas import FeedbackItem, FeedbackRequest, Identifier
-from agent.config import AppConfig
+from agent.api.idempotency import IdempotencyKey, new_id
+from agent.api.middleware import AppReplica, require
+from agent.api.schemas import DecisionId, FeedbackItem, FeedbackRequest
 from agent.serving import Replica
 from feedback.errors import ConflictError, StoreError
 from feedback.events import Feedback, Kind
 from feedback.log import Receipt
 from feedback.reward import RewardError
 
+router = APIRouter()
 
-class FeedbackRoutes:
-    """The routes that take in feedback. Each docstring is what the OpenAPI document says."""
 
-    def __init__(self, replica: Replica) -> None:
-        self._replica = replica
-        self._telemetry = replica.telemetry
+@router.post("/v1/feedback", status_code=202, dependencies=[require("feedback")])
+async def feedback(replica: AppReplica, body: FeedbackRequest, key: IdempotencyKey = None) -> JSONResponse:
+    """Keep feedback on a decision or an episode: one item, or {"items": [...]} with a status each.
 
-    @property
-    def _config(self) -> AppConfig:
-        """The configuration, with the arms that are live now."""
-        return self._replica.config
+    A value of null retracts the value of the same `feedback_id`. An item without one gets the
+    idempotency key of the request as its id, in a batch with its index from 0: `<key>:<index>`.
+    """
+    if isinstance(body, FeedbackItem):
+        return await _keep_one(replica, _fact(replica, body, key))
+    names = [None if key is None else f"{key}:{index}" for index in range(len(body.items))]
+    checked = [_fact_or_error(replica, *item) for item in zip(body.items, names, strict=True)]
+    facts = [fact for fact in checked if isinstance(fact, Feedback)]
+    outcomes = iter(zip(facts, await _accept(replica, facts), strict=True))
+    rows = []
+    for one in checked:
+        if isinstance(one, Feedback):
+            fact, outcome = next(outcomes)
+            if isinstance(outcome, Receipt):
+                replica.telemetry.fed_back(fact, outcome)
+                rows.append(_document(fact, outcome))
+                continue
+            one = outcome
+        rows.append(errors.translate(one).body(None))
+    return JSONResponse({"items": rows}, 202)
 
-    async def feedback(self, body: FeedbackRequest, key: IdempotencyKey = None) -> JSONResponse:
-        """Keep what came of a decision or an episode: one item, or {"items": [...]} with a status each.
 
-        A value of null takes back the value of the same `feedback_id`. An item without one is named
-        by the key of the request, and by its place in a batch: `<key>:<place>`, from 0.
-        """
-        if isinstance(body, FeedbackItem):
-            fact = self._fact(body, key)
-            (outcome,) = await self._accept([fact])
-            if isinstance(outcome, Exception):
-                raise outcome
-            self._telemetry.fed_back(fact, outcome)
-            return JSONResponse(replies.receipt(fact, outcome), 202)
-        names = [None if key is None else f"{key}:{place}" for place in range(len(body.items))]
-        checked = [self._fact_or_error(*item) for item in zip(body.items, names, strict=True)]
-        facts = [fact for fact in checked if isinstance(fact, Feedback)]
-        outcomes = iter(zip(facts, await self._accept(facts), strict=True))
-        rows = []
-        for one in checked:
-            if isinstance(one, Feedback):
-                fact, outcome = next(outcomes)
-                if isinstance(outcome, Receipt):
-                    self._telemetry.fed_back(fact, outcome)
-                    rows.append(replies.receipt(fact, outcome))
-                    continue
-                one = outcome
-            rows.append(errors.translate(one).body(None))
-        return JSONResponse({"items": rows}, 202)
+@router.post("/v1/decisions/{decision_id}/activate", status_code=202, dependencies=[require("feedback")])
+async def activate(replica: AppReplica, decision_id: DecisionId) -> JSONResponse:
+    """Record that the answer of a deferred decision was shown: it counts from now on.
 
-    def _fact(self, item: FeedbackItem, key: str | None = None) -> Feedback:
-        """Return checked feedback.
+    It may come before the decision; one that is not deferred counts anyway.
+    """
+    return await _keep_one(
+        replica,
+        Feedback(decision_id, decision_id, received_at=replica.clock(), kind=Kind.ACTIVATION),
+    )
 
-        Raises:
-            RewardError: The metric is not declared, or does not take the value.
-            ApiError: It takes something back and does not say what.
-        """
-        metric, name = self._config.reward.metric(item.metric_name), item.feedback_id or key
-        if item.value is None and name is None:
-            message = "a null value takes back what was said before: its feedback_id was expected"
-            raise ApiError(400, "invalid_value", message, "feedback_id")
-        return Feedback(
-            id=name or new_id(),
-            decision_id=item.decision_id,
-            episode_id=item.episode_id,
-            kind=Kind.RETRACTION if item.value is None else Kind.VALUE,
-            metric=item.metric_name,
-            value=None if item.value is None else metric.parse(item.value, item.metric_name),
-            received_at=self._replica.clock(),
-            event_time=None if item.event_time is None else item.event_time.timestamp(),
-            tags=item.tags,
-        )
 
-    def _fact_or_error(self, item: object, name: str | None) -> Feedback | Exception:
-        try:
-            return self._fact(_ITEM.validate_python(item), name)
-        except ValidationError as error:
-            return RequestValidationError(error.errors())
-        except (RewardError, ApiError) as error:
-            return error
+async def _keep_one(replica: Replica, fact: Feedback) -> JSONResponse:
+    (outcome,) = await _accept(replica, [fact])
+    if isinstance(outcome, Exception):
+        raise outcome
+    replica.telemetry.fed_back(fact, outcome)
+    return JSONResponse(_document(fact, outcome), 202)
 
-    async def activate(self, decision_id: Annotated[Identifier, Path()]) -> JSONResponse:
-        """Say that the answer of a deferred decision was shown: it counts from now on.
 
-        It may come before the decision; one that is not deferred counts anyway.
-        """
-        shown = Feedback(decision_id, decision_id, received_at=self._replica.clock(), kind=Kind.ACTIVATION)
-        (outcome,) = await self._accept([shown])
-        if isinstance(outcome, Exception):
-            raise outcome
-        self._telemetry.fed_back(shown, outcome)
-        return JSONResponse(replies.receipt(shown, outcome), 202)
+def _fact(replica: Replica, item: FeedbackItem, key: str | None = None) -> Feedback:
+    """Return checked feedback.
 
-    async def _accept(self, items: Sequence[Feedback]) -> list[Receipt | Exception]:
-        """Commit feedback and return, for each item, its receipt or what refused it.
-
-        Items of one decision are committed together, so that none is learned without the others.
-        """
-        groups: dict[tuple[str | None, str | None], list[int]] = {}
-        for place, item in enumerate(items):
-            groups.setdefault((item.decision_id, item.episode_id), []).append(place)
-        outcomes = await asyncio.gather(
-            *(self._commit([items[i] for i in group]) for group in groups.values())
-        )
-        placed = dict(zip(chain.from_iterable(groups.values()), chain.from_iterable(outcomes), strict=True))
-        return [placed[place] for place in range(len(items))]
-
-    async def _commit(self, items: Sequence[Feedback]) -> Sequence[Receipt | Exception]:
-        left, refused = list(items), dict[int, StoreError]()
-        receipts: Iterator[Receipt] = iter(())
-        while left:
-            try:
-                receipts = iter(await self._replica.log.append(*left))
-                break
-            except ConflictError as error:  # the others stay together without it
-                refused[id(error.fact)] = error
-            except StoreError as error:
-                refused |= dict.fromkeys(map(id, left), error)
-            left = [item for item in left if id(item) not in refused]
-        return [refused.get(id(item)) or next(receipts) for item in items]
+    Raises:
+        RewardError: The metric is not declared, or does not take the value.
+        ApiError: It retracts a value without its `feedback_id`.
+    """
+    metric, name = replica.config.reward.metric(item.metric_name), item.feedback_id or key
+    if item.value is None and name is None:
+        message = "a null value retracts an earlier one: its feedback_id was expected"
+        raise ApiError("invalid_value", message, "feedback_id")
+    return Feedback(
+        id=name or new_id(),
+        decision_id=item.decision_id,
+        episode_id=item.episode_id,
+        kind=Kind.RETRACTION if item.value is None else Kind.VALUE,
+        metric=item.metric_name,
+        value=None if item.value is None else metric.parse(item.value, item.metric_name),
+        received_at=replica.clock(),
+        event_time=None if item.event_time is None else item.event_time.timestamp(),
+        tags=item.tags,
+    )
 
 
 _ITEM = TypeAdapter(FeedbackItem)
+
+
+def _fact_or_error(replica: Replica, item: object, name: str | None) -> Feedback | Exception:
+    try:
+        return _fact(replica, _ITEM.validate_python(item), name)
+    except ValidationError as error:
+        return RequestValidationError(error.errors())
+    except (RewardError, ApiError) as error:
+        return error
+
+
+async def _accept(replica: Replica, items: Sequence[Feedback]) -> list[Receipt | Exception]:
+    """Commit feedback and return, for each item, its receipt or the error that refused it.
+
+    Items of one decision are committed together, so that none is learned without the others.
+    """
+    groups: dict[tuple[str | None, str | None], list[int]] = {}
+    for index, item in enumerate(items):
+        groups.setdefault((item.decision_id, item.episode_id), []).append(index)
+    outcomes = await asyncio.gather(
+        *(_commit(replica, [items[i] for i in group]) for group in groups.values())
+    )
+    by_index = dict(zip(chain.from_iterable(groups.values()), chain.from_iterable(outcomes), strict=True))
+    return [by_index[index] for index in range(len(items))]
+
+
+async def _commit(replica: Replica, items: Sequence[Feedback]) -> Sequence[Receipt | Exception]:
+    left, refused = list(items), dict[int, StoreError]()
+    receipts: Iterator[Receipt] = iter(())
+    while left:
+        try:
+            receipts = iter(await replica.log.append(*left))
+            break
+        except ConflictError as error:  # the others stay together without it
+            refused[id(error.fact)] = error
+        except StoreError as error:
+            refused |= dict.fromkeys(map(id, left), error)
+        left = [item for item in left if id(item) not in refused]
+    return [refused.get(id(item)) or next(receipts) for item in items]
+
+
+def _document(fact: Feedback, kept: Receipt) -> dict[str, Any]:
+    assert kept.status is not None
+    return {
+        "feedback_id": fact.id,
+        "decision_id": fact.decision_id,
+        "episode_id": fact.episode_id,
+        "status": kept.status.value,
+        "log_seq": kept.seq,
+    }

@@ -1,30 +1,31 @@
-"""Who may do what: keys with scopes, read from the environment, never from a file.
+"""What every request passes before its handler: the body limit, the check of its key, the replica.
 
-Without keys the service is open, as it should be on a laptop and must not be
-on a network.
+Keys are read from the environment. Without keys the service is open: suitable for one machine, not for a
+network.
 """
 
+import functools
 import hmac
 import os
-from collections.abc import Awaitable, Callable
-from typing import Annotated
+from typing import Annotated, Any
 
-from fastapi import Header, HTTPException
+from fastapi import Depends, Header, HTTPException, Request
 from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as AsgiScope
 
-from agent.api.errors import ApiError
+from agent.api.errors import ERRORS, ApiError
 from agent.config import Key, Scope
+from agent.serving import Replica
 
 
 class Access:
     """Checks the bearer token of a request.
 
     Args:
-        keys: The keys; none leaves everything open.
+        keys: The keys; without any, every request passes.
 
     Raises:
-        ValueError: A variable that should hold a key is empty.
+        ValueError: The environment variable of a key is not set or empty.
     """
 
     def __init__(self, keys: tuple[Key, ...]) -> None:
@@ -33,23 +34,38 @@ class Access:
         if missing:
             raise ValueError(f"no key in the environment variable {missing[0]}, which `keys` names")
 
-    def require(self, scope: Scope) -> Callable[..., Awaitable[None]]:
-        """Return a dependency that lets a request pass only with a key of this scope."""
+    def check(self, authorization: str | None, scope: Scope) -> None:
+        """Refuse a request whose `Authorization` header holds no key of this scope. Raises ApiError."""
+        if not self._keys:
+            return
+        scheme, _, key = (authorization or "").partition(" ")
+        token = key.strip().encode() if scheme.lower() == "bearer" else b""
+        # every key is compared, in constant time, so that the duration reveals nothing
+        held = [scopes for secret, scopes in self._keys if hmac.compare_digest(secret.encode(), token)]
+        if not held:
+            raise ApiError("unauthorized", "a key is needed: Authorization: Bearer <key>")
+        if not any(scope in scopes for scopes in held):
+            raise ApiError("forbidden", f"this key does not have the scope {scope!r}")
 
-        # a coroutine, as FastAPI would take a function to a thread
-        async def check(authorization: Annotated[str | None, Header()] = None) -> None:
-            if not self._keys:
-                return
-            scheme, _, key = (authorization or "").partition(" ")
-            token = key.strip().encode() if scheme.lower() == "bearer" else b""
-            # every key is compared, in constant time, so that the time taken tells nothing
-            held = [scopes for secret, scopes in self._keys if hmac.compare_digest(secret.encode(), token)]
-            if not held:
-                raise ApiError(401, "unauthorized", "a key is needed: Authorization: Bearer <key>")
-            if not any(scope in scopes for scopes in held):
-                raise ApiError(403, "forbidden", f"this key does not have the scope {scope!r}")
 
-        return check
+@functools.cache
+def require(scope: Scope) -> Any:
+    """Return a dependency that refuses a request without a key of this scope."""
+
+    # a coroutine: FastAPI runs a plain function in a thread
+    async def check(request: Request, authorization: Annotated[str | None, Header()] = None) -> None:
+        request.app.state.access.check(authorization, scope)
+
+    return Depends(check)
+
+
+async def _replica(request: Request) -> Replica:
+    replica: Replica = request.app.state.replica
+    return replica
+
+
+AppReplica = Annotated[Replica, Depends(_replica)]
+"""The replica of the application that a request is for."""
 
 
 class BodyLimit:
@@ -74,19 +90,18 @@ class BodyLimit:
         message = f"the body is larger than {self._limit} bytes"
         if declared.isdigit() and int(declared) > self._limit:
             request_id = headers.get(b"x-request-id", b"").decode("latin-1") or None
-            refusal = ApiError(413, "payload_too_large", message).response(request_id)
+            refusal = ApiError("payload_too_large", message).response(request_id)
             await refusal(scope, receive, send)
             return
-        seen = 0
+        received = 0
 
         async def counted() -> Message:
-            nonlocal seen
+            nonlocal received
             part = await receive()
-            seen += len(part.get("body", b""))
-            if seen > self._limit:
-                raise HTTPException(
-                    413, message
-                )  # the only kind that FastAPI lets pass where it reads a body
+            received += len(part.get("body", b""))
+            if received > self._limit:
+                # FastAPI lets no other exception pass while it reads a body
+                raise HTTPException(ERRORS["payload_too_large"].status, message)
             return part
 
         await self._app(scope, counted, send)

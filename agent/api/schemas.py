@@ -1,7 +1,8 @@
-"""What travels over HTTP: requests that are checked field by field, and the shapes of replies."""
+"""The shapes of requests, checked field by field: bodies, and the types of path and query parameters."""
 
 from typing import Annotated, Any, Literal
 
+from fastapi import Path, Query
 from pydantic import (
     AfterValidator,
     AwareDatetime,
@@ -24,7 +25,7 @@ from feedback.registry import promotions
 
 
 def _storable(text: str) -> str:
-    """Refuse what JSON can say and a log cannot keep."""
+    """Refuse text that is valid JSON and cannot be stored in a log."""
     if "\0" in text:
         raise ValueError("a text without NUL characters was expected")
     try:
@@ -42,12 +43,20 @@ Stop = Annotated[StrictStr, Field(min_length=1), AfterValidator(_storable)]
 
 OneOrMany = Discriminator(lambda value: "<many>" if isinstance(value, list) else "<one>")
 
-Number = Annotated[float, Field(allow_inf_nan=False)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 LARGEST = 2**53
-"""Largest whole number that every JSON reader keeps as it is."""
+"""Largest integer that every JSON parser reads exactly."""
 
 Count = Annotated[StrictInt, Field(ge=1, le=LARGEST)]
+
+DecisionId = Annotated[Identifier, Path()]
+
+PathNumber = Annotated[int, Path(ge=1, le=LARGEST)]
+
+PageLimit = Annotated[int, Query(ge=1, le=1000)]
+
+PageBefore = Annotated[int | None, Query(ge=1, le=LARGEST)]
 
 
 def _value(value: Any) -> bool | float:
@@ -56,33 +65,33 @@ def _value(value: Any) -> bool | float:
     raise ValueError(f"a number of at most {LARGEST}, true or false was expected")
 
 
-def _known(value: Any) -> bool | float | str:
+def _context_value(value: Any) -> bool | float | str:
     return _storable(value) if isinstance(value, str) else _value(value)
 
 
-_NUMBER_OR_TRUTH = [{"type": "boolean"}, {"type": "number", "minimum": -LARGEST, "maximum": LARGEST}]
+_NUMBER_OR_BOOLEAN = [{"type": "boolean"}, {"type": "number", "minimum": -LARGEST, "maximum": LARGEST}]
 
 # Checked as one type each, so that an error names the field and not a branch of it.
-Value = Annotated[bool | float, PlainValidator(_value), WithJsonSchema({"anyOf": _NUMBER_OR_TRUTH})]
+Value = Annotated[bool | float, PlainValidator(_value), WithJsonSchema({"anyOf": _NUMBER_OR_BOOLEAN})]
 
-Known = Annotated[
+ContextValue = Annotated[
     bool | float | str,
-    PlainValidator(_known),
-    WithJsonSchema({"anyOf": [*_NUMBER_OR_TRUTH, {"type": "string"}]}),
+    PlainValidator(_context_value),
+    WithJsonSchema({"anyOf": [*_NUMBER_OR_BOOLEAN, {"type": "string"}]}),
 ]
 
 
 class Request(BaseModel):
-    """A request refuses fields that it does not know."""
+    """Base of the bodies: an unknown field is refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class AgentOptions(Request):
-    """Our own fields, in one object, so that any OpenAI client works unchanged."""
+    """The fields that OpenAI's API does not have, in one object, so that its clients work unchanged."""
 
     episode_id: Identifier | None = None
-    context: dict[Text, Known] = Field(default_factory=dict, max_length=64)
+    context: dict[Text, ContextValue] = Field(default_factory=dict, max_length=64)
     allowed_arms: list[Text] | None = None
     excluded_arms: list[Text] = Field(default_factory=list)
     explore: StrictBool = True
@@ -91,7 +100,7 @@ class AgentOptions(Request):
 
 
 class TextPart(BaseModel):
-    """A piece of a message; only text is understood."""
+    """A part of a message; only text is supported."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -102,21 +111,21 @@ class TextPart(BaseModel):
 class ChatMessage(BaseModel):
     """One message of a conversation."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)  # clients send names and null tool calls along
+    model_config = ConfigDict(extra="ignore", frozen=True)  # clients also send names and null tool calls
 
     role: Literal["system", "developer", "user", "assistant"]
     content: Annotated[Annotated[Text, Tag("<one>")] | Annotated[list[TextPart], Tag("<many>")], OneOrMany]
 
     @property
     def text(self) -> str:
-        """The words of the message."""
+        """The text of the message, its parts joined."""
         return (
             self.content if isinstance(self.content, str) else "\n".join(part.text for part in self.content)
         )
 
 
 class StreamOptions(Request):
-    """What a stream carries besides the answer."""
+    """What a stream contains besides the answer."""
 
     include_usage: StrictBool = False
     include_obfuscation: StrictBool = False
@@ -129,8 +138,8 @@ class ChatRequest(Request):
     messages: list[ChatMessage] = Field(min_length=1, max_length=200)
     stream: StrictBool = False
     stream_options: StreamOptions | None = None
-    temperature: Annotated[Number, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[Number, Field(gt=0, le=1)] | None = None
+    temperature: Annotated[Finite, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[Finite, Field(gt=0, le=1)] | None = None
     max_tokens: Count | None = None
     max_completion_tokens: Count | None = None
     stop: (
@@ -156,7 +165,7 @@ class RetrieveRequest(Request):
 
 
 class FeedbackItem(Request):
-    """One value of one metric, for one decision or for all decisions of an episode; null takes it back."""
+    """One value of one metric, for one decision or for all decisions of an episode; null retracts it."""
 
     decision_id: Identifier | None = None
     episode_id: Identifier | None = None
@@ -169,14 +178,14 @@ class FeedbackItem(Request):
     tags: dict[Text, Text] = Field(default_factory=dict, max_length=32)
 
     @model_validator(mode="after")
-    def _about_one(self) -> "FeedbackItem":
+    def _has_one_target(self) -> "FeedbackItem":
         if (self.decision_id is None) == (self.episode_id is None):
             raise ValueError("either decision_id or episode_id was expected")
         return self
 
 
 class FeedbackBatch(Request):
-    """Many items at once; each is checked, kept and answered by itself."""
+    """Many items; each is checked and kept, and has a status, by itself."""
 
     items: list[Any] = Field(min_length=1, max_length=1000)
 
@@ -202,14 +211,14 @@ class VersionChoice(Request):
 class PromotionChoice(VersionChoice):
     """`POST /v1/policies/{version}/promote`."""
 
-    force: StrictBool = Field(default=False, description="Promote it whatever the gate says; it is kept.")
+    force: StrictBool = Field(default=False, description="Promote it whatever the verdict; this is recorded.")
 
 
 class CanaryChoice(VersionChoice):
     """`POST /v1/policies/{version}/canary`."""
 
-    share: Annotated[Number, Field(ge=0, le=promotions.LARGEST_SHARE)] = Field(
-        description="Of each distribution that is the candidate's own; 0 ends it."
+    share: Annotated[Finite, Field(ge=0, le=promotions.LARGEST_SHARE)] = Field(
+        description="Share of the candidate in each distribution; 0 ends the canary."
     )
 
 
@@ -230,5 +239,5 @@ class ArmsReplacement(Request):
     )
     backbones: dict[Text, Backbone] = Field(
         default_factory=dict,
-        description="What the arms were chosen with; refused where another is here.",
+        description="Backbones that the arms were chosen with; refused if the service has others.",
     )

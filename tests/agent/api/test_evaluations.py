@@ -168,7 +168,7 @@ REFUSED: list[tuple[dict[str, Any], str, str | None, str]] = [
     ({"interval": "wide"}, "invalid_value", None, "wide"),
     ({"versions": [3, 2]}, "invalid_value", None, "versions 3 to 2"),
     ({"since": "2001-01-01T00:00:00Z", "until": "2000-01-01T00:00:00Z"}, "invalid_value", None, "before"),
-    ({"since": "2999-01-01T00:00:00Z"}, "empty_window", "since", "yet to come"),
+    ({"since": "2999-01-01T00:00:00Z"}, "empty_window", "since", "in the future"),
     ({"cost_weight": -1}, "invalid_value", "cost_weight", "greater than or equal to 0"),
     ({"seed": 2**70}, "invalid_value", None, ""),
 ]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agent.api import responses as replies
+from agent.api import decisions
 from feedback.events import Feedback, Kind
 from feedback.fold import GRACE_S
 from tests.agent.asking import look_up, post, refused, rows, tell
@@ -184,5 +184,5 @@ async def test_a_decision_tells_what_it_will_be_learned_with_and_nothing_else(tm
         late = Feedback("f-1", name, "thumb", None, record.decision.deadline + 1.0, kind=Kind.RETRACTION)
         after = replace(record, feedback=(*record.feedback, late))
         for waited, state in ((0.0, "open"), (GRACE_S, "open"), (GRACE_S + 0.1, "closed")):
-            told_then = replies.record(after, config, record.decision.deadline + waited)
+            told_then = decisions.document(after, config, record.decision.deadline + waited)
             assert (told_then["metrics"], told_then["state"]) == ({"thumb": 0.5}, state)

@@ -6,7 +6,7 @@ import pytest
 
 from agent.api.errors import ApiError
 from agent.api.middleware import Access
-from agent.config import Key
+from agent.config import Key, Scope
 from tests.agent.fakes import Service
 
 
@@ -17,34 +17,34 @@ def access(monkeypatch: pytest.MonkeyPatch) -> Access:
     return Access((Key(env="USER_KEY"), Key(env="ADMIN_KEY", scopes=("admin",))))
 
 
-async def test_without_keys_everything_is_open() -> None:
-    await Access(()).require("admin")(None)
+def test_without_keys_everything_is_open() -> None:
+    Access(()).check(None, "admin")
 
 
-async def test_a_key_opens_its_scopes(access: Access) -> None:
-    await access.require("decide")("Bearer u-secret")
-    await access.require("feedback")("Bearer u-secret")
-    await access.require("admin")("Bearer a-secret")
+def test_a_key_opens_its_scopes(access: Access) -> None:
+    access.check("Bearer u-secret", "decide")
+    access.check("Bearer u-secret", "feedback")
+    access.check("Bearer a-secret", "admin")
 
 
 @pytest.mark.parametrize("scheme", ["bearer", "BEARER", "Bearer "])
-async def test_the_scheme_is_read_in_any_case(access: Access, scheme: str) -> None:
-    await access.require("decide")(f"{scheme} u-secret")
+def test_the_scheme_is_read_in_any_case(access: Access, scheme: str) -> None:
+    access.check(f"{scheme} u-secret", "decide")
 
 
 @pytest.mark.parametrize(
     "header", [None, "", "Bearer ", "Bearer wrong", "u-secret", "Basic u-secret", "Bearer ü"]
 )
-async def test_no_key_or_a_wrong_one_is_unauthorized(access: Access, header: str | None) -> None:
+def test_no_key_or_a_wrong_one_is_unauthorized(access: Access, header: str | None) -> None:
     with pytest.raises(ApiError) as refused:
-        await access.require("decide")(header)
+        access.check(header, "decide")
     assert (refused.value.status, refused.value.code) == (401, "unauthorized")
 
 
 @pytest.mark.parametrize(("header", "scope"), [("Bearer u-secret", "admin"), ("Bearer a-secret", "decide")])
-async def test_a_key_without_the_scope_is_forbidden(access: Access, header: str, scope: str) -> None:
+def test_a_key_without_the_scope_is_forbidden(access: Access, header: str, scope: Scope) -> None:
     with pytest.raises(ApiError, match=f"scope '{scope}'") as refused:
-        await access.require(scope)(header)  # type: ignore[arg-type]
+        access.check(header, scope)
     assert (refused.value.status, refused.value.code) == (403, "forbidden")
 
 

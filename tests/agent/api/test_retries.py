@@ -55,7 +55,7 @@ async def test_a_turn_that_was_cut_off_is_finished_by_its_retry(service: Service
 async def test_a_turn_that_may_still_run_is_not_run_twice(service: Service) -> None:
     await cut_off(service, seconds_ago=10.0)
     response = await ask(service, headers={"idempotency-key": "d-1"})
-    assert "is being answered" in refused(response, 503, "in_progress", "Idempotency-Key")
+    assert "is in progress" in refused(response, 503, "in_progress", "Idempotency-Key")
     latest = service.config.limits.answer_s - 10.0
     assert latest - 5.0 < int(response.headers["retry-after"]) <= latest + 1.0, "not before it can be resumed"
 

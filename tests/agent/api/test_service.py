@@ -337,7 +337,7 @@ async def test_while_the_log_is_away_metrics_tell_what_is_known_without_it(
     def away(*_: object) -> None:
         raise LogUnavailableError("gone")
 
-    monkeypatch.setattr("feedback.training_log.lag.lag_of", away)
+    monkeypatch.setattr("agent.api.health.training_log_lag.lag_of", away)
     response = await service.client.get("/metrics")
     assert response.status_code == 200
     lines = response.text.splitlines()

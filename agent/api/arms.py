@@ -1,0 +1,74 @@
+"""`/v1/arms`: the live arms, their replacement, and the switch of one arm."""
+
+from typing import Any
+
+from fastapi import APIRouter
+from fastapi.responses import JSONResponse
+
+from agent.api.errors import ApiError
+from agent.api.middleware import AppReplica, require
+from agent.api.schemas import ArmsReplacement, ArmSwitch
+from agent.config import ConfigError
+from agent.serving import ArmInfo, Replica
+from arms.base import ArmBuildError, ArmError
+from arms.retrievers import ArmSpec
+from feedback.errors import ConflictError
+
+router = APIRouter()
+
+
+@router.get("/v1/arms", dependencies=[require("decide")])
+async def arms(replica: AppReplica) -> JSONResponse:
+    """The live arms, as configured and as switched, and the arms that are only parts of other arms."""
+    live, specs = replica.loop.arms, replica.config.arms
+    described = [_document(name, specs[name], info) for name, info in live.items()]
+    parts = {name: spec.model_dump(mode="json") for name, spec in specs.items() if not spec.action}
+    return JSONResponse({"arms": described, "parts": parts, "arm_set": replica.arm_set})
+
+
+@router.put("/v1/arms", dependencies=[require("admin")])
+async def replace_arms(replica: AppReplica, body: ArmsReplacement) -> JSONResponse:
+    """Replace the live arms; returns once they are built, and every replica follows within a second."""
+    specs = {name: spec.model_dump() for name, spec in body.arms.items()}
+    for name, backbone in body.backbones.items():
+        here = replica.config.backbones.get(name)
+        if backbone != here:
+            what = "is not configured" if here is None else f"is {here.model_dump()} here"
+            raise ApiError("invalid_value", f"backbone {name!r} {what}", "backbones")
+    try:
+        await replica.replace_arms(specs)
+    except (ConfigError, ArmBuildError) as error:
+        raise ApiError("invalid_value", str(error), "arms") from None
+    except ArmError as error:
+        raise ApiError("arm_failed", str(error)) from None
+    except ConflictError as error:
+        raise ApiError("arm_conflict", str(error), "arms") from None
+    return await arms(replica)
+
+
+@router.patch("/v1/arms/{name}", dependencies=[require("admin")])
+async def switch(replica: AppReplica, name: str, body: ArmSwitch) -> JSONResponse:
+    """Switch an arm on or off; a disabled arm is not drawn."""
+    require_arm(replica, name, "name")
+    await replica.switch(name, body.enabled)
+    require_arm(replica, name, "name")  # the arms may have been replaced meanwhile
+    return JSONResponse(_document(name, replica.config.arms[name], replica.loop.arms[name]))
+
+
+def require_arm(replica: Replica, arm: str, param: str) -> None:
+    """Refuse the name of an arm that is not live. Raises ApiError, which names `param`."""
+    if arm not in replica.loop.arms:
+        known = ", ".join(replica.loop.arms)
+        raise ApiError("unknown_arm", f"arm {arm!r} is not configured; there are: {known}", param)
+
+
+def _document(name: str, spec: ArmSpec, info: ArmInfo) -> dict[str, Any]:
+    return {
+        "name": name,
+        "kind": spec.kind,
+        "params": spec.params,
+        "host": spec.host,
+        "backbones": sorted(info.backbones),
+        "features": dict(info.features),
+        "enabled": info.enabled,
+    }

@@ -1,0 +1,54 @@
+"""`/health`, `/ready`, `/metrics` and `/v1/models`: what probes, monitoring and OpenAI clients read."""
+
+import asyncio
+from contextlib import suppress
+
+from fastapi import APIRouter, Response
+from fastapi.responses import JSONResponse, PlainTextResponse
+
+from agent.api.errors import ApiError
+from agent.api.middleware import AppReplica, require
+from feedback.errors import LogUnavailableError
+from feedback.training_log import lag as training_log_lag
+
+router = APIRouter()
+
+
+@router.get("/v1/models", dependencies=[require("decide")])
+async def models(replica: AppReplica) -> JSONResponse:
+    """The models that a client can name: `auto`, or an arm."""
+    names = ["auto", *(f"arm/{name}" for name in replica.loop.arms)]
+    listed = [{"id": name, "object": "model", "created": 0, "owned_by": "armwise"} for name in names]
+    return JSONResponse({"object": "list", "data": listed})
+
+
+@router.get("/health")
+async def health() -> JSONResponse:
+    """Whether the process answers."""
+    return JSONResponse({"status": "ok"})
+
+
+@router.get("/ready")
+async def ready(replica: AppReplica) -> JSONResponse:
+    """Whether questions can be answered and logged: a version is loaded, the log reads and writes."""
+    if not replica.ready:
+        raise ApiError("not_ready", "the arms, the model or the policy are not loaded yet")
+    await asyncio.to_thread(replica.log.check)
+    await asyncio.to_thread(replica.store.log_seq)
+    return JSONResponse({"status": "ready", "version": replica.loop.serving.version})
+
+
+@router.get("/metrics", response_class=PlainTextResponse)
+async def metrics(replica: AppReplica) -> Response:
+    """Counters and latencies for Prometheus, of all replicas on this machine.
+
+    While the log is unavailable, the metrics that come from it are left out.
+    """
+    lag, lost, reward = None, 0, replica.config.reward
+    with suppress(LogUnavailableError):
+        learned = None if replica.version is None else replica.version.examples_seq
+        lag = await asyncio.to_thread(training_log_lag.lag_of, replica.store, reward.join, learned)
+        lost = await asyncio.to_thread(training_log_lag.dangling, replica.store, reward.wait_s)
+    now, jump_s = replica.clock(), replica.clock.jump_s
+    text = replica.telemetry.exposition(lag, replica.version, now, replica.alarms.count, lost, jump_s)
+    return Response(text, media_type=replica.telemetry.media_type)
