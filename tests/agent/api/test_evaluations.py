@@ -317,18 +317,6 @@ async def test_only_so_many_evaluations_wait_at_once(judged: Service) -> None:
     )
 
 
-async def test_to_ask_takes_the_scope_of_an_operator_and_to_look_does_not(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("USER_KEY", "u-secret")
-    async with Service(tmp_path, keys=[{"env": "USER_KEY"}]).running() as service:
-        refused(await submitted(service), 401, "unauthorized")
-        service.client.headers["authorization"] = "Bearer u-secret"
-        refused(await submitted(service), 403, "forbidden")
-        assert (await service.client.get(EVALUATIONS)).json() == {"evaluations": []}
-        refused(await service.client.get(f"{EVALUATIONS}/1/report"), 404, "evaluation_not_found", "number")
-
-
 # -- what the service itself has learned from --------------------------------------------------------
 
 

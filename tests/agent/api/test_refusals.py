@@ -278,6 +278,22 @@ async def test_the_id_of_a_request_is_echoed_in_its_failure(service: Service) ->
 
 
 @pytest.mark.parametrize("chunked", [False, True])
+async def test_a_body_of_exactly_the_limit_is_accepted_and_one_byte_more_is_not(
+    service: Service, chunked: bool
+) -> None:
+    limit = service.config.limits.body_bytes
+    for size, status in ((limit, 200), (limit + 1, 413)):
+        body = json.dumps({"query": QUESTION}).encode().ljust(size)
+
+        async def pieces(body: bytes = body) -> AsyncIterator[bytes]:
+            yield body[:100]
+            yield body[100:]
+
+        response = await post(service, "/v1/retrieve", pieces() if chunked else body)
+        assert response.status_code == status, response.text
+
+
+@pytest.mark.parametrize("chunked", [False, True])
 async def test_a_body_over_the_limit_is_a_413_declared_or_streamed(service: Service, chunked: bool) -> None:
     body = json.dumps({"query": QUESTION}).encode() + b" " * 5000
 

@@ -20,6 +20,8 @@ from tests.agent.asking import ask, look_up, record, refused, rows
 from tests.agent.fakes import FakeArms, MemoryLog, Service, failing, hanging
 from tests.agent.serving.test_turn import CHAT, a_loop
 
+KEY = {"idempotency-key": "d-1"}
+
 
 async def cut_off(service: Service, seconds_ago: float) -> Decision:
     """Leave a decision of the usual question in the log, as a process that was killed does."""
@@ -64,6 +66,21 @@ async def test_a_turn_that_was_cut_off_is_not_finished_by_another_request(servic
     await cut_off(service, seconds_ago=1000.0)
     other = await ask(service, headers={"idempotency-key": "d-1"}, temperature=1.0)
     assert "used for another request" in refused(other, 409, "idempotency_conflict", "Idempotency-Key")
+
+
+async def test_a_retry_of_a_turn_that_fell_back_answers_with_the_arm_that_answered(tmp_path: Path) -> None:
+    policy = {"kind": "fixed", "params": {"arm": "bm25"}}
+    async with Service(tmp_path, fallback="none", policy=policy, floor=1e-12).running() as service:
+        service.arms.behaviour["bm25"] = failing
+        wish = {"agent": {"return": ["passages"]}}
+        first = await ask(service, KEY, **wish)
+        assert first.status_code == 200, first.text
+        service.arms.behaviour.clear()  # the drawn arm would answer now
+        again = await ask(service, KEY, **wish)
+        ours = again.json()["agent"]
+        assert (ours["arm_drawn"], ours["arm_served"], again.headers["x-arm"]) == ("bm25", "none", "none")
+        assert [passage["id"] for passage in ours["passages"]] == ["none-1", "none-2", "none-3", "none-4"]
+        assert again.json() == first.json()
 
 
 class Numbered(base.ScriptedGenerator):
@@ -152,8 +169,6 @@ async def test_a_turn_is_not_finished_by_a_fallback_that_is_switched_off(tmp_pat
 
 
 # -- failures -----------------------------------------------------------------------------------------
-
-KEY = {"idempotency-key": "d-1"}
 
 
 def soon(headers: dict[str, str]) -> dict[str, str]:

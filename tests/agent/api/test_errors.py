@@ -1,0 +1,53 @@
+"""The table of errors is complete: every code that is raised is a row, and every row is raised."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+from agent.api import errors
+from agent.api.errors import ERRORS
+
+ROOM = Path(errors.__file__).parent
+
+
+def codes_raised() -> dict[str, list[str]]:
+    """Return the codes that the files of the room pass to `ApiError`, by file; "" for no literal."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(ROOM.glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "ApiError":
+                code = node.args[0].value if isinstance(node.args[0], ast.Constant) else ""
+                found.setdefault(path.stem, []).append(str(code))
+    return found
+
+
+def test_every_code_that_is_raised_is_in_the_table() -> None:
+    raised = codes_raised()
+    looked_up_here = raised.pop("errors")
+    literal = {code for code in looked_up_here if code} | {
+        code for codes in raised.values() for code in codes
+    }
+    assert literal <= ERRORS.keys()
+    assert "invalid_value" in literal
+
+
+def test_every_row_of_the_table_is_raised() -> None:
+    literal = {code for codes in codes_raised().values() for code in codes}
+    translated = {kind.code for kind in ERRORS.values() if kind.raised_by or kind.ends or kind.framework}
+    assert literal | translated >= ERRORS.keys()
+
+
+def test_no_code_and_no_exception_is_in_two_rows() -> None:
+    assert len(ERRORS) == len(errors._KINDS)  # noqa: SLF001
+    raised = [exception for kind in ERRORS.values() for exception in kind.raised_by]
+    assert len(raised) == len(set(raised))
+
+
+def test_the_page_has_a_row_for_each_code() -> None:
+    command = [sys.executable, "-m", "agent.api.errors"]
+    page = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOM.parents[1]).stdout
+    rows = [line.split(" | ") for line in page.splitlines() if line.startswith("| `")]
+    assert [(row[0].strip("| `"), row[1], row[2]) for row in rows] == [
+        (kind.code, str(kind.status), "yes" if kind.retryable else "no") for kind in ERRORS.values()
+    ]

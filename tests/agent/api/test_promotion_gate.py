@@ -1,0 +1,64 @@
+"""A promotion rests on a verdict about what is served now."""
+
+from functools import partial
+from pathlib import Path
+
+import httpx
+
+from agent.evaluation import EvaluationRequest, verdict
+from agent.learning import Recipe, configuration_of, publish_candidate
+from agent.policies import PolicySpec
+from feedback.registry import evaluations
+from tests.agent.asking import refused
+from tests.agent.fakes import Service
+
+
+def published(service: Service) -> int:
+    """Publish a version of another recipe, which has to pass the gate."""
+    recipe = Recipe(PolicySpec(kind="linucb"), service.config.reward)
+    return publish_candidate(service.replica.store, recipe, list(service.config.actions)).version
+
+
+def approve(service: Service, version: int) -> int:
+    """Record an evaluation by which the gate promotes a version; return its number."""
+    store, configured, now = service.replica.store, configuration_of(service.config), service.replica.clock
+    name = f"recipe:{version}"
+    request = EvaluationRequest(candidates=(name,), gate=True).model_dump(mode="json")
+    evaluations.submit(store, configured, request, now())
+    claimed = evaluations.claim(store, configured, "worker", now())
+    assert claimed is not None
+    report = {"candidates": [{"name": name, "verdict": {"promote": True, "reasons": []}}]}
+    evaluations.finish(store, claimed, evaluations.Answer(report, "<html>"), now())
+    return claimed.seq
+
+
+async def post(service: Service, version: int, action: str) -> httpx.Response:
+    return await service.client.post(f"/v1/policies/{version}/{action}", json={"reason": "better"})
+
+
+def without_waiting(service: Service) -> None:
+    """Let the gate answer at once where it has no verdict: no worker evaluates."""
+    store, configured = service.replica.store, configuration_of(service.config)
+    service.replica.gate = partial(verdict, store, configured, clock=service.replica.clock, wait_s=0.0)
+
+
+async def test_a_fresh_verdict_is_used(tmp_path: Path) -> None:
+    async with Service(tmp_path).running() as service:
+        without_waiting(service)
+        candidate = published(service)
+        number = approve(service, candidate)
+        answer = await post(service, candidate, "promote")
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["promotion"]["evaluation"] == number
+
+
+async def test_a_verdict_from_before_the_last_promotion_is_not_used(tmp_path: Path) -> None:
+    async with Service(tmp_path).running() as service:
+        without_waiting(service)
+        candidate = published(service)
+        number = approve(service, candidate)
+        assert (await post(service, 1, "rollback")).status_code == 200
+        message = refused(await post(service, candidate, "promote"), 503, "evaluation_under_way")
+        assert f"evaluation {number + 1}" in message, "it is evaluated again, against what is served now"
+        serving = (await service.client.get("/v1/policy")).json()
+        assert (serving["version"], serving["promotion"]) == (1, None)

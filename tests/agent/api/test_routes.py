@@ -1,0 +1,95 @@
+"""Every route of the application is in one table, with the scope that its key must have."""
+
+import gc
+import weakref
+from pathlib import Path
+
+import pytest
+from fastapi import FastAPI
+from fastapi.routing import iter_route_contexts
+
+from agent.config import Scope
+from tests.agent.asking import refused
+from tests.agent.fakes import Service
+
+OPEN: None = None
+
+ROUTES: dict[tuple[str, str], Scope | None] = {
+    ("GET", "/docs"): OPEN,
+    ("GET", "/docs/oauth2-redirect"): OPEN,
+    ("GET", "/health"): OPEN,
+    ("GET", "/metrics"): OPEN,
+    ("GET", "/openapi.json"): OPEN,
+    ("GET", "/ready"): OPEN,
+    ("GET", "/redoc"): OPEN,
+    ("GET", "/v1/arms"): "decide",
+    ("PUT", "/v1/arms"): "admin",
+    ("PATCH", "/v1/arms/{name}"): "admin",
+    ("POST", "/v1/chat/completions"): "decide",
+    ("GET", "/v1/decisions/{decision_id}"): "decide",
+    ("POST", "/v1/decisions/{decision_id}/activate"): "feedback",
+    ("GET", "/v1/decisions/{decision_id}/verify"): "admin",
+    ("GET", "/v1/evaluations"): "decide",
+    ("POST", "/v1/evaluations"): "admin",
+    ("GET", "/v1/evaluations/{number}"): "decide",
+    ("GET", "/v1/evaluations/{number}/report"): "decide",
+    ("GET", "/v1/export"): "admin",
+    ("POST", "/v1/feedback"): "feedback",
+    ("GET", "/v1/models"): "decide",
+    ("GET", "/v1/policies"): "decide",
+    ("POST", "/v1/policies/{version}/canary"): "admin",
+    ("POST", "/v1/policies/{version}/promote"): "admin",
+    ("POST", "/v1/policies/{version}/rollback"): "admin",
+    ("GET", "/v1/policy"): "decide",
+    ("POST", "/v1/retrieve"): "decide",
+    ("GET", "/v1/warm-starts"): "decide",
+    ("POST", "/v1/warm-starts"): "admin",
+    ("GET", "/v1/warm-starts/{number}"): "decide",
+}
+"""The scope of each route; None for a route that needs no key."""
+
+SCOPES: tuple[Scope, ...] = ("decide", "feedback", "admin")
+
+
+def routes_of(app: FastAPI) -> set[tuple[str, str]]:
+    """Return the method and the path of each route; HEAD is answered with GET."""
+    return {
+        (method, route.path or "")
+        for route in iter_route_contexts(app.routes)
+        for method in (route.methods or set()) - {"HEAD"}
+    }
+
+
+async def test_each_route_requires_a_key_with_its_scope(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
+) -> None:
+    for scope in SCOPES:
+        monkeypatch.setenv(f"{scope.upper()}_KEY", f"{scope}-secret")
+    keys = [{"env": f"{scope.upper()}_KEY", "scopes": [scope]} for scope in SCOPES]
+    async with Service(tmp_path, keys=keys).running() as service:
+        assert routes_of(service.app) == ROUTES.keys(), "a route is new or gone: give it its scope in ROUTES"
+        for (method, path), required in ROUTES.items():
+            with subtests.test(f"{method} {path}"):
+                url = path.format(name="bm25", decision_id="d-1", number=1, version=1)
+                without = await service.client.request(method, url)
+                if required is None:
+                    assert without.status_code == 200
+                    continue
+                refused(without, 401, "unauthorized")
+                for scope in SCOPES:
+                    headers = {"authorization": f"Bearer {scope}-secret"}
+                    answer = await service.client.request(method, url, headers=headers)
+                    if scope == required:
+                        assert answer.status_code not in (401, 403), answer.text
+                    else:
+                        assert f"scope '{required}'" in refused(answer, 403, "forbidden")
+
+
+async def test_routes_keep_no_replica_that_was_stopped(tmp_path: Path) -> None:
+    service = Service(tmp_path)
+    async with service.running():
+        assert (await service.client.get("/v1/policy")).status_code == 200
+    replica = weakref.ref(service.replica)
+    del service
+    gc.collect()
+    assert replica() is None, "the routes, or a cache of FastAPI, refer to it"
