@@ -293,7 +293,7 @@ _SOURCES = ("body", "query", "path", "header")
 """First parts of a location: where FastAPI found the value, which is not part of the field's name."""
 
 _BRANCHES = {"<item>", "<batch>", "<one>", "<many>", "[key]"}
-"""Parts of a location that name a branch of a union, or a key: pydantic's words, not the client's."""
+"""Parts of a location that name a branch of a union, or a key: pydantic's names, not the client's."""
 
 
 def _invalid(error: RequestValidationError) -> ApiError:

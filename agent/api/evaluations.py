@@ -150,5 +150,5 @@ def _refuse_router(candidate: candidate_names.Named, config: AppConfig) -> None:
     if not own and config.home_path.resolve() not in folder.parents:
         raise CandidateError(
             f"candidate {candidate.name!r}: only the configured router, and those below the folder of the "
-            "service, can be asked for over HTTP"
+            "service, can be named over HTTP"
         )

@@ -128,9 +128,9 @@ async def sse(
                     yield _event(frame | {"choices": [_choice("delta", {"content": event.text}, None)]})
                 elif isinstance(event, Finished):
                     raw = event.execution.cost
-                    ours = agent(first.decision, first.served, raw, config)
+                    extension = agent(first.decision, first.served, raw, config)
                     yield _event(
-                        frame | {"choices": [_choice("delta", {}, event.finish_reason)], "agent": ours}
+                        frame | {"choices": [_choice("delta", {}, event.finish_reason)], "agent": extension}
                     )
                     if include_usage:
                         yield _event(frame | {"choices": [], "usage": usage(raw)})
@@ -159,12 +159,12 @@ def _choice(key: str, message: Mapping[str, str], finish_reason: str | None) -> 
 def _extended(
     decided: Decided, raw: Cost | None, config: AppConfig, returns: Collection[str]
 ) -> dict[str, Any]:
-    ours = agent(decided.decision, decided.served, raw, config)
+    extension = agent(decided.decision, decided.served, raw, config)
     if "passages" in returns:
-        ours["passages"] = passages(decided.retrieval.passages)
+        extension["passages"] = passages(decided.retrieval.passages)
     if "decision" in returns:
-        ours["features"] = dict(decided.decision.context.features)
-    return ours
+        extension["features"] = dict(decided.decision.context.features)
+    return extension
 
 
 def _event(body: Mapping[str, Any]) -> bytes:
