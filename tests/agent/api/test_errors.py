@@ -24,10 +24,8 @@ def codes_raised() -> dict[str, list[str]]:
 
 def test_every_code_that_is_raised_is_in_the_table() -> None:
     raised = codes_raised()
-    looked_up_here = raised.pop("errors")
-    literal = {code for code in looked_up_here if code} | {
-        code for codes in raised.values() for code in codes
-    }
+    in_errors = raised.pop("errors")
+    literal = {code for code in in_errors if code} | {code for codes in raised.values() for code in codes}
     assert literal <= ERRORS.keys()
     assert "invalid_value" in literal
 

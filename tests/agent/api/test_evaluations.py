@@ -1,4 +1,4 @@
-"""Evaluations over HTTP: asked for, worked on beside the service, looked at, and sent on as a page."""
+"""Evaluations over HTTP: submitted, run beside the service, and read as JSON and as a page."""
 
 import asyncio
 import json
@@ -45,31 +45,31 @@ async def shown(service: Service, number: int) -> dict[str, Any]:
 
 
 async def ended(service: Service, number: int) -> dict[str, Any]:
-    """Look until it is over, as a client does."""
+    """Poll until it has ended, as a client does."""
     async with asyncio.timeout(60):
         while (found := await shown(service, number))["status"] in ("queued", "running"):
             await asyncio.sleep(0.01)
     return found
 
 
-# -- from a question to its answer -------------------------------------------------------------------
+# -- from a request to its result --------------------------------------------------------------------
 
 
-async def test_an_evaluation_is_asked_for_worked_on_and_read_as_figures_and_as_a_page(
+async def test_an_evaluation_is_submitted_run_and_read_as_json_and_as_html(
     judged: Service,
 ) -> None:
     answer = await submitted(judged, candidates=["uniform", "fixed:bm25"], gate=True)
     assert answer.status_code == 202, answer.text
-    asked = answer.json()
+    submitted_one = answer.json()
     place = answer.headers["location"]
-    assert place == f"{EVALUATIONS}/{asked['id']}"
-    assert (asked["status"], asked["done"], asked["error"]) == ("queued", 0.0, None)
-    assert asked["request"]["candidates"] == ["uniform", "fixed:bm25"]
-    assert asked["started_at"] is asked["finished_at"] is None
+    assert place == f"{EVALUATIONS}/{submitted_one['id']}"
+    assert (submitted_one["status"], submitted_one["done"], submitted_one["error"]) == ("queued", 0.0, None)
+    assert submitted_one["request"]["candidates"] == ["uniform", "fixed:bm25"]
+    assert submitted_one["started_at"] is submitted_one["finished_at"] is None
     with judged.working():
-        found = await ended(judged, asked["id"])
+        found = await ended(judged, submitted_one["id"])
     assert (found["status"], found["done"], found["error"]) == ("done", 1.0, None)
-    assert asked["submitted_at"] <= found["started_at"] <= found["finished_at"]
+    assert submitted_one["submitted_at"] <= found["started_at"] <= found["finished_at"]
     result = found["result"]
     assert result["rows"] == 60
     assert [one["name"] for one in result["candidates"]] == ["served", "uniform", "fixed:bm25"]
@@ -81,7 +81,7 @@ async def test_an_evaluation_is_asked_for_worked_on_and_read_as_figures_and_as_a
     assert "fixed:bm25" in page.text
 
 
-async def test_a_policy_that_is_written_out_is_judged(judged: Service) -> None:
+async def test_a_policy_that_is_written_out_is_evaluated(judged: Service) -> None:
     number = (await submitted(judged, candidates=[LINUCB])).json()["id"]
     with judged.working():
         found = await ended(judged, number)
@@ -89,7 +89,7 @@ async def test_a_policy_that_is_written_out_is_judged(judged: Service) -> None:
     assert [one["name"] for one in found["result"]["candidates"]] == ["served", LINUCB]
 
 
-async def test_what_only_the_worker_can_find_out_is_told_as_its_error(judged: Service) -> None:
+async def test_an_error_of_the_worker_is_the_error_of_the_evaluation(judged: Service) -> None:
     number = (await submitted(judged, until="1970-01-01T00:00:01Z")).json()["id"]
     built = (await submitted(judged, candidates=["policy:{kind: linucb, params: {alpha: -1}}"])).json()["id"]
     with judged.working():
@@ -103,10 +103,10 @@ async def test_what_only_the_worker_can_find_out_is_told_as_its_error(judged: Se
     assert message == f"evaluation {number} is failed: only one that is done has a report"
 
 
-# -- looking -----------------------------------------------------------------------------------------
+# -- reading -----------------------------------------------------------------------------------------
 
 
-async def test_evaluations_are_told_newest_first_and_page_by_page(judged: Service) -> None:
+async def test_evaluations_are_listed_newest_first_in_pages(judged: Service) -> None:
     numbers = [(await submitted(judged, seed=seed)).json()["id"] for seed in range(4)]
     store = judged.replica.store
     ours = configuration_of(judged.replica.config)
@@ -119,7 +119,7 @@ async def test_evaluations_are_told_newest_first_and_page_by_page(judged: Servic
     assert [one["id"] for one in listed] == numbers[::-1]
     assert [one["status"] for one in listed] == ["queued", "queued", "failed", "done"]
     assert listed[2]["error"] == "why"
-    assert all("result" not in one for one in listed), "answers are asked for one by one"
+    assert all("result" not in one for one in listed), "results are read one at a time"
     first = (await judged.client.get(EVALUATIONS, params={"limit": 3})).json()["evaluations"]
     query = {"limit": 3, "before": first[-1]["id"]}
     assert first + (await judged.client.get(EVALUATIONS, params=query)).json()["evaluations"] == listed
@@ -134,7 +134,7 @@ async def test_an_evaluation_is_named_by_its_number(service: Service) -> None:
         refused(await service.client.get(f"{EVALUATIONS}/{number}"), 400, "invalid_value", "number")
 
 
-async def test_what_is_not_done_yet_has_no_report(judged: Service) -> None:
+async def test_an_evaluation_that_is_not_done_has_no_report(judged: Service) -> None:
     number = (await submitted(judged)).json()["id"]
     report = await judged.client.get(f"{EVALUATIONS}/{number}/report")
     assert refused(report, 409, "not_done", "number").startswith(f"evaluation {number} is queued")
@@ -175,17 +175,17 @@ REFUSED: list[tuple[dict[str, Any], str, str | None, str]] = [
 """A request, the code of its refusal, the field at fault where that is one, and a part of the message."""
 
 
-async def test_what_cannot_be_evaluated_is_refused_when_it_is_asked_for(
+async def test_a_request_that_cannot_be_evaluated_is_refused_at_once(
     judged: Service, subtests: pytest.Subtests
 ) -> None:
-    for request, code, param, says in REFUSED:
+    for request, code, param, part in REFUSED:
         with subtests.test(str(request)):
             answer = await submitted(judged, **request)
             assert answer.status_code == 400, answer.text
             error = answer.json()["error"]
             assert error["code"] == code
             assert param is None or error["param"] == param
-            assert says in error["message"]
+            assert part in error["message"]
     assert (await judged.client.get(EVALUATIONS)).json() == {"evaluations": []}
 
 
@@ -216,19 +216,19 @@ FILES: list[tuple[str, str]] = [
         "encoder '/etc' may name a file",
     ),
 ]
-"""A candidate that names a file, and a part of what is said of it; `{home}` is the folder of the service."""
+"""A candidate that names a file, and a part of the message; `{home}` is the folder of the service."""
 
 
 async def test_a_caller_names_no_file_of_the_machine(
     judged: Service, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, subtests: pytest.Subtests
 ) -> None:
     monkeypatch.setenv("ARMWISE_HOME", str(tmp_path / "home"))
-    for candidate, says in FILES:
+    for candidate, part in FILES:
         with subtests.test(candidate):
             name = candidate.replace("{home}", str(tmp_path / "home"))
             answer = await submitted(judged, candidates=[name])
             assert answer.status_code == 400, answer.text
-            assert says in answer.json()["error"]["message"]
+            assert part in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -264,7 +264,7 @@ async def test_a_caller_sends_no_nested_objects_as_parameters_of_a_model(judged:
     assert "params of model 'linear': 'optimizer' must be a number, a string" in message
 
 
-async def test_a_river_regressor_that_is_allowed_is_judged(judged: Service) -> None:
+async def test_a_river_regressor_that_is_allowed_is_evaluated(judged: Service) -> None:
     model = "{model: river.tree.HoeffdingTreeRegressor, params: {grace_period: 10}}"
     names = [f"policy:{{kind: epsilon_greedy, params: {model}}}", "policy:{kind: epsilon_greedy}"]
     answer = await submitted(judged, candidates=names)
@@ -283,32 +283,32 @@ async def test_a_router_below_the_folder_of_the_service_may_be_named(
     assert answer.status_code == 202, answer.text
 
 
-async def test_the_configured_policy_may_be_written_out_whatever_it_names(judged: Service) -> None:
+async def test_the_configured_policy_may_be_a_candidate_whatever_files_it_names(judged: Service) -> None:
     params = "{args: '--cb_explore_adf --epsilon 0.05'}"
     answer = await submitted(judged, candidates=[f"policy:{{kind: vowpal, params: {params}}}"])
     assert answer.status_code == 202, answer.text
 
 
-async def test_of_a_log_without_a_decision_nothing_can_be_asked(service: Service) -> None:
+async def test_an_evaluation_of_an_empty_log_is_refused(service: Service) -> None:
     message = refused(await submitted(service), 400, "empty_window")
     assert message == "the log holds no decision yet"
 
 
-async def test_of_a_log_of_labels_alone_nothing_can_be_asked(service: Service) -> None:
+async def test_an_evaluation_of_a_log_of_labels_alone_is_refused(service: Service) -> None:
     await look_up(service)
     with service.replica.store.writing() as connection:
         connection.execute(sa.update(t.decisions).values(policy=LABELS))
     refused(await submitted(service), 400, "empty_window")
 
 
-async def test_a_text_that_no_log_can_keep_is_refused(judged: Service) -> None:
+async def test_text_that_a_log_cannot_store_is_refused(judged: Service) -> None:
     headers = {"content-type": "application/json"}
     body = b'{"features": {"tier": "\\ud800"}}'
     answer = await judged.client.post(EVALUATIONS, content=body, headers=headers)
     assert answer.status_code == 400, answer.text
 
 
-async def test_only_so_many_evaluations_wait_at_once(judged: Service) -> None:
+async def test_the_queue_of_evaluations_is_bounded(judged: Service) -> None:
     for _ in range(evaluations.MOST):
         assert (await submitted(judged)).status_code == 202
     message = refused(await submitted(judged), 429, "too_many_evaluations")
@@ -317,7 +317,7 @@ async def test_only_so_many_evaluations_wait_at_once(judged: Service) -> None:
     )
 
 
-# -- what the service itself has learned from --------------------------------------------------------
+# -- turns of the service ----------------------------------------------------------------------------
 
 
 async def test_turns_of_the_service_are_evaluated_once_they_are_learned(service: Service) -> None:

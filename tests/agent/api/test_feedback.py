@@ -1,4 +1,4 @@
-"""Feedback over HTTP beyond a value on a decision: episodes, what is taken back, what was not shown yet."""
+"""Feedback over HTTP beyond a value on a decision: episodes, retractions, deferred decisions."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +19,7 @@ async def turn(service: Service, **agent: Any) -> str:
     return str(response.json()["agent"]["decision_id"])
 
 
-async def told(service: Service, decision_id: str) -> dict[str, Any]:
+async def read_decision(service: Service, decision_id: str) -> dict[str, Any]:
     found: dict[str, Any] = (await service.client.get(f"/v1/decisions/{decision_id}")).json()
     return found
 
@@ -42,15 +42,15 @@ async def test_a_value_on_an_episode_counts_for_each_of_its_decisions(service: S
     assert response.status_code == 202
     assert response.json().items() >= {"episode_id": "e-1", "decision_id": None, "status": "accepted"}.items()
     await service.learn()
-    assert [(await told(service, name))["metrics"] for name in (first, second, other)] == [
+    assert [(await read_decision(service, name))["metrics"] for name in (first, second, other)] == [
         {"thumb": 0.5},
         {"thumb": 0.5},
         {},
     ]
-    assert (await told(service, first))["feedback"][0]["episode_id"] == "e-1"
+    assert (await read_decision(service, first))["feedback"][0]["episode_id"] == "e-1"
 
 
-async def test_an_episode_that_nobody_has_seen_is_pending(service: Service) -> None:
+async def test_feedback_on_an_unknown_episode_is_pending(service: Service) -> None:
     response = await on_episode(service, "e-9", 1.0)
     assert (response.status_code, response.json()["status"]) == (202, "pending_decision")
 
@@ -61,7 +61,7 @@ async def test_feedback_is_about_a_decision_or_an_episode(service: Service, abou
     assert "either decision_id or episode_id was expected" in refused(response, 400, "invalid_value")
 
 
-async def test_a_value_that_is_taken_back_is_not_learned(service: Service) -> None:
+async def test_a_retracted_value_is_not_learned(service: Service) -> None:
     name = await turn(service)
     body = [
         {"decision_id": name, "metric_name": "thumb", "value": 1.0, "feedback_id": "f-1"},
@@ -70,23 +70,23 @@ async def test_a_value_that_is_taken_back_is_not_learned(service: Service) -> No
     response = await service.client.post("/v1/feedback", json={"items": body})
     assert [row["status"] for row in response.json()["items"]] == ["accepted", "accepted"]
     await service.learn()
-    found = await told(service, name)
+    found = await read_decision(service, name)
     assert (found["metrics"], found["state"]) == ({}, "open")
     assert [item["kind"] for item in found["feedback"]] == ["value", "retraction"]
     await tell(service, name, -1.0, feedback_id="f-2")
     await service.learn()
-    assert (await told(service, name))["metrics"] == {"thumb": -1.0}
+    assert (await read_decision(service, name))["metrics"] == {"thumb": -1.0}
 
 
-async def test_what_was_taken_back_before_it_came_does_not_count(service: Service) -> None:
+async def test_a_value_that_arrives_after_its_retraction_does_not_count(service: Service) -> None:
     name = await turn(service)
     await tell(service, name, None, feedback_id="f-1")
     await tell(service, name, 1.0, feedback_id="f-1")
     await service.learn()
-    assert (await told(service, name))["state"] == "open"
+    assert (await read_decision(service, name))["state"] == "open"
 
 
-async def test_what_is_taken_back_is_named(service: Service) -> None:
+async def test_a_retraction_without_an_id_is_refused(service: Service) -> None:
     name = await turn(service)
     assert "feedback_id" in refused(await tell(service, name, None), 400, "invalid_value", "feedback_id")
     keyed = await service.client.post(
@@ -101,16 +101,16 @@ async def test_what_is_taken_back_is_named(service: Service) -> None:
 
 async def test_a_deferred_decision_is_learned_once_it_was_shown(on_each: Service) -> None:
     name = await turn(on_each, defer_activation=True)
-    found = await told(on_each, name)
+    found = await read_decision(on_each, name)
     assert (found["deferred"], found["activated"]) == (True, False)
     await tell(on_each, name, 1.0)
     await on_each.learn()
-    assert (await told(on_each, name))["state"] == "open"
+    assert (await read_decision(on_each, name))["state"] == "open"
     receipt = await activate(on_each, name)
     assert (receipt["decision_id"], receipt["status"]) == (name, "accepted")
     assert (await activate(on_each, name)) == receipt | {"status": "duplicate"}
     await on_each.learn()
-    found = await told(on_each, name)
+    found = await read_decision(on_each, name)
     assert (found["state"], found["activated"], found["metrics"]) == ("learned", True, {"thumb": 1.0})
 
 
@@ -119,7 +119,7 @@ async def test_a_decision_can_be_activated_before_it_is_seen(service: Service) -
     await look_up(service, headers={"idempotency-key": "d-1"}, agent={"defer_activation": True})
     await tell(service, "d-1", 1.0)
     await service.learn()
-    assert (await told(service, "d-1"))["state"] == "learned"
+    assert (await read_decision(service, "d-1"))["state"] == "learned"
 
 
 async def test_an_id_that_no_decision_can_have_is_not_activated(service: Service) -> None:
@@ -145,7 +145,7 @@ async def test_a_batch_that_is_sent_again_under_its_key_is_kept_once(on_each: Se
     assert (await rows(on_each))["feedback"] == 2
 
 
-async def test_what_is_sent_with_an_item_that_is_refused_is_still_learned_together(on_each: Service) -> None:
+async def test_the_other_items_of_a_batch_with_a_refused_item_are_learned_together(on_each: Service) -> None:
     first, second = await turn(on_each), await turn(on_each)
     await tell(on_each, first, 1.0, feedback_id="f-1")
     items = [
@@ -161,7 +161,7 @@ async def test_what_is_sent_with_an_item_that_is_refused_is_still_learned_togeth
         "accepted",
     ]
     await on_each.learn()
-    assert (await told(on_each, second))["metrics"] == {"thumb": 0.5, "right": 1.0}
+    assert (await read_decision(on_each, second))["metrics"] == {"thumb": 0.5, "right": 1.0}
 
 
 async def test_an_activation_is_counted(service: Service) -> None:
@@ -170,12 +170,12 @@ async def test_an_activation_is_counted(service: Service) -> None:
     assert 'armwise_feedback_total{metric="activation",status="accepted"} 1.0' in lines
 
 
-async def test_a_decision_tells_what_it_will_be_learned_with_and_nothing_else(tmp_path: Path) -> None:
+async def test_a_decision_shows_the_metrics_that_it_will_be_learned_with(tmp_path: Path) -> None:
     reward = {**CONFIG["reward"], "complete": "deadline"}
     async with Service(tmp_path, reward=reward).running() as service:
         await on_episode(service, "e-1", 1.0)
         name = await turn(service, episode_id="e-1")
-        found = await told(service, name)
+        found = await read_decision(service, name)
         assert (len(found["feedback"]), found["metrics"], found["reward"]) == (1, {}, None), "it was before"
         await tell(service, name, 0.5, feedback_id="f-1")
         store, config = service.replica.store, service.config
@@ -184,5 +184,5 @@ async def test_a_decision_tells_what_it_will_be_learned_with_and_nothing_else(tm
         late = Feedback("f-1", name, "thumb", None, record.decision.deadline + 1.0, kind=Kind.RETRACTION)
         after = replace(record, feedback=(*record.feedback, late))
         for waited, state in ((0.0, "open"), (GRACE_S, "open"), (GRACE_S + 0.1, "closed")):
-            told_then = decisions.document(after, config, record.decision.deadline + waited)
-            assert (told_then["metrics"], told_then["state"]) == ({"thumb": 0.5}, state)
+            document = decisions.document(after, config, record.decision.deadline + waited)
+            assert (document["metrics"], document["state"]) == ({"thumb": 0.5}, state)

@@ -29,11 +29,11 @@ async def test_a_full_disk_is_a_503_and_not_ready_until_there_is_room(
     acknowledged = []
     while (response := await client.post("/v1/retrieve", json={"query": "Who?" * 200})).status_code == 200:
         acknowledged.append(response.json()["agent"]["decision_id"])
-    told = await client.post(
+    feedback = await client.post(
         "/v1/feedback",
         json={"decision_id": "d-1", "metric_name": "thumb", "value": 1, "tags": {"a": "b" * 4000}},
     )
-    for refused in (response, told, await client.get("/ready")):
+    for refused in (response, feedback, await client.get("/ready")):
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
         assert refused.json()["error"]["code"] == "log_unavailable"
         assert "full" in refused.json()["error"]["message"]

@@ -1,4 +1,4 @@
-"""The application against its own OpenAPI document: whatever fits it, and what does not, is answered."""
+"""The application against its own OpenAPI document, with requests that fit it and that do not."""
 
 import json
 import time

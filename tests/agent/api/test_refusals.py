@@ -1,4 +1,4 @@
-"""Requests that cannot be served: each is told why, names the field at fault and leaves no row."""
+"""Requests that cannot be served: the error names the field at fault, and no row is written."""
 
 import json
 from collections.abc import AsyncIterator
@@ -11,7 +11,7 @@ from tests.agent.fakes import Service
 
 REFUSED: list[tuple[str, str, dict[str, Any], str, str | None]] = [
     ("unknown field", AN_ANSWER, CHAT | {"foo": 1}, "invalid_request", "foo"),
-    ("unknown field of ours", AN_ANSWER, CHAT | {"agent": {"arm": 1}}, "invalid_request", "agent.arm"),
+    ("unknown field of agent", AN_ANSWER, CHAT | {"agent": {"arm": 1}}, "invalid_request", "agent.arm"),
     ("no messages", AN_ANSWER, {"model": "auto"}, "invalid_request", "messages"),
     ("empty messages", AN_ANSWER, CHAT | {"messages": []}, "invalid_value", "messages"),
     (
@@ -36,7 +36,7 @@ REFUSED: list[tuple[str, str, dict[str, Any], str, str | None]] = [
         "messages.0.content.0.type",
     ),
     (
-        "a role unheard of",
+        "an unknown role",
         AN_ANSWER,
         CHAT | {"messages": [{"role": "king", "content": "x"}]},
         "invalid_value",
@@ -63,18 +63,18 @@ REFUSED: list[tuple[str, str, dict[str, Any], str, str | None]] = [
         "invalid_value",
         "messages.0.content",
     ),
-    ("an arm unheard of", AN_ANSWER, CHAT | {"model": "arm/bm52"}, "unknown_arm", "model"),
-    ("a model unheard of", AN_ANSWER, CHAT | {"model": "gpt-9"}, "unknown_arm", "model"),
+    ("an unknown arm", AN_ANSWER, CHAT | {"model": "arm/bm52"}, "unknown_arm", "model"),
+    ("an unknown model", AN_ANSWER, CHAT | {"model": "gpt-9"}, "unknown_arm", "model"),
     ("a number as model", AN_ANSWER, CHAT | {"model": 3}, "invalid_value", "model"),
     (
-        "an excluded arm unheard of",
+        "an unknown excluded arm",
         AN_ANSWER,
         CHAT | {"agent": {"excluded_arms": ["x"]}},
         "unknown_arm",
         "agent.excluded_arms",
     ),
     (
-        "an allowed arm unheard of",
+        "an unknown allowed arm",
         AN_ANSWER,
         CHAT | {"agent": {"allowed_arms": ["x"]}},
         "unknown_arm",
@@ -110,7 +110,7 @@ REFUSED: list[tuple[str, str, dict[str, Any], str, str | None]] = [
     ),
     ("more tokens than the limit", AN_ANSWER, CHAT | {"max_tokens": 100_000}, "invalid_value", "max_tokens"),
     (
-        "more tokens, by their new name",
+        "more completion tokens than the limit",
         AN_ANSWER,
         CHAT | {"max_completion_tokens": HUGE},
         "invalid_value",
@@ -163,7 +163,7 @@ REFUSED: list[tuple[str, str, dict[str, Any], str, str | None]] = [
         "value",
     ),
     (
-        "a metric unheard of",
+        "an unknown metric",
         "/v1/feedback",
         {"decision_id": "d", "metric_name": "thumbs", "value": 1},
         "unknown_metric",
@@ -184,21 +184,21 @@ REFUSED: list[tuple[str, str, dict[str, Any], str, str | None]] = [
         "value",
     ),
     (
-        "a word as value",
+        "a string as value",
         "/v1/feedback",
         {"decision_id": "d", "metric_name": "thumb", "value": "1"},
         "invalid_value",
         "value",
     ),
     (
-        "a truth for a number",
+        "a boolean for a number",
         "/v1/feedback",
         {"decision_id": "d", "metric_name": "thumb", "value": True},
         "invalid_value",
         "value",
     ),
     (
-        "a number for a truth",
+        "a number for a boolean",
         "/v1/feedback",
         {"decision_id": "d", "metric_name": "right", "value": 0.5},
         "invalid_value",
@@ -305,10 +305,10 @@ async def test_a_body_over_the_limit_is_a_413_declared_or_streamed(service: Serv
     response = await post(service, "/v1/retrieve", pieces() if chunked else body, **{"x-request-id": "r-1"})
     assert refused(response, 413, "payload_too_large") == "the body is larger than 4096 bytes"
     assert response.json()["error"]["request_id"] == "r-1"
-    assert await rows(service) == before, "what came before the limit looks whole, and is not answered"
+    assert await rows(service) == before, "the bytes before the limit are a valid body, and are not answered"
 
 
-async def test_what_is_not_there_is_not_found(on_each: Service) -> None:
+async def test_unknown_decisions_arms_and_routes_are_refused(on_each: Service) -> None:
     refused(await on_each.client.get("/v1/decisions/nope"), 404, "decision_not_found", "decision_id")
     for path in ("/v1/decisions/%00%ff", "/v1/decisions/a%20b", "/v1/decisions/%00/verify"):
         refused(await on_each.client.get(path), 400, "invalid_value", "decision_id")

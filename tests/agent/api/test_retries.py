@@ -1,4 +1,4 @@
-"""Asking again under one key: what was cut off is finished once, and a reply says what a retry will get."""
+"""Retries under one key: a turn that was cut off is finished once, and an error says what a retry gets."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -15,7 +15,7 @@ from arms.llm import Chunk, Prompt, base
 from feedback.errors import LogUnavailableError
 from feedback.events import Decision, Execution
 from feedback.log import tables as t
-from tests.agent.api.test_feedback import told
+from tests.agent.api.test_feedback import read_decision
 from tests.agent.asking import ask, look_up, record, refused, rows
 from tests.agent.fakes import FakeArms, MemoryLog, Service, failing, hanging
 from tests.agent.serving.test_turn import CHAT, a_loop
@@ -42,7 +42,7 @@ async def test_a_turn_that_was_cut_off_is_finished_by_its_retry(service: Service
     ours = response.json()["agent"]
     assert (ours["arm_drawn"], ours["policy_version"]) == ("none", decision.version)
     assert ours["pmf"] == dict(zip(decision.arms, decision.probabilities, strict=True))
-    assert (await told(service, "d-1"))["status"] == "ok"
+    assert (await read_decision(service, "d-1"))["status"] == "ok"
     assert await rows(service) == {
         "decisions": 2,
         "executions": 2,
@@ -114,7 +114,7 @@ async def test_of_two_retries_in_one_replica_one_finishes_the_turn(service: Serv
     assert generator.begun == 1
 
 
-async def test_of_two_replicas_that_finish_a_turn_the_later_says_what_the_log_holds(service: Service) -> None:
+async def test_of_two_replicas_that_finish_a_turn_the_later_answers_from_the_log(service: Service) -> None:
     await cut_off(service, seconds_ago=1000.0)
     key = {"idempotency-key": "d-1"}
     async with Service(service.folder).running(ready=False) as other:
@@ -135,7 +135,7 @@ async def test_of_two_replicas_that_finish_a_turn_the_later_says_what_the_log_ho
     assert (await rows(service))["executions"] == 2
 
 
-async def test_who_comes_too_late_to_record_its_end_has_not_answered() -> None:
+async def test_a_turn_whose_execution_is_already_recorded_is_not_answered_again() -> None:
     log = MemoryLog()
     first = [event async for event in a_loop(log).turn(CHAT)]
     assert isinstance(first[-1], Finished)
@@ -165,7 +165,7 @@ async def test_a_turn_is_not_finished_by_a_fallback_that_is_switched_off(tmp_pat
         service.arms.behaviour["none"] = failing
         response = await ask(service, headers={"idempotency-key": "d-1"})
         refused(response, 502, "arm_failed", final=True)
-        assert (await told(service, "d-1"))["arm_served"] is None
+        assert (await read_decision(service, "d-1"))["arm_served"] is None
 
 
 # -- failures -----------------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ def soon(headers: dict[str, str]) -> dict[str, str]:
     return headers | {"x-request-timeout-seconds": "0.05"}
 
 
-async def test_a_deadline_that_passes_before_the_draw_names_no_decision_and_can_be_tried_again(
+async def test_a_deadline_that_passes_before_the_draw_names_no_decision_and_is_retryable(
     tmp_path: Path,
 ) -> None:
     embedding = {"backbone": "tiny", "dims": 4}
@@ -195,7 +195,7 @@ async def never(*_: object) -> Any:
     await asyncio.Event().wait()
 
 
-async def test_a_deadline_that_passes_after_the_draw_is_what_the_key_stands_for(service: Service) -> None:
+async def test_a_deadline_that_passes_after_the_draw_is_final_for_its_key(service: Service) -> None:
     for arm in service.config.arms:
         service.arms.behaviour[arm] = hanging
     response = await look_up(service, soon(KEY))
@@ -212,7 +212,7 @@ async def test_a_failure_is_final_for_its_key_alone(service: Service) -> None:
     refused(await look_up(service, model="arm/bm25"), 502, "arm_failed")
 
 
-async def test_where_only_the_end_could_not_be_kept_the_decision_is_named_and_may_be_resumed(
+async def test_if_only_the_execution_cannot_be_stored_the_decision_is_named_and_may_be_resumed(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     append = service.replica.store.append
@@ -232,7 +232,7 @@ async def test_where_only_the_end_could_not_be_kept_the_decision_is_named_and_ma
     assert int(response.headers["retry-after"]) > 60
 
 
-async def test_an_arm_that_fails_while_its_decision_is_being_kept_is_recorded_after_a_deadline(
+async def test_an_arm_that_fails_while_its_decision_is_being_stored_is_recorded_after_a_deadline(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held, append = asyncio.Event(), service.replica.loop.log.append
@@ -253,7 +253,7 @@ async def test_an_arm_that_fails_while_its_decision_is_being_kept_is_recorded_af
     assert found.execution.status == "arm_failed"
 
 
-async def test_a_request_is_the_same_whether_it_says_what_is_usual_or_not(service: Service) -> None:
+async def test_fields_at_their_defaults_do_not_change_the_digest_of_a_request(service: Service) -> None:
     wish = {"agent": {"context": {"n": 3}}}
     first = await ask(service, KEY, **wish)
     assert first.status_code == 200, first.text
@@ -268,7 +268,7 @@ async def test_a_request_is_the_same_whether_it_says_what_is_usual_or_not(servic
 @pytest.mark.parametrize(
     "left_out", [{"excluded_arms": ["bm25"]}, {"allowed_arms": ["none"]}, {"allowed_arms": []}]
 )
-async def test_an_arm_that_is_named_and_left_out_at_once_is_refused(
+async def test_an_arm_that_is_both_forced_and_excluded_is_refused(
     service: Service, left_out: dict[str, Any]
 ) -> None:
     response = await look_up(service, model="arm/bm25", agent=left_out)

@@ -29,7 +29,7 @@ from tests.agent.fakes import Service, failing
 # -- asking ------------------------------------------------------------------------------------------
 
 
-async def test_an_answer_has_the_shape_of_openai_with_our_fields_beside_it(service: Service) -> None:
+async def test_a_completion_has_the_shape_of_openai_and_the_fields_of_the_decision(service: Service) -> None:
     response = await ask(service, agent={"return": ["passages", "decision"], "episode_id": "e-1"})
     assert response.status_code == 200
     body, ours = response.json(), response.json()["agent"]
@@ -64,7 +64,7 @@ async def test_an_answer_has_the_shape_of_openai_with_our_fields_beside_it(servi
     )
 
 
-async def test_only_what_was_asked_for_is_returned(service: Service) -> None:
+async def test_passages_and_features_are_returned_only_on_request(service: Service) -> None:
     ours = (await ask(service)).json()["agent"]
     assert ours.keys().isdisjoint({"passages", "features"})
 
@@ -83,13 +83,13 @@ async def test_a_stream_begins_with_the_decision_and_ends_with_the_cost(service:
     assert {frame["id"] for frame in (first, *words, last, usage)} == {f"chatcmpl-{decision_id}"}
 
 
-async def test_without_being_asked_for_usage_is_no_event_of_its_own(service: Service) -> None:
+async def test_usage_is_an_event_of_its_own_only_on_request(service: Service) -> None:
     *_, last = events(await ask(service, stream=True))
     assert "usage" not in last
     assert last["agent"]["cost"]["tokens"] > 3
 
 
-async def test_the_official_client_understands_answers_streams_and_refusals(service: Service) -> None:
+async def test_the_official_client_reads_completions_streams_and_models(service: Service) -> None:
     client = AsyncOpenAI(
         api_key="none", http_client=service.client, base_url="http://service/v1", max_retries=0
     )
@@ -102,7 +102,7 @@ async def test_the_official_client_understands_answers_streams_and_refusals(serv
     assert [model.id async for model in client.models.list()] == ["auto", "arm/none", "arm/bm25", "arm/dense"]
 
 
-async def test_retrieving_gives_passages_and_no_words(service: Service) -> None:
+async def test_retrieve_returns_passages_and_generates_nothing(service: Service) -> None:
     response = await look_up(service, model="arm/bm25", k=2)
     body = response.json()
     assert [passage["id"] for passage in body["passages"]] == ["bm25-1", "bm25-2"]
@@ -114,7 +114,7 @@ async def test_retrieving_gives_passages_and_no_words(service: Service) -> None:
     assert service.generator.last_prompt is None
 
 
-async def test_wishes_for_the_language_model_reach_it(service: Service) -> None:
+async def test_generation_parameters_reach_the_language_model(service: Service) -> None:
     fields: dict[str, Any] = {
         "temperature": 0.3,
         "top_p": 0.8,
@@ -136,7 +136,7 @@ async def test_wishes_for_the_language_model_reach_it(service: Service) -> None:
     )
 
 
-async def test_the_last_user_message_is_looked_up_and_parts_are_joined(service: Service) -> None:
+async def test_the_last_user_message_is_the_query_and_its_parts_are_joined(service: Service) -> None:
     parts = [{"type": "text", "text": "which river"}, {"type": "text", "text": "is longest?"}]
     messages = [
         {"role": "developer", "content": "be brief"},
@@ -162,7 +162,9 @@ async def test_switched_off_excluded_and_not_allowed_arms_are_not_drawn(service:
     assert (await look_up(service)).json()["agent"]["pmf"].keys() == {"none", "bm25", "dense"}
 
 
-async def test_a_replica_sees_what_was_switched_at_another(service: Service, tmp_path: Path) -> None:
+async def test_an_arm_switched_at_one_replica_is_switched_at_another(
+    service: Service, tmp_path: Path
+) -> None:
     async with Service(tmp_path).running() as other:
         await service.client.patch("/v1/arms/bm25", json={"enabled": False})
         await other.replica.refresh()
@@ -172,7 +174,9 @@ async def test_a_replica_sees_what_was_switched_at_another(service: Service, tmp
 # -- feedback and learning ---------------------------------------------------------------------------
 
 
-async def test_feedback_is_accepted_once_and_its_position_says_when_it_is_learned(service: Service) -> None:
+async def test_feedback_is_accepted_once_and_is_learned_once_its_position_is_applied(
+    service: Service,
+) -> None:
     response = await look_up(service)
     decision_id = response.json()["agent"]["decision_id"]
     kept = await tell(service, decision_id, 0.5, feedback_id="f-1", tags={"who": "ada"})
@@ -196,7 +200,7 @@ async def test_feedback_is_accepted_once_and_its_position_says_when_it_is_learne
     assert (late.json()["status"], late.json()["log_seq"]) == ("late_not_learned", 4)
     await service.learn()
     policy = (await service.client.get("/v1/policy")).json()
-    assert (policy["applied_seq"], policy["version"]) == (4, 2), "looked at, and nothing was learned"
+    assert (policy["applied_seq"], policy["version"]) == (4, 2), "applied, and nothing was learned"
     assert (await look_up(service)).json()["agent"]["policy_version"] == 2
 
 
@@ -206,7 +210,7 @@ async def test_the_same_feedback_id_with_another_value_is_a_conflict(service: Se
     assert "'f-1' was used for thumb=1 on d-1" in message
 
 
-async def test_an_idempotency_key_names_feedback_that_names_itself_not(service: Service) -> None:
+async def test_an_idempotency_key_is_the_id_of_feedback_without_one(service: Service) -> None:
     body = {"decision_id": "d-1", "metric_name": "thumb", "value": 1}
     for status in ("pending_decision", "duplicate"):
         response = await service.client.post("/v1/feedback", json=body, headers={"idempotency-key": "k-1"})
@@ -229,8 +233,8 @@ async def test_a_batch_has_a_status_for_each_item(service: Service) -> None:
     ]
     response = await post(service, "/v1/feedback", json.dumps({"items": items}).encode())
     assert response.status_code == 202
-    told = response.json()["items"]
-    assert [row.get("status") or row["error"]["code"] for row in told] == [
+    items_answered = response.json()["items"]
+    assert [row.get("status") or row["error"]["code"] for row in items_answered] == [
         "accepted",
         "duplicate",
         "idempotency_conflict",
@@ -241,8 +245,8 @@ async def test_a_batch_has_a_status_for_each_item(service: Service) -> None:
         "invalid_request",
         "invalid_value",
     ]
-    assert told[0]["log_seq"] == told[1]["log_seq"]
-    assert told[6]["error"]["param"] == "value"
+    assert items_answered[0]["log_seq"] == items_answered[1]["log_seq"]
+    assert items_answered[6]["error"]["param"] == "value"
     assert (await rows(service))["feedback"] == 3
 
 
@@ -258,7 +262,7 @@ async def test_feedback_changes_what_is_drawn(service: Service) -> None:
     assert counts["examples"] == counts["feedback"] == 60
 
 
-async def test_a_decision_can_be_read_back_whole(service: Service) -> None:
+async def test_a_decision_is_read_back_in_full(service: Service) -> None:
     response = await ask(service, agent={"context": {"tier": "free", "n": 3}, "episode_id": "e-1"})
     ours = response.json()["agent"]
     decision_id = ours["decision_id"]
@@ -293,7 +297,7 @@ async def test_a_version_that_cannot_be_read_leaves_the_one_before_in_service(
     assert (await look_up(service)).json()["agent"]["policy_version"] == 2
 
 
-async def test_the_search_for_versions_outlives_a_log_that_is_away(
+async def test_polling_for_versions_continues_while_the_log_is_unavailable(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failed = asyncio.Event()
@@ -329,7 +333,7 @@ async def test_metrics_count_what_happened(service: Service) -> None:
     } <= lines
 
 
-async def test_while_the_log_is_away_metrics_tell_what_is_known_without_it(
+async def test_while_the_log_is_unavailable_metrics_leave_out_what_comes_from_it(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await look_up(service, model="arm/bm25")
