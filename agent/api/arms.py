@@ -5,7 +5,7 @@ from typing import Any
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 
-from agent.api.errors import ApiError
+from agent.api.errors import RESPONSES, ApiError
 from agent.api.middleware import AppReplica, require
 from agent.api.schemas import ArmsReplacement, ArmSwitch
 from agent.config import ConfigError
@@ -14,7 +14,7 @@ from arms.base import ArmBuildError, ArmError
 from arms.retrievers import ArmSpec
 from feedback.errors import ConflictError
 
-router = APIRouter()
+router = APIRouter(responses=RESPONSES)
 
 
 @router.get("/v1/arms", dependencies=[require("decide")])

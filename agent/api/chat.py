@@ -12,14 +12,14 @@ from fastapi.responses import StreamingResponse
 from agent.api import idempotency, responses
 from agent.api.admission import admitted
 from agent.api.arms import require_arm
-from agent.api.errors import ApiError
+from agent.api.errors import RESPONSES, ApiError
 from agent.api.idempotency import IdempotencyKey, new_id
 from agent.api.middleware import AppReplica, require
 from agent.api.schemas import ChatRequest, RetrieveRequest
 from agent.serving import Ask, Decided, Finished, Replica, messages
 from arms.llm import Chunk, Message
 
-router = APIRouter()
+router = APIRouter(responses=RESPONSES)
 
 Timeout = Annotated[float | None, Header(alias="X-Request-Timeout-Seconds", gt=0, allow_inf_nan=False)]
 

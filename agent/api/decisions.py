@@ -8,7 +8,7 @@ from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 
 from agent.api import responses
-from agent.api.errors import ApiError
+from agent.api.errors import RESPONSES, ApiError
 from agent.api.middleware import AppReplica, require
 from agent.api.schemas import DecisionId
 from agent.config import AppConfig
@@ -22,7 +22,7 @@ from feedback.log import Record
 from feedback.registry import Version
 from feedback.registry import versions as registry_versions
 
-router = APIRouter()
+router = APIRouter(responses=RESPONSES)
 
 Result = TypeVar("Result")
 

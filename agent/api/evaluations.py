@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse, JSONResponse
 
-from agent.api.errors import ApiError
+from agent.api.errors import RESPONSES, ApiError
 from agent.api.middleware import AppReplica, require
 from agent.api.schemas import LARGEST, PageBefore, PageLimit, PathNumber
 from agent.config import AppConfig
@@ -20,7 +20,7 @@ from feedback.log import Store, database
 from feedback.registry import Evaluation, arm_sets, versions
 from feedback.registry import evaluations as registry_evaluations
 
-router = APIRouter()
+router = APIRouter(responses=RESPONSES)
 
 
 @router.post("/v1/evaluations", status_code=202, dependencies=[require("admin")])

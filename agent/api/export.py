@@ -20,7 +20,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from agent.api.errors import ApiError
+from agent.api.errors import RESPONSES, ApiError
 from agent.api.middleware import AppReplica, require
 from agent.evaluation import request
 from arms.base import Progress
@@ -127,7 +127,7 @@ class Export:
                     yield block
 
 
-router = APIRouter()
+router = APIRouter(responses=RESPONSES)
 
 
 async def _under_way(request: Request) -> WeakSet[Iterator[bytes]]:

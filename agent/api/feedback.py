@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse
 from pydantic import TypeAdapter, ValidationError
 
 from agent.api import errors
-from agent.api.errors import ApiError
+from agent.api.errors import RESPONSES, ApiError
 from agent.api.idempotency import IdempotencyKey, new_id
 from agent.api.middleware import AppReplica, require
 from agent.api.schemas import DecisionId, FeedbackItem, FeedbackRequest
@@ -21,7 +21,7 @@ from feedback.events import Feedback, Kind
 from feedback.log import Receipt
 from feedback.reward import RewardError
 
-router = APIRouter()
+router = APIRouter(responses=RESPONSES)
 
 
 @router.post("/v1/feedback", status_code=202, dependencies=[require("feedback")])

@@ -6,12 +6,12 @@ from contextlib import suppress
 from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 
-from agent.api.errors import ApiError
+from agent.api.errors import RESPONSES, ApiError
 from agent.api.middleware import AppReplica, require
 from feedback.errors import LogUnavailableError
 from feedback.training_log import lag as training_log_lag
 
-router = APIRouter()
+router = APIRouter(responses=RESPONSES)
 
 
 @router.get("/v1/models", dependencies=[require("decide")])

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse
 
 from agent.api.decisions import with_policies
-from agent.api.errors import ApiError
+from agent.api.errors import RESPONSES, ApiError
 from agent.api.middleware import AppReplica, require
 from agent.api.schemas import (
     CanaryChoice,
@@ -29,7 +29,7 @@ from feedback.registry import Version, active_policy, promotions
 from feedback.registry import versions as registry_versions
 from feedback.training_log import lag as training_log_lag
 
-router = APIRouter()
+router = APIRouter(responses=RESPONSES)
 
 COMPARED = 1000
 """Newest decisions, among which those with a shadow distribution are compared with the active policy."""

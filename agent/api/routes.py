@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from fastapi import APIRouter, FastAPI
+from fastapi import FastAPI
 
 from agent.api import (
     arms,
@@ -20,9 +20,10 @@ from agent.api import (
 from agent.api.middleware import Access, BodyLimit
 from agent.serving import Replica
 
-_ROUTER = APIRouter(responses=errors.RESPONSES)
-for _resource in (chat, decisions, feedback, arms, policies, evaluations, warm_starts, export, health):
-    _ROUTER.include_router(_resource.router)
+_RESOURCES = (chat, decisions, feedback, arms, policies, evaluations, warm_starts, export, health)
+
+ROUTES = [route for resource in _RESOURCES for route in resource.router.routes]
+"""Every route, built once: routes hold no state of a replica, so that all applications share them."""
 
 
 def create_app(replica: Replica) -> FastAPI:
@@ -34,8 +35,7 @@ def create_app(replica: Replica) -> FastAPI:
         yield
         await replica.stop()
 
-    # Routes hold no state of a replica, and building them is slow: every application shares them.
-    app = FastAPI(title="Armwise", version="0.1.0", lifespan=lifespan, routes=_ROUTER.routes)
+    app = FastAPI(title="Armwise", version="0.1.0", lifespan=lifespan, routes=ROUTES)
     app.state.replica = replica
     app.state.access = Access(replica.config.keys)
     errors.install(app)

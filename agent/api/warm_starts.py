@@ -6,7 +6,7 @@ from typing import Any
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 
-from agent.api.errors import ApiError
+from agent.api.errors import RESPONSES, ApiError
 from agent.api.middleware import AppReplica, require
 from agent.api.schemas import PageBefore, PageLimit, PathNumber
 from agent.serving import Replica
@@ -15,7 +15,7 @@ from feedback.errors import UnderWayError
 from feedback.registry import Run
 from feedback.registry import runs as registry_runs
 
-router = APIRouter()
+router = APIRouter(responses=RESPONSES)
 
 
 @router.post("/v1/warm-starts", status_code=202, dependencies=[require("admin")])
