@@ -10,7 +10,6 @@ More than 300 lines: what writes the file and what reads it stand together.
 """
 
 import contextlib
-import fcntl
 import hashlib
 import itertools
 import os
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Self
 
 import orjson
+from filelock import FileLock
 
 from arms.base import Passage, Progress
 from arms.corpus.readers import CorpusError, Record, Source, open_source
@@ -198,7 +198,7 @@ def ingest(
     """
     reader = open_source(source)
     target.mkdir(parents=True, exist_ok=True)
-    with _locked(target / LOCK):
+    with FileLock(target / LOCK):
         fingerprint = reader.fingerprint()
         if (target / PUBLISHED).exists():
             corpus = Corpus.open(target)
@@ -294,11 +294,3 @@ def _publish(target: Path) -> None:
 def _connect_read_only(target: Path) -> sqlite3.Connection:
     # immutable: a published file is replaced and never written, so SQLite need not lock it
     return sqlite3.connect(f"{(target / PUBLISHED).as_uri()}?mode=ro&immutable=1", uri=True)
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold a file lock; the system lets go of it when the process dies."""
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

@@ -5,7 +5,6 @@ from: corpus, model, parameters. Another corpus or another model means another
 folder, so an index is never stale. What was built is whole or absent.
 """
 
-import fcntl
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import orjson
+from filelock import FileLock
 
 Identity = Mapping[str, str | int | float]
 """What the contents of a folder follow from: flat, readable, compared as a whole."""
@@ -102,21 +102,12 @@ def difference(path: Path, identity: Identity) -> Difference | None:
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Keep others out by the lock of a file that is removed before the lock is let go of.
-
-    Whoever waited for it then holds the lock of a file that nobody else can find: it tries
-    again, with the file that is there by now or a new one.
-    """
-    while True:
-        with path.open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # the system lets go of it when the process dies
-            if os.fstat(lock.fileno()).st_nlink == 0:
-                continue
-            try:
-                yield
-            finally:
-                path.unlink()
-            return
+    """Hold a lock whose file is removed before it is released; a waiting process then locks a new file."""
+    with FileLock(path):
+        try:
+            yield
+        finally:
+            path.unlink()
 
 
 def _sync(path: Path) -> None:

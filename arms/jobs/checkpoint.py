@@ -10,7 +10,6 @@ folder belongs to one identity and, while it is open, to one process.
 """
 
 import contextlib
-import fcntl
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+from filelock import FileLock, Timeout
 
 from arms.indexes import build_once
 
@@ -88,11 +88,11 @@ def open_blocks(output: Path, identity: Mapping[str, str]) -> Iterator[BlockFold
     """
     folder = output.with_name(f"{output.name}.blocks")
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / LOCK).open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the system lets go of it when the process dies
-        except BlockingIOError:
-            raise JobError(f"{folder}: another process is at work on it; wait for it") from None
+    try:
+        lock = FileLock(folder / LOCK).acquire(blocking=False)
+    except Timeout:
+        raise JobError(f"{folder}: another process is at work on it; wait for it") from None
+    with lock:
         blocks = BlockFolder(folder)
         blocks.claim(identity)
         yield blocks

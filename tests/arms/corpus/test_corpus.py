@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
@@ -172,7 +173,7 @@ def test_a_source_that_changes_while_it_is_read_is_not_published(tmp_path: Path,
 KILLED_MIDWAY = """
 import os, signal, sys
 from pathlib import Path
-from arms import corpus, readers
+from arms.corpus import corpus, readers
 
 read = readers.JsonLines.records
 
@@ -203,6 +204,45 @@ def test_an_ingest_killed_midway_is_refused_and_then_taken_up_at_its_last_commit
     assert not (target / corpus_module.UNFINISHED).exists()
 
 
+def with_bad_lines(folder: Path) -> Path:
+    """Write lines of which some are skipped."""
+    source = folder / "docs.jsonl"
+    source.write_text("".join("{oops\n" if n % 3 == 0 else line(f"d{n}") for n in range(18)))
+    return source
+
+
+def with_long_files(folder: Path) -> Path:
+    """Write files of several passages each."""
+    source = folder / "docs"
+    source.mkdir()
+    for n in range(18):
+        (source / f"{n:02}.txt").write_text(f"word{n} " * 450)
+    return source
+
+
+@pytest.mark.usefixtures("small_batches")
+@pytest.mark.parametrize("make", [with_bad_lines, with_long_files])
+def test_an_interrupted_ingest_resumes_at_the_next_record_however_many_passages_a_record_has(
+    tmp_path: Path, make: Callable[[Path], Path]
+) -> None:
+    class StoppedError(Exception):
+        pass
+
+    def interrupt(_what: str, _done: int, _total: int | None) -> None:
+        raise StoppedError
+
+    source, target = make(tmp_path), tmp_path / "corpus"
+    for _ in range(2):  # once at its beginning, once where the first run ended
+        with pytest.raises(StoppedError):
+            ingest(source, target, skip_bad=True, progress=interrupt)
+    resumed, whole = (ingest(source, folder, skip_bad=True) for folder in (target, tmp_path / "whole"))
+    assert resumed.ids() == whole.ids()
+    assert len(set(resumed.ids())) != 18
+    assert resumed.skipped() == whole.skipped()
+    assert resumed.digest == whole.digest
+    assert (resumed.manifest.records, resumed.manifest.done) == (whole.manifest.records, whole.manifest.done)
+
+
 @pytest.mark.usefixtures("small_batches")
 def test_what_was_read_of_a_source_that_has_changed_since_is_thrown_away(tmp_path: Path) -> None:
     source, target = tmp_path / "docs.jsonl", tmp_path / "corpus"
@@ -222,18 +262,21 @@ def test_an_unfinished_file_that_cannot_be_read_is_thrown_away(tmp_path: Path, s
     assert len(ingest(source, target)) == 12
 
 
-def _ingest_and_report(source: Path, target: Path, log: Path) -> None:
+def _ingest_and_report(source: Path, target: Path, log: Path, started: threading.Barrier) -> None:
     def note(_what: str, _done: int, _total: int | None) -> None:
         with log.open("a") as file:
             file.write(f"{os.getpid()}\n")
 
+    corpus_module.BATCH_RECORDS = 500
+    started.wait()
     ingest(source, target, progress=note)
 
 
 def test_of_two_processes_that_ingest_at_once_one_reads_and_both_succeed(tmp_path: Path) -> None:
-    source, target, log = write(tmp_path / "docs.jsonl", 25_000), tmp_path / "corpus", tmp_path / "log"
+    source, target, log = write(tmp_path / "docs.jsonl", 1_200), tmp_path / "corpus", tmp_path / "log"
     spawn = multiprocessing.get_context("spawn")
-    workers = [spawn.Process(target=_ingest_and_report, args=(source, target, log)) for _ in range(2)]
+    together = (source, target, log, spawn.Barrier(2))
+    workers = [spawn.Process(target=_ingest_and_report, args=together) for _ in range(2)]
     for worker in workers:
         worker.start()
     for worker in workers:
@@ -242,7 +285,7 @@ def test_of_two_processes_that_ingest_at_once_one_reads_and_both_succeed(tmp_pat
     writers = log.read_text().split()
     assert len(writers) == 3
     assert len(set(writers)) == 1
-    assert len(Corpus.open(target)) == 25_000
+    assert len(Corpus.open(target)) == 1_200
 
 
 def test_opening_where_there_is_no_corpus_says_what_to_do(tmp_path: Path) -> None:

@@ -1,15 +1,14 @@
 """What is built once is whole or absent, and nothing else in its folder is touched."""
 
-import fcntl
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO
+from typing import Any
 
 import pytest
+from filelock import FileLock, Timeout
 
-from arms.indexes import build_once as indexes
+from arms.indexes import build_once
 from arms.indexes.build_once import check, publish
 
 
@@ -63,10 +62,13 @@ def test_who_waited_for_a_builder_goes_on_alone(
     building, waiting = threading.Event(), threading.Event()
     alone: list[bool] = []
 
-    def flock(file: IO[str], how: int) -> None:
-        if building.is_set():
-            waiting.set()
-        fcntl_flock(file, how)
+    class Watched(FileLock):
+        """Signals when the second builder is about to wait for the lock."""
+
+        def acquire(self, *args: Any, **options: Any) -> Any:
+            if building.is_set():
+                waiting.set()
+            return super().acquire(*args, **options)
 
     def first(folder: Path) -> None:
         building.set()
@@ -74,12 +76,11 @@ def test_who_waited_for_a_builder_goes_on_alone(
         (fail if first_fails else nothing)(folder)
 
     def second(folder: Path) -> None:
-        with lock.open() as held, pytest.raises(BlockingIOError):
-            fcntl_flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with ThreadPoolExecutor(1) as stranger, pytest.raises(Timeout):
+            stranger.submit(FileLock(lock).acquire, blocking=False).result()
         alone.append((folder / "half").exists())
 
-    fcntl_flock: Callable[[IO[str], int], None] = fcntl.flock
-    monkeypatch.setattr(indexes.fcntl, "flock", flock)
+    monkeypatch.setattr(build_once, "FileLock", Watched)
     with ThreadPoolExecutor(2) as pool:
         one = pool.submit(publish, target, {}, first)
         assert building.wait(timeout=10)
