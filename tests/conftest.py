@@ -41,14 +41,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[None]:
     """A Ray of one processor inside this process, which leaves the environment as it was."""
-    from arms.jobs import worker_pool as crew  # here: most tests need no Ray, and it takes a second to load
+    from arms.jobs import worker_pool  # here: most tests need no Ray, and it takes a second to load
 
     before = dict(os.environ)
     # its own folder: short, for its sockets, and not shared with another Ray on this machine
     folder = tempfile.mkdtemp(prefix="ray", dir="/tmp")
     os.environ.pop("RAY_ADDRESS", None)
     os.environ["RAY_TMPDIR"] = folder
-    with crew.cluster(1):
+    with worker_pool.cluster(1):
         yield
     shutil.rmtree(folder, ignore_errors=True)
     os.environ.clear()

@@ -127,10 +127,12 @@ def by_judge(word_budget: int) -> Measure[scorers.Ranking]:
 
     def make(worker: PoolWorker) -> Grade[scorers.Ranking]:
         def grade(question: Question, ranking: scorers.Ranking) -> dict[str, float]:
-            scores = judge.judge_five(worker.write, question.text, ranking, word_budget=word_budget).scores
+            scores = judge.grade(
+                worker.write, judge.FIVE_SCORES, question.text, ranking, word_budget=word_budget
+            ).grade
             return {"judge": scores.mean, **{f"judge_{name}": v for name, v in scores.fractions().items()}}
 
         return grade
 
-    facts = {"words of judge": digest_of_document([judge.SYSTEM, judge.FIVE_SCORES_SCHEMA])}
-    return Measure("judge", ("judge", *judge.JUDGED), make, facts=facts)
+    facts = {"words of judge": digest_of_document([judge.FIVE_SCORES.system, judge.FIVE_SCORES.form])}
+    return Measure("judge", ("judge", *judge.SCORE_NAMES), make, facts=facts)

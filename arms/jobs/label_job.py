@@ -41,7 +41,7 @@ def label(
         ArmSpecError: An arm is described wrongly.
         ModelNotFoundError: A model is not where its name says.
     """
-    tell = progress or (lambda *_: None)
+    on_progress = progress or (lambda *_: None)
     scorers.check_questions(job.questions, job, job.corpus)
     job = job.sound()
     identity = job.identity()
@@ -50,10 +50,10 @@ def label(
         return _report(job, output, len(job.questions))
     with open_blocks(output, identity) as blocks:
         resumed = sum(len(job.questions_of(number)) for number in blocks.finished())
-        job.prepare(tell)
+        job.prepare(on_progress)
         if unfinished(job, blocks):
-            with worker_pool(LabelWorker, job, workers, BLOCKS_AT_ONCE) as crew:
-                crew.finish(blocks, tell, "asking questions")
+            with worker_pool(LabelWorker, job, workers, BLOCKS_AT_ONCE) as pool:
+                pool.finish(blocks, on_progress, "asking questions")
         build_once.publish(output, identity, partial(_write, job, blocks))
         blocks.delete()
     return _report(job, output, resumed)

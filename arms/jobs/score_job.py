@@ -173,7 +173,7 @@ def score(
         MatrixError: There is no arm, or one has a name that no column can have.
         ModelNotFoundError: The model of a backbone is not where its name says.
     """
-    tell = progress or (lambda *_: None)
+    on_progress = progress or (lambda *_: None)
     scorer = job.scorer(LateWriter(None))
     scorers.check_questions(job.questions, scorer, job.corpus)
     job = job.sound()
@@ -183,13 +183,13 @@ def score(
         return _report_of(output, identity)
     with open_blocks(output, identity) as blocks:
         resumed = sum(len(job.questions_of(number)) for number in blocks.finished())
-        job.prepare(tell)
+        job.prepare(on_progress)
         untimed = job.timed > 0 and blocks.read_notes() is None
         if untimed or unfinished(job, blocks):
-            with worker_pool(ScoreWorker, job, workers) as crew:
-                crew.finish(blocks, tell, "scoring questions")
+            with worker_pool(ScoreWorker, job, workers) as pool:
+                pool.finish(blocks, on_progress, "scoring questions")
                 if untimed:
-                    blocks.write_notes(_timed(list(job.specs), crew, tell))
+                    blocks.write_notes(_time_arms(list(job.specs), pool, on_progress))
         costs, unknown, problems = _summed(job, blocks)
         scores = (
             (job.questions_of(n), ScoreBlock.unpack(blocks.read(n)).scores) for n in range(job.n_blocks)
@@ -199,13 +199,13 @@ def score(
     return ScoreReport(scorer.measure, len(job.questions), resumed, unknown, problems)
 
 
-def _timed(names: list[str], crew: WorkerPool, tell: Progress) -> dict[str, float]:
+def _time_arms(names: list[str], pool: WorkerPool, on_progress: Progress) -> dict[str, float]:
     """Return how long a search of each arm takes, some arms at a time. Raises JobError."""
     seconds: dict[str, float] = {}
     while names:
         some, names = names[:TIMED_AT_ONCE], names[TIMED_AT_ONCE:]
-        seconds |= crew.ask("seconds", some)
-        tell("timing arms", len(seconds), len(seconds) + len(names))
+        seconds |= pool.call("seconds", some)
+        on_progress("timing arms", len(seconds), len(seconds) + len(names))
     return seconds
 
 

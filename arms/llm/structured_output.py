@@ -32,12 +32,12 @@ class UnreadableError(ArmError):
     The message holds what it wrote last, and what is wrong with that.
 
     Attributes:
-        told: How the message begins.
+        summary: How the message begins.
         tokens: Tokens that were spent in vain.
         malformed: Texts that could not be read.
     """
 
-    told: ClassVar[str] = "the language model wrote nothing that can be read"
+    summary: ClassVar[str] = "the language model wrote nothing that can be read"
 
     def __init__(self, message: str, tokens: int = 0, malformed: int = 0) -> None:
         super().__init__(message)
@@ -100,7 +100,7 @@ class StructuredCaller:
                 {"role": "user", "content": f"{wrong}. {form}"},
             )
         raise self._failure(
-            f"{self._failure.told} in {1 + self._retries} attempts, at last {wrong}",
+            f"{self._failure.summary} in {1 + self._retries} attempts, at last {wrong}",
             self.tokens,
             self.malformed,
         )

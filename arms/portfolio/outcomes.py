@@ -30,7 +30,7 @@ Floats = NDArray[np.float64]
 FILE = "outcomes.jsonl"
 """The file in the folder of a job."""
 
-SCORES = ("em", "f1", "acc", "recall", "answer_correctness", "bem", "judge", *judge.JUDGED)
+SCORES = ("em", "f1", "acc", "recall", "answer_correctness", "bem", "judge", *judge.SCORE_NAMES)
 """Numbers in [0, 1], higher is better; null where nobody knows."""
 
 COSTS = ("steps", "llm_calls", "prompt_tokens", "completion_tokens", "usd", "retrieval_s", "llm_s", "seconds")

@@ -84,10 +84,10 @@ class VendiRag:
                     break
                 raise judge.JudgeError(f"arm {self.name!r}: {error}", tokens) from error
             tokens += verdict.tokens
-            judged[shown] = verdict.score, found
-            if verdict.score >= self._params.satisfied:
+            judged[shown] = verdict.grade, found
+            if verdict.grade >= self._params.satisfied:
                 break
-            diversity = round(1.0 - verdict.score, 1)  # to tenths, as whole grades are
+            diversity = round(1.0 - verdict.grade, 1)  # to tenths, as whole grades are
         _, best = max(judged.values(), key=lambda scored: scored[0])
         return Retrieval(best.passages, steps, tokens)
 
@@ -96,9 +96,10 @@ class VendiRag:
         messages = prompts.answer_prompt(asked, found.passages, word_budget=self._params.word_budget)
         return Prompt(messages, self._params.max_tokens)
 
-    def _judge(self, question: str, found: Retrieval, answer: str) -> judge.Verdict:
-        return judge.judge_answer(
+    def _judge(self, question: str, found: Retrieval, answer: str) -> judge.Verdict[float]:
+        return judge.grade(
             self._write,
+            judge.ANSWER,
             question,
             found.passages,
             answer,

@@ -56,7 +56,7 @@ CLASSES_FORM = 'Write only JSON with the names of the claims, such as {"TP": ["A
 class CorrectnessError(structured_output.UnreadableError):
     """The claims could not be had, or not told apart, however often the model was asked."""
 
-    told: ClassVar[str] = "the language model could not compare the answer with the right one"
+    summary: ClassVar[str] = "the language model could not compare the answer with the right one"
 
 
 class _Classes(BaseModel):

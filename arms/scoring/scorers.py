@@ -212,9 +212,9 @@ class JudgeScorer(Scorer):
         """Have each ranking graded; unknown where the judge gives no grade."""
 
         def one(ranking: Ranking) -> float:
-            return judge.judge_passages(
-                self._write, question.text, ranking, word_budget=self._word_budget
-            ).score
+            return judge.grade(
+                self._write, judge.PASSAGES, question.text, ranking, word_budget=self._word_budget
+            ).grade
 
         return _each(one, rankings, self._at_once)
 

@@ -15,7 +15,6 @@ import pytest
 import ray
 
 from arms.corpus import Corpus
-from arms.jobs import answer_measures as measures
 from arms.jobs import job as pool_job
 from arms.jobs.answer_measures import by_claims, by_equivalence, by_judge, by_passages, by_words
 from arms.jobs.checkpoint import JobError
@@ -29,14 +28,15 @@ from arms.portfolio import outcomes as portfolio_outcomes
 from arms.portfolio import read_outcomes
 from arms.questions import Question
 from arms.retrievers import ArmSpec, Resources, build_arm
-from arms.scoring import ScoringError, equivalence
+from arms.scoring import ScoringError, correctness, equivalence
 from tests.arms.contract import ask
 from tests.arms.jobs.test_score_job import HERE as SCORING
-from tests.arms.jobs.test_score_job import ROOT, wait_for_reader
 from tests.arms.jobs.test_score_worker import QUESTIONS, SPECS, TINY
 from tests.arms.scripted import shown
 
 HERE = "tests.arms.jobs.test_label_job"
+ROOT = Path(__file__).parents[3]
+START_S = 60.0
 ARMS = ("none", "bm25", "rrf", "drawn")
 REPLIES = {
     QUESTIONS[0].text: "the Danube",
@@ -296,9 +296,9 @@ def test_a_judge_gives_five_scores_and_their_mean_and_its_failures_hide_nothing_
     job = make_job(corpus, tmp_path, of_passages=(by_judge(99),), arms=("none", "bm25"))
     outcomes = labelled(job)
     judged, unreadable = outcomes["q1", "none"], outcomes["q1", "bm25"]
-    assert {name: judged.scores[name] for name in ("judge", *llm_judge.JUDGED)} == {
+    assert {name: judged.scores[name] for name in ("judge", *llm_judge.SCORE_NAMES)} == {
         "judge": 0.5,
-        **dict(zip(llm_judge.JUDGED, (1.0, 0.75, 0.5, 0.25, 0.0), strict=True)),
+        **dict(zip(llm_judge.SCORE_NAMES, (1.0, 0.75, 0.5, 0.25, 0.0), strict=True)),
     }
     assert (unreadable.answer, set(unreadable.scores)) == ("yes", {"em", "f1"})
     assert unreadable.error.startswith("judge: the judge wrote no grade in 2 attempts")
@@ -403,8 +403,8 @@ def test_other_words_are_another_job(corpus: Corpus, tmp_path: Path, monkeypatch
     monkeypatch.setitem(prompts.WITH_PASSAGES, prompts.Form.REASONING, "Think.")
     assert before == identity(), "nobody is asked in this form"
     monkeypatch.setitem(prompts.WITH_PASSAGES, prompts.Form.SHORT, "{passages} Answer.")
-    monkeypatch.setattr(measures, "CLAIMS_FORM", "Write a list.")
-    monkeypatch.setattr(measures, "SYSTEM", "You grade.")
+    monkeypatch.setattr(correctness, "CLAIMS_FORM", "Write a list.")
+    monkeypatch.setattr(llm_judge, "FIVE_SCORES", replace(llm_judge.FIVE_SCORES, system="You grade."))
     after = identity()
     changed = {fact for fact in before if before[fact] != after[fact]}
     assert changed == {"words of prompts", "words of claims", "words of judge"}
@@ -419,9 +419,8 @@ def test_the_encoder_of_a_measure_is_loaded_with_those_of_the_arms(corpus: Corpu
 # -- the job --------------------------------------------------------------------------------------------
 
 
-def diary_job(corpus: Corpus, folder: Path, *, fatal: int = 0) -> LabelJob:
-    """A job with an arm that keeps a diary in the folder, a block a question."""
-    (folder / "fatal").write_text(str(fatal))
+def diary_job(corpus: Corpus, folder: Path) -> LabelJob:
+    """A job with an arm that records what it is asked in the folder, one question per block."""
     specs = {**SPECS, "diary": ArmSpec(kind=f"{SCORING}:Diary", params={"folder": str(folder)})}
     return make_job(corpus, folder / "indexes", specs=specs, arms=(*ARMS, "diary"), block=1)
 
@@ -450,7 +449,6 @@ def test_a_killed_job_goes_on_where_it_was_and_writes_the_same_bytes(corpus: Cor
     assert not (tmp_path / "labels").exists()
 
     gate.unlink()
-    gate.write_text("open")
     job = diary_job(corpus, tmp_path)
     with pytest.raises(JobError, match=r"labels\.blocks was made with form 'short', but form 'reasoning'"):
         label(replace(job, form=prompts.Form.REASONING), tmp_path / "labels")
@@ -475,10 +473,8 @@ def test_a_killed_job_goes_on_where_it_was_and_writes_the_same_bytes(corpus: Cor
 
 
 @pytest.mark.usefixtures("cluster")
-def test_what_dies_is_begun_again_and_what_is_missing_is_counted(corpus: Corpus, tmp_path: Path) -> None:
-    (tmp_path / "gate").write_text("open")
-    judge = by_judge(99)
-    job = replace(diary_job(corpus, tmp_path, fatal=2), of_passages=(by_passages(recall, 3), judge))
+def test_what_is_missing_is_counted(corpus: Corpus, tmp_path: Path) -> None:
+    job = replace(diary_job(corpus, tmp_path), of_passages=(by_passages(recall, 3), by_judge(99)))
     report = label(job, tmp_path / "labels")
     assert report.resumed == 0
     outcomes = report.outcomes
@@ -529,3 +525,18 @@ def wait_for(folder: Path, n_blocks: int) -> None:
             return
         waited.wait(0.1)
     raise AssertionError(f"no {n_blocks} blocks in {folder} within a minute")
+
+
+def wait_for_reader(pipe: Path, process: "subprocess.Popen[bytes]", output: Path) -> None:
+    """Return once another process has opened the pipe to read, and leave it waiting there."""
+    for _ in range(int(START_S / 0.1)):
+        try:
+            os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)  # left open: closing it would let the reader go on
+        except OSError:
+            try:
+                process.wait(0.1)
+            except subprocess.TimeoutExpired:
+                continue
+            raise AssertionError(output.read_text()) from None
+        return
+    raise AssertionError(f"no process opened {pipe} within {START_S:g} s")

@@ -228,7 +228,7 @@ def test_without_vllm_the_error_says_what_to_install(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("default")  # of vLLM and torch, about each other
 @pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM has an environment of its own: make test-vllm")
 async def test_vllm_streams_an_answer_and_stops_when_its_reader_leaves(tmp_path: Path) -> None:
-    from arms.models.gguf import unpack
+    from examples.unpack_gguf import unpack
 
     directory = await asyncio.to_thread(unpack, DEFAULT_MODEL, tmp_path / "SmolLM2-135M-Instruct")
     spec = VllmSpec(

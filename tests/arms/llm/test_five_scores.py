@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from arms.base import Passage
 from arms.llm.base import Prompt
-from arms.llm.judge import FIVE_SCORES_SCHEMA, FiveScores, FiveVerdict, JudgeError, judge_five
+from arms.llm.judge import FIVE_SCORES, SCORE_NAMES, FiveScores, JudgeError, Verdict, grade
 from tests.arms.scripted import shown, writing
 
 TOWER = Passage("1", "Tokyo Tower", "It is a tower in Tokyo. It is 333 metres tall.")
@@ -25,6 +25,7 @@ FIVE = st.builds(FiveScores, **dict.fromkeys(NAMES, st.integers(1, 5)))
 
 def test_the_scores_are_the_five_of_the_paper() -> None:
     assert tuple(FiveScores.model_fields) == NAMES
+    assert tuple(f"judge_{name}" for name in NAMES) == SCORE_NAMES
 
 
 @given(FIVE)
@@ -61,34 +62,34 @@ def test_what_is_no_whole_number_from_1_to_5_is_no_score(bad: object) -> None:
         f"```json\n{JSON}\n```\nThe ranking could be better.",
         f'{{"scores": {JSON}, "overall": 3.6}}',
         JSON.replace("}", ', "overall_score": 3.6,}'),
-        f"{FIVE_SCORES_SCHEMA} I would say: {JSON}",
+        f"{FIVE_SCORES.form} I would say: {JSON}",
     ],
 )
 def test_scores_are_read_from_what_models_write(text: str) -> None:
-    assert judge_five(writing(text), HOW_TALL, [TOWER]).scores == SCORES
+    assert grade(writing(text), FIVE_SCORES, HOW_TALL, [TOWER]).grade == SCORES
 
 
 def test_the_judge_sees_passages_in_order_the_question_and_all_five_sides() -> None:
     prompts: list[Prompt] = []
-    judge_five(writing(JSON, prompts=prompts), HOW_TALL, [TOWER, FOX], word_budget=19)
+    grade(writing(JSON, prompts=prompts), FIVE_SCORES, HOW_TALL, [TOWER, FOX], word_budget=19)
     (prompt,) = prompts
     assert "[1] Tokyo Tower\n" in shown(prompt)
     assert "[2] Red fox\nThe red fox lives\n" in shown(prompt)  # 13 + 2 + 4 words
-    assert prompt.messages[-1]["content"].endswith(f"Question: {HOW_TALL}\n\n{FIVE_SCORES_SCHEMA}")
+    assert prompt.messages[-1]["content"].endswith(f"Question: {HOW_TALL}\n\n{FIVE_SCORES.form}")
     assert all(f"- {name}: " in prompt.messages[0]["content"] for name in NAMES)
-    assert all(f'"{name}": n' in FIVE_SCORES_SCHEMA for name in NAMES)
+    assert all(f'"{name}": n' in FIVE_SCORES.form for name in NAMES)
 
 
 def test_a_judge_is_told_what_was_wrong_and_both_attempts_count() -> None:
     prompts: list[Prompt] = []
     bad = JSON.replace('"ranking":3', '"ranking":7')
-    verdict = judge_five(writing(bad, JSON, prompts=prompts), HOW_TALL, [TOWER])
+    verdict = grade(writing(bad, JSON, prompts=prompts), FIVE_SCORES, HOW_TALL, [TOWER])
     first, second = (len(shown(prompt).split()) for prompt in prompts)
-    assert verdict == FiveVerdict(SCORES, tokens=first + 1 + second + 1, malformed=1)
+    assert verdict == Verdict(SCORES, tokens=first + 1 + second + 1, malformed=1)
     assert prompts[1].messages[-2] == {"role": "assistant", "content": bad}
     again = prompts[1].messages[-1]["content"]
     assert "ranking: Input should be less than or equal to 5" in again
-    assert again.endswith(FIVE_SCORES_SCHEMA)
+    assert again.endswith(FIVE_SCORES.form)
 
 
 @pytest.mark.parametrize("retries", [0, 2])
@@ -97,6 +98,6 @@ def test_a_judge_that_never_scores_is_an_error_that_says_what_it_cost(retries: i
     write = writing(*['{"relevance": 5}'] * 3, prompts=prompts)
     told = rf"no grade in {retries + 1} attempts, at last .* coverage: Field required"
     with pytest.raises(JudgeError, match=told) as failed:
-        judge_five(write, HOW_TALL, [TOWER], retries=retries)
+        grade(write, FIVE_SCORES, HOW_TALL, [TOWER], retries=retries)
     assert failed.value.malformed == len(prompts) == retries + 1
     assert failed.value.tokens == sum(len(shown(prompt).split()) + 2 for prompt in prompts)

