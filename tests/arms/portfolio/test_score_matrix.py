@@ -76,6 +76,16 @@ def test_only_the_arms_that_are_asked_for_are_read(tmp_path: Path) -> None:
         read_matrix(tmp_path / "m", ["d"])
 
 
+def test_costs_belong_to_their_arms_by_name_and_not_by_position(tmp_path: Path) -> None:
+    costs = {"seconds": {"c": 3.0, "a": 1.0, "d": 4.0, "b": 2.0}}
+    table = table_of("a", "b", "c", "d", costs=costs)
+    write_matrix(tmp_path / "m", table, [(questions(1), scores([0.1, NAN, 0.3, 0.4]))])
+    assert read_matrix(tmp_path / "m").costs("seconds").tolist() == [1.0, 2.0, 3.0, 4.0]
+    without_b = read_matrix(tmp_path / "m", ["d", "c", "a"])
+    assert without_b.arms == ("a", "c", "d")
+    assert without_b.costs("seconds").tolist() == [1.0, 3.0, 4.0]
+
+
 def test_small_blocks_are_gathered_and_large_ones_cut_into_row_groups(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     sizes = [1, ROW_GROUP - 2, 2, 2 * ROW_GROUP + 5, 0, 3]

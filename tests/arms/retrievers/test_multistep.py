@@ -53,7 +53,8 @@ def cannot_embed(_: str, __: frozenset[str]) -> Mapping[str, NDArray[np.float32]
 class Shelf:
     """Returns letters from the first one of the question on, and remembers its queries."""
 
-    def __init__(self, backbones: frozenset[str] = frozenset()) -> None:
+    def __init__(self, backbones: frozenset[str] = frozenset(), steps: int = 1) -> None:
+        self.steps = steps
         self.name = "shelf"
         self.backbones = backbones
         self.queries: list[Query] = []
@@ -62,7 +63,7 @@ class Shelf:
         self.queries.append(query)
         start = ord(query.text[0]) - ord("a")
         ranked = (LETTERS + LETTERS)[start : start + min(k, len(LETTERS))]
-        return Retrieval(tuple(p.scored(-rank) for rank, p in enumerate(ranked)), steps=1, tokens=5)
+        return Retrieval(tuple(p.scored(-rank) for rank, p in enumerate(ranked)), self.steps, tokens=5)
 
 
 def over(base: Arm, reply: Callable[[Prompt], str], **params: int) -> Multistep:
@@ -199,17 +200,18 @@ def test_scores_are_reciprocal_ranks() -> None:
     assert [(p.id, p.score) for p in found.passages] == [("a", 1.0), ("b", 1 / 2), ("f", 1 / 3), ("g", 1 / 4)]
 
 
-def test_steps_and_tokens_of_the_base_and_of_the_model_add_up() -> None:
+@pytest.mark.parametrize("base_steps", [1, 2])
+def test_steps_and_tokens_of_the_base_and_of_the_model_add_up(base_steps: int) -> None:
     prompts: list[Prompt] = []
 
     def reply(prompt: Prompt) -> str:
         prompts.append(prompt)
         return "find more of f" if len(prompts) == 1 else "k"
 
-    found = over(Shelf(), reply, max_steps=3).search(Query("a"), 6)
+    found = over(Shelf(steps=base_steps), reply, max_steps=3).search(Query("a"), 6)
     read = sum(len(message["content"].split()) for prompt in prompts for message in prompt.messages)
     assert len(prompts) == 2
-    assert (found.steps, found.tokens) == (3, 3 * 5 + read + 4 + 1)
+    assert (found.steps, found.tokens) == (3 * base_steps, 3 * 5 + read + 4 + 1)
 
 
 def test_the_model_is_shown_the_question_and_the_passages_that_are_kept() -> None:
