@@ -127,7 +127,7 @@ def run(settings: Labelling, console: Console, tell: Progress) -> Outcomes:
         llm=config.llm,
         seed=settings.seed,
         block=settings.block,
-        picker=open_selector,
+        open_selector=open_selector,
         arms=asked,
         form=settings.form,
         of_answers=_of_answers(settings, measured),

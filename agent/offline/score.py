@@ -134,7 +134,7 @@ def _score(settings: Scoring, queries: Path, console: Console, tell: Progress) -
         seed=settings.seed,
         block=settings.block,
         timed=settings.timed,
-        picker=open_selector,
+        open_selector=open_selector,
     )
     return score(job, settings.output, workers=settings.workers, progress=tell)
 

@@ -17,7 +17,7 @@ from arms.retrievers import SelectorSpec
 
 
 class RouterSelector:
-    """Picks by the scores of a router of stage answered, as `arms.retrievers.kind.Picker` has it.
+    """Picks by the scores of a router of stage answered, as `arms.retrievers.kind.AnswerSelector` has it.
 
     A passage that is not of the corpus, such as one that a search API returned, has no vector: it counts as
     not found, as it did in training.
@@ -32,7 +32,7 @@ class RouterSelector:
         self._trained = trained
         self._arms = tuple(arms)
 
-    def pick(
+    def select(
         self,
         query: Query,
         answers: Sequence[str],

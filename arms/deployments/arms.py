@@ -74,7 +74,7 @@ class ArmHost:
         generator: The host of the language model, for arms that ask it.
         limit_s: Seconds that an arm waits for an encoder, or for one answer of the model.
         looked_at: Backbones by which the vectors of passages are asked for.
-        picker: Reads a trained router that picks answers.
+        open_selector: Opens a trained router that selects answers.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class ArmHost:
         generator: DeploymentHandle[Any],
         limit_s: float,
         looked_at: frozenset[str] = frozenset(),
-        picker: OpenSelector = kind.no_selector,
+        open_selector: OpenSelector = kind.no_selector,
     ) -> None:
         waiting, encoders = Blocking(limit_s), RemoteEmbedders(embedders)
         self._resources = Resources(
@@ -99,7 +99,7 @@ class ArmHost:
             {},
             lambda text, names: waiting.run(encoders.embed(text, names)),
             blocking_writer(waiting, RemoteGenerator("the language model", generator)),
-            picker,
+            open_selector,
         )
         self._arms: dict[str, _Built] = {}
         self._building = threading.Lock()

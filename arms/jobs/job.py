@@ -40,7 +40,7 @@ class PoolJob:
         llm: The language model, loaded by the first that asks it; None for none.
         seed: Of the arms that draw.
         block: Questions in a block, at least 1.
-        picker: Reads a trained router that picks answers; picklable.
+        open_selector: Opens a trained router that selects answers; picklable.
     """
 
     questions: tuple[Question, ...]
@@ -51,7 +51,7 @@ class PoolJob:
     llm: LlmSpec | None = None
     seed: int = 0
     block: int = 32
-    picker: OpenSelector = retriever_kind.no_selector
+    open_selector: OpenSelector = retriever_kind.no_selector
 
     @property
     def n_blocks(self) -> int:
@@ -76,7 +76,7 @@ class PoolJob:
         """Build the indexes that are missing. Raises ModelNotFoundError, ArmBuildError."""
         write = LateWriter(self.llm)  # an index may be made of what it reads in the passages
         have = Resources(
-            self.corpus, self.indexes, self.backbones, self.specs, write=write, picker=self.picker
+            self.corpus, self.indexes, self.backbones, self.specs, write=write, open_selector=self.open_selector
         )
         prepare(have, progress=progress)
 
@@ -122,7 +122,7 @@ class PoolWorker:
         self.embedders = {name: build_embedder(backbone) for name, backbone in job.backbones.items()}
         self.write = LateWriter(job.llm)
         self.resources = Resources(
-            job.corpus, job.indexes, job.backbones, job.specs, self.embed, self.write, job.picker
+            job.corpus, job.indexes, job.backbones, job.specs, self.embed, self.write, job.open_selector
         )
         self.sweep = Sweep(self.resources, names)
 

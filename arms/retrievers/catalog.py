@@ -179,7 +179,7 @@ def arm_features(name: str, spec: ArmSpec) -> dict[str, float]:
     told = [f"arm={name}", f"kind={spec.kind}"]
     told += [f"backbone={backbone}" for backbone in kind.backbones(params)]
     # as logarithms: hundreds of passages stand beside shares and ones
-    numbers = {f"{spec.kind}.{name}": math.log1p(getattr(params, name)) for name in kind.told}
+    numbers = {f"{spec.kind}.{name}": math.log1p(getattr(params, name)) for name in kind.features}
     told += [f"member={member}" for member in kind.members(params)]
     return {**dict.fromkeys(told, 1.0), **numbers, "steps": kind.steps(params)}
 

@@ -94,5 +94,5 @@ KIND = Kind(
     _build,
     members=lambda params: (params.arm,),
     models=lambda params: (params.model,),
-    told=("depth",),
+    features=("depth",),
 )

@@ -116,7 +116,7 @@ class Diverse(Generic[P]):
         return Retrieval(tuple(passage.scored(score) for passage, score in found))
 
 
-def diverse_kind(params: type[P], pick: Pick[P], told: tuple[str, ...]) -> Kind[P]:
+def diverse_kind(params: type[P], pick: Pick[P], features: tuple[str, ...]) -> Kind[P]:
     """Return the kind of a family, given its parameters, how it picks, and what a policy is told."""
 
     def build(name: str, params: P, have: Resources, _: Members) -> Diverse[P]:
@@ -132,7 +132,7 @@ def diverse_kind(params: type[P], pick: Pick[P], told: tuple[str, ...]) -> Kind[
             for members in alike.values()
         ]
 
-    return Kind(params, build, prepare_index, batches, backbones=lambda params: (params.backbone,), told=told)
+    return Kind(params, build, prepare_index, batches, backbones=lambda params: (params.backbone,), features=features)
 
 
 class DiscountedParams(DiverseParams):
@@ -196,4 +196,4 @@ def pick(configurations: Sequence[DiscountedParams], candidates: Candidates, n: 
     return discounted_picks(candidates.relevance, candidates.vectors, gammas, thresholds, n)
 
 
-KIND = diverse_kind(DiscountedParams, pick, told=("gamma", "threshold"))
+KIND = diverse_kind(DiscountedParams, pick, features=("gamma", "threshold"))

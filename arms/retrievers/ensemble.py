@@ -1,6 +1,6 @@
-"""Several arms at once: each finds its passages, each gets an answer, one answer is picked.
+"""Several arms at once: each finds its passages, each gets an answer, one answer is chosen.
 
-What is returned are the passages behind the picked answer. The turn writes its own
+What is returned are the passages behind the chosen answer. The turn writes its own
 answer from them, which is one more call of the language model.
 """
 
@@ -29,10 +29,10 @@ ASK = "Question: {question}\n\n{answers}\n\nWhich answer is best? Write only its
 
 AGAIN = "Write only a number from 1 to {count}."
 
-PICK_TOKENS = 8
+SELECT_TOKENS = 8
 """Room for a number and a word before it."""
 
-PICK_ATTEMPTS = 2
+SELECT_ATTEMPTS = 2
 
 
 class EnsembleParams(BaseModel):
@@ -89,7 +89,7 @@ class Learned:
         vectors: Those of the passages, by the same backbone.
     """
 
-    picker: AnswerSelector
+    selector: AnswerSelector
     backbone: str
     vectors: PassageVectors
 
@@ -135,7 +135,7 @@ class Ensemble:
         depth = k
         if self._learned is not None:
             query.embedding(self._learned.backbone, arm=self.name)  # before anything is spent
-            depth = max(k, self._learned.picker.k)
+            depth = max(k, self._learned.selector.k)
         # Threads of its own: an ensemble among the members never waits for a thread that waits for it.
         with ThreadPoolExecutor(len(self._members), thread_name_prefix="ensemble") as pool:
             outcomes = [*pool.map(lambda member: self._run(member, query, depth), self._members)]
@@ -158,7 +158,7 @@ class Ensemble:
         try:
             found = member.search(query, k)
             # a router knows answers from so many passages, however many are asked for
-            read = found.passages[: self._learned.picker.k] if self._learned else found.passages
+            read = found.passages[: self._learned.selector.k] if self._learned else found.passages
             said = answer_to(writing.prompt(query.text, read), writing, self._write)
         except (ArmError, GeneratorError) as error:
             return error
@@ -166,19 +166,19 @@ class Ensemble:
 
     def _select(self, query: Query, answered: Sequence[_Answered]) -> tuple[int, int]:
         """Return the index of the answer that wins, and the tokens that it took to select it."""
-        answers, picked, tokens = [each.answer for each in answered], None, 0
+        answers, chosen, tokens = [each.answer for each in answered], None, 0
         if self._params.select == "llm":
-            picked, tokens = self._pick(query.text, answers)
+            chosen, tokens = self._ask_model(query.text, answers)
         elif self._learned is not None and len(answered) == len(self._members):
             found = [each.read for each in answered]
             vectors = self._learned.vectors.of({passage.id for read in found for passage in read})
             try:
-                picked = self._learned.picker.pick(query, answers, found, vectors)
+                chosen = self._learned.selector.select(query, answers, found, vectors)
             except ArmError as error:  # the answers are paid for
                 logger.warning("arm %r votes: %s", self.name, error)
-        return vote(answers) if picked is None else picked, tokens
+        return vote(answers) if chosen is None else chosen, tokens
 
-    def _pick(self, question: str, answers: Sequence[str]) -> tuple[int | None, int]:
+    def _ask_model(self, question: str, answers: Sequence[str]) -> tuple[int | None, int]:
         """Have the language model pick: the index of its answer, None for none, and the tokens it took."""
         first: dict[str, int] = {}
         for index, answer in enumerate(answers):
@@ -193,9 +193,9 @@ class Ensemble:
             {"role": "user", "content": ASK.format(question=question, answers=listed)},
         )
         tokens = 0
-        for _ in range(PICK_ATTEMPTS):
+        for _ in range(SELECT_ATTEMPTS):
             try:
-                text, last = self._write(Prompt(messages, PICK_TOKENS))
+                text, last = self._write(Prompt(messages, SELECT_TOKENS))
             except GeneratorError:
                 break
             tokens += last.prompt_tokens + last.completion_tokens
@@ -224,7 +224,7 @@ def _backbones(params: EnsembleParams) -> tuple[str, ...]:
     return () if params.backbone is None else (params.backbone,)
 
 
-def _picking(params: EnsembleParams, have: Resources) -> SelectorSpec | None:
+def _selector_spec(params: EnsembleParams, have: Resources) -> SelectorSpec | None:
     """Return what a router is to do, None where there is none."""
     if params.router is None or params.backbone is None:
         return None
@@ -234,19 +234,19 @@ def _picking(params: EnsembleParams, have: Resources) -> SelectorSpec | None:
 
 def _prepare(params: EnsembleParams, have: Resources, progress: Progress | None) -> None:
     """See whether the router fits, and embed the passages for it. Raises ArmBuildError."""
-    if wanted := _picking(params, have):
-        have.picker(wanted)
-        Vectors.of(have.corpus, have.indexes, wanted.encoder).prepare(have.corpus, wanted.encoder, progress)
+    if spec := _selector_spec(params, have):
+        have.open_selector(spec)
+        Vectors.of(have.corpus, have.indexes, spec.encoder).prepare(have.corpus, spec.encoder, progress)
 
 
 def _build(name: str, params: EnsembleParams, have: Resources, member: Members) -> Ensemble:
     learned = None
-    if wanted := _picking(params, have):
+    if spec := _selector_spec(params, have):
         vectors = have.shared(
-            ("passage vectors", wanted.encoder),
-            lambda: PassageVectors(have.corpus, have.indexes, wanted.encoder),
+            ("passage vectors", spec.encoder),
+            lambda: PassageVectors(have.corpus, have.indexes, spec.encoder),
         )
-        learned = Learned(have.picker(wanted), wanted.backbone, vectors)
+        learned = Learned(have.open_selector(spec), spec.backbone, vectors)
     return Ensemble(name, [member(other) for other in params.arms], params, have.write, learned)
 
 

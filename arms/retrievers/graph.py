@@ -222,5 +222,5 @@ KIND = Kind(
     _batches,
     backbones=lambda params: (params.backbone,),
     models=lambda params: (params.ner_model,) if params.entities == "ner" else (),
-    told=("max_hops", "max_entity_df", "max_candidates"),
+    features=("max_hops", "max_entity_df", "max_candidates"),
 )

@@ -93,7 +93,7 @@ class AnswerSelector(Protocol):
 
     k: int
 
-    def pick(
+    def select(
         self,
         query: Query,
         answers: Sequence[str],
@@ -153,7 +153,7 @@ class Resources:
         specs: Every arm by name; an arm may refer to others.
         embed: Embeds a text that an arm made up itself, such as a follow-up question.
         write: Asks the language model; blocks, and may be called from many threads.
-        picker: Reads a trained router that picks answers.
+        open_selector: Opens a trained router that selects answers.
     """
 
     corpus: Corpus
@@ -162,7 +162,7 @@ class Resources:
     specs: Mapping[str, ArmSpec]
     embed: Embed = _no_embedder
     write: Write = _no_writer
-    picker: OpenSelector = no_selector
+    open_selector: OpenSelector = no_selector
     _shared: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
     _lock: threading.RLock = field(default_factory=threading.RLock, repr=False, compare=False)
 
@@ -237,5 +237,5 @@ class Kind(Generic[P]):
     embeds: Callable[[P], tuple[str, ...]] | None = None
     members: Callable[[P], tuple[str, ...]] = _none
     models: Callable[[P], tuple[str, ...]] = _none
-    told: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
     steps: Callable[[P], float] = lambda _: 1.0

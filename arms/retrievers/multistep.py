@@ -144,6 +144,6 @@ KIND = Kind(
     MultistepParams,
     _build,
     members=lambda params: (params.arm,),
-    told=("max_steps",),
+    features=("max_steps",),
     steps=lambda params: float(params.max_steps),
 )

@@ -196,9 +196,9 @@ REGULARIZE = Kind(
     backbones=lambda params: (params.backbone,),
     embeds=lambda _: (),
     members=lambda params: (params.arm,),
-    told=("depth", "neighbors", "passes"),
+    features=("depth", "neighbors", "passes"),
 )
 
 PLACKETT_LUCE = Kind(
-    PlackettLuceParams, _plackett_luce, members=lambda params: (params.arm,), told=("depth", "power")
+    PlackettLuceParams, _plackett_luce, members=lambda params: (params.arm,), features=("depth", "power")
 )

@@ -179,4 +179,4 @@ def pick(configurations: Sequence[VendiParams], candidates: Candidates, n: int) 
     return vendi_picks(candidates.relevance, candidates.vectors, diversities, n)
 
 
-KIND = diverse_kind(VendiParams, pick, told=("diversity",))
+KIND = diverse_kind(VendiParams, pick, features=("diversity",))

@@ -126,6 +126,6 @@ KIND = Kind(
     _build,
     prepare_index,
     backbones=lambda params: (params.backbone,),
-    told=("diversity", "rounds"),
+    features=("diversity", "rounds"),
     steps=lambda params: float(params.rounds),
 )

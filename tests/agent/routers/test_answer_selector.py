@@ -117,11 +117,11 @@ def first_title(prompt: Prompt) -> tuple[str, Chunk]:
     return prompt.messages[0]["content"].partition("[1] ")[2].partition("\n")[0], Chunk()
 
 
-def picking(config: AppConfig, *failing: str) -> Ensemble:
+def learned_arm(config: AppConfig, *failing: str) -> Ensemble:
     """Return an ensemble of the two arms that the trained router picks from."""
     corpus = Corpus.open(config.corpus_path)
     have = Resources(
-        corpus, config.indexes_path, config.backbones, {}, write=first_title, picker=open_selector
+        corpus, config.indexes_path, config.backbones, {}, write=first_title, open_selector=open_selector
     )
     params = EnsembleParams(
         arms=MEMBERS[::-1],  # in another order than in training
@@ -154,7 +154,7 @@ def test_the_answer_that_wins_is_the_one_that_the_router_scores_highest_in_train
     )
     best = made.router.scores(seen.features).argmax(axis=1).tolist()
     assert [MEMBERS[arm] for n, arm in enumerate(best) if n % 3] == [*MEMBERS] * 20, "it learned something"
-    arm = picking(config)
+    arm = learned_arm(config)
     won = [arm.search(asked(number), 2).passages[0].id for number in range(24)]
     assert won == [ids_of(number, MEMBERS[best[number]])[0] for number in range(24)]
     assert len(set(best[:24])) == 2
@@ -164,7 +164,7 @@ def test_what_a_trained_router_picks_from_costs_as_in_its_figures(config: AppCon
     made, _ = trained(config, labels)
     held_out = made.about.held_out
     assert held_out is not None
-    assert held_out["router"]["steps"] == 2.0 == picking(config).search(asked(0), 2).steps
+    assert held_out["router"]["steps"] == 2.0 == learned_arm(config).search(asked(0), 2).steps
     priced = {"cost_weight": 0.01, "cost": {"steps": 1.0, "kilotokens": 1000.0, "seconds": 0.0}}
     net = train(config, labels, router=ANSWERED, arms=MEMBERS, utility=priced)[0].about.held_out
     assert net is not None
@@ -174,7 +174,7 @@ def test_what_a_trained_router_picks_from_costs_as_in_its_figures(config: AppCon
 
 def test_where_a_member_is_away_the_vote_decides(config: AppConfig, labels: Path) -> None:
     trained(config, labels)
-    arm = picking(config, "bm25")
+    arm = learned_arm(config, "bm25")
     assert [arm.search(asked(n), 2).passages[0].id for n in range(6)] == [
         ids_of(n, "dense")[0] for n in range(6)
     ]
@@ -184,7 +184,7 @@ def test_where_the_router_fails_the_vote_decides_as_the_answers_are_paid_for(
     config: AppConfig, labels: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     trained(config, labels)
-    arm = picking(config)
+    arm = learned_arm(config)
     wrong = replace(asked(0), embeddings={"tiny": np.full(DIM, np.nan, dtype=np.float32)})
     found = arm.search(wrong, 2)
     assert found.passages[0].id == ids_of(0, MEMBERS[-1])[0], "of two answers that differ, the first"
@@ -206,9 +206,9 @@ def wanted(folder: Path, **changes: Any) -> SelectorSpec:
     return SelectorSpec(**(given | changes))
 
 
-def refused(picking: SelectorSpec) -> str:
+def refused(spec: SelectorSpec) -> str:
     with pytest.raises(ArmBuildError) as raised:
-        open_selector(picking)
+        open_selector(spec)
     return str(raised.value)
 
 
@@ -270,12 +270,12 @@ def test_members_may_stand_in_any_order_and_answers_of_which_nothing_is_told_in_
 ) -> None:
     compares(tmp_path, None)
     assert "writing" in json.loads((tmp_path / ABOUT).read_text())
-    picker = open_selector(
+    selector = open_selector(
         wanted(tmp_path, arms=ARMS[::-1], writing=replace(SHORT, form=prompts.Form.REASONING))
     )
     vector = build_embedder(TINY).encode_queries(["who 3?"])[0]
     found = [(Passage("web", "", "Not of the corpus."),), (Passage("p1", "", "Here."),), ()]
-    assert picker.pick(Query("who 3?", {"tiny": vector}), ["a", "b", ""], found, {"p1": vector}) in range(3)
+    assert selector.select(Query("who 3?", {"tiny": vector}), ["a", "b", ""], found, {"p1": vector}) in range(3)
 
 
 def test_a_router_of_before_answers_were_told_of_is_still_read(tmp_path: Path) -> None:
@@ -308,7 +308,7 @@ def test_the_arm_that_training_prints_is_taken_by_the_configuration_and_made_rea
     prepare(served, lambda *_: None)
     corpus = Corpus.open(served.corpus_path)
     have = Resources(
-        corpus, served.indexes_path, served.backbones, served.arms, write=first_title, picker=open_selector
+        corpus, served.indexes_path, served.backbones, served.arms, write=first_title, open_selector=open_selector
     )
     arm = build_arm("all", have)
     assert arm.backbones == {"tiny"}
@@ -366,7 +366,7 @@ def test_a_job_asks_such_an_arm_in_its_workers_and_follows_from_the_router(
         llm=catalog.ScriptedSpec(
             engine="scripted", replies={question.text: "city" for question in questions}
         ),
-        picker=open_selector,
+        open_selector=open_selector,
         arms=("bm25", "all"),
         form=prompts.Form.SHORT,
         of_answers=(answer_measures.by_words("em", METRICS["em"]),),

@@ -286,7 +286,7 @@ class Fake(AnswerSelector):
         self.k = k
         self.shown: list[tuple[Query, list[str], list[list[str]], dict[str, tuple[int, ...]]]] = []
 
-    def pick(
+    def select(
         self,
         query: Query,
         answers: Sequence[str],
@@ -322,10 +322,10 @@ def vectors(resources: Resources) -> PassageVectors:
 
 
 def learned(
-    picker: AnswerSelector, vectors: PassageVectors, write: Write, *members: Arm, **params: str
+    selector: AnswerSelector, vectors: PassageVectors, write: Write, *members: Arm, **params: str
 ) -> Ensemble:
     own = EnsembleParams.model_validate({"arms": [member.name for member in members], **LEARNED, **params})
-    return Ensemble("all", members, own, write, Learned(picker, "hashed", vectors))
+    return Ensemble("all", members, own, write, Learned(selector, "hashed", vectors))
 
 
 def hashed(text: str) -> Query:
@@ -335,14 +335,14 @@ def hashed(text: str) -> Query:
 def test_a_router_picks_with_the_answers_and_the_passages_of_all_members_before_it(
     corpus: Corpus, vectors: PassageVectors
 ) -> None:
-    picker, web = Fake(), Passage("web", "", "Zagreb")
+    selector, web = Fake(), Passage("web", "", "Zagreb")
     members = [Says("Rome", tokens=5), Finds("corpus", corpus, web), Says("Paris", steps=2)]
     model = Model()
     query = hashed("Which city?")
-    found = learned(picker, vectors, model, *members).search(query, 4)
+    found = learned(selector, vectors, model, *members).search(query, 4)
     assert found.passages == (web, *corpus.passages(range(3))), "four, of which the router saw two"
     assert (found.steps, found.tokens) == (4, 5 + model.tokens), "a router takes no token"
-    assert picker.shown == [
+    assert selector.shown == [
         (query, ["Rome", "Zagreb", "Paris"], [["Rome"], ["web", "vienna"], ["Paris"]], {"vienna": (DIM,)})
     ]
 
@@ -351,28 +351,28 @@ def test_a_router_picks_with_the_answers_and_the_passages_of_all_members_before_
 def test_members_are_answered_from_as_many_passages_as_the_router_knows(
     corpus: Corpus, vectors: PassageVectors, k: int, depth: int, returned: int
 ) -> None:
-    picker, deep = Fake(k=3), Finds("corpus", corpus)
+    selector, deep = Fake(k=3), Finds("corpus", corpus)
     prompts: list[Prompt] = []
 
     def write(prompt: Prompt) -> tuple[str, Chunk]:
         prompts.append(prompt)
         return "Rome", Chunk()
 
-    found = learned(picker, vectors, write, deep, Says("Paris")).search(hashed("Which city?"), k)
+    found = learned(selector, vectors, write, deep, Says("Paris")).search(hashed("Which city?"), k)
     assert deep.asked_for == [depth]
     assert len(found.passages) == returned
     (shown,) = [system for p in prompts if "[2]" in (system := p.messages[0]["content"])]
     assert "[3]" in shown
     assert "[4]" not in shown
-    assert picker.shown[0][2] == [["vienna", "danube", "austria"], ["Paris"]]
+    assert selector.shown[0][2] == [["vienna", "danube", "austria"], ["Paris"]]
 
 
 def test_where_a_member_fails_the_others_vote(vectors: PassageVectors) -> None:
-    picker = Fake()
+    selector = Fake()
     members = [Says("Paris"), Fails("Oslo"), Says("Rome", name="a"), Says("rome", name="b")]
-    found = learned(picker, vectors, Model(), *members).search(hashed("Which city?"), 4)
+    found = learned(selector, vectors, Model(), *members).search(hashed("Which city?"), 4)
     assert winner(found) == "a"
-    assert picker.shown == [], "it compares the answers of all members"
+    assert selector.shown == [], "it compares the answers of all members"
 
 
 def test_a_question_without_the_embedding_that_the_router_needs_is_refused_before_anything_is_spent(
@@ -405,7 +405,7 @@ def test_a_router_and_its_backbone_belong_together(wrong: dict[str, str], messag
         validate_specs(specs, ["hashed"])
 
 
-def picking(resources: Resources, specs: Mapping[str, ArmSpec], read: list[SelectorSpec]) -> Resources:
+def with_selector(resources: Resources, specs: Mapping[str, ArmSpec], read: list[SelectorSpec]) -> Resources:
     """Resources of these arms, in which every router is the fake one."""
 
     def open_fake(wanted: SelectorSpec) -> AnswerSelector:
@@ -413,7 +413,7 @@ def picking(resources: Resources, specs: Mapping[str, ArmSpec], read: list[Selec
         return Fake()
 
     return Resources(
-        resources.corpus, resources.indexes, resources.backbones, specs, write=Model(), picker=open_fake
+        resources.corpus, resources.indexes, resources.backbones, specs, write=Model(), open_selector=open_fake
     )
 
 
@@ -427,7 +427,7 @@ def test_a_router_is_asked_for_with_all_that_it_must_fit_and_its_vectors_are_mad
         "all": ArmSpec(kind="ensemble", params=params),
     }
     read: list[SelectorSpec] = []
-    have = picking(Resources(resources.corpus, tmp_path, resources.backbones, {}), specs, read)
+    have = with_selector(Resources(resources.corpus, tmp_path, resources.backbones, {}), specs, read)
     prepare(have)
     arm = build_arm("all", have)
     writing = llm_prompts.Writing(llm_prompts.Form.SHORT, 99, 9)
@@ -547,7 +547,7 @@ def test_an_ensemble_keeps_the_contract(
     params = EnsembleParams.model_validate({"arms": ["words", "near", "none"], **own})
     assert ensemble.KIND.members(params) == ("words", "near", "none")
     assert ensemble.KIND.steps(params) == 3
-    arm = ensemble.KIND.build("all", params, picking(resources, {}, []), member)
+    arm = ensemble.KIND.build("all", params, with_selector(resources, {}, []), member)
     assert arm.backbones == {"hashed"}
     check_arm(arm, corpus)
 
