@@ -9,10 +9,10 @@ T = TypeVar("T")
 
 
 class Blocking:
-    """An event loop in a thread of its own, which other threads hand their work to.
+    """An event loop in a thread of its own, for coroutines of other threads.
 
     Args:
-        limit_s: Seconds that a piece of work may take; None for any time.
+        limit_s: Seconds that a coroutine may take; None for no limit.
     """
 
     def __init__(self, limit_s: float | None = None) -> None:
@@ -20,11 +20,11 @@ class Blocking:
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="blocking", daemon=True).start()
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return what the coroutine returns; the calling thread waits for it. Raises TimeoutError."""
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Wait for a coroutine, and return its result. Raises TimeoutError."""
 
         async def limited() -> T:
             async with asyncio.timeout(self.limit_s):
-                return await work
+                return await coroutine
 
         return asyncio.run_coroutine_threadsafe(limited(), self._loop).result()

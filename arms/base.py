@@ -1,11 +1,10 @@
-"""What an arm is: a question goes in, passages come out.
+"""The interface of an arm: a query goes in, passages come out.
 
-Everything in this package speaks the five words of this file. An arm knows
-nothing of learning, of HTTP or of Ray: it is built once, and then only read.
+An arm knows nothing of learning, HTTP or Ray. It is immutable once built.
 
-    ArmError                   an arm could not answer
-    |-- ArmBuildError          it cannot be built as it is described
-    `-- MissingEmbeddingError  the query lacks the embedding the arm needs
+    ArmError                   an arm failed
+    |-- ArmBuildError          it cannot be built from its description
+    `-- MissingEmbeddingError  the query lacks an embedding that the arm needs
 """
 
 import re
@@ -18,15 +17,15 @@ from numpy.typing import NDArray
 
 
 class ArmError(Exception):
-    """An arm could not answer; the message says which one and why."""
+    """An arm failed; the message names it and the reason."""
 
 
 class ArmBuildError(ArmError):
-    """An arm cannot be built as it is described; the message says why."""
+    """An arm cannot be built from its description."""
 
 
 class MissingEmbeddingError(ArmError):
-    """The query does not carry the embedding of a backbone that the arm needs."""
+    """The query lacks the embedding of a backbone that the arm needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +34,9 @@ class Passage:
 
     Attributes:
         id: Unique within its corpus.
-        title: Title of the document it was cut from; may be empty.
-        text: The words themselves.
-        score: The arm's own score; comparable within one answer only.
+        title: Title of its document; may be empty.
+        text: The text.
+        score: The arm's own score; comparable within one retrieval only.
     """
 
     id: str
@@ -55,9 +54,9 @@ class Query:
     """A question, embedded at most once per backbone.
 
     Attributes:
-        text: The question as it was asked.
-        embeddings: Backbone name to unit vector, each of shape (dim,), float32.
-        seed: Source of randomness for stochastic arms, derived from the decision id.
+        text: The question.
+        embeddings: Unit vectors by the name of the backbone, shape (dim,), float32.
+        seed: Seed of stochastic arms, derived from the decision id.
     """
 
     text: str
@@ -71,18 +70,18 @@ class Query:
         except KeyError:
             have = ", ".join(sorted(self.embeddings)) or "none"
             raise MissingEmbeddingError(
-                f"arm {arm!r} needs a {backbone!r} embedding; the query carries: {have}"
+                f"arm {arm!r} needs a {backbone!r} embedding; the query has: {have}"
             ) from None
 
 
 @dataclass(frozen=True, slots=True)
 class Retrieval:
-    """What one search returned and what it took.
+    """The result and the costs of a search.
 
     Attributes:
         passages: Best first, ties broken by id, ids unique.
-        steps: Rounds of retrieval that were run: 0 for none, 1 for a plain search.
-        tokens: Tokens that the arm spent on a language model of its own.
+        steps: Rounds of retrieval: 0 for none, 1 for a plain search.
+        tokens: Tokens of a language model that the arm itself prompted.
     """
 
     passages: tuple[Passage, ...] = ()
@@ -92,11 +91,11 @@ class Retrieval:
 
 @runtime_checkable
 class Arm(Protocol):
-    """One way to find passages. Immutable once built, safe to call from many threads.
+    """One way to find passages. Immutable once built, thread-safe.
 
     Attributes:
-        name: What the configuration calls it; the action of the bandit.
-        backbones: The embeddings that a query must carry for this arm.
+        name: Its name in the configuration; the action of the bandit.
+        backbones: The embeddings that a query must have.
     """
 
     name: str
@@ -108,7 +107,7 @@ class Arm(Protocol):
 
 
 class NoRetrieval:
-    """The arm that looks nothing up: the model answers from what it knows, at no step.
+    """The arm that retrieves nothing: the model answers from what it knows.
 
     >>> NoRetrieval("none").search(Query("2 + 2?"), k=4)
     Retrieval(passages=(), steps=0, tokens=0)
@@ -120,16 +119,16 @@ class NoRetrieval:
         self.name = name
 
     def search(self, query: Query, k: int) -> Retrieval:
-        """Return no passage, in no step."""
+        """Return no passage."""
         del query, k
         return Retrieval(steps=0)
 
 
 Progress = Callable[[str, int, int | None], None]
-"""Told what is being done, how much of it is done, and of how much (None: not known)."""
+"""Progress callback: the stage, how much of it is done, and its total (None if unknown)."""
 
 NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
-"""Arms stand in headers and URLs, backbones in names of deployments."""
+"""Names of arms are part of headers and URLs, those of backbones of deployments."""
 
 Embed = Callable[[str, frozenset[str]], Mapping[str, NDArray[np.float32]]]
 """Text and names of backbones -> a unit vector of shape (dim,) for each. Raises ArmError."""

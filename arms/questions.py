@@ -1,18 +1,18 @@
-"""Questions with known answers, and the digest that identifies a set of them."""
+"""Questions with known answers."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question to score arms on, and what is known to be right.
+    """A question with known answers.
 
     Attributes:
-        id: Unique in its matrix.
-        text: The words to ask.
-        gold_ids: Ids of the passages that support the answer; not kept in a matrix.
-        answers: Right answers, any one will do; not kept in a matrix.
-        dataset: Where it comes from; may be empty.
+        id: Unique in its set.
+        text: The text.
+        gold_ids: Ids of the passages that support the answer; not stored in a matrix.
+        answers: Alternative right answers; not stored in a matrix.
+        dataset: Name of its data set; may be empty.
     """
 
     id: str

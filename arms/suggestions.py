@@ -1,4 +1,4 @@
-"""Names that do not exist: what was probably meant; and names that patterns fit."""
+"""Suggestions for unknown names, and selection of names by patterns."""
 
 import difflib
 from collections.abc import Collection, Iterable, Sequence
@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 
 
 def did_you_mean(wrong: str, right: Iterable[str]) -> str:
-    """Return a hint to put after the wrong name: the nearest right one, or all there are.
+    """Return a hint for an error about a wrong name: the nearest right one, or all of them.
 
     >>> did_you_mean("bm52", ["none", "bm25"])
     "; did you mean 'bm25'?"
@@ -33,10 +33,10 @@ def select_names(
     """Return the names that some pattern matches, in their order.
 
     Args:
-        names: To choose from.
-        patterns: As a shell's.
-        what: What no name of is called so, for the message.
-        error: What to raise.
+        names: The names.
+        patterns: Shell patterns.
+        what: Subject of the error message, such as `no arm`.
+        error: Type of the error.
 
     Raises:
         error: A pattern matches no name.

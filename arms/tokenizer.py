@@ -1,7 +1,7 @@
-"""What a word is to a lexical index: a run of letters, digits and underscores, in lower case.
+"""Words of a lexical index: runs of letters, digits and underscores, in lower case.
 
-Which words are left out moves the recall of BM25 more than its own parameters do,
-so the list is data of this project, in sight, and a parameter of the arm.
+Stop words change the recall of BM25 more than its own parameters do, so the list is
+part of this project and a parameter of the arm.
 """
 
 import re
@@ -16,7 +16,7 @@ _NO_ASCII_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalised(answer: str) -> str:
-    """Return an answer without case, punctuation, articles and further spaces.
+    """Return an answer without case, punctuation, articles and repeated spaces.
 
     Source: Rajpurkar et al. 2016, SQuAD: 100,000+ Questions for Machine Comprehension
     of Text, arXiv:1606.05250; here punctuation and symbols are those of Unicode.
@@ -32,7 +32,7 @@ def normalised(answer: str) -> str:
 
 
 StopWords = Literal["english", "none"]
-"""Which words an index leaves out: the function words of a language, or none."""
+"""The words that an index leaves out: the function words of a language, or none."""
 
 _WORD = re.compile(r"\w+")
 
@@ -42,17 +42,17 @@ _FUNCTION_WORDS = {
     "pronouns": "i me my myself we our ours ourselves you your yours yourself yourselves he him his himself "
     "she her hers herself it its itself they them their theirs themselves",
     "questions": "who whom which what when where why how",
-    # of the modal verbs only three: the others are also months and powers
+    # three modal verbs only: others are also nouns, such as May and might
     "verbs": "am is are was were be been being have has had having do does did doing can will should",
     "prepositions": "of in on at by for with from to into about against between through during before after "
     "above below over under up down out off until while",
     "connectives": "and or but if because as than so too very just then there here now again further once",
-    # what an apostrophe leaves behind: it's, don't, we'll, they're, I've, I'd, I'm
+    # parts of contractions: it's, don't, we'll, they're, I've, I'd, I'm
     "remnants": "s t ll re ve d m don didn doesn isn aren wasn weren hasn haven hadn wouldn couldn shouldn",
 }
 
 ENGLISH = frozenset(word for group in _FUNCTION_WORDS.values() for word in group.split())
-"""English words that say how a sentence is built and not what it is about."""
+"""English function words."""
 
 STOP_WORDS: dict[StopWords, Set[str]] = {"english": ENGLISH, "none": frozenset()}
 

@@ -1,4 +1,4 @@
-"""Pick the best of many scores, always in the same order."""
+"""The k largest scores, in a deterministic order."""
 
 import numpy as np
 from numpy.typing import NDArray

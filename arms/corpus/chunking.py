@@ -1,4 +1,4 @@
-"""Cut long texts into overlapping pieces that a model can read at once."""
+"""Chunking: long texts become overlapping pieces that fit a model."""
 
 import re
 from bisect import bisect_left, bisect_right
@@ -8,7 +8,7 @@ CHUNK_WORDS = 200
 OVERLAP_WORDS = 40
 
 SLACK_WORDS = 40
-"""How much longer than `CHUNK_WORDS` a piece may be, to end with its paragraph."""
+"""Words beyond `CHUNK_WORDS` that a piece may have, to end with its paragraph."""
 
 WORD = re.compile(r"\S+")
 
@@ -19,7 +19,7 @@ def chunks(text: str) -> list[str]:
     r"""Cut a text into overlapping pieces that begin and end with a paragraph where they can.
 
     Args:
-        text: Any text; its line breaks are kept.
+        text: The text; its line breaks are kept.
 
     Returns:
         Pieces of about `CHUNK_WORDS` words and at most `SLACK_WORDS` more, each

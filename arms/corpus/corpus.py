@@ -1,12 +1,9 @@
-"""A corpus: passages by position in one read-only file, and how that file is made.
+"""A corpus: passages by position in one read-only file.
 
-`ingest` reads a source into `passages.db.part` and renames it to `passages.db` when
-all of it is there, so that a corpus is whole or absent. Each commit holds the
-passages and how far the source had been read, so that a killed run goes on where
-its last commit ended. Positions are 0..n-1 in the order of the source: the rows of
-every index that is built over the corpus.
-
-More than 300 lines: what writes the file and what reads it stand together.
+`ingest` reads a source into `passages.db.part` and renames the complete file to
+`passages.db`. Each commit holds the passages and the number of records read, so that a
+killed run resumes after its last commit. Positions are 0..n-1 in the order of the
+source: they are the rows of every index over the corpus.
 """
 
 import contextlib
@@ -28,7 +25,7 @@ from arms.base import Passage, Progress
 from arms.corpus.readers import CorpusError, Record, Source, open_source
 
 BATCH_RECORDS = 10_000
-"""Records between two commits: what a killed run does again."""
+"""Records between two commits: a killed run repeats at most so many."""
 
 PUBLISHED = "passages.db"
 
@@ -50,17 +47,17 @@ SCHEMA = """
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a corpus is and where it came from.
+    """Name, origin and size of a corpus.
 
     Attributes:
-        name: What people call it.
+        name: Display name.
         source: An absolute path, or `stdlib`.
-        fingerprint: What the source looked like: sizes and times, or the interpreter.
-        created_at: When reading began, in seconds since the epoch, UTC.
-        records: Lines, files or names that were read.
-        done: How much of `Source.total` they are.
-        count: Passages that they gave.
-        digest: Hash over ids, titles and texts in order: equal when the passages are.
+        fingerprint: Hash of the source's sizes and times, or of the interpreter.
+        created_at: Start of the ingest, in seconds since the epoch, UTC.
+        records: Number of records read: lines, files or names.
+        done: Progress in the unit of `Source.total`.
+        count: Number of passages.
+        digest: Hash of ids, titles and texts in order.
     """
 
     name: str
@@ -74,10 +71,10 @@ class Manifest:
 
 
 class Corpus:
-    """Passages by position and by id. Read only, safe to use from many threads, picklable.
+    """Passages by position and by id. Read-only, thread-safe, picklable.
 
     Attributes:
-        manifest: What it is and where it came from.
+        manifest: Its name, origin and size.
     """
 
     def __init__(self, target: Path, manifest: Manifest) -> None:
@@ -87,17 +84,14 @@ class Corpus:
 
     @classmethod
     def open(cls, target: Path) -> Self:
-        """Open the corpus that `ingest` published in a folder.
+        """Open the corpus that `ingest` published in a folder. Raises CorpusError.
 
-        While a changed source is ingested anew, the former corpus stays open to readers.
-
-        Raises:
-            CorpusError: There is none, or its ingestion was not finished.
+        It stays readable while a changed source is ingested again.
         """
         target = target.resolve()
         if not (target / PUBLISHED).is_file():
             if (target / UNFINISHED).exists():
-                raise CorpusError(f"the corpus in {target} is unfinished: run ingest again to go on")
+                raise CorpusError(f"the corpus in {target} is unfinished: run ingest again to resume")
             raise CorpusError(f"no corpus in {target}: run ingest first")
         try:
             with contextlib.closing(_connect_read_only(target)) as database:
@@ -107,19 +101,19 @@ class Corpus:
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """Display name."""
         return self.manifest.name
 
     @property
     def digest(self) -> str:
-        """Hash over ids, titles and texts in order."""
+        """Hash of ids, titles and texts in order."""
         return self.manifest.digest
 
     def __len__(self) -> int:
         return self.manifest.count
 
     def __iter__(self) -> Iterator[Passage]:
-        """Yield every passage in order of position, reading as it goes."""
+        """Yield every passage in order of position."""
         for row in self._database.execute("SELECT id, title, text FROM passages ORDER BY position"):
             yield Passage(*row)
 
@@ -152,13 +146,13 @@ class Corpus:
         return [known[passage_id] for passage_id in ids]
 
     def known(self, ids: Iterable[str]) -> dict[str, int]:
-        """Return the positions of those of these ids that it has."""
+        """Return the positions of the ids that are in the corpus."""
         execute, lookup = self._database.execute, "SELECT position FROM passages WHERE id = ?"
         rows = {passage_id: execute(lookup, (passage_id,)).fetchone() for passage_id in ids}
         return {passage_id: row[0] for passage_id, row in rows.items() if row is not None}
 
     def skipped(self) -> list[str]:
-        """Return what was left out and why, such as `corpus.jsonl:17: not JSON: ...`."""
+        """Return the skipped records and the reasons, such as `corpus.jsonl:17: not JSON: ...`."""
         rows = self._database.execute("SELECT place, problem FROM skipped ORDER BY rowid")
         return [f"{place}: {problem}" for place, problem in rows]
 
@@ -180,21 +174,21 @@ class Corpus:
 def ingest(
     source: str | Path, target: Path, *, skip_bad: bool = False, progress: Progress | None = None
 ) -> Corpus:
-    """Read a source into a folder, or return at once when that has been done.
+    """Read a source into a folder, unless the folder holds it already.
 
-    A run that was killed is taken up where its last commit ended; a source that has
-    changed since is read anew. Of two processes, the second waits for the first.
+    A killed run is resumed after its last commit, unless the source has changed. A second
+    process waits for the first.
 
     Args:
         source: A `.jsonl` or `.jsonl.gz` file, a BEIR folder, a folder of Markdown and
-            text files, or the word `stdlib`.
-        target: The folder of the corpus; made when it does not exist.
-        skip_bad: Leave out what cannot be read, and list it in `Corpus.skipped`.
+            text files, or `stdlib`.
+        target: The folder of the corpus; created if missing.
+        skip_bad: Skip records that cannot be read, and list them in `Corpus.skipped`.
         progress: Called after every commit.
 
     Raises:
-        CorpusError: The source is missing, empty, bad at a line that is named, or
-            changed while it was read. Nothing is published then.
+        CorpusError: The source is missing or empty, has a bad record, or changed while it
+            was read. Nothing is published then.
     """
     reader = open_source(source)
     target.mkdir(parents=True, exist_ok=True)
@@ -207,7 +201,7 @@ def ingest(
         with contextlib.closing(_continue_or_begin(target / UNFINISHED, reader, fingerprint)) as database:
             _fill(database, reader, skip_bad=skip_bad, progress=progress)
             if _manifest(database).count == 0:
-                raise CorpusError(f"{reader.place} holds no passage")
+                raise CorpusError(f"{reader.place} holds no passages")
         if reader.fingerprint() != fingerprint:
             raise CorpusError(f"{reader.place} changed while it was read: run ingest again")
         _publish(target)
@@ -215,7 +209,7 @@ def ingest(
 
 
 def _fill(database: sqlite3.Connection, source: Source, *, skip_bad: bool, progress: Progress | None) -> None:
-    """Write what the source holds beyond the last commit, batch by batch."""
+    """Write the records after the last commit, batch by batch."""
     manifest = _manifest(database)
     records = source.records(manifest.records)
     for first in records:
@@ -240,7 +234,7 @@ def _write(
             else:
                 problem = f"another passage has the id {passage.id!r}"
         if problem and not skip_bad:
-            raise CorpusError(f"{record.where}: {problem}; mend it, or ask for bad records to be skipped")
+            raise CorpusError(f"{record.where}: {problem}; correct it, or skip bad records")
         if problem:
             database.execute("INSERT INTO skipped VALUES (?, ?)", (record.where, problem))
         records, done = records + 1, record.done
@@ -250,20 +244,20 @@ def _write(
 
 
 def extend_digest(digest: str, passage: Passage) -> str:
-    """Return the digest of a corpus with one more passage; that of an empty one is ``""``.
+    """Return the digest of a corpus with one more passage; that of an empty corpus is ``""``.
 
     >>> extend_digest("", Passage("1", "a", "b")) == extend_digest("", Passage("1", "", "ab"))
     False
     """
-    told = orjson.dumps([digest, passage.id, passage.title, passage.text])
-    return hashlib.blake2b(told, digest_size=16).hexdigest()
+    extended = orjson.dumps([digest, passage.id, passage.title, passage.text])
+    return hashlib.blake2b(extended, digest_size=16).hexdigest()
 
 
 def _continue_or_begin(path: Path, source: Source, fingerprint: str) -> sqlite3.Connection:
-    """Open the unfinished file of this very source, or a fresh one."""
+    """Open the unfinished file of this source, or a new one."""
     if path.exists():
         database = sqlite3.connect(path)
-        with contextlib.suppress(sqlite3.DatabaseError):  # torn by a crash of the machine: begin again
+        with contextlib.suppress(sqlite3.DatabaseError):  # damaged by a crash of the machine: start again
             if _manifest(database).fingerprint == fingerprint:
                 return database
         database.close()
@@ -271,8 +265,8 @@ def _continue_or_begin(path: Path, source: Source, fingerprint: str) -> sqlite3.
         path.with_name(f"{path.name}-journal").unlink(missing_ok=True)
     database = sqlite3.connect(path)
     database.executescript(f"BEGIN; {SCHEMA}")
-    begun = Manifest(source.name, source.place, fingerprint, time.time())
-    database.execute("INSERT INTO manifest VALUES (?, ?, ?, ?, ?, ?, ?, ?)", astuple(begun))
+    manifest = Manifest(source.name, source.place, fingerprint, time.time())
+    database.execute("INSERT INTO manifest VALUES (?, ?, ?, ?, ?, ?, ?, ?)", astuple(manifest))
     database.commit()
     return database
 
@@ -282,7 +276,7 @@ def _manifest(database: sqlite3.Connection) -> Manifest:
 
 
 def _publish(target: Path) -> None:
-    """Rename the finished file, and see the new name to the disk."""
+    """Rename the finished file, and sync its folder."""
     os.replace(target / UNFINISHED, target / PUBLISHED)
     folder = os.open(target, os.O_RDONLY)
     try:

@@ -1,8 +1,8 @@
-"""Where passages come from: JSON lines, BEIR folders, Markdown and text, the standard library.
+"""Sources of passages: JSON lines, BEIR folders, Markdown and text, the standard library.
 
-A source yields records, lazily and always in the same order. A record is what is
-read as a whole (a line, a file, a documented name) and may hold several passages,
-or a problem in their stead. Whoever has read `n` records goes on with `records(n)`.
+A source yields records, lazily and always in the same order: a line, a file or a
+documented name. A record holds passages, or a problem. Reading resumes after `n` records
+with `records(n)`.
 """
 
 import codecs
@@ -27,7 +27,7 @@ from arms.corpus import stdlib
 from arms.corpus.chunking import chunks
 
 STDLIB = "stdlib"
-"""The source that stands for the documentation of the running interpreter."""
+"""Name of the source that is the documentation of the running interpreter."""
 
 JSONL_SUFFIXES = (".jsonl", ".jsonl.gz")
 
@@ -42,7 +42,7 @@ HEADING = re.compile(r"^#{1,6}[ \t]+(.+?)[ \t#]*$", re.MULTILINE)
 
 
 class CorpusError(ValueError):
-    """A corpus cannot be read, built or opened; the message says where and why."""
+    """A corpus cannot be read, built or opened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +50,10 @@ class Record:
     """One line, file or name of a source.
 
     Attributes:
-        where: What to show a person: `corpus.jsonl:17`, `notes/plan.md`, `heapq.merge`.
-        done: How much of the source's `total` has been read up to here.
-        passages: What it holds; empty when it is blank or bad.
-        problem: Why it is bad; empty when it is not.
+        where: Its place, for messages: `corpus.jsonl:17`, `notes/plan.md`, `heapq.merge`.
+        done: Progress after it, in the unit of the source's `total`.
+        passages: Its passages; none when it is blank or bad.
+        problem: Why it is bad; empty otherwise.
     """
 
     where: str
@@ -63,11 +63,11 @@ class Record:
 
 
 class Source(Protocol):
-    """A place to read passages from.
+    """A source of passages.
 
     Attributes:
-        name: What people call the corpus.
-        place: The address: an absolute path, or `stdlib`.
+        name: Display name of the corpus.
+        place: An absolute path, or `stdlib`.
     """
 
     name: str
@@ -78,21 +78,21 @@ class Source(Protocol):
         ...
 
     def total(self) -> int | None:
-        """Return the value of `Record.done` at the end; None when not known yet."""
+        """Return the value of `Record.done` at the end; None if unknown."""
         ...
 
     def records(self, start: int = 0) -> Iterator[Record]:
-        """Yield every record but the first `start`. Raises CorpusError when reading itself fails."""
+        """Yield the records after the first `start`. Raises CorpusError when the source is unreadable."""
         ...
 
 
 def open_source(source: str | Path) -> Source:
-    """Return the source at a path, or the standard library's for the word `stdlib`.
+    """Return the source at a path, or the standard library for `stdlib`.
 
-    A folder that happens to be called so is reached as `./stdlib`.
+    Write `./stdlib` for a folder of that name.
 
     Raises:
-        CorpusError: Nothing is there, or it is of no kind that can be read.
+        CorpusError: The path does not exist, or has an unknown format.
     """
     if source == STDLIB:
         return StandardLibrary()
@@ -101,7 +101,7 @@ def open_source(source: str | Path) -> Source:
         beir = [path / f"corpus{suffix}" for suffix in JSONL_SUFFIXES if (path / f"corpus{suffix}").is_file()]
         return JsonLines(beir[0], name=path.name) if beir else TextFolder(path)
     if not path.is_file():
-        raise CorpusError(f"no corpus at {path}: expected a file, a folder or the word {STDLIB!r}")
+        raise CorpusError(f"no corpus at {path}: expected a file, a folder or {STDLIB!r}")
     if not path.name.endswith(JSONL_SUFFIXES):
         raise CorpusError(f"cannot read {path}: a file must end with {' or '.join(JSONL_SUFFIXES)}")
     return JsonLines(path, name=path.name.partition(".")[0])
@@ -124,7 +124,7 @@ class JsonLines:
         return self._path.stat().st_size
 
     def records(self, start: int = 0) -> Iterator[Record]:
-        """Yield one record a line; a blank line holds nothing and is no fault."""
+        """Yield one record per line; a blank line has no passages and no problem."""
         with self._path.open("rb") as stored:
             packed = self._path.suffix == ".gz"
             lines = io.BufferedReader(gzip.GzipFile(fileobj=stored)) if packed else stored
@@ -138,7 +138,7 @@ class JsonLines:
 
 
 class TextFolder:
-    """Markdown and text files below a folder, cut into chunks; hidden ones are left alone."""
+    """Markdown and text files below a folder, in chunks; hidden files are ignored."""
 
     def __init__(self, path: Path) -> None:
         self.name = path.name
@@ -154,7 +154,7 @@ class TextFolder:
         return len(self._files())
 
     def records(self, start: int = 0) -> Iterator[Record]:
-        """Yield one record a file; an empty file holds nothing and is no fault."""
+        """Yield one record per file; an empty file has no passages and no problem."""
         for done, path in itertools.islice(enumerate(self._files(), start=1), start, None):
             where = os.fsencode(path.relative_to(self._path)).decode(errors="replace")
             try:
@@ -177,10 +177,9 @@ class TextFolder:
 
 
 class StandardLibrary:
-    """What the docstrings of the running interpreter's standard library say.
+    """The docstrings of the interpreter's standard library, read by a process of `arms.corpus.stdlib`.
 
-    They are read by another process: see `arms.corpus.stdlib`. The first passage about
-    `heapq` is called so, the next ones `heapq#1`, `heapq#2`.
+    The passages about `heapq` have the ids `heapq`, `heapq#1`, `heapq#2`.
     """
 
     name = STDLIB
@@ -191,14 +190,14 @@ class StandardLibrary:
         return _fingerprint(f"{STDLIB} {sys.version} {sys.platform}", [])
 
     def total(self) -> int | None:
-        """Return None: it is not known before the modules have been imported."""
+        """Return None: unknown before the modules are imported."""
         return None
 
     def records(self, start: int = 0) -> Iterator[Record]:
-        """Yield one record a documented name."""
-        alone = ["-I", "-S"]  # neither the environment, nor the working folder, nor site-packages
+        """Yield one record per documented name."""
+        isolated = ["-I", "-S"]  # neither the environment, nor the working folder, nor site-packages
         reading = subprocess.run(
-            [sys.executable, *alone, stdlib.__file__],
+            [sys.executable, *isolated, stdlib.__file__],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             check=False,
@@ -215,7 +214,7 @@ class StandardLibrary:
 
 
 def markdown_title(text: str) -> str:
-    r"""Return the first heading outside fenced code; empty when there is none.
+    r"""Return the first heading outside fenced code, or an empty text.
 
     >>> markdown_title("intro\n## The plan ##\n# Later")
     'The plan'
@@ -225,7 +224,7 @@ def markdown_title(text: str) -> str:
 
 
 def _parse(line: bytes) -> tuple[Passage, ...]:
-    """Return the passage on a line, or none when it is blank. Raises CorpusError."""
+    """Return the passage of a line, or none for a blank line. Raises CorpusError."""
     if not line.strip():
         return ()
     try:
@@ -259,7 +258,7 @@ def _without_bom(line: bytes) -> bytes:
 
 
 def _until_broken(lines: BinaryIO, path: Path) -> Iterator[bytes]:
-    """Yield lines. Raises CorpusError where a compressed file is damaged or ends too soon."""
+    """Yield lines. Raises CorpusError where a compressed file is damaged or truncated."""
     number = 0
     try:
         for number, line in enumerate(lines, start=1):  # noqa: B007 (read below)
@@ -269,8 +268,8 @@ def _until_broken(lines: BinaryIO, path: Path) -> Iterator[bytes]:
 
 
 def _fingerprint(place: str, files: list[Path]) -> str:
-    told = [f"{READER_VERSION} {place}"]
+    facts = [f"{READER_VERSION} {place}"]
     for path in files:
-        seen = path.stat()
-        told.append(f"{path} {seen.st_size} {seen.st_mtime_ns}")
-    return hashlib.blake2b("\n".join(told).encode(), digest_size=16).hexdigest()
+        status = path.stat()
+        facts.append(f"{path} {status.st_size} {status.st_mtime_ns}")
+    return hashlib.blake2b("\n".join(facts).encode(), digest_size=16).hexdigest()

@@ -1,14 +1,12 @@
 """Write the documentation of the running interpreter's standard library as JSON lines.
 
-Run as a program, never imported for its effect: importing some three hundred
-modules loads Tk, registers exit handlers and warns about deprecation. All of it
-happens in a process of its own, which leaves without running any exit handler.
-`arms.corpus.readers` starts it without site-packages, so that only the standard library
-is seen. It imports nothing of ours: it is started by path, and starts fast.
+`arms.corpus.readers` runs this file as a program, without site-packages: importing some
+three hundred modules loads Tk, registers exit handlers and warns about deprecation. The
+process exits without running the handlers. It imports nothing of this project.
 
 Each line is `{"id": "heapq.merge", "title": "heapq.merge", "text": ...}`; the text
-opens with the signature. An object known by several names is written once, at
-its canonical home: the shallowest package that exports it under its own name.
+starts with the signature. An object with several names is written once, under the
+shallowest package that exports it under its own name.
 """
 
 import importlib
@@ -25,13 +23,13 @@ from typing import NamedTuple
 
 LEFT_ALONE = frozenset(
     (
-        *("antigravity", "this", "test", "idlelib", "turtledemo"),  # act when imported, or are programs
-        *("distutils", "lib2to3"),  # gone from later versions
-        *("encodings", "pydoc_data"),  # tables, not prose
-        *("posix", "posixpath", "ntpath", "genericpath"),  # seen as os and os.path
+        *("antigravity", "this", "test", "idlelib", "turtledemo"),  # have side effects, or are programs
+        *("distutils", "lib2to3"),  # removed from later versions
+        *("encodings", "pydoc_data"),  # tables
+        *("posix", "posixpath", "ntpath", "genericpath"),  # read as os and os.path
     )
 )
-"""Packages that are not read."""
+"""Packages that are skipped."""
 
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
@@ -40,18 +38,18 @@ SIGNATURE_LINE = re.compile(r"\A\w[\w.]*\(.*?\)( *-> *[^\n]*)?", re.DOTALL)
 WORD = re.compile(r"[A-Za-z]{2,}")
 
 FEWEST_WORDS = 3
-"""A docstring with fewer words than this, its signature aside, says nothing."""
+"""A docstring with fewer words, without its signature, is skipped."""
 
 
 class Entry(NamedTuple):
-    """One documented thing: its qualified name, and the signature and docstring."""
+    """A documented object: its qualified name, and its signature with the docstring."""
 
     name: str
     text: str
 
 
 class Claim(NamedTuple):
-    """A name under which an object can be reached; the smallest claim is its home."""
+    """A name of an object; the smallest claim is the canonical one."""
 
     renamed: bool
     foreign: bool
@@ -61,7 +59,7 @@ class Claim(NamedTuple):
 
 
 def modules() -> Iterator[tuple[str, ModuleType]]:
-    """Import and yield every public module that this platform has, sorted by name."""
+    """Import and yield every public module of this platform, sorted by name."""
     for name in sorted(sys.stdlib_module_names):
         if name not in LEFT_ALONE and (not name.startswith("_") or name == "__future__"):
             yield from _tree(name)
@@ -72,7 +70,7 @@ def modules() -> Iterator[tuple[str, ModuleType]]:
 def _tree(name: str) -> Iterator[tuple[str, ModuleType]]:
     try:
         module = importlib.import_module(name)
-    except ImportError:  # made for another platform, or built without
+    except ImportError:  # of another platform, or not built
         return
     yield name, module
     below = pkgutil.iter_modules(getattr(module, "__path__", ()))
@@ -82,7 +80,7 @@ def _tree(name: str) -> Iterator[tuple[str, ModuleType]]:
 
 
 def homes(found: list[tuple[str, ModuleType]]) -> dict[int, Claim]:
-    """Return the canonical home of every public class and function, by its identity."""
+    """Return the canonical name of every public class and function, by its identity."""
     best: dict[int, Claim] = {}
     for module_name, module in found:
         exported = getattr(module, "__all__", None)
@@ -93,7 +91,7 @@ def homes(found: list[tuple[str, ModuleType]]) -> dict[int, Claim]:
             defined_in = getattr(thing, "__module__", None) or ""
             foreign = not (defined_in + ".").startswith(module.__name__ + ".")
             if exported is None and foreign and not defined_in.startswith("_"):
-                continue  # merely imported there
+                continue  # only imported there
             renamed = getattr(thing, "__name__", "") != name
             claim = Claim(renamed, foreign, module_name.count("."), module_name, name)
             key = identity(thing)
@@ -102,12 +100,12 @@ def homes(found: list[tuple[str, ModuleType]]) -> dict[int, Claim]:
 
 
 def identity(thing: object) -> int:
-    """Return the identity of what lies beneath a bound method, or of the thing itself."""
+    """Return the identity of an object, or of the function of a bound method."""
     return id(getattr(thing, "__func__", thing))
 
 
 def entries() -> Iterator[Entry]:
-    """Yield everything documented, module by module, sorted by name within each."""
+    """Yield every documented object, by module and name."""
     found = list(modules())
     home = homes(found)
     claimed = {(claim.module, claim.name): key for key, claim in home.items()}
@@ -124,11 +122,11 @@ def entries() -> Iterator[Entry]:
 
 
 def _class(full_name: str, cls: type, home: dict[int, Claim]) -> Iterator[Entry]:
-    """Yield a class, told with its constructor, and then its own public members."""
+    """Yield a class with its constructor, then its own public members."""
     how = vars(cls).get("__init__")
     constructor = how.__doc__ if inspect.isfunction(how) else None
-    told = [inspect.cleandoc(doc) for doc in (vars(cls).get("__doc__"), constructor) if isinstance(doc, str)]
-    yield from _entry(full_name, "\n\n".join(told), signature(cls))
+    docs = [inspect.cleandoc(doc) for doc in (vars(cls).get("__doc__"), constructor) if isinstance(doc, str)]
+    yield from _entry(full_name, "\n\n".join(docs), signature(cls))
     for name, member in sorted(vars(cls).items()):
         inherited = {getattr(getattr(base, name, None), "__doc__", None) for base in cls.__mro__[1:]}
         if name.startswith("_") or identity(member) in home or member.__doc__ in inherited:
@@ -145,31 +143,31 @@ def _entry(name: str, doc: object, call: str = "") -> Iterator[Entry]:
 
 
 def is_trivial(doc: str) -> bool:
-    """Tell whether a docstring says nothing beyond a signature.
+    """Return whether a docstring holds no more than a signature.
 
     >>> is_trivial("Point(x, y)"), is_trivial("Alias for field number 0"), is_trivial("Close the file.")
     (True, True, False)
     """
-    said = SIGNATURE_LINE.sub("", doc.strip())
-    return said.startswith("Alias for field number") or len(WORD.findall(said)) < FEWEST_WORDS
+    text = SIGNATURE_LINE.sub("", doc.strip())
+    return text.startswith("Alias for field number") or len(WORD.findall(text)) < FEWEST_WORDS
 
 
 def signature(thing: object) -> str:
-    """Return how a thing is called, or nothing where that cannot be had.
+    """Return the signature of an object, or an empty text if it has none.
 
     >>> signature(json.loads)[:10]
     '(s, *, cls'
     """
     try:
         return str(inspect.signature(thing))  # type: ignore[arg-type]
-    except (AttributeError, TypeError, ValueError):  # as with defaults that exist only while a program runs
+    except (AttributeError, TypeError, ValueError):  # such as defaults that exist only at run time
         return ""
 
 
 def main() -> None:
-    """Write every entry to standard output, which imported modules cannot reach."""
+    """Write every entry to standard output, out of reach of imported modules."""
     warnings.simplefilter("ignore")
-    os.environ.clear()  # a default such as cgi's environ would print the caller's secrets
+    os.environ.clear()  # a default such as cgi's environ would print secrets
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as out:
         silent = os.open(os.devnull, os.O_WRONLY)
         os.dup2(silent, 1)

@@ -1,8 +1,7 @@
-"""Folders that are built once: under a lock, out of sight, then renamed into place.
+"""Index folders: built once, under a lock, then renamed into place.
 
-A folder is named after a hash of its identity, the facts that its contents follow
-from: corpus, model, parameters. Another corpus or another model means another
-folder, so an index is never stale. What was built is whole or absent.
+The name of a folder has a hash of its identity: corpus, model, parameters. Another corpus
+or model means another folder, so an index is never stale, and is whole or absent.
 """
 
 import hashlib
@@ -16,36 +15,35 @@ import orjson
 from filelock import FileLock
 
 Identity = Mapping[str, str | int | float]
-"""What the contents of a folder follow from: flat, readable, compared as a whole."""
+"""All inputs of the contents of a folder, flat and readable."""
 
 MANIFEST = "manifest.json"
 
 
 class IndexMismatchError(Exception):
-    """An index is missing, or was built from something else than is now asked for."""
+    """An index is missing, or has another identity."""
 
 
 def folder(indexes: Path, kind: str, identity: Identity) -> Path:
-    """Return where an index with this identity belongs.
+    """Return the folder of an index with this identity.
 
     >>> folder(Path("/indexes"), "bm25", {"corpus": "c0ffee"}).as_posix()
     '/indexes/bm25-64d4ccf1be05248f'
     """
-    told = orjson.dumps(dict(identity), option=orjson.OPT_SORT_KEYS)
-    return indexes / f"{kind}-{hashlib.blake2b(told, digest_size=8).hexdigest()}"
+    document = orjson.dumps(dict(identity), option=orjson.OPT_SORT_KEYS)
+    return indexes / f"{kind}-{hashlib.blake2b(document, digest_size=8).hexdigest()}"
 
 
 def publish(target: Path, identity: Identity, write: Callable[[Path], None]) -> bool:
-    """Have `write` fill a folder, once; return at once when that has been done.
+    """Fill a folder by `write`, unless it exists.
 
-    A builder that was killed leaves its folder behind, `.<name>.part` beside the target, and
-    the next one gets it back: `write` may go on from what it finds. Of two builders, the
-    second waits for the first and has nothing left to do.
+    A killed builder leaves `.<name>.part` beside the target, and `write` may resume from its
+    contents. A second builder waits for the first.
 
     Args:
-        target: Where the finished folder belongs.
-        identity: Kept beside the contents, for `check`.
-        write: Fills the folder that it is given.
+        target: The finished folder.
+        identity: Stored beside the contents, for `check`.
+        write: Fills a folder.
 
     Returns:
         Whether this call filled it.
@@ -68,23 +66,23 @@ def publish(target: Path, identity: Identity, write: Callable[[Path], None]) -> 
 
 
 def check(target: Path, identity: Identity) -> None:
-    """Refuse an index that was built from something else.
+    """Refuse an index of another identity.
 
     Raises:
-        IndexMismatchError: There is none, or a fact of its identity differs: both are named.
+        IndexMismatchError: There is none, or its identity differs; the message names both values.
     """
     if not (target / MANIFEST).exists():
         raise IndexMismatchError(f"no index in {target}: prepare the arms first")
     if (fact := difference(target / MANIFEST, identity)) is not None:
         raise IndexMismatchError(
             f"the index in {target} was built with {fact.name} {fact.kept!r}, "
-            f"but {fact.name} {fact.wanted!r} is asked for: prepare the arms again"
+            f"but {fact.name} {fact.wanted!r} is needed: prepare the arms again"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A fact that two identities do not share: its name, and its value in each, None where it is missing."""
+    """A fact in which two identities differ; a missing value is None."""
 
     name: str
     kept: str | int | float | None
@@ -92,7 +90,7 @@ class Difference:
 
 
 def difference(path: Path, identity: Identity) -> Difference | None:
-    """Return the first fact, by name, in which an identity differs from the one in a file."""
+    """Return the first difference, by name, between an identity and the one in a file."""
     kept: Identity = orjson.loads(path.read_bytes())
     for fact in sorted(kept.keys() | identity.keys()):
         if kept.get(fact) != identity.get(fact):
@@ -111,7 +109,7 @@ def _alone(path: Path) -> Iterator[None]:
 
 
 def _sync(path: Path) -> None:
-    """See a file or a folder to the disk, so that a power cut leaves no empty index."""
+    """Sync a file or a folder, so that a power failure leaves no empty index."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

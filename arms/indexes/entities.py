@@ -1,11 +1,11 @@
-"""What a text speaks of: who finds the entities.
+"""Extraction of named entities from passages and questions.
 
-    Titles       the titles of the corpus, where a text has them; needs nothing else
-    Recogniser   what a spaCy model marks; for corpora whose titles say little
-    Lister       what a language model lists; the dearest
+    Titles       titles of the corpus that a text mentions
+    Recogniser   entities that a spaCy model marks, for corpora with uninformative titles
+    Lister       entities that a language model lists; the most expensive
 
-All three know an entity by its name (`arms.indexes.entity_names`), and count the title of a passage
-among its entities.
+An entity is identified by its name (`arms.indexes.entity_names`). The title of a passage is
+one of its entities.
 """
 
 import hashlib
@@ -28,31 +28,31 @@ from arms.models import ModelNotFoundError, digest_of, locate
 
 
 class Extractor(Protocol):
-    """Finds the names of entities; safe to use from many threads.
+    """Finds the names of entities; thread-safe.
 
     Attributes:
-        identity: What the names in a passage follow from, beside the passage.
-        step: Passages between two steps that a killed run keeps.
+        identity: Identity of the extraction.
+        step: Passages between two checkpoints.
     """
 
     identity: Mapping[str, str]
     step: int
 
     def of_passages(self, passages: Sequence[Passage]) -> list[list[str] | None]:
-        """Return the names in each passage, each once, title first; None where it could not be read.
+        """Return the names in each passage, each once, title first; None if unreadable.
 
         Raises:
-            GeneratorError: The language model could not answer.
+            GeneratorError: The language model failed.
         """
         ...
 
     def of_question(self, text: str, known: Known) -> tuple[list[str], int]:
-        """Return the names in a question and the tokens that it took. Raises ArmError."""
+        """Return the names in a question, and the tokens spent. Raises ArmError."""
         ...
 
 
 class Titles:
-    """Entities are the titles of a corpus: a passage speaks of those that its text mentions."""
+    """The entities are the titles of the corpus."""
 
     identity: Mapping[str, str] = {"entities": "titles"}
     step = 2_000
@@ -66,7 +66,7 @@ class Titles:
         return [distinct([*title_names(p.title), *find(p.text)]) for p in passages]
 
     def of_question(self, text: str, known: Known) -> tuple[list[str], int]:
-        """Return the titles in a question, at no token."""
+        """Return the titles in a question."""
         return known_names(text, known), 0
 
     @cached_property
@@ -75,10 +75,10 @@ class Titles:
 
 
 class Recogniser:
-    """Entities are what a spaCy model marks as a name: not as a number, an amount or a date.
+    """The entities are the names that a spaCy model marks, without numbers, amounts and dates.
 
-    In a question the names count that were marked in passages. No other leads anywhere,
-    and a small model would miss many of them in a question.
+    In a question, they are the names that were marked in passages: a small model would miss
+    many of them.
 
     Raises:
         ModelNotFoundError: The model is neither a folder nor in an installed package.
@@ -86,7 +86,7 @@ class Recogniser:
 
     step = 256
     unnamed = frozenset({"CARDINAL", "ORDINAL", "QUANTITY", "PERCENT", "MONEY", "DATE", "TIME"})
-    """Labels of what has no name of its own."""
+    """Labels that are not names."""
 
     def __init__(self, model: str) -> None:
         place = locate(model)
@@ -100,12 +100,12 @@ class Recogniser:
         self._lock = threading.Lock()
 
     def of_passages(self, passages: Sequence[Passage]) -> list[list[str] | None]:
-        """Return the names of the passage's own title, then what is marked in title and text.
+        """Return the names of the passage's own title, then those marked in title and text.
 
         Raises:
             ModelNotFoundError: spaCy is not installed, or the model marks no names.
         """
-        with self._lock:  # a pipeline writes into its vocabulary as it reads
+        with self._lock:  # a pipeline is not thread-safe
             documents = list(self._pipeline.pipe(map(embedded_text, passages)))
         marked = [
             [normalised(entity.text) for entity in document.ents if entity.label_ not in self.unnamed]
@@ -114,20 +114,20 @@ class Recogniser:
         return [_named(passage, names) for passage, names in zip(passages, marked, strict=True)]
 
     def of_question(self, text: str, known: Known) -> tuple[list[str], int]:
-        """Return the names in a question that were marked in passages, at no token."""
+        """Return the names in a question that were marked in passages."""
         return known_names(text, known), 0
 
     @cached_property
     def _pipeline(self) -> Any:
         try:
-            import spacy  # here: it is heavy, an extra, and not needed once the graph is built
+            import spacy  # here: a heavy extra, not needed once the graph is built
         except ImportError as error:
             raise ModelNotFoundError("entities 'ner' need spaCy: install armwise[ner]") from error
         pipeline = spacy.load(self._place)
         if "ner" not in pipeline.pipe_names:
             has = ", ".join(pipeline.pipe_names) or "nothing"
             raise ModelNotFoundError(f"ner_model {self._place} has no `ner` component; it has: {has}")
-        # what marks names, and what that reads; the rest takes time for nothing
+        # only the component that marks names, and its inputs
         needed = [
             name
             for name, part in pipeline.pipeline
@@ -138,27 +138,27 @@ class Recogniser:
 
 
 class Lister:
-    """Entities are what a language model lists, where the text has it.
+    """The entities are the names that a language model lists and the text has.
 
-    An answer that is no list of names is asked for once more. Which model answers is
-    not known here: names stay as they are when the model changes.
+    An answer that is no list is prompted for again, once. The model is not part of the
+    identity: names are kept when it changes.
     """
 
     step = 32
     at_once = 8
-    """Passages that are asked about at the same time."""
+    """Concurrent prompts."""
     max_tokens = 512
-    """Of a list: one that is cut short is none."""
+    """Room for a list: a truncated one cannot be read."""
 
-    asked = (
+    system = (
         "You list the names in a text: of people, places, organisations, works, events and all else that has "
         "a name of its own. Answer with a JSON list of strings and nothing besides; write each name as the "
         "text writes it."
     )
-    asked_again = "That is no JSON list of strings. Write the list alone; [] if the text has no name."
+    retry = "That is no JSON list of strings. Write the list alone; [] if the text has no name."
 
     def __init__(self, write: Write) -> None:
-        prompts = hashlib.blake2b(f"{self.asked}\0{self.asked_again}".encode(), digest_size=8)
+        prompts = hashlib.blake2b(f"{self.system}\0{self.retry}".encode(), digest_size=8)
         self.identity: Mapping[str, str] = {"entities": "llm", "prompts": prompts.hexdigest()}
         self._write = write
 
@@ -168,24 +168,24 @@ class Lister:
             return list(pool.map(self._of_passage, passages))
 
     def of_question(self, text: str, known: Known) -> tuple[list[str], int]:
-        """Return the names that the model lists, then known ones; and the tokens of all answers."""
+        """Return the names that the model lists, then known ones, and the tokens of all attempts."""
         try:
             names, tokens = self._listed(text)
         except GeneratorError as error:
-            raise ArmError(f"the names in the question could not be asked for: {error}") from error
+            raise ArmError(f"the names in the question could not be listed: {error}") from error
         return distinct([*map(bare, names or ()), *known_names(text, known)]), tokens
 
     def _of_passage(self, passage: Passage) -> list[str] | None:
         try:
             names, _ = self._listed(embedded_text(passage))
-        except base.PromptTooLongError:  # no other passage is to wait for it
+        except base.PromptTooLongError:  # other passages go on
             names = None
         return None if names is None else _named(passage, names)
 
     def _listed(self, text: str) -> tuple[list[str] | None, int]:
-        """Return the names in a text, None where there is no list, and the tokens. Raises GeneratorError."""
+        """Return the names in a text, None without a list, and the tokens. Raises GeneratorError."""
         messages: tuple[Message, ...] = (
-            {"role": "system", "content": self.asked},
+            {"role": "system", "content": self.system},
             {"role": "user", "content": text},
         )
         tokens = 0
@@ -197,7 +197,7 @@ class Lister:
             except ValueError:
                 messages += (
                     {"role": "assistant", "content": answer},
-                    {"role": "user", "content": self.asked_again},
+                    {"role": "user", "content": self.retry},
                 )
                 continue
             within = f" {normalised(text)} "
@@ -206,7 +206,7 @@ class Lister:
 
 
 def listed_names(answer: str) -> list[str]:
-    """Return the strings of the JSON list in an answer. Raises ValueError where there is none.
+    """Return the strings of the JSON list in an answer. Raises ValueError if there is none.
 
     >>> listed_names('Here they are: ["Vienna", "Mozart"]')
     ['Vienna', 'Mozart']
@@ -218,5 +218,5 @@ def listed_names(answer: str) -> list[str]:
 
 
 def _named(passage: Passage, names: Iterable[str]) -> list[str]:
-    """Return the names of a passage's own title, then those that were found in it."""
+    """Return the names of a passage's own title, then the others."""
     return distinct([*title_names(passage.title), *map(bare, names)])

@@ -1,9 +1,8 @@
 """A graph of entities and passages, and the walk from the entities of a question.
 
-An entity is linked to every passage that names it. Odd hops go from entities to
-passages, even hops from passages to the entities that they name. The index is built
-once: first the names, passage by passage, in a file that a killed run goes on with;
-then both directions as columns, which are mapped into memory.
+An entity is linked to every passage that names it. Odd hops go from entities to passages,
+even hops from passages to entities. The names are extracted into a file that a killed run
+resumes; then both directions of the links are stored as memory-mapped columns.
 """
 
 import hashlib
@@ -25,13 +24,13 @@ from arms.indexes.entities import Extractor
 from arms.indexes.entity_names import title_names
 
 FORMAT = 1
-"""Of the files below; raised when what they hold changes, or how entities are found."""
+"""Format of the files below; raised when their contents or the extraction change."""
 
 NAMES = "entities.jsonl"
-"""The names in each passage, a line a passage; `null` where it could not be read: its title counts."""
+"""The names in each passage, one line per passage; `null` if unreadable, which leaves its title."""
 
 ROOM = 4
-"""Links that are followed at a time, for each passage that is still wanted: many lead to the same."""
+"""Links that are followed at a time per missing passage: many lead to the same one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,7 @@ class Links:
     """From each source to its targets, in order.
 
     Attributes:
-        starts: Where the targets of each source start and the last one's end, shape (n_sources + 1,).
+        starts: Start of the targets of each source, and the end of the last, shape (n_sources + 1,).
         targets: Shape (n_links,).
     """
 
@@ -47,7 +46,7 @@ class Links:
     targets: NDArray[np.int32]
 
     def counts(self, sources: NDArray[np.intp]) -> NDArray[np.int64]:
-        """Return how many targets each source has."""
+        """Return the number of targets of each source."""
         return self.starts[sources + 1] - self.starts[sources]
 
     def of(self, sources: NDArray[np.intp]) -> NDArray[np.int32]:
@@ -65,18 +64,18 @@ class Links:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """What a walk gathered. A shorter walk from the same entities gathers the first part of it.
+    """The passages of a walk. A shorter walk from the same entities gives the first part of them.
 
     Attributes:
         passages: Positions in order of discovery, shape (n,).
-        ends: How many of them the first odd hop had found at its end, and each further one.
+        ends: Number of passages after each odd hop.
     """
 
     passages: NDArray[np.intp]
     ends: tuple[int, ...]
 
     def reached(self, max_hops: int, max_candidates: int) -> int:
-        """Return how many of them a walk of so many hops gathers that stops at so many passages.
+        """Return the number of passages of a walk with these limits.
 
         >>> Walk(np.array([5, 2, 9]), ends=(1, 3)).reached(max_hops=2, max_candidates=10)
         1
@@ -88,9 +87,8 @@ class Walk:
 class Graph:
     """Entities and the passages that name them.
 
-    Entities are numbered in order of a 64-bit hash of their names, which is all that is
-    kept of these: of a million entities, the odds that any two are taken for one are
-    about one to 37 million.
+    Entities are numbered in order of a 64-bit hash of their names, and only the hashes are
+    stored: with a million entities, the chance of a collision is about one in 37 million.
     """
 
     def __init__(self, keys: NDArray[np.uint64], passages: Links, entities: Links) -> None:
@@ -98,8 +96,8 @@ class Graph:
 
         Args:
             keys: Hash of the name of each entity, ascending, shape (n_entities,).
-            passages: From an entity to the positions of the passages that name it, ascending.
-            entities: From a passage to the entities that it names, as it names them.
+            passages: From an entity to the positions of its passages, ascending.
+            entities: From a passage to its entities, in order.
         """
         self._keys = keys
         self._passages = passages
@@ -107,12 +105,12 @@ class Graph:
 
     @classmethod
     def build(cls, named: Iterable[Sequence[str]]) -> Self:
-        """Link the passages to the names in each of them, where no name is repeated."""
-        told, counts = array("Q"), array("q")
+        """Build the graph from the names in each passage, without repetitions."""
+        all_keys, counts = array("Q"), array("q")
         for names in named:
-            told.extend(map(_key, names))
+            all_keys.extend(map(_key, names))
             counts.append(len(names))
-        keys, entities = np.unique(np.array(told, dtype=np.uint64), return_inverse=True)
+        keys, entities = np.unique(np.array(all_keys, dtype=np.uint64), return_inverse=True)
         passages = np.repeat(np.arange(len(counts), dtype=np.int32), counts)[
             np.argsort(entities, kind="stable")
         ]
@@ -126,7 +124,7 @@ class Graph:
     def prepare(
         cls, corpus: Corpus, indexes: Path, extractor: Extractor, progress: Progress | None = None
     ) -> None:
-        """Find the entities of the corpus and link them, where that is not done. Raises GeneratorError."""
+        """Build the graph of the corpus if it is missing. Raises GeneratorError."""
         identity = _identity(corpus, extractor)
 
         def write(unfinished: Path) -> None:
@@ -169,16 +167,13 @@ class Graph:
     def walk(
         self, entities: NDArray[np.intp], max_entity_df: int, max_hops: int, max_candidates: int
     ) -> Walk:
-        """Gather passages hop by hop.
-
-        They come in order of discovery: of the entity that was discovered first come
-        first, by position.
+        """Gather passages hop by hop, in order of discovery: by entity, then by position.
 
         Args:
-            entities: Where to start, without repetition.
-            max_entity_df: An entity in more passages than this is not expanded.
-            max_hops: At least 1; an even last hop gathers nothing.
-            max_candidates: Stop at so many passages.
+            entities: The start, without repetitions.
+            max_entity_df: An entity in more passages is not expanded.
+            max_hops: At least 1; an even last hop adds nothing.
+            max_candidates: Most passages.
 
         Source: Retriever Portfolios, 2026, arXiv:2605.31176 (GraphDense).
         """
@@ -200,7 +195,7 @@ class Graph:
     def _discovered(
         self, entities: NDArray[np.intp], seen: NDArray[np.bool_], wanted: int
     ) -> NDArray[np.intp]:
-        """Return the passages of these entities that were not seen, at most as many as are wanted."""
+        """Return unseen passages of these entities, at most `wanted`."""
         reached = np.cumsum(self._passages.counts(entities))
         parts, followed = [np.empty(0, dtype=np.intp)], 0
         while followed < len(entities) and wanted > 0:
@@ -212,11 +207,11 @@ class Graph:
         return np.concatenate(parts)
 
     def _look_up(self, names: Sequence[str]) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-        """Return where each name is among the entities, or would be, and whether it is."""
-        told = np.fromiter(map(_key, names), np.uint64, len(names))
-        places = np.searchsorted(self._keys, told)
+        """Return the insertion index of each name among the entities, and whether it is one."""
+        keys = np.fromiter(map(_key, names), np.uint64, len(names))
+        places = np.searchsorted(self._keys, keys)
         known = places < len(self._keys)
-        known[known] = self._keys[places[known]] == told[known]
+        known[known] = self._keys[places[known]] == keys[known]
         return places, known
 
 
@@ -224,7 +219,7 @@ _ARRAYS = ("keys", "passage_starts", "passages", "entity_starts", "entities")
 
 
 def extract(corpus: Corpus, extractor: Extractor, path: Path, progress: Progress | None = None) -> None:
-    """Write the names in each passage into a file, from where a killed run left off."""
+    """Write the names in each passage into a file, resuming a killed run."""
     done, unread = _whole_lines(path)
     total = len(corpus)
     with path.open("ab") as file:
@@ -242,7 +237,7 @@ def extract(corpus: Corpus, extractor: Extractor, path: Path, progress: Progress
 
 
 def _whole_lines(path: Path) -> tuple[int, int]:
-    """Cut off what a killed run wrote by half; return how many lines there are, and how many are null."""
+    """Truncate an incomplete last line, and return the number of lines, and of those that are null."""
     if not path.exists():
         return 0, 0
     written = path.read_bytes()
@@ -260,7 +255,7 @@ def _named(corpus: Corpus, path: Path) -> Iterator[list[str]]:
 
 
 def _unseen(targets: NDArray[np.int32], seen: NDArray[np.bool_]) -> NDArray[np.intp]:
-    """Return the targets that are not marked as seen, each where it comes first, and mark them."""
+    """Return the distinct targets that are not marked as seen, and mark them."""
     new = targets[~seen[targets]]
     _, first = np.unique(new, return_index=True)
     unseen = new[np.sort(first)].astype(np.intp)

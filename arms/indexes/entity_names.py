@@ -1,7 +1,7 @@
-"""Names: how they are written, and where they stand in a text.
+"""Names of entities, and how they are found in a text.
 
-A name is known by its words alone, without accents, punctuation and case. What is a
-name in running text and what a common word, its capitals tell.
+A name is its words without accents, punctuation and case. In running text, capitals
+distinguish a name from common words.
 """
 
 import itertools
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from arms.tokenizer import ENGLISH
 
 LONGEST = 12
-"""Words of the longest name that is looked for in a text."""
+"""Most words of a name that is found in a text."""
 
 Known = Callable[[Sequence[str]], NDArray[np.bool_]]
 """Normalised names -> which of them are known, shape (n_names,)."""
@@ -27,7 +27,7 @@ _BEFORE_PARENTHESIS = re.compile(r"(.+?)\s*\([^()]*\)\s*")
 
 
 def written_words(text: str) -> list[str]:
-    """Return the words of a text as they are written, but for their accents.
+    """Return the words of a text without accents.
 
     >>> written_words("The Château d'If")
     ['The', 'Chateau', 'd', 'If']
@@ -48,7 +48,7 @@ def normalised(name: str) -> str:
 
 
 def title_names(title: str) -> list[str]:
-    """Return the names that a title gives, with and without a closing parenthesis and the article.
+    """Return the names of a title, with and without a closing parenthesis and the article.
 
     >>> title_names("The Tempest (1979 film)")
     ['the tempest 1979 film', 'the tempest', 'tempest 1979 film', 'tempest']
@@ -59,7 +59,7 @@ def title_names(title: str) -> list[str]:
 
 
 def bare(name: str) -> str:
-    """Return a normalised name without the article before it, which some texts write and some do not.
+    """Return a normalised name without its leading article.
 
     >>> bare("the beatles"), bare("a")
     ('beatles', 'a')
@@ -69,21 +69,20 @@ def bare(name: str) -> str:
 
 
 def distinct(names: Iterable[str]) -> list[str]:
-    """Return the names that are not empty, each where it came first."""
+    """Return the distinct names that are not empty, in order."""
     return [name for name in dict.fromkeys(names) if name]
 
 
 class Dictionary:
-    """Finds names in running text: from left to right the longest first, none inside another.
+    """Finds names in running text, from left to right, the longest first and without overlaps.
 
-    What is a name when it is written large is often a common word when not. So a name
-    counts only where its first word that is no function word has a capital letter or no
-    letter case at all; a name of function words alone where it has several, each with a
-    capital; a number alone never.
+    A name in small letters is often a common word. So a name counts only if its first content
+    word has a capital letter or no letter case; a name of function words only if it has
+    several, each with a capital; a number alone never.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
-        """Take normalised names; those of over `LONGEST` words are never found."""
+        """Index normalised names of up to `LONGEST` words."""
         self._names = {name for name in names if name.count(" ") < LONGEST}
         lengths: defaultdict[str, set[int]] = defaultdict(set)
         for name in self._names:
@@ -94,9 +93,8 @@ class Dictionary:
         """Return the names in a text, in order.
 
         Args:
-            text: As it is written.
-            careless: Nobody cared for capitals: a name counts where it has two words
-                that are no function words.
+            text: The text.
+            careless: Ignore capitals: a name counts if it has two content words.
 
         >>> Dictionary(["opera", "new york", "york"]).find("The opera of New York")
         ['new york']
@@ -120,8 +118,8 @@ class Dictionary:
 def known_names(question: str, known: Known) -> list[str]:
     """Return the known names in a question, with and without their articles.
 
-    A question that is written in small letters throughout is searched for names of two
-    words and more: single words that are somebody's name are mostly just words in it.
+    A question in small letters is searched for names of two content words and more: single
+    words are mostly common words.
 
     >>> known_names("Who wrote The Tempest?", lambda names: np.array([name == "tempest" for name in names]))
     ['tempest']
@@ -141,7 +139,7 @@ def _spans(folded: Sequence[str]) -> Iterator[str]:
 
 
 def _stands_out(written: Sequence[str]) -> bool:
-    """Tell a name from common words by its capitals."""
+    """Return whether the capitals of a run of words are those of a name."""
     content = _content(written)
     if not content:
         return len(written) > 1 and not any(word.islower() for word in written)
@@ -153,5 +151,5 @@ def _has_two_content_words(written: Sequence[str]) -> bool:
 
 
 def _content(written: Sequence[str]) -> list[str]:
-    """Return the words that are no function words."""
+    """Return the content words."""
     return [word for word in written if word.lower() not in ENGLISH]

@@ -1,4 +1,4 @@
-"""An index over the vectors of a corpus: which passages are nearest to a question, by the inner product."""
+"""A FAISS index over the vectors of a corpus, by the inner product."""
 
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -17,11 +17,11 @@ from arms.models import Backbone
 INDEX = "index.faiss"
 
 ADD_AT_ONCE = 65_536
-"""Vectors that are copied into an index at a time."""
+"""Vectors that are added to an index at a time."""
 
 
 class IndexParams(BaseModel):
-    """Parameters of an index, and so of every arm that starts from one."""
+    """Parameters of an index, and of every arm that uses one."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -35,12 +35,12 @@ class IndexParams(BaseModel):
 
 
 class VectorIndex:
-    """FAISS over the vectors of a corpus; its rows are the positions of the corpus.
+    """A FAISS index whose rows are the positions of the corpus.
 
     Attributes:
         dim: Length of the vectors.
-        exact: Whether a deeper search finds the same first ones.
-        ranks: Place of each passage in the order of ids, by position, shape (n_passages,).
+        exact: Whether a deeper search has the same first results.
+        ranks: Rank of each position in the order of ids, shape (n_passages,).
 
     Source: Johnson et al. 2017, Billion-scale similarity search with GPUs,
     arXiv:1702.08734; Malkov and Yashunin 2016, Efficient and robust approximate nearest
@@ -48,7 +48,7 @@ class VectorIndex:
     """
 
     def __init__(self, index: Any, params: IndexParams, ranks: NDArray[np.intp] | None = None) -> None:
-        """Take an index as it is; without `ranks`, ids are in the order of positions."""
+        """Wrap a FAISS index; without `ranks`, ids are in the order of positions."""
         self.dim = int(index.d)
         self.exact = params.index == "flat"
         self.ranks = np.arange(index.ntotal) if ranks is None else ranks
@@ -64,7 +64,7 @@ class VectorIndex:
         backbone: Backbone,
         progress: Progress | None = None,
     ) -> None:
-        """Embed the corpus and build the index, each where it is missing. Raises ModelNotFoundError."""
+        """Embed the corpus and build the index, if they are missing. Raises ModelNotFoundError."""
         vectors = Vectors.of(corpus, indexes, backbone)
         identity = _identity(vectors, params)
 
@@ -93,14 +93,13 @@ class VectorIndex:
             k: At least 1.
 
         Returns:
-            Two arrays of shape (m,), highest score first, ties by id; m is below k only
-            where the corpus or the graph has no more.
+            Two arrays of shape (m,), highest score first, ties by id; m < k if there are no more.
         """
         width = k + 1
         while True:
             scores, positions = self._index.search(vector[np.newaxis], width, params=self._effort(width))
-            reached = positions[0] >= 0  # fewer than asked for: the corpus or the graph has no more
-            # FAISS keeps any of equal vectors; the lowest ids are sure to be among them only when all are
+            reached = positions[0] >= 0  # -1: the corpus or the graph has no more
+            # FAISS returns any of equal vectors; the lowest ids are sure to be there only if all are
             if not reached.all() or scores[0, -1] < scores[0, k - 1]:
                 kept, where = scores[0, reached], positions[0, reached]
                 order = np.lexsort((self.ranks[where], -kept))
@@ -116,7 +115,7 @@ class VectorIndex:
 
 
 def _build(vectors: NDArray[np.float32], params: IndexParams, progress: Progress | None) -> Any:
-    """Return a FAISS index over the vectors; two graphs over the same vectors may differ in some links."""
+    """Build a FAISS index; two graphs over the same vectors may differ in some links."""
     total, dim = vectors.shape
     index: Any = faiss.IndexFlatIP(dim)
     if params.index == "hnsw":
@@ -130,7 +129,7 @@ def _build(vectors: NDArray[np.float32], params: IndexParams, progress: Progress
 
 
 def _identity(vectors: Vectors, params: IndexParams) -> Identity:
-    """What the index follows from: the vectors and the shape of the graph, not how it is searched."""
+    """Return the identity: the vectors and the shape of the graph, not the search parameters."""
     shape = (
         {"neighbors": params.neighbors, "build_width": params.build_width} if params.index == "hnsw" else {}
     )

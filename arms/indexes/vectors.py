@@ -1,7 +1,6 @@
-"""The vectors of a corpus: made once for each model, in batches, going on after a kill.
+"""The vectors of a corpus, embedded once per model in resumable batches.
 
-Every dense index over the corpus is built from them, so that trying another kind of
-index does not embed again.
+All dense indexes over the corpus share them, so another kind of index needs no embedding.
 """
 
 from collections.abc import Iterable
@@ -17,7 +16,7 @@ from arms.indexes.build_once import Identity, check, folder, publish
 from arms.models import Backbone, Embedder, build_embedder, digest_backbone
 
 BATCHES_PER_STEP = 16
-"""Batches of the model between two steps that a killed run keeps; texts are sorted by length within one."""
+"""Batches of the model between two checkpoints; texts are sorted by length within them."""
 
 VECTORS = "vectors.npy"
 
@@ -26,11 +25,11 @@ CURSOR = "done.txt"
 
 @dataclass(frozen=True, slots=True)
 class Vectors:
-    """Where the vectors of a corpus by a backbone are, and what they are.
+    """Location and identity of the vectors of a corpus by a backbone.
 
     Attributes:
-        target: The folder that holds them.
-        identity: The corpus and the model that they follow from.
+        target: Their folder.
+        identity: Digests of corpus and model.
     """
 
     target: Path
@@ -38,7 +37,7 @@ class Vectors:
 
     @classmethod
     def of(cls, corpus: Corpus, indexes: Path, backbone: Backbone) -> "Vectors":
-        """Name the vectors of a corpus, made or not. Raises ModelNotFoundError."""
+        """Return the location of vectors, prepared or not. Raises ModelNotFoundError."""
         identity = {"corpus": corpus.digest, "model": digest_backbone(backbone)}
         return cls(folder(indexes, "vectors", identity), identity)
 
@@ -53,7 +52,7 @@ class Vectors:
         return vectors
 
     def prepare(self, corpus: Corpus, backbone: Backbone, progress: Progress | None = None) -> None:
-        """Embed what is not embedded yet."""
+        """Embed the passages that are missing."""
 
         def write(unfinished: Path) -> None:
             embedder = build_embedder(backbone)
@@ -63,16 +62,16 @@ class Vectors:
 
 
 class PassageVectors:
-    """The vectors of a corpus by the ids of its passages; safe to use from many threads.
+    """The vectors of a corpus by the ids of its passages; thread-safe.
 
     Args:
         corpus: The passages.
-        indexes: The folder in which their vectors are kept.
-        backbone: Whose vectors these are.
+        indexes: The folder of the indexes.
+        backbone: The model.
 
     Raises:
-        ModelNotFoundError: The model is not where its name says.
-        IndexMismatchError: They were not prepared.
+        ModelNotFoundError: The model cannot be found.
+        IndexMismatchError: The vectors are not prepared.
     """
 
     def __init__(self, corpus: Corpus, indexes: Path, backbone: Backbone) -> None:
@@ -80,7 +79,7 @@ class PassageVectors:
         self._vectors = Vectors.of(corpus, indexes, backbone).read()
 
     def of(self, ids: Iterable[str]) -> dict[str, NDArray[np.float32]]:
-        """Return the unit vector of each of these passages that is of the corpus, of shape (dim,)."""
+        """Return the unit vectors, shape (dim,), of the passages that are in the corpus."""
         known = self._corpus.known(ids)
         return dict(zip(known, np.asarray(self._vectors[list(known.values())]), strict=True))
 
@@ -88,14 +87,14 @@ class PassageVectors:
 def embed(
     corpus: Corpus, embedder: Embedder, unfinished: Path, step: int, progress: Progress | None = None
 ) -> None:
-    """Fill a folder with the vectors of a corpus, from where a killed run left off.
+    """Fill a folder with the vectors of a corpus, resuming a killed run.
 
     Args:
         corpus: The passages.
-        embedder: Makes the vectors.
-        unfinished: Holds what a former run with the same corpus and model has done.
-        step: Passages between two steps that a killed run keeps.
-        progress: Called after every step.
+        embedder: The model.
+        unfinished: The folder, empty or of a killed run with the same corpus and model.
+        step: Passages between two checkpoints.
+        progress: Called after every checkpoint.
     """
     cursor, path, total = unfinished / CURSOR, unfinished / VECTORS, len(corpus)
     done = int(cursor.read_text()) if cursor.exists() else 0
@@ -108,13 +107,13 @@ def embed(
         vectors.flush()
         done += len(passages)
         cursor.with_suffix(".next").write_text(str(done))
-        cursor.with_suffix(".next").replace(cursor)  # never half a number
+        cursor.with_suffix(".next").replace(cursor)  # atomic
         if progress is not None:
             progress("embedding passages", done, total)
 
 
 def embedded_text(passage: Passage) -> str:
-    """Return what of a passage is embedded: the title as a sentence of its own, then the text.
+    """Return the text of a passage to embed: the title as a sentence, then the text.
 
     >>> embedded_text(Passage("1", "Mont Blanc", "It is 4,806 m high."))
     'Mont Blanc. It is 4,806 m high.'

@@ -1,13 +1,13 @@
-"""What an answer, or the passages behind it, are worth on a question: the scores of an outcome.
+"""Measures that score the answer of an outcome, or its passages.
 
     by_words            em, f1, acc         a function compares the answer with the right ones
-    by_claims           answer_correctness  the language model compares what both claim
-    by_equivalence      bem                 a classifier says whether one may stand for the other
+    by_claims           answer_correctness  the language model compares the claims of both
+    by_equivalence      bem                 a classifier decides whether they are equivalent
     by_passages         recall              a function compares the passages with the supporting ones
-    by_judge            judge, judge_...    the language model looks at the passages from five sides
+    by_judge            judge, judge_...    the language model gives the passages five scores
 
-A measure of answers is asked once for each distinct answer to a question, one of passages
-once for each distinct ranking.
+A measure of answers runs once per distinct answer to a question, one of passages once per
+distinct ranking.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,20 +27,20 @@ Grade = Callable[[Question, T], Mapping[str, float]]
 """A question, and an answer or a ranking -> scores in [0, 1] by name. Raises ArmError, GeneratorError."""
 
 Recall = Callable[[Sequence[str], Sequence[str], int], float]
-"""Ids of passages, ids of those that support the answer, and how many are looked at -> a number in [0, 1]."""
+"""Ids of passages, ids of the supporting ones, and k -> a number in [0, 1]."""
 
 
 @dataclass(frozen=True)
 class Measure(Generic[T]):
-    """How scores are made, of answers or of rankings.
+    """A measure of answers or of rankings.
 
     Attributes:
-        name: What it is called.
-        scores: Names of what it gives, of `arms.portfolio.outcomes.SCORES`.
-        make: Makes what grades, once in each worker; must be safe to call from many threads.
-        needs: What a question must have; a question without it is not graded.
-        backbone: Name of the sentence encoder that it asks the worker for; empty for none.
-        facts: What the scores follow from, beside the language model.
+        name: Its name.
+        scores: Names of its scores, of `arms.portfolio.outcomes.SCORES`.
+        make: Makes the grading function, once per worker; it must be thread-safe.
+        needs: Field that a question must have to be graded.
+        backbone: Name of the sentence encoder that it uses; empty for none.
+        facts: Identity of the scores, beside the language model.
     """
 
     name: str
@@ -51,12 +51,12 @@ class Measure(Generic[T]):
     facts: Mapping[str, str] = field(default_factory=dict)
 
     def applies(self, question: Question) -> bool:
-        """Return whether the question has what is needed."""
+        """Return whether the question has the field that is needed."""
         return self.needs is None or bool(getattr(question, self.needs))
 
 
 def by_words(name: str, metric: scorers.Metric) -> Measure[str]:
-    """Compare an answer with the right ones, as `metric` does.
+    """Compare an answer with the right ones by a metric.
 
     >>> measure = by_words("em", lambda answer, right: float(answer in right))
     >>> measure.applies(Question("q", "Who?"))
@@ -73,7 +73,7 @@ def by_claims(backbone: str) -> Measure[str]:
     """Compare the claims of an answer with those of the right ones: answer correctness.
 
     Args:
-        backbone: Name of the sentence encoder that says how alike the texts are.
+        backbone: Name of the sentence encoder for the similarity of the texts.
     """
 
     def make(worker: PoolWorker) -> Grade[str]:
@@ -98,7 +98,7 @@ def by_claims(backbone: str) -> Measure[str]:
 
 
 def by_equivalence(model: str) -> Measure[str]:
-    """Ask a classifier whether an answer may stand for a right one. Raises ModelNotFoundError."""
+    """Classify whether an answer is equivalent to a right one. Raises ModelNotFoundError."""
 
     def make(_: PoolWorker) -> Grade[str]:
         from arms.scoring import Equivalence
@@ -110,7 +110,7 @@ def by_equivalence(model: str) -> Measure[str]:
 
 
 def by_passages(metric: Recall, k: int) -> Measure[scorers.Ranking]:
-    """Tell which part of the passages that support the answer are among the first `k`."""
+    """Measure the recall of the supporting passages among the first `k`."""
 
     def grade(question: Question, ranking: scorers.Ranking) -> dict[str, float]:
         return {"recall": metric([passage.id for passage in ranking], question.gold_ids, k)}
@@ -119,7 +119,7 @@ def by_passages(metric: Recall, k: int) -> Measure[scorers.Ranking]:
 
 
 def by_judge(word_budget: int) -> Measure[scorers.Ranking]:
-    """Have the language model look at the passages from five sides; `judge` is the mean.
+    """Have the language model give the passages five scores; `judge` is the mean.
 
     Args:
         word_budget: Most words of passages that it reads.

@@ -1,7 +1,7 @@
-"""What every job on a pool of arms has: the questions, the arms, and what both are looked up in.
+"""The base of every job on a pool of arms.
 
-PoolJob     what is asked of what, and all that its results follow from; picklable
-PoolWorker  the arms of a job, ready to be asked, in one process
+PoolJob     questions, arms and corpus, and the identity of the results; picklable
+PoolWorker  the arms of a job, ready to search, in one process
 """
 
 import contextlib
@@ -29,17 +29,17 @@ from arms.retrievers import kind as retriever_kind
 
 @dataclass(frozen=True, kw_only=True)
 class PoolJob:
-    """Arms that are asked questions.
+    """Arms and the questions that they search for.
 
     Attributes:
-        questions: Asked in this order.
+        questions: In order.
         corpus: The passages.
-        indexes: The folder in which indexes are kept.
+        indexes: The folder of the indexes.
         specs: The arms by name.
         backbones: Sentence encoders by name.
-        llm: The language model, loaded by the first that asks it; None for none.
-        seed: Of the arms that draw.
-        block: Questions in a block, at least 1.
+        llm: The language model, loaded with the first prompt; None for none.
+        seed: Seed of the stochastic arms.
+        block: Questions per block, at least 1.
         open_selector: Opens a trained router that selects answers; picklable.
     """
 
@@ -55,7 +55,7 @@ class PoolJob:
 
     @property
     def n_blocks(self) -> int:
-        """How many blocks the questions make."""
+        """Number of blocks."""
         return math.ceil(len(self.questions) / self.block)
 
     def questions_of(self, number: int) -> tuple[Question, ...]:
@@ -63,25 +63,25 @@ class PoolJob:
         return self.questions[number * self.block : (number + 1) * self.block]
 
     def sound(self) -> Self:
-        """Check the arms, and return the job with those backbones alone that are needed.
-
-        Raises:
-            ArmSpecError: An arm is described wrongly.
-        """
+        """Check the arms, and return the job with only the backbones that it needs. Raises ArmSpecError."""
         catalog.validate_specs(self.specs, self.backbones)
         needed = self.needed()
         return replace(self, backbones={name: one for name, one in self.backbones.items() if name in needed})
 
     def prepare(self, progress: Progress) -> None:
-        """Build the indexes that are missing. Raises ModelNotFoundError, ArmBuildError."""
-        write = LateWriter(self.llm)  # an index may be made of what it reads in the passages
-        have = Resources(
-            self.corpus, self.indexes, self.backbones, self.specs, write=write, open_selector=self.open_selector
+        """Build the missing indexes. Raises ModelNotFoundError, ArmBuildError."""
+        resources = Resources(
+            self.corpus,
+            self.indexes,
+            self.backbones,
+            self.specs,
+            write=LateWriter(self.llm),  # an entity graph may need it
+            open_selector=self.open_selector,
         )
-        prepare(have, progress=progress)
+        prepare(resources, progress=progress)
 
     def facts(self) -> dict[str, str]:
-        """Return all that the answers of the arms follow from. Raises ModelNotFoundError."""
+        """Return the identity of what the arms find. Raises ModelNotFoundError."""
         arms = [(name, spec.kind, spec.params) for name, spec in self.specs.items()]
         encoders = {name: backbone.model_dump() for name, backbone in self.backbones.items()}
         return {
@@ -96,7 +96,7 @@ class PoolJob:
         }
 
     def needed(self) -> frozenset[str]:
-        """Name the backbones that the arms are built with."""
+        """Return the names of the backbones that the arms are built with."""
         return frozenset[str]().union(*(catalog.backbones_of(name, self.specs) for name in self.specs))
 
 
@@ -105,10 +105,10 @@ class PoolWorker:
 
     Args:
         job: The job.
-        names: The arms to ask, in this order; None for all, else the rest are only parts of these.
+        names: The arms to run, in this order, the others being only their members; None for all.
 
     Attributes:
-        write: Asks the language model, from any thread.
+        write: Prompts the language model, from any thread.
         embedders: Sentence encoders by name.
         resources: What the arms are built from.
         sweep: The arms.
@@ -140,7 +140,7 @@ class PoolWorker:
         ]
 
     def embed(self, text: str, names: frozenset[str]) -> dict[str, NDArray[np.float32]]:
-        """Embed a text that an arm made up itself."""
+        """Embed a text that an arm wrote, such as a follow-up query."""
         return {name: self.embedders[name].encode_queries([text])[0] for name in names}
 
 
@@ -160,7 +160,7 @@ def weights_of(model: str) -> str:
 
 
 def _models(specs: Mapping[str, ArmSpec]) -> set[str]:
-    """Name the models that arms load themselves; what a class of the user's own loads is not known."""
+    """Return the models that arms load themselves, those of the user's own classes excepted."""
     return {
         model
         for kind, params in (catalog.described(name, spec) for name, spec in specs.items())
@@ -169,17 +169,17 @@ def _models(specs: Mapping[str, ArmSpec]) -> set[str]:
 
 
 def _language_model(spec: LlmSpec | None) -> str:
-    """Return a digest of a language model: of the spec, and of the weights that run in this process."""
+    """Return a digest of the spec of a language model, and of weights that run in this process."""
     if spec is None:
         return "none"
     weights = ""
     if isinstance(spec, llm_catalog.EmbeddedSpec | llm_catalog.VllmSpec):
-        with contextlib.suppress(ModelNotFoundError):  # it may be that nobody asks it
+        with contextlib.suppress(ModelNotFoundError):  # the job may need no language model
             weights = weights_of(spec.model)
     return digest_of_document([spec.model_dump(mode="json"), weights])
 
 
 def digest_of_document(document: object) -> str:
-    """Return the digest of what JSON can hold; the order of keys does not count."""
-    told = orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
-    return hashlib.blake2b(told, digest_size=16).hexdigest()
+    """Return the digest of a JSON document, whatever the order of its keys."""
+    canonical = orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
+    return hashlib.blake2b(canonical, digest_size=16).hexdigest()

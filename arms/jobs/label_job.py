@@ -1,7 +1,7 @@
-"""Have every arm's passages answered on every question: a job for a crew, then one folder.
+"""Label every question with the answer from every arm's passages.
 
-questions x arms -> crew -> <output>.blocks -> <output>/outcomes.jsonl
-                            a file a block              manifest.json   what they follow from
+questions x arms -> worker pool -> <output>.blocks -> <output>/outcomes.jsonl
+                                   a file a block              manifest.json   their identity
 """
 
 from functools import partial
@@ -20,26 +20,26 @@ from arms.portfolio import outcomes, read_outcomes
 from arms.scoring import scorers
 
 BLOCKS_AT_ONCE = 2
-"""Of a worker: while the last answers of a block are written, those of the next keep the model busy."""
+"""Blocks per worker: those of the next keep the model busy while the last answers of one are written."""
 
 
 def label(
     job: LabelJob, output: Path, *, workers: int | None = None, progress: Progress | None = None
 ) -> LabelReport:
-    """Label all questions with the outcomes of all arms, or return at once when that has been done.
+    """Label all questions with the outcomes of all arms, unless the output holds them already.
 
     Args:
-        job: What is asked.
-        output: The folder of the outcomes; `<output>.blocks` holds what is finished until all of it is.
-        workers: Processes, see `arms.jobs.worker_pool.hired`.
-        progress: Told what is being done, and how much of it is done.
+        job: The job.
+        output: The folder of the outcomes; `<output>.blocks` holds finished blocks until all are.
+        workers: Processes, see `arms.jobs.worker_pool.worker_pool`.
+        progress: Progress callback.
 
     Raises:
-        ScoringError: The questions cannot be asked, or a measure leaves [0, 1].
-        JobError: The output holds other outcomes, no processor is free, no arm has an answer to
-            many questions in a row, or workers failed; what is finished is kept.
+        ScoringError: The questions do not fit, or a measure leaves [0, 1].
+        JobError: The output holds other outcomes, no processor is free, many questions in a row
+            failed, or workers failed; finished blocks are kept.
         ArmSpecError: An arm is described wrongly.
-        ModelNotFoundError: A model is not where its name says.
+        ModelNotFoundError: A model cannot be found.
     """
     on_progress = progress or (lambda *_: None)
     scorers.check_questions(job.questions, job, job.corpus)
@@ -65,7 +65,7 @@ def _write(job: LabelJob, blocks: BlockFolder, folder: Path) -> None:
 
 
 def _report(job: LabelJob, output: Path, resumed: int) -> LabelReport:
-    """Count what is there, and what is not."""
+    """Count what is missing, by arm and by measure."""
     asked = {question.id: question for question in job.questions}
     due: list[tuple[Measure[Any], str]] = [
         *((measure, "answer") for measure in job.of_answers),

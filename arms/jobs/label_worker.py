@@ -1,9 +1,9 @@
-"""What a labelling job is, and how a block of its questions is labelled: plain Python, in one process.
+"""A labelling job, and its worker: plain Python, in one process.
 
     questions --arms--> distinct rankings --language model--> distinct answers --measures--> outcomes
 
-Threads search, ask and grade ahead, over all questions of a block: a language model that
-batches has as many prompts to work on as it is allowed.
+Threads search, prompt and grade ahead over all questions of a block, so that a language
+model that batches has as many prompts as it may.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,14 +28,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class LabelJob(PoolJob):
-    """Which arms are asked which questions, and what their answers are measured by.
+    """Arms, questions, and the measures of the answers.
 
     Attributes:
-        arms: Names of the arms that are asked; the other specs are only parts of these.
-        form: What an answer shall look like.
-        of_answers: Measures of the answers.
-        of_passages: Measures of the passages.
-        k: Passages that an arm returns, and the language model reads.
+        arms: Names of the arms to run; the other specs are only their members.
+        form: Form of an answer.
+        of_answers: Measures of answers.
+        of_passages: Measures of passages.
+        k: Passages that an arm returns and the language model reads.
         word_budget: Most words of them.
         max_tokens: Most tokens of an answer.
         at_once: Searches, and prompts beside them, that a worker has in flight.
@@ -61,18 +61,18 @@ class LabelJob(PoolJob):
         return (*self.of_answers, *self.of_passages)
 
     def check(self, questions: Sequence[Question], corpus: Corpus) -> None:
-        """Refuse questions whose supporting passages are not in the corpus. Raises ScoringError."""
+        """Refuse questions with supporting passages outside the corpus. Raises ScoringError."""
         if any(measure.needs == "gold_ids" for measure in self.measures):
             for question in questions:
                 scorers.check_gold(question, corpus)
 
     def needed(self) -> frozenset[str]:
-        """Name the backbones of the arms, and those that measures ask for."""
+        """Return the names of the backbones of arms and measures."""
         return super().needed() | {measure.backbone for measure in self.measures if measure.backbone}
 
     def identity(self) -> dict[str, str]:
-        """Return all that the outcomes follow from. Raises ModelNotFoundError."""
-        told = {
+        """Return the identity of the outcomes. Raises ModelNotFoundError."""
+        facts = {
             "asked": ", ".join(self.arms),
             "measures": ", ".join(measure.name for measure in self.measures),
             "k": str(self.k),
@@ -80,8 +80,8 @@ class LabelJob(PoolJob):
             "words of prompts": digest_of_document(self.writing.words),
         }
         for measure in self.measures:
-            told |= measure.facts
-        return {**self.facts(), **told}
+            facts |= measure.facts
+        return {**self.facts(), **facts}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class LabelBlock:
 
     @property
     def problem(self) -> str:
-        """Why there is not one answer; empty when there is one."""
+        """Why there is no answer at all; empty when there is one."""
         if any(outcome.answer is not None for outcome in self.outcomes):
             return ""
         first = self.outcomes[0]
@@ -105,31 +105,31 @@ class LabelBlock:
 
 @dataclass(slots=True)
 class Missing:
-    """How often something is not known, and why the first time.
+    """A count of missing values.
 
     Attributes:
-        count: How often.
-        first: The first question and its reason; empty when nothing is missing.
+        count: How many.
+        first: The first question and the reason; empty when nothing is missing.
     """
 
     count: int = 0
     first: str = ""
 
     def note(self, line: Mapping[str, str]) -> None:
-        """Count a line of the file."""
+        """Count a line of outcomes."""
         self.count += 1
         self.first = self.first or f"question {line['id']!r}: {line.get('error', 'no reason was given')}"
 
 
 @dataclass(frozen=True, slots=True)
 class LabelReport:
-    """What came of a job.
+    """The result of a labelling job.
 
     Attributes:
-        outcomes: All of them.
-        resumed: On how many questions they were there before this run.
-        failed: On how many questions an arm has no answer, by arm.
-        unscored: How many answers, or rankings, could not be measured, by measure.
+        outcomes: All outcomes.
+        resumed: Number of questions that were finished before this run.
+        failed: Questions without an answer, by arm.
+        unscored: Answers or rankings without a score, by measure.
     """
 
     outcomes: Outcomes
@@ -140,13 +140,13 @@ class LabelReport:
 
 @dataclass(frozen=True, slots=True)
 class _Reply:
-    """What the language model answered from a ranking.
+    """The answer of the language model to a ranking.
 
     Attributes:
         prompt: Name of the prompt.
-        answer: The answer; None where the model failed.
-        tagged: Whether the answer stood in the tag that the prompt asks for; None where it asks for none.
-        calls: The last chunk of each text that it wrote.
+        answer: The answer; None if the model failed.
+        tagged: Whether the answer was in the tag of the prompt; None for a prompt without.
+        calls: The last chunk of each text.
         problem: Why there is no answer; empty otherwise.
     """
 
@@ -167,7 +167,7 @@ class _Graded:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A question on its way: what was found, and for each distinct ranking what is being made of it."""
+    """A question in progress: the rankings, and futures for each distinct one."""
 
     question: Question
     found: Found
@@ -176,19 +176,19 @@ class _Asked:
 
 
 class LabelWorker(PoolWorker):
-    """Labels blocks of a job; safe to ask for some of them at once."""
+    """Labels blocks of a job; thread-safe."""
 
     def __init__(self, job: LabelJob) -> None:
         super().__init__(job, job.arms)
         self._job = job
         self._of_answers = [(measure, measure.make(self)) for measure in job.of_answers]
         self._of_passages = [(measure, measure.make(self)) for measure in job.of_passages]
-        # Apart, so that no search of an arm that asks the model waits for a prompt that waits for it.
+        # Two pools: a search that prompts the model must not wait for a prompt that waits for it.
         self._searching = ThreadPoolExecutor(job.at_once, thread_name_prefix="search")
         self._asking = ThreadPoolExecutor(job.at_once, thread_name_prefix="ask")
 
     def block(self, number: int) -> LabelBlock:
-        """Ask every arm each question of a block, have what they found answered, and measure both."""
+        """Search with every arm for each question of a block, answer, and measure."""
         questions = self._job.questions_of(number)
         searches = [
             self._searching.submit(self.sweep.search, query, self._job.k) for query in self.queries(questions)
@@ -201,7 +201,7 @@ class LabelWorker(PoolWorker):
         return LabelBlock(tuple(outcome for pair in answered for outcome in self._outcomes(*pair)))
 
     def _asked(self, question: Question, found: Found) -> _Asked:
-        """Set off prompts and measures for the distinct rankings of a question; the same prompt once."""
+        """Submit each distinct prompt of a question, and the measures of each distinct ranking."""
         replies: dict[str, Future[_Reply]] = {}
         of_rankings = []
         for ranking in found.rankings:
@@ -215,16 +215,16 @@ class LabelWorker(PoolWorker):
         return _Asked(question, found, of_rankings, graded)
 
     def _reply(self, messages: tuple[Message, ...], ranking: scorers.Ranking) -> _Reply:
-        """Have the language model answer."""
+        """Prompt the language model."""
         name = prompts.prompt_name(self._job.form, ranking, word_budget=self._job.word_budget)
         try:
-            said = answer_to(messages, self._job.writing, self.write)
+            answer = answer_to(messages, self._job.writing, self.write)
         except GeneratorError as error:
             return _Reply(name, problem=str(error))
-        return _Reply(name, said.text, said.tagged, said.calls)
+        return _Reply(name, answer.text, answer.tagged, answer.calls)
 
     def _graded(self, asked: _Asked) -> dict[str, "Future[_Graded]"]:
-        """Set off the measures of the distinct answers to a question, and return what comes of each."""
+        """Submit the measures of the distinct answers to a question."""
         answers = dict.fromkeys(reply.result().answer for reply in asked.replies)
         grade = partial(_grade, self._of_answers, asked.question)
         return {answer: self._asking.submit(grade, answer) for answer in answers if answer is not None}
@@ -243,7 +243,7 @@ class LabelWorker(PoolWorker):
                 continue
             reply, of_passages = asked.replies[at].result(), asked.graded[at].result()
             of_answer = _Graded() if reply.answer is None else answers[reply.answer].result()
-            told = [reply.problem, *of_answer.problems, *of_passages.problems]
+            problems = [reply.problem, *of_answer.problems, *of_passages.problems]
             costs: dict[str, float] = {"steps": asked.found.steps[column].item()}
             if reply.answer is not None:
                 costs |= _costs(reply.calls, asked.found.tokens[column].item())
@@ -257,16 +257,16 @@ class LabelWorker(PoolWorker):
                     costs,
                     reply.prompt,
                     reply.tagged,
-                    "; ".join(filter(None, told)),
+                    "; ".join(filter(None, problems)),
                 )
             )
         return outcomes
 
 
 def _costs(calls: Sequence[Chunk], tokens: float) -> dict[str, float]:
-    """Return what an answer cost; as in the service, what an arm spent on its own counts as read.
+    """Return the costs of an answer; tokens that an arm spent count as read, as in the service.
 
-    Seconds are left out: a block that is made anew after a kill must be the same bytes.
+    Seconds are left out: a block that is repeated after a kill must have the same bytes.
     """
     costs: dict[str, float] = {
         "llm_calls": len(calls),
@@ -278,7 +278,7 @@ def _costs(calls: Sequence[Chunk], tokens: float) -> dict[str, float]:
 
 
 def _grade(measures: Sequence[tuple[Measure[T], Grade[T]]], question: Question, what: T) -> _Graded:
-    """Measure an answer or a ranking by all that apply. Raises ScoringError outside of [0, 1]."""
+    """Score an answer or a ranking by all measures that apply. Raises ScoringError outside of [0, 1]."""
     graded = _Graded()
     for measure, grade in measures:
         if not measure.applies(question):

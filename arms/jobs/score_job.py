@@ -1,7 +1,7 @@
-"""Score every arm of a pool on every question, into a matrix: a job for a crew, then one folder.
+"""Score every arm of a pool on every question.
 
-questions x pool -> crew -> <output>.blocks -> <output>
-                            a file a block     a score matrix
+questions x pool -> worker pool -> <output>.blocks -> <output>
+                                   a file a block     a score matrix
 """
 
 import math
@@ -27,37 +27,37 @@ from arms.retrievers import catalog
 from arms.scoring import Scorer, scorers
 
 TIMED_QUESTIONS = 32
-"""Questions that arms are timed on in turn."""
+"""Questions that arms are timed on, in turn."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreJob(PoolJob):
-    """What is scored, on what, and how.
+    """Arms, questions and a scorer.
 
     Attributes:
-        scorer: Makes the scorer from a function that asks the language model.
-        timed: Searches by which each arm is timed; 0 for none, and no cost in seconds.
+        scorer: Makes the scorer from a function that prompts the language model.
+        timed: Timed searches per arm; 0 for none, and no cost in seconds.
     """
 
     scorer: Callable[[Write], Scorer]
     timed: int = 4
 
     def identity(self, scorer: Scorer) -> dict[str, str]:
-        """Return all that the scores by this scorer follow from. Raises ModelNotFoundError."""
-        told = {fact: str(value) for fact, value in scorer.identity.items()}
-        return {**self.facts(), "measure": scorer.measure, **told}
+        """Return the identity of the scores. Raises ModelNotFoundError."""
+        facts = {fact: str(value) for fact, value in scorer.identity.items()}
+        return {**self.facts(), "measure": scorer.measure, **facts}
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreBlock:
-    """The scores of all arms on some questions, and what they took.
+    """The scores and costs of all arms on some questions.
 
     Attributes:
         scores: In [0, 1], NaN where unknown, shape (n_questions, n_arms), float32.
-        answered: Questions that each arm did not fail on, shape (n_arms,).
-        steps: Rounds of retrieval over those questions, summed, shape (n_arms,).
-        tokens: Tokens that the arm spent over those questions, summed, shape (n_arms,).
-        problems: The first reason why a score of an arm is unknown, by its column.
+        answered: Questions on which each arm did not fail, shape (n_arms,).
+        steps: Sum of the rounds of retrieval, shape (n_arms,).
+        tokens: Sum of the tokens that the arm spent, shape (n_arms,).
+        problems: The first reason of an unknown score, by the arm's column.
     """
 
     scores: NDArray[np.float32]
@@ -68,42 +68,42 @@ class ScoreBlock:
 
     @property
     def problem(self) -> str:
-        """Why not one score is known; empty when one is."""
+        """Why no score is known; empty when one is."""
         return next(iter(self.problems.values())) if np.isnan(self.scores).all() else ""
 
     def pack(self) -> bytes:
-        """Return all of it as bytes, for `unpack`."""
+        """Serialize the block."""
         file = BytesIO()
-        told = np.frombuffer(orjson.dumps(self.problems, option=orjson.OPT_NON_STR_KEYS), dtype=np.uint8)
+        problems = orjson.dumps(self.problems, option=orjson.OPT_NON_STR_KEYS)
         np.savez(
             file,
             scores=self.scores,
             answered=self.answered,
             steps=self.steps,
             tokens=self.tokens,
-            problems=told,
+            problems=np.frombuffer(problems, dtype=np.uint8),
         )
         return file.getvalue()
 
     @classmethod
     def unpack(cls, content: bytes) -> Self:
-        """Return what was packed."""
+        """Deserialize a block."""
         with np.load(BytesIO(content)) as file:
-            told = orjson.loads(file["problems"].tobytes())
-            problems = {int(column): problem for column, problem in told.items()}
+            by_column = orjson.loads(file["problems"].tobytes())
+            problems = {int(column): problem for column, problem in by_column.items()}
             return cls(file["scores"], file["answered"], file["steps"], file["tokens"], problems)
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreReport:
-    """What came of a job.
+    """The result of a scoring job.
 
     Attributes:
-        measure: What the scores are of.
-        n_questions: How many were scored, in this run or before it.
-        resumed: How many of them were scored before it.
-        unknown: On how many questions an arm has no score, by arm.
-        problems: The first reason why an arm has no score, by arm; empty when the matrix was there already.
+        measure: Measure of the scores.
+        n_questions: Number of questions.
+        resumed: How many of them were scored before this run.
+        unknown: Questions without a score, by arm.
+        problems: The first reason of a missing score, by arm; empty for a matrix that existed.
     """
 
     measure: str
@@ -123,7 +123,7 @@ class ScoreWorker(PoolWorker):
         self._stopwatch: Stopwatch | None = None
 
     def block(self, number: int) -> ScoreBlock:
-        """Ask every arm each question of a block, and score what they found."""
+        """Search with every arm for each question of a block, and score the rankings."""
         questions = self._job.questions_of(number)
         n_arms = len(self._job.specs)
         scores = np.empty((len(questions), n_arms), dtype=np.float32)
@@ -138,12 +138,12 @@ class ScoreWorker(PoolWorker):
             steps += found.steps
             tokens += found.tokens
             for column in np.flatnonzero(np.isnan(scores[row])).tolist():
-                told = found.problems.get(column) or marks[found.which[column]].problem
-                problems.setdefault(column, f"question {question.id!r}: {told}")
+                problem = found.problems.get(column) or marks[found.which[column]].problem
+                problems.setdefault(column, f"question {question.id!r}: {problem}")
         return ScoreBlock(scores, answered, steps, tokens, problems)
 
     def seconds(self, names: Sequence[str]) -> dict[str, float]:
-        """Return how long a search of each of these arms takes."""
+        """Return the mean seconds of a search, by arm."""
         if self._stopwatch is None:
             queries = self.queries(self._job.questions[:TIMED_QUESTIONS])
             self._stopwatch = Stopwatch(self.resources, queries, self._scorer.k, self._job.timed)
@@ -151,27 +151,27 @@ class ScoreWorker(PoolWorker):
 
 
 TIMED_AT_ONCE = 10
-"""Arms that are timed between two words of progress."""
+"""Arms that are timed between two progress reports."""
 
 
 def score(
     job: ScoreJob, output: Path, *, workers: int | None = None, progress: Progress | None = None
 ) -> ScoreReport:
-    """Score all arms on all questions into a matrix, or return at once when that has been done.
+    """Score all arms on all questions into a matrix, unless the output holds it already.
 
     Args:
-        job: What is scored.
-        output: The folder of the matrix; `<output>.blocks` holds what is finished until all of it is.
-        workers: Processes, see `arms.jobs.worker_pool.hired`.
-        progress: Told what is being done, and how much of it is done.
+        job: The job.
+        output: The folder of the matrix; `<output>.blocks` holds finished blocks until all are.
+        workers: Processes, see `arms.jobs.worker_pool.worker_pool`.
+        progress: Progress callback.
 
     Raises:
-        ScoringError: The questions cannot be scored.
-        JobError: The output holds other scores, no processor is free, no score is known of
-            many questions in a row, or workers failed; what is finished is kept.
+        ScoringError: The questions do not fit.
+        JobError: The output holds other scores, no processor is free, many questions in a row
+            failed, or workers failed; finished blocks are kept.
         ArmSpecError: An arm is described wrongly.
-        MatrixError: There is no arm, or one has a name that no column can have.
-        ModelNotFoundError: The model of a backbone is not where its name says.
+        MatrixError: There is no arm, or one has a reserved name.
+        ModelNotFoundError: The model of a backbone cannot be found.
     """
     on_progress = progress or (lambda *_: None)
     scorer = job.scorer(LateWriter(None))
@@ -200,7 +200,7 @@ def score(
 
 
 def _time_arms(names: list[str], pool: WorkerPool, on_progress: Progress) -> dict[str, float]:
-    """Return how long a search of each arm takes, some arms at a time. Raises JobError."""
+    """Return the mean seconds of a search, by arm. Raises JobError."""
     seconds: dict[str, float] = {}
     while names:
         some, names = names[:TIMED_AT_ONCE], names[TIMED_AT_ONCE:]
@@ -212,7 +212,7 @@ def _time_arms(names: list[str], pool: WorkerPool, on_progress: Progress) -> dic
 def _summed(
     job: ScoreJob, blocks: BlockFolder
 ) -> tuple[dict[str, dict[str, float]], dict[str, int], dict[str, str]]:
-    """Return the costs of the arms, on how many questions each has no score, and why."""
+    """Return the mean costs, the numbers of unknown scores and their first reasons, by arm."""
     names = list(job.specs)
     answered, steps, tokens, unknown = np.zeros((4, len(names)))
     problems: dict[str, str] = {}
@@ -224,7 +224,7 @@ def _summed(
         unknown += np.isnan(block.scores).sum(axis=0)
         for column, problem in block.problems.items():
             problems.setdefault(names[column], problem)
-    # one that never answered costs what its kind is expected to
+    # an arm that never answered has the expected cost of its kind
     expected = np.array([catalog.arm_features(name, spec)["steps"] for name, spec in job.specs.items()])
     some = np.maximum(answered, 1.0)
     means = {"steps": np.where(answered > 0, steps / some, expected), "tokens": tokens / some}
@@ -238,7 +238,7 @@ def _summed(
 
 
 def _report_of(output: Path, identity: Mapping[str, str]) -> ScoreReport:
-    """Tell of a matrix that is there. Raises JobError when it follows from something else."""
+    """Report on a matrix that exists. Raises JobError when its identity is another."""
     refuse_other(output / build_once.MANIFEST, identity)
     matrix = read_matrix(output)
     unknown = dict(zip(matrix.arms, np.isnan(matrix.scores).sum(axis=1).tolist(), strict=True))

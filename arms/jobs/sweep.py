@@ -1,7 +1,7 @@
-"""Ask every arm of a pool the same question, with the work shared that can be shared.
+"""Search with every arm of a pool for the same question, and share work between them.
 
-Arms whose kind knows batches run as batches; any other arm is asked by itself. What
-comes out are the distinct rankings, and which arm returned which.
+Arms whose kind has batches run as batches, others one by one. The result is the distinct
+rankings, and which arm returned which.
 """
 
 import contextlib
@@ -23,19 +23,19 @@ from arms.scoring import scorers
 MakeBatches = Callable[[Mapping[str, Any], Resources], Sequence[retriever_kind.Batch]]
 
 FAILED = -1
-"""In place of the number of a ranking, where an arm failed."""
+"""Number of the ranking of an arm that failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What all arms returned for one question.
+    """The rankings of all arms for one question.
 
     Attributes:
         rankings: The distinct ones.
         which: Number of each arm's ranking, or `FAILED`, shape (n_arms,).
-        steps: Rounds of retrieval of each arm, 0 where it failed, shape (n_arms,).
-        tokens: Tokens that each arm spent on a language model, 0 where it failed, shape (n_arms,).
-        problems: What each arm that failed said, by its column.
+        steps: Rounds of retrieval, 0 for an arm that failed, shape (n_arms,).
+        tokens: Tokens of a language model, 0 for an arm that failed, shape (n_arms,).
+        problems: Error of each arm that failed, by its column.
     """
 
     rankings: tuple[scorers.Ranking, ...]
@@ -46,11 +46,11 @@ class Found:
 
 
 class Sweep:
-    """Arms of `resources.specs`, which are asked together.
+    """Arms that search together.
 
     Args:
-        resources: What the arms are built from; their indexes must be there.
-        names: The arms, in the order of their columns; None for all, the rest are only parts of these.
+        resources: With indexes that are prepared.
+        names: The arms, in the order of their columns; None for all of `resources.specs`.
 
     Raises:
         ArmSpecError: An arm cannot be built.
@@ -83,7 +83,7 @@ class Sweep:
             yield from make(group, resources)
 
     def search(self, query: Query, k: int) -> Found:
-        """Return at most `k` passages from every arm; what an arm could not answer is told and left out."""
+        """Return at most `k` passages from every arm, or its error."""
         n_arms = len(self._column)
         which = np.full(n_arms, FAILED, dtype=np.intp)
         steps, tokens = np.zeros((2, n_arms))
@@ -107,7 +107,7 @@ class Sweep:
     def _search_batches(
         self, query: Query, k: int
     ) -> tuple[NDArray[np.intp], NDArray[np.intp], dict[int, str]]:
-        """Return the columns that answered, what each found, shape (n, k), and what the others said."""
+        """Return the columns that succeeded, their positions, shape (n, k), and the errors of the others."""
         columns, rows = [np.empty(0, dtype=np.intp)], [np.empty((0, k), dtype=np.intp)]
         problems: dict[int, str] = {}
         for batch, own in self._batches:
@@ -120,7 +120,7 @@ class Sweep:
         return np.concatenate(columns), np.concatenate(rows), problems
 
     def _read(self, rows: NDArray[np.intp]) -> tuple[list[scorers.Ranking], NDArray[np.intp]]:
-        """Return the distinct rows as passages, each read once, and which of them each row is."""
+        """Return the passages of the distinct rows, and the number of each row's ranking."""
         distinct, which = np.unique(rows, axis=0, return_inverse=True)
         wanted = np.unique(distinct[distinct >= 0])
         passages = dict(zip(wanted.tolist(), self._corpus.passages(wanted), strict=True))
@@ -128,17 +128,16 @@ class Sweep:
 
 
 class Stopwatch:
-    """Times arms one by one, each alone and on the thread that asks.
+    """Times arms one by one, on the calling thread.
 
-    What arms share forgets before each search what it knows of former questions, so that
-    an arm pays for its own first stage. The embedding of the question is not part of it:
-    every turn of the service makes it once, whichever arm is drawn.
+    Caches are cleared before each search, so that an arm pays for its own first stage. The
+    embedding of the question is not timed: the service makes it once, whichever arm is drawn.
 
     Args:
-        resources: What the arms are built from; their indexes must be there.
-        queries: Asked in turn; with the embeddings that the arms need.
-        k: Passages that are asked for.
-        timed: Searches for each arm, at least 1.
+        resources: With indexes that are prepared.
+        queries: With the embeddings that the arms need; used in turn.
+        k: Passages to find.
+        timed: Searches per arm, at least 1.
     """
 
     def __init__(self, resources: Resources, queries: Sequence[Query], k: int, timed: int) -> None:
@@ -149,7 +148,7 @@ class Stopwatch:
         self._warm: set[tuple[str, frozenset[str]]] = set()
 
     def seconds(self, name: str) -> float:
-        """Return the mean time of a search; one that fails counts for as long as it took."""
+        """Return the mean seconds of a search, failed ones included."""
         arm = build_arm(name, self._resources)
         kin = (self._resources.specs[name].kind, arm.backbones)
         if kin not in self._warm:  # the first search reads the index from the disk
@@ -161,6 +160,6 @@ class Stopwatch:
         query = next(self._turns)
         self._resources.forget()
         started = time.perf_counter()
-        with contextlib.suppress(ArmError, GeneratorError):  # what it costs to fail is a cost, too
+        with contextlib.suppress(ArmError, GeneratorError):  # a failed search is timed, too
             arm.search(query, self._k)
         return time.perf_counter() - started

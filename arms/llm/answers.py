@@ -1,7 +1,6 @@
-"""One answer of a language model to one prompt: asked for in the same way wherever answers are compared.
+"""Answers that are compared: in a labelling job, and among the members of an ensemble.
 
-What an ensemble has its members answer, and what a labelling job has every arm answer, come through
-here: a router that learned from the one meets the same in the other.
+Both write answers here, so that a router trained on the one fits the other.
 """
 
 from dataclasses import dataclass
@@ -12,11 +11,11 @@ from arms.llm.prompts import Form, Writing, answer_of, fallback_prompt
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a language model answered.
+    """An answer of a language model.
 
     Attributes:
         text: The answer alone.
-        tagged: Whether it stood in the tag that was asked for; None where none was.
+        tagged: Whether it was in the tag of the prompt; None for a prompt without.
         calls: The last chunk of each text that the model wrote.
     """
 
@@ -26,26 +25,21 @@ class Answer:
 
     @property
     def tokens(self) -> int:
-        """Tokens that were read and written."""
+        """Tokens read and written."""
         return sum(call.prompt_tokens + call.completion_tokens for call in self.calls)
 
 
 def answer_to(messages: tuple[Message, ...], writing: Writing, write: Write) -> Answer:
-    """Have a prompt answered; once more, for the answer alone, where the tag is missing.
-
-    Args:
-        messages: The prompt, from `writing`.
-        writing: How the answer is written.
-        write: Asks the language model.
+    """Return the answer to a prompt of `writing`; prompt again for the answer alone if the tag is missing.
 
     Raises:
         GeneratorError: The language model failed.
     """
     text, last = write(Prompt(messages, writing.max_tokens))
-    said = answer_of(text, writing.form)
+    found = answer_of(text, writing.form)
     if writing.form is not Form.REASONING:
-        return Answer(said.text.strip(), None, (last,))
-    if said.tagged:
-        return Answer(said.text, True, (last,))
+        return Answer(found.text.strip(), None, (last,))
+    if found.tagged:
+        return Answer(found.text, True, (last,))
     text, again = write(Prompt(fallback_prompt(messages, text), writing.max_tokens))
     return Answer(answer_of(text, writing.form).text, False, (last, again))

@@ -1,11 +1,8 @@
-"""What a generator is: a conversation goes in, text comes out piece by piece.
+"""The interface of a generator: a conversation goes in, text comes out in chunks.
 
-The service, the judge and the multi-step arms speak only the words of this
-file; which engine writes the text is said in `arms.llm`.
-
-    GeneratorError                an engine could not answer
-    |-- GeneratorTimeoutError     it took longer than it was given
-    `-- PromptTooLongError        the conversation does not fit the model's context
+GeneratorError                an engine failed
+|-- GeneratorTimeoutError     it exceeded its time limit
+`-- PromptTooLongError        the conversation does not fit the model's context
 """
 
 import asyncio
@@ -19,11 +16,11 @@ from typing_extensions import TypedDict, override
 
 
 class GeneratorError(Exception):
-    """An engine could not answer; the message names the model and says why."""
+    """An engine failed; the message names the model and the reason."""
 
 
 class GeneratorTimeoutError(GeneratorError):
-    """An engine took longer than it was given."""
+    """An engine exceeded its time limit."""
 
 
 class PromptTooLongError(GeneratorError):
@@ -39,15 +36,15 @@ class Message(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What a generator is asked, and how it shall write.
+    """A conversation, and sampling parameters.
 
     Attributes:
-        messages: The conversation so far, oldest first.
+        messages: The conversation, oldest first.
         max_tokens: Most tokens to write, at least 1.
         temperature: 0 takes the likeliest token each time; higher is more varied.
-        top_p: Draw only from the likeliest tokens that hold this mass, in (0, 1].
+        top_p: Sample only from the likeliest tokens with this mass, in (0, 1].
         stop: Texts that end the answer; they are not part of it.
-        seed: Seed of the draws; None leaves it to the engine.
+        seed: Seed of the samples; None leaves it to the engine.
     """
 
     messages: tuple[Message, ...]
@@ -60,14 +57,14 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A piece of an answer. Only the last one carries a finish reason and the usage.
+    """A piece of an answer. Only the last one has a finish reason and the usage.
 
     Attributes:
-        text: What was written since the chunk before.
+        text: The text since the previous chunk.
         finish_reason: `stop` or `length` on the last chunk, None on the others.
         prompt_tokens: Tokens that the model read.
         completion_tokens: Tokens that the model wrote.
-        usd: What a paid engine charges for this answer.
+        usd: Price of this answer.
     """
 
     text: str = ""
@@ -78,32 +75,32 @@ class Chunk:
 
 
 class Generator(Protocol):
-    """A language model that streams its answers; safe to call many times at once.
+    """A language model that streams answers, several at once.
 
     Attributes:
-        model: Name of the model, as answers and logs call it.
+        model: Name of the model, for answers and logs.
     """
 
     model: str
 
     def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
-        """Yield the answer as it is written, the last chunk with a finish reason.
+        """Yield the answer in chunks, the last one with a finish reason.
 
-        Closing the iterator, or cancelling the task that reads it, stops the
-        engine's work on this answer: read it inside `contextlib.aclosing`.
+        Closing the iterator, or cancelling the task that reads it, stops the engine: read it
+        inside `contextlib.aclosing`.
 
         Raises:
-            GeneratorError: The engine could not answer, before or after the first chunk.
+            GeneratorError: The engine failed, before or after the first chunk.
         """
         ...
 
     async def close(self) -> None:
-        """Stop all work and free the engine. A closed generator cannot be used again."""
+        """Stop all work and free the engine, for good."""
         ...
 
 
 async def complete(generator: Generator, prompt: Prompt) -> tuple[str, Chunk]:
-    """Read a whole answer: its text, and the last chunk with finish reason and usage."""
+    """Return a whole answer: its text, and the last chunk with finish reason and usage."""
     texts: list[str] = []
     last = Chunk()
     async with aclosing(generator.stream(prompt)) as chunks:
@@ -113,22 +110,21 @@ async def complete(generator: Generator, prompt: Prompt) -> tuple[str, Chunk]:
 
 
 class ScriptedGenerator(Generator):
-    """Answers from a script, a word at a time: for tests, demos and dry runs.
+    """Writes answers from a script: for tests, demos and dry runs.
 
-    A word with the space before it counts as a token. The same prompt always
-    gets the same answer, and nothing is loaded or called.
+    A word with the space before it counts as a token. The same prompt always gets the same
+    answer.
 
     Args:
-        replies: Last message of the conversation to answer, or a function of the
-            prompt that returns the answer.
-        default: The answer to a message that `replies` does not hold.
+        replies: Answers by the last message of the conversation, or a function of the prompt.
+        default: Answer to any other message.
         model: Name of the model.
         error: Raised by each stream when set; may be set and cleared at any time.
         fail_after: Tokens to write before `error` is raised.
 
     Attributes:
         last_prompt: The prompt of the latest stream; None before the first.
-        interrupted: How many streams were closed before their last chunk.
+        interrupted: Number of streams that were closed before their last chunk.
 
     >>> scripted = ScriptedGenerator({"2 + 2?": "It is 4."})
     >>> asyncio.run(complete(scripted, Prompt(({"role": "user", "content": "2 + 2?"},))))[0]
@@ -162,7 +158,7 @@ class ScriptedGenerator(Generator):
         try:
             for token in written if self.error is None else written[: self.fail_after]:
                 yield Chunk(token)
-                await asyncio.sleep(0)  # let other tasks run between tokens, as an engine would
+                await asyncio.sleep(0)  # other tasks run between tokens
         except (GeneratorExit, asyncio.CancelledError):
             self.interrupted += 1
             raise
@@ -176,11 +172,11 @@ class ScriptedGenerator(Generator):
 
     @override
     async def close(self) -> None:
-        """Do nothing: there is no engine."""
+        """Do nothing."""
 
 
 def _words(text: str) -> list[str]:
-    """Cut a text into words that join to it again.
+    """Split a text into words with their white space.
 
     >>> _words(" two  words ")
     [' two', '  words ']
@@ -189,7 +185,7 @@ def _words(text: str) -> list[str]:
 
 
 def _before_stop(text: str, stop: tuple[str, ...]) -> str:
-    """Cut a text at the first of the stop texts.
+    """Return a text up to the first stop text.
 
     >>> _before_stop("one. two; three", (";", "."))
     'one'
@@ -198,4 +194,4 @@ def _before_stop(text: str, stop: tuple[str, ...]) -> str:
 
 
 Write = Callable[[Prompt], tuple[str, Chunk]]
-"""A prompt -> the answer of the language model, and its last chunk with the usage. Raises GeneratorError."""
+"""A prompt -> the answer, and its last chunk with the usage. Raises GeneratorError."""

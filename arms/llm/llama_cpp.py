@@ -1,9 +1,7 @@
-"""A GGUF model inside this process, run by llama.cpp through xllamacpp.
+"""A GGUF model in this process, run by llama.cpp through xllamacpp.
 
-Answers come straight from the engine's handlers: a callback a token, handed
-from the engine's thread to the event loop. The library also opens a port of
-its own on the loopback device, with no switch to keep it shut; a random key
-that nobody is told locks it.
+The engine calls back for every token, from a thread of its own. The library always opens
+a port on the loopback device; a random key that is kept secret locks it.
 """
 
 import asyncio
@@ -28,13 +26,13 @@ class EmbeddedGenerator(Generator):
 
     Args:
         model: Path of a GGUF file, or `package:<module>/<file>`.
-        context_tokens: Longest prompt and answer together; memory grows with it, once a slot.
-        slots: Answers written at once; more wait in line.
-        threads: Threads that compute; None takes one for each of `compute_cores`.
+        context_tokens: Most tokens of prompt and answer together; each slot reserves memory for them.
+        slots: Answers written at once; more are queued.
+        threads: Compute threads; None takes one for each of `compute_cores`.
 
     Raises:
         ModelNotFoundError: There is no such file.
-        GeneratorError: The file is not a model that llama.cpp can load.
+        GeneratorError: llama.cpp cannot load the file.
     """
 
     def __init__(
@@ -76,14 +74,14 @@ class EmbeddedGenerator(Generator):
             raise GeneratorError(f"{self.model} was closed before its answer was complete")
 
     async def _events(self, request: bytes) -> AsyncGenerator[dict[str, Any], None]:
-        """Run a request in a worker thread and yield its events on the loop, as they come."""
+        """Run a request in a worker thread, and yield its events on the loop."""
         loop = asyncio.get_running_loop()
-        # Needs no bound of its own: it never holds more than `max_tokens` events.
+        # Unbounded: it never holds more than `max_tokens` events.
         arrived: asyncio.Queue[bytes | None] = asyncio.Queue()
         left = False
 
         def deliver(event: bytes) -> bool:
-            """Hand one event to the loop; True tells the engine to stop and free the slot."""
+            """Pass an event to the loop; True makes the engine stop and free the slot."""
             if left or self._gone.is_set():
                 return True
             loop.call_soon_threadsafe(arrived.put_nowait, event)
@@ -96,11 +94,11 @@ class EmbeddedGenerator(Generator):
                 yield orjson.loads(event)
             if not answer.cancelled():
                 answer.result()  # raises what the library raised
-        except RuntimeError as error:  # how the library reports a request that it cannot read
+        except RuntimeError as error:  # the library cannot read the request
             raise GeneratorError(f"{self.model}: {error}") from error
         finally:
             left = True
-            answer.cancel()  # takes it out of the line if it still waits there
+            answer.cancel()  # removes it from the queue if it has not started
 
     @override
     async def close(self) -> None:

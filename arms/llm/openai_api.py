@@ -1,8 +1,4 @@
-"""Any endpoint that speaks the OpenAI chat-completions protocol, through the official client.
-
-The endpoint may be OpenAI itself, vLLM on another machine, a gateway, or any
-of the many servers that understand the same requests.
-"""
+"""Any endpoint with the OpenAI chat-completions protocol, through the official client."""
 
 import os
 from collections.abc import AsyncGenerator, Mapping
@@ -14,23 +10,22 @@ from typing_extensions import override
 from arms.llm.base import Chunk, Generator, GeneratorError, GeneratorTimeoutError, Prompt, PromptTooLongError
 
 CHARACTERS_PER_TOKEN = 4
-"""Of English text, roughly; used only where an endpoint reports no usage."""
+"""Estimate for English text, for endpoints that report no usage."""
 
 
 class OpenAIGenerator(Generator):
-    """Asks an endpoint; `model` is what the endpoint calls it.
+    """Writes answers with the model of an endpoint.
 
-    An endpoint that reports no usage gets an estimate from the length of the
-    texts, so that its answers do not look free.
+    Usage that the endpoint does not report is estimated from the length of the texts.
 
     Args:
-        base_url: Where the protocol begins, mostly ending in `/v1`.
+        base_url: Base URL of the protocol, mostly ending in `/v1`.
         model: Name of the model at the endpoint.
-        api_key_env: Environment variable that holds the key; None when there are no keys.
-        timeout_s: Longest silence of the endpoint before it is given up.
+        api_key_env: Environment variable that holds the key; None for no key.
+        timeout_s: Longest silence of the endpoint.
         max_retries: Further attempts after a refused or failed connection, 429 or 5xx.
         usd_per_kilotoken: Price of 1000 tokens read, and of 1000 tokens written.
-        request: Fields laid over each request body; None takes a field out.
+        request: Fields merged into each request body; None removes a field.
 
     Raises:
         GeneratorError: The environment variable is not set.
@@ -76,7 +71,7 @@ class OpenAIGenerator(Generator):
         except openai.APITimeoutError as error:
             raise GeneratorTimeoutError(f"{self._name} was silent for {self._timeout_s} s") from error
         except openai.BadRequestError as error:
-            too_long = "context" in str(error)  # in the code or the message of all servers that we know
+            too_long = "context" in str(error)  # in the code or the message of all known servers
             raise (PromptTooLongError if too_long else GeneratorError)(f"{self._name}: {error}") from error
         except openai.OpenAIError as error:
             raise GeneratorError(f"{self._name}: {error}") from error
@@ -118,7 +113,7 @@ class OpenAIGenerator(Generator):
 
 
 def estimate_tokens(text: str) -> int:
-    """Guess how many tokens a text has, at least 1.
+    """Estimate the number of tokens of a text, at least 1.
 
     >>> estimate_tokens("four words of text.")
     5

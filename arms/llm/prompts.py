@@ -1,14 +1,13 @@
-"""The words that ask a language model for an answer, and where the answer stands in what it wrote.
+"""Prompts for answers, and the parsing of answers.
 
-Few and plain, because small models lose the passages behind long
-instructions. The passages go into the system message, so that the
-conversation itself stays as the client wrote it.
+Instructions are short, because small models lose the passages behind long ones. The
+passages go into the system message, and the conversation stays as the client wrote it.
 
     direct     one short sentence
-    short      a few words, to be compared with a right answer word for word
-    reasoning  some sentences of thought, then the answer inside a tag
+    short      a few words, to be compared with a right answer
+    reasoning  some sentences of reasons, then the answer in a tag
 
-Each has a twin for the case that nothing was looked up.
+Each form has a second prompt for a question without passages.
 """
 
 import re
@@ -21,7 +20,7 @@ from arms.llm.base import Message
 
 
 class Form(StrEnum):
-    """What an answer shall look like."""
+    """Form of an answer."""
 
     DIRECT = "direct"
     SHORT = "short"
@@ -72,12 +71,12 @@ _CLOSED = re.compile(r"<\s*/\s*answer\s*>|<\s*/[^>]*$", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """How answers are written.
+    """Settings of an answer.
 
     Attributes:
-        form: What an answer shall look like.
-        word_budget: Most words of passages that it is written from.
-        max_tokens: Most tokens of a text that the model writes.
+        form: Its form.
+        word_budget: Most words of passages to show.
+        max_tokens: Most tokens of the text.
     """
 
     form: Form
@@ -86,7 +85,7 @@ class Writing:
 
     @property
     def facts(self) -> dict[str, str]:
-        """What answers follow from, to be kept beside them.
+        """Return the settings as text, for manifests.
 
         >>> Writing(Form.SHORT, 400, 32).facts
         {'form': 'short', 'word budget': '400', 'max tokens': '32'}
@@ -99,12 +98,12 @@ class Writing:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The words that ask for such an answer."""
+        """Return the prompts of this form."""
         return WITH_PASSAGES[self.form], WITHOUT_PASSAGES[self.form], ANSWER_ALONE
 
     @classmethod
     def of(cls, facts: Mapping[str, str]) -> "Writing":
-        """Return the way that facts tell of. Raises KeyError where they tell of none.
+        """Return the settings of a manifest. Raises KeyError if it lacks one.
 
         >>> Writing.of({"form": "short", "word budget": "400", "max tokens": "32", "seed": "0"})
         Writing(form=<Form.SHORT: 'short'>, word_budget=400, max_tokens=32)
@@ -112,18 +111,18 @@ class Writing:
         return cls(Form(facts["form"]), int(facts["word budget"]), int(facts["max tokens"]))
 
     def prompt(self, question: str, passages: Sequence[Passage]) -> tuple[Message, ...]:
-        """Ask a question that stands alone."""
-        asked: list[Message] = [{"role": "user", "content": question}]
-        return answer_prompt(asked, passages, word_budget=self.word_budget, form=self.form)
+        """Return the prompt for a single question."""
+        conversation: list[Message] = [{"role": "user", "content": question}]
+        return answer_prompt(conversation, passages, word_budget=self.word_budget, form=self.form)
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The answer in what a model wrote.
+    """The answer in a text of a model.
 
     Attributes:
-        text: The answer; all that was written where it could not be told apart.
-        tagged: It stood inside a tag. Never so in a form that asks for none.
+        text: The answer; the whole text if it has no tag.
+        tagged: Whether it was in a tag; False for forms without.
     """
 
     text: str
@@ -137,17 +136,16 @@ def answer_prompt(
     word_budget: int = 600,
     form: Form = Form.DIRECT,
 ) -> tuple[Message, ...]:
-    """Ask for an answer to the last message of a conversation.
+    """Return the prompt for an answer to the last message of a conversation.
 
-    System messages of the conversation are kept, in front of the passages and
-    in the same message: many models take only one.
+    System messages of the conversation come before the passages, in the same message: many
+    models take only one.
 
     Args:
-        conversation: What was said so far, oldest first.
-        passages: What the arm found, best first; empty when nothing was looked up.
-        word_budget: Most words of passages, titles included; the last one that
-            fits is cut, the others are left out.
-        form: What the answer shall look like.
+        conversation: The messages, oldest first.
+        passages: Best first; may be empty.
+        word_budget: Most words of passages, titles included; the last one that fits is cut.
+        form: Form of the answer.
 
     >>> answer_prompt([{"role": "user", "content": "2 + 2?"}], [])[0]["content"]
     'You are a helpful assistant. Answer in one short sentence.'
@@ -160,7 +158,7 @@ def answer_prompt(
 
 
 def prompt_name(form: Form, passages: Sequence[Passage], *, word_budget: int = 600) -> str:
-    """Return what the prompt is called that `answer_prompt` makes of these, to be kept with the answer.
+    """Return the name of the prompt that `answer_prompt` makes of these.
 
     >>> prompt_name(Form.REASONING, [Passage("1", "", "Red.")]), prompt_name(Form.SHORT, [])
     ('reasoning', 'short_without')
@@ -169,10 +167,10 @@ def prompt_name(form: Form, passages: Sequence[Passage], *, word_budget: int = 6
 
 
 def answer_of(text: str, form: Form) -> Answered:
-    """Find the answer in what a model wrote.
+    """Return the answer in a text of a model.
 
-    Where reasons were asked for, it is what the last complete tag holds, or else all that
-    follows the last tag that was opened. Tags that hold nothing do not count.
+    With reasons, it is the content of the last complete tag, or else the text after the last
+    opened one. Empty tags do not count.
 
     >>> answer_of("It is in Austria, so <answer>Vienna</answer>", Form.REASONING)
     Answered(text='Vienna', tagged=True)
@@ -189,21 +187,21 @@ def answer_of(text: str, form: Form) -> Answered:
     return Answered((closed or held)[-1][0].strip(), tagged=True)
 
 
-def fallback_prompt(asked: Sequence[Message], text: str) -> tuple[Message, ...]:
-    """Ask once more, for the answer alone, where the reasons came without a tag.
+def fallback_prompt(messages: Sequence[Message], text: str) -> tuple[Message, ...]:
+    """Return a second prompt, for the answer alone, after a text without a tag.
+
+    Source: LTRR, Kim and Diaz 2025, arXiv:2506.13743, appendix B. Their second prompt starts
+    afresh; this one contains the reasons.
 
     Args:
-        asked: The prompt that got no tag, from `answer_prompt`.
-        text: What the model wrote.
-
-    Source: LTRR, Kim and Diaz 2025, arXiv:2506.13743, appendix B: a second prompt after a text
-    without a tag. Theirs starts afresh; here the model keeps its reasons before its eyes.
+        messages: The prompt, from `answer_prompt`.
+        text: The text without a tag.
     """
-    return (*asked, {"role": "assistant", "content": text}, {"role": "user", "content": ANSWER_ALONE})
+    return (*messages, {"role": "assistant", "content": text}, {"role": "user", "content": ANSWER_ALONE})
 
 
 def numbered(passages: Sequence[Passage], word_budget: int) -> Iterator[str]:
-    """Yield the passages as a model is shown them, until the words are used up."""
+    """Yield the passages as a model is shown them, within a budget of words."""
     left = word_budget
     for number, passage in enumerate(passages, start=1):
         left -= len(passage.title.split())
@@ -215,7 +213,7 @@ def numbered(passages: Sequence[Passage], word_budget: int) -> Iterator[str]:
 
 
 def cut(text: str, n_words: int) -> str:
-    """Keep the first `n_words` words of a text, with the space between them as it was.
+    """Return the first `n_words` words of a text with their white space.
 
     >>> cut("one  two three", 2)
     'one  two'

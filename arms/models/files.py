@@ -1,4 +1,4 @@
-"""Where the weights of a model are: in a package, in a folder, or on a hub."""
+"""Locations of model weights: a package, a folder or a hub."""
 
 import hashlib
 import importlib.util
@@ -9,19 +9,18 @@ PACKAGE = "package:"
 
 
 class ModelNotFoundError(LookupError):
-    """A model is not where its name says; the message tells how to get it."""
+    """A model cannot be found; the message says how to install it."""
 
 
 def locate(model: str) -> str | Path:
     """Return the path of a model that is on this machine, or its hub name unchanged.
 
     Args:
-        model: `package:NAME/PATH`, a file or folder inside an installed package; a file
-            or folder on disk, `~` allowed; anything else of the form `owner/name` is a
-            hub name, which this function does not look up.
+        model: `package:NAME/PATH`, a file or folder of an installed package; a file or folder
+            on disk, `~` allowed; or a hub name, `owner/name`, which is not checked.
 
     Raises:
-        ModelNotFoundError: The package or the path is not there.
+        ModelNotFoundError: The package or the path does not exist.
 
     >>> locate("sentence-transformers/all-mpnet-base-v2")
     'sentence-transformers/all-mpnet-base-v2'
@@ -37,7 +36,7 @@ def locate(model: str) -> str | Path:
 
 
 def _in_package(model: str) -> Path:
-    """Find a path inside a package without importing it: its code may need what is not installed."""
+    """Find a path in a package without importing it, as its dependencies may be missing."""
     package, _, inside = model.removeprefix(PACKAGE).partition("/")
     spec = importlib.util.find_spec(package) if package.isidentifier() else None
     if spec is None or not spec.submodule_search_locations:
@@ -51,13 +50,13 @@ def _in_package(model: str) -> Path:
 
 
 def digest_of(path: Path) -> str:
-    """Return a hash over a model's file, or over the names and contents of all files in its folder."""
+    """Return a hash of a file, or of the names and contents of all files in a folder."""
     files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
-    looks = tuple((file, file.stat().st_size, file.stat().st_mtime_ns) for file in files)
-    return _digest(path, looks)
+    states = tuple((file, file.stat().st_size, file.stat().st_mtime_ns) for file in files)
+    return _digest(path, states)
 
 
-@lru_cache(maxsize=64)  # hundreds of arms may stand on one model of some hundred megabytes
+@lru_cache(maxsize=64)  # hundreds of arms may use one model of some hundred megabytes
 def _digest(path: Path, files: tuple[tuple[Path, int, int], ...]) -> str:
     digest = hashlib.sha256()
     for file, size, _ in files:

@@ -132,7 +132,9 @@ def diverse_kind(params: type[P], pick: Pick[P], features: tuple[str, ...]) -> K
             for members in alike.values()
         ]
 
-    return Kind(params, build, prepare_index, batches, backbones=lambda params: (params.backbone,), features=features)
+    return Kind(
+        params, build, prepare_index, batches, backbones=lambda params: (params.backbone,), features=features
+    )
 
 
 class DiscountedParams(DiverseParams):

@@ -210,7 +210,7 @@ def test_a_model_that_fails_stops_the_extraction_and_fails_a_question() -> None:
     lister = Lister(writer(lambda _: "[]", error=GeneratorError("scripted is out of order")))
     with pytest.raises(GeneratorError, match="out of order"):
         lister.of_passages([MOZART])
-    with pytest.raises(ArmError, match="names in the question could not be asked for: scripted is out of"):
+    with pytest.raises(ArmError, match="names in the question could not be listed: scripted is out of"):
         lister.of_question("Where was Mozart born?", knows())
 
 

@@ -106,7 +106,7 @@ def test_a_job_that_finished_no_block_leaves_the_folder_to_any_other(tmp_path: P
 def test_two_processes_cannot_work_on_one_folder(tmp_path: Path) -> None:
     with (
         open_blocks(tmp_path / "b", IDENTITY),
-        pytest.raises(JobError, match="another process is at work on it"),
+        pytest.raises(JobError, match="another process is working on it"),
         open_blocks(tmp_path / "b", IDENTITY),
     ):
         pass
@@ -122,5 +122,5 @@ def test_deleted_blocks_are_gone_and_another_job_may_begin(tmp_path: Path) -> No
 
 
 def test_a_folder_without_an_identity_is_no_output_of_ours(tmp_path: Path) -> None:
-    with pytest.raises(JobError, match="exists, and is no output of such a job"):
+    with pytest.raises(JobError, match="exists and is not the output of such a job"):
         refuse_other(tmp_path / "manifest.json", IDENTITY)

@@ -200,5 +200,5 @@ def test_nothing_is_begun_on_what_cannot_be_scored(
 
 def test_an_output_that_holds_something_else_is_left_alone(corpus: Corpus, tmp_path: Path) -> None:
     job = make_job(corpus, tmp_path / "indexes")
-    with pytest.raises(JobError, match="indexes exists, and is no output of such a job"):
+    with pytest.raises(JobError, match="indexes exists and is not the output of such a job"):
         score(job, tmp_path / "indexes")

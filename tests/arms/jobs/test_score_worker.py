@@ -159,7 +159,7 @@ def test_the_language_model_of_the_job_answers_from_the_passages(corpus: Corpus,
 
 def test_without_a_language_model_what_needs_one_is_refused(corpus: Corpus, tmp_path: Path) -> None:
     job = make_job(corpus, tmp_path, scorer=lambda write: AnswerScorer("em", lambda *_: 1.0, write))
-    with pytest.raises(ModelStartError, match="a language model is asked for, and there is none"):
+    with pytest.raises(ModelStartError, match="a language model is needed, and none is configured"):
         ScoreWorker(job).block(0)
 
 

@@ -413,7 +413,12 @@ def with_selector(resources: Resources, specs: Mapping[str, ArmSpec], read: list
         return Fake()
 
     return Resources(
-        resources.corpus, resources.indexes, resources.backbones, specs, write=Model(), open_selector=open_fake
+        resources.corpus,
+        resources.indexes,
+        resources.backbones,
+        specs,
+        write=Model(),
+        open_selector=open_fake,
     )
 
 
