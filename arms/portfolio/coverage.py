@@ -1,11 +1,10 @@
-"""What several arms earn together, computed at about the speed at which memory can be read.
+"""The coverage of sets of arms, at about the speed of memory.
 
-    best_of   the largest score of any of some arms, a number a question
-    totals    what that would add up to with each of the other arms
-    values    its mean as arms are added one by one
+    best_of   the largest score of any of some arms, by question
+    totals    the sum of that with each further arm
+    values    the mean of that as arms are added one by one
 
-The scores, of shape (n_arms, n_questions), are read where they are: what is held beside
-them is a few rows.
+Scores of shape (n_arms, n_questions) are read in place, with a few rows of extra memory.
 """
 
 import os
@@ -24,26 +23,26 @@ Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
 LANES = 64
-"""Numbers in each of the short sums that a row is cut into, which run side by side."""
+"""Partial sums of a row, which are computed side by side."""
 
 CLOSE = LANES * 2.0**-24
-"""A float32 sum of `LANES` numbers that are not negative is off by less than this part of it."""
+"""Relative error bound of a float32 sum of `LANES` non-negative numbers."""
 
 CACHED = 1 << 15
-"""Scores that are added up at a time."""
+"""Scores that are summed at a time."""
 
 THREADS = min(4, os.cpu_count() or 1)
 
 WORTH_THREADS = 1 << 22
-"""Scores from which on it pays to wake them."""
+"""Number of scores from which threads pay off."""
 
 Run = Callable[[Callable[[Indices], Floats], Iterable[Indices]], Iterable[Floats]]
-"""`map`, or that of a pool of threads."""
+"""`map`, or the one of a thread pool."""
 
 
 @contextmanager
 def threads(scores: Scores) -> Iterator[Run]:
-    """Give a `map` that works on large scores with several threads."""
+    """Yield a `map` that uses several threads for large scores."""
     if scores.size < WORTH_THREADS or THREADS == 1:
         yield map
         return
@@ -52,15 +51,15 @@ def threads(scores: Scores) -> Iterator[Run]:
 
 
 def checked(scores: Scores) -> Scores:
-    """Return the scores as float32, without a copy where they are.
+    """Return the scores as float32, without a copy if they are.
 
     Raises:
-        ValueError: They are not of two dimensions, or one of them is not in [0, 1].
+        ValueError: They do not have two dimensions, or one is not in [0, 1].
     """
     scores = np.asarray(scores, dtype=np.float32)
     if scores.ndim != 2 or not scores.size:
         raise ValueError(f"scores must be of shape (n_arms, n_questions), neither 0; got {scores.shape}")
-    # Read as unsigned integers, floats outside of [0, 1] and NaN are all larger than 1.0.
+    # as unsigned integers, floats outside of [0, 1] and NaN are larger than 1.0
     if scores.view(np.uint32).max() > np.float32(1.0).view(np.uint32):
         for arm, row in enumerate(scores):
             for at in np.flatnonzero(~((row >= 0.0) & (row <= 1.0))):
@@ -69,7 +68,7 @@ def checked(scores: Scores) -> Scores:
 
 
 def best_of(scores: Scores, arms: Iterable[int]) -> Scores:
-    """Return the largest score of any of the arms on each question, shape (n_questions,); 0 of none."""
+    """Return the largest score of any of the arms by question, shape (n_questions,); 0 without arms."""
     best = np.zeros(scores.shape[1], dtype=np.float32)
     for arm in arms:
         np.maximum(best, scores[arm], out=best)
@@ -97,9 +96,9 @@ def totals(
     Args:
         scores: Shape (n_arms, n_questions).
         best: Shape (n_questions,).
-        arms: Rows of the scores to add up, at least one.
-        run: Spreads the arms over threads.
-        dtype: float32 is faster, and off by less than the part `CLOSE`.
+        arms: Rows of the scores, at least one.
+        run: Maps over threads.
+        dtype: float32 is faster, with a relative error below `CLOSE`.
 
     Returns:
         Shape (len(arms),).
@@ -109,12 +108,12 @@ def totals(
 
 
 def total(best: Scores) -> float:
-    """Return the sum of `best`, rounded just as those of `totals` are."""
+    """Return the sum of `best`, with the rounding of `totals`."""
     return float(totals(best[np.newaxis], best, np.zeros(1, dtype=np.intp))[0])
 
 
 def _totals(scores: Scores, best: Scores, dtype: type[np.floating], arms: Indices) -> Floats:
-    if not best.any():  # nothing to compare with: the rows can be added up where they are
+    if not best.any():  # nothing to compare with: rows are summed in place
         return np.concatenate([_sums(scores[arm : arm + 1], dtype) for arm in arms])
     rows = max(1, min(CACHED // len(best), len(arms)))
     buffer = np.empty((rows, len(best)), dtype=np.float32)

@@ -1,16 +1,13 @@
-"""What a score that nobody knows is worth: what one would expect of that arm on that question.
+"""Imputation of unknown scores by a two-way model.
 
-A log of served answers knows one score a question, that of the arm that served it. To count
-the others as 0 would be to choose the arms that were asked most. They count as what a two-way
-model expects instead:
+A log of served answers has one score per question, of the arm that served it. Counting the
+others as 0 would favour the arms that were served most. They are imputed by
 
     score = mean + arm in this group of questions + question + noise
 
-where a group is, say, a data set. An arm in a group is drawn towards the arm in all groups,
-everything else towards 0: what was seen once does not speak as loud as what was seen often.
-The model cannot know that one arm is good on just those questions of a group on which another
-is bad: single scores do not tell. From such a log, then, arms are chosen by their means in the
-groups and by the scores that are known.
+where a group is, say, a data set. Effects of arms in groups are shrunk towards the arm's mean
+effect, all others towards 0. The model has no interaction of arms and questions within a
+group, so arms are chosen by their means in the groups and by the known scores.
 """
 
 import numpy as np
@@ -23,26 +20,25 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.integer]
 
 SETTLED = 1e-7
-"""Largest change of an effect, in one round, at which no more rounds follow."""
+"""Convergence: the largest change of an effect in a round."""
 
 ROUNDS = 1000
-"""The most there are; effects settle slowly where few questions tie the arms together."""
+"""Most rounds; convergence is slow when few questions connect the arms."""
 
 
 def complete(scores: Scores, groups: Integers | None = None, ridge: float = 1.0) -> Scores:
-    """Return the scores with an expectation in place of each that is not known.
+    """Return the scores with an expectation in place of each unknown one.
 
-    An arm or a question of which nothing is known is expected to be like the others. Takes some
-    50 bytes a known score beside the result. Scores that are all known are returned as they are,
-    without a copy.
+    An arm or a question without scores has an effect of 0. Needs some 50 bytes per known score
+    beside the result. Complete scores are returned without a copy.
 
     Args:
         scores: In [0, 1], NaN where unknown, shape (n_arms, n_questions).
         groups: Group of each question, codes from 0, shape (n_questions,); one group when None.
-        ridge: Scores without an effect that are imagined beside the known ones of each effect, positive.
+        ridge: Strength of the shrinkage, in scores per effect, positive.
 
     Raises:
-        ValueError: No score is known at all.
+        ValueError: No score is known.
 
     >>> complete(np.array([[0.5, 0.75], [0.25, np.nan]], np.float32), ridge=1e-9).round(3).tolist()
     [[0.5, 0.75], [0.25, 0.5]]
@@ -51,7 +47,7 @@ def complete(scores: Scores, groups: Integers | None = None, ridge: float = 1.0)
     if known.all():
         return scores
     if not known.any():
-        raise ValueError(f"none of the {scores.size} scores is known, so there is nothing to expect")
+        raise ValueError(f"none of the {scores.size} scores is known; at least one is needed")
     if groups is None:
         groups = np.zeros(scores.shape[1], dtype=np.intp)
     arms, questions = np.nonzero(known)
@@ -73,14 +69,14 @@ def _two_way(
 ) -> tuple[Floats, Floats]:
     """Return the effects of arms in groups, shape (n_arms, n_groups), and of questions, shape (n_questions,).
 
-    They leave the least sum of squares: of the rest, and `ridge` times of in_group - arm, of
-    arm and of question. Each kind of effect has a closed form while the others stand still; by
-    turns, they go to the one minimum.
+    They minimise the sum of squared residuals plus `ridge` times the squares of in_group - arm,
+    of arm and of question, by coordinate descent: each kind of effect has a closed form
+    given the others.
 
     Args:
-        left: What is to be explained, shape (n_known,); turned into what is left of it.
-        cells: Arm and group of each known score, counted through, shape (n_known,).
-        questions: Its question, shape (n_known,).
+        left: Centred scores, shape (n_known,); replaced by the residuals.
+        cells: Arm * n_groups + group of each known score, shape (n_known,).
+        questions: Question of each known score, shape (n_known,).
         shape: (n_arms, n_groups, n_questions).
         ridge: Positive.
 
@@ -105,7 +101,7 @@ def _two_way(
 
 
 def extremes(scores: Scores, arms: tuple[int, ...]) -> tuple[float, float]:
-    """Return F of some arms with every unknown score counted as 0, and as 1.
+    """Return F of some arms with unknown scores counted as 0, and as 1.
 
     >>> extremes(np.array([[0.5, np.nan], [0.25, 0.5]], np.float32), (0, 1))
     (0.5, 0.75)

@@ -1,12 +1,11 @@
-"""What every arm answered on every question, what that is worth and what it took: JSON lines.
+"""Outcomes: the answer of every arm to every question, with scores and costs, as JSON lines.
 
     {"id": "q1", "question": "Who ...?", "dataset": "nq", "arm": "bm25", "passages": ["p7", "p2"],
      "answer": "Marie Curie", "em": 1.0, "f1": 1.0, "steps": 1, "prompt_tokens": 412, ...}
 
     outcomes of a job --write_outcomes--> outcomes.jsonl --read_outcomes--> Outcomes: arrays by score and cost
 
-`SCORES`, `COSTS` and `ABOUT` are all that a line may hold. Any other key is an error, also
-where its value would not be missed: a score under a mistyped name would silently be no score.
+A line has only the keys of `SCORES`, `COSTS` and `ABOUT`: a mistyped score is an error.
 """
 
 import gzip
@@ -31,37 +30,37 @@ FILE = "outcomes.jsonl"
 """The file in the folder of a job."""
 
 SCORES = ("em", "f1", "acc", "recall", "answer_correctness", "bem", "judge", *judge.SCORE_NAMES)
-"""Numbers in [0, 1], higher is better; null where nobody knows."""
+"""Numbers in [0, 1], higher is better; null if unknown."""
 
 COSTS = ("steps", "llm_calls", "prompt_tokens", "completion_tokens", "usd", "retrieval_s", "llm_s", "seconds")
-"""Finite numbers that are not negative; null where nobody knows."""
+"""Finite numbers that are not negative; null if unknown."""
 
 ABOUT = (
     "id", "question", "dataset", "arm", "passages", "answer", "prompt", "tagged", "follow_up", "error",
 )  # fmt: skip
-"""Everything else: of which question and arm the line is, what was found and said, and what went wrong."""
+"""All other keys: question, arm, passages, answer and errors."""
 
 KEYS = frozenset((*SCORES, *COSTS, *ABOUT))
 
 
 class OutcomesError(ValueError):
-    """Outcomes cannot be read; the message names the file, the line and the value."""
+    """Outcomes cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one arm answered on one question: a line of the file.
+    """The answer of one arm to one question: a line of the file.
 
     Attributes:
-        question: Which one; a line keeps its id, text and data set.
+        question: The question; a line has its id, text and data set.
         arm: Name of the arm.
-        passages: Ids of what it found, best first; None where it failed.
-        answer: What the language model answered from them; None where there is no answer.
-        scores: Of `SCORES`, those that are known.
-        costs: Of `COSTS`, those that are known.
-        prompt: Name of the prompt that was asked; empty where none was.
-        tagged: Whether the answer stood where the prompt wants it; None where it does not say.
-        error: Why there is no answer, or no score of some name; empty otherwise.
+        passages: Ids of its passages, best first; None if it failed.
+        answer: Answer of the language model; None if there is none.
+        scores: Known values of `SCORES`.
+        costs: Known values of `COSTS`.
+        prompt: Name of the prompt; empty without one.
+        tagged: Whether the answer was in the tag of the prompt; None for a prompt without.
+        error: Why the answer or a score is missing; empty otherwise.
     """
 
     question: Question
@@ -75,12 +74,12 @@ class Outcome:
     error: str = ""
 
     def line(self) -> bytes:
-        r"""Return the line, with its end; what is not known is left out.
+        r"""Return the line with its newline, without unknown values.
 
         >>> Outcome(Question("q1", "Who?"), "none", answer="She.", scores={"em": 1.0}).line()
         b'{"id":"q1","question":"Who?","arm":"none","answer":"She.","em":1.0}\n'
         """
-        told = {
+        fields = {
             "id": self.question.id,
             "question": self.question.text,
             "dataset": self.question.dataset or None,
@@ -93,21 +92,21 @@ class Outcome:
             "tagged": self.tagged,
             "error": self.error or None,
         }
-        known = {key: value for key, value in told.items() if value is not None}
+        known = {key: value for key, value in fields.items() if value is not None}
         return orjson.dumps(known, option=orjson.OPT_APPEND_NEWLINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """What every arm answered on every question, as arrays: NaN or None where it was not asked, or failed.
+    """The outcomes of all arms as arrays; NaN or None if missing or failed.
 
     Attributes:
-        questions: In the order in which the file first names them.
-        arms: Likewise.
-        scores: Of `SCORES`, those that the file has, each of shape (n_questions, n_arms), in [0, 1].
-        costs: Of `COSTS`, those that the file has, each of shape (n_questions, n_arms), not negative.
-        passages: Ids of what each arm found, best first: `passages[question][arm]`.
-        answers: What was answered: `answers[question][arm]`.
+        questions: In the order of the file.
+        arms: In the order of the file.
+        scores: Those of `SCORES` in the file, each of shape (n_questions, n_arms), in [0, 1].
+        costs: Those of `COSTS` in the file, each of shape (n_questions, n_arms), not negative.
+        passages: Ids of the passages, best first: `passages[question][arm]`.
+        answers: The answers: `answers[question][arm]`.
     """
 
     questions: tuple[Question, ...]
@@ -118,7 +117,7 @@ class Outcomes:
     answers: tuple[tuple[str | None, ...], ...]
 
     def only(self, rows: ArrayLike) -> "Outcomes":
-        """Return the outcomes of some questions: `rows` are their numbers, or a mask of shape (n_questions,).
+        """Return the outcomes of some questions, given by index or by a mask of shape (n_questions,).
 
         Raises:
             IndexError: There is no such row, or the mask has another length.
@@ -135,27 +134,26 @@ class Outcomes:
 
 
 def write_outcomes(path: Path, outcomes: Iterable[Outcome]) -> None:
-    """Write a line for each outcome; compressed when the name ends in .gz."""
+    """Write one line per outcome; compressed if the name ends in .gz."""
     with gzip.open(path, "wb") if path.suffix == ".gz" else path.open("wb") as file:
         file.writelines(outcome.line() for outcome in outcomes)
 
 
 def read_outcomes(path: Path, questions: Sequence[Question] = ()) -> Outcomes:
-    """Read outcomes: all lines, or the error of the first one that does not fit.
+    """Read outcomes.
 
     Args:
-        path: JSON lines, plain or, when the name ends in .gz, compressed; or the folder of a job.
-        questions: Tell texts, right answers and supporting passages by id; where the file
-            has a text too, it must be the same. May hold questions that the file does not.
+        path: JSON lines, compressed if the name ends in .gz; or the folder of a job.
+        questions: Texts, right answers and supporting passages by id; a text in the file must
+            be the same. Further questions are ignored.
 
     Raises:
-        OutcomesError: The file cannot be read or holds no outcome, a line is no outcome, an
-            arm stands twice on a question, a number is out of its range, or no text of a
-            question is known.
+        OutcomesError: The file cannot be read or is empty, a line is not an outcome, an arm
+            occurs twice on a question, a number is out of range, or a question has no text.
     """
     file = path / FILE if path.is_dir() else path
     lines = _read(file)
-    asked = {question.id: question for question in questions}
+    given = {question.id: question for question in questions}
     rows: dict[str, int] = {}
     columns: dict[str, int] = {}
     seen: dict[tuple[int, int], int] = {}
@@ -165,7 +163,7 @@ def read_outcomes(path: Path, questions: Sequence[Question] = ()) -> Outcomes:
         row = rows.setdefault(line["id"], len(rows))
         column = columns.setdefault(line["arm"], len(columns))
         if row == len(found):
-            found.append(_question(line, asked.get(line["id"]), where))
+            found.append(_question(line, given.get(line["id"]), where))
         elif (text := line.get("question") or found[row].text) != found[row].text:
             raise OutcomesError(
                 f"{where}: question {line['id']!r} is {text!r}, and was {found[row].text!r} before"
@@ -201,7 +199,7 @@ def read_outcomes(path: Path, questions: Sequence[Question] = ()) -> Outcomes:
 
 
 def _read(file: Path) -> dict[int, dict[str, Any]]:
-    """Return the lines by number, each with the right keys and types but for its numbers."""
+    """Return the lines by number, with keys and types checked, except those of numbers."""
     lines: dict[int, dict[str, Any]] = {}
     try:
         with gzip.open(file, "rb") if file.suffix == ".gz" else file.open("rb") as read:
@@ -237,7 +235,7 @@ def _parse(text: bytes, where: str) -> dict[str, Any]:
 
 
 def _question(line: Mapping[str, Any], known: Question | None, where: str) -> Question:
-    """Join what a line and `questions` tell of a question. Raises OutcomesError."""
+    """Merge the question of a line with the known one. Raises OutcomesError."""
     text = line.get("question") or (known.text if known else "")
     if not text:
         raise OutcomesError(
@@ -246,21 +244,21 @@ def _question(line: Mapping[str, Any], known: Question | None, where: str) -> Qu
     if known is None:
         return Question(line["id"], text, dataset=line.get("dataset") or "")
     if text != known.text:
-        raise OutcomesError(f"{where}: question {known.id!r} is {text!r}, but asked for is {known.text!r}")
+        raise OutcomesError(f"{where}: question {known.id!r} is {text!r}, but {known.text!r} was given")
     return replace(known, dataset=line.get("dataset") or known.dataset)
 
 
 def _numbers(name: str, top: float, lines: Mapping[int, Mapping[str, Any]], file: Path) -> Floats:
-    """Return one number of each line, NaN where it has none. Raises OutcomesError outside of [0, top]."""
-    told = [line.get(name) for line in lines.values()]
-    if not {type(value) for value in told} <= {float, int, NoneType}:
-        wrong = [type(value) not in (float, int, NoneType) for value in told]
+    """Return one number per line, NaN if missing. Raises OutcomesError outside of [0, top]."""
+    given = [line.get(name) for line in lines.values()]
+    if not {type(value) for value in given} <= {float, int, NoneType}:
+        wrong = [type(value) not in (float, int, NoneType) for value in given]
     else:
-        values = np.array(told, dtype=np.float64)  # None becomes NaN, which JSON does not have
+        values = np.array(given, dtype=np.float64)  # None becomes NaN, which JSON does not have
         fits = np.isnan(values) | ((values >= 0.0) & (values <= top) & (values < np.inf))
         if fits.all():
             return values
         wrong = (~fits).tolist()
-    number, value = next(pair for pair, bad in zip(zip(lines, told, strict=True), wrong, strict=True) if bad)
+    number, value = next(pair for pair, bad in zip(zip(lines, given, strict=True), wrong, strict=True) if bad)
     ought = "in [0, 1]" if top == 1.0 else "finite and not negative"
     raise OutcomesError(f"{file}, line {number}: {name} is {value!r}; it must be a number {ought}, or null")

@@ -1,4 +1,4 @@
-"""The pool: every configuration of the families of arms that a portfolio is chosen from, as data.
+"""The pool of candidate arms for a portfolio: grids over families of arms, as data.
 
 The defaults are the 360 arms of the paper, over any two backbones:
 
@@ -7,10 +7,10 @@ The defaults are the 360 arms of the paper, over any two backbones:
     vendi       21 diversities                                    21 a backbone
     graph       3 numbers of hops x 3 frequencies x 2 sizes       18 a backbone
 
-A name tells the parameters: `ds-mpnet-g0.4-r0.6`, `vendi-mpnet-s0.25`,
-`graph-mpnet-h3-df100-c1000`, `dense-mpnet`; what is not as in the paper is told at the end,
-`-d500`, `-ner`, `-hnsw`. A name means the same arm everywhere: matrices of several runs can be
-laid beside each other, and a service can go from one portfolio to another.
+A name contains the parameters: `ds-mpnet-g0.4-r0.6`, `vendi-mpnet-s0.25`,
+`graph-mpnet-h3-df100-c1000`, `dense-mpnet`; those that differ from the paper are appended,
+`-d500`, `-ner`, `-hnsw`. A name is the same arm in every run, so that matrices can be
+compared and a service can change its portfolio.
 """
 
 import re
@@ -27,24 +27,24 @@ from arms.models import Backbone
 from arms.retrievers import ArmSpec
 from arms.suggestions import did_you_mean, select_names
 
-USUAL_DEPTH = 1000
-"""Passages of a first stage, where a name says nothing else."""
+DEFAULT_DEPTH = 1000
+"""Passages of a first stage; names leave it out."""
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]")
 
 DECIMALS = 6
-"""Of a number of a grid: three times 0.1 is 0.3 here, and called so."""
+"""Numbers of a grid are rounded, so that 3 * 0.1 is 0.3 in names."""
 
 
 class PoolError(ValueError):
-    """A pool is described wrongly; the message names the value and what would be right."""
+    """The description of a pool is wrong; the message says what would be right."""
 
 
 def _distinct(values: tuple[float, ...]) -> tuple[float, ...]:
     rounded = tuple(round(value, DECIMALS) for value in values)
     for value in rounded:
         if rounded.count(value) > 1:
-            raise ValueError(f"{value:.10g} stands in the grid twice")
+            raise ValueError(f"{value:.10g} occurs in the grid twice")
     return rounded
 
 
@@ -76,7 +76,7 @@ class DiscountedGrid(_Grid):
         default=tuple(tenths / 10 for tenths in range(10)),
         description="Likeness below which nothing is marked down.",
     )
-    depth: Count = Field(default=USUAL_DEPTH, description="Passages of the first stage.")
+    depth: Count = Field(default=DEFAULT_DEPTH, description="Passages of the first stage.")
 
 
 class VendiGrid(_Grid):
@@ -86,7 +86,7 @@ class VendiGrid(_Grid):
         default=tuple(twentieths / 20 for twentieths in range(21)),
         description="Weight of diversity against likeness to the question.",
     )
-    depth: Count = Field(default=USUAL_DEPTH, description="Passages of the first stage.")
+    depth: Count = Field(default=DEFAULT_DEPTH, description="Passages of the first stage.")
 
 
 class GraphGrid(_Grid):
@@ -105,7 +105,7 @@ class GraphGrid(_Grid):
 
 
 class PoolSpec(_Grid):
-    """Which arms there are. A family that is null is left out."""
+    """The families of a pool. A family that is null is left out."""
 
     backbones: tuple[str, ...] = Field(
         default=("minilm", "mpnet"),
@@ -130,12 +130,12 @@ class PoolSpec(_Grid):
     def _no_backbone_twice(self) -> "PoolSpec":
         for name in self.backbones:
             if self.backbones.count(name) > 1:
-                raise ValueError(f"backbones: {name!r} stands there twice")
+                raise ValueError(f"backbones: {name!r} occurs twice")
         return self
 
 
 class PoolFile(_Grid):
-    """A file that holds a pool and the backbones that it stands on."""
+    """A file with a pool and its backbones."""
 
     backbones: dict[str, Backbone] = Field(min_length=1, description="Sentence encoders by name.")
     pool: PoolSpec
@@ -143,7 +143,7 @@ class PoolFile(_Grid):
     @model_validator(mode="before")
     @classmethod
     def _all_backbones(cls, document: object) -> object:
-        """Take all backbones of the file where the pool names none."""
+        """Use all backbones of the file if the pool names none."""
         if not isinstance(document, Mapping) or not isinstance(document.get("backbones"), Mapping):
             return document
         pool = document.get("pool") or {}
@@ -168,15 +168,15 @@ def load_pool(path: Path) -> PoolFile:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise PoolError(f"{path}: {error}") from None
     except ValidationError as error:
-        lines = (f"{path}: {_told(problem['loc'], problem['msg'])}" for problem in error.errors())
+        lines = (f"{path}: {_describe(problem['loc'], problem['msg'])}" for problem in error.errors())
         raise PoolError("\n".join(lines)) from None
 
 
 def expand(pool: PoolSpec) -> dict[str, ArmSpec]:
-    """Return every arm of a pool by name, family by family, those of the user's own last.
+    """Return every arm of a pool by name, family by family, extra arms last.
 
     Raises:
-        PoolError: A name stands for two arms, a pattern leaves nothing out, or no arm is left.
+        PoolError: Two arms have one name, a pattern excludes nothing, or no arm is left.
 
     >>> list(expand(PoolSpec(backbones=("a", "b"), discounted=None, vendi=None, graph=None)))
     ['dense-a', 'dense-b']
@@ -186,12 +186,12 @@ def expand(pool: PoolSpec) -> dict[str, ArmSpec]:
     kept = {name: spec for name, spec in found.items() if name not in excluded}
     for name in pool.extra:
         if name in kept:
-            raise PoolError(f"extra: {name!r} is an arm of the grids already; call yours otherwise")
+            raise PoolError(f"extra: {name!r} is an arm of the grids already; choose another name")
     for name in (*kept, *pool.extra):
         if not NAME.fullmatch(name):
-            raise PoolError(f"{name!r} is no name of an arm: 1 to 100 of A-Z a-z 0-9 . _ - are")
+            raise PoolError(f"{name!r} is not a valid name of an arm: use 1 to 100 of A-Z a-z 0-9 . _ -")
     if not kept and not pool.extra:
-        raise PoolError("the pool is empty: every family is off or left out, and there is no extra arm")
+        raise PoolError("the pool is empty: every family is null or excluded, and there is no extra arm")
     return {**kept, **pool.extra}
 
 
@@ -221,11 +221,11 @@ def _grids(pool: PoolSpec) -> Iterator[tuple[str, ArmSpec]]:
 
 
 def _depth(depth: int) -> str:
-    """Return what a name says of a first stage: nothing of the usual one."""
-    return "" if depth == USUAL_DEPTH else f"-d{depth}"
+    """Return the part of a name for the depth of a first stage, empty for the default."""
+    return "" if depth == DEFAULT_DEPTH else f"-d{depth}"
 
 
-def _told(place: tuple[int | str, ...], message: str) -> str:
+def _describe(place: tuple[int | str, ...], message: str) -> str:
     where = ".".join(map(str, place))
-    told = message.removeprefix("Value error, ")
-    return f"{where}: {told}" if where else told
+    problem = message.removeprefix("Value error, ")
+    return f"{where}: {problem}" if where else problem

@@ -1,12 +1,12 @@
-"""What every arm earns on every question, as data: one number a cell, NaN where nobody knows.
+"""The score of every arm on every question, NaN if unknown.
 
-    blocks of questions --write_matrix--> scores.parquet   a row a question, a column an arm
+    blocks of questions --write_matrix--> scores.parquet   a row per question, a column per arm
                                           arms.json        the arms, their costs, the measure
-                                          manifest.json    what the scores follow from
+                                          manifest.json    the identity of the scores
                         <--read_matrix---
 
-On disk a row is a question, so that a job can write as it goes; in memory a row is an arm,
-so that choosing among arms scans memory in its own order.
+On disk a row is a question, so that a job can append; in memory a row is an arm, so that the
+choice among arms scans memory sequentially.
 """
 
 import shutil
@@ -36,14 +36,14 @@ SCORES, ARMS = "scores.parquet", "arms.json"
 ABOUT = ("query_id", "question", "dataset")
 
 FIELDS = ("id", "text", "dataset")
-"""The columns before those of the arms, and what they hold of a `Question`."""
+"""Fields of a `Question` in the columns `ABOUT`, before those of the arms."""
 
 ROW_GROUP = 4096
-"""Questions in a row group: what is held beside the matrix while it is written or read."""
+"""Questions per row group, which are held beside the matrix while it is written or read."""
 
 
 class MatrixError(ValueError):
-    """Scores cannot be kept or read; the message names the value or the file."""
+    """Scores cannot be written or read."""
 
 
 Blocks = Iterable[tuple[Sequence[Question], Scores]]
@@ -52,17 +52,17 @@ Blocks = Iterable[tuple[Sequence[Question], Scores]]
 
 @dataclass(frozen=True, slots=True)
 class ArmTable:
-    """The arms that were scored, and what the scores are.
+    """The arms of a matrix, their costs and the measure.
 
     Attributes:
         specs: The arms by name, in the order of their columns.
-        backbones: Every backbone that they refer to.
-        costs: Name of a cost, such as `steps` or `seconds`, to arm to what it costs on average a question.
-        measure: Of what the scores are, such as `R@4`.
-        manifest: What the scores follow from, such as digests of the corpus and of the models.
+        backbones: Their backbones.
+        costs: Mean cost per question by kind of cost, such as `steps` or `seconds`, and by arm.
+        measure: Measure of the scores, such as `R@4`.
+        manifest: Identity of the scores, such as digests of the corpus and of the models.
 
     Raises:
-        MatrixError: No arm, a name that is not a column's, or costs that do not fit the arms.
+        MatrixError: No arm, a reserved name, or costs that do not fit the arms.
     """
 
     specs: Mapping[str, ArmSpec]
@@ -88,7 +88,7 @@ class ArmTable:
                     )
 
     def only(self, arms: Collection[str]) -> "ArmTable":
-        """Return the table of these arms alone, in the same order."""
+        """Return the table of these arms, in the same order."""
         return replace(
             self,
             specs={arm: spec for arm, spec in self.specs.items() if arm in arms},
@@ -109,7 +109,7 @@ class ScoreMatrix:
         scores: In [0, 1], NaN where unknown, shape (n_arms, n_questions), C-contiguous.
 
     Raises:
-        MatrixError: A shape that does not fit, an id that occurs twice, a score outside of [0, 1].
+        MatrixError: A wrong shape, a duplicate id, or a score outside of [0, 1].
     """
 
     questions: tuple[Question, ...]
@@ -132,33 +132,33 @@ class ScoreMatrix:
         return tuple(self.table.specs)
 
     def costs(self, name: str) -> NDArray[np.float64]:
-        """Return one cost of every arm, shape (n_arms,). Raises MatrixError."""
+        """Return a cost of every arm, shape (n_arms,). Raises MatrixError."""
         if name not in self.table.costs:
             raise MatrixError(f"no cost {name!r} was measured{did_you_mean(name, self.table.costs)}")
         return np.array([self.table.costs[name][arm] for arm in self.arms])
 
 
 def write_matrix(folder: Path, arms: ArmTable, blocks: Blocks) -> None:
-    """Keep a score matrix in a folder that is there whole or not at all.
+    """Write a score matrix into a folder, whole or not at all.
 
     Args:
-        folder: Must not exist yet.
+        folder: Must not exist.
         arms: In the order of the columns of the blocks.
         blocks: Questions with their scores, each of shape (n_block, n_arms), NaN where unknown.
 
     Raises:
-        MatrixError: The folder exists, there is no question, or a block does not fit: nothing is kept.
+        MatrixError: The folder exists, there is no question, or a block does not fit.
     """
     if not build_once.publish(folder, arms.manifest, partial(_write, arms=arms, blocks=blocks)):
         raise MatrixError(f"{folder} exists already; scores are never overwritten")
 
 
 def read_arms(folder: Path) -> ArmTable:
-    """Read which arms were scored, without their scores. Raises MatrixError."""
+    """Read the arms of a matrix without their scores. Raises MatrixError."""
     try:
-        told = orjson.loads((folder / ARMS).read_bytes())
+        table = orjson.loads((folder / ARMS).read_bytes())
         manifest = orjson.loads((folder / build_once.MANIFEST).read_bytes())
-        return TypeAdapter(ArmTable).validate_python({**told, "manifest": manifest})
+        return TypeAdapter(ArmTable).validate_python({**table, "manifest": manifest})
     except FileNotFoundError as error:
         raise MatrixError(f"{folder} holds no score matrix: {error.filename} is missing") from None
     except (OSError, TypeError, orjson.JSONDecodeError, ValidationError) as error:
@@ -166,12 +166,10 @@ def read_arms(folder: Path) -> ArmTable:
 
 
 def read_matrix(folder: Path, arms: Collection[str] | None = None) -> ScoreMatrix:
-    """Read what `write_matrix` kept, or some arms of it, into one array that is allocated once.
-
-    Beside that array no more than a row group is held: `ROW_GROUP` questions times the arms.
+    """Read a matrix, or some of its arms, into one array; a row group is held beside it.
 
     Raises:
-        MatrixError: A file is missing or damaged, the files do not fit together, or an arm is not in them.
+        MatrixError: A file is missing or damaged, the files do not match, or an arm is missing.
     """
     whole = read_arms(folder)
     for arm in arms or ():
@@ -193,7 +191,7 @@ def read_matrix(folder: Path, arms: Collection[str] | None = None) -> ScoreMatri
 
 
 def _fill(scores: Scores, file: pq.ParquetFile, table: ArmTable) -> Iterator[Question]:
-    """Copy row group by row group into the matrix, and yield the questions."""
+    """Copy the row groups into the matrix, and yield the questions."""
     at = 0
     for group in range(file.num_row_groups):
         rows = file.read_row_group(group, columns=[*ABOUT, *table.specs])
@@ -220,7 +218,7 @@ def _write(folder: Path, arms: ArmTable, blocks: Blocks) -> None:
 
 
 def _checked(blocks: Blocks, arms: ArmTable) -> Blocks:
-    """Yield the blocks that hold anything, and refuse what does not fit."""
+    """Yield the blocks that are not empty, and refuse those that do not fit."""
     seen: set[str] = set()
     for questions, given in blocks:
         scores = np.asarray(given, dtype=np.float32)
@@ -239,7 +237,7 @@ def _checked(blocks: Blocks, arms: ArmTable) -> Blocks:
 
 
 def _grouped(blocks: Blocks) -> Blocks:
-    """Gather small blocks: a row group a block would be more description than data."""
+    """Merge small blocks into row groups."""
     questions: list[Question] = []
     parts: list[Scores] = []
     for block, scores in blocks:
@@ -253,7 +251,7 @@ def _grouped(blocks: Blocks) -> Blocks:
 
 
 def _check_ids(questions: Sequence[Question], seen: set[str]) -> None:
-    """Refuse an id that was seen before, and remember those of the questions."""
+    """Refuse duplicate ids, and add those of the questions to `seen`."""
     for question in questions:
         if question.id in seen:
             raise MatrixError(f"question id {question.id!r} occurs twice")
@@ -261,7 +259,7 @@ def _check_ids(questions: Sequence[Question], seen: set[str]) -> None:
 
 
 def _check_range(scores: Scores, arm: str, questions: Sequence[Question]) -> None:
-    """Refuse scores of one arm, shape (n_questions,), that are neither in [0, 1] nor NaN."""
+    """Refuse scores of an arm, shape (n_questions,), that are neither in [0, 1] nor NaN."""
     if not len(scores) or not (np.fmin.reduce(scores) < 0.0 or np.fmax.reduce(scores) > 1.0):
         return
     at = int(np.flatnonzero((scores < 0.0) | (scores > 1.0))[0])

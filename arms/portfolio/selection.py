@@ -1,16 +1,15 @@
-"""Choose the few arms that together serve most: what the best of them earns, on average.
+"""Selection of a portfolio of arms that maximises the mean score of its best arm.
 
     F(S) = mean over questions of the largest score of an arm in S
 
     greedy           at most k arms               at least 1 - 1/e of the best such set
-    knapsack         what a budget buys           at least 0.6174 of the best such set
-    top_by_average   the k best by themselves     no factor: they may all answer the same questions
-    sample_error     what F on n questions may be wrong by; `sample_size` is its inverse
+    knapsack         arms within a budget         at least 0.6174 of the best such set
+    top_by_average   the k arms of largest means  no factor: they may all answer the same questions
+    sample_error     error bound of F on n questions; `sample_size` is its inverse
 
-F never falls when an arm is added, and an arm adds the less the more there are: the two
-factors follow from that alone. Scores are of shape (n_arms, n_questions), in [0, 1] and all
-known; `arms.portfolio.imputation` says what an unknown one is worth. They are read where they are and
-never copied. What decides is compared in float64, and of arms that tie the first is picked.
+The factors follow from F being monotone and submodular. Scores are of shape (n_arms,
+n_questions), in [0, 1] and complete (see `arms.portfolio.imputation`), and are read in place.
+Decisions are made in float64; of arms that tie the first is picked.
 
 Source: Retriever Portfolios, 2026, arXiv:2605.31176 (the objective, greedy, the sample size).
 """
@@ -46,20 +45,20 @@ KNAPSACK = 0.6174
 Algorithmica 85, arXiv:2007.04937 (a single guess)."""
 
 ROUNDING = 1e-9
-"""Part of a budget that is put down to rounding, so that 0.1 + 0.2 is within 0.3."""
+"""Relative tolerance of a budget, so that 0.1 + 0.2 is within 0.3."""
 
 BATCH = 16 * THREADS
-"""Arms that are looked at before it is asked whether the next one can still win."""
+"""Arms that are evaluated before checking whether the next one can still win."""
 
 
 @dataclass(frozen=True, slots=True)
 class Portfolio:
-    """The arms that were chosen.
+    """A selection of arms.
 
     Attributes:
-        arms: Their rows in the scores, in the order of picking.
+        arms: Rows of the scores, in the order of the picks.
         values: F of the first, of the first two, and so on; never falling.
-        guarantee: The part of the best possible value that `values[-1]` is sure to be.
+        guarantee: Lower bound of `values[-1]` as a share of the best possible value.
     """
 
     arms: tuple[int, ...]
@@ -68,23 +67,23 @@ class Portfolio:
 
     @property
     def gains(self) -> tuple[float, ...]:
-        """What each pick added."""
+        """Increase of F by each pick."""
         return tuple(np.diff(self.values, prepend=0.0).tolist())
 
 
 def greedy(scores: Scores, k: int, start: Sequence[int] = ()) -> Portfolio:
-    """Pick k arms, each the one that adds most to those before it.
+    """Pick k arms, each the one with the largest gain.
 
-    An arm's gain only falls, so an arm whose last known gain is below what another adds now
-    need not be looked at: the picks are those of a scan over all arms.
+    Gains only fall, so an arm whose last known gain is below another's present one is not
+    evaluated: the picks are those of a scan over all arms.
 
     Args:
         scores: Shape (n_arms, n_questions).
-        k: Arms to choose, those of `start` included.
-        start: Arms that must be among them; the guarantee is against sets that hold them, too.
+        k: Number of arms, those of `start` included.
+        start: Arms that must be selected; the guarantee is relative to sets with them.
 
     Returns:
-        Fewer than k arms when no other arm adds anything.
+        Fewer than k arms if no other arm has a gain.
 
     Raises:
         ValueError: k is not in 1..n_arms, a score is not in [0, 1], or `start` does not fit.
@@ -114,23 +113,22 @@ def greedy(scores: Scores, k: int, start: Sequence[int] = ()) -> Portfolio:
 
 
 def knapsack(scores: Scores, costs: Floats, budget: float, start: Sequence[int] = ()) -> Portfolio:
-    """Pick arms whose costs add up to no more than a budget.
+    """Pick arms whose costs are within a budget.
 
-    Every arm is guessed to be in the best portfolio. Each guess is filled up by the largest
-    gain for its cost; after each pick, the one arm that would then add most, whatever it
-    costs, makes a portfolio too. The best portfolio of all wins. A guess is given up as soon
-    as what is left of the budget cannot lift it above the best: gains only fall, so it cannot
-    earn more than if parts of arms were for sale at their gains of now.
+    Every arm is tried as the first one, and the set is filled by the largest gain per cost.
+    After each pick, the set with the one affordable arm of the largest gain is a candidate,
+    too. The best candidate wins. A trial stops when the fractional relaxation of what is left
+    of the budget cannot exceed the best, as gains only fall.
 
     Args:
         scores: Shape (n_arms, n_questions).
-        costs: Not negative, shape (n_arms,); arms that cost nothing are taken first if they add anything.
+        costs: Not negative, shape (n_arms,); arms without cost are taken first if they have a gain.
         budget: In the unit of the costs.
-        start: Arms that must be among them; the guarantee is against sets that hold them, too.
+        start: Arms that must be selected; the guarantee is relative to sets with them.
 
     Raises:
-        ValueError: A score is not in [0, 1], a cost is negative or not finite, the budget
-            buys no arm that scores above 0 or not those of `start`, or `start` does not fit.
+        ValueError: A score is not in [0, 1], a cost is negative or not finite, the budget is
+            too small for `start` or for any arm with a score above 0, or `start` does not fit.
 
     Source: 1-Guess Greedy+ of Feldman, Nutov and Shoham, see `KNAPSACK`.
 
@@ -149,9 +147,9 @@ def knapsack(scores: Scores, costs: Floats, budget: float, start: Sequence[int] 
     chosen, value = arms, total(best)
     with threads(scores) as run:
         alone = totals(scores, best, np.arange(len(scores)), run) - value
-        alone[costs == 0.0] = -np.inf  # those that add anything are taken by now
+        alone[costs == 0.0] = -np.inf  # those with a gain are taken already
         prices = np.where(costs > 0.0, costs, 1.0)
-        # The empty guess comes first: few of the others can do better than it for long.
+        # the empty guess first: it stops most of the others early
         for guess in ([], *([arm] for arm in np.flatnonzero(costs > 0.0).tolist() if arm not in arms)):
             filled, bounds = [*arms, *guess], alone.copy()
             best = best_of(scores, filled)
@@ -192,7 +190,7 @@ def top_by_average(scores: Scores, k: int) -> tuple[int, ...]:
 
 
 def affordable(costs: Floats, budget: float) -> int:
-    """Return how many arms a budget buys at most: the cheapest ones.
+    """Return how many of the cheapest arms a budget pays for.
 
     >>> affordable(np.array([0.3, 0.1, 0.2]), budget=0.3)
     2
@@ -201,18 +199,18 @@ def affordable(costs: Floats, budget: float) -> int:
 
 
 def sample_error(n: int, k: int, n_arms: int, delta: float, factor: float = GREEDY) -> float:
-    """Return the eps for which F(S) >= factor * OPT - eps, S chosen on n questions, OPT the best of new ones.
+    """Return the eps with F(S) >= factor * OPT - eps, for S chosen on n questions and OPT on new ones.
 
-    Hoeffding: F on n questions is off by e or more, in one direction, with chance exp(-2 n e^2).
-    At most n_arms^k sets could have been chosen and must not look better than they are by e, and
-    the best one must not look worse: all hold but with chance 2 n_arms^k exp(-2 n e^2) = delta.
-    Then F(S) >= F_n(S) - e >= factor * F_n(best) - e >= factor * OPT - (1 + factor) e.
+    Hoeffding: F on n questions is wrong by e or more, in one direction, with probability
+    exp(-2 n e^2). A union bound over the at most n_arms^k sets that could be chosen, and over
+    the best one, gives 2 n_arms^k exp(-2 n e^2) = delta. Otherwise
+    F(S) >= F_n(S) - e >= factor * F_n(best) - e >= factor * OPT - (1 + factor) e.
 
     Args:
-        n: Questions that the portfolio was chosen on, drawn like those to come.
-        k: Arms chosen; under a budget, `affordable`.
-        n_arms: Arms that they were chosen from.
-        delta: Chance that the bound does not hold, in (0, 1).
+        n: Questions that the portfolio was chosen on, from the distribution of new ones.
+        k: Number of arms; under a budget, `affordable`.
+        n_arms: Number of candidates.
+        delta: Probability that the bound does not hold, in (0, 1).
         factor: Guarantee of the algorithm.
 
     >>> round(sample_error(sample_size(0.1, k=5, n_arms=360, delta=0.05), k=5, n_arms=360, delta=0.05), 4)
@@ -237,15 +235,15 @@ def _portfolio(scores: Scores, arms: Sequence[int], guarantee: float) -> Portfol
 
 
 def _densest(scores: Scores, best: Scores, bounds: Floats, costs: Floats, run: Run) -> tuple[int, float]:
-    """Return the arm with the largest gain for its cost, the first of those that tie, and its gain.
+    """Return the arm with the largest gain per cost, the first of those that tie, and its gain.
 
     Args:
         scores: Shape (n_arms, n_questions).
-        best: What the arms before it earn, shape (n_questions,).
-        bounds: What each arm gains at most, shape (n_arms,); minus infinity leaves it out. They
-            are lowered for the arms that are looked at, and hold when `best` rises.
+        best: Largest scores of the arms before it, shape (n_questions,).
+        bounds: Upper bounds of the gains, shape (n_arms,); minus infinity excludes an arm. Those
+            of evaluated arms are lowered, and stay valid when `best` rises.
         costs: Positive, shape (n_arms,).
-        run: Spreads work over threads.
+        run: Maps over threads.
     """
     now, error, found = total(best), CLOSE * len(best), -np.inf
     order = np.argsort(-bounds / costs, kind="stable")[: np.count_nonzero(bounds > -np.inf)]
@@ -262,7 +260,7 @@ def _densest(scores: Scores, best: Scores, bounds: Floats, costs: Floats, run: R
 
 
 def _fractional(bounds: Floats, costs: Floats, left: float) -> float:
-    """Return what can be gained at most within what is left of the budget, if parts of arms are for sale."""
+    """Return the gain of the fractional relaxation within what is left of the budget."""
     gaining = np.flatnonzero(bounds > 0.0)
     order = gaining[np.argsort(-bounds[gaining] / costs[gaining], kind="stable")]
     before = np.cumsum(costs[order]) - costs[order]

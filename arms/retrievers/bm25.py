@@ -1,9 +1,8 @@
-"""BM25 as `rank_bm25` defines it, frozen into columns so that a search adds up a few of them.
+"""BM25 as `rank_bm25` defines it, with precomputed postings.
 
-`rank_bm25` computes the statistics once, at build; all that a score can ever be made
-of is then stored, one number for each word in each passage, sorted by word. Scores
-are the same, a search costs only the postings of its words, and the columns are
-memory-mapped: processes on one machine share them.
+`rank_bm25` computes the statistics at build time. The weight of every word in every passage
+is stored by word, so a search reads only the postings of its words. The columns are
+memory-mapped and shared between processes.
 """
 
 from collections import Counter, defaultdict
@@ -25,7 +24,7 @@ from arms.tokenizer import StopWords, words
 from arms.top_k import best
 
 FORMAT = 1
-"""Of the files below; raised when what they hold changes."""
+"""Format of the files below; raised when their contents change."""
 
 PROGRESS_EVERY = 10_000
 
@@ -66,7 +65,7 @@ class BM25:
     def prepare(
         cls, corpus: Corpus, indexes: Path, params: BM25Params, progress: Progress | None = None
     ) -> None:
-        """Build the index of these parameters where it is missing. Raises ValueError without any word."""
+        """Build the index if it is missing. Raises ValueError if no passage has a word."""
         identity = _identity(corpus, params)
 
         def write(unfinished: Path) -> None:
@@ -93,8 +92,7 @@ class BM25:
 class Columns:
     """The weight of every word in every passage, stored by word; memory-mapped when loaded.
 
-    Rows are passages in order of their ids, so that of two equal scores the lower row
-    comes first.
+    Rows are passages in order of their ids, which breaks ties.
     """
 
     def __init__(
@@ -105,13 +103,13 @@ class Columns:
         weights: NDArray[np.float64],
         order: NDArray[np.int32],
     ) -> None:
-        """Take the columns as they are.
+        """Wrap the columns.
 
         Args:
             vocabulary: Word to term number, 0..n_terms-1.
-            starts: Where each term's postings start and the last one's end, shape (n_terms + 1,).
-            rows: The passages that a term is in, ascending within a term, shape (n_postings,).
-            weights: What the term adds to their scores, shape (n_postings,).
+            starts: Start of each term's postings, and the end of the last, shape (n_terms + 1,).
+            rows: The rows of a term's passages, ascending, shape (n_postings,).
+            weights: Their weights, shape (n_postings,).
             order: Position of each row in the corpus, shape (n_passages,).
         """
         self._vocabulary = vocabulary
@@ -124,19 +122,19 @@ class Columns:
     def build(cls, documents: Iterable[list[str]], ids: Sequence[str], params: BM25Params) -> Self:
         """Compute the columns of tokenised documents, each with its id.
 
-        The statistics are dictionaries while this runs: about 2 kB for a passage of 90 words.
+        Needs about 2 kB of memory for a passage of 90 words.
 
         Raises:
-            ValueError: There is no word in any document.
+            ValueError: No document has a word.
         """
         vocabulary: defaultdict[str, int] = defaultdict()
         vocabulary.default_factory = vocabulary.__len__
-        # numbers, not words: a number is one shared object, a word a new one in each document
+        # numbers are shared objects, words a new object in each document
         numbered = ([vocabulary[word] for word in document] for document in documents)
         try:
             okapi = BM25Okapi(numbered, k1=params.k1, b=params.b, epsilon=params.epsilon)
         except ZeroDivisionError:
-            raise ValueError("there is no word to index in any passage: is every one a stop word?") from None
+            raise ValueError("no passage has a word to index: are all of them stop words?") from None
         order = np.argsort(np.asarray(ids), kind="stable").astype(np.int32)
         counted = [okapi.doc_freqs[position] for position in order]
         lengths = np.asarray(okapi.doc_len, dtype=np.float64)[order]
@@ -162,16 +160,16 @@ class Columns:
     @classmethod
     def load(cls, target: Path) -> Self:
         """Map the columns of a folder into memory."""
-        told = (target / "vocabulary.txt").read_text(encoding="utf-8").split("\n")
+        vocabulary = (target / "vocabulary.txt").read_text(encoding="utf-8").split("\n")
         arrays = {name: np.load(target / f"{name}.npy", mmap_mode="r") for name in _ARRAYS}
-        return cls({word: term for term, word in enumerate(told)}, **arrays)
+        return cls({word: term for term, word in enumerate(vocabulary)}, **arrays)
 
     def scores(self, query: Sequence[str]) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
-        """Score every passage; a word that the query repeats counts as often.
+        """Score every passage; a repeated word of the query counts as often.
 
         Returns:
-            The scores, shape (n_passages,), and the rows with at least one word of the
-            query, ascending. A score may be 0 or less where every word is common.
+            The scores, shape (n_passages,), and the rows with a word of the query, ascending.
+            A score of common words only may be 0 or less.
         """
         scores = np.zeros(len(self._order))
         matched = np.zeros(len(self._order), dtype=bool)
@@ -190,7 +188,7 @@ class Columns:
         return sum(array.nbytes for array in (self._starts, self._rows, self._weights, self._order))
 
     def positions(self, rows: NDArray[np.intp]) -> list[int]:
-        """Return where these rows are in the corpus."""
+        """Return the positions of rows in the corpus."""
         positions: list[int] = self._order[rows].tolist()
         return positions
 

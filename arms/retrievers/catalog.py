@@ -1,9 +1,8 @@
 """From the name of an arm in the configuration to the arm itself.
 
-An arm is data: a name, a kind, parameters. `KINDS` holds what this package can
-build, one line a kind; a class of the user's own enters by its import path,
-`package.module:Class`, and is built as `Class(name=name, **params)`; the backbones that it
-needs stand in its class attribute `backbones`.
+An arm is data: a name, a kind, parameters. `KINDS` lists the kinds of this package. A class
+of the user's own is given by its import path, `package.module:Class`, and built as
+`Class(name=name, **params)`; its class attribute `backbones` names the backbones it needs.
 """
 
 import importlib
@@ -35,11 +34,11 @@ from arms.suggestions import did_you_mean
 
 
 class ArmSpecError(ValueError):
-    """An arm is described wrongly; the message names the arm and what would be right."""
+    """The description of an arm is wrong; the message says what would be right."""
 
 
 class OwnParams(BaseModel):
-    """Whatever a class of the user's own takes."""
+    """Parameters of a class of the user's own."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -60,11 +59,11 @@ KINDS: dict[str, Kind[Any]] = {
     "ensemble": ensemble.KIND,
     "remote": remote.KIND,
 }
-"""Every kind of arm that needs no import path."""
+"""The kinds of arms of this package."""
 
 
 def validate_specs(specs: Mapping[str, ArmSpec], backbones: Collection[str]) -> None:
-    """Check that every arm could be built, without building one.
+    """Check every arm without building it.
 
     Raises:
         ArmSpecError: A kind, parameter, backbone or member is wrong, or an arm is a
@@ -88,16 +87,16 @@ def validate_specs(specs: Mapping[str, ArmSpec], backbones: Collection[str]) -> 
 def prepare(
     resources: Resources, names: Iterable[str] | None = None, progress: Progress | None = None
 ) -> None:
-    """Build every index that the arms need, once each; takes seconds when all of them are there.
+    """Build the missing indexes of arms.
 
     Args:
-        resources: What arms are built from.
-        names: The arms to prepare, and with them their members; None for all.
-        progress: Told what is being built, and how much of it is.
+        resources: The resources of the arms.
+        names: The arms, whose members are prepared too; None for all.
+        progress: Progress callback.
 
     Raises:
         ArmSpecError: There is no such arm, or one is described wrongly.
-        ModelNotFoundError: The model of a backbone is not where its name says.
+        ModelNotFoundError: The model of a backbone cannot be found.
     """
     validate_specs(resources.specs, resources.backbones)
     parts: dict[str, ArmSpec] = {}
@@ -117,7 +116,7 @@ def build_arm(name: str, resources: Resources) -> Arm:
         IndexMismatchError: Its index is missing: call `prepare` first.
     """
 
-    @cache  # what several arms are made of is built once
+    @cache  # shared members are built once
     def build(name: str) -> Arm:
         kind, params = described(name, _spec(name, resources.specs))
         arm: Arm = kind.build(name, params, resources, build)
@@ -127,7 +126,7 @@ def build_arm(name: str, resources: Resources) -> Arm:
 
 
 def closure(name: str, specs: Mapping[str, ArmSpec]) -> dict[str, ArmSpec]:
-    """Return an arm and all that it is made of, by name. Raises ArmSpecError.
+    """Return an arm and all of its members, by name. Raises ArmSpecError.
 
     >>> specs = {"d": ArmSpec(kind="bm25"), "b": ArmSpec(kind="bm25"), "e": ArmSpec(kind="none")}
     >>> sorted(closure("f", {**specs, "f": ArmSpec(kind="rrf", params={"arms": ["b", "d"]})}))
@@ -144,7 +143,7 @@ def closure(name: str, specs: Mapping[str, ArmSpec]) -> dict[str, ArmSpec]:
 
 
 def backbones_of(name: str, specs: Mapping[str, ArmSpec]) -> frozenset[str]:
-    """Return the backbones that an arm and its members are built with. Raises ArmSpecError.
+    """Return the backbones of an arm and its members. Raises ArmSpecError.
 
     >>> specs = {"d": ArmSpec(kind="dense", params={"backbone": "minilm"}), "b": ArmSpec(kind="bm25")}
     >>> backbones_of("f", {**specs, "f": ArmSpec(kind="rrf", params={"arms": ["b", "d"]})})
@@ -155,7 +154,7 @@ def backbones_of(name: str, specs: Mapping[str, ArmSpec]) -> frozenset[str]:
 
 
 def embeddings_of(name: str, specs: Mapping[str, ArmSpec]) -> frozenset[str]:
-    """Return the backbones that a query must be embedded with for an arm and its members.
+    """Return the backbones whose embeddings a query must have for an arm and its members.
 
     >>> embeddings_of("d", {"d": ArmSpec(kind="dense", params={"backbone": "minilm"})})
     frozenset({'minilm'})
@@ -165,9 +164,9 @@ def embeddings_of(name: str, specs: Mapping[str, ArmSpec]) -> frozenset[str]:
 
 
 def arm_features(name: str, spec: ArmSpec) -> dict[str, float]:
-    """Describe an arm to a policy, so that a new arm starts from what its relatives taught.
+    """Return the features of an arm, so that a policy generalises to new arms.
 
-    `steps` is what the arm is expected to cost before anything is known of it.
+    `steps` is the expected cost of an arm without data.
 
     >>> arm_features("rrf", ArmSpec(kind="rrf", params={"arms": ["bm25", "minilm"]}))
     {'arm=rrf': 1.0, 'kind=rrf': 1.0, 'member=bm25': 1.0, 'member=minilm': 1.0, 'steps': 1.0}
@@ -176,16 +175,16 @@ def arm_features(name: str, spec: ArmSpec) -> dict[str, float]:
         ArmSpecError: The kind or a parameter is wrong.
     """
     kind, params = described(name, spec)
-    told = [f"arm={name}", f"kind={spec.kind}"]
-    told += [f"backbone={backbone}" for backbone in kind.backbones(params)]
-    # as logarithms: hundreds of passages stand beside shares and ones
+    indicators = [f"arm={name}", f"kind={spec.kind}"]
+    indicators += [f"backbone={backbone}" for backbone in kind.backbones(params)]
+    # logarithms: some parameters are hundreds, others shares
     numbers = {f"{spec.kind}.{name}": math.log1p(getattr(params, name)) for name in kind.features}
-    told += [f"member={member}" for member in kind.members(params)]
-    return {**dict.fromkeys(told, 1.0), **numbers, "steps": kind.steps(params)}
+    indicators += [f"member={member}" for member in kind.members(params)]
+    return {**dict.fromkeys(indicators, 1.0), **numbers, "steps": kind.steps(params)}
 
 
 def same(one: ArmSpec, other: ArmSpec) -> bool:
-    """Return whether two descriptions mean the same arm, wherever it is hosted. Raises ArmSpecError.
+    """Return whether two descriptions are the same arm on any host. Raises ArmSpecError.
 
     >>> same(ArmSpec(kind="bm25"), ArmSpec(kind="bm25", params={"k1": 1.2}))
     True
@@ -202,17 +201,17 @@ def _spec(name: str, specs: Mapping[str, ArmSpec]) -> ArmSpec:
 
 
 def described(name: str, spec: ArmSpec) -> tuple[Kind[Any], Any]:
-    """Return the kind of an arm, of the user's own too, and its checked parameters. Raises ArmSpecError."""
+    """Return the kind of an arm and its validated parameters. Raises ArmSpecError."""
     kind = KINDS.get(spec.kind) or _own_kind(name, spec.kind)
     try:
         return kind, kind.params.model_validate(spec.params)
     except ValidationError as error:
-        told = "; ".join(_told(problem, kind.params) for problem in error.errors())
-        raise ArmSpecError(f"arm {name!r} of kind {spec.kind!r}: {told}") from error
+        problems = "; ".join(_describe(problem, kind.params) for problem in error.errors())
+        raise ArmSpecError(f"arm {name!r} of kind {spec.kind!r}: {problems}") from error
 
 
-def _told(problem: Mapping[str, Any], params: type[BaseModel]) -> str:
-    """Say in one line what is wrong with a parameter."""
+def _describe(problem: Mapping[str, Any], params: type[BaseModel]) -> str:
+    """Describe a validation error in one line."""
     where = ".".join(map(str, problem["loc"]))
     if problem["type"] == "extra_forbidden":
         return f"unknown parameter {where!r}{did_you_mean(where, params.model_fields)}"
@@ -231,7 +230,7 @@ def _refuse_cycles(name: str, specs: Mapping[str, ArmSpec], path: tuple[str, ...
 
 
 def _own_kind(name: str, path: str) -> Kind[Any]:
-    """Make a kind of a class of the user's own, which checks its parameters itself. Raises ArmSpecError."""
+    """Return the kind of a class of the user's own. Raises ArmSpecError."""
     module, colon, attribute = path.partition(":")
     if not colon:
         raise ArmSpecError(
@@ -245,7 +244,7 @@ def _own_kind(name: str, path: str) -> Kind[Any]:
     if not isinstance(found, type):
         raise ArmSpecError(f"arm {name!r}: {path!r} is a {type(found).__name__}, not a class")
     if not callable(getattr(found, "search", None)):
-        raise ArmSpecError(f"arm {name!r}: {found.__name__} is no arm, it lacks: search")
+        raise ArmSpecError(f"arm {name!r}: {found.__name__} is not an arm: it lacks search")
     declared: Any = getattr(found, "backbones", frozenset())
     if not isinstance(declared, frozenset | set | tuple | list):
         raise ArmSpecError(f"arm {name!r}: {found.__name__}.backbones must be names, set on the class")
@@ -265,5 +264,5 @@ def _own_arm(name: str, own_class: type, params: Mapping[str, Any]) -> Arm:
         raise ArmSpecError(f"arm {name!r}: {own_class.__name__} cannot be built: {error}") from error
     lacking = [part for part in ("name", "backbones", "search") if not hasattr(arm, part)]
     if lacking:
-        raise ArmSpecError(f"arm {name!r}: {own_class.__name__} is no arm, it lacks: {', '.join(lacking)}")
+        raise ArmSpecError(f"arm {name!r}: {own_class.__name__} is not an arm: it lacks {', '.join(lacking)}")
     return cast(Arm, arm)

@@ -1,4 +1,4 @@
-"""Rank anew by a model that reads the question and a passage together: slower than vectors, and keener."""
+"""Reranking by a cross-encoder, which reads question and passage together."""
 
 import threading
 from collections.abc import Sequence
@@ -26,18 +26,18 @@ class CrossEncoderParams(RerankParams):
 
 
 class PairScorer:
-    """A cross-encoder of sentence-transformers; safe to use from many threads.
+    """A cross-encoder of sentence-transformers; thread-safe.
 
     Args:
         model: A hub name, a folder, or `package:NAME/PATH`.
         max_length: Tokens of a pair that are read; None is the model's own limit.
 
     Raises:
-        ModelNotFoundError: The model is not there, or is none that scores pairs.
+        ModelNotFoundError: The model cannot be found, or does not score pairs.
     """
 
     def __init__(self, model: str, max_length: int | None = None) -> None:
-        from sentence_transformers import CrossEncoder  # here: it takes seconds to load
+        from sentence_transformers import CrossEncoder  # here: loading takes seconds
         from transformers.utils import logging
 
         logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # of loading: noise in a log
@@ -52,16 +52,14 @@ class PairScorer:
         if saved and loaded not in saved:  # sentence-transformers gives it a head of random weights
             raise ModelNotFoundError(f"model {model!r} is a {saved[0]}, without the head of a {loaded}")
         if (labels := self._model.num_labels) != 1:
-            raise ModelNotFoundError(
-                f"model {model!r} tells {labels} classes apart; one that gives a single score is needed"
-            )
+            raise ModelNotFoundError(f"model {model!r} has {labels} classes; a single score is needed")
         self._lock = threading.Lock()
 
     def scores(self, question: str, texts: Sequence[str], batch_size: int) -> NDArray[np.float32]:
-        """Return one score per text, shape (n_texts,): the bare logits, which never saturate."""
+        """Return one logit per text, shape (n_texts,)."""
         import torch
 
-        with self._lock:  # a fast tokenizer refuses to be used by two threads at once
+        with self._lock:  # fast tokenizers are not thread-safe
             torch.set_num_threads(len(compute_cores()))
             scores: NDArray[np.float32] = self._model.predict(
                 [(question, text) for text in texts],

@@ -1,4 +1,4 @@
-"""Search by meaning: the passages whose vectors are nearest to the question's."""
+"""Dense retrieval: the passages whose vectors are nearest to the query's."""
 
 import threading
 from collections import OrderedDict
@@ -13,17 +13,17 @@ from arms.corpus import Corpus
 from arms.indexes import IndexParams, VectorIndex, Vectors
 from arms.retrievers.kind import Batch, Kind, Members, Resources
 
-KEPT = 8
-"""Questions whose candidates are kept: more than are in the works at once on a small machine."""
+CACHED_QUERIES = 8
+"""Queries whose candidates are cached: more than run at once on a small machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """What the first stage found for one question, nearest first, ties by id.
+    """The candidates of a first stage, nearest first, ties by id.
 
     Attributes:
-        positions: Places in the corpus, shape (m,).
-        relevance: Cosines between question and passage, shape (m,).
+        positions: Positions in the corpus, shape (m,).
+        relevance: Cosines with the query, shape (m,).
         vectors: Unit vectors of the passages, shape (m, dim).
     """
 
@@ -32,17 +32,17 @@ class Candidates:
     vectors: NDArray[np.float32]
 
     def first(self, m: int) -> "Candidates":
-        """Return the `m` nearest of them, without a copy."""
+        """Return the `m` nearest, without a copy."""
         return Candidates(self.positions[:m], self.relevance[:m], self.vectors[:m])
 
 
 class FirstStage:
-    """Finds candidates on one backbone; safe to use from many threads.
+    """Finds and caches candidates of one backbone; thread-safe.
 
     Args:
-        backbone: Name of the backbone, as queries carry its embedding.
-        index: Finds the nearest.
-        vectors: Of all passages, by position, shape (n_passages, dim); may be mapped from a file.
+        backbone: Name of the backbone.
+        index: The index.
+        vectors: All passages by position, shape (n_passages, dim); may be memory-mapped.
     """
 
     def __init__(self, backbone: str, index: VectorIndex, vectors: NDArray[np.float32]) -> None:
@@ -55,21 +55,21 @@ class FirstStage:
 
     @property
     def ranks(self) -> NDArray[np.intp]:
-        """Place of each passage in the order of ids, by position: what ties are broken by."""
+        """Rank of each position in the order of ids, which breaks ties."""
         return self._index.ranks
 
     def embedding(self, query: Query, *, arm: str) -> NDArray[np.float32]:
-        """Return the question's vector, shape (dim,). Raises MissingEmbeddingError, ArmError."""
+        """Return the query's vector, shape (dim,). Raises MissingEmbeddingError, ArmError."""
         return question_vector(query, self.backbone, self._index.dim, arm=arm)
 
     def forget(self) -> None:
-        """Drop what is kept of former questions."""
+        """Clear the cache."""
         with self._lock:
             self._kept.clear()
             self._deepest = 1
 
     def candidates(self, query: Query, depth: int, *, arm: str) -> Candidates:
-        """Return the `depth` nearest passages, or all where there are fewer.
+        """Return the `depth` nearest passages, or all if there are fewer.
 
         Raises:
             MissingEmbeddingError: The query lacks the embedding of this backbone.
@@ -77,8 +77,8 @@ class FirstStage:
         """
         vector = self.embedding(query, arm=arm)
         with self._lock:
-            # As deep as was ever asked for: a shallow arm that comes first does not cost a second search.
-            # Only where a deeper search finds the same first ones: what others asked must change no answer.
+            # The deepest request so far, so that a shallow arm that comes first costs no second search. Only
+            # for an exact index: other arms' requests must not change an answer.
             self._deepest = max(self._deepest, depth)
             reach = self._deepest if self._index.exact else depth
             key = vector.tobytes(), 0 if self._index.exact else depth
@@ -89,24 +89,24 @@ class FirstStage:
             found = self._search(vector, reach)
             with self._lock:
                 self._kept[key] = found
-                while len(self._kept) > KEPT:
+                while len(self._kept) > CACHED_QUERIES:
                     self._kept.popitem(last=False)
         return found.first(depth)
 
     def _search(self, vector: NDArray[np.float32], depth: int) -> Candidates:
         relevance, positions = self._index.nearest(vector, depth)
-        order = np.argsort(positions)  # a mapped file is read in its own order
+        order = np.argsort(positions)  # sequential reads of a mapped file
         vectors = np.empty((len(positions), self.vectors.shape[1]), dtype=np.float32)
         vectors[order] = self.vectors[positions[order]]
         return Candidates(positions, relevance, vectors)
 
 
 def question_vector(query: Query, backbone: str, dim: int, *, arm: str) -> NDArray[np.float32]:
-    """Return the question's vector, shape (dim,), finite.
+    """Return the query's vector, shape (dim,), finite.
 
     Raises:
-        MissingEmbeddingError: The query does not carry the embedding of this backbone.
-        ArmError: It has another shape, or a number in it is not finite.
+        MissingEmbeddingError: The query lacks the embedding of this backbone.
+        ArmError: It has another shape, or is not finite.
     """
     vector = query.embedding(backbone, arm=arm)
     if vector.shape != (dim,):
@@ -120,27 +120,27 @@ def question_vector(query: Query, backbone: str, dim: int, *, arm: str) -> NDArr
 
 
 def shared_index(params: IndexParams, have: Resources) -> VectorIndex:
-    """Return the index that all arms with these parameters of one share. Raises IndexMismatchError."""
-    told = _of_index(params)
-    backbone = have.backbones[told.backbone]
+    """Return the index that all arms with these index parameters share. Raises IndexMismatchError."""
+    own = _index_params(params)
+    backbone = have.backbones[own.backbone]
     return have.shared(
-        ("vector index", told), lambda: VectorIndex.open(have.corpus, have.indexes, told, backbone)
+        ("vector index", own), lambda: VectorIndex.open(have.corpus, have.indexes, own, backbone)
     )
 
 
 def first_stage(params: IndexParams, have: Resources) -> FirstStage:
-    """Return the stage that all arms with this backbone and index share. Raises IndexMismatchError."""
-    told = _of_index(params)
+    """Return the first stage that all arms with these index parameters share. Raises IndexMismatchError."""
+    own = _index_params(params)
 
     def make() -> FirstStage:
-        vectors = Vectors.of(have.corpus, have.indexes, have.backbones[told.backbone]).read()
-        return FirstStage(told.backbone, shared_index(told, have), vectors)
+        vectors = Vectors.of(have.corpus, have.indexes, have.backbones[own.backbone]).read()
+        return FirstStage(own.backbone, shared_index(own, have), vectors)
 
-    return have.shared(("first stage", told), make)
+    return have.shared(("first stage", own), make)
 
 
-def _of_index(params: IndexParams) -> IndexParams:
-    """Return only what tells one index from another: the parameters of an arm may be more."""
+def _index_params(params: IndexParams) -> IndexParams:
+    """Return the parameters of the index alone."""
     return IndexParams.model_validate({name: getattr(params, name) for name in IndexParams.model_fields})
 
 
@@ -149,10 +149,7 @@ class DenseParams(IndexParams):
 
 
 class Dense:
-    """Rank passages by the cosine between their vector and the query's.
-
-    The arm embeds nothing: the query brings its vector, made once for all arms.
-    """
+    """Rank passages by the cosine between their vector and the query's."""
 
     def __init__(self, name: str, corpus: Corpus, params: DenseParams, index: VectorIndex) -> None:
         self.name = name
@@ -170,7 +167,7 @@ class Dense:
 
 
 class DenseBatch:
-    """Dense arms over one index: they all find the same."""
+    """Dense arms over one index, which all find the same."""
 
     def __init__(self, names: Sequence[str], stage: FirstStage) -> None:
         self.names = tuple(names)
@@ -178,13 +175,13 @@ class DenseBatch:
         self._stage = stage
 
     def positions(self, query: Query, k: int) -> NDArray[np.intp]:
-        """Return the `k` nearest, a row an arm."""
+        """Return the `k` nearest, one row per arm."""
         near = self._stage.candidates(query, k, arm=self.names[0]).positions
         return np.tile(np.pad(near, (0, k - len(near)), constant_values=-1), (len(self.names), 1))
 
 
 def prepare_index(params: IndexParams, have: Resources, progress: Progress | None = None) -> None:
-    """Build the index that an arm starts from, where it is missing. Raises ModelNotFoundError."""
+    """Build the index of an arm if it is missing. Raises ModelNotFoundError."""
     VectorIndex.prepare(have.corpus, have.indexes, params, have.backbones[params.backbone], progress)
 
 

@@ -1,7 +1,7 @@
-"""What arms share that choose among the nearest passages so that these differ from each other.
+"""Arms that select diverse passages among the nearest ones.
 
-Such a family is its parameters and one function, which picks for all of its
-configurations at once; an arm is a batch of one, and the texts.
+A family is its parameters and one function that picks for all of its configurations at
+once; an arm is a batch of one.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -18,11 +18,11 @@ from arms.retrievers.dense import Candidates, FirstStage, first_stage, prepare_i
 from arms.retrievers.kind import Batch, Kind, Members, Resources
 
 DECIMALS = 9
-"""Of a cosine: the last digits of a product change with the shape of the matrices, and would break ties."""
+"""Cosines are rounded: the last digits of a product depend on the shape of the matrices."""
 
 
 class DiverseParams(IndexParams):
-    """Parameters of an arm that chooses among candidates: those of the index they come from, and how many."""
+    """Parameters of an arm that selects among candidates."""
 
     depth: int = Field(1000, ge=1, description="Nearest passages to choose among, at least k.")
 
@@ -37,7 +37,7 @@ Pick = Callable[[Sequence[P], Candidates, int], Picks]
 
 
 class Cosines:
-    """Cosines between candidates, a row at a time: few of the rows are ever asked for.
+    """Cosines between candidates, computed row by row, as few rows are needed.
 
     Args:
         vectors: Shape (m, dim), not zero.
@@ -66,9 +66,9 @@ class DiverseBatch(Generic[P]):
     """Arms of one family over the same candidates.
 
     Args:
-        group: Parameters by name of the arm, alike in index and depth.
+        group: Parameters by arm, with equal index and depth.
         stage: Finds the candidates.
-        pick: Picks for all of them.
+        pick: Picks for all arms.
     """
 
     def __init__(self, group: Mapping[str, P], stage: FirstStage, pick: Pick[P]) -> None:
@@ -79,10 +79,10 @@ class DiverseBatch(Generic[P]):
         self._pick = pick
 
     def picks(self, query: Query, k: int) -> Picks:
-        """Return positions in the corpus and scores, n of them: `k`, or all where the corpus has fewer.
+        """Return min(k, corpus size) positions in the corpus, and scores.
 
-        A pick scores what it added, or what the pick before it did where that was less;
-        those that score the same are in the order of their ids.
+        The score of a pick is what it added, or the previous score if that was less; ties are
+        broken by id.
 
         Raises:
             ArmError: The query's embedding is missing, or has another dimension than the index.
@@ -95,13 +95,13 @@ class DiverseBatch(Generic[P]):
         return np.take_along_axis(positions, order, axis=1), np.take_along_axis(falling, order, axis=1)
 
     def positions(self, query: Query, k: int) -> NDArray[np.intp]:
-        """Return what each arm picks."""
+        """Return the picks of each arm."""
         positions, _ = self.picks(query, k)
         return np.pad(positions, ((0, 0), (0, k - positions.shape[1])), constant_values=-1)
 
 
 class Diverse(Generic[P]):
-    """An arm that chooses among the nearest passages."""
+    """An arm that selects diverse passages among the nearest ones."""
 
     def __init__(self, name: str, corpus: Corpus, params: P, stage: FirstStage, pick: Pick[P]) -> None:
         self.name = name
@@ -110,14 +110,14 @@ class Diverse(Generic[P]):
         self._batch = DiverseBatch({name: params}, stage, pick)
 
     def search(self, query: Query, k: int) -> Retrieval:
-        """Return `k` passages, those picked first first. Raises MissingEmbeddingError, ArmError."""
+        """Return `k` passages in the order of the picks. Raises MissingEmbeddingError, ArmError."""
         (positions,), (scores,) = self._batch.picks(query, k)
         found = zip(self._corpus.passages(positions), scores.tolist(), strict=True)
         return Retrieval(tuple(passage.scored(score) for passage, score in found))
 
 
 def diverse_kind(params: type[P], pick: Pick[P], features: tuple[str, ...]) -> Kind[P]:
-    """Return the kind of a family, given its parameters, how it picks, and what a policy is told."""
+    """Return the kind of a family."""
 
     def build(name: str, params: P, have: Resources, _: Members) -> Diverse[P]:
         return Diverse(name, have.corpus, params, first_stage(params, have), pick)
@@ -180,7 +180,7 @@ def discounted_picks(
     scores = np.empty((len(gammas), n))
     for step in range(n):
         if step:
-            # in place: new arrays of this size take longer to come by than to compute
+            # in place: allocation takes longer than the computation
             factors = cosines.rows(picks[:, step - 1])
             factors *= factors >= thresholds[:, np.newaxis]
             factors *= -gammas[:, np.newaxis]

@@ -1,7 +1,7 @@
-"""Several arms at once: each finds its passages, each gets an answer, one answer is chosen.
+"""An ensemble of arms: each gives passages and an answer, and one answer is selected.
 
-What is returned are the passages behind the chosen answer. The turn writes its own
-answer from them, which is one more call of the language model.
+It returns the passages of the selected answer. The turn writes its own answer from them,
+with one more call of the language model.
 """
 
 import logging
@@ -65,7 +65,7 @@ class EnsembleParams(BaseModel):
     @field_validator("router", "backbone")
     @classmethod
     def _of_learned(cls, value: str | None, info: ValidationInfo) -> str | None:
-        """Refuse a selector without a router, and a router without its selector."""
+        """Refuse `learned` without a router, and a router without `learned`."""
         select = info.data.get("select")
         if select == "learned" and not value:
             raise ValueError("`select: learned` needs it")
@@ -75,18 +75,18 @@ class EnsembleParams(BaseModel):
 
     @property
     def writing(self) -> prompts.Writing:
-        """How the members' answers are written."""
+        """Settings of the members' answers."""
         return prompts.Writing(self.form, self.word_budget, self.max_tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """A trained picker, and what it looks at beside the answers.
+    """A trained selector and its inputs.
 
     Attributes:
-        picker: Picks.
-        backbone: Name of the embedding of the question that it looks at.
-        vectors: Those of the passages, by the same backbone.
+        selector: The selector.
+        backbone: Name of the backbone of the question.
+        vectors: Vectors of the passages by the same backbone.
     """
 
     selector: AnswerSelector
@@ -96,7 +96,7 @@ class Learned:
 
 @dataclass(frozen=True, slots=True)
 class _Answered:
-    """What a member found, of it what the language model read, its answer, and tokens of both."""
+    """What a member found, the passages that the model read, the answer, and the tokens of both."""
 
     found: Retrieval
     read: tuple[Passage, ...]
@@ -105,12 +105,11 @@ class _Answered:
 
 
 class Ensemble:
-    """Run all members at once, have each one's passages answered, and return the winner's passages.
+    """Run all members in parallel, answer from each one's passages, and return those of the best answer.
 
-    A member that fails is left out. Where the language model picks no answer that it was
-    shown, asked twice, or fails at picking, the vote decides; so it does for a router where it
-    fails, or a member did, as a router compares all of them. Steps and tokens are those of
-    all members that answered: each is paid for.
+    A member that fails is left out. The vote decides when the language model fails or selects
+    no valid answer in two attempts, and when a router or any member fails, as a router
+    compares all of them. Steps and tokens are those of all members that answered.
 
     Source: Retriever Portfolios, 2026, arXiv:2605.31176: members in parallel, then a selector.
     """
@@ -131,20 +130,20 @@ class Ensemble:
         self._learned = learned
 
     def search(self, query: Query, k: int) -> Retrieval:
-        """Return the passages behind the answer that won. Raises ArmError when every member fails."""
+        """Return the passages of the selected answer. Raises ArmError when every member fails."""
         depth = k
         if self._learned is not None:
-            query.embedding(self._learned.backbone, arm=self.name)  # before anything is spent
+            query.embedding(self._learned.backbone, arm=self.name)  # fail before any cost
             depth = max(k, self._learned.selector.k)
-        # Threads of its own: an ensemble among the members never waits for a thread that waits for it.
+        # threads of its own: a nested ensemble must not wait for a thread that waits for it
         with ThreadPoolExecutor(len(self._members), thread_name_prefix="ensemble") as pool:
             outcomes = [*pool.map(lambda member: self._run(member, query, depth), self._members)]
         answered = [outcome for outcome in outcomes if isinstance(outcome, _Answered)]
         if not answered:
-            told = "; ".join(
+            errors = "; ".join(
                 f"{member.name}: {outcome}" for member, outcome in zip(self._members, outcomes, strict=True)
             )
-            raise ArmError(f"every member of arm {self.name!r} failed: {told}")
+            raise ArmError(f"every member of arm {self.name!r} failed: {errors}")
         at, tokens = self._select(query, answered)
         return Retrieval(
             answered[at].found.passages[:k],
@@ -153,19 +152,19 @@ class Ensemble:
         )
 
     def _run(self, member: Arm, query: Query, k: int) -> _Answered | Exception:
-        """Return what a member found with its answer, or why it failed."""
+        """Return the passages and the answer of a member, or its error."""
         writing = self._params.writing
         try:
             found = member.search(query, k)
-            # a router knows answers from so many passages, however many are asked for
+            # a router was trained on answers from so many passages
             read = found.passages[: self._learned.selector.k] if self._learned else found.passages
-            said = answer_to(writing.prompt(query.text, read), writing, self._write)
+            answer = answer_to(writing.prompt(query.text, read), writing, self._write)
         except (ArmError, GeneratorError) as error:
             return error
-        return _Answered(found, read, said.text, found.tokens + said.tokens)
+        return _Answered(found, read, answer.text, found.tokens + answer.tokens)
 
     def _select(self, query: Query, answered: Sequence[_Answered]) -> tuple[int, int]:
-        """Return the index of the answer that wins, and the tokens that it took to select it."""
+        """Return the index of the selected answer, and the tokens spent on the selection."""
         answers, chosen, tokens = [each.answer for each in answered], None, 0
         if self._params.select == "llm":
             chosen, tokens = self._ask_model(query.text, answers)
@@ -174,12 +173,12 @@ class Ensemble:
             vectors = self._learned.vectors.of({passage.id for read in found for passage in read})
             try:
                 chosen = self._learned.selector.select(query, answers, found, vectors)
-            except ArmError as error:  # the answers are paid for
+            except ArmError as error:
                 logger.warning("arm %r votes: %s", self.name, error)
         return vote(answers) if chosen is None else chosen, tokens
 
     def _ask_model(self, question: str, answers: Sequence[str]) -> tuple[int | None, int]:
-        """Have the language model pick: the index of its answer, None for none, and the tokens it took."""
+        """Return the index that the language model selects, None for none, and the tokens spent."""
         first: dict[str, int] = {}
         for index, answer in enumerate(answers):
             first.setdefault(normalised(answer), index)
@@ -208,9 +207,9 @@ class Ensemble:
 
 
 def vote(answers: Sequence[str]) -> int:
-    """Return the index of the answer that most others agree with, of several the first.
+    """Return the index of the most frequent answer, the first of several.
 
-    Answers agree when they are the same after `normalised`; an empty one loses to any other.
+    Answers are compared after `normalised`; an empty one loses to any other.
 
     >>> vote(["London", "Paris", "paris."])
     1
@@ -225,7 +224,7 @@ def _backbones(params: EnsembleParams) -> tuple[str, ...]:
 
 
 def _selector_spec(params: EnsembleParams, have: Resources) -> SelectorSpec | None:
-    """Return what a router is to do, None where there is none."""
+    """Return the spec of the selector, None without a router."""
     if params.router is None or params.backbone is None:
         return None
     encoder = have.backbones[params.backbone]
@@ -233,7 +232,7 @@ def _selector_spec(params: EnsembleParams, have: Resources) -> SelectorSpec | No
 
 
 def _prepare(params: EnsembleParams, have: Resources, progress: Progress | None) -> None:
-    """See whether the router fits, and embed the passages for it. Raises ArmBuildError."""
+    """Check the router, and embed the passages for it. Raises ArmBuildError."""
     if spec := _selector_spec(params, have):
         have.open_selector(spec)
         Vectors.of(have.corpus, have.indexes, spec.encoder).prepare(have.corpus, spec.encoder, progress)

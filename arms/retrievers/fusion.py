@@ -1,4 +1,4 @@
-"""Reciprocal rank fusion: several arms rank, and what many of them rank high comes first."""
+"""Reciprocal rank fusion of the rankings of several arms."""
 
 import math
 from collections import defaultdict
@@ -39,7 +39,7 @@ class Fusion:
         self._params = params
 
     def search(self, query: Query, k: int) -> Retrieval:
-        """Ask every member and fuse; one round of retrieval, as the members do not wait for each other."""
+        """Fuse the rankings of all members; steps are the most of any, as they could run in parallel."""
         answers = [member.search(query, max(k, self._params.depth)) for member in self._members]
         return Retrieval(
             passages=fuse([answer.passages for answer in answers], self._params.constant)[:k],
@@ -61,7 +61,7 @@ def fuse(rankings: Sequence[Sequence[Passage]], constant: float) -> tuple[Passag
         for rank, passage in enumerate(ranking, start=1):
             found[passage.id].append(1.0 / (constant + rank))
             passages[passage.id] = passage
-    # fsum: the order of the members must not decide a tie
+    # fsum: the order of the members must not affect ties
     fused = [passages[name].scored(math.fsum(parts)) for name, parts in found.items()]
     return tuple(sorted(fused, key=lambda passage: (-passage.score, passage.id)))
 

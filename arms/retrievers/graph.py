@@ -1,7 +1,7 @@
-"""GraphDense: gather the passages that a graph links to the question, and rank them by meaning.
+"""GraphDense: passages that an entity graph links to the question, ranked by cosine.
 
-Entities are shared with other passages, so that hops reach what a question needs and
-does not resemble: the birthplace of the director of a film that it names.
+Hops over shared entities reach passages that do not resemble the question, such as the
+birthplace of the director of a film.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,13 +16,13 @@ from arms.base import Progress, Query, Retrieval
 from arms.corpus import Corpus
 from arms.indexes import Graph, IndexParams, entity_graph
 from arms.indexes import entities as indexe_entities
-from arms.retrievers.dense import KEPT, FirstStage, first_stage, prepare_index
+from arms.retrievers.dense import CACHED_QUERIES, FirstStage, first_stage, prepare_index
 from arms.retrievers.kind import Batch, Kind, Members, Resources
 from arms.top_k import best
 
 
 class GraphParams(IndexParams):
-    """Parameters of a GraphDense arm: those of its index, of its graph, and of the walk."""
+    """Parameters of a GraphDense arm: of its index, its graph and the walk."""
 
     max_hops: int = Field(
         3,
@@ -44,25 +44,19 @@ class GraphParams(IndexParams):
 
 
 class Explorer:
-    """Walks from questions; keeps the entities and the walks of the last few.
-
-    Safe to use from many threads.
-    """
+    """Walks from questions, and caches entities and walks; thread-safe."""
 
     def __init__(self, graph: Graph, extractor: indexe_entities.Extractor) -> None:
         self._graph = graph
         self._extractor = extractor
-        self._entities = lru_cache(KEPT)(self._find_entities)
-        # a pool asks with few frequencies, each for all of its configurations
-        self._walks = lru_cache(4 * KEPT)(self._walk)
+        self._entities = lru_cache(CACHED_QUERIES)(self._find_entities)
+        # a pool has few frequencies, each with many configurations
+        self._walks = lru_cache(4 * CACHED_QUERIES)(self._walk)
 
     def walk(
         self, question: str, max_entity_df: int, max_hops: int, max_candidates: int
     ) -> tuple[entity_graph.Walk, int]:
-        """Walk from the entities of a question, as `Graph.walk` does.
-
-        Returns:
-            The walk, and the tokens that it takes to find those entities.
+        """Return the walk from the entities of a question, and the tokens spent to find these.
 
         Raises:
             ArmError: The entities cannot be found.
@@ -74,7 +68,7 @@ class Explorer:
         return self._graph.walk(entities, *limits), tokens
 
     def forget(self) -> None:
-        """Drop what is kept of former questions."""
+        """Clear the caches."""
         self._entities.cache_clear()
         self._walks.cache_clear()
 
@@ -84,7 +78,7 @@ class Explorer:
 
 
 class GraphDense:
-    """Rank what a walk gathered by the cosine to the question; without any, what the index finds nearest.
+    """Rank the passages of a walk by cosine; without any, those that the index finds.
 
     Source: Retriever Portfolios, 2026, arXiv:2605.31176 (GraphDense).
     """
@@ -100,16 +94,18 @@ class GraphDense:
         self._explorer = explorer
 
     def search(self, query: Query, k: int) -> Retrieval:
-        """Return the `k` best of what was gathered, fewer where that is less. Raises ArmError."""
-        told = self._params
+        """Return at most `k` passages of the walk. Raises ArmError."""
+        params = self._params
         vector = self._stage.embedding(query, arm=self.name)
-        walk, tokens = self._explorer.walk(query.text, told.max_entity_df, told.max_hops, told.max_candidates)
+        walk, tokens = self._explorer.walk(
+            query.text, params.max_entity_df, params.max_hops, params.max_candidates
+        )
         if len(walk.passages):
             positions, relevance = walk.passages, _relevance(self._stage, walk.passages, vector)
         else:
-            near = self._stage.candidates(query, max(k, told.max_candidates), arm=self.name)
+            near = self._stage.candidates(query, max(k, params.max_candidates), arm=self.name)
             positions, relevance = near.positions, near.relevance
-        # all that tie with the last too: ids decide which of them come first
+        # with all that tie with the last one: ids break the tie
         kept = relevance >= relevance[best(relevance, k)[-1]]
         found = zip(self._corpus.passages(positions[kept]), relevance[kept].tolist(), strict=True)
         ranked = sorted((p.scored(score) for p, score in found), key=lambda p: (-p.score, p.id))
@@ -117,13 +113,13 @@ class GraphDense:
 
 
 class GraphBatch:
-    """GraphDense arms over one index and one graph: one walk a frequency, one cosine a passage.
+    """GraphDense arms over one index and one graph: one walk per frequency, one cosine per passage.
 
     Args:
-        group: Parameters by name of the arm.
-        stage: Holds the vectors, and finds candidates where the graph has none.
+        group: Parameters by arm.
+        stage: Has the vectors, and finds candidates for an empty walk.
         explorer: Walks.
-        reach: Hops and passages of the longest walk that anybody asks the explorer for.
+        reach: Hops and passages of the longest walk.
     """
 
     def __init__(
@@ -133,14 +129,14 @@ class GraphBatch:
         self.backbones = frozenset({stage.backbone})
         self._configurations = tuple(group.values())
         self._frequencies = sorted({params.max_entity_df for params in group.values()})
-        # as many as arms of other kinds choose among: one search of the index serves all of them
+        # the depth of arms of other kinds, which then share the search
         self._depth = min(params.max_candidates for params in group.values())
         self._stage = stage
         self._explorer = explorer
         self._reach = reach
 
     def positions(self, query: Query, k: int) -> NDArray[np.intp]:
-        """Return the best of what each arm gathers."""
+        """Return the best passages of each arm's walk."""
         vector = self._stage.embedding(query, arm=self.names[0])
         walks = {df: self._explorer.walk(query.text, df, *self._reach)[0] for df in self._frequencies}
         union = np.unique(np.concatenate([walk.passages for walk in walks.values()]))
@@ -165,10 +161,10 @@ class GraphBatch:
 def _relevance(
     stage: FirstStage, positions: NDArray[np.intp], vector: NDArray[np.float32]
 ) -> NDArray[np.float32]:
-    """Return the cosines between passages and a question, shape (n,), whichever are asked for together."""
-    order = np.argsort(positions)  # a mapped file is read in its own order
+    """Return the cosines of passages with a question, shape (n,), independent of the other passages."""
+    order = np.argsort(positions)  # sequential reads of a mapped file
     relevance = np.empty(len(positions), dtype=np.float32)
-    # a product of matrices would round a row otherwise when it is in other company
+    # the rounding of a matrix product depends on its other rows
     relevance[order] = np.vecdot(stage.vectors[positions[order]], vector)
     return relevance
 
@@ -210,7 +206,7 @@ def _batches(group: Mapping[str, GraphParams], have: Resources) -> Sequence[Batc
     alike: dict[tuple[FirstStage, Explorer], dict[str, GraphParams]] = {}
     for name, params in group.items():
         if params.entities == "llm":
-            continue  # asked one by one: a batch does not tell what each of its arms spends
+            continue  # one by one: a batch does not report the tokens of each arm
         alike.setdefault((first_stage(params, have), _explorer(params, have)), {})[name] = params
     return [GraphBatch(members, *shared, reach) for shared, members in alike.items()]
 

@@ -1,6 +1,6 @@
-"""What a kind of arm is, and what arms are built from.
+"""The contract of a kind of arm, and the resources that arms are built from.
 
-Each family of arms describes its kinds in its own file; `arms.retrievers.catalog` names them.
+Each family of arms defines its kinds in its own file; `arms.retrievers.catalog` lists them.
 """
 
 import math
@@ -25,14 +25,14 @@ P = TypeVar("P", bound=BaseModel)
 T = TypeVar("T")
 
 DEFAULT_HOST = "Arms"
-"""The deployment that runs every arm that names no other."""
+"""The default deployment of arms."""
 
 Members = Callable[[str], Arm]
-"""The name of an arm -> that arm, built."""
+"""The name of an arm -> the arm."""
 
 
 class ArmSpec(BaseModel):
-    """An arm as the configuration describes it."""
+    """An arm in the configuration."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -52,7 +52,7 @@ class ArmSpec(BaseModel):
     @field_validator("params")
     @classmethod
     def _storable(cls, params: dict[str, Any]) -> dict[str, Any]:
-        """Refuse what the log could not keep."""
+        """Refuse parameters that the log could not store."""
         try:
             orjson.loads(orjson.dumps(params))
         except (orjson.JSONEncodeError, RecursionError) as error:
@@ -71,24 +71,24 @@ def _numbers(value: object) -> Iterator[float]:
 
 
 class NoParams(BaseModel):
-    """There is nothing to set."""
+    """No parameters."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def _no_embedder(_: str, backbones: frozenset[str]) -> Mapping[str, NDArray[np.float32]]:
-    raise ArmError(f"no encoder is at hand to embed with {', '.join(sorted(backbones))}")
+    raise ArmError(f"no encoder is configured for {', '.join(sorted(backbones))}")
 
 
 def _no_writer(_: Prompt) -> tuple[str, Chunk]:
-    raise ArmError("no language model is at hand")
+    raise ArmError("no language model is configured")
 
 
 class AnswerSelector(Protocol):
-    """Picks one of several answers to a question; safe to call from many threads.
+    """Selects one of several answers to a question; thread-safe.
 
     Attributes:
-        k: Passages of each arm that it looks at, and that an answer is to be written from.
+        k: Passages of each arm that it reads, and that an answer is written from.
     """
 
     k: int
@@ -100,30 +100,30 @@ class AnswerSelector(Protocol):
         found: Sequence[Sequence[Passage]],
         vectors: Mapping[str, NDArray[np.float32]],
     ) -> int:
-        """Return the index of the best answer, of several the first.
+        """Return the index of the best answer, the first of several.
 
         Args:
-            query: The question, embedded with the backbone of the picker.
-            answers: One of each arm, in the order in which the picker was asked for.
-            found: The passages that each was written from, best first.
-            vectors: Unit vector of each passage of the corpus among them, shape (dim,), by id.
+            query: The question, embedded with the backbone of the selector.
+            answers: One per arm, in the order of `SelectorSpec.arms`.
+            found: The passages of each answer, best first.
+            vectors: Unit vectors of the passages that are in the corpus, shape (dim,), by id.
 
         Raises:
-            ArmError: What it looks at does not fit.
+            ArmError: The inputs do not fit the selector.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class SelectorSpec:
-    """What a picker is to do.
+    """A selector as an ensemble configures it.
 
     Attributes:
-        router: Folder of the trained router that picks.
-        arms: Whose answers it compares.
-        backbone: Name of the backbone by which it looks at the question and at passages.
-        encoder: What is declared under that name.
-        writing: How the answers are written.
+        router: Folder of the trained router.
+        arms: Arms whose answers it compares.
+        backbone: Name of the backbone of question and passages.
+        encoder: The backbone of that name.
+        writing: Settings of the answers.
     """
 
     router: Path
@@ -134,25 +134,25 @@ class SelectorSpec:
 
 
 OpenSelector = Callable[[SelectorSpec], AnswerSelector]
-"""Reads a trained router that picks answers. Raises ArmBuildError where it does not fit."""
+"""Opens a trained router that selects answers. Raises ArmBuildError if it does not fit."""
 
 
-def no_selector(wanted: SelectorSpec) -> AnswerSelector:
-    """Refuse to read a router."""
-    raise ArmBuildError(f"router {wanted.router}: nothing is at hand that reads one")
+def no_selector(spec: SelectorSpec) -> AnswerSelector:
+    """Refuse to open a router."""
+    raise ArmBuildError(f"router {spec.router}: answer selectors are not available here")
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What arms are built from.
+    """The resources that arms are built from.
 
     Attributes:
         corpus: The passages.
-        indexes: The folder in which indexes are kept.
+        indexes: The folder of the indexes.
         backbones: Embedding models by name.
         specs: Every arm by name; an arm may refer to others.
-        embed: Embeds a text that an arm made up itself, such as a follow-up question.
-        write: Asks the language model; blocks, and may be called from many threads.
+        embed: Embeds a text that an arm wrote, such as a follow-up query.
+        write: Prompts the language model; blocking, thread-safe.
         open_selector: Opens a trained router that selects answers.
     """
 
@@ -167,14 +167,14 @@ class Resources:
     _lock: threading.RLock = field(default_factory=threading.RLock, repr=False, compare=False)
 
     def forget(self) -> None:
-        """Drop what shared things keep of former questions, so that the next search pays for all of it."""
+        """Clear the caches of shared objects, so that the next search pays for all of its work."""
         with self._lock:
             for thing in self._shared.values():
                 if callable(forget := getattr(thing, "forget", None)):
                     forget()
 
     def shared(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return what `make` returned for this key the first time: an index that several arms read."""
+        """Return the object of a key, made once: such as an index of several arms."""
         with self._lock:
             if key not in self._shared:
                 self._shared[key] = make()
@@ -182,30 +182,27 @@ class Resources:
 
 
 class Batch(Protocol):
-    """Arms of one kind that share their work on a query; safe to call from many threads.
+    """Arms of one kind that share their work on a query; thread-safe.
 
     Attributes:
         names: The arms.
-        backbones: The embeddings that a query must carry.
+        backbones: The embeddings that a query must have.
     """
 
     names: tuple[str, ...]
     backbones: frozenset[str]
 
     def positions(self, query: Query, k: int) -> NDArray[np.intp]:
-        """Return what each arm would, as positions in the corpus, best first.
-
-        Returns:
-            Shape (n_arms, k), rows in the order of `names`; -1 where an arm finds fewer than `k`.
+        """Return the positions that each arm finds, best first, shape (n_arms, k); -1 for none.
 
         Raises:
-            ArmError: The question cannot be looked up.
+            ArmError: The search failed.
         """
         ...
 
 
 def _nothing(*_: object) -> None:
-    """Do nothing: the kind has no index."""
+    """Do nothing."""
 
 
 def _none(_: BaseModel) -> tuple[str, ...]:
@@ -214,19 +211,19 @@ def _none(_: BaseModel) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Kind(Generic[P]):
-    """How one kind of arm is described and made.
+    """The definition of a kind of arm.
 
     Attributes:
         params: Its parameters.
-        build: Make the arm of a name, from parameters, resources and the members it refers to.
-        prepare: Build the index it needs where it is missing, and tell the progress.
-        batch: Make batches of the arms of this kind, given by name, that share work; None where none do.
-        backbones: Name the backbones that its parameters refer to.
-        embeds: Name those that a query must carry; None where it must carry all of them.
-        members: Name the arms that its parameters refer to.
-        models: Name the models that it loads itself, as `arms.models.locate` takes them.
-        told: Names of the numbers among its parameters that a policy sees.
-        steps: Rounds of retrieval to expect.
+        build: Build an arm from its name, parameters, resources and members.
+        prepare: Build its index if it is missing.
+        batch: Make batches of arms of this kind that share work; None without batches.
+        backbones: Return the backbones that parameters refer to.
+        embeds: Return those that a query must have; None for all of them.
+        members: Return the arms that parameters refer to.
+        models: Return the models that it loads itself, for `arms.models.locate`.
+        features: Numeric parameters that a policy sees.
+        steps: Return the expected rounds of retrieval.
     """
 
     params: type[P]

@@ -1,7 +1,7 @@
-"""Search in steps: a language model reads what was found and says what to look up next.
+"""Multi-step retrieval: a language model writes a follow-up query from the passages found.
 
-A question whose answer takes two facts seldom names the second. The first round
-finds the one, the model asks for the other.
+A question that needs two facts seldom names the second. The first round finds one, the
+follow-up query asks for the other.
 """
 
 import math
@@ -49,15 +49,14 @@ class MultistepParams(BaseModel):
 
 
 class Multistep:
-    """Retrieve, ask a language model what is missing, look that up, and so on.
+    """Retrieve, prompt a language model for a follow-up query, retrieve again, and so on.
 
-    Each step asks the base arm for k passages and keeps the first of them that are
-    new. The search ends after the last step, when no place is left, when the model says
-    that nothing is missing, or when it repeats an earlier query. Places that are then
-    empty go to what the steps found and did not keep: a search that ends with its first
-    step returns what the base does.
+    Each step searches the base arm for k passages and keeps the first new ones. The search
+    ends after the last step, with k passages, when the model writes DONE, or when it repeats
+    a query. Empty places are filled with passages that were found and not kept, so a
+    search of one step returns the ranking of the base.
 
-    Passages come in the order in which they were kept; their scores say only that: 1 / rank.
+    Passages are in the order in which they were kept, with a score of 1 / rank.
 
     Source: after Trivedi et al. 2022, Interleaving Retrieval with Chain-of-Thought
     Reasoning for Knowledge-Intensive Multi-Step Questions, arXiv:2212.10509.
@@ -72,14 +71,10 @@ class Multistep:
         self._embed = embed
 
     def search(self, query: Query, k: int) -> Retrieval:
-        """Return at most `k` passages; steps are those of the base, tokens include the model's.
-
-        Raises:
-            ArmError: The base or the language model failed.
-        """
+        """Return at most `k` passages; steps are those of the base, tokens include the model's."""
         kept: dict[str, Passage] = {}
         spare: dict[str, Passage] = {}
-        asked = [[], words(query.text)]  # no word is no query either
+        asked = [[], words(query.text)]  # a query without words ends the search, too
         steps = tokens = 0
         looked_up = query
         for step in range(1, self._params.max_steps + 1):
@@ -102,11 +97,11 @@ class Multistep:
         return Retrieval(tuple(passage.scored(1 / rank) for rank, passage in ranked), steps, tokens)
 
     def _share(self, places: int, step: int) -> int:
-        """Return how many passages a step may keep of the places that are left."""
+        """Return how many passages a step may keep."""
         return min(places, self._params.per_step or math.ceil(places / (self._params.max_steps - step + 1)))
 
     def _follow_up(self, question: str, found: Iterable[Passage]) -> tuple[str, int]:
-        """Return the next query, empty when nothing is missing, and the tokens that it took."""
+        """Return the next query, empty for DONE, and the tokens spent."""
         shown = "\n\n".join(prompts.numbered([*found], self._params.word_budget)) or "None."
         prompt = Prompt(
             (
@@ -123,7 +118,7 @@ class Multistep:
 
 
 def follow_up(text: str) -> str:
-    """Return the query in what a model wrote; empty where it says that nothing is missing.
+    """Return the query in a text of a model; empty for DONE.
 
     >>> follow_up('Search query: "height of Tokyo Tower"')
     'height of Tokyo Tower'

@@ -1,4 +1,4 @@
-"""Ask a search API over HTTP: any service that takes a question and answers with a list in JSON."""
+"""A search API over HTTP: any service that takes a question and returns a list in JSON."""
 
 import asyncio
 import os
@@ -35,13 +35,13 @@ from arms.retrievers.kind import Kind, Members, Resources
 from arms.retrievers.remote_response import Fields, UnreadableError, read
 
 PAUSE = wait_random_exponential(multiplier=0.1, max=2.0)
-"""Between two attempts where the service asks for none: random, up to 0.1 s, then 0.2, 0.4 and so on."""
+"""Wait between attempts without Retry-After: random, up to 0.1 s, then 0.2, 0.4 and so on."""
 
 LIMITS = httpx.Limits(max_connections=64, max_keepalive_connections=16)
-"""Of the connections of all remote arms of a process together."""
+"""Connections of all remote arms of a process."""
 
-SHOWN = 200
-"""Characters of an answer that an error shows."""
+SHOWN_CHARS = 200
+"""Characters of a response that an error shows."""
 
 HeaderName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]+$")]
 
@@ -94,10 +94,10 @@ class RemoteParams(BaseModel):
 
 
 class _TryAgainError(Exception):
-    """An attempt failed in a way that may pass.
+    """An attempt failed, and another may succeed.
 
     Attributes:
-        retry_after: The header of that name; None where there was none.
+        retry_after: The header of that name; None if missing.
     """
 
     def __init__(self, trouble: str, retry_after: str | None = None) -> None:
@@ -106,32 +106,32 @@ class _TryAgainError(Exception):
 
 
 class Connections:
-    """Connections that remote arms share, and the thread that waits on them.
+    """Shared connections of remote arms, and the event loop that waits on them.
 
-    In that thread any wait can be called off, be it for a name, for a handshake or for
-    an answer that comes byte by byte: that is what makes a limit hold.
+    Every wait in the loop can be cancelled (name resolution, handshake, slow response), so
+    time limits hold.
     """
 
     def __init__(self) -> None:
         self.waiting = Blocking()
-        self.client = httpx.AsyncClient(limits=LIMITS, timeout=None)  # an arm limits itself
+        self.client = httpx.AsyncClient(limits=LIMITS, timeout=None)  # each arm has its own
 
 
 @cache
 def connections() -> Connections:
-    """Return those of this process."""
+    """Return the connections of this process."""
     return Connections()
 
 
 class RemoteSearch:
-    """Return what a search API finds, highest score first.
+    """Return the results of a search API, highest score first.
 
     Args:
-        name: The arm, as errors call it.
-        params: How to ask, and how to read the answer.
+        name: The arm.
+        params: Its parameters.
 
     Raises:
-        ArmError: A variable that a header comes from is not set.
+        ArmError: The environment variable of a header is not set.
     """
 
     backbones: frozenset[str] = frozenset()
@@ -141,29 +141,29 @@ class RemoteSearch:
         self._params = params
         self._url = httpx.URL(params.url)
         self._headers = {header: _secret(name, header, v) for header, v in params.header_env.items()}
-        # Without the query and the password, which may be secret.
-        self._called = f"arm {name!r}: {self._url.copy_with(userinfo=b'', query=None)}"
+        # without the query and the password, which may be secret
+        self._label = f"arm {name!r}: {self._url.copy_with(userinfo=b'', query=None)}"
         self._connections = connections()
 
     def search(self, query: Query, k: int) -> Retrieval:
-        """Ask, once more where that may help, and read the answer. Raises ArmError, within `total_s`."""
+        """Request with retries, and read the response. Raises ArmError, within `total_s`."""
         response = self._connections.waiting.run(self._fetch(query.text, k))
         try:
             passages = read(response.content, self._params.results, self._params.fields)
         except UnreadableError as error:
-            said = response.text[:SHOWN]
-            raise ArmError(f"{self._called} gave an answer that cannot be read: {error}: {said}") from error
+            shown = response.text[:SHOWN_CHARS]
+            raise ArmError(f"{self._label} gave a response that cannot be read: {error}: {shown}") from error
         return Retrieval(tuple(sorted(passages, key=lambda passage: (-passage.score, passage.id))[:k]))
 
     async def _fetch(self, question: str, k: int) -> httpx.Response:
-        """Return the first answer that is worth reading. Raises ArmError."""
+        """Return the first successful response. Raises ArmError."""
         params, deadline = self._params, time.monotonic() + self._params.total_s
-        asked: Any = fill(params.request, question, k)
+        content: Any = fill(params.request, question, k)
         build = self._connections.client.build_request
         if params.method == "POST":
-            request = build("POST", self._url, headers=self._headers, json=asked)
+            request = build("POST", self._url, headers=self._headers, json=content)
         else:
-            request = build("GET", self._url.copy_merge_params(asked), headers=self._headers)
+            request = build("GET", self._url.copy_merge_params(content), headers=self._headers)
         attempts = AsyncRetrying(
             retry=retry_if_exception_type(_TryAgainError),
             wait=_pause_s,
@@ -174,33 +174,33 @@ class RemoteSearch:
         except RetryError as error:
             number, trouble = error.last_attempt.attempt_number, error.last_attempt.exception()
             raise ArmError(
-                f"{self._called}: attempt {number} of {params.retries + 1} in {params.total_s:g} s "
+                f"{self._label}: attempt {number} of {params.retries + 1} in {params.total_s:g} s "
                 f"failed: {trouble}"
             ) from trouble
         return response
 
     async def _attempt(self, request: httpx.Request, deadline: float) -> httpx.Response:
-        """Ask once. Raises ArmError, or _TryAgainError where another attempt may succeed."""
+        """Send one request. Raises ArmError, or _TryAgainError if another attempt may succeed."""
         limit_s = min(self._params.timeout_s, deadline - time.monotonic())
         try:
             async with asyncio.timeout(limit_s):
                 response = await self._connections.client.send(request)
         except TimeoutError as error:
-            raise _TryAgainError(f"no answer within {limit_s:.3g} s") from error
+            raise _TryAgainError(f"no response within {limit_s:.3g} s") from error
         except httpx.TransportError as error:
             raise _TryAgainError(f"{type(error).__name__} {error}".strip()) from error
         except httpx.RequestError as error:
-            raise ArmError(f"{self._called}: {type(error).__name__} {error}") from error
+            raise ArmError(f"{self._label}: {type(error).__name__} {error}") from error
         if response.is_success:
             return response
-        said = f"{response.status_code} {response.reason_phrase}: {response.text[:SHOWN]}"
+        status = f"{response.status_code} {response.reason_phrase}: {response.text[:SHOWN_CHARS]}"
         if response.status_code == httpx.codes.TOO_MANY_REQUESTS or response.is_server_error:
-            raise _TryAgainError(said, response.headers.get("retry-after"))
-        raise ArmError(f"{self._called} answered {said}")
+            raise _TryAgainError(status, response.headers.get("retry-after"))
+        raise ArmError(f"{self._label} returned {status}")
 
 
 def fill(template: JsonValue, question: str, k: int) -> JsonValue:
-    """Return a template with the question and k put in.
+    """Return a template with the question and k filled in.
 
     >>> fill({"match": "{question}", "size": "{k}", "note": ["top {k}", 1]}, "Why {k}?", 4)
     {'match': 'Why {k}?', 'size': 4, 'note': ['top 4', 1]}
@@ -213,23 +213,23 @@ def fill(template: JsonValue, question: str, k: int) -> JsonValue:
         return template
     if template == "{k}":
         return k
-    # In one go: a question may itself hold a {k}
+    # in one pass: a question may itself hold {k}
     return re.sub(r"\{question\}|\{k\}", lambda mark: str(k) if mark[0] == "{k}" else question, template)
 
 
 def _pause_s(state: RetryCallState) -> float:
-    """Return how long to wait before the next attempt: what the service asks for, or PAUSE."""
+    """Return the wait before the next attempt: Retry-After, or PAUSE."""
     failed = state.outcome.exception() if state.outcome else None
     header = failed.retry_after if isinstance(failed, _TryAgainError) else None
     return retry_after_s(header, default=PAUSE(state))
 
 
 def retry_after_s(header: str | None, default: float) -> float:
-    """Return how many seconds a Retry-After header asks for.
+    """Return the seconds of a Retry-After header.
 
     Args:
-        header: Seconds or an HTTP date; None when it was not sent.
-        default: Taken when there is no header, or one that cannot be read.
+        header: Seconds or an HTTP date; None if missing.
+        default: Used without a header, or with one that cannot be read.
 
     >>> retry_after_s("3", 0.1), retry_after_s("Fri, 02 Jan 1970 00:00:00 GMT", 0.1), retry_after_s("?", 0.1)
     (3.0, 0.0, 0.1)
@@ -245,7 +245,7 @@ def retry_after_s(header: str | None, default: float) -> float:
 
 
 def _secret(arm: str, header: str, variable: str) -> str:
-    """Return the value of a header, without the line's end of the file it came from. Raises ArmError."""
+    """Return the value of a header from the environment. Raises ArmError."""
     value = os.environ.get(variable, "").strip()
     if not value:
         raise ArmError(f"arm {arm!r}: header {header} needs a value: set the variable {variable}")

@@ -1,4 +1,4 @@
-"""What a search API answered: from JSON, whatever its shape, to passages."""
+"""Parsing of the JSON response of a search API, of any shape, into passages."""
 
 from math import isfinite
 from reprlib import repr as shortened
@@ -10,11 +10,11 @@ from arms.base import Passage
 
 
 class UnreadableError(Exception):
-    """An answer does not hold what it should; the message names what came."""
+    """A response lacks a part; the message shows what it has."""
 
 
 class Fields(BaseModel):
-    """Where a result keeps what a passage is made of; dots lead inwards, as in `_source.title`."""
+    """Paths of the parts of a passage in a result, with dots, as in `_source.title`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -28,15 +28,15 @@ class Fields(BaseModel):
 
 
 def read(content: bytes, path: str, fields: Fields) -> list[Passage]:
-    """Return the passages of an answer, in its order; of equal ids the first.
+    """Return the passages of a response, in its order; of equal ids the first.
 
     Args:
-        content: The answer.
-        path: Where in it the results are.
-        fields: Where in a result the parts of a passage are.
+        content: The response.
+        path: Path of the list of results.
+        fields: Paths of the parts of a passage within a result.
 
     Raises:
-        UnreadableError: It is no JSON, or lacks a list, or a result lacks a part.
+        UnreadableError: It is not JSON, lacks a list, or a result lacks a part.
 
     >>> read(b'{"found": [{"id": "a", "text": "one"}]}', "found", Fields())
     [Passage(id='a', title='', text='one', score=1.0)]
@@ -63,9 +63,9 @@ def read(content: bytes, path: str, fields: Fields) -> list[Passage]:
 
 
 def at(value: JsonValue, path: str) -> JsonValue:
-    """Return what lies at a path: names of fields and numbers of items, with dots between.
+    """Return the value at a path: names of fields and numbers of items, with dots between.
 
-    A name may hold dots itself, where there is a field of that very name.
+    A field whose own name has dots is found, too.
 
     >>> at({"hits": {"hits": [{"a": 1}, {"a": 2}]}}, "hits.hits.1.a")
     2
@@ -73,7 +73,7 @@ def at(value: JsonValue, path: str) -> JsonValue:
     1.5
 
     Raises:
-        UnreadableError: There is nothing.
+        UnreadableError: There is no such value.
     """
     if not path:
         return value
@@ -95,7 +95,7 @@ def _string(result: JsonValue, path: str) -> str:
 
 
 def _title(result: JsonValue, path: str) -> str:
-    """Return the title; an empty one where there is none, or null."""
+    """Return the title, empty if it is missing or null."""
     try:
         if at(result, path) is None:
             return ""

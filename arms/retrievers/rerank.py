@@ -1,8 +1,8 @@
-"""Arms that rank anew what another arm found: by what the passages' neighbours score, or by chance.
+"""Arms that rerank the passages of another arm.
 
-Reranked       asks the other arm, has its passages scored again, and keeps the best
-regularized    scores flow between passages that are alike, as LTRR does
-plackett_luce  a ranking is drawn in which better passages come first more often
+Reranked       searches with the other arm, scores its passages again, and keeps the best
+regularized    scores averaged over similar passages, as LTRR does
+plackett_luce  a ranking sampled from the scores
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ Rescore = Callable[[Query, Sequence[Passage]], NDArray[np.floating]]
 
 
 class RerankParams(BaseModel):
-    """Parameters of every arm that ranks anew what another arm found."""
+    """Parameters of every reranking arm."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -31,7 +31,7 @@ class RerankParams(BaseModel):
 
 
 class Reranked:
-    """Rank the passages of another arm by new scores; its steps and tokens are passed on."""
+    """Rank the passages of another arm by new scores; steps and tokens are those of the arm."""
 
     def __init__(self, name: str, base: Arm, depth: int, rescore: Rescore) -> None:
         self.name = name
@@ -62,13 +62,13 @@ class RegularizeParams(RerankParams):
 
 
 class Regularizer:
-    """Average scores over alike passages of a corpus.
+    """Average scores over similar passages of a corpus.
 
     Args:
-        name: The arm, as errors call it.
-        corpus: Tells where a passage's vector is.
-        vectors: Unit vectors by position, shape (n_passages, dim); may be mapped from a file.
-        params: How far scores flow.
+        name: The arm.
+        corpus: The corpus.
+        vectors: Unit vectors by position, shape (n_passages, dim); may be memory-mapped.
+        params: Its parameters.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Regularizer:
         self._params = params
 
     def __call__(self, _: Query, passages: Sequence[Passage]) -> NDArray[np.float64]:
-        """Return the averaged scores. Raises ArmError for a passage that is not in the corpus."""
+        """Return the averaged scores. Raises ArmError for a passage outside the corpus."""
         try:
             positions = self._corpus.positions([passage.id for passage in passages])
         except CorpusError as error:
@@ -94,15 +94,15 @@ class Regularizer:
 def regularized(
     scores: NDArray[np.float64], vectors: NDArray[np.floating], neighbors: int, passes: int = 1
 ) -> NDArray[np.float64]:
-    """Return P^passes scores: each score becomes the mean over alike passages, weighted by their cosines.
+    """Return P^passes scores: each score becomes the mean over similar passages, weighted by cosine.
 
-    Of the cosines `vectors @ vectors.T` each row keeps its `neighbors` largest, its own 1
-    among them, and is divided by its sum: that is P. Opposed passages count nothing.
+    P is `vectors @ vectors.T` with the `neighbors` largest values of each row, the 1 of the
+    passage itself among them, divided by the sum of the row. Negative cosines count 0.
 
     Args:
         scores: Shape (n,).
         vectors: Unit rows, shape (n, dim).
-        neighbors: At least 1; all where there are fewer.
+        neighbors: At least 1; all if there are fewer.
         passes: At least 0.
 
     Returns:
@@ -148,16 +148,16 @@ def weights_of(scores: NDArray[np.float64], power: float) -> NDArray[np.float64]
 def plackett_luce(
     weights: NDArray[np.float64], rng: np.random.Generator, n_rankings: int
 ) -> NDArray[np.float64]:
-    """Draw rankings in which each place goes to one of those left, in proportion to the weights.
+    """Sample rankings in which each place is drawn from the rest in proportion to the weights.
 
     Args:
         weights: Positive, shape (n,).
-        rng: Source of the draws.
-        n_rankings: How many to draw.
+        rng: Source of randomness.
+        n_rankings: Number of rankings.
 
     Returns:
-        Log weights plus Gumbel noise, shape (n_rankings, n): whoever sorts a row, largest
-        first, has a ranking. The largest k of it are those of a ranking drawn place by place.
+        Log weights plus Gumbel noise, shape (n_rankings, n). A row sorted in descending order
+        is a ranking, and its first k are distributed as those drawn place by place.
 
     Source: Gumbel's trick, as in Oosterhuis 2021, Computationally Efficient Optimization of
     Plackett-Luce Ranking Models for Relevance and Fairness, arXiv:2105.00855.
@@ -181,7 +181,7 @@ def _regularize(name: str, params: RegularizeParams, have: Resources, member: Me
 
 def _plackett_luce(name: str, params: PlackettLuceParams, _: Resources, member: Members) -> Reranked:
     def draw(query: Query, passages: Sequence[Passage]) -> NDArray[np.float64]:
-        # The name too: two arms that are fused must not draw the same noise.
+        # with the name, so that two fused arms do not draw the same noise
         rng = np.random.default_rng([query.seed, *name.encode()])
         weights = weights_of(np.array([passage.score for passage in passages]), params.power)
         return plackett_luce(weights, rng, n_rankings=1).ravel()

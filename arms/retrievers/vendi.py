@@ -1,4 +1,4 @@
-"""Vendi: passages that are relevant and, as a set, as good as many different ones."""
+"""Vendi: passages that are relevant and diverse by the Vendi score."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from arms.retrievers.dense import Candidates
 from arms.retrievers.diversity import Cosines, DiverseParams, Picks, diverse_kind
 
 ROUNDING = 1e-6
-"""More than rounding moves a score from its bound; candidates this near to the best are compared exactly."""
+"""Larger than rounding errors of a bound; candidates within it of the best are compared exactly."""
 
 
 class VendiParams(DiverseParams):
@@ -23,10 +23,10 @@ class VendiParams(DiverseParams):
 
 
 def vendi_score(kernels: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return how many different items each set is worth: exp of the entropy of the eigenvalues of K / n.
+    """Return the effective number of items of each set: exp of the entropy of the eigenvalues of K / n.
 
     Args:
-        kernels: Similarities within each set, 1 between an item and itself, shape (sets, n, n).
+        kernels: Similarities within each set, with a diagonal of 1, shape (sets, n, n).
 
     Returns:
         Shape (sets,), in [1, n].
@@ -38,7 +38,7 @@ def vendi_score(kernels: NDArray[np.float64]) -> NDArray[np.float64]:
     Machine Learning, arXiv:2210.02410.
     """
     spectra = np.linalg.eigvalsh(kernels / kernels.shape[-1])
-    entropies = entr(np.maximum(spectra, 0.0)).sum(axis=-1)  # an eigenvalue of 0 may come out below it
+    entropies = entr(np.maximum(spectra, 0.0)).sum(axis=-1)  # an eigenvalue of 0 may be computed below 0
     scores: NDArray[np.float64] = np.exp(entropies)
     return scores
 
@@ -71,11 +71,11 @@ def vendi_picks(
     diversities: NDArray[np.float64],
     n: int,
 ) -> Picks:
-    """Pick `n` candidates for each diversity s, each time the one that adds most, ties by index.
+    """Pick `n` candidates greedily for each diversity s, ties by index.
 
-    What is greedily maximised is s VS(T) + (1 - s) sum of the relevance in T. Eigenvalues
-    are computed only where a bound on them leaves a chance to be the best, and once for
-    all configurations that hold the same set.
+    The objective is s VS(T) + (1 - s) sum of the relevance in T. Eigenvalues are computed only
+    for candidates whose bound may be the best, and once for all configurations with the
+    same set.
 
     Args:
         relevance: Cosines between question and candidate, shape (m,).
@@ -98,7 +98,7 @@ def vendi_picks(
     relevances = (1.0 - weights) * relevance
     picks = relevances.argmax(axis=1)[:, np.newaxis]
     gains = weights + np.take_along_axis(relevances, picks, axis=1)
-    reached = weights  # by the Vendi score of what is picked; that of one passage is 1
+    reached = weights  # s times the Vendi score of the picks; that of one passage is 1
     for _ in range(1, n):
         sets, own = _distinct(picks)
         values = _values(_Grown(sets, cosines.rows(sets)), own, weights, relevances, picks)
@@ -111,7 +111,7 @@ def vendi_picks(
 
 
 class _Grown:
-    """What becomes of sets of candidates when any one candidate joins them.
+    """Sets of candidates with any one candidate added.
 
     Args:
         sets: Indices of candidates, shape (u, t).
@@ -124,13 +124,13 @@ class _Grown:
         self._n = sets.shape[1] + 1
 
     def bounds(self) -> NDArray[np.float64]:
-        """Return the highest that each Vendi score can be, shape (u, m)."""
+        """Return an upper bound of each Vendi score, shape (u, m)."""
         within = np.einsum("uij,uij->u", self._within, self._within)[:, np.newaxis]
         across = np.einsum("utm,utm->um", self._cosines, self._cosines)
         return vendi_bound((within + 2.0 * across + 1.0) / self._n**2, self._n)
 
     def scores(self, sets: NDArray[np.intp], joined: NDArray[np.intp]) -> NDArray[np.float64]:
-        """Return the Vendi scores of some sets, each with the candidate that joined it, all of shape (e,)."""
+        """Return the Vendi scores of sets, each with an added candidate, all of shape (e,)."""
         kernels = np.ones((len(sets), self._n, self._n))
         kernels[:, :-1, :-1] = self._within[sets]
         kernels[:, -1, :-1] = kernels[:, :-1, -1] = self._cosines[sets, :, joined]
@@ -144,17 +144,17 @@ def _values(
     relevances: NDArray[np.float64],
     picks: NDArray[np.intp],
 ) -> NDArray[np.float64]:
-    """Return what each candidate would make of each objective, shape (c, m); -inf if surely not the best."""
+    """Return each objective with each candidate added, shape (c, m); -inf if surely not the best."""
     most = grown.bounds()
     bounds = weights * most[own] + relevances
     np.put_along_axis(bounds, picks, -np.inf, axis=1)
 
     def exact(open_to: NDArray[np.bool_]) -> NDArray[np.float64]:
         configurations, candidates = np.nonzero(open_to)
-        asked = np.zeros(most.shape, dtype=bool)
-        asked[own[configurations], candidates] = True
+        needed = np.zeros(most.shape, dtype=bool)
+        needed[own[configurations], candidates] = True
         scores = np.zeros(most.shape)
-        scores[asked] = grown.scores(*np.nonzero(asked))
+        scores[needed] = grown.scores(*np.nonzero(needed))
         return np.where(open_to, weights * scores[own] + relevances, -np.inf)
 
     promising = exact(bounds == bounds.max(axis=1, keepdims=True))
@@ -162,7 +162,7 @@ def _values(
 
 
 def _distinct(picks: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the different sets among the rows, and which of them each row is.
+    """Return the distinct sets among the rows, and the index of each row's set.
 
     >>> _distinct(np.array([[5, 3], [3, 5], [5, 4]]))
     (array([[3, 5],

@@ -1,7 +1,7 @@
 """Vendi-RAG: retrieve, answer, judge the answer, and retrieve again with another diversity.
 
-The loop that a portfolio spares itself: it looks for the right diversity question by
-question, and pays for each round with two calls of the language model.
+It searches the right diversity for each question, at two calls of the language model per
+round; a portfolio avoids this.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from arms.retrievers.dense import prepare_index
 from arms.retrievers.kind import Kind, Members, Resources
 
 Retrieve = Callable[[Query, int, float], Retrieval]
-"""Query, k and a diversity in [0, 1] -> what Vendi finds. Raises ArmError."""
+"""Query, k and a diversity in [0, 1] -> the passages of a Vendi arm. Raises ArmError."""
 
 
 class VendiRagParams(vendi.VendiParams):
@@ -30,13 +30,12 @@ class VendiRagParams(vendi.VendiParams):
 
 
 class VendiRag:
-    """Return the passages of the round whose answer was judged best, of several the first.
+    """Return the passages of the first round with the best grade.
 
-    The diversity of the next round is one minus the score of this one: a bad answer asks
-    for other passages, a good one for nearer ones. The search ends after the last round,
-    with an answer that satisfies, or when a diversity or a list of passages comes back,
-    which would be answered and judged as before. A judge that writes no grade ends it
-    too, except in the first round, where it is an error.
+    The diversity of the next round is one minus the grade of this one. The search ends after
+    the last round, with a satisfying answer, or when a diversity or a list of passages
+    repeats. A judge without a grade ends it too, except in the first round, where it is
+    an error.
 
     Source: Rezaei and Dieng 2025, Vendi-RAG: Adaptively Trading-Off Diversity And
     Quality Significantly Improves Retrieval Augmented Generation With LLMs,
@@ -60,7 +59,7 @@ class VendiRag:
         try:
             return self._search(query, k)
         except GeneratorError as error:
-            raise ArmError(f"arm {self.name!r} could not answer or judge: {error}") from error
+            raise ArmError(f"arm {self.name!r} failed to answer or to judge: {error}") from error
 
     def _search(self, query: Query, k: int) -> Retrieval:
         diversity = self._params.diversity
@@ -92,8 +91,8 @@ class VendiRag:
         return Retrieval(best.passages, steps, tokens)
 
     def _prompt(self, question: str, found: Retrieval) -> Prompt:
-        asked: list[Message] = [{"role": "user", "content": question}]
-        messages = prompts.answer_prompt(asked, found.passages, word_budget=self._params.word_budget)
+        conversation: list[Message] = [{"role": "user", "content": question}]
+        messages = prompts.answer_prompt(conversation, found.passages, word_budget=self._params.word_budget)
         return Prompt(messages, self._params.max_tokens)
 
     def _judge(self, question: str, found: Retrieval, answer: str) -> judge.Verdict[float]:
@@ -115,7 +114,7 @@ def _build(name: str, params: VendiRagParams, have: Resources, member: Members) 
         tuned = vendi.VendiParams.model_validate({**own, "diversity": diversity})
         return vendi.KIND.build(name, tuned, have, member)
 
-    # all that a grade can lead to; they share their first stage, so that each is next to nothing
+    # all diversities that a grade can lead to; they share their first stage
     diversities = {params.diversity, *(tenth / 10 for tenth in range(11))}
     arms = {diversity: arm(diversity) for diversity in diversities}
     return VendiRag(name, lambda query, k, diversity: arms[diversity].search(query, k), params, have.write)

@@ -379,7 +379,7 @@ def test_an_arm_whose_language_model_fails_says_so_and_the_next_question_is_aske
 def test_a_language_model_that_is_not_at_hand_is_missed_before_anything_is_published(
     corpus: Corpus, tmp_path: Path
 ) -> None:
-    with pytest.raises(ArmError, match="no language model is at hand"):
+    with pytest.raises(ArmError, match="no language model is configured"):
         resources(corpus, tmp_path).arm(entities="llm")
     assert not list(tmp_path.glob("graph-*/manifest.json"))
 

@@ -184,7 +184,7 @@ def test_nothing_is_prepared_from_a_wrong_description(corpus: Corpus, tmp_path: 
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (ArmSpec(kind="tests.arms.retrievers.test_catalog:NoArm"), "is no arm, it lacks: search"),
+        (ArmSpec(kind="tests.arms.retrievers.test_catalog:NoArm"), "is not an arm: it lacks search"),
         (ArmSpec(kind="tests.arms.retrievers.test_catalog:Own"), "cannot be built: .*greeting"),
     ],
 )

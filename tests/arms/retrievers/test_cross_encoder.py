@@ -146,7 +146,7 @@ def test_a_score_that_is_no_number_is_an_error(resources: Resources, tmp_path: P
 
 
 def test_a_model_with_several_labels_is_refused(resources: Resources, tmp_path: Path) -> None:
-    with pytest.raises(ModelNotFoundError, match="tells 3 classes apart; one that gives a single score"):
+    with pytest.raises(ModelNotFoundError, match="has 3 classes; a single score is needed"):
         build(resources, make_model(tmp_path / "labels", labels=3))
 
 

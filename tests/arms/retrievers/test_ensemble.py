@@ -198,7 +198,7 @@ def test_when_every_member_fails_each_is_named_with_its_reason() -> None:
 def test_without_a_model_the_arm_says_so(corpus: Corpus, tmp_path: Path) -> None:
     params = EnsembleParams(arms=("Rome", "Paris"))
     arm = ensemble.KIND.build("all", params, Resources(corpus, tmp_path, {}, {}), Says)
-    with pytest.raises(ArmError, match="no language model is at hand"):
+    with pytest.raises(ArmError, match="no language model is configured"):
         arm.search(WHICH, 4)
 
 
@@ -449,7 +449,7 @@ def test_where_nothing_reads_a_router_an_arm_that_needs_one_is_not_prepared(reso
         "all": ArmSpec(kind="ensemble", params={**LEARNED, "arms": ["none", "none"]}),
     }
     have = Resources(resources.corpus, resources.indexes, resources.backbones, specs)
-    with pytest.raises(ArmBuildError, match="router /routers/cities: nothing is at hand that reads one"):
+    with pytest.raises(ArmBuildError, match="router /routers/cities: answer selectors are not available here"):
         prepare(have)
 
 

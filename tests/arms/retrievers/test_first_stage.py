@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from arms.base import ArmError, Passage, Query
 from arms.indexes import IndexParams, VectorIndex
 from arms.models import Backbone
-from arms.retrievers.dense import KEPT, DenseParams, FirstStage, first_stage, prepare_index
+from arms.retrievers.dense import CACHED_QUERIES, DenseParams, FirstStage, first_stage, prepare_index
 from arms.retrievers.kind import Resources
 from tests.arms.conftest import keep
 from tests.arms.contract import DIM, ask
@@ -67,10 +67,10 @@ def test_arms_of_any_depth_share_one_search_of_an_exact_index() -> None:
 
 def test_only_the_last_questions_are_kept() -> None:
     found, index = stage("flat", unit(100, 16, seed=4))
-    queries = [Query("?", {"b": vector}) for vector in unit(KEPT + 1, 16, seed=5)]
+    queries = [Query("?", {"b": vector}) for vector in unit(CACHED_QUERIES + 1, 16, seed=5)]
     for query in (*queries, *queries):
         found.candidates(query, 4, arm="a")
-    assert index.searches == 2 * (KEPT + 1)
+    assert index.searches == 2 * (CACHED_QUERIES + 1)
 
 
 def test_passages_that_tie_are_in_the_order_of_their_ids(tmp_path: Path) -> None:

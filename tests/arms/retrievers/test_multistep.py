@@ -291,7 +291,7 @@ def test_a_model_that_fails_is_told_with_the_arm() -> None:
 def test_without_a_model_the_arm_says_so(corpus: Corpus, tmp_path: Path) -> None:
     have = Resources(corpus, tmp_path, {}, {})
     arm = multistep.KIND.build("steps", MultistepParams(arm="shelf"), have, lambda _: Shelf())
-    with pytest.raises(ArmError, match="no language model is at hand"):
+    with pytest.raises(ArmError, match="no language model is configured"):
         arm.search(Query("a"), 4)
 
 

@@ -218,7 +218,7 @@ def test_a_trouble_that_passes_is_tried_again(server: Server, trouble: Reply) ->
     [
         (say(503, b"come back later " * 50), "failed: 503 Service Unavailable: come back later"),
         (hang_up, "failed: RemoteProtocolError"),
-        (stay_silent, "failed: no answer within 0.3 s"),
+        (stay_silent, "failed: no response within 0.3 s"),
     ],
     ids=["503", "hang up", "silent"],
 )
@@ -236,7 +236,7 @@ def test_a_trouble_that_stays_is_an_error_after_the_last_attempt(
 def test_all_attempts_together_end_in_time(server: Server, trouble: Reply) -> None:
     server.replies = [trouble]
     started = time.monotonic()
-    with pytest.raises(ArmError, match=r"in 0\.6 s failed: no answer within"):
+    with pytest.raises(ArmError, match=r"in 0\.6 s failed: no response within"):
         ids(build(server, timeout_s=0.4, total_s=0.6, retries=10))
     assert 0.4 < time.monotonic() - started < 5
     assert len(server.asked) == 2, "the second attempt has what is left"
@@ -259,7 +259,7 @@ def test_a_service_is_given_the_time_that_it_asks_for() -> None:
 @pytest.mark.parametrize("status", [301, 400, 401, 404])
 def test_a_refusal_is_not_tried_again(server: Server, status: int) -> None:
     server.replies = [say(status, b"no such index; " * 50)]
-    with pytest.raises(ArmError, match=rf"/search answered {status} [A-Z].*: no such index") as caught:
+    with pytest.raises(ArmError, match=rf"/search returned {status} [A-Z].*: no such index") as caught:
         ids(build(server))
     assert len(server.asked) == 1
     assert len(str(caught.value)) < 300
@@ -296,7 +296,7 @@ def test_an_answer_of_another_shape_is_an_error_that_names_what_came(
     server.replies = [say(200, content)]
     with pytest.raises(ArmError) as caught:
         ids(build(server))
-    assert str(caught.value).startswith(f"arm 'far': {server.url} gave an answer that cannot be read: {told}")
+    assert str(caught.value).startswith(f"arm 'far': {server.url} gave a response that cannot be read: {told}")
     assert len(server.asked) == 1
 
 
@@ -367,7 +367,7 @@ def test_attempts_that_were_called_off_give_their_connections_back(server: Serve
     hasty = build(server, timeout_s=0.02, retries=0)
 
     def fail(_: int) -> None:
-        with pytest.raises(ArmError, match="no answer within"):
+        with pytest.raises(ArmError, match="no response within"):
             ids(hasty)
 
     attempts = 2 * (remote.LIMITS.max_connections or 0)

@@ -151,7 +151,7 @@ def test_a_judge_that_no_longer_grades_ends_the_search_and_its_tokens_count() ->
 def test_a_model_that_fails_is_told_with_the_arm() -> None:
     failing = blocking(base.ScriptedGenerator({}, error=GeneratorError("out of memory")))
     arm = VendiRag("loop", Search(), VendiRagParams(backbone="hashed"), failing)
-    with pytest.raises(ArmError, match="arm 'loop' could not answer or judge: out of memory"):
+    with pytest.raises(ArmError, match="arm 'loop' failed to answer or to judge: out of memory"):
         arm.search(Query("?"), 1)
 
 
