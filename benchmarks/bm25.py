@@ -1,11 +1,11 @@
-"""BM25 beside `rank_bm25`, in one run: how long, how large, how far apart.
+"""BM25 compared with `rank_bm25`: time, memory and difference of scores.
 
     python benchmarks/bm25.py                       # synthetic, 10,000 and 100,000 passages
     python benchmarks/bm25.py --corpus corpus.jsonl.gz
 
-Both are given the same words and asked the same queries, in turn. Ours is timed to
-the ranked top; the peer only to its scores. Memory is what each keeps for searching,
-the words themselves left out; ours is mapped from files and shared by processes.
+Both get the same words and the same queries, in turn. Ours is timed to the ranked top, the
+peer only to its scores. Memory is what each needs for searching, without the words; ours
+is memory-mapped and shared by processes.
 """
 
 import sys
@@ -33,7 +33,7 @@ Documents = list[list[str]]
 
 
 def zipf(n_passages: int, rng: np.random.Generator) -> Documents:
-    """Return passages of about 90 words, drawn as in a language: rank r in proportion to 1 / r."""
+    """Return passages of about 90 words with Zipf's law: rank r in proportion to 1 / r."""
     vocabulary = np.array([f"w{rank}" for rank in range(200_000)], dtype=object)
     cumulative = np.cumsum(1.0 / np.arange(1, len(vocabulary) + 1))
     lengths = rng.integers(40, 140, n_passages)
@@ -54,7 +54,7 @@ def questions(documents: Documents, rng: np.random.Generator) -> Documents:
 
 
 def compare(label: str, documents: Documents, table: Table) -> None:
-    """Add one row for each of the two."""
+    """Add one row for each."""
     rng = np.random.default_rng(SEED)
     params = BM25Params()
     begun = time.perf_counter()

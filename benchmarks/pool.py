@@ -1,16 +1,16 @@
-"""What it takes to ask the whole pool one question, beside the searches that no one can spare.
+"""Time of a question on the whole pool, relative to the dense searches that it needs.
 
     python benchmarks/pool.py [--passages 100000] [--questions 10] [-k 4]
 
-The first table has all arms over two backbones, of 384 and 768 dimensions, beside the two
-dense searches that they start from, which are as deep as theirs. The second has Vendi on
-one question's candidates beside a greedy with the vendi-score package, and
-DiscountedSimilarity beside the greedy of its formula, one configuration after another.
+The first table has all arms over two backbones, of 384 and 768 dimensions, and the two dense
+searches of the same depth. The second compares Vendi on one question's candidates with a
+greedy that uses the vendi-score package, and DiscountedSimilarity with the greedy of its
+formula, one configuration after another.
 
-Vectors are made up, in topics and with a direction that all have in common, as those of
-language models have: independent ones would all be alike far from each other. So is the
-graph: six names in each passage, some of which are in hundreds. Everything
-runs on one thread; picks are compared, and a difference is an error.
+Vectors are synthetic, in topics and with a common direction, as those of language models:
+independent ones would all be equally far apart. The graph is synthetic, too: six names per
+passage, some of them in hundreds of passages. Everything runs on one thread; picks that
+differ are an error.
 """
 
 import time
@@ -52,7 +52,7 @@ DISCOUNTED, VENDI, GRAPH = (
 )
 DEPTH = DISCOUNTED.depth
 GOAL = 3.0
-"""Times what the shared searches take: the most that all arms may."""
+"""Goal: time of all arms relative to the shared searches, at most."""
 SEARCH = "dense search"
 LONGEST = max(GRAPH.max_hops), max(GRAPH.max_candidates)
 SEED = 7
@@ -75,7 +75,7 @@ def passages(n: int, dim: int, rng: np.random.Generator) -> Floats:
 
 
 def questions(near: Floats, n: int, rng: np.random.Generator) -> Floats:
-    """Return vectors each of which lies near a passage."""
+    """Return vectors near passages."""
     chosen = near[rng.choice(len(near), n, replace=False)]
     return unit(chosen + 0.8 * unit(rng.normal(size=chosen.shape)))
 
@@ -95,22 +95,22 @@ def vendi_grid(backbone: str) -> list[VendiParams]:
 
 
 class Spaced:
-    """Questions that are names with spaces between them."""
+    """Extractor of names that are separated by spaces."""
 
     identity, step = "spaced", 1
 
     def of_passages(self, passages: Sequence[Passage]) -> list[list[str] | None]:
-        """Take the titles."""
+        """Return the titles."""
         return [passage.title.split() for passage in passages]
 
     def of_question(self, text: str, known: Known) -> tuple[list[str], int]:
-        """Take all of them, at no token."""
+        """Return all names."""
         del known
         return text.split(), 0
 
 
 def entities(n: int, rng: np.random.Generator) -> list[list[str]]:
-    """Return the names in each passage: its own, and five others of which some are everywhere."""
+    """Return the names in each passage: its own, and five others, some of them frequent."""
     others = (n * rng.random((n, 5)) ** 3).astype(int)
     return [[f"e{number}", *(f"e{other}" for other in row)] for number, row in enumerate(others.tolist())]
 
@@ -139,7 +139,7 @@ def batches(backbone: str, stage: FirstStage, explorer: Explorer) -> dict[str, k
 
 
 def plain_discounted(params: DiscountedParams, near: Candidates, k: int) -> list[int]:
-    """Pick for one configuration, as the formula says."""
+    """Pick for one configuration by the formula."""
     scores, picks = near.relevance.astype(np.float64), []
     for _ in range(k):
         picks.append(int(scores.argmax()))
@@ -150,7 +150,7 @@ def plain_discounted(params: DiscountedParams, near: Candidates, k: int) -> list
 
 
 def plain_vendi(params: VendiParams, near: Candidates, k: int) -> list[int]:
-    """Pick for one configuration: the package scores every set that one more candidate makes."""
+    """Pick for one configuration; the package scores every set with one more candidate."""
     wide, s = near.vectors.astype(np.float64), params.diversity
     cosines, picks = wide @ wide.T, [0]
     while len(picks) < k:
@@ -163,7 +163,7 @@ def plain_vendi(params: VendiParams, near: Candidates, k: int) -> list[int]:
 
 
 def timed(call: Callable[[], Any], into: list[float]) -> Any:
-    """Return what a call does, and note the seconds that it took."""
+    """Return the result of a call, and append its seconds."""
     begun = time.perf_counter()
     result = call()
     into.append(time.perf_counter() - begun)
@@ -175,13 +175,13 @@ def compare(
     pick: Pick[Any],
     plain: Plain,
     stage: FirstStage,
-    asked: list[Query],
+    queries: list[Query],
     k: int,
 ) -> tuple[float, float]:
-    """Return the median seconds of ours and of the plain greedy. Raises RuntimeError where picks differ."""
+    """Return the median seconds of ours and of the plain greedy. Raises RuntimeError if picks differ."""
     ours: list[float] = []
     theirs: list[float] = []
-    for query in asked:
+    for query in queries:
         near = stage.candidates(query, DEPTH, arm="benchmark")
         picks, _ = timed(partial(pick, configurations, near, k), ours)
         expected = timed(lambda near=near: [plain(own, near, k) for own in configurations], theirs)
@@ -190,17 +190,17 @@ def compare(
     return float(np.median(ours)), float(np.median(theirs))
 
 
-def ask(
+def search(
     stages: Mapping[str, FirstStage],
     indexes: Mapping[str, VectorIndex],
     explorer: Explorer,
-    asked: list[Query],
+    queries: list[Query],
     k: int,
 ) -> dict[tuple[str, str], list[float]]:
-    """Ask every batch every question; return the seconds by backbone and what was done."""
+    """Search every batch for every query; return the seconds by backbone and step."""
     pool = {backbone: batches(backbone, stage, explorer) for backbone, stage in stages.items()}
     taken: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
-    for query, (backbone, stage) in product(asked, stages.items()):
+    for query, (backbone, stage) in product(queries, stages.items()):
         vector = query.embedding(backbone, arm="benchmark")
         timed(partial(indexes[backbone].nearest, vector, DEPTH), taken[backbone, SEARCH])
         timed(partial(stage.candidates, query, DEPTH, arm="benchmark"), taken[backbone, "first stage"])
@@ -209,23 +209,23 @@ def ask(
     return taken
 
 
-def show_kernels(stage: FirstStage, asked: list[Query], k: int) -> Table:
-    """Lay out both families beside the plain greedy."""
+def show_kernels(stage: FirstStage, queries: list[Query], k: int) -> Table:
+    """Return a table of both families and the plain greedy."""
     table = Table("", "configurations", "plain ms", "ours ms", "ratio", title=f"{k} of {DEPTH} candidates")
     peers = (
         ("Vendi", vendi_grid(stage.backbone), vendi.pick, plain_vendi),
         ("DiscountedSimilarity", discounted_grid(stage.backbone), discounted.pick, plain_discounted),
     )
     for family, grid, pick, plain in peers:
-        ours_s, plain_s = compare(grid, pick, plain, stage, asked, k)
-        told = (f"{1e3 * plain_s:.1f}", f"{1e3 * ours_s:.2f}", f"{plain_s / ours_s:.0f}")
-        table.add_row(family, str(len(grid)), *told)
+        ours_s, plain_s = compare(grid, pick, plain, stage, queries, k)
+        figures = (f"{1e3 * plain_s:.1f}", f"{1e3 * ours_s:.2f}", f"{plain_s / ours_s:.0f}")
+        table.add_row(family, str(len(grid)), *figures)
     table.caption = "picks are equal"
     return table
 
 
 def show_pool(taken: Mapping[tuple[str, str], list[float]], n_passages: int) -> Table:
-    """Lay out what each part took, and all of them beside the searches."""
+    """Return a table of the time of each part, and of all relative to the searches."""
     median_ms = {what: 1e3 * float(np.median(times)) for what, times in taken.items()}
     table = Table("", *DIMS, "both", title=f"ms a question, {n_passages:,} passages, flat index")
     for part in dict.fromkeys(part for _, part in median_ms):
@@ -257,7 +257,7 @@ def main(
         embeddings[backbone] = questions(vectors, n_questions + 1, rng)
     named = entities(n_passages, rng)
     explorer = Explorer(Graph.build(named), Spaced())
-    asked = [
+    queries = [
         Query(
             " ".join(named[rng.integers(n_passages)][:3]),
             {backbone: rows[n] for backbone, rows in embeddings.items()},
@@ -266,9 +266,9 @@ def main(
     ]
     console = Console()
     with threadpool_limits(1):
-        ask(stages, indexes, explorer, asked[:1], k)  # warms
-        console.print(show_pool(ask(stages, indexes, explorer, asked[1:], k), n_passages))
-        console.print(show_kernels(stages["large"], asked[1:], k))
+        search(stages, indexes, explorer, queries[:1], k)  # warms up
+        console.print(show_pool(search(stages, indexes, explorer, queries[1:], k), n_passages))
+        console.print(show_kernels(stages["large"], queries[1:], k))
 
 
 if __name__ == "__main__":

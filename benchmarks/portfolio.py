@@ -1,21 +1,19 @@
-"""Choosing a portfolio beside apricot, a plain scan and the speed of memory, in one run.
+"""Selection of a portfolio compared with apricot, a plain scan and the speed of memory.
 
-    python benchmarks/portfolio.py                # made up, 360 arms by 100,000 questions
+    python benchmarks/portfolio.py                # synthetic, 360 arms by 100,000 questions
     python benchmarks/portfolio.py --scores FOLDER  # a score matrix
 
-The arms are made up in two ways. Unlike ones have qualities of their own and right and wrong
-answers of their own. Related ones come in six families and share most of what they find, as
-configurations of one retriever do: here almost every arm has to be looked at again after the
-first pick.
+The synthetic arms are unlike, with independent scores, or related, in six families that share
+most of what they find, as configurations of one retriever do: there almost every arm must be
+evaluated again after the first pick.
 
-All four rank arms by the same sums, in turn, and their picks are compared: a difference is an
-error. `one pass` is numpy's sum over the matrix, which every choice needs at least once. The
-scan adds up every arm for every pick. apricot's facility location with `metric="ignore"`, which
-takes a matrix that is not square, is the same objective; it is given the float64 copy that it
-needs, and what it compiles in each call is not counted. Its optimizer is the naive one: the lazy
-one picks arms that add nothing on a real matrix. `held` is what is allocated beside the
-matrix. The second table is the knapsack on 4,000 of the questions, beside filling up by the
-gain for the cost alone.
+All ways rank arms by the same sums, in turn; picks that differ are an error. `one pass` is
+numpy's sum over the matrix, the least that any choice needs. The scan sums every arm for
+every pick. apricot's facility location with `metric="ignore"` is the same objective for a
+matrix that is not square; it gets the float64 copy that it needs, and its compilation is not
+timed. Its optimizer is the naive one: the lazy one picks arms without a gain on a real matrix.
+`held` is what is allocated beside the matrix. The second table compares the knapsack on 4,000 of
+the questions with filling a budget by the largest gain per cost.
 """
 
 import time
@@ -40,18 +38,18 @@ ARMS, QUESTIONS, FAMILIES = 360, 100_000, 6
 PICKS = 5
 KNAPSACK_QUESTIONS = 4000
 BUDGETS = (2.0, 5.0, 10.0)
-"""In the mean cost of an arm."""
+"""In units of the mean cost of an arm."""
 SEED = 7
 
 
 def unlike(rng: np.random.Generator) -> Scores:
-    """Return scores of arms that have nothing in common: quarters, around a quality of each arm."""
+    """Return scores of independent arms: quarters, around a quality of each arm."""
     quality = rng.uniform(0.2, 0.7, ARMS)
     return np.stack([rng.binomial(4, q, QUESTIONS).astype(np.float32) / 4 for q in quality])
 
 
 def related(rng: np.random.Generator) -> Scores:
-    """Return scores of arms in families: how hard a question is, what a family misses, some noise."""
+    """Return scores of arms in families: difficulty of the question, effect of the family, noise."""
     scores = np.empty((ARMS, QUESTIONS), dtype=np.float32)
     hard = rng.standard_normal(QUESTIONS)
     families = rng.standard_normal((FAMILIES, QUESTIONS))
@@ -62,7 +60,7 @@ def related(rng: np.random.Generator) -> Scores:
 
 
 def scan(scores: Scores, k: int) -> tuple[int, ...]:
-    """Pick k arms by adding up all of them for each pick."""
+    """Pick k arms by summing all of them for each pick."""
     best, picks = np.zeros(scores.shape[1], dtype=np.float32), []
     for _ in range(k):
         picks.append(int(np.maximum(scores, best).sum(axis=1, dtype=np.float64).argmax()))
@@ -71,14 +69,14 @@ def scan(scores: Scores, k: int) -> tuple[int, ...]:
 
 
 def timed(work: Callable[[], Result]) -> tuple[float, Result]:
-    """Return the seconds that it took, and what came of it."""
+    """Return the seconds of a call, and its result."""
     begun = time.perf_counter()
     result = work()
     return time.perf_counter() - begun, result
 
 
 def held(work: Callable[[], object]) -> float:
-    """Return the megabytes that are allocated at the same time."""
+    """Return the peak of allocated megabytes."""
     tracemalloc.start()
     work()
     peak = tracemalloc.get_traced_memory()[1]
@@ -87,7 +85,7 @@ def held(work: Callable[[], object]) -> float:
 
 
 class Peer(FacilityLocationSelection):  # type: ignore[misc]
-    """apricot's greedy, which says when it had compiled itself."""
+    """apricot's greedy, with the time at which it was compiled."""
 
     begun_s = 0.0
 
@@ -97,13 +95,13 @@ class Peer(FacilityLocationSelection):  # type: ignore[misc]
 
 
 def apricot(scores: NDArray[np.float64], k: int) -> tuple[float, tuple[int, ...]]:
-    """Return the seconds that the peer took, and its picks."""
+    """Return the seconds of the peer, and its picks."""
     peer = Peer(k, metric="ignore", optimizer="naive").fit(scores)
     return time.perf_counter() - peer.begun_s, tuple(peer.ranking.tolist())
 
 
 def compare(label: str, scores: Scores, k: int, rounds: int, table: Table) -> None:
-    """Add a row for each way to choose: the least of `rounds`, taken in turn."""
+    """Add a row for each way to choose: the least time of `rounds`, taken in turn."""
     wide = scores.astype(np.float64)
     ways: dict[str, Callable[[], tuple[float, object]]] = {
         "one pass": lambda: timed(lambda: scores.sum(axis=1)),
@@ -129,7 +127,7 @@ def compare(label: str, scores: Scores, k: int, rounds: int, table: Table) -> No
 
 
 def by_density(scores: Scores, costs: NDArray[np.float64], budget: float) -> tuple[int, ...]:
-    """Fill a budget up by the largest gain for its cost."""
+    """Fill a budget by the largest gain per cost."""
     picks: list[int] = []
     best = coverage.best_of(scores, ())
     while True:
@@ -159,7 +157,7 @@ def fill(label: str, scores: Scores, table: Table) -> None:
 
 def main(
     scores: Annotated[
-        Path | None, typer.Option(help="Folder of a score matrix; instead of what is made up.")
+        Path | None, typer.Option(help="Folder of a score matrix, instead of synthetic scores.")
     ] = None,
     k: Annotated[int, typer.Option("-k", help="Arms to choose.", min=1)] = PICKS,
     rounds: Annotated[int, typer.Option(help="Times that each is measured.", min=1)] = 7,

@@ -2,10 +2,10 @@
 
     python benchmarks/retrieval.py FOLDER [--config serve_config.yaml] [--home HOME] [-k 4]
 
-FOLDER holds `corpus.jsonl.gz` (id, title, text) and `queries.jsonl.gz` (id, dataset,
-question, gold_ids). Where it also holds `outcomes.jsonl.gz` (id, dataset, arm,
-recall), what those arms reached is printed in brackets beside ours of the same name,
-or of the same backbone. Indexes are kept under HOME and used again.
+FOLDER has `corpus.jsonl.gz` (id, title, text) and `queries.jsonl.gz` (id, dataset, question,
+gold_ids). If it also has `outcomes.jsonl.gz` (id, dataset, arm, recall), the recalls of those
+arms are printed in brackets beside ours of the same name, or of the same backbone. Indexes
+are kept under HOME and used again.
 """
 
 import gzip
@@ -42,13 +42,13 @@ def lines(path: Path) -> Iterator[dict[str, Any]]:
 def describe(config: Path) -> tuple[dict[str, Backbone], dict[str, ArmSpec]]:
     """Return the backbones and arms of a Serve configuration."""
     args = yaml.safe_load(config.read_text())["applications"][0]["args"]
-    backbones = {name: Backbone.model_validate(told) for name, told in args["backbones"].items()}
-    return backbones, {name: ArmSpec.model_validate(told) for name, told in args["arms"].items()}
+    backbones = {name: Backbone.model_validate(spec) for name, spec in args["backbones"].items()}
+    return backbones, {name: ArmSpec.model_validate(spec) for name, spec in args["arms"].items()}
 
 
 def embed(questions: list[str], backbones: Mapping[str, Backbone]) -> dict[str, NDArray[np.float32]]:
     """Return the vectors of all questions by backbone, each of shape (n_questions, dim)."""
-    return {name: build_embedder(told).encode_queries(questions) for name, told in backbones.items()}
+    return {name: build_embedder(one).encode_queries(questions) for name, one in backbones.items()}
 
 
 def mean_by_dataset(rows: list[tuple[str, float]]) -> dict[str, float]:
@@ -61,16 +61,16 @@ def mean_by_dataset(rows: list[tuple[str, float]]) -> dict[str, float]:
 
 
 def measure(resources: Resources, queries: list[dict[str, Any]], k: int) -> tuple[Recalls, dict[str, float]]:
-    """Ask every arm every question; return the recalls, and the median time of a search in ms."""
+    """Search with every arm for every question; return recalls and median times of a search in ms."""
     vectors = embed([query["question"] for query in queries], resources.backbones)
     recalls, took_ms = {}, {}
     for name in resources.specs:
         arm = build_arm(name, resources)
         rows, seconds = [], []
         for n, query in enumerate(queries):
-            asked = Query(query["question"], {b: vectors[b][n] for b in arm.backbones})
+            embedded = Query(query["question"], {b: vectors[b][n] for b in arm.backbones})
             begun = time.perf_counter()
-            found = arm.search(asked, k).passages
+            found = arm.search(embedded, k).passages
             seconds.append(time.perf_counter() - begun)
             gold = set(query["gold_ids"])
             rows.append((query["dataset"], len(gold & {passage.id for passage in found}) / len(gold)))
@@ -80,15 +80,15 @@ def measure(resources: Resources, queries: list[dict[str, Any]], k: int) -> tupl
 
 
 def recorded(path: Path) -> Recalls:
-    """Return the recalls of recorded outcomes; nothing where there are none."""
+    """Return the recalls of recorded outcomes, if there are any."""
     rows: defaultdict[str, list[tuple[str, float]]] = defaultdict(list)
     for outcome in lines(path) if path.exists() else ():
         rows[outcome["arm"]].append((outcome["dataset"], outcome["recall"]))
-    return {arm: mean_by_dataset(told) for arm, told in rows.items()}
+    return {arm: mean_by_dataset(recalls) for arm, recalls in rows.items()}
 
 
 def show(ours: Recalls, theirs: Recalls, took_ms: Mapping[str, float], resources: Resources, k: int) -> Table:
-    """Lay the recalls out, a data set a row and an arm a column."""
+    """Return a table of the recalls, one row per data set and one column per arm."""
     table = Table("data set", *ours, title=f"Recall@{k}, in brackets as recorded")
     peers = {}
     for arm in ours:
@@ -105,12 +105,14 @@ def show(ours: Recalls, theirs: Recalls, took_ms: Mapping[str, float], resources
 
 
 def main(
-    folder: Annotated[Path, typer.Argument(help="Holds the corpus and the queries.")],
-    config: Annotated[Path, typer.Option(help="Whose arms and backbones.")] = Path("serve_config.yaml"),
-    home: Annotated[Path, typer.Option(help="Where corpus and indexes are kept.")] = Path(".retrieval"),
+    folder: Annotated[Path, typer.Argument(help="Folder with the corpus and the queries.")],
+    config: Annotated[Path, typer.Option(help="Configuration of arms and backbones.")] = Path(
+        "serve_config.yaml"
+    ),
+    home: Annotated[Path, typer.Option(help="Folder of corpus and indexes.")] = Path(".retrieval"),
     k: Annotated[int, typer.Option("-k", help="Passages that an arm may return.")] = 4,
 ) -> None:
-    """Prepare, ask, and print one table."""
+    """Prepare, search, and print one table."""
     backbones, specs = describe(config)
     with Progress() as bars:
         shown: dict[str, Any] = {}

@@ -1,7 +1,7 @@
-"""Arms behind Serve handles, and the near end of those handles: any arm runs by its name.
+"""Arms behind Serve handles, and the client of those handles.
 
-Work that blocks runs in threads: the event loop of a replica stays free for health
-checks and cancellation.
+Blocking work runs in threads: the event loop of a replica stays free for health checks and
+cancellation.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ from arms.retrievers import (
 from arms.suggestions import did_you_mean
 
 THREADS = max(4, os.cpu_count() or 4)
-"""Searches of one arm that a replica runs at once; no arm takes them from another."""
+"""Concurrent searches of each arm in a replica."""
 
 Specs = Mapping[str, ArmSpec]
 
@@ -52,28 +52,28 @@ logger = logging.getLogger(__name__)
 
 
 class UnknownArmError(Exception):
-    """This host has not built the arm yet, and wants to be told what it is."""
+    """This host has not built the arm yet, and needs its description."""
 
 
 class ArmHost:
-    """Hosts arms; builds them, and the indexes that they need, where they are not there yet.
+    """Hosts arms, and builds them with their indexes when needed.
 
-    An arm is known by a key over its description and its members', so that another arm
-    of the same name is never taken for it. Those that are live at the start are built
-    then, others when they are loaded, or asked for for the first time. Each has threads
-    of its own: one that waits for a language model holds up no other.
+    The key of an arm is a hash of its description and its members', so that two arms of one
+    name are never confused. Live arms are built at the start, others when they are loaded or
+    first searched. Each arm has threads of its own: one that waits for a language model
+    does not delay another.
 
     Args:
-        source: Where the corpus comes from, should it not be ingested yet.
+        source: Source of the corpus, if it is not ingested yet.
         corpus: Folder of the ingested corpus.
         indexes: Folder of all indexes.
         backbones: Sentence encoders by name.
-        arms: Those of the configuration, each with its members.
-        live: Tells the arms to build at the start: these, or what replaced them since.
-        embedders: The hosts of the encoders, for what arms make up themselves.
-        generator: The host of the language model, for arms that ask it.
-        limit_s: Seconds that an arm waits for an encoder, or for one answer of the model.
-        looked_at: Backbones by which the vectors of passages are asked for.
+        arms: Arms of the configuration, each with its members.
+        live: Returns the arms to build at the start: these, or those that replaced them.
+        embedders: Hosts of the encoders, for texts that arms write.
+        generator: Host of the language model.
+        limit_s: Seconds that an arm waits for an encoder, or for an answer of the model.
+        looked_at: Backbones whose passage vectors are served.
         open_selector: Opens a trained router that selects answers.
     """
 
@@ -110,13 +110,13 @@ class ArmHost:
             except ArmBuildError as error:
                 if arms.get(name) == specs:
                     raise
-                logger.warning("%s", error)  # replicas go on with the arms that they serve
+                logger.warning("%s", error)  # replicas continue with the arms that they serve
 
     async def ready(self) -> None:
-        """Return: whoever hears it knows that the host is up."""
+        """Return once the host is ready."""
 
     async def load(self, arms: Mapping[str, Specs]) -> None:
-        """Build arms ahead of their first search, each given with its members. Raises ArmBuildError."""
+        """Build arms, each with its members. Raises ArmBuildError."""
         for name, specs in arms.items():
             await asyncio.to_thread(self._build, name, specs)
 
@@ -131,8 +131,8 @@ class ArmHost:
             specs: The arm and its members, for a host that does not know the key.
 
         Raises:
-            ArmError: The arm could not answer.
-            UnknownArmError: It is not known here, and was not described.
+            ArmError: The arm failed.
+            UnknownArmError: The key is unknown, and `specs` is None.
         """
         found = self._arms.get(key)
         if found is None:
@@ -142,12 +142,7 @@ class ArmHost:
         return await asyncio.get_running_loop().run_in_executor(found.pool, found.arm.search, query, k)
 
     async def vectors(self, backbone: str, ids: Sequence[str]) -> dict[str, NDArray[np.float32]]:
-        """Return the unit vectors, of shape (dim,), of those of these passages that are of the corpus.
-
-        Args:
-            backbone: One of `looked_at`.
-            ids: Of the passages.
-        """
+        """Return the unit vectors, shape (dim,), of the passages in the corpus, by one of `looked_at`."""
         return await asyncio.to_thread(self._vectors[backbone].of, ids)
 
     def _prepared(self, name: str) -> PassageVectors:
@@ -157,7 +152,7 @@ class ArmHost:
         return PassageVectors(corpus, indexes, backbone)
 
     def _build(self, name: str, specs: Specs) -> "_Built":
-        """Return the arm, from its index. Raises ArmBuildError."""
+        """Build an arm. Raises ArmBuildError."""
         key = key_of(name, specs)
         with self._building:
             if key not in self._arms:
@@ -179,21 +174,21 @@ class ArmHost:
 
 @dataclass(frozen=True, slots=True)
 class _Built:
-    """An arm, and the threads that it searches in."""
+    """An arm and its threads."""
 
     arm: Arm
     pool: ThreadPoolExecutor
 
 
 def key_of(name: str, specs: Specs) -> str:
-    """Return what tells an arm from every other: a hash of its name, its description and its members'."""
-    told = [name, *((n, s.kind, sorted(s.params.items())) for n, s in sorted(specs.items()))]
-    return hashlib.blake2b(json.dumps(told, sort_keys=True).encode(), digest_size=16).hexdigest()
+    """Return a hash of an arm's name, its description and its members'."""
+    facts = [name, *((n, s.kind, sorted(s.params.items())) for n, s in sorted(specs.items()))]
+    return hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class _Hosted:
-    """Where an arm runs, and how it is asked for there."""
+    """The host of an arm, and its key there."""
 
     host: DeploymentHandle[Any]
     key: str
@@ -201,10 +196,9 @@ class _Hosted:
 
 
 class RemoteArms:
-    """The near end of the ArmHosts: runs any arm by name.
+    """The client of the ArmHosts, which runs any arm by name.
 
-    An arm that was once known stays known: a turn that was decided before the arms were
-    replaced is searched as it was decided.
+    Replaced arms stay known, so that turns that were decided before can be searched.
 
     Args:
         hosts: The hosts by name.
@@ -216,7 +210,7 @@ class RemoteArms:
         self._known = self._described(specs)
 
     def _described(self, specs: Specs) -> dict[str, _Hosted | Arm]:
-        """Return how each arm is reached; what looks nothing up needs no host. Raises ArmBuildError."""
+        """Return each arm's host; `none` needs no host. Raises ArmBuildError."""
         known: dict[str, _Hosted | Arm] = {}
         for name, spec in specs.items():
             if spec.kind == "none":
@@ -232,7 +226,7 @@ class RemoteArms:
         return known
 
     async def load(self, specs: Specs) -> None:
-        """Have these arms built, by one replica of each host. Raises ArmError."""
+        """Build these arms in one replica of each host. Raises ArmError."""
         by_host: defaultdict[str, dict[str, Specs]] = defaultdict(dict)
         for name, arm in self._described(specs).items():
             if isinstance(arm, _Hosted):
@@ -243,7 +237,7 @@ class RemoteArms:
             raise near(error, ArmError) from None
 
     def know(self, specs: Specs) -> None:
-        """Run these arms by their names from now on. Raises ArmBuildError."""
+        """Add these arms, or replace those of the same names. Raises ArmBuildError."""
         self._known.update(self._described(specs))
 
     async def search(self, arm: str, query: Query, k: int) -> Retrieval:
@@ -264,7 +258,7 @@ class RemoteArms:
         return retrieval
 
     async def vectors(self, backbone: str, ids: Sequence[str]) -> dict[str, NDArray[np.float32]]:
-        """Return the unit vectors of those of these passages that are of the corpus. Raises ArmError."""
+        """Return the unit vectors of the passages in the corpus. Raises ArmError."""
         vectors = self._hosts[DEFAULT_HOST].vectors
         try:
             found: dict[str, NDArray[np.float32]] = await vectors.remote(backbone, ids)

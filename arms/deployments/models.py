@@ -1,4 +1,4 @@
-"""An encoder or a language model behind a Serve handle, and the near ends of those handles."""
+"""An encoder or a language model behind a Serve handle, and the clients of those handles."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -18,17 +18,17 @@ from arms.models import Backbone, build_embedder
 
 
 class EmbedderHost:
-    """Embeds questions with one backbone; those that wait together are one batch."""
+    """Embeds questions with one backbone, in batches."""
 
     def __init__(self, backbone: Backbone) -> None:
         self._embedder = build_embedder(backbone)
 
     async def ready(self) -> None:
-        """Return: whoever hears it knows that the host is up."""
+        """Return once the host is ready."""
 
     @serve.batch(max_batch_size=32, batch_wait_timeout_s=0.0)
     async def embed(self, questions: list[str]) -> list[NDArray[np.float32]]:
-        """Return one unit vector a question, each of shape (dim,)."""
+        """Return one unit vector per question, each of shape (dim,)."""
         return list(await asyncio.to_thread(self._embedder.encode_queries, questions))
 
 
@@ -39,7 +39,7 @@ class GeneratorHost:
         self._generator = build_generator(spec)
 
     async def ready(self) -> None:
-        """Return: whoever hears it knows that the host is up."""
+        """Return once the host is ready."""
 
     async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
         """Yield the answer as it is written. Raises GeneratorError."""
@@ -49,7 +49,7 @@ class GeneratorHost:
 
 
 class RemoteGenerator(Generator):
-    """The near end of a GeneratorHost: a generator like any other."""
+    """The client of a GeneratorHost."""
 
     def __init__(self, model: str, handle: DeploymentHandle[Any]) -> None:
         self.model = model
@@ -67,11 +67,11 @@ class RemoteGenerator(Generator):
             response.cancel()
 
     async def close(self) -> None:
-        """Do nothing: the host owns the engine."""
+        """Do nothing: the engine belongs to the host."""
 
 
 class RemoteEmbedders:
-    """The near end of the EmbedderHosts: embeds a question with any backbone by name."""
+    """The client of the EmbedderHosts, which embeds a question with any backbone by name."""
 
     def __init__(self, handles: Mapping[str, DeploymentHandle[Any]]) -> None:
         self._handles = handles
@@ -87,11 +87,11 @@ class RemoteEmbedders:
 
 
 async def reach(hosts: Sequence[DeploymentHandle[Any]]) -> None:
-    """Return once every host has answered; they may be loading for minutes."""
+    """Wait until every host is ready, which may take minutes."""
     await asyncio.gather(*(host.ready.remote() for host in hosts))
 
 
 def near(error: Exception, kind: type[ArmError] | type[GeneratorError]) -> Exception:
-    """Return what a replica raised as itself, and what Ray raised about a replica as one of ours."""
+    """Return the error that a replica raised, or an error of `kind` for one of Ray."""
     cause = error.cause if isinstance(error, RayTaskError) else error
     return cause if isinstance(cause, kind) else kind(f"{type(cause).__name__}: {cause}")

@@ -1,14 +1,14 @@
-"""Answer correctness: which claims of an answer a right answer has too, and how alike the two texts are.
+"""Answer correctness: the claims that an answer shares with a right one, and the similarity of both.
 
     answer, reference --LLM--> their claims --LLM--> TP, FP, FN --> F1 of claims --.
                       --embed--> cosine -------------------------------------------+--> value in [0, 1]
 
-It takes a model that follows a form. Text that is none is asked for again; where it stays
-so, nobody knows what the answer is worth, and the caller counts that.
+It needs a model that writes structured output. Text that cannot be read is prompted for
+again; after that, the score is unknown.
 
     ArmError
     `-- UnreadableError
-        `-- CorrectnessError  the claims could not be had, or not told apart
+        `-- CorrectnessError  no attempt gave claims, or their classes
 """
 
 import math
@@ -30,10 +30,10 @@ EmbedTexts = Callable[[Sequence[str]], NDArray[np.float32]]
 """Texts -> one vector each, shape (n_texts, dim)."""
 
 MAX_TOKENS = 512
-"""Of a list of claims or of their classes: one that is cut short is none."""
+"""Room for a list of claims or their classes: a truncated one cannot be read."""
 
-KEPT = 4096
-"""References whose claims are kept; those that were used last."""
+CACHED_REFERENCES = 4096
+"""References whose claims are cached, the most recently used ones."""
 
 CLAIMS_SYSTEM = (
     "You break an answer into its claims. A claim is one short sentence that states one fact and can be "
@@ -54,13 +54,13 @@ CLASSES_FORM = 'Write only JSON with the names of the claims, such as {"TP": ["A
 
 
 class CorrectnessError(structured_output.UnreadableError):
-    """The claims could not be had, or not told apart, however often the model was asked."""
+    """No attempt gave claims, or their classes."""
 
     summary: ClassVar[str] = "the language model could not compare the answer with the right one"
 
 
 class _Classes(BaseModel):
-    """The classes of claims, as the model writes them."""
+    """The classes of claims as the model writes them."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
 
@@ -71,17 +71,17 @@ class _Classes(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Correctness:
-    """How right an answer is, by the reference that speaks best for it.
+    """The correctness of an answer by its best reference.
 
     Attributes:
         value: The weighted mean of `claims_f1` and `similarity`, in [0, 1].
         claims_f1: F1 of the claims, in [0, 1].
-        similarity: Cosine of the embedded texts, cut to [0, 1].
+        similarity: Cosine of the embedded texts, clipped to [0, 1].
         tp: Claims of the answer that the reference supports.
         fp: Claims of the answer that it does not support.
         fn: Claims of the reference that the answer does not have.
         tokens: Tokens read and written, for all references and further attempts.
-        malformed: Texts of the model that could not be read.
+        malformed: Texts that could not be read.
     """
 
     value: float
@@ -96,23 +96,20 @@ class Correctness:
 
 @dataclass(slots=True)
 class _Right:
-    """The claims of a reference; empty until they were asked for."""
+    """The claims of a reference; empty until they are known."""
 
     claims: Claims = ()
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 class AnswerCorrectness:
-    """Compares answers with right ones; safe to call from many threads.
-
-    The claims of a reference are asked for once, and kept for the other answers to its question: of the
-    last `KEPT` references.
+    """Compares answers with right ones, and caches the claims of references; thread-safe.
 
     Args:
-        write: Asks the language model.
+        write: Prompts the language model.
         embed: Embeds the answer and the references.
-        weights: Of the claims and of the similarity; only their ratio counts.
-        retries: How often to ask again after text that is not of the form.
+        weights: Weights of claims and similarity; only their ratio counts.
+        retries: Further attempts after text that cannot be read.
 
     Raises:
         ValueError: The weights are negative, or both 0.
@@ -139,60 +136,60 @@ class AnswerCorrectness:
         self._lock = threading.Lock()
 
     def __call__(self, question: str, answer: str, references: Sequence[str]) -> Correctness:
-        """Compare an answer with each of the right ones, and return the best comparison.
+        """Compare an answer with each right one, and return the best comparison.
 
-        An answer without a claim has an F1 of 0, and a blank one a similarity of 0 too.
+        An answer without claims has an F1 of 0, and a blank one a similarity of 0 too.
 
         Raises:
-            CorrectnessError: The model wrote no claims, or no classes of them.
+            CorrectnessError: No attempt gave claims, or their classes.
             GeneratorError: The language model failed.
             ValueError: There is no reference, or a blank one.
         """
         if not references or not all(reference.strip() for reference in references):
             raise ValueError(f"references {list(references)} must be one or more texts, none of them blank")
-        asker = structured_output.StructuredCaller(self._write, CorrectnessError, retries=self._retries)
-        claims = _claims(asker, question, answer)
+        caller = structured_output.StructuredCaller(self._write, CorrectnessError, retries=self._retries)
+        claims = _claims(caller, question, answer)
         similarities = (
             cosines(self._embed([answer, *references])) if answer.strip() else [0.0] * len(references)
         )
         found = [
-            self._compare(asker, question, claims, reference, similarity)
+            self._compare(caller, question, claims, reference, similarity)
             for reference, similarity in zip(references, similarities, strict=True)
         ]
         best = max(found, key=lambda each: each.value)
-        return replace(best, tokens=asker.tokens, malformed=asker.malformed)
+        return replace(best, tokens=caller.tokens, malformed=caller.malformed)
 
     def _compare(
         self,
-        asker: structured_output.StructuredCaller,
+        caller: structured_output.StructuredCaller,
         question: str,
         claims: Claims,
         reference: str,
         similarity: float,
     ) -> Correctness:
-        """Compare an answer with one reference; tokens and malformed texts are those so far."""
-        tp, fp, fn = _classes(asker, question, claims, self._right(asker, question, reference))
+        """Compare an answer with one reference; the counts are cumulative."""
+        tp, fp, fn = _classes(caller, question, claims, self._right(caller, question, reference))
         f1 = claims_f1(tp, fp, fn)
         for_claims, for_similarity = self._weights
         value = (for_claims * f1 + for_similarity * similarity) / (for_claims + for_similarity)
-        return Correctness(value, f1, similarity, tp, fp, fn, asker.tokens, asker.malformed)
+        return Correctness(value, f1, similarity, tp, fp, fn, caller.tokens, caller.malformed)
 
-    def _right(self, asker: structured_output.StructuredCaller, question: str, reference: str) -> Claims:
-        """Return the claims of a reference, or itself where there are none; one thread asks, others wait."""
+    def _right(self, caller: structured_output.StructuredCaller, question: str, reference: str) -> Claims:
+        """Return the claims of a reference, or the reference itself; other threads wait for the first."""
         key = question, reference
         with self._lock:
             right = self._known.setdefault(key, _Right())
             self._known.move_to_end(key)
-            while len(self._known) > KEPT:
+            while len(self._known) > CACHED_REFERENCES:
                 self._known.popitem(last=False)
         with right.lock:
             if not right.claims:
-                right.claims = _claims(asker, question, reference) or (reference,)
+                right.claims = _claims(caller, question, reference) or (reference,)
             return right.claims
 
 
 def claims_f1(tp: int, fp: int, fn: int) -> float:
-    """Return the F1 of claims, in [0, 1]; 0 where none is right.
+    """Return the F1 of claims, in [0, 1]; 0 without true positives.
 
     >>> claims_f1(tp=2, fp=1, fn=1)
     0.6666666666666666
@@ -201,28 +198,28 @@ def claims_f1(tp: int, fp: int, fn: int) -> float:
 
 
 def cosines(vectors: NDArray[np.float32]) -> list[float]:
-    """Return the cosine of the first row with each of the others, cut to [0, 1].
+    """Return the cosine of the first row with each of the others, clipped to [0, 1].
 
     >>> cosines(np.array([[1, 0], [2, 0], [0, 1], [-1, 0]], dtype=np.float32))
     [1.0, 0.0, 0.0]
     """
     wide = vectors.astype(np.float64)
     norms = np.linalg.norm(wide, axis=1)
-    # a zero vector is like no other
+    # the cosine with a zero vector is 0
     products = wide[1:] @ wide[0] / np.maximum(norms[1:] * norms[0], np.finfo(np.float64).tiny)
     return [float(product) for product in np.clip(products, 0.0, 1.0)]
 
 
-def _claims(asker: structured_output.StructuredCaller, question: str, text: str) -> Claims:
-    """Ask for the claims of a text; a blank one has none."""
+def _claims(caller: structured_output.StructuredCaller, question: str, text: str) -> Claims:
+    """Return the claims of a text; none of a blank one."""
     if not text.strip():
         return ()
     case = f"Question: {question}\nAnswer: {text}"
-    return asker.ask(CLAIMS_SYSTEM, case, CLAIMS_FORM, listed_claims, max_tokens=MAX_TOKENS)
+    return caller.ask(CLAIMS_SYSTEM, case, CLAIMS_FORM, listed_claims, max_tokens=MAX_TOKENS)
 
 
 def listed_claims(text: str) -> Claims:
-    """Return the strings of the first JSON list of strings in a text, each once, blank ones left out.
+    """Return the distinct non-blank strings of the first JSON list of strings in a text.
 
     >>> listed_claims('Claims [1]: ["Vienna is a city.", "Vienna is in Austria."]')
     ('Vienna is a city.', 'Vienna is in Austria.')
@@ -231,7 +228,9 @@ def listed_claims(text: str) -> Claims:
         ValueError: There is none.
     """
     lists = list(structured_output.json_values(text, "["))
-    if not any(isinstance(claim, list) for value in lists for claim in value):  # its parts are no whole list
+    if not any(
+        isinstance(claim, list) for value in lists for claim in value
+    ):  # a part of a nested list is not the list
         for value in lists:
             if all(isinstance(claim, str) for claim in value):
                 return tuple(dict.fromkeys(claim.strip() for claim in value if claim.strip()))
@@ -239,9 +238,9 @@ def listed_claims(text: str) -> Claims:
 
 
 def _classes(
-    asker: structured_output.StructuredCaller, question: str, claims: Claims, right: Claims
+    caller: structured_output.StructuredCaller, question: str, claims: Claims, right: Claims
 ) -> tuple[int, int, int]:
-    """Ask which claims are TP, FP and FN, and count them; nothing to compare is not asked about."""
+    """Return the numbers of TP, FP and FN; without claims the model is not prompted."""
     if not claims:
         return 0, 0, len(right)
     ours = {f"A{number}": claim for number, claim in enumerate(claims, start=1)}
@@ -262,4 +261,4 @@ def _classes(
 
     listed = "\n".join(f"{name}: {claim}" for name, claim in (ours | theirs).items())
     case = f"Question: {question}\n\n{listed}"
-    return asker.ask(CLASSES_SYSTEM, case, CLASSES_FORM, read, max_tokens=MAX_TOKENS)
+    return caller.ask(CLASSES_SYSTEM, case, CLASSES_FORM, read, max_tokens=MAX_TOKENS)

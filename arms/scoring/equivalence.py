@@ -1,7 +1,7 @@
-"""Answer equivalence by a classifier that was taught what people call the same answer (BEM).
+"""Answer equivalence by a classifier that was trained on human judgements (BEM).
 
-Exact match and F1 count words; this asks a BERT that read thousands of judgements whether
-an answer may stand for the right one, given the question. Needs the name of such a model.
+Exact match and F1 count words; a BERT classifies whether an answer is equivalent to the
+right one, given the question.
 """
 
 import threading
@@ -16,21 +16,15 @@ from arms.base import ArmError
 from arms.models import ModelNotFoundError, compute_cores, locate
 
 MAX_TOKENS = 512
-"""Tokens of a case that are read, where the model itself takes as many."""
+"""Most tokens of a case."""
 
 EQUIVALENT = 1
-"""The class of answers that may stand for the right one; 0 is the other."""
+"""Class of equivalent answers; 0 is the other."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is compared.
-
-    Attributes:
-        answer: What was answered.
-        reference: A right answer.
-        question: What was asked.
-    """
+    """An answer, a right answer and their question."""
 
     answer: str
     reference: str
@@ -38,24 +32,24 @@ class Case:
 
 
 class Equivalence:
-    """A classifier of transformers with two classes; safe to use from many threads.
+    """A transformers classifier with two classes; thread-safe.
 
-    It reads answer, reference and question in this order, with separators between; where they
-    are too long together, the longer of the answer and of the other two loses its end.
+    It reads answer, reference and question in this order, with separators. If they are too
+    long, the longer of the answer and of the other two is truncated.
 
     Args:
         model: A hub name, a folder, or `package:NAME/PATH`.
         batch_size: Cases that the model reads at once.
 
     Raises:
-        ModelNotFoundError: The model is not there, or does not tell two classes apart.
+        ModelNotFoundError: The model cannot be found, or does not have two classes.
 
     Source: Bulian et al. 2022, Tomayto, Tomahto. Beyond Token-level Answer Equivalence for
     Question Answering Evaluation, arXiv:2202.07654.
     """
 
     def __init__(self, model: str, *, batch_size: int = 32) -> None:
-        import torch  # here: both take seconds to load
+        import torch  # here: loading takes seconds
         from transformers import AutoModelForSequenceClassification, AutoTokenizer
         from transformers.utils import logging
 
@@ -69,22 +63,22 @@ class Equivalence:
             )
         except (OSError, ValueError) as error:
             raise ModelNotFoundError(f"model {model!r} cannot be loaded: {error}") from error
-        if missing := sorted(loaded["missing_keys"]):  # transformers makes them up, at random
-            raise ModelNotFoundError(f"model {model!r} is no classifier: it lacks {', '.join(missing)}")
+        if missing := sorted(loaded["missing_keys"]):  # transformers initialises them at random
+            raise ModelNotFoundError(f"model {model!r} is not a classifier: it lacks {', '.join(missing)}")
         if (labels := classifier.config.num_labels) != 2:
-            raise ModelNotFoundError(f"model {model!r} tells {labels} classes apart; 2 are needed")
+            raise ModelNotFoundError(f"model {model!r} has {labels} classes; 2 are needed")
         if (separator := self._tokenizer.sep_token) is None:
-            raise ModelNotFoundError(f"model {model!r} has no separator to put between three texts")
+            raise ModelNotFoundError(f"model {model!r} has no separator token")
         self._name, self._separator, self._batch_size = model, separator, batch_size
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._model = classifier.eval().to(self._device)
         self._lock = threading.Lock()
 
     def __call__(self, question: str, answer: str, references: Sequence[str]) -> float:
-        """Return the probability that an answer may stand for a right one, of several the highest.
+        """Return the highest probability that an answer is equivalent to a right one.
 
         Raises:
-            ArmError: The model gives a number that is none.
+            ArmError: A probability is not finite.
             ValueError: There is no reference.
         """
         if not references:
@@ -92,18 +86,18 @@ class Equivalence:
         return float(self.probabilities([Case(answer, each, question) for each in references]).max())
 
     def probabilities(self, cases: Sequence[Case]) -> NDArray[np.float32]:
-        """Return how probably each answer is equivalent to its reference, shape (n_cases,), in [0, 1].
+        """Return the probability that each answer is equivalent, shape (n_cases,).
 
         Raises:
-            ArmError: The model gives a number that is none.
+            ArmError: A probability is not finite.
         """
         import torch
 
         pairs = [self._pair(case) for case in cases]
-        # Pairs of like length together: a batch is as long as its longest.
+        # by length, because a batch is padded to its longest pair
         order = sorted(range(len(pairs)), key=lambda at: len(pairs[at][0]) + len(pairs[at][1]))
         found = np.empty(len(pairs), dtype=np.float32)
-        with self._lock, torch.inference_mode():  # a fast tokenizer refuses to be used by two threads at once
+        with self._lock, torch.inference_mode():  # fast tokenizers are not thread-safe
             torch.set_num_threads(len(compute_cores()))
             for start in range(0, len(order), self._batch_size):
                 batch = order[start : start + self._batch_size]

@@ -1,10 +1,10 @@
-"""What rankings are worth on a question.
+"""Scorers of rankings.
 
     RetrievalScorer  a measure of ir-measures against the supporting passages: `R@4`, `nDCG@4`, `RR@4`
     AnswerScorer     the language model answers, a metric compares with the right answers
-    JudgeScorer      the language model grades the passages; nothing needs to be known to be right
+    JudgeScorer      the language model grades the passages, without labels
 
-A scorer is asked about the distinct rankings of a question, once: of hundreds of arms few differ.
+A scorer runs once on the distinct rankings of a question, as few of hundreds of arms differ.
 """
 
 import math
@@ -28,16 +28,16 @@ Metric = Callable[[str, Sequence[str]], float]
 
 
 class ScoringError(ValueError):
-    """Questions cannot be scored; the message names the question or the measure, and the value."""
+    """Questions cannot be scored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What a ranking is worth.
+    """The score of a ranking.
 
     Attributes:
-        value: In [0, 1]; NaN where nobody knows.
-        problem: Why nobody knows; empty otherwise.
+        value: In [0, 1]; NaN if unknown.
+        problem: Why it is unknown; empty otherwise.
     """
 
     value: float
@@ -45,20 +45,20 @@ class Score:
 
 
 class Checks(Protocol):
-    """Knows which questions it could not score."""
+    """Checks questions before they are scored."""
 
     def check(self, questions: Sequence[Question], corpus: Corpus) -> None:
-        """Refuse questions that could not be scored. Raises ScoringError."""
+        """Refuse questions that cannot be scored. Raises ScoringError."""
         ...
 
 
 class Scorer(Checks, Protocol):
-    """Scores rankings; safe to use in one thread.
+    """Scores rankings; for one thread.
 
     Attributes:
-        measure: What the scores are of, such as `R@4`.
-        k: Passages that are looked at.
-        identity: What the scores follow from, beside the measure, the questions and the passages.
+        measure: Name of the measure, such as `R@4`.
+        k: Passages that are read.
+        identity: Further facts that the scores depend on.
     """
 
     measure: str
@@ -71,11 +71,11 @@ class Scorer(Checks, Protocol):
 
 
 class RetrievalScorer(Scorer):
-    """Scores by where the supporting passages stand, all of them worth the same.
+    """Scores by the ranks of the supporting passages.
 
     Args:
         measure: In the notation of ir-measures.
-        k: Passages that are looked at where the measure has no cut of its own.
+        k: Cutoff of a measure without one.
 
     Raises:
         ScoringError: There is no such measure, or it can leave [0, 1].
@@ -89,7 +89,7 @@ class RetrievalScorer(Scorer):
         try:
             self._measure = ir_measures.parse_measure(measure)
             self.k = int(self._measure.params.get("cutoff", k))
-            # What can be parsed may still be no measure. A cut of 0 would crash the process.
+            # A parsed measure may still fail, and a cutoff of 0 would crash the process.
             probed = self._values(["a", "b"], [["a", "b"], ["c"], []]) if self.k > 0 else [math.nan] * 3
         except (NameError, ValueError, AssertionError, ArithmeticError, LookupError) as error:
             raise ScoringError(
@@ -101,12 +101,12 @@ class RetrievalScorer(Scorer):
         for value, ranking in zip(probed, ("two right passages", "a wrong one", "none"), strict=True):
             if not 0.0 <= value <= 1.0:
                 raise ScoringError(
-                    f"measure {measure!r} gives {value:g} to {ranking}; it must look at one or more, "
+                    f"measure {measure!r} gives {value:g} to {ranking}; it must read one or more passages, "
                     "and stay in [0, 1], as R@4, nDCG@4 and RR@4 do"
                 )
 
     def check(self, questions: Sequence[Question], corpus: Corpus) -> None:
-        """Refuse questions without supporting passages, or with some that are not in the corpus."""
+        """Refuse questions without supporting passages in the corpus."""
         for question in questions:
             if not question.gold_ids:
                 raise ScoringError(
@@ -120,7 +120,7 @@ class RetrievalScorer(Scorer):
         return [Score(value) for value in self._values(question.gold_ids, ids)]
 
     def _values(self, gold: Sequence[str], rankings: Sequence[Sequence[str]]) -> list[float]:
-        """Measure each ranking as if it answered a question of its own."""
+        """Measure each ranking, as the run of a query of its own."""
         numbers = [str(number) for number in range(len(rankings))]
         judged = dict.fromkeys(numbers, dict.fromkeys(gold, 1))
         runs = {
@@ -136,13 +136,13 @@ class AnswerScorer(Scorer):
     """Scores by the answer that the language model writes from the passages.
 
     Args:
-        name: What the metric is called.
+        name: Name of the metric.
         metric: Compares the answer with the right ones.
-        write: Asks the language model.
-        k: Passages that it reads.
+        write: Prompts the language model.
+        k: Passages to read.
         word_budget: Most words of them.
-        max_tokens: Most tokens that it writes.
-        at_once: Rankings that are answered at the same time.
+        max_tokens: Most tokens of the answer.
+        at_once: Rankings that are answered concurrently.
     """
 
     def __init__(
@@ -175,26 +175,26 @@ class AnswerScorer(Scorer):
                 )
 
     def score(self, question: Question, rankings: Sequence[Ranking]) -> list[Score]:
-        """Answer from each ranking and compare; unknown where the language model fails."""
+        """Answer from each ranking, and compare; unknown if the language model fails."""
 
         def one(ranking: Ranking) -> float:
-            asked = prompts.answer_prompt(
+            messages = prompts.answer_prompt(
                 [{"role": "user", "content": question.text}], ranking, word_budget=self._word_budget
             )
-            answer, _ = self._write(Prompt(asked, self._max_tokens))
+            answer, _ = self._write(Prompt(messages, self._max_tokens))
             return self._metric(answer, question.answers)
 
         return _each(one, rankings, self._at_once)
 
 
 class JudgeScorer(Scorer):
-    """Scores by a judge's grade of the passages: it needs no label at all.
+    """Scores by a judge's grade of the passages.
 
     Args:
-        write: Asks the language model that judges.
-        k: Passages that it reads.
+        write: Prompts the language model.
+        k: Passages to read.
         word_budget: Most words of them.
-        at_once: Rankings that are judged at the same time.
+        at_once: Rankings that are judged concurrently.
     """
 
     def __init__(self, write: Write, *, k: int = 4, word_budget: int = 600, at_once: int = 4) -> None:
@@ -206,10 +206,10 @@ class JudgeScorer(Scorer):
         self._at_once = at_once
 
     def check(self, questions: Sequence[Question], corpus: Corpus) -> None:
-        """Take any question."""
+        """Accept any question."""
 
     def score(self, question: Question, rankings: Sequence[Ranking]) -> list[Score]:
-        """Have each ranking graded; unknown where the judge gives no grade."""
+        """Grade each ranking; unknown if the judge gives no grade."""
 
         def one(ranking: Ranking) -> float:
             return judge.grade(
@@ -220,7 +220,7 @@ class JudgeScorer(Scorer):
 
 
 def check_gold(question: Question, corpus: Corpus) -> None:
-    """Refuse a question whose supporting passages are not in the corpus. Raises ScoringError."""
+    """Refuse a question with supporting passages outside the corpus. Raises ScoringError."""
     try:
         corpus.positions(question.gold_ids)
     except CorpusError as error:
@@ -228,10 +228,10 @@ def check_gold(question: Question, corpus: Corpus) -> None:
 
 
 def check_questions(questions: Sequence[Question], scorer: Checks, corpus: Corpus) -> None:
-    """Refuse, before anything is scored, what could only fail later.
+    """Check questions before any work is done.
 
     Raises:
-        ScoringError: No passage, no question, an id that stands twice, or what the scorer refuses.
+        ScoringError: No passage, no question, a duplicate id, or a question that the scorer refuses.
     """
     if not len(corpus):
         raise ScoringError(f"corpus {corpus.name!r} has no passages")
@@ -240,13 +240,13 @@ def check_questions(questions: Sequence[Question], scorer: Checks, corpus: Corpu
     seen: set[str] = set()
     for question in questions:
         if question.id in seen:
-            raise ScoringError(f"question id {question.id!r} stands there twice")
+            raise ScoringError(f"question id {question.id!r} occurs twice")
         seen.add(question.id)
     scorer.check(questions, corpus)
 
 
 def _each(one: Callable[[Ranking], float], rankings: Sequence[Ranking], at_once: int) -> list[Score]:
-    """Score rankings in threads that wait for a language model. Raises ScoringError outside of [0, 1]."""
+    """Score rankings concurrently. Raises ScoringError outside of [0, 1]."""
 
     def known(ranking: Ranking) -> Score:
         try:

@@ -1,4 +1,4 @@
-"""What retrieved passages tell of how well a retriever did, without a label: by vectors, and by words.
+"""Signals of the quality of a retrieval without labels, from vectors and from words.
 
 `y` are the cosines of the question with each passage, `m` the mean of the passages' unit vectors:
 
@@ -26,7 +26,7 @@ from arms.tokenizer import normalised, words
 Floats = NDArray[np.float64]
 
 FOUND = ("rank_votes", "shared")
-"""What the other retrievers tell of what one found, in the order of the columns."""
+"""Signals of the agreement between retrievers, in the order of the columns."""
 
 ANSWERED = (
     "votes",
@@ -41,19 +41,19 @@ ANSWERED = (
     "in_first",
     "in_all",
 )
-"""What is told of an answer, in the order of the columns."""
+"""Signals of an answer, in the order of the columns."""
 
 VERDICTS = frozenset({"yes", "no"})
 
 
 def found_signals(rankings: Sequence[Sequence[str]]) -> Floats:
-    """Return how far retrievers agree, shape (n_arms, 2); NaN for one that found nothing.
+    """Return the agreement of retrievers, shape (n_arms, 2); NaN for an empty ranking.
 
-    `rank_votes` is the mean over its passages of the sum of 1 / rank in all rankings, `shared`
-    the mean share of its passages that each of the others found too.
+    `rank_votes` is the mean over an arm's passages of the sum of 1 / rank in all rankings,
+    `shared` the mean share of its passages that each of the others found too.
 
     Args:
-        rankings: Ids of what each arm found, best first, each once.
+        rankings: Distinct ids of the passages of each arm, best first.
 
     >>> found_signals([["a", "b"], ["b", "c"], []])[:2].tolist()
     [[1.25, 0.5], [1.0, 0.5]]
@@ -74,26 +74,26 @@ def found_signals(rankings: Sequence[Sequence[str]]) -> Floats:
 
 
 def answer_signals(question: str, answers: Sequence[str], found: Sequence[Sequence[Passage]]) -> Floats:
-    """Return what is told of each answer, shape (n_arms, 11).
+    """Return the signals of each answer, shape (n_arms, 11).
 
-    `votes` is the share of all answers that are the same, `overlap` the mean F1 of its words with those of
-    all answers, `kinds` how many different answers there are for each arm; `words` and `characters` its
-    length; `digit`, `verdict` and `in_question` are 1 when it has a digit, is yes or no, or stands in the
-    question; `in_own` is the share of its own passages in which it stands, `in_first` 1 when it stands in
-    the first of them, `in_all` the number of different passages of all arms in which it stands. An
-    empty answer stands nowhere.
+    `votes` is the share of equal answers, `overlap` the mean F1 of its words with those of all
+    answers, `kinds` the number of distinct answers per arm; `words` and `characters` its length;
+    `digit`, `verdict` and `in_question` are 1 if it has a digit, is yes or no, or occurs in the
+    question; `in_own` is the share of its own passages in which it occurs, `in_first` 1 if it occurs
+    in the first of them, `in_all` the number of distinct passages of all arms in which it occurs.
+    An empty answer occurs nowhere.
 
     Args:
-        question: What was asked.
-        answers: One an arm.
-        found: The passages that each arm found, best first.
+        question: The question.
+        answers: One per arm.
+        found: The passages of each arm, best first.
 
     >>> wrote = Passage("p", "", "Ada wrote.")
     >>> answer_signals("Who?", ["Ada", "ada."], [[wrote], []])[:, [0, 8, 9, 10]].tolist()
     [[1.0, 1.0, 1.0, 1.0], [1.0, 0.0, 0.0, 1.0]]
     """
     given = [normalised(answer) for answer in answers]
-    asked = f" {normalised(question)} "
+    padded_question = f" {normalised(question)} "
     folded = {
         passage.id: f" {normalised(passage.title)} {normalised(passage.text)} "
         for passages in found
@@ -114,7 +114,7 @@ def answer_signals(question: str, answers: Sequence[str], found: Sequence[Sequen
             len(answer),
             any(character.isdigit() for character in answer),
             answer in VERDICTS,
-            bool(answer) and f" {answer} " in asked,
+            bool(answer) and f" {answer} " in padded_question,
             sum(own) / len(own) if own else 0.0,
             bool(own) and own[0],
             sum(inside.values()),
@@ -128,21 +128,21 @@ def _f1(one: Counter[str], other: Counter[str]) -> float:
 
 
 BRACKETED = re.compile(r"\s*\([^)]*\)")
-"""What tells two articles of the same name apart: Paris (Texas)."""
+"""Disambiguation of a title: Paris (Texas)."""
 
 WORDED = ("coverage", "best_coverage", "mean_coverage", "first_coverage", "titled", "title_words", "pairs")
-"""What words tell, in the order of the columns."""
+"""Signals from words, in the order of the columns."""
 
 SIGNALS = ("overall_sim", "avg_sim", "max_sim", "var_sim", "moran", "cross_sim")
-"""What vectors tell, in the order of the columns."""
+"""Signals from vectors, in the order of the columns."""
 
 
 def signals(question: NDArray[np.float32], retrieved: Sequence[NDArray[np.float32]]) -> Floats:
-    """Return the signals of each arm, shape (n_arms, 6); NaN for an arm that retrieved nothing.
+    """Return the signals of each arm from vectors, shape (n_arms, 6); NaN without passages.
 
     Args:
         question: Unit vector, shape (dim,).
-        retrieved: Unit vectors of what each arm returned, each of shape (n_passages, dim), maybe of no rows.
+        retrieved: Unit vectors of each arm's passages, of shape (n_passages, dim), maybe without rows.
 
     >>> signals(np.array([1.0, 0.0]), [np.eye(2), np.empty((0, 2))]).round(2).tolist()[0]
     [0.71, 0.5, 1.0, 0.25, 1.0, nan]
@@ -164,7 +164,7 @@ def signals(question: NDArray[np.float32], retrieved: Sequence[NDArray[np.float3
 
 
 def _moran(vectors: Floats, y: Floats) -> float:
-    """Return the cosine of `y` with itself, smoothed once over alike passages.
+    """Return the cosine of `y` with itself, smoothed once over similar passages.
 
     >>> round(_moran(np.eye(2), np.array([1.0, 1.0])), 6)
     1.0
@@ -175,12 +175,12 @@ def _moran(vectors: Floats, y: Floats) -> float:
 
 
 def word_signals(question: str, retrieved: Sequence[Sequence[Passage]]) -> Floats:
-    """Return what words tell of each arm, shape (n_arms, 7); NaN for an arm that retrieved nothing.
+    """Return the signals of each arm from words, shape (n_arms, 7); NaN without passages.
 
-    The first four are the share of the question's words, stop words left out, that stand in any of the
+    The first four are the share of the question's words, without stop words, that occur in any of the
     passages, in the best of them, in one on average, and in the first. `titled` is the share of passages
-    whose title stands in the question, `title_words` the mean share of a title's words that do, and `pairs`
-    the largest share of the question's neighbouring words that are neighbours in a passage.
+    whose title occurs in the question, `title_words` the mean share of a title's words that do, and
+    `pairs` the largest share of the question's bigrams that occur in a passage.
 
     >>> emma = Passage("p", "Emma", "A novel by Jane Austen.")
     >>> word_signals("Who wrote Emma?", [[emma], []])[0].tolist()
@@ -207,7 +207,7 @@ def word_signals(question: str, retrieved: Sequence[Sequence[Passage]]) -> Float
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """What a passage has of a question: its words, whether it names the title, shares of title and pairs."""
+    """Overlap of a passage with a question: words, whether it names the title, shares of title and pairs."""
 
     words: set[str]
     titled: bool
@@ -218,10 +218,10 @@ class _Read:
 def _read(passage: Passage, asked: str, wanted: set[str], pairs: set[tuple[str, str]]) -> _Read:
     every = words(f"{passage.title} {passage.text}")
     title = words(BRACKETED.sub("", passage.title))
-    told = set(words(passage.title, "english"))
+    title_words = set(words(passage.title, "english"))
     return _Read(
         wanted.intersection(every),
         bool(title) and f" {' '.join(title)} " in asked,
-        len(told.intersection(asked.split())) / max(1, len(told)),
+        len(title_words.intersection(asked.split())) / max(1, len(title_words)),
         len(pairs.intersection(pairwise(every))) / max(1, len(pairs)),
     )

@@ -275,7 +275,9 @@ def test_members_may_stand_in_any_order_and_answers_of_which_nothing_is_told_in_
     )
     vector = build_embedder(TINY).encode_queries(["who 3?"])[0]
     found = [(Passage("web", "", "Not of the corpus."),), (Passage("p1", "", "Here."),), ()]
-    assert selector.select(Query("who 3?", {"tiny": vector}), ["a", "b", ""], found, {"p1": vector}) in range(3)
+    assert selector.select(Query("who 3?", {"tiny": vector}), ["a", "b", ""], found, {"p1": vector}) in range(
+        3
+    )
 
 
 def test_a_router_of_before_answers_were_told_of_is_still_read(tmp_path: Path) -> None:
@@ -308,7 +310,12 @@ def test_the_arm_that_training_prints_is_taken_by_the_configuration_and_made_rea
     prepare(served, lambda *_: None)
     corpus = Corpus.open(served.corpus_path)
     have = Resources(
-        corpus, served.indexes_path, served.backbones, served.arms, write=first_title, open_selector=open_selector
+        corpus,
+        served.indexes_path,
+        served.backbones,
+        served.arms,
+        write=first_title,
+        open_selector=open_selector,
     )
     arm = build_arm("all", have)
     assert arm.backbones == {"tiny"}

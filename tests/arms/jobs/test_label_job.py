@@ -504,7 +504,7 @@ def test_what_is_missing_is_counted(corpus: Corpus, tmp_path: Path) -> None:
     ("fields", "error", "message"),
     [
         ({"questions": ()}, ScoringError, "there are no questions"),
-        ({"questions": QUESTIONS + QUESTIONS[:1]}, ScoringError, "question id 'q1' stands there twice"),
+        ({"questions": QUESTIONS + QUESTIONS[:1]}, ScoringError, "question id 'q1' occurs twice"),
         ({"questions": (Question("q", "?", ("rhine",)),)}, ScoringError, "question 'q'.*no passage 'rhine'"),
     ],
 )

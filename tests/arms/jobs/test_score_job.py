@@ -175,7 +175,7 @@ def test_questions_that_no_arm_answers_are_kept_as_unknown(corpus: Corpus, tmp_p
     ("fields", "error", "message"),
     [
         ({"questions": ()}, ScoringError, "there are no questions"),
-        ({"questions": QUESTIONS + QUESTIONS[:1]}, ScoringError, "question id 'q1' stands there twice"),
+        ({"questions": QUESTIONS + QUESTIONS[:1]}, ScoringError, "question id 'q1' occurs twice"),
         ({"questions": (Question("q", "?", ("rhine",)),)}, ScoringError, "question 'q'.*no passage 'rhine'"),
         ({"questions": (Question("q", "?"),)}, ScoringError, "question 'q' has no gold_ids"),
         ({"backbones": {}}, ArmSpecError, "unknown backbone 'tiny'"),

@@ -138,7 +138,7 @@ def test_what_does_not_fit_is_refused_with_its_line(tmp_path: Path, told: list[A
 
 
 def test_a_text_that_is_not_that_of_the_question_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(OutcomesError, match=r"question 'q1' is 'Which river.', but asked for is 'Who"):
+    with pytest.raises(OutcomesError, match=r"question 'q1' is 'Which river.', but 'Who"):
         read_outcomes(lines(tmp_path / "o", LINE), [Question("q1", "Who composed?")])
 
 

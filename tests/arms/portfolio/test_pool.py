@@ -51,7 +51,7 @@ def test_a_number_that_arithmetic_made_has_the_name_of_the_one_that_was_meant() 
     made = only(vendi=VendiGrid(diversities=(0.1 * 3, 1.0 - 0.9)))
     assert expand(made)["vendi-m-s0.3"].params["diversity"] == 0.3
     assert "vendi-m-s0.1" in expand(made)
-    with pytest.raises(ValidationError, match=r"0\.3 stands in the grid twice"):
+    with pytest.raises(ValidationError, match=r"0\.3 occurs in the grid twice"):
         VendiGrid(diversities=(0.3, 0.1 * 3))
 
 
@@ -109,7 +109,7 @@ def test_a_pool_that_cannot_be_meant_is_refused(fields: dict[str, object], messa
     ("fields", "message"),
     [
         ({"backbones": ()}, "backbones"),
-        ({"backbones": ("m", "m")}, "'m' stands there twice"),
+        ({"backbones": ("m", "m")}, "'m' occurs twice"),
         ({"discounted": {"gammas": [-1]}}, "greater than or equal to 0"),
         ({"discounted": {"thresholds": [1.5]}}, "less than or equal to 1"),
         ({"vendi": {"diversity": [0.5]}}, "Extra inputs"),

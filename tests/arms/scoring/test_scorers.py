@@ -96,7 +96,7 @@ def question(name: str = "q", gold: tuple[str, ...] = ("danube",)) -> Question:
     ("questions", "message"),
     [
         ([], "there are no questions"),
-        ([question("q1"), question("q2"), question("q1")], "question id 'q1' stands there twice"),
+        ([question("q1"), question("q2"), question("q1")], "question id 'q1' occurs twice"),
         ([question("q1"), question("q2", ())], "question 'q2' has no gold_ids"),
         ([question("q1", ("danube", "rhine"))], "question 'q1', its gold_ids: no passage 'rhine' in corpus"),
     ],
