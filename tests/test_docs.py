@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from agent.api import errors
 from agent.cli.main import app
 from tests.agent.fakes import Service
 from tests.test_commands import ELSEWHERE, PAGES, blocks_of, lines_of
@@ -50,17 +51,10 @@ def test_every_route_is_described_with_a_request(tmp_path: Path) -> None:
     assert described == routes
 
 
-def test_every_error_code_is_listed() -> None:
-    sources = [*(ROOT / "agent").glob("*.py"), *(ROOT / "agent" / "api").glob("*.py")]
-    raised = {
-        code
-        for path in sources
-        for code in re.findall(
-            r'(?:ApiError\(\s*\d{3},|\b\d{3}, )\s*"([a-z_]+)"', path.read_text(encoding="utf-8")
-        )
-    }
-    assert len(raised) > 25
-    assert sorted(code for code in raised if f"`{code}`" not in text_of("reference/http.md")) == []
+def test_the_page_of_errors_is_that_of_the_table() -> None:
+    assert text_of("reference/errors.md") == "\n".join(errors.page()) + "\n", (
+        "write it anew: python -m agent.api.errors > docs/reference/errors.md"
+    )
 
 
 def test_every_verb_is_described() -> None:
