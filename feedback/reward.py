@@ -7,14 +7,21 @@ them when it is needed, so a changed rule can score all of history again.
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import Literal
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from feedback.events import Cost, Example, Feedback
+
+if TYPE_CHECKING:  # the client of the service does without NumPy
+    from feedback.arrays import Floats
+
+N = TypeVar("N", float, "Floats")
+"""A number, or a column of them."""
 
 
 class RewardError(ValueError):
@@ -107,6 +114,23 @@ class Prices(BaseModel):
             + self.seconds * seconds
             + self.usd * cost.usd
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Arithmetic(Generic[N]):
+    """The two operations of the reward formula that differ between numbers and columns.
+
+    Attributes:
+        total: Returns the correctly rounded sum.
+        clip: Takes a value, the smallest and the largest; returns the value inside of these.
+    """
+
+    total: Callable[[Sequence[N]], N]
+    clip: Callable[[N, float, float], N]
+
+
+NUMBERS: Arithmetic[float] = Arithmetic(math.fsum, lambda value, low, high: min(high, max(low, value)))
+"""Of one decision; `feedback.dataset.rewards` has that of columns."""
 
 
 class Complete(StrEnum):
@@ -210,11 +234,7 @@ class RewardRule(BaseModel):
         >>> rule.quality({"right": 1.0, "thumb": -1.0})
         0.5
         """
-        known = [(self.metrics[name], value) for name, value in values.items() if name in self.metrics]
-        if not known:
-            return self.default
-        signed = [(m.weight, value if m.optimize == "max" else sum(m.range) - value) for m, value in known]
-        return math.fsum(w * v for w, v in signed) / math.fsum(w for w, _ in signed)
+        return self._quality(values, NUMBERS)
 
     def reward(self, values: Mapping[str, float], cost: Cost) -> float | None:
         """Return quality minus `cost_weight` times priced cost, clipped; None without quality.
@@ -222,16 +242,12 @@ class RewardRule(BaseModel):
         >>> RewardRule(metrics={"right": Metric()}, cost_weight=0.1).reward({"right": 1.0}, Cost(steps=2))
         0.8
         """
-        quality = self.quality(values)
-        if quality is None:
-            return None
-        return self.net(quality, self.cost.total(cost))
+        return self.formula(values, self.cost.total(cost), failed=False, arithmetic=NUMBERS)
 
     def reward_of(self, example: Example) -> float | None:
-        """Return what a joined decision is worth; None where that is not declared."""
-        if not example.failed:
-            return self.reward(example.metrics, example.cost)
-        return None if self.failed is None else self.net(self.failed, self.cost.total(example.cost))
+        """Return the reward of a joined decision; None where the rule declares none."""
+        total = self.cost.total(example.cost)
+        return self.formula(example.metrics, total, failed=example.failed, arithmetic=NUMBERS)
 
     def net(self, quality: float, priced_cost: float) -> float:
         """Return quality minus `cost_weight` times a cost that is priced already, clipped.
@@ -239,5 +255,31 @@ class RewardRule(BaseModel):
         >>> RewardRule(cost_weight=0.5).net(1.0, 1.0), RewardRule(cost_weight=0.5).net(1.0, 9.0)
         (0.5, -1.0)
         """
-        low, high = self.clip
-        return min(high, max(low, quality - self.cost_weight * priced_cost))
+        return self._net(quality, priced_cost, NUMBERS)
+
+    def formula(
+        self, values: Mapping[str, N], priced_cost: N, *, failed: bool, arithmetic: Arithmetic[N]
+    ) -> N | None:
+        """Return the reward of one decision, or of a column of decisions that have the same metrics.
+
+        Args:
+            values: Aggregated value of each metric that has one.
+            priced_cost: What `Prices.total` returns.
+            failed: Whether the drawn arm failed.
+            arithmetic: Of numbers or of columns.
+
+        Returns:
+            None where the rule declares no reward.
+        """
+        quality = self.failed if failed else self._quality(values, arithmetic)
+        return None if quality is None else self._net(quality, priced_cost, arithmetic)
+
+    def _quality(self, values: Mapping[str, N], arithmetic: Arithmetic[N]) -> N | float | None:
+        known = [(self.metrics[name], value) for name, value in values.items() if name in self.metrics]
+        if not known:
+            return self.default
+        weighted = [m.weight * (value if m.optimize == "max" else sum(m.range) - value) for m, value in known]
+        return arithmetic.total(weighted) / math.fsum(m.weight for m, _ in known)
+
+    def _net(self, quality: N | float, priced_cost: N, arithmetic: Arithmetic[N]) -> N:
+        return arithmetic.clip(quality - self.cost_weight * priced_cost, *self.clip)

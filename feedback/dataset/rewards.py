@@ -1,15 +1,15 @@
-"""The rewards of many decisions at once: `RewardRule.reward_of`, over columns."""
+"""The reward formula of `RewardRule`, over columns."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import fsum
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feedback.arrays import Floats
+from feedback.arrays import Floats, Integers
 from feedback.events import Cost
-from feedback.reward import Prices, RewardRule
+from feedback.reward import Arithmetic, Prices, RewardRule
 
 PRICED: Mapping[str, tuple[str, ...]] = {
     "steps": ("steps",),
@@ -17,7 +17,7 @@ PRICED: Mapping[str, tuple[str, ...]] = {
     "seconds": ("retrieval_s", "llm_s"),
     "usd": ("usd",),
 }
-"""What of a raw cost each price is asked for."""
+"""The attributes of `Cost` that each price applies to."""
 
 
 def priced(prices: Prices) -> tuple[str, ...]:
@@ -32,10 +32,10 @@ def priced(prices: Prices) -> tuple[str, ...]:
 def rewards(
     rule: RewardRule, metrics: Mapping[str, Floats], cost: Mapping[str, Floats], failed: NDArray[np.bool_]
 ) -> Floats:
-    """Return what each decision is worth, shape (n,); NaN where that is not declared.
+    """Return `RewardRule.reward_of` of each decision, shape (n,); NaN where the rule declares no reward.
 
     Args:
-        rule: How rewards are made.
+        rule: The reward formula.
         metrics: Aggregated values of each metric that the rule declares, shape (n,); NaN where a
             decision has none.
         cost: The parts of the raw cost that have a price, shape (n,), by attribute of `Cost`.
@@ -46,37 +46,43 @@ def rewards(
     >>> rewards(rule, {"right": values}, {"steps": steps}, np.array([False, False, True])).tolist()
     [0.8, nan, -0.1]
     """
-    quality = np.where(failed, _or_nan(rule.failed), _quality(rule, metrics, len(failed)))
-    # The formula of the rule itself, which knows no difference between a number and a column.
     total = cast(Any, rule.cost).total(cast(Any, Cost)(**{name: cost.get(name, 0.0) for name in _COST}))
-    low, high = rule.clip
-    net: Floats = np.minimum(high, np.maximum(low, quality - rule.cost_weight * total))
-    return net
+    priced_cost = np.broadcast_to(np.float64(total), failed.shape)
+    known = {name: ~np.isnan(metrics[name]) for name in rule.metrics}
+    found = np.full(failed.shape, np.nan)
+    for rows in _alike([failed, *known.values()]):
+        values = {name: metrics[name][rows] for name, some in known.items() if some[rows[0]]}
+        lost = bool(failed[rows[0]])
+        reward = rule.formula(values, priced_cost[rows], failed=lost, arithmetic=COLUMNS)
+        if reward is not None:
+            found[rows] = reward
+    return found
 
 
 _COST = tuple(name for names in PRICED.values() for name in names)
 
 
-def _quality(rule: RewardRule, metrics: Mapping[str, Floats], n: int) -> Floats:
-    """Return the weighted mean of the metrics that have a value, shape (n,); the default where none has."""
-    values, weights = [], []
-    for name, metric in rule.metrics.items():
-        known = ~np.isnan(metrics[name])
-        signed = metrics[name] if metric.optimize == "max" else sum(metric.range) - metrics[name]
-        values.append(np.where(known, metric.weight * signed, 0.0))
-        weights.append(metric.weight * known)
-    quality = np.full(n, _or_nan(rule.default))
-    weight = _exact_sum(weights, n)
-    np.divide(_exact_sum(values, n), weight, out=quality, where=weight > 0.0)
-    return quality
+def _alike(columns: Sequence[NDArray[np.bool_]]) -> Iterator[Integers]:
+    """Yield the rows that agree in all columns, shape (n_alike,), for each combination that occurs."""
+    code = np.zeros(len(columns[0]), dtype=np.int64)
+    for column in columns:
+        _, code = np.unique(2 * code + column, return_inverse=True)
+    for one in range(code.max(initial=-1) + 1):
+        yield np.flatnonzero(code == one)
 
 
-def _exact_sum(columns: Sequence[Floats], n: int) -> Floats:
-    """Add columns up as `math.fsum` adds numbers: two of them need no help."""
+def _total(columns: Sequence[Floats]) -> Floats:
+    """Add columns up as `math.fsum` adds numbers; the sum of two is rounded correctly anyway."""
     if len(columns) <= 2:
-        return sum(columns, np.zeros(n))
-    return np.fromiter(map(fsum, zip(*(column.tolist() for column in columns), strict=True)), np.float64, n)
+        return sum(columns, np.zeros(len(columns[0])))
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    return np.fromiter(map(fsum, rows), np.float64, len(columns[0]))
 
 
-def _or_nan(value: float | None) -> float:
-    return np.nan if value is None else value
+def _clip(values: Floats, low: float, high: float) -> Floats:
+    clipped: Floats = np.minimum(high, np.maximum(low, values))
+    return clipped
+
+
+COLUMNS: Arithmetic[Floats] = Arithmetic(_total, _clip)
+"""Of many decisions with the same metrics."""
