@@ -9,8 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedback.arrays import Floats, Integers
+from feedback.dataset.rewards import priced, rewards
 from feedback.dataset.selection import Selection
 from feedback.events import Example
+from feedback.reward import RewardRule
 
 T = TypeVar("T")
 
@@ -96,14 +98,12 @@ class Batch:
     features: Mapping[str, Floats]
 
 
-def batches_of(
-    examples: Iterable[Example], reward: Callable[[Example], float | None], selection: Selection
-) -> Iterator[Batch]:
-    """Turn examples into columns, some thousands at a time; their rewards are NaN where `reward` has none."""
+def batches_of(examples: Iterable[Example], rule: RewardRule, selection: Selection) -> Iterator[Batch]:
+    """Yield examples as columns, some thousands at a time."""
     rest = iter(examples)
+    parts = priced(rule.cost)
     while chunk := list(islice(rest, _CHUNK)):
         decisions = [example.decision for example in chunk]
-        rewards = (reward(example) for example in chunk)
         yield Batch(
             seq=np.array([example.seq for example in chunk]),
             at=np.array([d.decided_at for d in decisions], dtype=np.float64),
@@ -118,12 +118,21 @@ def batches_of(
             propensity=np.array([_propensity(d.arms, d.probabilities, d.drawn) for d in decisions]),
             p=np.fromiter(chain.from_iterable(d.probabilities for d in decisions), dtype=np.float64),
             n_p=np.array([len(d.probabilities) for d in decisions]),
-            reward=np.array([np.nan if r is None else r for r in rewards], dtype=np.float64),
+            reward=rewards(
+                rule,
+                {name: _column(x.metrics.get(name, np.nan) for x in chunk) for name in rule.metrics},
+                {name: _column(getattr(x.cost, name) for x in chunk) for name in parts},
+                np.array([x.failed for x in chunk], dtype=np.bool_),
+            ),
             features={
-                name: np.array([d.context.features.get(name, 0.0) for d in decisions], dtype=np.float64)
+                name: _column(d.context.features.get(name, 0.0) for d in decisions)
                 for name in selection.features
             },
         )
+
+
+def _column(values: Iterable[float]) -> Floats:
+    return np.fromiter(values, np.float64)
 
 
 def _propensity(arms: tuple[str, ...], p: tuple[float, ...], drawn: str) -> float:

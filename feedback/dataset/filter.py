@@ -6,8 +6,8 @@ keeps arrays. Whatever leaves an example out has a name, and the first that appl
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,22 +39,6 @@ NO_REWARD = "no reward"
 
 _SAME = 1e-9
 """How far a propensity may be from its distribution."""
-
-
-@dataclass(frozen=True, slots=True)
-class FilteredLog:
-    """What a sieve kept: the attributes of `feedback.dataset.log.Log` of the same names."""
-
-    arms: tuple[str, ...]
-    drawn: Integers
-    propensity: Floats
-    reward: Floats
-    questions: Integers
-    seq: Integers
-    at: Floats
-    version: Integers
-    p_log: Floats | None
-    excluded: Mapping[str, int]
 
 
 class EmptyLogError(ValueError):
@@ -107,7 +91,7 @@ class LogFilter:
             "drawn": column[batch.draw.codes[rows]],
             "propensity": batch.p[start[rows] + place[rows]],
             "reward": batch.reward[rows],
-            "question": batch.question[rows],
+            "questions": batch.question[rows],
             "seq": batch.seq[rows],
             "at": batch.at[rows],
             "version": batch.version[rows],
@@ -123,21 +107,21 @@ class LogFilter:
             part["p_log"] = p
         self._parts.append(part)
 
-    def kept(self) -> FilteredLog:
-        """Return what was kept; the sieve is empty afterwards.
+    def kept(self) -> dict[str, Any]:
+        """Return the kept rows as arguments of `feedback.dataset.log.Log`; the filter is empty afterwards.
 
         Raises:
-            EmptyLogError: Nothing was.
+            EmptyLogError: No row was kept.
         """
         excluded = dict(sorted(self._excluded.items(), key=lambda item: (-item[1], item[0])))
         if not any(len(part["seq"]) for part in self._parts):
             raise EmptyLogError(self._nothing(excluded))
         p_log = self._distributions() if self._whole else None
-        names = ("drawn", "propensity", "reward", "question", "seq", "at", "version")
+        names = ("drawn", "propensity", "reward", "questions", "seq", "at", "version")
         column = {name: np.concatenate([part.pop(name) for part in self._parts]) for name in names}
         self._parts.clear()
-        questions = _by_first(column.pop("question"))
-        return FilteredLog(tuple(self._column), p_log=p_log, questions=questions, excluded=excluded, **column)
+        column["questions"] = _by_first(column["questions"])
+        return {"arms": tuple(self._column), "p_log": p_log, "excluded": excluded, **column}
 
     def _distributions(self) -> Floats:
         """Move the distributions out of the parts into one array, with a column for each arm."""

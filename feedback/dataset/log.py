@@ -1,6 +1,6 @@
 """The decisions of a training log that can be evaluated, as arrays.
 
-    log = Log.from_examples(examples, rule.reward_of)      from facts, one by one
+    log = Log.from_examples(examples, rule)                from facts, one by one
     log = LogSource(store, rule).log(Selection(since=...))  from a database, in bulk
 
 Both go through `feedback.dataset.filter`, which says what is left out, and why.
@@ -19,6 +19,7 @@ from feedback.dataset.batches import Batch, batches_of
 from feedback.dataset.filter import EmptyLogError, LogFilter
 from feedback.dataset.selection import Selection
 from feedback.events import Example
+from feedback.reward import RewardRule
 
 Describe = Callable[[Integers], Any]
 """Makes features of the rows at some positions of the training log, shape (n, d), sparse or dense."""
@@ -189,7 +190,7 @@ class Log:
     def from_examples(
         cls,
         examples: Iterable[Example],
-        reward: Callable[[Example], float | None],
+        rule: RewardRule,
         selection: Selection = EVERYTHING,
         describe: Describe | None = None,
     ) -> "Log":
@@ -197,22 +198,21 @@ class Log:
 
         Args:
             examples: The training log, in order.
-            reward: What an example is worth; None when that is not known.
+            rule: The rule of their rewards.
             selection: Which of them are looked at.
             describe: Makes their features.
 
         Raises:
             EmptyLogError: No example is left.
         """
-        return cls.from_batches(batches_of(examples, reward, selection), selection, describe)
+        return cls.from_batches(batches_of(examples, rule, selection), selection, describe)
 
     @classmethod
     def from_batches(
         cls, batches: Iterable[Batch], selection: Selection = EVERYTHING, describe: Describe | None = None
     ) -> "Log":
         """Do the same from columns; they must have the features that are selected by."""
-        sieve = LogFilter(selection)
+        rows = LogFilter(selection)
         for batch in batches:
-            sieve.add(batch)
-        kept = sieve.kept()
-        return cls(**{name: getattr(kept, name) for name in kept.__slots__}, describe=describe)
+            rows.add(batch)
+        return cls(**rows.kept(), describe=describe)

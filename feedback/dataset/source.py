@@ -134,7 +134,7 @@ class ExportSource(Source):
                 f"declare them under reward: {json.dumps({'metrics': document})}"
             )
         examples = self.examples() if tell is None else _told(self.examples(), tell)
-        return Log.from_examples(examples, rule.reward_of, selection, described(self.examples))
+        return Log.from_examples(examples, rule, selection, described(self.examples))
 
     @override
     def examples(self) -> Iterator[Example]:

@@ -44,7 +44,7 @@ class Examples:
 
     def log(self, rule: RewardRule, selection: Selection = EVERYTHING, tell: object = None) -> Log:
         del tell
-        return Log.from_examples(self._examples, rule.reward_of, selection, features.described(self.examples))
+        return Log.from_examples(self._examples, rule, selection, features.described(self.examples))
 
     def examples(self) -> Iterator[Example]:
         return iter(self._examples)

@@ -10,17 +10,15 @@ from feedback.arrays import Floats, Integers
 from feedback.dataset.filter import EmptyLogError
 from feedback.dataset.log import Log
 from feedback.dataset.selection import Selection
-from feedback.events import LABELS, Context, Cost, Example, Mode
+from feedback.events import LABELS, Context, Cost, Mode
+from feedback.reward import Metric, RewardRule
 from tests.feedback.examples import example
 
 AT = 1_767_225_600.0
 """2026 begins."""
 
 
-def quality(one: Example) -> float | None:
-    """What is right less a hundredth a step; None without feedback."""
-    return one.metrics["right"] - 0.01 * one.cost.steps if "right" in one.metrics else None
-
+RULE = RewardRule(metrics={"right": Metric()}, cost_weight=0.01)
 
 EXAMPLES = [
     example(1, (0.9, 0.1), 0, context=Context("who?"), cost=Cost(steps=1)),
@@ -37,7 +35,7 @@ EXAMPLES = [
 
 @pytest.fixture
 def log() -> Log:
-    return Log.from_examples(EXAMPLES, quality)
+    return Log.from_examples(EXAMPLES, RULE)
 
 
 def test_each_row_keeps_its_own_eligible_arms(log: Log) -> None:
@@ -78,7 +76,7 @@ def test_a_decision_that_is_no_draw_from_a_distribution_is_left_out(
 ) -> None:
     odd = example(2)
     odd = replace(odd, decision=replace(odd.decision, **wrong))
-    log = Log.from_examples([example(1), odd], quality)
+    log = Log.from_examples([example(1), odd], RULE)
     assert log.seq.tolist() == [1]
     assert log.excluded == {reason: 1}
 
@@ -86,7 +84,7 @@ def test_a_decision_that_is_no_draw_from_a_distribution_is_left_out(
 def test_where_only_the_drawn_arms_propensity_is_known_there_is_no_distribution() -> None:
     alone = example(2)
     alone = replace(alone, decision=replace(alone.decision, probabilities=(0.3,)))
-    log = Log.from_examples([example(1), alone], quality)
+    log = Log.from_examples([example(1), alone], RULE)
     assert log.p_log is None
     assert log.propensity.tolist() == [0.25, 0.3]
     assert log.eligible("dense").tolist() == [True, True]
@@ -110,7 +108,7 @@ def test_a_selection_says_what_is_looked_at(selection: Selection, kept: list[int
         example(2, version=2, policy="vowpal"),
         example(3, version=3, context=Context("", {"n": 2.0})),
     ]
-    log = Log.from_examples(examples, quality, selection)
+    log = Log.from_examples(examples, RULE, selection)
     assert log.seq.tolist() == kept
     assert log.excluded == {reason: 3 - len(kept)}
 
@@ -125,16 +123,16 @@ def test_a_window_that_ends_before_it_begins_is_refused() -> None:
 def test_a_selection_that_leaves_nothing_says_what_was_asked_and_what_there_is() -> None:
     examples = [example(1, decided_at=AT), example(2, decided_at=AT + 60.5), example(3, mode=Mode.FORCED)]
     with pytest.raises(EmptyLogError) as caught:
-        Log.from_examples(examples[:2], quality, Selection(since=AT + 3600, versions=(7,)))
+        Log.from_examples(examples[:2], RULE, Selection(since=AT + 3600, versions=(7,)))
     assert str(caught.value) == (
         "no decision can be evaluated (since 2026-01-01T01:00:00Z, versions 7 were asked for): "
         "the training log has 2 from 2026-01-01T00:00:00Z to 2026-01-01T00:01:00.500Z; "
         "left out: 2 outside the window"
     )
     with pytest.raises(EmptyLogError, match=r"all decisions were asked for.*left out: 1 forced$"):
-        Log.from_examples(examples[2:], quality)
+        Log.from_examples(examples[2:], RULE)
     with pytest.raises(EmptyLogError, match="the training log is empty"):
-        Log.from_examples([], quality)
+        Log.from_examples([], RULE)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +178,7 @@ def test_features_that_were_made_are_not_made_again_for_some_rows() -> None:
         asked.append(seq.tolist())
         return seq[:, None] * 1.0
 
-    log = replace(Log.from_examples([example(seq) for seq in (2, 3, 5, 7)], quality), describe=describe)
+    log = replace(Log.from_examples([example(seq) for seq in (2, 3, 5, 7)], RULE), describe=describe)
     untouched = log.where(log.seq > 2)
     assert log.X.tolist() == [[2.0], [3.0], [5.0], [7.0]]
     assert log.where(log.seq > 2).where(np.array([True, False, True])).X.tolist() == [[3.0], [7.0]]

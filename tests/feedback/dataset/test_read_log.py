@@ -43,9 +43,7 @@ def test_columns_say_what_facts_say(store: Store, seed: int, n: int, selection: 
     write(store, rule.join, some_examples(rng, n))
     with patch.object(columns, "CHUNK", 17), patch.object(columns, "_FEW", 3):
         in_bulk = outcome(lambda: read_log(store, rule, selection))
-    one_by_one = outcome(
-        lambda: Log.from_examples(read_examples(store, rule.join), rule.reward_of, selection)
-    )
+    one_by_one = outcome(lambda: Log.from_examples(read_examples(store, rule.join), rule, selection))
     assert_same(in_bulk, one_by_one)
 
 
@@ -135,7 +133,7 @@ def test_facts_are_found_wherever_they_stand(store: Store, table: sa.Table, stan
         connection.execute(sa.delete(t.examples).where(t.examples.c.seq > 40))
     sizes = {"CHUNK": 17, "_SAMPLE": 3, "_SPREAD": spread, "_ASKED": 2}
     with patch.multiple(columns, **sizes):
-        assert_same(read_log(store, RULE), Log.from_examples(examples[:40], RULE.reward_of))
+        assert_same(read_log(store, RULE), Log.from_examples(examples[:40], RULE))
 
 
 def test_a_range_is_read_at_once_and_what_stands_elsewhere_is_looked_up(store: Store) -> None:

@@ -79,7 +79,7 @@ def test_a_rule_that_joins_otherwise_is_refused(store: Store) -> None:
 def test_features_are_those_of_the_rows_and_take_embeddings_that_all_rows_have() -> None:
     plain = [example(seq, context=Context(word)) for seq, word in enumerate(("red", "blue", "red"), 1)]
     long = [example(seq, context=Context("red", {}, (0.1 * seq, 0.2))) for seq in (1, 2)]
-    log = Log.from_examples(plain, lambda _: 1.0, describe=described(lambda: iter(plain)))
+    log = Log.from_examples(plain, RULE, describe=described(lambda: iter(plain)))
     some = log.where(np.array([False, True, True])).X
     assert (log.X[0] != log.X[1]).nnz
     assert (some[0] != log.X[1]).nnz == (some[1] != log.X[0]).nnz == 0

@@ -160,7 +160,7 @@ def test_what_an_evaluation_needs_comes_back_from_either(
         assert [one.decision.drawn for one in back] == [one.decision.drawn for one in examples]
         assert [one.metrics for one in back] == [one.metrics for one in examples]
         assert [one.decision.propensity for one in back] == [one.decision.propensity for one in examples]
-    was, now = Log.from_examples(examples, FOREIGN.reward_of), Log.from_examples(back, FOREIGN.reward_of)
+    was, now = Log.from_examples(examples, FOREIGN), Log.from_examples(back, FOREIGN)
     if was.p_log is not None and now.p_log is not None:
         np.testing.assert_array_equal(now.p_log[:, [now.column[arm] for arm in was.arms]], was.p_log)
     np.testing.assert_array_equal(now.propensity, was.propensity)
@@ -221,7 +221,7 @@ def test_the_dataset_is_read_as_it_lies(tmp_path: Path, name: str) -> None:
 
 
 def test_a_log_of_propensities_alone_can_be_evaluated(tmp_path: Path) -> None:
-    log = Log.from_examples(read(table(tmp_path, *ROWS))[0], FOREIGN.reward_of)
+    log = Log.from_examples(read(table(tmp_path, *ROWS))[0], FOREIGN)
     assert log.p_log is None
     assert (log.propensity.tolist(), log.reward.tolist()) == ([0.25, 0.75], [0.0, 1.0])
     assert log.n_questions == 2

@@ -66,7 +66,7 @@ def test_a_label_is_not_evaluated() -> None:
     cost = execution("a").cost
     live = Example(1, decision("a"), cost, {"right": 1.0})
     label = Example(2, past("b").decision, cost, {"right": 0.0})
-    log = Log.from_examples([live, label], RULE.reward_of)
+    log = Log.from_examples([live, label], RULE)
     assert (log.seq.tolist(), log.reward.tolist(), log.excluded) == ([1], [1.0], {"labels": 1})
     with pytest.raises(ValueError, match="left out: 1 labels"):
-        Log.from_examples([label], RULE.reward_of)
+        Log.from_examples([label], RULE)
