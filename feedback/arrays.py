@@ -7,6 +7,8 @@ Floats = NDArray[np.float64]
 
 Integers = NDArray[np.int64]
 
+Flags = NDArray[np.bool_]
+
 TOLERANCE = 1e-6
 """How far a distribution may be from summing to 1 (some policies keep float32)."""
 
@@ -43,7 +45,7 @@ def refuse_unless_distributions(name: str, p: Floats) -> None:
         refuse(f"sum of {name}", total, np.abs(total - 1.0) <= TOLERANCE, "1")
 
 
-def refuse(name: str, values: Floats | Integers, allowed: NDArray[np.bool_], right: str) -> None:
+def refuse(name: str, values: Floats | Integers, allowed: Flags, right: str) -> None:
     """Raise ValueError at the first row of `values` that is not `allowed`, saying what is right.
 
     >>> refuse("reward", np.array([1.0, np.nan]), np.array([True, False]), "finite")

@@ -6,17 +6,14 @@ from itertools import chain, islice
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from feedback.arrays import Floats, Integers
+from feedback.arrays import Flags, Floats, Integers
 from feedback.dataset.rewards import priced, rewards
 from feedback.dataset.selection import Selection
 from feedback.events import Example
 from feedback.reward import RewardRule
 
 T = TypeVar("T")
-
-Flags = NDArray[np.bool_]
 
 _CHUNK = 4096
 """Examples that become columns at a time."""

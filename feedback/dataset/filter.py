@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedback.arrays import TOLERANCE, Floats, Integers
-from feedback.dataset.batches import Batch, DrawKey, Flags
+from feedback.arrays import TOLERANCE, Flags, Floats, Integers
+from feedback.dataset.batches import Batch, DrawKey
 from feedback.dataset.selection import Selection, shown
 from feedback.events import LABELS, Mode
 

@@ -12,9 +12,8 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from feedback.arrays import TOLERANCE, Floats, Integers, drawn_of, refuse, refuse_unless_distributions
+from feedback.arrays import TOLERANCE, Flags, Floats, Integers, drawn_of, refuse, refuse_unless_distributions
 from feedback.dataset.batches import Batch, batches_of
 from feedback.dataset.filter import EmptyLogError, LogFilter
 from feedback.dataset.selection import Selection
@@ -107,7 +106,7 @@ class Log:
             raise ValueError("the log has no features: read it from a source, or give `describe`")
         return self.describe(self.seq)
 
-    def where(self, kept: NDArray[np.bool_]) -> "Log":
+    def where(self, kept: Flags) -> "Log":
         """Return the log of some rows, at least one; `kept` has shape (n,)."""
         _, questions = np.unique(self.questions[kept], return_inverse=True)
         describe = self.describe
@@ -129,7 +128,7 @@ class Log:
             p_log=None if self.p_log is None else self.p_log[kept],
         )
 
-    def eligible(self, arm: str) -> NDArray[np.bool_]:
+    def eligible(self, arm: str) -> Flags:
         """Return in which rows an arm could have been drawn, shape (n,); all where that is not known.
 
         Raises:
@@ -139,8 +138,30 @@ class Log:
             raise ValueError(f"arm {arm!r} is not in the log; it has: {', '.join(self.arms)}")
         if self.p_log is None:
             return np.ones(len(self), dtype=np.bool_)
-        possible: NDArray[np.bool_] = self.p_log[:, self.column[arm]] > 0.0
+        possible: Flags = self.p_log[:, self.column[arm]] > 0.0
         return possible
+
+    def reach(self, p_target: Floats) -> Floats:
+        """Return the largest weight that each row could have had under a target, shape (n,).
+
+        Where only the propensity of the drawn arm is known, the other arms are taken to be as likely: a
+        guess for hedging, not a bound.
+
+        Args:
+            p_target: The distribution of the target, shape (n, n_arms).
+
+        >>> log = Log.from_arrays(("bm25", "dense"), np.array([0]), np.ones(1), p_log=np.array([[0.8, 0.2]]))
+        >>> log.reach(np.array([[0.5, 0.5]])).tolist()
+        [2.5]
+        """
+        # A propensity may differ from p_log by a rounding error, and with it the drawn arm's weight.
+        weight = drawn_of(p_target, self.drawn) / self.propensity
+        if self.p_log is None:
+            ratio = p_target / self.propensity[:, np.newaxis]
+        else:
+            ratio = np.divide(p_target, self.p_log, out=np.zeros_like(p_target), where=self.p_log > 0.0)
+        reach: Floats = np.maximum(ratio.max(axis=1), weight)
+        return reach
 
     @classmethod
     def from_arrays(

@@ -5,9 +5,8 @@ from math import fsum
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
-from feedback.arrays import Floats, Integers
+from feedback.arrays import Flags, Floats, Integers
 from feedback.events import Cost
 from feedback.reward import Arithmetic, Prices, RewardRule
 
@@ -30,7 +29,7 @@ def priced(prices: Prices) -> tuple[str, ...]:
 
 
 def rewards(
-    rule: RewardRule, metrics: Mapping[str, Floats], cost: Mapping[str, Floats], failed: NDArray[np.bool_]
+    rule: RewardRule, metrics: Mapping[str, Floats], cost: Mapping[str, Floats], failed: Flags
 ) -> Floats:
     """Return `RewardRule.reward_of` of each decision, shape (n,); NaN where the rule declares no reward.
 
@@ -62,7 +61,7 @@ def rewards(
 _COST = tuple(name for names in PRICED.values() for name in names)
 
 
-def _alike(columns: Sequence[NDArray[np.bool_]]) -> Iterator[Integers]:
+def _alike(columns: Sequence[Flags]) -> Iterator[Integers]:
     """Yield the rows that agree in all columns, shape (n_alike,), for each combination that occurs."""
     code = np.zeros(len(columns[0]), dtype=np.int64)
     for column in columns:

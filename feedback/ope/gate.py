@@ -204,20 +204,16 @@ def judge(
     order = np.argsort(log.at, kind="stable")
     sample = Sample(log.propensity, log.drawn, log.reward, p_target)
     seen = diagnose(sample, log.arms, questions=log.questions)
-    reach: Floats | None = None
-    overlap: Floats | float = 1.0
+    reach, overlap = None, np.ones(n)
     if log.p_log is not None:
-        possible = log.p_log > 0.0
-        ratio = np.divide(p_target, log.p_log, out=np.zeros_like(p_target), where=possible)
-        # A propensity may differ from p_log by a rounding error, and with it the drawn arm's weight.
-        reach = np.maximum(ratio.max(axis=1), sample.weight)
-        overlap = np.where(possible, p_target, 0.0).sum(axis=1)
+        reach = log.reach(p_target)[order]
+        overlap = np.where(log.p_log > 0.0, p_target, 0.0).sum(axis=1)
     evidence = sequences.Evidence(
         sample.weight[order],
         log.reward[order],
         reward_range,
-        None if reach is None else reach[order],
-        overlap if isinstance(overlap, float) else overlap[order],
+        reach,
+        overlap[order],
     )
     rows = np.unique(np.linspace(1, n, TRAIL).astype(np.int64))
     bounds = sequences.difference(evidence, spec.level, rows=rows, one_sided=True)
