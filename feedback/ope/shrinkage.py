@@ -98,7 +98,7 @@ def fit_clip(weight: Floats, reward: Floats, rule: Rule = "mse") -> float:
     """
     largest = float(weight.max())
     grid = candidates(largest, largest)
-    return choose(try_all(clipped, weight, reward, None, grid), weight, rule)
+    return select_parameter(try_all(clipped, weight, reward, None, grid), weight, rule)
 
 
 def fit_threshold(weight: Floats, residual: Floats, expected: Floats, rule: Rule = "mse") -> float:
@@ -109,7 +109,7 @@ def fit_threshold(weight: Floats, residual: Floats, expected: Floats, rule: Rule
     """
     largest = float(weight.max())
     grid = candidates(largest, largest)
-    return choose(try_all(switched, weight, residual, expected, grid), weight, rule)
+    return select_parameter(try_all(switched, weight, residual, expected, grid), weight, rule)
 
 
 def fit_shrinkage(weight: Floats, residual: Floats, expected: Floats, rule: Rule = "mse") -> float:
@@ -117,7 +117,7 @@ def fit_shrinkage(weight: Floats, residual: Floats, expected: Floats, rule: Rule
     largest = float(weight.max())
     # A hundred times the square of a weight takes 1 % off it.
     grid = candidates(largest, 100.0 * largest * largest)
-    return choose(try_all(shrunk, weight, residual, expected, grid), weight, rule)
+    return select_parameter(try_all(shrunk, weight, residual, expected, grid), weight, rule)
 
 
 def candidates(largest: float, top: float) -> Floats:
@@ -167,7 +167,7 @@ def try_all(
     return Trials(grid, centre + shift, np.maximum(squares / n - shift * shift, 0.0), n)
 
 
-def choose(trials: Trials, weight: Floats, rule: Rule) -> float:
+def select_parameter(trials: Trials, weight: Floats, rule: Rule) -> float:
     """Return the parameter that a rule picks; `weight` are the full ones, shape (n,)."""
     match rule:
         case "mse":

@@ -11,7 +11,7 @@ from benchmarks.obp_golden import CASES, CLIPS, SHRINKAGES, Case, checksum, inve
 from feedback.ope import ESTIMATORS, Sample
 from feedback.ope.doubly_robust import dros, switch_dr
 from feedback.ope.estimators import clipped_ips
-from feedback.ope.shrinkage import choose, clipped, shrunk, switched, try_all
+from feedback.ope.shrinkage import clipped, select_parameter, shrunk, switched, try_all
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "obp.json").read_text())
 NAMED = [pytest.param(case, id=case.name) for case in CASES]
@@ -60,7 +60,7 @@ def test_the_rules_choose_what_obp_chooses(case: Case, rule: Any) -> None:
     }
     for name, (shrink, residual, expected, grid) in families.items():
         trials = try_all(shrink, weight, residual, expected, np.array(grid))
-        ours, theirs = choose(trials, weight, rule), frozen["chosen"][rule][name]
+        ours, theirs = select_parameter(trials, weight, rule), frozen["chosen"][rule][name]
         # Where two parameters give one estimate, either may be chosen.
         at = dict(zip(grid, trials.mean, strict=True))
         assert at[ours] == pytest.approx(at[theirs], abs=1e-9), f"{name}: {ours} instead of {theirs}"
