@@ -25,9 +25,8 @@ from feedback.dataset import Log
 from feedback.ope import ESTIMATORS, Interval, Sample, Terms, intervals
 from feedback.ope import confidence_sequences as sequences
 from feedback.ope.doubly_robust import mrdr_weight
-from feedback.ope.estimators import estimate, replay
-from feedback.ope.evaluation import MODELLED
-from feedback.ope.exact_intervals import MEANS, bernstein, clopper_pearson
+from feedback.ope.estimators import Predictions, estimate, replay
+from feedback.ope.exact_intervals import bernstein, clopper_pearson
 from feedback.ope.reward_model import cross_fit
 from feedback.ope.sample import NeverDrawnError
 
@@ -132,7 +131,7 @@ def simulate(
     one = np.broadcast_to(1.0, log.reward.shape)
     served, truth_served = Terms("ips", log.reward, one, one), world.value(world.logging)
     safe_served = intervals.hedged(served, 1.0, LOW, HIGH)
-    modelled = not set(names).isdisjoint((*MODELLED, "mrdr"))
+    modelled = any(ESTIMATORS[name].predictions is not Predictions.NONE for name in names)
     q_hat = fitted(log, rng) if modelled else None
     waiting: list[tuple[str, Terms]] = []
     for name, policy in world.targets.items():
@@ -152,7 +151,7 @@ def simulate(
             yield Trial.by("value", "normal", estimator, name, intervals.normal(safe), truth)
             yield Trial.by("value", "normal, not hedged", estimator, name, intervals.normal(terms), truth)
             yield Trial.by("difference", "normal", estimator, name, intervals.normal(lead), truth_lead)
-            if estimator in MEANS:
+            if ESTIMATORS[estimator].is_mean:
                 ends = bernstein(terms, reach, LOW, HIGH)
                 yield Trial.by("value", "bernstein", estimator, name, ends, truth)
                 ends = bernstein(terms, reach, LOW, HIGH, baseline=served)

@@ -25,8 +25,8 @@ from feedback.arrays import Floats, Integers
 from feedback.dataset import Log
 from feedback.ope import ESTIMATORS, Model, Sample, Terms
 from feedback.ope.doubly_robust import mrdr_weight
-from feedback.ope.estimators import estimate
-from feedback.ope.evaluation import MODELLED, predict
+from feedback.ope.estimators import Predictions, estimate
+from feedback.ope.evaluation import predict
 from feedback.ope.joint_intervals import IntervalRequest, TargetSample, figures
 from feedback.ope.sample import NeverDrawnError
 
@@ -185,7 +185,7 @@ def names_of(models: Sequence[Model]) -> dict[str, tuple[Model, str]]:
     ['dros ridge', 'mrdr ridge']
     """
     plain: dict[str, tuple[Model, str]] = {name: (models[0], name) for name in ESTIMATORS}
-    modelled = [*MODELLED, "mrdr"]
+    modelled = [name for name, one in ESTIMATORS.items() if one.predictions is not Predictions.NONE]
     return plain | {f"{name} {model}": (model, name) for model in models[1:] for name in modelled}
 
 

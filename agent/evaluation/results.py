@@ -6,12 +6,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from agent.reporting import counted
-
-BEST_FIRST = (
-    *("dr", "sndr", "dros", "switch_dr", "mrdr", "snips", "cressie_read", "clipped_ips", "ips", "replay"),
-    "dm",
-)
-"""Estimators, those first whose figure stands for a candidate where only one can be told."""
+from feedback.ope import ESTIMATORS
 
 
 class ReportSection(BaseModel):
@@ -176,10 +171,8 @@ class CandidateResult(ReportSection):
         One whose intervals are of the kind that was asked for, if there is such a one.
         """
         found = [one for one in self.estimates if one.value is not None]
-        known = {name: place for place, name in enumerate(BEST_FIRST)}
-        return min(
-            found, key=lambda one: (one.note != "", known.get(one.estimator, len(known))), default=None
-        )
+        rank = {name: estimator.rank for name, estimator in ESTIMATORS.items()}
+        return min(found, key=lambda one: (one.note != "", rank.get(one.estimator, len(rank))), default=None)
 
 
 def verdict_of(verdict: Mapping[str, Any]) -> str:

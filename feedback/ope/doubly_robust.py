@@ -179,5 +179,5 @@ def _corrected(
     """Return the terms: what is expected, plus the weight times the residual."""
     rows = weight * prediction.residual
     rows += prediction.expected
-    baseline = float(prediction.expected.mean())
-    return Terms(name, rows, ones(rows), weight, baseline, cap=cap, parameter=parameter)
+    mean = float(prediction.expected.mean())
+    return Terms(name, rows, ones(rows), weight, mean, cap=cap, parameter=parameter)

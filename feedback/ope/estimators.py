@@ -12,13 +12,17 @@
     mrdr           `dr` with a model that was fitted to make it vary least
     cressie_read   weigh rows so that the weights average 1, at the least distance from the log
 
-Each is a function from a `Sample` to `Terms`. `ESTIMATORS` has them by name.
+Each is a function from a `Sample` to `Terms`. `ESTIMATORS` has them by name, with their traits: an
+estimator that is added there needs no other change.
 
 Source: for each estimator, in its docstring; see also docs/reference/estimators.md.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
 from math import inf
+from typing import Any
 
 import numpy as np
 
@@ -159,7 +163,7 @@ def cressie_read(sample: Sample, *, least: float = 0.0, largest: float = inf) ->
     if fake == inf:
         missing = 1.0 - total / n
         rows = w_r + missing * r + (1.0 - w) * mean_reward - missing * mean_reward
-        return Terms("cressie_read", rows, ones(w), w, baseline=float(rows.mean()))
+        return Terms("cressie_read", rows, ones(w), w, mean_prediction=float(rows.mean()))
     a, b = (fake + total) / (n + 1), (fake * fake + float(w @ w)) / (n + 1)
     spread = a * a - b
     gamma, beta = (b - a) / spread, (1.0 - a) / spread
@@ -172,21 +176,74 @@ def cressie_read(sample: Sample, *, least: float = 0.0, largest: float = inf) ->
     dgamma = (db - da - gamma * dspread) / spread
     dbeta = -(da + beta * dspread) / spread
     pull = -(gamma + beta * w) * w_r - dgamma * (first / n) - dbeta * (second / n)
-    return Terms("cressie_read", value + (pull - pull.mean()), ones(w), w, baseline=value)
+    return Terms("cressie_read", value + (pull - pull.mean()), ones(w), w, mean_prediction=value)
 
 
-ESTIMATORS: Mapping[str, Callable[[Sample], Terms]] = {
-    "replay": replay,
-    "ips": ips,
-    "clipped_ips": clipped_ips,
-    "snips": snips,
-    "dm": dm,
-    "dr": dr,
-    "sndr": sndr,
-    "switch_dr": switch_dr,
-    "dros": dros,
-    "mrdr": mrdr,
-    "cressie_read": cressie_read,
+class Rows(Enum):
+    """What a row of the terms is, which decides which intervals can be put on them."""
+
+    KEPT = "a draw of the target, or left out"
+    WEIGHTED = "a weighted reward, independent of the other rows"
+    CORRECTED = "a prediction with a weighted correction, independent of the other rows given the model"
+    DEPENDENT = "bound to all other rows, such as by a common divisor"
+
+
+class Predictions(Enum):
+    """Which predictions of rewards an estimator reads."""
+
+    NONE = "none"
+    SHARED = "q_hat, which all targets share"
+    OWN = "q_mrdr, fitted for each target"
+
+
+@dataclass(frozen=True, slots=True)
+class Estimator:
+    """An estimator and what its callers have to know of it; call it like its function.
+
+    Attributes:
+        function: Makes the terms of a sample.
+        rank: Place among the estimators when one figure has to represent a policy; the lowest does.
+        rows: What a row of its terms is.
+        predictions: Which predictions of rewards it reads.
+        anytime: Whether a confidence sequence is for its values.
+    """
+
+    function: Callable[..., Terms]
+    rank: int
+    rows: Rows
+    predictions: Predictions = Predictions.NONE
+    anytime: bool = False
+
+    def __call__(self, sample: Sample, **options: Any) -> Terms:
+        """Return the terms of a sample; options are the function's."""
+        return self.function(sample, **options)
+
+    @property
+    def name(self) -> str:
+        """Name of the function."""
+        return self.function.__name__
+
+    @property
+    def is_mean(self) -> bool:
+        """Whether the value is a mean of independent rows."""
+        return self.rows in (Rows.WEIGHTED, Rows.CORRECTED)
+
+
+ESTIMATORS: Mapping[str, Estimator] = {
+    estimator.name: estimator
+    for estimator in (
+        Estimator(replay, 9, Rows.KEPT),
+        Estimator(ips, 8, Rows.WEIGHTED, anytime=True),
+        Estimator(clipped_ips, 7, Rows.WEIGHTED),
+        Estimator(snips, 5, Rows.DEPENDENT),
+        Estimator(dm, 10, Rows.CORRECTED, Predictions.SHARED),
+        Estimator(dr, 0, Rows.CORRECTED, Predictions.SHARED),
+        Estimator(sndr, 1, Rows.DEPENDENT, Predictions.SHARED),
+        Estimator(switch_dr, 3, Rows.CORRECTED, Predictions.SHARED),
+        Estimator(dros, 2, Rows.CORRECTED, Predictions.SHARED),
+        Estimator(mrdr, 4, Rows.CORRECTED, Predictions.OWN),
+        Estimator(cressie_read, 6, Rows.DEPENDENT),
+    )
 }
 """Every estimator by its name; those with a parameter choose it from the log."""
 

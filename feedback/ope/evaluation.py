@@ -12,13 +12,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from feedback.arrays import TOLERANCE, Floats, refuse_unless_distributions
+from feedback.arrays import TOLERANCE, Flags, Floats, refuse_unless_distributions
 from feedback.dataset import Log
 from feedback.ope.diagnostics import Diagnostics, diagnose
 from feedback.ope.doubly_robust import mrdr_weight
-from feedback.ope.estimators import ESTIMATORS, estimate, replay
+from feedback.ope.estimators import ESTIMATORS, Estimator, Predictions, Rows
 from feedback.ope.intervals import LEVEL
 from feedback.ope.joint_intervals import EstimateWithInterval, Figures, IntervalRequest, TargetSample, figures
 from feedback.ope.reward_model import Model, cross_fit
@@ -27,13 +26,8 @@ from feedback.ope.sample import NeverDrawnError, Sample, Terms
 DEFAULT_ESTIMATORS = ("ips", "snips", "dr")
 """Estimators that are asked unless one says otherwise."""
 
-MODELLED = ("dm", "dr", "sndr", "switch_dr", "dros")
-"""Estimators that look at predictions which all targets share; those of `mrdr` are a target's own."""
-
 NEVER_DRAWN = "never drawn"
 """What is said of a target that draws none of the arms that were drawn."""
-
-Flags = NDArray[np.bool_]
 
 ProgressCallback = Callable[[str, int, int | None], None]
 
@@ -121,16 +115,20 @@ def evaluate(
     _refuse_unknown("estimator", estimators, ESTIMATORS)
     _refuse_unknown("target", [baseline] if baseline else [], targets)
     folds, draws = rng.integers(2**63, size=2).tolist()
-    if log.n_questions > 1 and q_hat is None and set(estimators) & set(MODELLED):
+    wanted = [ESTIMATORS[name] for name in estimators]
+    read = {estimator.predictions for estimator in wanted}
+    if log.n_questions > 1 and q_hat is None and Predictions.SHARED in read:
         q_hat = predict(log, np.random.default_rng(folds), reward_model)
-    elif log.n_questions > 1 and "mrdr" in estimators and reward_model != "means":
+    elif log.n_questions > 1 and Predictions.OWN in read and reward_model != "means":
         _ = log.X  # made once, where each target would make its own
     rewards = (float(log.reward.min()), float(log.reward.max())) if reward_range is None else reward_range
     asked = IntervalRequest(interval, level, rewards, resamples, draws)
     everywhere = np.ones(len(log), dtype=np.bool_)
     rows = dict.fromkeys(targets, everywhere) | dict(kept or {})
     against, shared = (log.p_log, everywhere) if baseline is None else (targets[baseline], rows[baseline])
-    look = _TargetEvaluation(log, tuple(estimators), q_hat, reward_model, folds, against)
+    look = _TargetEvaluation(
+        log, [ESTIMATORS[name] for name in estimators], q_hat, reward_model, folds, against
+    )
     found = {}
     for done, (name, p_target) in enumerate(targets.items(), start=1):
         if p_target.shape != (len(log), len(log.arms)):
@@ -202,7 +200,7 @@ class _TargetEvaluation:
     def __init__(
         self,
         log: Log,
-        estimators: tuple[str, ...],
+        estimators: Sequence[Estimator],
         q_hat: Floats | None,
         model: Model,
         folds: int,
@@ -219,25 +217,25 @@ class _TargetEvaluation:
             log, p_target = log.where(rows), p_target[rows]
             q_hat = None if q_hat is None else q_hat[rows]
         sample = Sample(log.propensity, log.drawn, log.reward, p_target, q_hat)
-        if "mrdr" in self._estimators and log.n_questions > 1:
+        known = {Predictions.NONE: True, Predictions.SHARED: q_hat is not None, Predictions.OWN: False}
+        if log.n_questions > 1 and any(one.predictions is Predictions.OWN for one in self._estimators):
             rng = np.random.default_rng(self._folds)
             sample = replace(sample, q_mrdr=predict(log, rng, self._model, mrdr_weight(sample)))
-        reach, unsupported = _reach(log, p_target, sample.weight)
+            known[Predictions.OWN] = True
+        reach, unsupported = log.reach(p_target), _unsupported(log, p_target)
+        # Of the propensities of drawn arms alone, the reach is a guess, and no bound of a rejection.
+        bounded = {"bound": float(reach.max())} if log.p_log is not None else {}
         terms, notes = {}, {}
-        for name in self._estimators:
+        for one in self._estimators:
             if unsupported > TOLERANCE:
-                notes[name] = f"draws with a chance of {unsupported:.2g} what the log could not"
-            elif (sample.q_mrdr if name == "mrdr" else q_hat) is None and name in (*MODELLED, "mrdr"):
-                notes[name] = "needs two different questions or more"
+                notes[one.name] = f"draws with a chance of {unsupported:.2g} what the log could not"
+            elif not known[one.predictions]:
+                notes[one.name] = "needs two different questions or more"
             else:
                 try:
-                    terms[name] = (
-                        replay(sample, bound=float(reach.max()))
-                        if name == "replay" and log.p_log is not None
-                        else estimate(sample, name)
-                    )
+                    terms[one.name] = one(sample, **(bounded if one.rows is Rows.KEPT else {}))
                 except NeverDrawnError as error:
-                    notes[name] = str(error) if sample.weight.any() else NEVER_DRAWN
+                    notes[one.name] = str(error) if sample.weight.any() else NEVER_DRAWN
         return _Judged(
             TargetSample(log, sample.weight, reach, terms, served=p_target is log.p_log), sample, notes
         )
@@ -254,21 +252,13 @@ class _TargetEvaluation:
             return replace(seen, served=self._against is self._log.p_log)
         log = self._log if rows.all() else self._log.where(rows)
         one = np.ones(len(log))
-        terms = {name: Terms(name, log.reward, one, one) for name in self._estimators}
+        terms = {each.name: Terms(each.name, log.reward, one, one) for each in self._estimators}
         return TargetSample(log, one, one, terms, served=True)
 
 
-def _reach(log: Log, p_target: Floats, weight: Floats) -> tuple[Floats, float]:
-    """Return the largest weight that each row could have had, shape (n,), and what no row could show.
-
-    Where only the propensity of the drawn arm is known, the others are taken to be as likely: a guess, which
-    is good enough to hedge with, and for nothing else.
-    """
-    if log.p_log is None:
-        return np.maximum(weight, p_target.max(axis=1) / log.propensity), 0.0
-    possible = log.p_log > 0.0
-    ratio = np.divide(p_target, log.p_log, out=np.zeros_like(p_target), where=possible)
-    return np.maximum(ratio.max(axis=1), weight), float(p_target[~possible].sum() / len(log))
+def _unsupported(log: Log, p_target: Floats) -> float:
+    """Return how often the target draws what the log could not, in [0, 1]; 0 where that is not known."""
+    return 0.0 if log.p_log is None else float(p_target[log.p_log <= 0.0].sum() / len(log))
 
 
 def _refuse_unknown(what: str, names: Iterable[str], known: Mapping[str, object]) -> None:

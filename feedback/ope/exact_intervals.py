@@ -11,11 +11,14 @@ from math import isinf
 import numpy as np
 from scipy import stats
 
+from feedback.ope.estimators import ESTIMATORS, Estimator, Rows
 from feedback.ope.intervals import LEVEL, Interval, difference, tail_of
 from feedback.ope.sample import Terms
 
-MEANS = ("ips", "clipped_ips", "dm", "dr", "switch_dr", "dros", "mrdr")
-"""Estimators whose rows are independent of each other once the reward model is given."""
+
+def has_bernstein(estimator: Estimator, *, difference: bool) -> bool:
+    """Whether `bernstein` is for the values of an estimator, or for their difference to a baseline."""
+    return estimator.is_mean or (estimator.rows is Rows.KEPT and not difference)
 
 
 def bernstein(
@@ -35,14 +38,14 @@ def bernstein(
     is biased aims beside the truth, and the interval does not know of it.
 
     Args:
-        terms: Of an estimator out of `MEANS`, or `replay`, whose rows that were kept are draws
-            of the target.
+        terms: Of an estimator whose value is a mean of independent rows, or of `replay`, whose kept
+            rows are draws of the target.
         reach: Largest weight that any row could have had, over all arms; the estimator's own
             cap counts where it is smaller.
         low: Smallest reward, and prediction.
         high: Largest reward, and prediction.
         level: Share of logs whose interval is to hold it.
-        baseline: What the value is to be compared with; both out of `MEANS`, on the same rows.
+        baseline: What the value is compared with, on the same rows; neither may be of `replay`.
         baseline_reach: Largest weight of the baseline: 1 for what was served.
 
     Raises:
@@ -52,7 +55,7 @@ def bernstein(
     Source: Maurer and Pontil (2009), "Empirical Bernstein bounds and sample variance
     penalization", theorem 4, once for each side.
     """
-    allowed = MEANS if baseline is not None else (*MEANS, "replay")
+    allowed = [one.name for one in ESTIMATORS.values() if has_bernstein(one, difference=baseline is not None)]
     for part in (terms,) if baseline is None else (terms, baseline):
         if part.estimator not in allowed:
             raise ValueError(f"needs a mean of independent rows ({', '.join(allowed)}), got {part.estimator}")
@@ -97,7 +100,8 @@ def clopper_pearson(terms: Terms, level: float = LEVEL, low: float = 0.0, high: 
     >>> tuple(round(end, 3) for end in clopper_pearson(few))
     (0.094, 0.992)
     """
-    if terms.estimator != "replay":
+    estimator = ESTIMATORS.get(terms.estimator)
+    if estimator is None or estimator.rows is not Rows.KEPT:
         raise ValueError(f"only what replay kept are draws of the target, got {terms.estimator}")
     kept = terms.numerator[terms.denominator > 0.0]
     good = np.isclose(kept, high)
@@ -112,11 +116,12 @@ def clopper_pearson(terms: Terms, level: float = LEVEL, low: float = 0.0, high: 
 
 def _span(terms: Terms, reach: float, low: float, high: float) -> Interval:
     """Return between what a row of the terms can be."""
-    if terms.estimator == "replay":
+    kind = ESTIMATORS[terms.estimator].rows
+    if kind is Rows.KEPT:
         return low, high
     weight = min(reach, terms.cap)
     if isinf(weight):
         raise ValueError(f"the reach of {terms.estimator} must be finite, got {reach:.6g}")
-    if terms.estimator in ("ips", "clipped_ips"):
+    if kind is Rows.WEIGHTED:
         return min(0.0, weight * low), max(0.0, weight * high)
     return low - weight * (high - low), high + weight * (high - low)

@@ -81,7 +81,7 @@ def hedged(terms: Terms, reach: float, low: float, high: float) -> Terms:
     [1.0, 1.0, 0.0, 5.0]
     """
     weight = min(reach, terms.cap)
-    numerator = terms.baseline + weight * (np.array([low, high]) - terms.baseline)
+    numerator = terms.mean_prediction + weight * (np.array([low, high]) - terms.mean_prediction)
     denominator = np.full(2, weight if terms.ratio else 1.0)
     return replace(
         terms,

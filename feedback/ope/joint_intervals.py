@@ -8,7 +8,8 @@ import numpy as np
 from feedback.arrays import Floats
 from feedback.dataset import Log
 from feedback.ope import confidence_sequences as sequences
-from feedback.ope.exact_intervals import MEANS, bernstein, clopper_pearson
+from feedback.ope.estimators import ESTIMATORS, Rows
+from feedback.ope.exact_intervals import bernstein, clopper_pearson, has_bernstein
 from feedback.ope.intervals import Interval, by_group, difference, hedged, normal, percentiles, replicates
 from feedback.ope.sample import Terms
 
@@ -181,7 +182,7 @@ def _of_kind(kind: str, intervals: Mapping[str, Interval]) -> dict[str, Ends]:
 def _bernstein(
     seen: TargetSample, baseline: TargetSample | None, name: str, asked: IntervalRequest
 ) -> Interval:
-    if name not in (MEANS if baseline else (*MEANS, "replay")):
+    if not has_bernstein(ESTIMATORS[name], difference=baseline is not None):
         raise ValueError("bernstein is none for it")
     return bernstein(
         seen.terms[name],
@@ -196,7 +197,7 @@ def _bernstein(
 def _clopper_pearson(
     seen: TargetSample, baseline: TargetSample | None, name: str, asked: IntervalRequest
 ) -> Interval:
-    if name != "replay" or baseline:
+    if ESTIMATORS[name].rows is not Rows.KEPT or baseline:
         raise ValueError("clopper_pearson is none for it")
     seen.bounded("clopper_pearson")  # what replay kept are draws of the target only if its bound is right
     two = np.unique(seen.log.reward)
@@ -207,7 +208,7 @@ def _clopper_pearson(
 def _anytime(
     seen: TargetSample, baseline: TargetSample | None, name: str, asked: IntervalRequest
 ) -> Interval:
-    if name != "ips" or (baseline and not baseline.served):
+    if not ESTIMATORS[name].anytime or (baseline and not baseline.served):
         raise ValueError("anytime is none for it")
     reach = None if seen.log.p_log is None else seen.reach
     evidence = sequences.Evidence(seen.weight, seen.log.reward, asked.reward_range, reach)

@@ -29,7 +29,7 @@ class Terms:
         weight: How much the reward of each row counts, shape (n_rows,): p_target / p_log
             of the drawn arms, as the estimator clips or shrinks them; 0 for `dm`, which
             takes its values from the predictions alone.
-        baseline: What a row is expected to give before its reward is seen: the mean
+        mean_prediction: What a row is expected to give before its reward is seen: the mean
             prediction of a doubly robust estimate, 0 for those that only weigh rewards.
         ratio: Whether the denominator is random too (`snips`, `replay`).
         cap: Largest weight that the estimator lets any row have; `inf` for no limit.
@@ -40,7 +40,7 @@ class Terms:
     numerator: Floats
     denominator: Floats
     weight: Floats
-    baseline: float = 0.0
+    mean_prediction: float = 0.0
     ratio: bool = False
     cap: float = inf
     parameter: float | None = None

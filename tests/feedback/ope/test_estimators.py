@@ -65,6 +65,15 @@ def test_the_catalogue_has_eleven_estimators_under_their_own_names() -> None:
     ]
 
 
+def test_doubly_robust_estimates_represent_a_policy_first_and_the_direct_one_last() -> None:
+    ranked = sorted(ESTIMATORS.values(), key=lambda one: one.rank)
+    assert [one.rank for one in ranked] == list(range(len(ESTIMATORS)))
+    assert [one.name for one in ranked] == [
+        *("dr", "sndr", "dros", "switch_dr", "mrdr", "snips", "cressie_read", "clipped_ips", "ips", "replay"),
+        "dm",
+    ]
+
+
 @law
 @given(samples())
 def test_every_estimate_is_named_finite_and_read_off_its_terms(sample: Sample) -> None:

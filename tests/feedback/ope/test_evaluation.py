@@ -11,7 +11,6 @@ from feedback.dataset import Log
 from feedback.ope.doubly_robust import mrdr_weight
 from feedback.ope.estimators import ESTIMATORS, estimate
 from feedback.ope.evaluation import NEVER_DRAWN, Estimated, evaluate, predict
-from feedback.ope.exact_intervals import MEANS
 from feedback.ope.intervals import by_group, difference, hedged, normal
 from feedback.ope.joint_intervals import INTERVALS
 from feedback.ope.sample import Sample
@@ -172,6 +171,10 @@ def test_a_single_question_leaves_out_what_needs_a_model(log: Log) -> None:
         assert found[name].note == "needs two different questions or more"
     with pytest.raises(ValueError, match="at least 2 folds and 2 questions"):
         predict(one, rng())
+
+
+MEANS = ("ips", "clipped_ips", "dm", "dr", "switch_dr", "dros", "mrdr")
+"""Estimators whose rows are independent of each other once the reward model is given."""
 
 
 @pytest.mark.parametrize("kind", INTERVALS)
