@@ -144,6 +144,19 @@ def test_a_value_that_was_received_in_time_counts_until_its_decision_is_closed()
     assert learned(AT_DEADLINE, *start, AFTER, value) == []
 
 
+def test_an_answer_that_takes_all_of_the_wait_time_is_learned_with_what_came_in_it() -> None:
+    start = [decided(), said(at=DEADLINE), executed(at=DEADLINE)]
+    assert learned(rule(), *start, AFTER) == [(3, "d1", {"right": 1.0})]
+    assert learned(AT_DEADLINE, *start, AFTER) == [(4, "d1", {"right": 1.0})]
+
+
+def test_without_feedback_the_default_is_taken_after_the_deadline_and_its_grace_and_not_at_them() -> None:
+    start = [decided(), executed(), TickFact(0, DEADLINE), TickFact(0, CLOSING)]
+    assert learned(rule(default=0.0), *start) == []
+    assert learned(rule(default=0.0), *start, TickFact(0, CLOSING + 0.001)) == [(5, "d1", {})]
+    assert learned(rule(default=0.0), *start, said(at=DEADLINE), AFTER) == [(5, "d1", {"right": 1.0})]
+
+
 def test_values_that_are_sent_together_are_learned_together() -> None:
     both = {"right": 1.0, "thumb": 0.5}
     start = [decided(), executed()]
@@ -206,6 +219,14 @@ def test_a_value_on_an_episode_counts_for_each_decision_that_was_made_before_it(
     other = [decided("other", episode_id="e2"), executed("other")]
     found = learned(rule(), *turns, *other, said(at=105.0, on="e"))
     assert found == [(9, "d1", {"right": 1.0}), (9, "d2", {"right": 1.0})]
+
+
+def test_a_value_on_an_episode_counts_for_a_decision_of_the_same_moment() -> None:
+    at_once, before = (
+        [decided(episode_id="e"), executed(), said(at=at, on="e")] for at in (100.0, 100.0 - 0.001)
+    )
+    assert learned(rule(), *at_once) == [(3, "d1", {"right": 1.0})]
+    assert learned(rule(), *before) == []
 
 
 def test_a_value_on_an_episode_counts_until_the_deadline_of_each_decision() -> None:
@@ -346,6 +367,8 @@ def test_a_stamp_of_the_past_does_not_turn_time_back() -> None:
 def test_a_decision_that_is_committed_late_is_open_for_its_grace() -> None:
     start = [TickFact(0, 500.0), decided(at=100.0, logged_at=500.0), executed()]
     assert learned(rule(), *start, said(at=DEADLINE)) == [(4, "d1", {"right": 1.0})]
+    still_open = [*start, TickFact(0, 500.0 + GRACE_S), said(at=DEADLINE)]
+    assert learned(rule(), *still_open) == [(5, "d1", {"right": 1.0})]
     assert learned(rule(), *start, TickFact(0, 500.0 + GRACE_S + 0.001), said(at=DEADLINE)) == []
 
 

@@ -2,14 +2,17 @@
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from feedback.dataset.rewards import rewards
 from feedback.events import Cost
 from feedback.reward import Aggregation, Complete, Metric, Prices, RewardError, RewardRule, UnknownMetricError
 from tests.feedback.conftest import value
+from tests.feedback.examples import example
 
 RULE = RewardRule(
     metrics={
@@ -146,11 +149,32 @@ def test_without_feedback_quality_is_the_default() -> None:
     assert RewardRule().reward({}, Cost(steps=1)) is None
 
 
-@given(st.floats(0, 60))
+@pytest.mark.parametrize(("value", "quality"), [(10.0, 60.0), (20.0, 50.0), (60.0, 10.0)])
+def test_a_metric_to_minimise_is_mirrored_inside_of_its_range(value: float, quality: float) -> None:
+    rule = RewardRule(
+        metrics={"seconds": Metric(range=(10, 60), optimize="min")}, cost_weight=0.0, clip=(0, 60)
+    )
+    assert rule.quality({"seconds": value}) == quality
+    assert rewards(rule, {"seconds": np.array([value])}, {}, np.array([False])).tolist() == [quality]
+
+
+@given(st.floats(-30, 60))
 def test_a_metric_to_minimise_counts_as_its_mirror_image(seconds: float) -> None:
-    mirrored = RewardRule(metrics={"seconds": Metric(range=(0, 60))})
-    rule = RewardRule(metrics={"seconds": Metric(range=(0, 60), optimize="min")})
-    assert rule.quality({"seconds": seconds}) == mirrored.quality({"seconds": 60 - seconds})
+    mirrored = RewardRule(metrics={"seconds": Metric(range=(-30, 60))})
+    rule = RewardRule(metrics={"seconds": Metric(range=(-30, 60), optimize="min")})
+    assert rule.quality({"seconds": seconds}) == mirrored.quality({"seconds": 30 - seconds})
+
+
+@pytest.mark.parametrize(("failed", "reward"), [(-0.5, -0.75), (None, None)])
+def test_a_failed_arm_earns_what_is_declared_for_it_and_never_the_default(
+    failed: float | None, reward: float | None
+) -> None:
+    rule = RewardRule(metrics={"right": Metric()}, cost_weight=0.25, default=0.5, failed=failed)
+    lost, silent = (example(metrics={}, cost=Cost(steps=1), failed=each) for each in (True, False))
+    assert rule.reward_of(lost) == reward
+    assert rule.reward_of(silent) == 0.25
+    columns = rewards(rule, {"right": np.full(2, np.nan)}, {"steps": np.ones(2)}, np.array([True, False]))
+    np.testing.assert_array_equal(columns, [np.nan if reward is None else reward, 0.25])
 
 
 @given(VALUES)

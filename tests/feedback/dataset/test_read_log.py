@@ -153,6 +153,20 @@ def test_a_range_is_read_at_once_and_what_stands_elsewhere_is_looked_up(store: S
     assert asked == [(t.examples, 60), (t.decisions, 59), (t.decisions, 1), (t.executions, 60)]
 
 
+def test_rows_are_in_the_order_of_the_training_log_however_the_database_returns_them(store: Store) -> None:
+    examples = [example(seq) for seq in range(1, 31)]
+    write(store, RULE.join, examples)
+
+    def unordered(connection: sa.Connection, query: sa.Select[Any]) -> columns.Columns:
+        """Return the rows backwards, as a database may where a statement does not order them."""
+        found = real(connection, query)
+        return found if "ORDER BY" in str(query) else {name: values[::-1] for name, values in found.items()}
+
+    real = columns._fetched  # noqa: SLF001 - what is asked of a database has no other name
+    with patch.object(columns, "_fetched", unordered):
+        assert_same(read_log(store, RULE), Log.from_examples(examples, RULE))
+
+
 @pytest.mark.parametrize("table", [t.decisions, t.executions], ids=str)
 def test_a_fact_that_is_missing_is_an_error_that_says_where(store: Store, table: sa.Table) -> None:
     write(store, RULE.join, [example(seq) for seq in range(1, 6)])

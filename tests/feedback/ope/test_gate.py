@@ -180,6 +180,32 @@ def test_rows_are_judged_in_the_order_in_which_they_were_decided() -> None:
     np.testing.assert_allclose([p.low for p in one.trail], [p.low for p in other.trail])
 
 
+def test_reach_and_overlap_follow_their_rows_into_the_order_of_decisions() -> None:
+    n, rng = 400, np.random.default_rng(2)
+    # Early rows could draw every arm, later ones hardly or never the third: reach and overlap change.
+    p_log = np.where((np.arange(n) < n // 2)[:, None], [0.4, 0.3, 0.3], [0.60, 0.39, 0.01])
+    p_log[300:] = [0.6, 0.4, 0.0]
+    drawn = (rng.random(n)[:, None] > p_log.cumsum(axis=1)).sum(axis=1)
+    reward = (rng.random(n) < np.array([0.4, 0.7, 0.4])[drawn]).astype(np.float64)
+    log = replace(Log.from_arrays(("a", "b", "c"), drawn, reward, p_log=p_log), at=1_000.0 + np.arange(n))
+    mixed = rng.permutation(n)
+    shuffled = replace(
+        log,
+        drawn=drawn[mixed],
+        propensity=log.propensity[mixed],
+        reward=reward[mixed],
+        at=log.at[mixed],
+        p_log=p_log[mixed],
+    )
+    one, other = verdict_of(log), verdict_of(shuffled)
+    assert one.figures is not None
+    assert other.figures is not None
+    assert one.figures.overlap == pytest.approx(0.975)
+    np.testing.assert_allclose([p.low for p in other.trail], [p.low for p in one.trail])
+    assert other.figures.effective_n == pytest.approx(one.figures.effective_n)
+    assert other.figures.overlap == pytest.approx(one.figures.overlap)
+
+
 def test_a_log_whose_first_decision_waits_is_held_by_that_alone() -> None:
     log = made_log(40)
     verdict = judge(SPEC, log, np.tile(CANDIDATE, (40, 1)), reward_range=(0.0, 1.0), settled=1_000.0)
