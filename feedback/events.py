@@ -1,7 +1,7 @@
-"""The facts: what was seen, what was decided, what it cost, what came back.
+"""The facts of the log: context, decision, cost, execution, feedback.
 
 Facts are frozen and append-only. A decision is written before its answer
-leaves and never edited; what happened afterwards is a second fact beside it.
+leaves and never edited; its execution is a second fact.
 """
 
 from collections.abc import Mapping
@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 LABELS = "labels"
-"""Stands for the policy of a decision that no policy made: a label, entered to warm one up."""
+"""Policy of a decision that no policy made: a label, inserted for a warm start."""
 
 
 class Mode(StrEnum):
-    """How an arm came to be chosen; only `EXPLORE` may teach or be evaluated."""
+    """How the arm was chosen; only `EXPLORE` is learned from or evaluated."""
 
     EXPLORE = "explore"
     """Drawn from the policy's distribution, floor mixed in."""
@@ -38,7 +38,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What the policy saw, exactly as it saw it.
+    """The input of a policy, exactly as the policy received it.
 
     Attributes:
         question: The text of the question.
@@ -59,23 +59,22 @@ class Decision:
 
     Attributes:
         id: Unique; the draw is hashed from it.
-        context: What the policy saw.
+        context: The input of the policy.
         arms: The eligible arms, in the order of `probabilities`.
         probabilities: The distribution that was drawn from, summing to 1.
         drawn: The arm that the draw fell on.
         policy: Kind of the policy; `LABELS` where it is a label.
         version: Version of the policy's state that gave the distribution; 0 for a label.
-        mode: How the arm came to be chosen.
+        mode: How the arm was chosen.
         decided_at: Seconds since the epoch, UTC.
         deadline: Until when feedback counts, seconds since the epoch, UTC.
-        episode_id: Groups the decisions of one conversation; kept and told again.
-        request_digest: Tells a retry from another request under the same id; empty when unused.
+        episode_id: Groups the decisions of one conversation.
+        request_digest: Distinguishes a retry from another request under the same id; empty when unused.
         floor: What was mixed in, so that the distribution can be computed again; None where it was
             not recorded, as in logs of schema 1.
         deferred: Whether it counts only once its answer was shown, which feedback of the kind
-            `ACTIVATION` says.
-        shadow: The distribution that the policy would have drawn from, had it been asked, in the
-            order of `arms`; empty where it was.
+            `ACTIVATION` records.
+        shadow: The distribution of the shadow policy, in the order of `arms`; empty where there is none.
         candidate: The version that took part beside `version`, as a canary; 0 for none.
         share: How much of `probabilities` is the candidate's, in [0, 1): they are
             (1 - share) times the distribution of `version` plus share times that of `candidate`,
@@ -108,7 +107,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What an answer took, as a raw vector; prices are applied only when scoring.
+    """The raw cost vector of an answer; prices are applied only when scoring.
 
     Attributes:
         steps: Rounds of retrieval.
@@ -137,7 +136,7 @@ class Execution:
         status: How it ended.
         cost: What it took.
         passages: Ids of the passages that were returned, best first.
-        answer: The text that the language model wrote; None when it was not asked.
+        answer: The text that the language model wrote; None when it was not called.
         error: Why it failed; empty when it did not.
         finished_at: Seconds since the epoch, UTC.
     """
@@ -153,7 +152,7 @@ class Execution:
 
 
 class Kind(StrEnum):
-    """What feedback says."""
+    """The kinds of feedback."""
 
     VALUE = "value"
     """One value of one metric."""
@@ -165,18 +164,18 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Feedback:
-    """What was said of one decision, or of all decisions of an episode.
+    """Feedback on one decision, or on all decisions of an episode.
 
     Attributes:
         id: Idempotency key; the same id and kind twice are one fact.
-        decision_id: What it judges; may not be visible yet. None where it judges an episode.
+        decision_id: The decision; may not be visible yet. None for feedback on an episode.
         metric: A metric that the configuration declares; empty for an activation.
         value: Booleans as 0 or 1; within the metric's range. None for all but values.
         received_at: Seconds since the epoch, UTC, by the server's clock.
-        event_time: When it happened by the client's clock; None when not told.
+        event_time: When it happened by the client's clock; None when not given.
         tags: Free text pairs, kept and not interpreted.
-        episode_id: The episode that it judges; None where it judges a decision.
-        kind: What it says.
+        episode_id: The episode; None for feedback on a decision.
+        kind: The kind.
     """
 
     id: str
@@ -192,7 +191,7 @@ class Feedback:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time that passed with nothing else to write.
+    """The passage of time, recorded when nothing else is written.
 
     Attributes:
         at: Seconds since the epoch, UTC.
@@ -203,16 +202,16 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A decision joined with what came of it: one row of the ordered training log.
+    """A decision joined with its cost and metrics: one row of the ordered training log.
 
     Attributes:
         seq: Position in the training log, from 1.
-        decision: The fact that was learned from.
+        decision: The fact that is learned from.
         cost: The raw cost vector of its execution.
         metrics: Aggregated value of each metric that had feedback; empty when the
             wait time passed without any, and where the drawn arm failed.
-        failed: Whether the drawn arm failed, which is learned only where the reward declares
-            what that is worth.
+        failed: Whether the drawn arm failed, which is learned only where the rule declares a reward
+            for it.
     """
 
     seq: int

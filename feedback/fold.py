@@ -1,8 +1,8 @@
 """The training log as a fold: facts in the order of the log become decisions that are ready to be learned.
 
-What is learned, when, and with which values depends on the facts and the rule alone: not on the
-moment at which somebody looked, nor on how often the reader was stopped. Time is the log's own, the
-latest stamp of any fact so far; it closes a decision that waited for feedback long enough.
+What is learned, when, and with which values depends on the facts and the rule alone: not on when the
+log is read, nor on how often the reader is restarted. Time is the log's own, the latest timestamp of
+any fact so far; it closes a decision whose wait time has passed.
 """
 
 import heapq
@@ -15,10 +15,10 @@ from feedback.events import Feedback, Kind, Mode, Status
 from feedback.reward import RewardRule
 
 GRACE_S = 2.0
-"""How long after a deadline a decision is closed, in the log's time: for commits that were under way."""
+"""How long after its deadline a decision is closed, in the log's time, so that pending commits count."""
 
 SPARE = 1000
-"""How many that are not open any more may stand among those to be closed, beside one for each that is."""
+"""Closed decisions that the heap of deadlines may hold beyond the number of open ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,8 @@ class DecisionFact:
         mode: How the arm came to be chosen.
         episode_id: The episode that it is a part of.
         deferred: Whether it counts only once it is activated.
-        past: Whether it was over before the log heard of it, as a label is: what is said of it
-            at once is all that will be said.
+        past: Whether it was over before it was logged, as a label is: it gets no feedback beyond what
+            comes with it.
         earlier: Feedback that is before it in the log, on it or on its episode, in order.
     """
 
@@ -51,7 +51,7 @@ class DecisionFact:
 
 @dataclass(frozen=True, slots=True)
 class Executed:
-    """How a decision went, at a position of the log."""
+    """The execution status of a decision, at a position of the log."""
 
     seq: int
     decision_id: str
@@ -65,7 +65,7 @@ class FeedbackFact:
 
     Attributes:
         seq: The position.
-        feedback: What was said.
+        feedback: The feedback.
         more: Whether the next fact is feedback on the same, sent together with this: none of
             these is learned without the others.
     """
@@ -121,30 +121,30 @@ class PendingDecision:
     values: list[Feedback] = field(default_factory=list)
     retracted: frozenset[str] = frozenset()
 
-    def hear(self, said: Feedback) -> None:
-        """Take note of feedback on it, or on its episode, where that is in time.
+    def apply_feedback(self, feedback: Feedback) -> None:
+        """Apply feedback on the decision or on its episode, unless it came after the deadline.
 
-        What was said of an episode before the decision was made is about others; but that a value
-        is taken back holds of the value, whenever that comes.
+        A value on an episode from before the decision belongs to earlier decisions; a retraction holds
+        for its value whenever it comes.
         """
-        if said.received_at > self.deadline:
+        if feedback.received_at > self.deadline:
             return
-        match said.kind:
+        match feedback.kind:
             case Kind.ACTIVATION:
                 self.active = True
             case Kind.RETRACTION:
-                self.retracted |= {said.id}
-                self.values = [value for value in self.values if value.id != said.id]
-            case Kind.VALUE if said.id not in self.retracted:
-                if said.decision_id is not None or said.received_at >= self.at:
-                    self.values.append(said)
+                self.retracted |= {feedback.id}
+                self.values = [value for value in self.values if value.id != feedback.id]
+            case Kind.VALUE if feedback.id not in self.retracted:
+                if feedback.decision_id is not None or feedback.received_at >= self.at:
+                    self.values.append(feedback)
 
 
 class Fold:
-    """Everything that the fold knows at one position of the log.
+    """The state of the fold at one position of the log.
 
     Args:
-        rule: Says when feedback is complete, and how several values become one.
+        rule: Declares when feedback is complete, and how values are aggregated.
         seq: The position; 0 before the first fact.
         at: The log's time there, seconds since the epoch.
     """
@@ -164,13 +164,13 @@ class Fold:
 
     @property
     def next_closing(self) -> float | None:
-        """When the first of the open decisions will be closed; None where none is open."""
+        """The earliest time at which an open decision will be closed; None where none is open."""
         while self._closings and self._closings[0][2] not in self._open:
             heapq.heappop(self._closings)
         return self._closings[0][0] if self._closings else None
 
     def apply(self, fact: Fact) -> list[Joined]:
-        """Go on by one fact, and return what it makes ready, in order.
+        """Apply the next fact and return the decisions that become ready, in order.
 
         Raises:
             LogGapError: The fact is not the next one.
@@ -187,19 +187,19 @@ class Fold:
                     found.status = fact.status
                     joined += self._settle([found])
             case FeedbackFact():
-                about = self._about(fact.feedback)
-                for found in about:
-                    found.hear(fact.feedback)
+                affected = self._matching(fact.feedback)
+                for found in affected:
+                    found.apply_feedback(fact.feedback)
                 if not fact.more:
-                    joined += self._settle(about)
+                    joined += self._settle(affected)
         return joined
 
     def reopen(self, fact: DecisionFact, status: Status | None) -> None:
-        """Take up a decision that was open at this position.
+        """Restore a decision that was open at this position.
 
         Args:
             fact: The decision, with all feedback on it up to here.
-            status: How it went, if that is known.
+            status: Its execution status, if that is known.
         """
         if fact.mode is not Mode.EXPLORE or (status is not None and not self._teaches(status)):
             return
@@ -209,7 +209,7 @@ class Fold:
             insort(self._episodes.setdefault(fact.episode_id, []), (fact.seq, fact.id))
 
     def metrics(self, fact: DecisionFact, status: Status) -> dict[str, float]:
-        """Return what a decision is worth that went so, by the feedback that it comes with."""
+        """Return the aggregated metrics of a decision with this status, from its earlier feedback."""
         return self._metrics(self._opened(fact, status))
 
     def closing(self, fact: DecisionFact) -> float:
@@ -221,23 +221,23 @@ class Fold:
         found = PendingDecision(
             fact.seq, fact.id, fact.at, deadline, fact.episode_id, not fact.deferred, fact.past, status
         )
-        for said in fact.earlier:
-            found.hear(said)
+        for feedback in fact.earlier:
+            found.apply_feedback(feedback)
         return found
 
     def _deadline(self, fact: DecisionFact) -> float:
-        """Return until when what is received counts; a past turn is over when it is entered."""
+        """Return the time until which feedback counts; a past turn is complete when it is inserted."""
         return fact.at if fact.past else fact.at + self._wait_s
 
-    def _about(self, said: Feedback) -> list[PendingDecision]:
-        """Return the open decisions that feedback is about, in order."""
-        if said.decision_id is not None:
-            found = self._open.get(said.decision_id)
+    def _matching(self, feedback: Feedback) -> list[PendingDecision]:
+        """Return the open decisions that feedback applies to, in order."""
+        if feedback.decision_id is not None:
+            found = self._open.get(feedback.decision_id)
             return [] if found is None else [found]
-        return [self._open[name] for _, name in self._episodes.get(said.episode_id or "", ())]
+        return [self._open[name] for _, name in self._episodes.get(feedback.episode_id or "", ())]
 
     def _close(self, fact: Fact) -> list[Joined]:
-        """Close what waited until before the time of a fact."""
+        """Close the decisions whose closing time is before a fact."""
         closed: list[Joined] = []
         while self._closings and self._closings[0][0] < fact.at:
             _, _, name = heapq.heappop(self._closings)
@@ -252,7 +252,7 @@ class Fold:
         return closed
 
     def _settle(self, changed: Iterable[PendingDecision]) -> Iterator[Joined]:
-        """Return those of the decisions that are ready, and forget those that never will be."""
+        """Yield the decisions that are ready, and drop those that never will be."""
         for found in changed:
             if found.status is None:
                 continue
@@ -266,13 +266,13 @@ class Fold:
                     yield Joined(found.id, metrics, self.seq)
 
     def _teaches(self, status: Status | None) -> bool:
-        """Whether how a decision went can be learned from."""
+        """Whether a decision with this status can be learned from."""
         if status in (Status.ARM_FAILED, Status.FELL_BACK):
             return self._rule.failed is not None
         return status is Status.OK
 
     def _metrics(self, found: PendingDecision) -> dict[str, float]:
-        """Return the aggregated values of a decision; what another arm earned is none of them."""
+        """Return the aggregated values of a decision; empty where another arm answered."""
         return self._rule.aggregate(found.values) if found.values and found.status is Status.OK else {}
 
     def _forget(self, found: PendingDecision) -> None:

@@ -42,7 +42,7 @@ class Aggregation(StrEnum):
 
 
 class Metric(BaseModel):
-    """One thing that feedback can say about an answer."""
+    """One quantity that feedback can report about an answer."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -91,7 +91,7 @@ class Metric(BaseModel):
 
 
 class Prices(BaseModel):
-    """What one unit of each component of cost counts for."""
+    """The price of one unit of each component of cost."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -134,7 +134,7 @@ NUMBERS: Arithmetic[float] = Arithmetic(math.fsum, lambda value, low, high: min(
 
 
 class Complete(StrEnum):
-    """When a decision has all the feedback that it will be learned with."""
+    """When the feedback on a decision is complete."""
 
     ANY = "any"
     """As soon as one metric has a value."""
@@ -148,7 +148,7 @@ _DURATION = TypeAdapter(timedelta)
 
 
 class RewardRule(BaseModel):
-    """How a reward is made of what feedback said and what the answer cost."""
+    """How metrics and cost become a reward."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

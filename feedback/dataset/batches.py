@@ -1,4 +1,4 @@
-"""Examples as columns, in batches of some thousand rows; `feedback.dataset.filter` reads them."""
+"""Examples as columns, in batches of some thousand rows, for `feedback.dataset.filter`."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,11 +21,11 @@ _CHUNK = 4096
 
 @dataclass(frozen=True, slots=True)
 class Categorical(Generic[T]):
-    """A column of few different values.
+    """A dictionary-encoded column.
 
     Attributes:
-        values: Each of them, at least once.
-        codes: Which one a row has, shape (n,).
+        values: The distinct values.
+        codes: Index of the value of each row, shape (n,).
     """
 
     values: Sequence[T]
@@ -33,7 +33,7 @@ class Categorical(Generic[T]):
 
     @classmethod
     def of(cls, column: Sequence[T]) -> "Categorical[T]":
-        """Code a column by the order in which its values come.
+        """Encode a column, values in order of first occurrence.
 
         >>> Categorical.of("abba").codes.tolist()
         [0, 1, 1, 0]
@@ -43,15 +43,15 @@ class Categorical(Generic[T]):
         return cls(values, np.fromiter(map(code.__getitem__, column), np.int64, len(column)))
 
     def each(self, of: Callable[[T], bool]) -> Flags:
-        """Return what is true of each row, shape (n,), asking once a value."""
+        """Return a predicate of each row, shape (n,), evaluated once for each value."""
         return np.array([of(value) for value in self.values], dtype=np.bool_)[self.codes]
 
 
 class DrawKey(NamedTuple):
-    """How a decision was made, but for its numbers.
+    """What many decisions share: everything about the draw that is not a number.
 
     Attributes:
-        mode: How the arm came to be chosen.
+        mode: How the arm was chosen.
         policy: Kind of policy.
         arms: The eligible arms.
         drawn: The arm that the draw fell on.
@@ -73,13 +73,13 @@ class Batch:
         seq: Positions in the training log.
         at: When they were decided, seconds since the epoch, UTC.
         version: Versions that they were drawn by.
-        draw: How each was made.
-        question: A number that tells one question from another, the same in all batches of a log.
+        draw: How each arm was drawn.
+        question: A hash of the question, the same in all batches of a log.
         propensity: Probability of the arms that were drawn, as it was logged.
         p: Probabilities of the first row, then those of the second, and so on; shape (sum of n_p,).
         n_p: How many probabilities each has: one an arm, or none; a single one of several arms is that
             of the first arm, where no more is known.
-        reward: What they earned; NaN where that is not known.
+        reward: Their rewards; NaN where not known.
         features: Values of the named features that are selected by; 0 for one that a context lacks.
     """
 

@@ -44,16 +44,13 @@ def interactions(features: Any, arm: Integers, n_arms: int) -> Any:
 
 
 def described(examples: Callable[[], Iterator[Example]]) -> Describe:
-    """Return what makes features of examples by their position, reading them once more.
+    """Return a function from positions to features, which reads the examples again.
 
     Args:
-        examples: Begins to read them anew, in order.
+        examples: Starts a new pass over the examples, in order.
     """
 
     def describe(seq: Integers) -> Any:
-        # These take a second to import, which whoever asks for no features should not wait for.
-        from scipy import sparse
-
         wanted = _contexts(examples(), seq)
         blocks = []
         while contexts := list(islice(wanted, _CHUNK)):

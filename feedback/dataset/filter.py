@@ -1,7 +1,7 @@
-"""Sift a training log: which decisions can be evaluated, and what is counted of the others.
+"""Filter a training log: keep the decisions that can be evaluated, count the others by reason.
 
-Examples come in batches of columns, from facts or from a database; a `Sieve` looks at each batch and
-keeps arrays. Whatever leaves an example out has a name, and the first that applies is counted.
+Examples come in batches of columns, from facts or from a database; `LogFilter` appends the kept rows to
+arrays. Each excluded example is counted under the first reason that applies.
 """
 
 from collections import Counter
@@ -42,14 +42,14 @@ _SAME = 1e-9
 
 
 class EmptyLogError(ValueError):
-    """No decision can be evaluated; the message says what was asked, and what there is."""
+    """No decision can be evaluated; the message names the selection and the contents of the log."""
 
 
 class LogFilter:
-    """Keeps what can be evaluated of the batches that it is given, in order.
+    """Collects the rows of batches that can be evaluated, in order.
 
     Args:
-        selection: Which decisions are looked at.
+        selection: Which decisions are wanted.
     """
 
     def __init__(self, selection: Selection) -> None:
@@ -61,7 +61,7 @@ class LogFilter:
         self._first, self._last, self._seen = np.inf, -np.inf, 0
 
     def add(self, batch: Batch) -> None:
-        """Keep what can be evaluated, and count the rest."""
+        """Append the rows that can be evaluated, and count the others."""
         if not len(batch.seq):
             return
         self._seen += len(batch.seq)
@@ -124,7 +124,7 @@ class LogFilter:
         return {"arms": tuple(self._column), "p_log": p_log, "excluded": excluded, **column}
 
     def _distributions(self) -> Floats:
-        """Move the distributions out of the parts into one array, with a column for each arm."""
+        """Move the distributions from the parts into one array, with a column for each arm."""
         p_log = np.zeros((sum(len(part["seq"]) for part in self._parts), len(self._column)))
         start = 0
         for part in self._parts:
@@ -135,9 +135,9 @@ class LogFilter:
 
     def _nothing(self, excluded: Mapping[str, int]) -> str:
         if not self._seen:
-            return f"the training log is empty: nothing to evaluate ({self._selection} were asked for)"
+            return f"the training log is empty: nothing to evaluate (selected: {self._selection})"
         return (
-            f"no decision can be evaluated ({self._selection} were asked for): the training log has "
+            f"no decision can be evaluated (selected: {self._selection}): the training log has "
             f"{self._seen:,} from {shown(self._first)} to {shown(self._last)}; left out: "
             + ", ".join(f"{n:,} {reason}" for reason, n in excluded.items())
         )
@@ -148,14 +148,14 @@ def _has_mode(mode: Mode, draw: DrawKey) -> bool:
 
 
 def _place(draw: DrawKey) -> int:
-    """Return where the drawn arm stands among the eligible ones; -1 for nowhere."""
+    """Return the index of the drawn arm among the eligible ones; -1 where it is not."""
     return draw.arms.index(draw.drawn) if draw.drawn in draw.arms else -1
 
 
 def _reasons(
     batch: Batch, selection: Selection, place: Integers, start: Integers, whole: Flags, alone: Flags
 ) -> Iterator[tuple[str, Flags]]:
-    """Yield why examples are left out, and which ones, the reason that counts first first."""
+    """Yield each reason with the rows that it excludes, by precedence."""
     if selection.since is not None:
         yield OUTSIDE, batch.at < selection.since
     if selection.until is not None:

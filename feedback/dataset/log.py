@@ -3,7 +3,7 @@
     log = Log.from_examples(examples, rule)                from facts, one by one
     log = LogSource(store, rule).log(Selection(since=...))  from a database, in bulk
 
-Both go through `feedback.dataset.filter`, which says what is left out, and why.
+Both go through `feedback.dataset.filter`, which counts excluded decisions by reason.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -21,7 +21,7 @@ from feedback.events import Example
 from feedback.reward import RewardRule
 
 Describe = Callable[[Integers], Any]
-"""Makes features of the rows at some positions of the training log, shape (n, d), sparse or dense."""
+"""Returns features of the rows at some positions of the training log, shape (n, d), sparse or dense."""
 
 
 EVERYTHING = Selection()
@@ -35,15 +35,15 @@ class Log:
         arms: Every arm that was eligible in some row.
         drawn: Column of the arm that was drawn, shape (n,).
         propensity: Probability with which it was drawn, shape (n,), in (0, 1].
-        reward: What it earned, shape (n,), finite.
+        reward: Its reward, shape (n,), finite.
         questions: Rows that ask the same have the same code, shape (n,), from 0, none left out.
         seq: Position in the training log, shape (n,), rising.
         at: When it was decided, seconds since the epoch, UTC, shape (n,).
         version: Version of the policy that it was drawn by, shape (n,).
-        p_log: What it was drawn from, shape (n, n_arms), 0 where an arm was not eligible; None where
+        p_log: The logged distribution, shape (n, n_arms), 0 where an arm was not eligible; None where
             only the drawn arm's probability is known.
         excluded: Examples that were left out, by reason.
-        describe: Makes the features of rows; None where there are none.
+        describe: Returns the features of rows; None where there are none.
 
     Raises:
         ValueError: Shapes that differ, an empty log, or a value out of its range.
@@ -80,14 +80,14 @@ class Log:
                 raise ValueError(f"p_log must have the shape ({n}, {len(self.arms)}), got {self.p_log.shape}")
             refuse_unless_distributions("p_log", self.p_log)
             same = np.abs(drawn_of(self.p_log, self.drawn) - self.propensity) <= TOLERANCE
-            refuse("propensity", self.propensity, same, "what p_log says of the drawn arm")
+            refuse("propensity", self.propensity, same, "the value of p_log for the drawn arm")
 
     def __len__(self) -> int:
         return len(self.reward)
 
     @property
     def n_questions(self) -> int:
-        """How many different questions the rows ask."""
+        """Number of different questions."""
         return int(self.questions.max()) + 1
 
     @cached_property
@@ -97,7 +97,7 @@ class Log:
 
     @cached_property
     def X(self) -> Any:  # noqa: N802 - a matrix, as in scikit-learn
-        """Features of each row, shape (n, d), sparse or dense; made when first asked for.
+        """Features of each row, shape (n, d), sparse or dense; computed on first access.
 
         Raises:
             ValueError: The log has none.
@@ -110,7 +110,7 @@ class Log:
         """Return the log of some rows, at least one; `kept` has shape (n,)."""
         _, questions = np.unique(self.questions[kept], return_inverse=True)
         describe = self.describe
-        if "X" in self.__dict__:  # made already, which may have taken minutes
+        if "X" in self.__dict__:  # computing them again may take minutes
 
             def describe(seq: Integers) -> Any:
                 return self.X[np.searchsorted(self.seq, seq)]
@@ -129,10 +129,10 @@ class Log:
         )
 
     def eligible(self, arm: str) -> Flags:
-        """Return in which rows an arm could have been drawn, shape (n,); all where that is not known.
+        """Return the rows in which an arm was eligible, shape (n,); all rows where that is not known.
 
         Raises:
-            ValueError: The log does not know the arm.
+            ValueError: The arm is not in the log.
         """
         if arm not in self.column:
             raise ValueError(f"arm {arm!r} is not in the log; it has: {', '.join(self.arms)}")
@@ -175,15 +175,15 @@ class Log:
         questions: Integers | None = None,
         X: Any = None,  # noqa: N803 - a matrix, as in scikit-learn
     ) -> "Log":
-        """Return a log of arrays alone, such as those of a simulation; each row is a decision of its own.
+        """Return a log made from arrays, such as those of a simulation.
 
         Args:
             arms: Names of the columns.
             drawn: Column of the arm that was drawn, shape (n,).
-            reward: What it earned, shape (n,).
-            p_log: What it was drawn from, shape (n, n_arms).
-            propensity: Of the drawn arm, shape (n,); read off `p_log` where that is given.
-            questions: Codes of the questions, shape (n,); None where each row asks its own.
+            reward: Its reward, shape (n,).
+            p_log: The logged distribution, shape (n, n_arms).
+            propensity: Of the drawn arm, shape (n,); by default taken from `p_log`.
+            questions: Codes of the questions, shape (n,); None where each row has its own.
             X: Features, shape (n, d).
 
         Raises:
@@ -215,13 +215,13 @@ class Log:
         selection: Selection = EVERYTHING,
         describe: Describe | None = None,
     ) -> "Log":
-        """Keep the examples that a policy drew from a distribution and that have a reward.
+        """Return a log of the examples that a policy drew from a distribution and that have a reward.
 
         Args:
             examples: The training log, in order.
             rule: The rule of their rewards.
-            selection: Which of them are looked at.
-            describe: Makes their features.
+            selection: Which of them are selected.
+            describe: Returns their features.
 
         Raises:
             EmptyLogError: No example is left.
@@ -232,7 +232,7 @@ class Log:
     def from_batches(
         cls, batches: Iterable[Batch], selection: Selection = EVERYTHING, describe: Describe | None = None
     ) -> "Log":
-        """Do the same from columns; they must have the features that are selected by."""
+        """Return a log of columns, which must include the features of the selection."""
         rows = LogFilter(selection)
         for batch in batches:
             rows.add(batch)

@@ -1,13 +1,13 @@
 """Read a training log in bulk: columns instead of facts, some thousands of rows in memory at a time.
 
-Each look at the database asks for a range of positions, and sees one moment of the log; nothing that
-stands at a position ever changes. No database joins the tables: an index of ids would send it to another
-page for every row. Facts that belong together were written at about the same time, so a range of each
-table is read in its own order and matched here; the few rows that stand elsewhere are looked up.
+Each transaction reads a range of positions, whose rows never change. The database joins no tables: an
+index of ids would send it to another page for every row. Facts that belong together were written at about
+the same time, so a range of each table is read in its own order and matched here; the few rows outside of
+the range are looked up by id.
 
-What is read is never a row of SQLAlchemy: SQLite hands out tuples, PostgreSQL a JSON array a column.
-Readers such as connectorx and ADBC bring an SQLite of their own, and two of them in one process undo each
-other's locks on the file.
+Rows bypass SQLAlchemy: SQLite returns tuples, PostgreSQL one JSON array a column. Readers such as
+connectorx and ADBC bring an SQLite of their own, and two of them in one process break each other's locks
+on the file.
 """
 
 from array import array
@@ -36,22 +36,22 @@ CHUNK = 1 << 14
 """Positions of the training log that are read at a time."""
 
 _FEW = 256
-"""Rows that are worked on while they are in the cache of the processor."""
+"""Rows that are processed at a time, few enough for the cache of the processor."""
 
 _SAMPLE = 64
-"""Rows of a chunk that say where the others stand."""
+"""Rows of a chunk whose positions give the range of the others."""
 
 _SPREAD = 16
-"""Positions a wanted row: in a range of more, other rows are so many that each is looked up instead."""
+"""Positions a wanted row: in a sparser range, rows are looked up by id instead."""
 
-_ASKED = 1000
+_MAX_IDS = 1000
 """Ids that are looked up at a time."""
 
 _APART = "\x1f"
-"""Stands between texts; JSON has it in escapes only."""
+"""Separates texts; JSON has it in escapes only."""
 
 Columns = dict[str, NDArray[Any]]
-"""Values by column: numbers, or objects that are texts."""
+"""Values by column: numbers, or texts as objects."""
 
 ProgressCallback = Callable[[str, int, int | None], None]
 
@@ -69,11 +69,11 @@ def read_log(
 
     Args:
         store: The log, which may be written meanwhile.
-        rule: Says which training log, and what its decisions are worth.
-        selection: Which decisions are looked at.
-        progress: Told how far it is.
-        upto: Position that is read last; None for the last one there is.
-        describe: Makes features of the rows.
+        rule: Names the training log, and gives the rewards.
+        selection: Which decisions are selected.
+        progress: Called with the progress.
+        upto: Last position to read; None for the last one there is.
+        describe: Returns features of the rows.
 
     Raises:
         EmptyLogError: No decision is left.
@@ -99,7 +99,7 @@ def _batches(
             with store.reading() as connection:
                 columns = _read(connection, rule, selection, after, last)
         except LogGapError:
-            for _ in read_examples(store, rule.join, after, last):  # which says where
+            for _ in read_examples(store, rule.join, after, last):  # its error names the position
                 pass
             raise
         yield _batch(columns, rule, selection, after)
@@ -110,7 +110,7 @@ def _batches(
 def _read(
     connection: sa.Connection, rule: RewardRule, selection: Selection, after: int, last: int
 ) -> Columns:
-    """Return what is known of a range of positions, in order. Raises LogGapError."""
+    """Return the columns of a range of positions, in order. Raises LogGapError."""
     x, d, e = t.examples.c, t.decisions.c, t.executions.c
     here = sa.select(x.decision_id, _text(x.metrics).label("metrics"))
     columns = _fetched(
@@ -119,7 +119,7 @@ def _read(
     ids = columns["decision_id"].tolist()
     if len(ids) != last - after:
         raise LogGapError(f"{last - after - len(ids)} rows of the training log after {after} are missing")
-    # Every value that comes back costs as much as its row, so texts of which there are few come together.
+    # Every returned value costs as much as its row, so texts with few distinct values are concatenated.
     few = reduce(lambda one, other: one + _APART + other, (d.mode, d.policy, _text(d.arms), d.drawn))
     known = [few.label("few"), _text(d.probabilities).label("probabilities"), d.question]
     if selection.features:
@@ -149,8 +149,8 @@ def _matched(
     parts = [_fetched(connection, query.where(seq.between(first, last) if dense else sa.false()))]
     near = set(parts[0]["id"])
     away = [one for one in ids if one not in near]
-    for start in range(0, len(away), _ASKED):
-        parts += [_fetched(connection, query.where(key.in_(away[start : start + _ASKED])))]
+    for start in range(0, len(away), _MAX_IDS):
+        parts += [_fetched(connection, query.where(key.in_(away[start : start + _MAX_IDS])))]
     found = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     row = {one: i for i, one in enumerate(found.pop("id"))}
     try:
@@ -189,7 +189,7 @@ def _batch(columns: Columns, rule: RewardRule, selection: Selection, after: int)
 
 
 def _parsed(texts: NDArray[Any]) -> Iterator[Any]:
-    """Yield what JSON says."""
+    """Yield parsed JSON."""
     for start in range(0, len(texts), _FEW):
         yield from orjson.loads(f"[{','.join(texts[start : start + _FEW])}]")
 
@@ -217,7 +217,7 @@ def _draw(text: str) -> DrawKey:
 
 
 def _fetched(connection: sa.Connection, query: sa.Select[Any]) -> Columns:
-    """Return the columns of a query by name, past the rows of SQLAlchemy."""
+    """Return the columns of a query by name, bypassing the rows of SQLAlchemy."""
     kinds = {column.name: _kind(column.type) for column in query.selected_columns}
     read = _aggregated if connection.dialect.name == "postgresql" else _iterated
     columns = zip(kinds, read(connection, query), strict=True)
@@ -229,13 +229,13 @@ def _kind(of: sa.types.TypeEngine[Any]) -> type:
 
 
 def _aggregated(connection: sa.Connection, query: sa.Select[Any]) -> Iterable[list[Any]]:
-    """Have PostgreSQL answer with one row of a JSON array a column: its driver takes long over every row."""
+    """Have PostgreSQL return one JSON array a column, as its driver is slow for each row."""
     arrays = (_text(sa.func.json_agg(column)) for column in query.subquery().c)
     return [orjson.loads(array or "[]") for array in connection.execute(sa.select(*arrays)).one()]
 
 
 def _iterated(connection: sa.Connection, query: sa.Select[Any]) -> Iterable[list[Any]]:
-    """Take the tuples of SQLite, some of them at a time."""
+    """Fetch the tuples of SQLite, some at a time."""
     compiled = query.compile(connection, compile_kwargs={"render_postcompile": True})
     driver: Any = connection.connection.driver_connection
     columns: list[list[Any]] = [[] for _ in query.selected_columns]

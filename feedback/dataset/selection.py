@@ -1,4 +1,4 @@
-"""Which decisions of a log are looked at."""
+"""Which decisions of a log are selected."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which decisions of a log are looked at; what is not said leaves nothing out.
+    """Which decisions of a log are selected; the default selects all.
 
     Attributes:
         since: Decided at this time or later, seconds since the epoch, UTC.
@@ -28,19 +28,19 @@ class Selection:
             raise ValueError(f"the window from {shown(self.since)} to {shown(self.until)} is empty")
 
     def __str__(self) -> str:
-        """Say it in words.
+        """Return the selection as text.
 
         >>> str(Selection(until=0.0, versions=(3, 4), features={"tier=free": 1.0}))
         'until 1970-01-01T00:00:00Z, versions 3, 4, tier=free is 1'
         """
-        said = [
+        parts = [
             *([f"since {shown(self.since)}"] if self.since is not None else []),
             *([f"until {shown(self.until)}"] if self.until is not None else []),
             *([f"versions {', '.join(map(str, self.versions))}"] if self.versions else []),
             *([f"policies {', '.join(self.policies)}"] if self.policies else []),
             *(f"{name} is {value:g}" for name, value in self.features.items()),
         ]
-        return ", ".join(said) or "all decisions"
+        return ", ".join(parts) or "all decisions"
 
 
 def shown(at: float) -> str:

@@ -1,7 +1,7 @@
-"""Where a training log is read from: the database of a service, or a file that was exported.
+"""Where a training log is read from: the database of a service, or an export.
 
 source = LogSource(store, rule)
-log = source.log(rule, Selection(since=yesterday), tell)
+log = source.log(rule, Selection(since=yesterday))
 for example in source.examples(): ...
 """
 
@@ -25,24 +25,24 @@ from feedback.reward import RewardRule
 from feedback.training_log import lag, read_examples
 
 ProgressCallback = Callable[[str, int, int | None], None]
-"""Told what is done, how much of it, and out of how much, where that is known."""
+"""Called with the step, how much of it is done, and out of how much, where that is known."""
 
 _CHUNK = 4096
-"""Examples at a time: whose features are made, and after which one is told of the progress."""
+"""Examples between two calls of the progress callback."""
 
 
 class Source(Protocol):
-    """A training log, to be read as often as one likes: the same examples, in the same order."""
+    """A training log, which can be read repeatedly: the same examples, in the same order."""
 
     def log(
-        self, rule: RewardRule, selection: Selection = EVERYTHING, tell: ProgressCallback | None = None
+        self, rule: RewardRule, selection: Selection = EVERYTHING, on_progress: ProgressCallback | None = None
     ) -> Log:
-        """Return the decisions that can be evaluated, as arrays; their features are made when asked for.
+        """Return the decisions that can be evaluated, as arrays; features are computed on first access.
 
         Args:
-            rule: What a decision is worth.
-            selection: Which decisions are looked at.
-            tell: Told of the progress.
+            rule: The rule of their rewards.
+            selection: Which decisions are selected.
+            on_progress: Called with the progress.
 
         Raises:
             EmptyLogError: No decision is left.
@@ -56,7 +56,7 @@ class Source(Protocol):
     def settled(self, since: float | None = None) -> float:
         """Return when the first decision was made that still waits for feedback; infinite where none does.
 
-        Of those made before it, everything is there that will ever be learned.
+        All decisions before it are complete.
 
         Args:
             since: Only decisions of then or later, seconds since the epoch.
@@ -64,7 +64,7 @@ class Source(Protocol):
         ...
 
     def remarks(self, rule: RewardRule) -> list[str]:
-        """Say what is to be known of rewards that are made by a rule; a sentence each."""
+        """Return remarks on the rewards under a rule; a sentence each."""
         ...
 
 
@@ -73,7 +73,7 @@ class LogSource(Source):
 
     Args:
         store: The log, which may be written meanwhile.
-        rule: Says which training log; `log` may be given another rule that joins alike.
+        rule: Names the training log; `log` may be given another rule with the same join.
     """
 
     def __init__(self, store: Store, rule: RewardRule) -> None:
@@ -83,13 +83,13 @@ class LogSource(Source):
 
     @override
     def log(
-        self, rule: RewardRule, selection: Selection = EVERYTHING, tell: ProgressCallback | None = None
+        self, rule: RewardRule, selection: Selection = EVERYTHING, on_progress: ProgressCallback | None = None
     ) -> Log:
-        """Raises LogGapError, too; ValueError for a rule that joins otherwise."""
+        """Also raises LogGapError; ValueError for a rule with another join."""
         if rule.join != self._join:
             raise ValueError("another rule may have other prices, weights and ranges, but must join alike")
         describe = described(self.examples)
-        return read_log(self._store, rule, selection, tell, upto=self._upto, describe=describe)
+        return read_log(self._store, rule, selection, on_progress, upto=self._upto, describe=describe)
 
     @override
     def examples(self) -> Iterator[Example]:
@@ -110,7 +110,7 @@ class LogSource(Source):
 
 
 class ExportSource(Source):
-    """A file that `armwise export` wrote; other layouts are made one by `armwise import`.
+    """A file that `armwise export` wrote; `armwise import` converts other layouts into one.
 
     Args:
         path: The file.
@@ -121,19 +121,20 @@ class ExportSource(Source):
 
     @override
     def log(
-        self, rule: RewardRule, selection: Selection = EVERYTHING, tell: ProgressCallback | None = None
+        self, rule: RewardRule, selection: Selection = EVERYTHING, on_progress: ProgressCallback | None = None
     ) -> Log:
-        """Raises ExchangeError, too: also where the rule declares no metric of the file."""
-        told = {name: metric for header in self._headers for name, metric in header.reward.metrics.items()}
-        if told and rule.default is None and not told.keys() & rule.metrics.keys():
+        """Also raises ExchangeError, such as where the rule declares no metric of the file."""
+        metrics = {name: metric for header in self._headers for name, metric in header.reward.metrics.items()}
+        if metrics and rule.default is None and not metrics.keys() & rule.metrics.keys():
             document = {
-                name: metric.model_dump(mode="json", exclude_defaults=True) for name, metric in told.items()
+                name: metric.model_dump(mode="json", exclude_defaults=True)
+                for name, metric in metrics.items()
             }
             raise ExchangeError(
-                f"{self._path} has the metrics {', '.join(told)}, of which the configuration declares none; "
+                f"{self._path} has the metrics {', '.join(metrics)}, none of which is configured; "
                 f"declare them under reward: {json.dumps({'metrics': document})}"
             )
-        examples = self.examples() if tell is None else _told(self.examples(), tell)
+        examples = self.examples() if on_progress is None else _with_progress(self.examples(), on_progress)
         return Log.from_examples(examples, rule, selection, described(self.examples))
 
     @override
@@ -143,7 +144,7 @@ class ExportSource(Source):
 
     @override
     def settled(self, since: float | None = None) -> float:
-        """Goes by what was noted down when the file was written, whatever `since`."""
+        """Returns what the file recorded when it was written, whatever `since`."""
         return min(inf if header.settled is None else header.settled for header in self._headers)
 
     @override
@@ -157,25 +158,25 @@ class ExportSource(Source):
 
 
 def differences(theirs: RewardRule, ours: RewardRule) -> Iterator[str]:
-    """Say how a rule declares metrics otherwise than that of a file; what both leave alone is passed over.
+    """Yield how the metrics of a rule differ from those of a file.
 
     >>> from feedback.reward import Metric
     >>> [*differences(RewardRule(metrics={"right": Metric()}), RewardRule())]
-    ['The metric right of the file is not declared here and counts for nothing.']
+    ['The metric right of the file is not declared here and has no effect on rewards.']
     """
     for name, metric in theirs.metrics.items():
         if name not in ours.metrics:
-            yield f"The metric {name} of the file is not declared here and counts for nothing."
+            yield f"The metric {name} of the file is not declared here and has no effect on rewards."
         elif (mine := ours.metrics[name]) != metric:
-            told, here = metric.model_dump(mode="json"), mine.model_dump(mode="json")
+            there, here = metric.model_dump(mode="json"), mine.model_dump(mode="json")
             changed = ", ".join(
-                f"{key} {here[key]} for {told[key]}" for key in told if told[key] != here[key]
+                f"{key} {here[key]} for {there[key]}" for key in there if there[key] != here[key]
             )
-            yield f"The metric {name} is declared otherwise than in the file: {changed}."
+            yield f"The metric {name} is declared differently from the file: {changed}."
 
 
-def _told(examples: Iterator[Example], tell: ProgressCallback) -> Iterator[Example]:
+def _with_progress(examples: Iterator[Example], on_progress: ProgressCallback) -> Iterator[Example]:
     for done, example in enumerate(examples, start=1):
         if done % _CHUNK == 0:
-            tell("reading the export", done, None)
+            on_progress("reading the export", done, None)
         yield example

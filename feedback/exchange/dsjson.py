@@ -5,7 +5,7 @@ namespaces that the policy `vowpal` uses: `s` and `e` are the named features and
 the question, `a` and `f` the name and the features of an arm. Arms are known by their `_tag`.
 
 VW minimises costs: the cost of a line is minus its reward, under the rule that it was written by.
-A line from elsewhere says no more than that, so it becomes one metric, and no cost.
+An imported line has nothing else, so it becomes one metric without a cost.
 """
 
 import math
@@ -31,7 +31,7 @@ def write_dsjson(
 
     Args:
         examples: The training log, in order.
-        reward: What an example is worth; None where that is not declared.
+        reward: Returns the reward of an example; None where there is none.
         left_out: Counts the others by reason.
     """
     for example, earned in rewarded(examples, reward, left_out):
@@ -58,7 +58,7 @@ def _event(example: Example, reward: float) -> dict[str, Any]:
         "a": [at + 1 for at in order],
         "p": [d.probabilities[at] for at in order] if len(d.probabilities) == len(d.arms) else [],
         "c": {
-            "_question": seen.question,  # VW passes over a name with this mark
+            "_question": seen.question,  # VW ignores a name with this prefix
             "s": dict(seen.features),
             "e": seen.embedding,
             "_multi": [{"_tag": arm, "a": {arm: 1.0}, "f": dict(seen.arms.get(arm, {}))} for arm in d.arms],
@@ -89,7 +89,7 @@ class _State(BaseModel):
 
 
 class _Event(BaseModel):
-    """What is read of a line; whatever else stands there is passed over."""
+    """The fields that are read of a line; others are ignored."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -185,8 +185,8 @@ def _decision(event: _Event, where: str) -> Decision:
             features=dict(_features(_without(context, "e"), "s")),
             embedding=_embedding(context.get("e")),
             arms={
-                arm: dict(_features(_without(told, "a") if told.get("a") == {arm: 1.0} else told, "f"))
-                for arm, told in zip(arms, shown, strict=True)
+                arm: dict(_features(_without(action, "a") if action.get("a") == {arm: 1.0} else action, "f"))
+                for arm, action in zip(arms, shown, strict=True)
             },
         ),
         arms=arms,
@@ -216,7 +216,7 @@ def _names(shown: list[Any]) -> tuple[str, ...]:
     >>> _names([{"_tag": "news"}, {"_tag": "sport"}]), _names([{"j": [1]}, {"_tag": "sport"}])
     (('news', 'sport'), ('action-1', 'action-2'))
     """
-    tags = [told.get("_tag") for told in shown]
+    tags = [action.get("_tag") for action in shown]
     if all(isinstance(tag, str) and tag for tag in tags) and len(set(tags)) == len(tags):
         return tuple(tags)
     return tuple(f"action-{number}" for number in range(1, len(shown) + 1))
@@ -232,38 +232,38 @@ def _policy(model: str) -> tuple[str, int]:
     return (kind, int(version)) if kind and version.isdecimal() else (IMPORTED, 0)
 
 
-def _embedding(told: object) -> tuple[float, ...]:
-    numbers = told if isinstance(told, list) else []
+def _embedding(document: object) -> tuple[float, ...]:
+    numbers = document if isinstance(document, list) else []
     return (
         tuple(float(str(one)) for one in numbers) if all(type(one) in (int, float) for one in numbers) else ()
     )
 
 
-def _without(told: Mapping[str, Any], name: str) -> dict[str, Any]:
-    return {key: value for key, value in told.items() if key != name}
+def _without(values: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key != name}
 
 
-def _features(told: object, plain: str, name: str = "") -> Iterator[tuple[str, float]]:
+def _features(document: object, plain: str, name: str = "") -> Iterator[tuple[str, float]]:
     """Yield the features of JSON as VW sees them, named by their path; the namespace `plain` adds no name.
 
     >>> dict(_features({"s": {"w=who": 1.0}, "user": {"age": 30, "likes": ["tea"], "new": False}}, "s"))
     {'w=who': 1.0, 'user.age': 30.0, 'user.likes=tea': 1.0}
     """
-    match told:
+    match document:
         case dict():
-            for key, value in told.items():
+            for key, value in document.items():
                 if not key.startswith("_"):
                     inside = "" if key == plain and not name else f"{name}.{key}" if name else key
                     yield from _features(value, "", inside)
         case list():
-            for at, value in enumerate(told):
+            for at, value in enumerate(document):
                 yield from _features(value, "", f"{name}.{at}" if _is_number(value) else name)
         case str():
-            yield f"{name}={told}", 1.0
+            yield f"{name}={document}", 1.0
         case bool():
-            yield from [(name, 1.0)] if told else []
+            yield from [(name, 1.0)] if document else []
         case int() | float():
-            yield name, float(str(told))  # a number that is too large becomes infinite, and is told as that
+            yield name, float(str(document))  # a number that is too large becomes infinite, which is reported
 
 
 def _is_number(value: object) -> bool:

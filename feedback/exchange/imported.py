@@ -1,7 +1,7 @@
-"""What logs of other systems have in common: one reward a decision, and rows that cannot be used.
+"""Logs of other systems: one reward a decision, and rows that cannot be used.
 
-Such a log has no metrics and no costs of ours. Its reward becomes a metric, under a rule that
-passes it on as it is; a row that no evaluation can use is left out and counted.
+Such a log has no metrics and no costs. Its reward becomes a metric, under a rule that returns it
+unchanged; a row that no evaluation can use is left out and counted.
 """
 
 from collections import Counter
@@ -16,7 +16,7 @@ IMPORTED = "imported"
 """Kind of the policy of a decision that was made elsewhere."""
 
 REWARD = "reward"
-"""What the reward of a foreign log is called, where nothing else is said."""
+"""Default name of the metric that holds the reward of an imported log."""
 
 
 class LeftOut(Exception):  # noqa: N818 - it is counted, and no error
@@ -24,7 +24,7 @@ class LeftOut(Exception):  # noqa: N818 - it is counted, and no error
 
 
 def rule_of(metric: str, scale: tuple[float, float]) -> RewardRule:
-    """Return the rule under which a reward from elsewhere is what it was.
+    """Return the rule under which an imported reward is unchanged.
 
     >>> rule_of("click", (0.0, 2.0)).quality({"click": 1.5})
     1.5
@@ -33,7 +33,7 @@ def rule_of(metric: str, scale: tuple[float, float]) -> RewardRule:
 
 
 def worth(reward: float, scale: tuple[float, float]) -> float:
-    """Return a reward that is on the scale. Raises LeftOut.
+    """Return a reward within the scale. Raises LeftOut.
 
     >>> worth(2.0, (0.0, 1.0))
     Traceback (most recent call last):

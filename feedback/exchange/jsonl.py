@@ -5,13 +5,13 @@
     ...
     {"end":1}
 
-The first line says what follows, the last one how many examples stood between: without it the
-file was cut off. A line between is an `Example`, field by field, with every digit. Where no more
-than the probability of the drawn arm is known, as in logs from elsewhere, that arm stands first in
-`decision.arms`, and its probability alone in `decision.probabilities`.
+The first line is a header, the last one has the number of examples: without it the file is
+truncated. A line between is an `Example`, field by field, with every digit. Where only the
+probability of the drawn arm is known, as in imported logs, that arm is the first of
+`decision.arms`, and its probability the only one of `decision.probabilities`.
 
-Files that are written one after another into one, plain or compressed, are one log: positions of a
-later part go on where they would not rise.
+Concatenated files, plain or compressed, are one log: positions of a later part continue those of the
+earlier one where they would not rise.
 """
 
 import gzip
@@ -31,7 +31,7 @@ from feedback.exchange.validation import problems
 from feedback.reward import RewardRule
 
 SCHEMA = 1
-"""Number of the shape of a line."""
+"""Version of the schema of a line."""
 
 FORMAT = "armwise-log"
 
@@ -39,11 +39,11 @@ UNFINISHED = ".unfinished"
 
 
 class ExchangeError(ValueError):
-    """A file cannot be read as what it should be; the message names it, the line and the value."""
+    """A file cannot be read in its format; the message names the file, the line and the value."""
 
 
 class Header(BaseModel):
-    """What an export says of itself in its first line."""
+    """The first line of an export."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
@@ -78,7 +78,7 @@ def write_export(examples: Iterable[Example], file: BinaryIO, header: Header) ->
 
 
 def read_header(path: Path) -> Header:
-    """Return what an export says of itself; of several in one file, the first.
+    """Return the header of an export; of several in one file, the first.
 
     Raises:
         ExchangeError: It is no export, or one of another schema.
@@ -87,7 +87,7 @@ def read_header(path: Path) -> Header:
 
 
 def read_headers(path: Path) -> Iterator[Header]:
-    """Yield what each of the exports in a file says of itself; there is at least one.
+    """Yield the header of each export in a file; there is at least one.
 
     Raises:
         ExchangeError: The file begins with no export, or has one of another schema.
@@ -159,9 +159,9 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 @contextmanager
 def appearing(path: Path) -> Iterator[BinaryIO]:
-    """Open a file that has its name only once it is whole; .gz is compressed.
+    """Open a file that gets its name when it is complete; .gz is compressed.
 
-    What had the name before is replaced then. Nothing is left where the writing failed.
+    It replaces a file of that name. Nothing is left when writing fails.
     """
     unfinished = path.with_name(path.name + UNFINISHED)
     try:
@@ -174,15 +174,15 @@ def appearing(path: Path) -> Iterator[BinaryIO]:
 
 
 def _header(line: bytes, where: str, before: int | None) -> Header:
-    """Return the header in a line; `before` is the schema of what stands above it."""
+    """Return the header in a line; `before` is the schema of the part above it."""
     try:
-        told = orjson.loads(line)
+        document = orjson.loads(line)
     except orjson.JSONDecodeError:
-        told = None
-    if not isinstance(told, dict) or told.get("format") != FORMAT:
+        document = None
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
         shown = line[:30].decode(errors="replace").strip()
         raise ExchangeError(f'{where}: {shown!r} begins no export, {{"format": "{FORMAT}", ...}} does')
-    schema = told.get("schema")
+    schema = document.get("schema")
     if before is not None and schema != before:
         raise ExchangeError(
             f"{where}: schema {schema} follows schema {before}: all parts of a file must have the same one"
@@ -192,18 +192,18 @@ def _header(line: bytes, where: str, before: int | None) -> Header:
         hint = ": it was written by a newer Armwise" if newer else ""
         raise ExchangeError(f"{where}: schema {schema!r} is not known here, {SCHEMA} is{hint}")
     try:
-        return Header.model_validate(told)
+        return Header.model_validate(document)
     except ValidationError as error:
         raise ExchangeError(f"{where}: {explain(error)}") from None
 
 
 def _confirm_end(line: bytes, count: int, where: str) -> None:
     try:
-        told = orjson.loads(line)["end"]
+        document = orjson.loads(line)["end"]
     except orjson.JSONDecodeError as error:
         raise ExchangeError(f"{where}: no JSON: {error}") from None
-    if told != count:
-        raise ExchangeError(f"{where}: {told!r} examples were written, and {count} stand above")
+    if document != count:
+        raise ExchangeError(f"{where}: {document!r} examples were written, and {count} stand above")
 
 
 def _example(line: bytes, where: str) -> Example:
@@ -218,7 +218,7 @@ def _example(line: bytes, where: str) -> Example:
 
 @contextmanager
 def appearing_folder(path: Path) -> Iterator[Path]:
-    """Make a folder that has its name only once all of it is there.
+    """Make a folder that gets its name when it is complete.
 
     Raises:
         ExchangeError: Something has the name already.
@@ -236,7 +236,7 @@ def appearing_folder(path: Path) -> Iterator[Path]:
 
 
 def explain(error: ValidationError) -> str:
-    """Say the first problem in words."""
+    """Return the first problem as text."""
     first = error.errors()[0]
     place = ".".join(map(str, first["loc"])) or "it"
     if first["type"] == "missing":

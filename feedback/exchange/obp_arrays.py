@@ -110,15 +110,15 @@ def read_arrays(
     Raises:
         ExchangeError: The file cannot be read, or its arrays do not fit each other.
     """
-    told = _load(path)
-    arms, n = _arms(told, path), len(told["action"])
-    _confirm(told, n, len(arms), path)
-    context = told.get("context", np.zeros((n, 0)))
+    arrays = _load(path)
+    arms, n = _arms(arrays, path), len(arrays["action"])
+    _confirm(arrays, n, len(arms), path)
+    context = arrays.get("context", np.zeros((n, 0)))
     seq = 0
     for row in range(n):
         try:
-            drawn, p, whole = _draw(told, arms, row)
-            earned = worth(float(told["reward"][row]), scale)
+            drawn, p, whole = _draw(arrays, arms, row)
+            earned = worth(float(arrays["reward"][row]), scale)
         except LeftOut as reason:
             left_out[str(reason)] += 1
             continue
@@ -137,17 +137,17 @@ def read_arrays(
         yield sound(Example(seq, decision, Cost(), {metric: earned}), f"{path}, row {row}")
 
 
-def _draw(told: dict[str, Array], arms: tuple[str, ...], row: int) -> tuple[str, float, tuple[float, ...]]:
+def _draw(arrays: dict[str, Array], arms: tuple[str, ...], row: int) -> tuple[str, float, tuple[float, ...]]:
     """Return the arm that a row drew, its probability, and the whole distribution where that is known.
 
     Raises:
         LeftOut: It cannot have been drawn so.
     """
-    action, p = int(told["action"][row]), possible(float(told["pscore"][row]))
-    if "pi_b" not in told:
+    action, p = int(arrays["action"][row]), possible(float(arrays["pscore"][row]))
+    if "pi_b" not in arrays:
         return arms[action], p, ()
-    pi_b = told["pi_b"]
-    place = int(told["position"][row]) if pi_b.shape[2] > 1 and "position" in told else 0
+    pi_b = arrays["pi_b"]
+    place = int(arrays["position"][row]) if pi_b.shape[2] > 1 and "position" in arrays else 0
     if not 0 <= place < pi_b.shape[2]:
         raise LeftOut("no distribution")
     whole = pi_b[row, :, place]
@@ -160,42 +160,42 @@ def _draw(told: dict[str, Array], arms: tuple[str, ...], row: int) -> tuple[str,
 
 def _load(path: Path) -> dict[str, Array]:
     """Return what is there of the arrays that are read."""
-    told: dict[str, Array] = {}
+    arrays: dict[str, Array] = {}
     try:
         with np.load(path, allow_pickle=False) as file:
             there = [name for name in READ if name in file.files]
             for name in there:
                 try:
-                    told[name] = file[name]
+                    arrays[name] = file[name]
                 except ValueError:  # obp writes None where there is but one position
                     if name != "position":
                         raise
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise ExchangeError(f"{path} cannot be read: {error}") from error
-    if missing := [name for name in NEEDED if name not in told]:
-        raise ExchangeError(f"{path}: {', '.join(missing)} is missing; found: {', '.join(told)}")
-    return told
+    if missing := [name for name in NEEDED if name not in arrays]:
+        raise ExchangeError(f"{path}: {', '.join(missing)} is missing; found: {', '.join(arrays)}")
+    return arrays
 
 
-def _arms(told: dict[str, Array], path: Path) -> tuple[str, ...]:
+def _arms(arrays: dict[str, Array], path: Path) -> tuple[str, ...]:
     """Return the names of the arms: as the file has them, else their numbers."""
-    if "arms" in told:
-        return tuple(map(str, told["arms"]))
-    action = told["action"]
+    if "arms" in arrays:
+        return tuple(map(str, arrays["arms"]))
+    action = arrays["action"]
     if action.dtype.kind not in "iu":
         raise ExchangeError(f"{path}: action must be whole numbers, got {action.dtype}")
-    known = told.get("n_actions", 1 + action.max(initial=0))
+    known = arrays.get("n_actions", 1 + action.max(initial=0))
     return tuple(str(number) for number in range(int(known)))
 
 
-def _confirm(told: dict[str, Array], n: int, n_arms: int, path: Path) -> None:
+def _confirm(arrays: dict[str, Array], n: int, n_arms: int, path: Path) -> None:
     """Raise ExchangeError unless the arrays fit each other."""
     rows = dict.fromkeys((*NEEDED, "position"), ((n,), 1))  # how the shape begins, and its length
     shapes: dict[str, tuple[tuple[int, ...], int]] = {**rows, "context": ((n,), 2), "pi_b": ((n, n_arms), 3)}
     for name, (begins, ndim) in shapes.items():
-        if name in told and (told[name].ndim != ndim or told[name].shape[: len(begins)] != begins):
+        if name in arrays and (arrays[name].ndim != ndim or arrays[name].shape[: len(begins)] != begins):
             right = ", ".join([*map(str, begins), *["k"] * (ndim - len(begins))])
-            raise ExchangeError(f"{path}: {name} has the shape {told[name].shape}; ({right}) was expected")
-    action = told["action"]
+            raise ExchangeError(f"{path}: {name} has the shape {arrays[name].shape}; ({right}) was expected")
+    action = arrays["action"]
     if n and not 0 <= action.min() <= action.max() < n_arms:
         raise ExchangeError(f"{path}: action is in [{action.min()}, {action.max()}]; there are {n_arms} arms")

@@ -1,4 +1,4 @@
-"""What a log becomes as tables: which arms, features and numbers have a column, and what a row holds.
+"""The columns of a log as tables: arms, features and embeddings.
 
 The Open Bandit Pipeline knows dense contexts only, so of the named features those that most decisions
 have become columns, and the embedding follows them.
@@ -12,7 +12,7 @@ from feedback.events import Context, Decision, Example
 from feedback.exchange.jsonl import ExchangeError
 
 POSITION = "position"
-"""The feature that says at which place of a list an arm was shown, from 1."""
+"""The feature with the position of an arm in a list, from 1."""
 
 MOST_FEATURES = 256
 """Named features that become columns at most."""
@@ -31,7 +31,7 @@ class Columns:
         items: The features of each arm, as the first decision has them, in the order of `arms`.
         positions: Whether every decision has a position.
         whole: Whether every decision has its whole distribution.
-        lost: Named features that became no column.
+        lost: Number of named features without a column.
     """
 
     rows: int
@@ -93,7 +93,7 @@ def survey(examples: Iterable[Example], most: int = MOST_FEATURES) -> Columns:
         raise ExchangeError("no decision has a reward and was drawn by a policy: there is nothing to write")
     if positions:
         del features[POSITION]
-    arm_features = tuple(dict.fromkeys(name for told in arms.values() for name in told))
+    arm_features = tuple(dict.fromkeys(name for values in arms.values() for name in values))
     # The most frequent first; a name decides between equals, so that the order of the log does not.
     ordered = sorted(features, key=lambda name: (-features[name], name))
     return Columns(
@@ -102,7 +102,7 @@ def survey(examples: Iterable[Example], most: int = MOST_FEATURES) -> Columns:
         features=tuple(ordered[:most]),
         dims=dims,
         arm_features=arm_features,
-        items=tuple(tuple(told.get(name, 0.0) for name in arm_features) for told in arms.values()),
+        items=tuple(tuple(values.get(name, 0.0) for name in arm_features) for values in arms.values()),
         positions=positions,
         whole=whole,
         lost=len(ordered[most:]),

@@ -7,7 +7,7 @@
 
 obp knows the policies `random` and `bts` and the campaigns `all`, `men` and `women`, and opens no
 folder of another name. An item is an arm by number; it was shown at a position, which is the
-feature `position` here, or 1. What obp passes over is told to us in columns of other names.
+feature `position` here, or 1. Columns that obp ignores hold what only Armwise reads.
 
 Source: what `OpenBanditDataset` of obp 0.5 reads; the columns of the Open Bandit Dataset.
 """
@@ -29,7 +29,7 @@ from feedback.exchange.obp_columns import Columns, survey
 from feedback.exchange.obp_table import FIRST, ITEMS, NAMES, OURS, USER, Table
 
 FOLDER = Path("bts", "all")
-"""Where a log of ours lies: `bts` is obp's learned policy, `all` its campaign of all items."""
+"""Folder of a log of Armwise: `bts` is obp's learned policy, `all` its campaign of all items."""
 
 ARRAYS = "bandit_feedback.npz"
 
@@ -40,12 +40,12 @@ def write_obp(
     reward: Callable[[Example], float | None],
     left_out: Counter[str],
 ) -> Columns:
-    """Write a training log into a folder, and return what became of its features.
+    """Write a training log into a folder, and return its columns.
 
     Args:
         folder: Where `bts/` and the arrays are put; it is there.
         read: Yields the training log in order; it is read twice, and must yield the same.
-        reward: What an example is worth; None where that is not declared.
+        reward: Returns the reward of an example; None where there is none.
         left_out: Counts by reason the examples that no policy drew, or that have no reward.
 
     Raises:
@@ -134,5 +134,5 @@ def _folder(path: Path) -> Path:
     found = sorted(items.parent for items in path.glob(f"**/{ITEMS}"))
     if len(found) == 1:
         return found[0]
-    told = ", ".join(map(str, found)) or "none is there"
-    raise ExchangeError(f"{path}: one folder with {ITEMS} was expected, or an .npz file; found: {told}")
+    places = ", ".join(map(str, found)) or "none is there"
+    raise ExchangeError(f"{path}: one folder with {ITEMS} was expected, or an .npz file; found: {places}")

@@ -1,9 +1,9 @@
-"""Read the tables of one campaign of the Open Bandit Dataset, ours or anybody's.
+"""Read the tables of one campaign of the Open Bandit Dataset.
 
 A user feature that is a number in every row becomes a named feature, and any other one
-`user_feature_0=<text>`, unless `armwise.json` tells what the columns are. The position becomes the feature
+`user_feature_0=<text>`, unless `armwise.json` names the columns. The position becomes the feature
 `position`, an affinity the feature `affinity` of its arm. A feature that is 0 is left out, as is what
-`item_context.csv` tells of an arm: it is the same in each row, and said by the arm's name.
+`item_context.csv` has on an arm: it is the same in each row, and implied by the arm's name.
 """
 
 import csv
@@ -35,7 +35,7 @@ FIRST = ("", "timestamp", "item_id", "position", "click", "propensity_score")
 """The columns before those of the user."""
 
 OURS = ("decision_id", "question", "version")
-"""The columns behind them in a table of ours."""
+"""The columns behind them in a table of Armwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Table:
         path: Of the table.
         column: The place of each column.
         arms: The name of each item, by its number as it is written.
-        names: What `armwise.json` says; empty where the folder is none of ours.
+        names: Contents of `armwise.json`; empty where there is none.
         texts: User features that are no numbers.
     """
 
@@ -58,7 +58,7 @@ class Table:
 
     @classmethod
     def open(cls, folder: Path) -> "Table":
-        """Look at the tables of a folder. Raises ExchangeError."""
+        """Open the tables of a folder. Raises ExchangeError."""
         plain, packed = (folder / f"{folder.name}{end}" for end in (".csv", ".csv.gz"))
         path = plain if plain.exists() else packed
         if not path.exists():
@@ -82,22 +82,22 @@ class Table:
 
     def number(self, line: int, row: list[str], name: str) -> float:
         """Return the number in a column. Raises ExchangeError."""
-        told = row[self.column[name]]
+        value = row[self.column[name]]
         try:
-            return float(told)
+            return float(value)
         except ValueError:
-            raise self._error(line, f"{name} is {told!r}, which is no number") from None
+            raise self._error(line, f"{name} is {value!r}, which is no number") from None
 
     def decision(self, line: int, row: list[str]) -> Decision:
         """Return the decision of a row. Raises LeftOut, ExchangeError."""
         item = row[self.column["item_id"]]
         if item not in self.arms:
             raise self._error(line, f"item_id {item!r} is none of {ITEMS}")
-        told = row[self.column["timestamp"]]
+        value = row[self.column["timestamp"]]
         try:
-            moment = datetime.fromisoformat(told)
+            moment = datetime.fromisoformat(value)
         except ValueError:
-            raise self._error(line, f"timestamp is {told!r}; a date and a time were expected") from None
+            raise self._error(line, f"timestamp is {value!r}; a date and a time were expected") from None
         at = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
         p = possible(self.number(line, row, "propensity_score"))
         drawn = self.arms[item]
@@ -121,25 +121,25 @@ class Table:
 
     def _context(self, line: int, row: list[str], question: str) -> Context:
         users = [name for name in self.column if name.startswith(USER)]
-        told: dict[str, float] = {}
+        features: dict[str, float] = {}
         for name in users:
             if name in self.texts:
-                told[f"{name}={row[self.column[name]]}"] = 1.0
+                features[f"{name}={row[self.column[name]]}"] = 1.0
             else:
-                told[name] = self.number(line, row, name)
+                features[name] = self.number(line, row, name)
         embedding: tuple[float, ...] = ()
         if self.names:
-            values = [told[name] for name in users]
-            features = self.names["features"]
-            told = dict(zip(features, values, strict=False))
-            embedding = tuple(values[len(features) :])
+            values = [features[name] for name in users]
+            names = self.names["features"]
+            features = dict(zip(names, values, strict=False))
+            embedding = tuple(values[len(names) :])
         if self.names.get("positions", True):
-            told[POSITION] = self.number(line, row, "position")
-        told = {name: value for name, value in told.items() if value}
-        return Context(question, told, embedding, self._affinities(line, row))
+            features[POSITION] = self.number(line, row, "position")
+        features = {name: value for name, value in features.items() if value}
+        return Context(question, features, embedding, self._affinities(line, row))
 
     def _affinities(self, line: int, row: list[str]) -> dict[str, dict[str, float]]:
-        """Return how well each arm fits, where that is told and not 0."""
+        """Return the affinity of each arm, where it is given and not 0."""
         found = {
             arm: self.number(line, row, name)
             for item, arm in self.arms.items()
@@ -194,8 +194,8 @@ def _texts(path: Path, columns: Mapping[str, int]) -> frozenset[str]:
     return frozenset(columns) - frozenset(numbers)
 
 
-def _is_number(told: str) -> bool:
+def _is_number(value: str) -> bool:
     try:
-        return math.isfinite(float(told))
+        return math.isfinite(float(value))
     except ValueError:
         return False

@@ -1,4 +1,4 @@
-"""What can be wrong with an example that comes from elsewhere, although its fields have the right types."""
+"""Checks of imported examples whose fields have the right types."""
 
 import math
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from feedback.events import Decision, Example
 
 
 def problems(example: Example) -> Iterator[str]:
-    """Yield what is wrong with an example, the worst first; each names the field and the value."""
+    """Yield the problems of an example, the worst first; each names the field and the value."""
     if example.seq < 1:
         yield f"seq is {example.seq}; positions begin with 1"
     yield from _misfits(example.decision)
@@ -18,7 +18,7 @@ def problems(example: Example) -> Iterator[str]:
 
 
 def unlikely(d: Decision) -> Iterator[str]:
-    """Yield what is wrong with the probabilities of a decision: one an arm, or that of the drawn arm alone.
+    """Yield the problems of the probabilities of a decision: one an arm, or that of the drawn arm alone.
 
     >>> from feedback.events import Context
     >>> next(unlikely(Decision("d", Context(""), ("a", "b"), (0.5, 0.4), "a", "uniform", 1)))

@@ -1,15 +1,15 @@
-"""Confidence sequences: bounds that hold at every row of a log at once, so that one may keep looking.
+"""Confidence sequences: bounds that hold at every row of a log at once.
 
-A gambler who bets that a policy is worth more than m grows rich only if it is. Of each row, take an
-unbiased estimate Z that is never below -1 / (2 bet):
+They are valid under continuous monitoring, by a betting martingale. For each row, take an unbiased
+estimate Z that is never below -1 / (2 bet):
 
-    value        Z = w r - (w - s) c          of what the target earns
-    difference   Z = (w - 1) r - (w - s) c    of what it earns beyond what was served
+    value        Z = w r - (w - s) c          of the value of the target
+    difference   Z = (w - 1) r - (w - s) c    of its difference to the logging policy
 
     w   p_target / p_log of the drawn arm
     r   its reward, scaled to [0, 1] by the declared range
-    s   what the target gives to arms that the log could draw: 1, or less where they do not overlap
-    c   a control variate: what such rows earned before, fixed before the arm is drawn
+    s   probability of the target on arms that the log could draw: 1, or less without full overlap
+    c   a control variate: the mean reward of earlier rows, fixed before the arm is drawn
 
 For a bet that stays the same, the product of (1 + bet Z) / (1 + bet E[Z]) over the rows is a martingale.
 By Jensen's inequality it is at least the product of (1 + bet Z) divided by (1 + bet m) to the power n, where
@@ -17,8 +17,8 @@ m is the mean of E[Z] over the n rows so far. Twelve bets that share the stake a
 starts at 1 and ever exceeds 1 / (1 - level) with a chance of 1 - level at the most (Ville), so the m at which
 it would is a lower bound. The upper bound is the lower bound of the mirrored rewards.
 
-Hence the bounds are about the mean over the rows so far of what each was expected to give when it came.
-Logging policy, target and questions may change, and depend on all that was seen before. Weights may be of
+Hence the bounds are about the mean over the rows so far of their conditional expectations. Logging
+policy, target and questions may change, and depend on all earlier rows. Weights may be of
 any size: where their `reach` is not known, the control variate is left out, which costs width and not
 validity. An arm that the log could not draw counts as the worst reward below and as the best one above.
 
@@ -35,13 +35,13 @@ import numpy as np
 from feedback.arrays import Floats, Integers, refuse
 
 BETS = 0.5 ** np.arange(1.0, 13.0)
-"""Shares of the stake over the worst fall: the small ones are those of long logs and of heavy weights."""
+"""Bets as shares of the stake; small ones are for long logs and large weights."""
 
 _BLOCK = 1 << 12
-"""Rows in hand at a time: few enough for the cache."""
+"""Rows that are processed at a time, few enough for the cache."""
 
 _STEPS = 3
-"""Of Newton's method, which comes from below, so that each step would be a valid bound."""
+"""Steps of Newton's method, which converges from below, so that each iterate is a valid bound."""
 
 _ROUNDING = 1e-9
 """Share by which a reward or a weight may be beyond its limit."""
@@ -49,12 +49,12 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Evidence:
-    """What a log says of a target, row by row in the order in which the rows came.
+    """The rows of a log with a target, in the order in which they came.
 
     Attributes:
         weight: p_target / p_log of the drawn arms, shape (n,), at least 0.
-        reward: What they earned, shape (n,), within the range.
-        reward_range: Smallest and largest reward there can be.
+        reward: Their rewards, shape (n,), within the range.
+        reward_range: Smallest and largest possible reward.
         reach: Largest weight that each row could have had, shape (n,), or one for all; None
             where it is not known.
         overlap: Probability that the target gives to arms which the log could draw, shape (n,),
@@ -92,7 +92,7 @@ class Evidence:
 
     @property
     def mirrored(self) -> "Evidence":
-        """The same with the best reward for the worst."""
+        """The same with mirrored rewards."""
         return replace(self, reward=sum(self.reward_range) - self.reward)
 
 
@@ -104,7 +104,7 @@ class Bounds:
         rows: After how many rows, shape (k,), rising.
         estimate: Mean of the estimates so far, shape (k,), not confined to the possible.
         low: Lower bounds, shape (k,).
-        high: Upper bounds, shape (k,); the largest possible value if only the lower ones were asked for.
+        high: Upper bounds, shape (k,); the largest possible value for one-sided bounds.
     """
 
     rows: Integers
@@ -120,10 +120,10 @@ def value(
 
     Args:
         evidence: The log and the target.
-        level: Least chance that all bounds hold together, in (0, 1).
+        level: Least probability that all bounds hold together, in (0, 1).
         rows: After how many rows the bounds are wanted, shape (k,), rising; all by default. Fewer
             are faster, and neither wider nor narrower.
-        one_sided: Whether the whole chance of an error is spent on the lower bound.
+        one_sided: Whether the whole error probability is spent on the lower bound.
 
     Raises:
         ValueError: A level or row numbers out of their range.
@@ -139,10 +139,10 @@ def value(
 def difference(
     evidence: Evidence, level: float = 0.95, *, rows: Integers | None = None, one_sided: bool = False
 ) -> Bounds:
-    """Bound the value of the target less that of what was served; takes and raises what `value` does.
+    """Bound the value of the target minus that of the logging policy; takes and raises what `value` does.
 
-    A target that is what was served differs by nothing, and the bounds close in on 0 faster
-    than those of either value:
+    For a target that equals the logging policy, the bounds converge to 0 faster than those of
+    either value:
 
     >>> same = Evidence(np.ones(1_000), np.tile([0.0, 1.0], 500), (0.0, 1.0), reach=1.0)
     >>> bounds = difference(same, rows=np.array([1_000]))
@@ -187,16 +187,16 @@ def _lower(evidence: Evidence, served: float, rows: Integers, error: float) -> t
     growth, total = np.zeros((len(BETS), 1)), 0.0
     for begin in range(0, len(weight), _BLOCK):
         here = slice(begin, begin + _BLOCK)
-        # A control variate of c lets a row fall by reach * c: no further than each bet can bear.
+        # A control variate of c lowers a row by reach * c at most; each bet limits that.
         capped = np.minimum(control[here], 0.5 / (bets * reach[here]))
         steps = gain[here] - tilt[here] * capped
         grown = growth + np.cumsum(np.log1p(bets * steps), axis=1)
         sums = total + np.cumsum(steps[-1])
         growth, total = grown[:, -1:], sums[-1]
-        asked = slice(*np.searchsorted(rows, [begin + 1, begin + 1 + len(sums)]))
-        columns = rows[asked] - begin - 1
-        mean[asked] = sums[columns] / rows[asked]
-        low[asked] = _solve(grown[:, columns], rows[asked], error)
+        wanted_rows = slice(*np.searchsorted(rows, [begin + 1, begin + 1 + len(sums)]))
+        columns = rows[wanted_rows] - begin - 1
+        mean[wanted_rows] = sums[columns] / rows[wanted_rows]
+        low[wanted_rows] = _solve(grown[:, columns], rows[wanted_rows], error)
     return np.maximum(low, -served), mean
 
 
@@ -204,7 +204,7 @@ def _control(weight: Floats, reward: Floats, served: float) -> Floats:
     """Return the mean reward of the rows before each one, weighted as they count, shape (n,), in [0, 1]."""
     pull = np.abs(weight - served)
     earned, pulled = np.cumsum(pull * reward), np.cumsum(pull)
-    # One imaginary row of reward 1/2 comes first, and the row itself is not seen.
+    # One imaginary row of reward 1/2 comes first, and the row itself is excluded.
     return (0.5 + np.concatenate([[0.0], earned[:-1]])) / (1.0 + np.concatenate([[0.0], pulled[:-1]]))
 
 
@@ -214,11 +214,11 @@ def _solve(growth: Floats, rows: Integers, error: float) -> Floats:
     Args:
         growth: Logarithm of the product of (1 + bet Z), shape (n_bets, k).
         rows: Factors in each product, shape (k,).
-        error: Chance that the bound may fail.
+        error: Failure probability of the bound.
     """
     bets = BETS[:, np.newaxis]
     wanted = np.log(len(BETS) / error)
-    # What each bet says by itself; the mixture says at least as much as the best of them.
+    # The bound of each bet alone; the mixture is at least as good as the best of them.
     mean: Floats = (np.expm1((growth - wanted) / rows) / bets).max(axis=0, initial=-1.0 / BETS[0])
     for _ in range(_STEPS):
         fair = 1.0 + bets * mean

@@ -1,7 +1,7 @@
-"""Whether a log can tell the value of a target at all: weights, overlap, rows left out.
+"""Diagnostics of a target on a log: weights, overlap, excluded rows.
 
-An interval is computed from the rows that were drawn. What was hardly ever drawn does
-not show in it, but it does show here.
+An interval is computed from the rows that were drawn. An arm that was hardly ever drawn has no effect
+on it, but shows here.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,17 +16,17 @@ from feedback.ope.sample import Sample, effective_size
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """How well a log covers one arm of a target.
+    """Overlap of a log and a target in one arm.
 
     Attributes:
         arm: Its name.
         rows: Rows in which the log drew it.
         logged: Share of the rows in which the log drew it, in [0, 1].
         wanted: Share of the decisions for which the target would draw it, in [0, 1].
-        covered: How much of `wanted` the log can show, in [0, 1]: 1 where the log draws
+        covered: Share of `wanted` that the log covers, in [0, 1]: 1 where the log draws
             the arm at least as often as the target in every row, 0 where it never does.
             It is the mean of min(p_log, p_target) over the mean of p_target, the former
-            estimated from the drawn rows; 1 where the target does not want the arm.
+            estimated from the drawn rows; 1 where the target never draws the arm.
         effective_n: Kish's effective size of the rows that drew it.
         largest_weight: Largest p_target / p_log among them; 0 if there are none.
     """
@@ -42,15 +42,15 @@ class Overlap:
 
 @dataclass(frozen=True, slots=True)
 class Diagnostics:
-    """What to look at before an estimate is believed.
+    """Whether the estimates of a target can be trusted.
 
     Attributes:
         n: Rows of the log that were used.
-        effective_n: Rows drawn from the target that would tell as much (Kish), in [0, n].
+        effective_n: Kish's effective sample size, in [0, n].
         largest_weight: Largest p_target / p_log of a drawn arm.
-        mean_weight: Mean of p_target / p_log. It is 1 but for chance, if the propensities
-            are right and the log could draw whatever the target draws.
-        mean_weight_error: Standard error of that mean; None where all rows ask the same question.
+        mean_weight: Mean of p_target / p_log. Its expectation is 1 if the propensities are right
+            and the log could draw every arm of the target.
+        mean_weight_error: Standard error of that mean; None for a single question.
         overlap: Each arm, in the order of the columns.
         excluded: Examples that were left out, by reason.
     """
@@ -65,7 +65,7 @@ class Diagnostics:
 
     @property
     def mean_weight_z(self) -> float:
-        """Distance of the mean weight from 1 in standard errors, signed; 0 where it is 1, or nobody knows."""
+        """Distance of the mean weight from 1 in standard errors, signed; 0 where it is 1 or not known."""
         away = self.mean_weight - 1.0
         if self.mean_weight_error is None or abs(away) <= 1e-9:
             return 0.0
@@ -73,7 +73,7 @@ class Diagnostics:
 
     @property
     def covered(self) -> float:
-        """How much of the target's draws the log can show, over all arms, in [0, 1]."""
+        """Share of the target's draws that the log covers, over all arms, in [0, 1]."""
         return sum(arm.wanted * arm.covered for arm in self.overlap)
 
 
@@ -84,7 +84,7 @@ def diagnose(
     excluded: Mapping[str, int] | None = None,
     questions: Integers | None = None,
 ) -> Diagnostics:
-    """Look at the weights of a target on a log.
+    """Return the diagnostics of a target on a log.
 
     Args:
         sample: The log and the target.
@@ -119,7 +119,7 @@ def diagnose(
 
 
 def _overlaps(sample: Sample, arms: Sequence[str]) -> tuple[Overlap, ...]:
-    """Return what is known of each arm."""
+    """Return the overlap in each arm."""
     n, k, weight, drawn = len(sample), len(arms), sample.weight, sample.drawn
     rows = np.bincount(drawn, minlength=k)
     shared = np.bincount(drawn, np.minimum(weight, 1.0), minlength=k) / n

@@ -1,8 +1,7 @@
-"""Estimates that predict the reward of every arm, and correct the prediction where it was tested.
+"""The direct method and doubly robust estimates: predictions, corrected by weighted residuals.
 
-All but `dm` are the mean of: what the model expects of the target in a row, plus a
-weight times the reward less its prediction. They differ in the weight, and `mrdr` in
-the model.
+All but `dm` are the mean of the predicted value of the target in a row, plus a weight times the
+residual of the drawn arm. They differ in the weight, and `mrdr` in the model.
 """
 
 import numpy as np
@@ -13,11 +12,10 @@ from feedback.ope.shrinkage import Shrinker, fit_shrinkage, fit_threshold, shrun
 
 
 def dm(sample: Sample) -> Terms:
-    """Average what the model expects; as good as the model, and no correction.
+    """Average the predictions of the model, without a correction.
 
-    The only estimate that a target has which draws none of the logged arms. It weighs no
-    reward, so that its effective n is 0, and its intervals know of the spread of the
-    predictions but not of their error.
+    The only estimate for a target that draws none of the logged arms. It weighs no reward, so its
+    effective n is 0, and its intervals cover the spread of the predictions but not their error.
 
     Raises:
         ValueError: The sample has no `q_hat`.
@@ -32,7 +30,7 @@ def dm(sample: Sample) -> Terms:
 
 
 def dr(sample: Sample) -> Terms:
-    """Predict what the target earns, then add the weighted error of the prediction.
+    """Average the predictions, corrected by the weighted residuals.
 
     Raises:
         NeverDrawnError: The target draws none of the logged arms.
@@ -48,10 +46,10 @@ def dr(sample: Sample) -> Terms:
 
 
 def sndr(sample: Sample) -> Terms:
-    """Do as `dr` does with weights divided by their mean, which calms a log with few large ones.
+    """Do as `dr` does with weights divided by their mean, which reduces the variance of large ones.
 
-    The terms are linear in each row (value plus influence), so that intervals see the
-    spread of the mean weight too.
+    The terms are linear in each row (value plus influence), so that intervals include the
+    variance of the mean weight.
 
     Raises:
         NeverDrawnError: The target draws none of the logged arms.
@@ -76,7 +74,7 @@ def sndr(sample: Sample) -> Terms:
 
 
 def switch_dr(sample: Sample, *, threshold: float | None = None) -> Terms:
-    """Do as `dr` does, but trust the model alone where the weight is above a threshold.
+    """Do as `dr` does, but without the correction where the weight is above a threshold.
 
     Args:
         sample: The log and the target.
@@ -144,11 +142,11 @@ def mrdr(sample: Sample) -> Terms:
 
 
 def mrdr_weight(sample: Sample) -> Floats:
-    """Return how much each row counts when a model is fitted for `mrdr`, shape (n,).
+    """Return the sample weights of a model for `mrdr`, shape (n,).
 
     It is w^2 (1 - p_log): the variance of `dr`, as it depends on the model, is a
-    quadratic form in the model's errors, and these are its diagonal. For a target that is
-    sure of its arm there is nothing else, and the weights are those of the paper,
+    quadratic form in the model's errors, and these are its diagonal. For a deterministic
+    target there is nothing else, and the weights are those of the paper,
     (1 - p_log) / p_log^2 where the log drew that arm. For others, the cross terms between
     the arms of one row are left out: they need the propensities of arms that were not
     drawn.

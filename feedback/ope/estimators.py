@@ -1,11 +1,11 @@
-"""What a policy would have earned, from a log that another policy wrote.
+"""Estimate the value of a policy from a log that another policy wrote.
 
     replay         keep rows as a draw of the target would have; their mean
-    ips            weigh each reward by p_target / p_log; unbiased, wild when weights are
+    ips            weigh each reward by p_target / p_log; unbiased, with the variance of the weights
     clipped_ips    the same with a largest weight; some bias for much variance
-    snips          `ips` divided by the sum of the weights; nearly unbiased, calmer
+    snips          `ips` divided by the sum of the weights; nearly unbiased, less variance
     dm             predict the reward of every arm; as good as the model
-    dr             the prediction, corrected where it was tested; unbiased
+    dr             the prediction, corrected by the weighted residuals; unbiased
     sndr           `dr` with weights that are made to average 1
     switch_dr      `dr` that trusts the model alone where a weight is large
     dros           `dr` with large weights shrunk smoothly
@@ -34,12 +34,12 @@ from feedback.ope.shrinkage import clipped, fit_clip
 def replay(sample: Sample, *, bound: float | None = None, rng: np.random.Generator | None = None) -> Terms:
     """Keep each row with a chance of weight / bound, so that the rows kept are draws of the target.
 
-    For a target that is sure of its arm and a log that drew all arms alike, these are
-    the rows in which both agree, and nothing is left to chance.
+    For a deterministic target and a log that drew all arms alike, these are the rows in which
+    both agree, and no row is dropped at random.
 
     Args:
         sample: The log and the target.
-        bound: Largest weight that a row may have; the largest that is seen by default.
+        bound: Largest weight that a row may have; the largest in the log by default.
         rng: Source of the draws; seeded with 0 by default, so that one log has one answer.
 
     Raises:
@@ -132,10 +132,10 @@ def cressie_read(sample: Sample, *, least: float = 0.0, largest: float = inf) ->
     """Weigh the rows so that the weights average 1, at the least distance from weighing all alike.
 
     The distance is the Cressie-Read divergence of power -2, for which the answer has a
-    closed form; one imaginary row with an extreme weight makes it exist. What the
-    imaginary row takes up earns the mean reward of the log. The value is that of the
+    closed form; one imaginary row with an extreme weight makes it exist. The weight of the
+    imaginary row earns the mean reward of the log. The value is that of the
     formula; the terms are its linearisation (value plus influence of each row), so that
-    intervals see how the weights are bound to each other.
+    intervals account for the constraint on the weights.
 
     Args:
         sample: The log and the target.
@@ -170,7 +170,7 @@ def cressie_read(sample: Sample, *, least: float = 0.0, largest: float = inf) ->
     first, second = float(w_r.sum()), float(w_r @ w)
     missing = max(0.0, -fake * (gamma + beta * fake) / (n + 1))
     value = -(gamma * first + beta * second) / (n + 1) + missing * mean_reward
-    # How a, b, gamma and beta answer to one row more with weight w, for the influence.
+    # Derivatives of a, b, gamma and beta by one more row with weight w, for the influence.
     da, db = w - a, w * w - b
     dspread = 2.0 * a * da - db
     dgamma = (db - da - gamma * dspread) / spread
@@ -180,12 +180,12 @@ def cressie_read(sample: Sample, *, least: float = 0.0, largest: float = inf) ->
 
 
 class Rows(Enum):
-    """What a row of the terms is, which decides which intervals can be put on them."""
+    """What a row of the terms is; intervals depend on it."""
 
     KEPT = "a draw of the target, or left out"
     WEIGHTED = "a weighted reward, independent of the other rows"
     CORRECTED = "a prediction with a weighted correction, independent of the other rows given the model"
-    DEPENDENT = "bound to all other rows, such as by a common divisor"
+    DEPENDENT = "dependent on all other rows, such as by a common divisor"
 
 
 class Predictions(Enum):
@@ -198,10 +198,10 @@ class Predictions(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Estimator:
-    """An estimator and what its callers have to know of it; call it like its function.
+    """An estimator and its traits; it is called like its function.
 
     Attributes:
-        function: Makes the terms of a sample.
+        function: Returns the terms of a sample.
         rank: Place among the estimators when one figure has to represent a policy; the lowest does.
         rows: What a row of its terms is.
         predictions: Which predictions of rewards it reads.
@@ -252,7 +252,7 @@ def estimate(sample: Sample, name: str) -> Terms:
     """Return the terms of the estimator of that name.
 
     Raises:
-        ValueError: No estimator has the name, or what the estimator itself refuses.
+        ValueError: No estimator has the name; also raises what the estimator raises.
     """
     if name not in ESTIMATORS:
         raise ValueError(f"no estimator {name!r}; there are: {', '.join(ESTIMATORS)}")

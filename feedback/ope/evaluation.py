@@ -1,11 +1,11 @@
-"""Replay a log: what would other policies have earned on the same decisions?
+"""Evaluate target policies on a log: estimates, intervals and diagnostics for each.
 
     found = evaluate(log, {"bm25": p_target}, rng)
     found["bm25"].estimates      by each estimator: a value and a difference, with intervals
-    found["bm25"].diagnostics    whether they can be believed
+    found["bm25"].diagnostics    weights and overlap
 
-A target that was trained on the rows it is evaluated on looks better than it is: train it on the rows
-before. What targets share is worked out once: predictions of rewards, the baseline, resamples.
+A target that was trained on the rows it is evaluated on is overestimated: train it on earlier rows. What
+targets share is computed once: predictions of rewards, the baseline, resamples.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,26 +24,26 @@ from feedback.ope.reward_model import Model, cross_fit
 from feedback.ope.sample import NeverDrawnError, Sample, Terms
 
 DEFAULT_ESTIMATORS = ("ips", "snips", "dr")
-"""Estimators that are asked unless one says otherwise."""
+"""Estimators by default."""
 
 NEVER_DRAWN = "never drawn"
-"""What is said of a target that draws none of the arms that were drawn."""
+"""Note on a target that draws none of the drawn arms."""
 
 ProgressCallback = Callable[[str, int, int | None], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Estimated:
-    """What one estimator says of one target.
+    """The result of one estimator for one target.
 
     Attributes:
         estimator: A name out of `ESTIMATORS`.
-        value: Expected reward of a decision; None where the log cannot tell.
-        difference: To the baseline, on the rows that both are judged by; None for the baseline itself,
-            and where the log cannot tell.
-        effective_n: Rows drawn from the target itself that would tell as much (Kish).
+        value: Expected reward of a decision; None where there is no estimate.
+        difference: To the baseline, on the rows that both are evaluated on; None for the baseline itself,
+            and where there is no estimate.
+        effective_n: Kish's effective sample size.
         parameter: The clip, threshold or shrinkage that was used; None where there is none.
-        note: Why there is no value, or another interval than was asked for; empty for neither.
+        note: Why there is no value, or another interval than requested; empty for neither.
     """
 
     estimator: str
@@ -56,13 +56,13 @@ class Estimated:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Evaluation:
-    """What a log says of one target.
+    """The estimates of one target.
 
     Attributes:
-        log: The rows that it was judged by.
-        estimates: In the order in which estimators were asked for.
-        diagnostics: Whether they can be believed.
-        weight: How much each row counts, p_target / p_log of the drawn arm, shape (n,).
+        log: The rows that it was evaluated on.
+        estimates: In the order of the request.
+        diagnostics: Weights and overlap.
+        weight: Importance weight of each row, p_target / p_log of the drawn arm, shape (n,).
     """
 
     log: Log
@@ -87,30 +87,30 @@ def evaluate(
     resamples: int = 1000,
     progress: ProgressCallback | None = None,
 ) -> dict[str, Evaluation]:
-    """Estimate what targets would have earned, and how much more than the baseline.
+    """Estimate the values of targets, and their differences to the baseline.
 
-    A target that draws arms which the log could not draw has no estimates: they would not know of it.
+    A target that draws arms which the log could not draw has no estimates: they would ignore these arms.
 
     Args:
-        log: What another policy did.
-        targets: What each would draw from, shape (n, n_arms), by name.
+        log: The decisions of the logging policy.
+        targets: The distributions of each target, shape (n, n_arms), by name.
         rng: Source of the folds and of the resamples, which are the same for all targets.
-        kept: Rows that a target is judged by, shape (n,), at least one; all where none are given.
-        baseline: One of the targets; None for what was served.
+        kept: Rows that a target is evaluated on, shape (n,), at least one; all where none are given.
+        baseline: The target that others are compared with; None for the logging policy.
         estimators: Names out of `ESTIMATORS`.
         interval: A name out of `feedback.ope.joint_intervals.INTERVALS`; where it does not
             apply to an estimator or to this log, `normal` is used, and a note says why.
-        level: Share of logs whose interval is to hold the truth, in (0, 1).
-        reward_range: Smallest and largest reward there can be; those in the log by default, which is
-            less than `bernstein` and `anytime` ask for.
-        reward_model: What predicts rewards: `ridge`, which looks at the log's features, or `means`.
+        level: Coverage of the intervals, in (0, 1).
+        reward_range: Smallest and largest possible reward; those in the log by default, which is
+            less than `bernstein` and `anytime` require.
+        reward_model: Predicts rewards: `ridge`, which uses the log's features, or `means`.
         q_hat: Predictions, shape (n, n_arms), in place of its own.
         resamples: Of `bootstrap`.
-        progress: Told how far it is.
+        progress: Called with the progress.
 
     Raises:
-        ValueError: An estimator, an interval or a baseline that there is not; a target that is no
-            distribution in some row.
+        ValueError: An unknown estimator, interval or baseline; a target that is no distribution in some
+            row.
     """
     _refuse_unknown("estimator", estimators, ESTIMATORS)
     _refuse_unknown("target", [baseline] if baseline else [], targets)
@@ -120,13 +120,13 @@ def evaluate(
     if log.n_questions > 1 and q_hat is None and Predictions.SHARED in read:
         q_hat = predict(log, np.random.default_rng(folds), reward_model)
     elif log.n_questions > 1 and Predictions.OWN in read and reward_model != "means":
-        _ = log.X  # made once, where each target would make its own
+        _ = log.X  # computed once, where each target would compute its own
     rewards = (float(log.reward.min()), float(log.reward.max())) if reward_range is None else reward_range
-    asked = IntervalRequest(interval, level, rewards, resamples, draws)
+    request = IntervalRequest(interval, level, rewards, resamples, draws)
     everywhere = np.ones(len(log), dtype=np.bool_)
     rows = dict.fromkeys(targets, everywhere) | dict(kept or {})
     against, shared = (log.p_log, everywhere) if baseline is None else (targets[baseline], rows[baseline])
-    look = _TargetEvaluation(
+    evaluator = _TargetEvaluation(
         log, [ESTIMATORS[name] for name in estimators], q_hat, reward_model, folds, against
     )
     found = {}
@@ -134,16 +134,16 @@ def evaluate(
         if p_target.shape != (len(log), len(log.arms)):
             raise ValueError(f"{name} must have the shape {len(log), len(log.arms)}, got {p_target.shape}")
         refuse_unless_distributions(name, p_target)
-        judged, both = look.at(p_target, rows[name]), rows[name] & shared
+        target_terms, both = evaluator.at(p_target, rows[name]), rows[name] & shared
         if p_target is against or not both.any():
-            values = figures(judged.seen, None, asked)
+            values = figures(target_terms.seen, None, request)
         elif np.array_equal(both, rows[name]):
-            values = figures(judged.seen, look.baseline(both), asked)
+            values = figures(target_terms.seen, evaluator.baseline(both), request)
         else:
-            beyond = figures(look.at(p_target, both).seen, look.baseline(both), asked)
-            alone = figures(judged.seen, None, asked)
+            beyond = figures(evaluator.at(p_target, both).seen, evaluator.baseline(both), request)
+            alone = figures(target_terms.seen, None, request)
             values = {each: (alone[each][0], beyond.get(each, (None, None))[1]) for each in alone}
-        found[name] = judged.evaluation(estimators, values)
+        found[name] = target_terms.evaluation(estimators, values)
         if progress:
             progress("evaluating", done, len(targets))
     return found
@@ -162,15 +162,15 @@ def predict(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Judged:
-    """A target on the rows of a log, with all that is said of it besides its intervals."""
+class _TargetTerms:
+    """A target on the rows of a log, with everything but its intervals."""
 
     seen: TargetSample
     sample: Sample
     notes: Mapping[str, str]
 
     def evaluation(self, estimators: Iterable[str], values: Figures) -> Evaluation:
-        """Return it as the caller wants it."""
+        """Return the estimates with their intervals."""
         seen = self.seen
         estimates = []
         for name in estimators:
@@ -187,15 +187,15 @@ class _Judged:
 
 
 def _note(value: EstimateWithInterval, beyond: EstimateWithInterval | None) -> str:
-    """Say of which of the two the interval is another than was asked for, and why."""
+    """Return which of the two has another interval than requested, and why."""
     if beyond is None or beyond.why == value.why:
         return f"{value.kind} interval: {value.why}" if value.why else ""
-    told = (("value", value), ("difference", beyond))
-    return "; ".join(f"{one.kind} interval of the {what}: {one.why}" for what, one in told if one.why)
+    both = (("value", value), ("difference", beyond))
+    return "; ".join(f"{one.kind} interval of the {what}: {one.why}" for what, one in both if one.why)
 
 
 class _TargetEvaluation:
-    """Looks at targets on rows of a log, and remembers what it saw of the baseline last."""
+    """Computes the terms of targets on rows of a log, and caches those of the baseline."""
 
     def __init__(
         self,
@@ -210,8 +210,8 @@ class _TargetEvaluation:
         self._q_hat, self._model, self._folds = q_hat, model, folds
         self._last: tuple[Flags, TargetSample] | None = None
 
-    def at(self, p_target: Floats, rows: Flags) -> _Judged:
-        """Return what the rows say of a target."""
+    def at(self, p_target: Floats, rows: Flags) -> _TargetTerms:
+        """Return the terms of a target on some rows."""
         log, q_hat = self._log, self._q_hat
         if not rows.all():
             log, p_target = log.where(rows), p_target[rows]
@@ -236,12 +236,12 @@ class _TargetEvaluation:
                     terms[one.name] = one(sample, **(bounded if one.rows is Rows.KEPT else {}))
                 except NeverDrawnError as error:
                     notes[one.name] = str(error) if sample.weight.any() else NEVER_DRAWN
-        return _Judged(
+        return _TargetTerms(
             TargetSample(log, sample.weight, reach, terms, served=p_target is log.p_log), sample, notes
         )
 
     def baseline(self, rows: Flags) -> TargetSample:
-        """Return what the rows say of the baseline; of what was served, they say what it earned."""
+        """Return the terms of the baseline on some rows; for the logging policy, those of the plain mean."""
         if self._last is None or not np.array_equal(self._last[0], rows):
             self._last = rows, self._baseline(rows)
         return self._last[1]
@@ -257,7 +257,7 @@ class _TargetEvaluation:
 
 
 def _unsupported(log: Log, p_target: Floats) -> float:
-    """Return how often the target draws what the log could not, in [0, 1]; 0 where that is not known."""
+    """Return the share of draws of the target that the log could not make; 0 where that is not known."""
     return 0.0 if log.p_log is None else float(p_target[log.p_log <= 0.0].sum() / len(log))
 
 

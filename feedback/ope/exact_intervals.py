@@ -31,11 +31,11 @@ def bernstein(
     baseline: Terms | None = None,
     baseline_reach: float = 1.0,
 ) -> Interval:
-    """Return an interval that holds what the estimator aims at, at any number of rows.
+    """Return an interval of the expectation of the estimator, valid at any number of rows.
 
-    Its price is a width of at least 20 (`ips`) or 40 (`dr`) times `reach * (high - low) / n`:
-    with a floor of 0.02 and rewards in [0, 1], 0.1 or 0.2 at 10,000 rows. An estimator that
-    is biased aims beside the truth, and the interval does not know of it.
+    Its width is at least 20 (`ips`) or 40 (`dr`) times `reach * (high - low) / n`:
+    with a floor of 0.02 and rewards in [0, 1], 0.1 or 0.2 at 10,000 rows. It does not
+    include the bias of a biased estimator.
 
     Args:
         terms: Of an estimator whose value is a mean of independent rows, or of `replay`, whose kept
@@ -44,7 +44,7 @@ def bernstein(
             cap counts where it is smaller.
         low: Smallest reward, and prediction.
         high: Largest reward, and prediction.
-        level: Share of logs whose interval is to hold it.
+        level: Coverage.
         baseline: What the value is compared with, on the same rows; neither may be of `replay`.
         baseline_reach: Largest weight of the baseline: 1 for what was served.
 
@@ -85,7 +85,7 @@ def clopper_pearson(terms: Terms, level: float = LEVEL, low: float = 0.0, high: 
 
     Args:
         terms: Of `replay`, neither hedged nor grouped.
-        level: Share of logs, at least, whose interval is to hold the truth.
+        level: Coverage, at least.
         low: The one value that rewards have.
         high: The other one.
 
@@ -115,7 +115,7 @@ def clopper_pearson(terms: Terms, level: float = LEVEL, low: float = 0.0, high: 
 
 
 def _span(terms: Terms, reach: float, low: float, high: float) -> Interval:
-    """Return between what a row of the terms can be."""
+    """Return the smallest and the largest possible value of a row of the terms."""
     kind = ESTIMATORS[terms.estimator].rows
     if kind is Rows.KEPT:
         return low, high

@@ -3,14 +3,14 @@
     verdict = judge(GateSpec(), log, p_target, reward_range=(0.0, 1.0), checked=500)
     verdict.promote, verdict.reasons
 
-A candidate is promoted when the lower bound of its gain over what was served is above the margin, and
-nothing speaks against the log that says so. The bound is a confidence sequence
-(`feedback.ope.confidence_sequences`): one may judge after every decision and promote as soon as it
-allows. The other conditions can only hold a candidate back, so they do not affect its validity.
+A candidate is promoted when the lower bound of its gain over the logging policy is above the margin, and
+the checks of the log pass. The bound is a confidence sequence (`feedback.ope.confidence_sequences`): it
+may be evaluated after every decision, and the candidate promoted as soon as it allows. The checks can only
+hold a candidate back, so they do not affect its validity.
 
 Decisions are taken in the order in which they were made, up to the first that still waits for feedback. In
-the order in which they were learned, those would come first whose feedback came soon: where good news of one
-arm are quicker than bad ones, and of another arm slower, the rows at hand were chosen by their rewards.
+the order in which they were learned, those with early feedback would come first: where positive feedback on
+one arm is faster than negative feedback, the rows at hand are selected by their rewards.
 """
 
 from dataclasses import asdict, dataclass
@@ -27,14 +27,14 @@ from feedback.ope.diagnostics import diagnose
 from feedback.ope.sample import Sample
 
 TRAIL = 200
-"""Points of the trail at most."""
+"""Maximum number of points of the trail."""
 
 WAITING = "after a decision that still waits for feedback"
 """Why a decision is left out."""
 
 
 class GateSpec(BaseModel):
-    """What a candidate must show before it is promoted."""
+    """The conditions of a promotion."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -82,22 +82,22 @@ class GateSpec(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class GateFigures:
-    """What a verdict rests on.
+    """The numbers behind a verdict.
 
     Attributes:
-        n: Decisions that were judged by.
+        n: Decisions that were evaluated on.
         waiting: Decisions that were left out, as one before them still waits for feedback.
-        served: Mean reward of what was served.
+        served: Mean reward of the logging policy.
         gain: Estimated reward a decision beyond it.
         low: Lower bound of the gain, valid at all times at once.
-        level: Chance that it is.
-        margin: What it has to be above.
-        effective_n: Decisions of the candidate that the weighted log is worth.
+        level: Confidence level of the bound.
+        margin: Value that it has to exceed.
+        effective_n: Kish's effective sample size.
         largest_share: Largest weight over the sum of all.
         mean_weight: Mean of the weights.
-        expected_weight: What it is expected to be: the overlap; 1 where that is not known.
-        weight_error: Standard error of the mean weight, with questions as observations; None where all ask
-            the same.
+        expected_weight: Its expectation: the overlap; 1 where that is not known.
+        weight_error: Standard error of the mean weight, with questions as observations; None for a single
+            question.
         overlap: Share of the candidate's choices that the log could have drawn; None where only the
             probabilities of the drawn arms are known.
         checked: Decisions whose propensities were recomputed.
@@ -123,7 +123,7 @@ class GateFigures:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """How the evidence stood at some time.
+    """The evidence after some decisions.
 
     Attributes:
         n: Decisions until then.
@@ -140,12 +140,12 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the gate says of a candidate.
+    """The verdict of the gate on a candidate.
 
     Attributes:
         promote: Whether it may go live.
         reasons: Why not, one sentence each; none if it may.
-        figures: What this rests on; None where no decision is left to judge by.
+        figures: The numbers behind it; None where no decision is left.
         trail: The evidence over time, `TRAIL` points at most, the last one at the end of the log.
     """
 
@@ -169,14 +169,14 @@ def judge(
     checked: int = 0,
     mismatched: int = 0,
 ) -> Verdict:
-    """Judge a candidate by what was served.
+    """Return the verdict on a candidate, compared with the logging policy.
 
     Args:
-        spec: What it must show.
-        log: What was served.
-        p_target: What the candidate would have drawn from in each row, shape (n, n_arms), told before
-            it learned of the row.
-        reward_range: Smallest and largest reward there can be, by declaration and not as seen.
+        spec: The conditions.
+        log: The decisions of the logging policy.
+        p_target: Distribution of the candidate in each row, shape (n, n_arms), computed before it learned
+            from the row.
+        reward_range: Smallest and largest reward, as declared and not as observed.
         settled: When the first decision was made that still waits for feedback, seconds since the epoch; it
             and those after it are left out. By default none waits.
         checked: Decisions of this log whose propensities were recomputed.
@@ -281,16 +281,15 @@ def _reasons(spec: GateSpec, seen: GateFigures) -> list[str]:
 
 
 def _too_little(seen: GateFigures) -> str:
-    """Say how far the gain is from proved."""
-    said = (
+    """Return by how much the bound falls short."""
+    shortfall = (
         f"The gain a decision is {seen.gain:+.4f} and at {seen.level:.0%} at least {seen.low:+.4f}, "
         f"which must be above {seen.margin:+.4f}"
     )
     ahead = seen.gain - seen.margin
     if ahead <= 0.0:
-        return f"{said}; the candidate does not look better."
+        return f"{shortfall}; the candidate does not look better."
     # A bound closes in about as one over the square root of the rows.
     needed = seen.n * (((seen.gain - seen.low) / ahead) ** 2 - 1.0)
-    return (
-        f"{said}; if the gain is so, about {max(100, round(needed, -2)):,.0f} more decisions would show it."
-    )
+    more = max(100, round(needed, -2))
+    return f"{shortfall}; if the gain is so, about {more:,.0f} more decisions would show it."

@@ -1,15 +1,15 @@
-"""How far an estimate may be from the truth, for a log whose size was fixed beforehand.
+"""Confidence intervals of estimates, for a log whose size was fixed beforehand.
 
     normal       delta method; closed form; every estimator
     bootstrap    percentiles over resamples that all estimators and targets share
 
 `feedback.ope.exact_intervals` has two more, which hold at every sample size.
-`feedback.ope.confidence_sequences` has bounds that stay valid under repeated looks while the
-log grows, which no other interval does. docs/benchmarks/interval-coverage.md has the measured coverage.
+`feedback.ope.confidence_sequences` has bounds that stay valid under repeated evaluation while the
+log grows, which no other interval does. Their coverage is in docs/intervals.md.
 
 A log whose policy keeps a small floor hides its own variance: the few rows with a large weight may not
-have been drawn at all, and then no interval that looks only at the drawn rows can know of them. `hedged`
-puts that knowledge back, and both intervals here should be asked of hedged terms.
+have been drawn at all, and an interval of the drawn rows alone cannot include them. `hedged` adds them as
+imaginary rows; both intervals here are meant for hedged terms.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from feedback.arrays import Floats, Integers
 from feedback.ope.sample import Terms
 
 LEVEL = 0.95
-"""Share of logs whose interval is to hold the truth, unless one asks for another."""
+"""Default coverage of intervals."""
 
 _BYTE_TO_COUNT = np.repeat(np.arange(6, dtype=np.float32), (94, 95, 46, 16, 4, 1))
 """A Poisson(1) count for each value of a byte: mean 1 and variance 1 exactly, skewness 1 to 0.4 %."""
@@ -62,12 +62,11 @@ def by_group(terms: Terms, group: Integers) -> Terms:
 def hedged(terms: Terms, reach: float, low: float, high: float) -> Terms:
     """Add two imaginary draws of the largest weight, one with the worst and one with the best reward.
 
-    The weighted kin of adding a success and a failure before putting an interval on a
-    proportion. It moves the value by the order of `reach / n`, so it is for intervals,
-    not for the point estimate.
+    The weighted analogue of adding a success and a failure to a proportion. It changes the value by
+    the order of `reach / n`, so it is for intervals, not for the point estimate.
 
     Args:
-        terms: What to put an interval on.
+        terms: The terms of the estimate.
         reach: Largest weight that any row could have had, over all arms; the estimator's own
             cap counts where it is smaller.
         low: Smallest reward.
@@ -91,7 +90,7 @@ def hedged(terms: Terms, reach: float, low: float, high: float) -> Terms:
 
 
 def influence(terms: Terms) -> Floats:
-    """Return how far each row pulls the value, shape (n,), summing to 0.
+    """Return the influence of each row on the value, shape (n,), summing to 0.
 
     >>> influence(Terms("ips", np.array([0.0, 1.0]), np.ones(2), np.ones(2))).tolist()
     [-0.5, 0.5]
@@ -103,8 +102,8 @@ def influence(terms: Terms) -> Floats:
 def difference(terms: Terms, baseline: Terms) -> Terms:
     """Return terms whose value is that of `terms` less that of the baseline, for `normal`.
 
-    Both on the same rows, so what moves them alike cancels. Ratios are linearised. What is
-    hedged or grouped must be so in both: an imaginary row is the same row for either.
+    Both on the same rows, so common variation cancels. Ratios are linearised. Either both are
+    hedged or grouped, or neither is: an imaginary row is the same row for both.
 
     Raises:
         ValueError: Terms of different lengths.
@@ -123,7 +122,7 @@ def difference(terms: Terms, baseline: Terms) -> Terms:
 
 
 def normal(terms: Terms, level: float = LEVEL) -> Interval:
-    """Return value plus or minus as many standard errors as the level asks, by the delta method.
+    """Return the value plus or minus the standard errors of the level, by the delta method.
 
     Raises:
         ValueError: Fewer than two rows, or a level out of (0, 1).
@@ -215,7 +214,7 @@ def _columns(terms: Sequence[Terms], rows: slice) -> np.ndarray[tuple[int, int],
 
 
 def tail_of(level: float) -> float:
-    """Return the chance that is left on either side."""
+    """Return the probability of either tail."""
     if not 0.0 < level < 1.0:
         raise ValueError(f"level must be in (0, 1), got {level:.6g}")
     return (1.0 - level) / 2.0

@@ -1,11 +1,11 @@
-"""Predict what every arm would have earned, for the doubly robust estimates.
+"""Predict the reward of every arm, for the doubly robust estimates.
 
-    ridge   one ridge regression on what all arms share and on what is peculiar to each,
-            so that an arm that was seldom drawn is predicted from the others
-    means   the mean reward of each arm; looks at no features, and is done in a moment
+    ridge   one ridge regression on features shared by all arms and on features of each,
+            so that a rarely drawn arm is predicted from the others
+    means   the mean reward of each arm; uses no features, and is fast
 
-Each row is predicted from rows that ask other questions: a model that has seen the
-reward it predicts makes the estimate optimistic.
+Each row is predicted from rows with other questions (cross-fitting): a model that has seen the
+reward it predicts biases the estimate upwards.
 """
 
 from typing import Any, Literal
@@ -33,21 +33,21 @@ def cross_fit(
     folds: int = 5,
     penalty: float = 10.0,
 ) -> Floats:
-    """Predict the reward of every arm in every row, from rows that ask other questions.
+    """Predict the reward of every arm in every row, from rows with other questions.
 
-    Predictions are within the rewards that the model has seen.
+    Predictions are clipped to the rewards in the training folds.
 
     Args:
-        X: Features, shape (n, d), sparse or dense; None will do for `means`.
+        X: Features, shape (n, d), sparse or dense; None for `means`.
         drawn: Column of the arm that was drawn, shape (n,).
-        reward: What it earned, shape (n,).
-        questions: Codes from 0 of what was asked, shape (n,).
+        reward: Its reward, shape (n,).
+        questions: Codes of the questions from 0, shape (n,).
         n_arms: How many arms there are.
         rng: Source of the folds.
         model: `ridge` or `means`.
-        weight: How much each row counts, shape (n,), at least 0; all alike when None.
-            Only the ratios matter. Rows of no weight are not looked at, unless all of
-            those that a prediction may look at have none. For `mrdr`, see
+        weight: Sample weights, shape (n,), at least 0; all alike when None. Only the ratios
+            matter. Rows without weight are ignored, unless all rows of the other folds have
+            none. For `mrdr`, see
             `feedback.ope.doubly_robust.mrdr_weight`.
         folds: How many parts the questions are cut into; at most one per question.
         penalty: For `ridge`, weight of the squared coefficients, above 0. `means` adds
@@ -122,7 +122,7 @@ def _ridge(
         counts = None
         if weight is not None and weight[seen].any():
             seen = seen[weight[seen] > 0.0]
-            # Weights average 1, so that the penalty means what it means without them.
+            # Weights average 1, so that the penalty has the same effect as without them.
             counts = weight[seen] / weight[seen].mean()
         earned, asked = reward[seen], features[held_out]
         regression = Ridge(alpha=penalty, solver="sparse_cg").fit(design[seen], earned, sample_weight=counts)

@@ -1,8 +1,8 @@
-"""What an estimate is made of: the rows of a log beside a target, and the terms that come out.
+"""Inputs and outputs of estimators: a log with a target policy, and the terms of an estimate.
 
-A `Sample` is validated once; its weights and predictions are worked out once and
-shared by all estimators (`feedback.ope.estimators`). `Terms` are an estimate row by row:
-the value is read off them, and so is any interval (`feedback.ope.intervals`).
+A `Sample` is validated once; its weights and predictions are computed once and shared by all
+estimators (`feedback.ope.estimators`). `Terms` are an estimate row by row, from which the value and
+any interval are computed (`feedback.ope.intervals`).
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from feedback.arrays import TOLERANCE, Floats, Integers, drawn_of, refuse, refus
 
 
 class NeverDrawnError(ValueError):
-    """The target draws none of the logged arms, so the log cannot tell its value."""
+    """The target draws none of the logged arms, so its value cannot be estimated."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,14 +23,13 @@ class Terms:
     """An estimate row by row: the value is the sum of one column over the sum of another.
 
     Attributes:
-        estimator: Name of the function that made them.
+        estimator: Name of the estimator.
         numerator: Shape (n,).
         denominator: Shape (n,); all 1 where the estimate is a mean over rows.
-        weight: How much the reward of each row counts, shape (n_rows,): p_target / p_log
-            of the drawn arms, as the estimator clips or shrinks them; 0 for `dm`, which
-            takes its values from the predictions alone.
-        mean_prediction: What a row is expected to give before its reward is seen: the mean
-            prediction of a doubly robust estimate, 0 for those that only weigh rewards.
+        weight: Weight of the reward of each row, shape (n_rows,): p_target / p_log of the drawn arms,
+            as the estimator clips or shrinks them; 0 for `dm`, which uses predictions alone.
+        mean_prediction: Expectation of a row before its reward is known: the mean prediction of a
+            doubly robust estimate, 0 for those that only weigh rewards.
         ratio: Whether the denominator is random too (`snips`, `replay`).
         cap: Largest weight that the estimator lets any row have; `inf` for no limit.
         parameter: The clip, threshold or shrinkage that was used; None where there is none.
@@ -58,16 +57,16 @@ class Terms:
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """The rows of a log beside what a target would draw from in each of them.
+    """The rows of a log with the distribution of a target in each.
 
     Attributes:
         propensity: Probability with which the logged arm was drawn, shape (n,), in (0, 1].
         drawn: Column of the logged arm, shape (n,).
-        reward: What it earned, shape (n,), finite.
+        reward: Its reward, shape (n,), finite.
         p_target: The target's distribution, shape (n, n_arms), rows sum to 1.
         q_hat: Predicted reward of every arm, shape (n, n_arms), finite, by a model that
             did not see the row (`feedback.ope.reward_model`); None where there is no model.
-        q_mrdr: As `q_hat`, by a model that was weighted for this target; only `mrdr` asks.
+        q_mrdr: As `q_hat`, by a model that was weighted for this target; for `mrdr`.
 
     Raises:
         ValueError: Shapes that differ, an empty log, or a value out of its range.
@@ -127,13 +126,13 @@ class Sample:
         """
         if not self.weight.any():
             raise NeverDrawnError(
-                f"the target draws none of the {len(self)} logged arms: the log cannot tell its value"
+                f"the target draws none of the {len(self)} logged arms: its value cannot be estimated"
             )
         return self.weight
 
     @cached_property
     def prediction(self) -> "Prediction":
-        """What the model says of this target. Raises ValueError where there is no `q_hat`."""
+        """The predictions for this target. Raises ValueError where there is no `q_hat`."""
         if self.q_hat is None:
             raise ValueError(
                 "the direct and the doubly robust estimates need q_hat, see feedback.ope.reward_model"
@@ -143,11 +142,11 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prediction:
-    """A reward model as a target and a log see it.
+    """The predictions of a reward model for a target.
 
     Attributes:
         expected: What the target is predicted to earn in each row, shape (n,).
-        residual: Reward less what was predicted for the drawn arm, shape (n,).
+        residual: Reward minus the prediction for the drawn arm, shape (n,).
     """
 
     expected: Floats
@@ -164,14 +163,14 @@ class Prediction:
 
 
 def ones(rows: Floats) -> Floats:
-    """Return the denominator of a mean over rows: shape (n,), all 1, in the memory of a single number."""
+    """Return the denominator of a mean over rows: shape (n,), all 1, a broadcast scalar."""
     return np.broadcast_to(1.0, rows.shape)
 
 
 def effective_size(weight: Floats) -> float:
     """Return Kish's effective sample size: (sum of weights) squared over sum of squares.
 
-    So many rows drawn from the target itself would tell as much; 0 if all weights are.
+    As many rows drawn from the target itself would have about the same variance; 0 if all weights are.
 
     Source: Kish (1965), "Survey sampling".
 

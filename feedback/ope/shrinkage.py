@@ -1,6 +1,6 @@
-"""Weights made smaller, and how much smaller: chosen from the log by a published rule.
+"""Shrinking of importance weights, with a parameter selected from the log by a published rule.
 
-A smaller weight is a bargain of bias against variance, with one parameter:
+A smaller weight trades bias for variance, with one parameter:
 
     clipped     min(w, parameter)                       clipped_ips
     switched    w where w <= parameter, otherwise 0     switch_dr
@@ -11,7 +11,7 @@ Each is the full weight at infinity. Three rules choose the parameter from a gri
     mse         the least sum of variance and squared bias, both estimated
     mse_bound   the same with an upper bound of the bias: hardly ever changes a weight
     slope       from the widest interval to the narrowest, go on while the estimate
-                agrees with every one before it: bold, for small logs with a good model
+                agrees with every one before it: for small logs with a good model
 
 `mse` is the default: in simulations it was never much worse than no shrinking, and
 much better where weights are wild (`benchmarks/shrinkage.py`).
@@ -31,13 +31,13 @@ Shrinker = Callable[[Floats, float], Floats]
 Rule = Literal["mse", "mse_bound", "slope"]
 
 DELTA = 0.1
-"""How often a bound of the rules may fail."""
+"""Failure probability of a bound of the rules."""
 
 _CANDIDATES = 15
 """Parameters in a grid, besides infinity."""
 
 _BLOCK = 1 << 12
-"""Rows that are tried with all parameters at a time, so that they stay in the cache."""
+"""Rows that are processed with all parameters at a time, few enough for the cache."""
 
 
 def clipped(weight: Floats, parameter: float) -> Floats:
@@ -123,7 +123,7 @@ def fit_shrinkage(weight: Floats, residual: Floats, expected: Floats, rule: Rule
 def candidates(largest: float, top: float) -> Floats:
     """Return a grid of parameters: geometric from 1 up, and infinity.
 
-    Where no weight is above 1 there is none to tame, and infinity is all there is.
+    Where no weight is above 1, infinity is the only candidate.
 
     Args:
         largest: Largest weight.
@@ -143,10 +143,10 @@ def try_all(
     """Estimate with every parameter of a grid, in one pass over the rows.
 
     Args:
-        shrink: What a parameter does to the weights.
+        shrink: Applies a parameter to the weights.
         weight: Importance weights, shape (n,).
-        residual: What a weight multiplies, shape (n,): rewards, or errors of a model.
-        expected: What is added to that, shape (n,); None for nothing.
+        residual: Factor of the weights, shape (n,): rewards, or residuals of a model.
+        expected: Summand of each row, shape (n,); None for nothing.
         grid: Parameters, shape (n_candidates,).
     """
     n = len(weight)
@@ -168,7 +168,7 @@ def try_all(
 
 
 def select_parameter(trials: Trials, weight: Floats, rule: Rule) -> float:
-    """Return the parameter that a rule picks; `weight` are the full ones, shape (n,)."""
+    """Return the parameter that a rule selects; `weight` are the full weights, shape (n,)."""
     match rule:
         case "mse":
             pick = least_error(trials)
@@ -180,15 +180,15 @@ def select_parameter(trials: Trials, weight: Floats, rule: Rule) -> float:
 
 
 def slope(trials: Trials, delta: float = DELTA) -> int:
-    """Return the index that SLOPE picks.
+    """Return the index that SLOPE selects.
 
-    Candidates are visited from the widest confidence interval to the narrowest, which is
-    from little bias to much. The last is picked whose estimate differs from each before
+    Candidates are visited from the widest confidence interval to the narrowest, from least
+    to most bias. The last is selected whose estimate differs from each before
     it by no more than its own half width and sqrt(6) - 1 times the other's.
 
     Args:
         trials: The candidates.
-        delta: Chance that one side of an interval may miss.
+        delta: Failure probability of one side of an interval.
 
     Source: Su, Srinath and Krishnamurthy (2020), "Adaptive estimator selection for
     off-policy evaluation"; the constant from Tucker and Lee (2021), "Improved estimator
@@ -218,7 +218,7 @@ def least_error(trials: Trials, noise: float = 0.0) -> int:
 
     Args:
         trials: The candidates; the last is at infinity.
-        noise: What is added to each bias, at least 0, to make it an upper bound.
+        noise: Added to each bias, at least 0, to make it an upper bound.
 
     Source: Su, Dimakopoulou, Krishnamurthy and Dudik (2020), "Doubly robust off-policy
     evaluation with shrinkage", their procedure for choosing a model.
@@ -234,11 +234,11 @@ def least_error(trials: Trials, noise: float = 0.0) -> int:
 
 
 def bernstein_noise(weight: Floats, delta: float = DELTA) -> float:
-    """Return how far the mean of weights, shape (n,), times something in [-1, 1] may be off.
+    """Return a bound on the error of the mean of weights, shape (n,), times values in [-1, 1].
 
     Args:
         weight: Importance weights.
-        delta: Chance that it is further off.
+        delta: Failure probability of the bound.
 
     Source: Su, Dimakopoulou, Krishnamurthy and Dudik (2020), as in `least_error`, after
     Bernstein's inequality.

@@ -125,11 +125,11 @@ def test_a_selection_that_leaves_nothing_says_what_was_asked_and_what_there_is()
     with pytest.raises(EmptyLogError) as caught:
         Log.from_examples(examples[:2], RULE, Selection(since=AT + 3600, versions=(7,)))
     assert str(caught.value) == (
-        "no decision can be evaluated (since 2026-01-01T01:00:00Z, versions 7 were asked for): "
+        "no decision can be evaluated (selected: since 2026-01-01T01:00:00Z, versions 7): "
         "the training log has 2 from 2026-01-01T00:00:00Z to 2026-01-01T00:01:00.500Z; "
         "left out: 2 outside the window"
     )
-    with pytest.raises(EmptyLogError, match=r"all decisions were asked for.*left out: 1 forced$"):
+    with pytest.raises(EmptyLogError, match=r"selected: all decisions\).*left out: 1 forced$"):
         Log.from_examples(examples[2:], RULE)
     with pytest.raises(EmptyLogError, match="the training log is empty"):
         Log.from_examples([], RULE)
@@ -139,7 +139,10 @@ def test_a_selection_that_leaves_nothing_says_what_was_asked_and_what_there_is()
     ("change", "message"),
     [
         ({"p_log": np.array([[0.9, 0.2, 0.0]] * 3)}, "sum of p_log must be 1, got 1.1 at row 0"),
-        ({"p_log": np.array([[0.5, 0.5, 0.0]] * 3)}, "what p_log says of the drawn arm, got 0.9 at row 0"),
+        (
+            {"p_log": np.array([[0.5, 0.5, 0.0]] * 3)},
+            "value of p_log for the drawn arm, got 0.9 at row 0",
+        ),
         ({"p_log": np.ones((3, 1))}, r"p_log must have the shape \(3, 3\), got \(3, 1\)"),
         ({"propensity": np.array([0.9, 0.5, 0.0])}, r"propensity must be in \(0, 1\], got 0 at row 2"),
         ({"propensity": np.array([0.9, 1.5, 0.1])}, r"propensity must be in \(0, 1\], got 1.5 at row 1"),

@@ -131,7 +131,7 @@ def test_facts_are_found_wherever_they_stand(store: Store, table: sa.Table, stan
     move(store, table, {x.decision.id: STANDS[stands](x.seq) for x in examples})
     with store.writing() as connection:  # the facts about the others stay, among those that are read
         connection.execute(sa.delete(t.examples).where(t.examples.c.seq > 40))
-    sizes = {"CHUNK": 17, "_SAMPLE": 3, "_SPREAD": spread, "_ASKED": 2}
+    sizes = {"CHUNK": 17, "_SAMPLE": 3, "_SPREAD": spread, "_MAX_IDS": 2}
     with patch.multiple(columns, **sizes):
         assert_same(read_log(store, RULE), Log.from_examples(examples[:40], RULE))
 

@@ -58,7 +58,7 @@ def test_an_export_whose_metrics_are_not_declared_is_refused_with_the_lines_to_a
     turned = RewardRule(metrics={"click": Metric(range=(0.0, 10.0), optimize="min"), "right": Metric()})
     assert len(source.log(turned)) == 1
     assert source.remarks(turned) == [
-        "The metric click is declared otherwise than in the file: optimize min for max."
+        "The metric click is declared differently from the file: optimize min for max."
     ]
     assert source.remarks(rule) == []
 
