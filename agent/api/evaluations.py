@@ -120,7 +120,7 @@ def refuse_untrusted(request: EvaluationRequest, config: AppConfig, store: Store
         name for name, arm in arm_sets.defined(store).items() if arm.get("action", True)
     } | config.actions.keys()
     for name in dict.fromkeys((*request.candidates, request.baseline)):
-        candidate = candidate_names.named(name)
+        candidate = candidate_names.parse_name(name)
         match candidate.kind:
             case candidate_names.Kind.FIXED if candidate.argument not in arms:
                 raise CandidateError(
@@ -144,7 +144,7 @@ def _is_version(store: Store, number: int) -> bool:
     return number <= LARGEST and versions.find(store, number) is not None
 
 
-def _refuse_router(candidate: candidate_names.Named, config: AppConfig) -> None:
+def _refuse_router(candidate: candidate_names.CandidateName, config: AppConfig) -> None:
     folder = Path(candidate.argument).resolve()
     own = config.router is not None and folder == config.router.path.resolve()
     if not own and config.home_path.resolve() not in folder.parents:

@@ -1,4 +1,4 @@
-"""The child of `agent.evaluation.job`: it gives way to everybody else, before it loads what takes time."""
+"""The child process of `agent.evaluation.job`; it lowers its priority before importing anything heavy."""
 
 import logging
 import os
@@ -11,32 +11,32 @@ from typing import Any
 
 
 def main(descriptor: int) -> None:
-    """Answer one request, which comes through a pipe.
+    """Handle one request, which comes through a pipe.
 
     Args:
-        descriptor: Of this end of the pipe.
+        descriptor: File descriptor of this end of the pipe.
     """
-    give_way()
+    lower_priority()
     pipe: Connection[Any, Any] = Connection(descriptor)
     task = pipe.recv_bytes()
-    threading.Thread(target=_end_with_the_parent, args=(pipe,), daemon=True).start()
-    from agent.evaluation.job import answer
+    threading.Thread(target=_exit_with_parent, args=(pipe,), daemon=True).start()
+    from agent.evaluation.job import handle_request
 
     logging.basicConfig(level=logging.INFO)
-    answer(pipe, task)
+    handle_request(pipe, task)
 
 
-def give_way() -> None:
-    """Run only while nobody else wants to, and be the first to go where memory is short."""
+def lower_priority() -> None:
+    """Take the lowest CPU priority, and be the first process to be killed when memory runs out."""
     os.nice(19)
     if hasattr(os, "SCHED_IDLE"):
         with suppress(OSError):  # a sandbox may forbid it
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    with suppress(OSError):  # no Linux
+    with suppress(OSError):  # not Linux
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 
-def _end_with_the_parent(pipe: "Connection[Any, Any]") -> None:
+def _exit_with_parent(pipe: "Connection[Any, Any]") -> None:
     with suppress(EOFError, OSError):
         pipe.recv_bytes()
     os._exit(1)

@@ -1,11 +1,11 @@
-"""Candidates by name: whoever looks at a context, made as a service of this configuration would have him."""
+"""Build candidates by name, as a service with this configuration would."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from agent.config import AppConfig
-from agent.evaluation.candidate_names import CandidateError, Kind, Named
+from agent.evaluation.candidate_names import CandidateError, CandidateName, Kind
 from agent.evaluation.candidates import Candidate, Learned, Recorded, Routed, note_label
 from agent.learning import Recipe, policy_of, spec_of
 from agent.policies import PolicyError, PolicySpec, build_policy
@@ -19,13 +19,13 @@ from feedback.training_log import StartingPoint, examples
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Where candidates would serve.
+    """The service in which candidates would run.
 
     Attributes:
         config: Of the service.
-        rule: How rewards are made, for those that learn.
-        store: The log; None where there is only an export.
-        arms: Those that are live.
+        rule: Rewards for candidates that learn.
+        store: The log; None for an export.
+        arms: The live arms.
     """
 
     config: AppConfig
@@ -35,16 +35,16 @@ class Setting:
 
     @classmethod
     def of(cls, config: AppConfig, rule: RewardRule, store: Store | None) -> "Setting":
-        """Find out which arms a service of this configuration would have."""
-        told = (
+        """Return the setting of a configuration, with the arms that a service would have."""
+        arms = (
             serving_arms.documents(config.arms)
             if store is None
             else arm_sets.at_start(store, serving_arms.documents(config.arms))
         )
-        return cls(config, rule, store, tuple(name for name, arm in told.items() if arm.get("action", True)))
+        return cls(config, rule, store, tuple(name for name, arm in arms.items() if arm.get("action", True)))
 
-    def version(self, named: Named) -> tuple[Store, Version]:
-        """Return the version that a candidate names, and the log that holds it. Raises CandidateError."""
+    def version(self, named: CandidateName) -> tuple[Store, Version]:
+        """Return the version of a candidate, and its log. Raises CandidateError."""
         if self.store is None:
             raise CandidateError(
                 f"candidate {named.name!r}: an export holds no versions; replay the log itself"
@@ -59,15 +59,15 @@ class Setting:
         return self.store, version
 
 
-def candidate_of(named: Named, setting: Setting) -> Candidate:
-    """Make a candidate, as it is before the first row of the log.
+def candidate_of(named: CandidateName, setting: Setting) -> Candidate:
+    """Build a candidate in its state before the first row of the log.
 
     Args:
-        named: One of those that look at a context.
-        setting: Where it would serve.
+        named: A candidate that reads contexts.
+        setting: The service in which it would run.
 
     Raises:
-        CandidateError: It cannot be made; the message says why.
+        CandidateError: It cannot be built; the message says why.
     """
     try:
         match named.kind:
@@ -85,7 +85,7 @@ def candidate_of(named: Named, setting: Setting) -> Candidate:
                 policy = setting.config.policy
                 return _progressive(f"The configured policy, {policy.kind}", policy, setting)
             case _:
-                raise CandidateError(f"candidate {named.name!r} looks at no context")
+                raise CandidateError(f"candidate {named.name!r} reads no context")
     except PolicyError as error:
         raise CandidateError(f"candidate {named.name!r}: {error}") from None
 
@@ -93,7 +93,7 @@ def candidate_of(named: Named, setting: Setting) -> Candidate:
 def _progressive(
     what: str, spec: PolicySpec, setting: Setting, start: StartingPoint | None = None
 ) -> Learned:
-    """Make a policy that learns as the log is replayed. Raises PolicyError."""
+    """Build a policy that learns as the log is replayed. Raises PolicyError."""
     policy = build_policy(spec, setting.arms)
     about = f"{what}, learned from the log as it is replayed: asked about each decision, then taught."
     arms, floor = frozenset(setting.arms), setting.config.floor
@@ -108,7 +108,7 @@ def _progressive(
 
 
 def _labels(setting: Setting, start: StartingPoint | None) -> list[Example]:
-    """Return the labels that a start names."""
+    """Return the labels of a starting point."""
     if start is None:
         return []
     assert setting.store is not None  # which holds the version that the start is of
@@ -116,14 +116,14 @@ def _labels(setting: Setting, start: StartingPoint | None) -> list[Example]:
 
 
 def _taught(labels: Iterable[Example]) -> dict[str, float]:
-    """Return when the last label of each question was entered."""
+    """Return when the last label of each question was inserted."""
     found: dict[str, float] = {}
     for example in labels:
         note_label(found, example.decision)
     return found
 
 
-def _recipe(named: Named, setting: Setting) -> Learned:
+def _recipe(named: CandidateName, setting: Setting) -> Learned:
     _, version = setting.version(named)
     recipe = Recipe(spec_of(version), setting.rule, StartingPoint.of(version.start))
     if recipe.start is not None and recipe.start.after:
@@ -132,7 +132,7 @@ def _recipe(named: Named, setting: Setting) -> Learned:
     return _progressive(what, recipe.policy, setting, recipe.start)
 
 
-def _version(named: Named, setting: Setting) -> Learned:
+def _version(named: CandidateName, setting: Setting) -> Learned:
     store, version = setting.version(named)
     _same_positions(version, setting)
     policy = policy_of(
@@ -155,6 +155,6 @@ def _same_positions(version: Version, setting: Setting) -> None:
     if version.join != setting.rule.join:
         raise PolicyError(
             f"version {version.version} has learned from feedback that was joined in another way than the "
-            "configuration says, so nobody knows which rows it has seen: configure the aggregation, "
+            "configuration says, so its rows are not known here: configure the aggregation, "
             "`complete` and the wait time that it was learned under"
         )

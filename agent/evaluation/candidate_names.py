@@ -1,4 +1,4 @@
-"""What candidates of an evaluation are called."""
+"""The names of candidates of an evaluation."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -23,21 +23,21 @@ class Kind(StrEnum):
     """The kinds of candidates; a name is one of these, with `:` and an argument where it takes one."""
 
     SERVED = "served"
-    """What was drawn from when the log was written."""
+    """The logging policy."""
     UNIFORM = "uniform"
-    """Every eligible arm alike."""
+    """The uniform distribution over the eligible arms."""
     FIXED = "fixed"
     """Always one arm."""
     CONFIGURED = "configured"
     """The policy of the configuration, learned as the log is replayed."""
     SHADOW = "shadow"
-    """The apprentice, as it is on record."""
+    """The shadow policy, as logged."""
     VERSION = "version"
     """One version, frozen."""
     RECIPE = "recipe"
     """The recipe of a version, learned as the log is replayed."""
     POLICY = "policy"
-    """Any policy of the catalogue, likewise."""
+    """Any policy of the catalogue, learned as the log is replayed."""
     ROUTER = "router"
     """The best arm by the scores of a trained router."""
 
@@ -53,17 +53,17 @@ ARGUMENT = {
 }
 
 DEEPEST = 20
-"""Levels of a policy that is written out; one that is made of others takes two for each."""
+"""Levels of nesting in the YAML of a policy; a policy that contains others takes two for each."""
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 NAMES = tuple(f"{kind}:{ARGUMENT[kind]}" if kind in ARGUMENT else str(kind) for kind in Kind)
-"""How a candidate can be named."""
+"""The forms of a name."""
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
-    """The name of a candidate, understood.
+class CandidateName:
+    """The parsed name of a candidate.
 
     Attributes:
         name: As it was given.
@@ -80,37 +80,36 @@ class Named:
     policy: PolicySpec | None = None
 
 
-def named(name: str) -> Named:
-    """Understand the name of a candidate.
+def parse_name(name: str) -> CandidateName:
+    """Parse the name of a candidate.
 
     Raises:
-        CandidateError: It is none.
+        CandidateError: It is not one.
 
-    >>> named("version:7").number
+    >>> parse_name("version:7").number
     7
-    >>> named("best")
+    >>> parse_name("best")
     Traceback (most recent call last):
     agent.evaluation.candidate_names.CandidateError: candidate 'best' is none of: served, uniform, \
 fixed:<arm>, configured, shadow, version:<n>, recipe:<n>, policy:<YAML>, router:<folder>
     """
-    told, _, argument = name.partition(":")
-    if told not in list(Kind) or (Kind(told) in ARGUMENT) != bool(argument.strip()):
+    prefix, _, argument = name.partition(":")
+    if prefix not in list(Kind) or (Kind(prefix) in ARGUMENT) != bool(argument.strip()):
         raise CandidateError(f"candidate {name!r} is none of: {', '.join(NAMES)}")
-    kind = Kind(told)
+    kind = Kind(prefix)
     if kind in (Kind.VERSION, Kind.RECIPE):
         if not argument.isdecimal() or int(argument) < 1:
             raise CandidateError(
                 f"candidate {name!r} names no version: a whole number from 1 on was expected"
             )
-        return Named(name, kind, argument, number=int(argument))
-    return Named(name, kind, argument, policy=_policy(argument) if kind is Kind.POLICY else None)
+        return CandidateName(name, kind, argument, number=int(argument))
+    return CandidateName(name, kind, argument, policy=_policy(argument) if kind is Kind.POLICY else None)
 
 
 def spelled_out(name: str) -> str:
-    """Return the name of a candidate with the file of a policy read into it; others as they are.
+    """Return the name of a candidate, with the file of a policy replaced by its contents.
 
-    Only whoever may read files of this machine is to be spared writing a policy out: a name that
-    came over a network is taken as it is.
+    For the command line only: names from the network must not read files of this machine.
 
     Raises:
         CandidateError: The file cannot be read.
@@ -132,7 +131,7 @@ def spelled_out(name: str) -> str:
 
 
 def _policy(text: str) -> PolicySpec:
-    """Read a policy that is written in YAML. Raises CandidateError."""
+    """Parse a policy in YAML. Raises CandidateError."""
     try:
         document = _read(text)
     except (yaml.YAMLError, ValueError) as error:
@@ -140,18 +139,19 @@ def _policy(text: str) -> PolicySpec:
     try:
         return PolicySpec.model_validate(document)
     except ValidationError as error:
-        said = "; ".join(lines(error, PolicySpec))
+        problems = "; ".join(lines(error, PolicySpec))
         raise CandidateError(
-            f"policy {text!r}: {said}; such as policy:{{kind: linucb, params: {{alpha: 0.5}}}} was expected"
+            f"policy {text!r}: {problems}; "
+            "such as policy:{kind: linucb, params: {alpha: 0.5}} was expected"
         ) from None
 
 
 def _read(text: str) -> object:
-    """Read YAML that is no larger, and not much deeper, as what it says than as a text.
+    """Parse YAML without aliases and deep nesting, which could use much memory.
 
     Raises:
-        YAMLError: It is none.
-        ValueError: It repeats a part of itself, it is nested too deeply, or a value of it is none.
+        YAMLError: It is not YAML.
+        ValueError: It has an alias, is nested too deeply, or has an invalid value.
 
     >>> _read("{kind: &a uniform, params: {again: *a}}")
     Traceback (most recent call last):

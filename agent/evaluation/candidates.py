@@ -1,10 +1,11 @@
-"""Candidates that look at a context: what each would have drawn from, decision by decision.
+"""Candidates that read contexts: their distributions, decision by decision.
 
     Learned    a policy: it learns from the log as that is replayed, or is a version and stays as it is
-    Recorded   the apprentice in the shadow, as it stands beside each decision
-    Routed     the best arm by the scores of a trained router, which are worked out again
+    Recorded   the shadow policy, as it was logged with each decision
+    Routed     the best arm by the scores of a trained router, which are computed again
 
-Whoever learns is asked about a decision before it learns of it, so nobody has seen what he is judged by.
+A learning candidate returns its distribution for a decision before it learns from it, so none is evaluated
+on decisions that it has seen.
 """
 
 import math
@@ -25,17 +26,17 @@ from feedback.events import LABELS, Decision, Example
 
 
 class LeftOutError(Exception):
-    """A candidate cannot be judged by a decision; the message is the reason, as it is counted."""
+    """A candidate cannot be evaluated on a decision; the message is the reason that is counted."""
 
 
 class Candidate(Protocol):
-    """Whoever is asked what to draw from, one decision after the other, in the order of the log.
+    """Returns its distribution for one decision after the other, in the order of the log.
 
     Attributes:
         about: What it is, in a sentence.
-        after: It is judged by what comes after this position of the training log.
-        reason: Why it is not judged by what comes before.
-        arms: Those that it knows; it draws no other.
+        after: It is evaluated on rows after this position of the training log.
+        reason: Why it is not evaluated on rows before.
+        arms: The arms that it can draw.
     """
 
     about: str
@@ -44,18 +45,18 @@ class Candidate(Protocol):
     arms: frozenset[str]
 
     def prepare(self, decisions: Sequence[Decision]) -> None:
-        """Hear of the next decisions that it will be asked about."""
+        """Prepare for the next decisions, in batch."""
         ...
 
     def probabilities(self, decision: Decision, arms: Sequence[str]) -> NDArray[np.float64]:
-        """Return what it would have drawn from, shape (n_arms,), floor mixed in.
+        """Return its distribution, shape (n_arms,), floor mixed in.
 
         Args:
-            decision: What is on record.
-            arms: Those of its arms that it may draw, at least one.
+            decision: The logged decision.
+            arms: The eligible arms that it knows, at least one.
 
         Raises:
-            LeftOutError: It cannot be judged by this decision.
+            LeftOutError: It cannot be evaluated on this decision.
         """
         ...
 
@@ -65,26 +66,26 @@ class Candidate(Protocol):
 
 
 def note_label(taught: dict[str, float], label: Decision) -> None:
-    """Note down when a label of a question was entered, if that is the last one so far."""
+    """Record when the last label of a question was inserted."""
     question = label.context.question
     taught[question] = max(label.decided_at, taught.get(question, -math.inf))
 
 
 def _floor_of(decision: Decision, floor: float) -> float:
-    """Return the floor that a candidate would have had: what an alarm does to the floor is no gain of its."""
+    """Return the floor of a candidate: at least the logged one, which an alarm may have raised."""
     return max(floor, decision.floor or 0.0)
 
 
 @dataclass(eq=False)
 class Learned:
-    """A policy, served with the floor of the configuration, or the one that was raised then.
+    """A policy with the floor of the configuration, or the logged one where that is higher.
 
     Args:
-        policy: As it is before the first row of the log.
-        frozen: Whether it stays so.
-        taught: When labels of a question were entered that it has learned, in seconds since the epoch: what
-            was asked until then may be what they were made of, and cannot judge it. Labels of the training
-            log are added as it learns them.
+        policy: In its state before the first row of the log.
+        frozen: Whether it does not learn.
+        taught: When the labels of a question were inserted that it has learned, seconds since the epoch:
+            earlier decisions on the question may be the source of the labels, and are left out. Labels of
+            the training log are added as it learns them.
     """
 
     about: str
@@ -100,13 +101,13 @@ class Learned:
         """Do nothing."""
 
     def probabilities(self, decision: Decision, arms: Sequence[str]) -> NDArray[np.float64]:
-        """Ask the policy."""
+        """Return the distribution of the policy."""
         if decision.decided_at <= self.taught.get(decision.context.question, -math.inf):
             raise LeftOutError("a label that it has learned may be made of it")
         return served_distribution(self.policy, decision.context, arms, _floor_of(decision, self.floor))
 
     def learn(self, example: Example, reward: float) -> None:
-        """Teach the policy, unless it is frozen: then it has learned what comes up to its place already."""
+        """Update the policy, unless it is frozen: then it has learned the rows up to its position already."""
         learned = (example.seq <= self.after) if self.frozen else (example.seq > self.after)
         if learned and example.decision.policy == LABELS:
             note_label(self.taught, example.decision)
@@ -116,10 +117,10 @@ class Learned:
 
 @dataclass(eq=False)
 class Recorded:
-    """The policy in the shadow of the one that decided."""
+    """The shadow policy of the policy that decided."""
 
     arms: frozenset[str]
-    about: str = "The apprentice in the shadow, as it is on record beside each decision."
+    about: str = "The shadow policy, as it was logged with each decision."
     after: int = 0
     reason: str = ""
 
@@ -127,7 +128,7 @@ class Recorded:
         """Do nothing."""
 
     def probabilities(self, decision: Decision, arms: Sequence[str]) -> NDArray[np.float64]:
-        """Return what is on record, over all arms that were eligible."""
+        """Return the logged distribution, over all arms that were eligible."""
         if not decision.shadow:
             raise LeftOutError("no shadow on record")
         if len(arms) != len(decision.arms):
@@ -139,17 +140,17 @@ class Recorded:
 
 
 class Routed:
-    """The arm that a router which looks at the question alone scores best; ties are split evenly.
+    """The arm with the best score of a router on questions; ties are split evenly.
 
     For a question that it was trained on, the out-of-fold scores are used; see `agent.routers.out_of_fold`.
 
     Args:
         folder: Of the trained router.
-        config: Of the service where it would serve.
-        arms: Those that are live there.
+        config: Of the service in which it would run.
+        arms: The live arms.
 
     Raises:
-        CandidateError: It cannot be read, does not fit, or looks at what was retrieved.
+        CandidateError: It cannot be read, does not fit, or reads retrieved passages.
     """
 
     after, reason = 0, ""

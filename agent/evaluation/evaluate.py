@@ -1,6 +1,6 @@
-"""What other policies would have earned: the log of a service, or an export of one, replayed.
+"""Evaluate candidates on the log of a service, or on an export.
 
-request --> selected rows of the training log --> what each candidate would have drawn there
+request --> selected rows of the training log --> distributions of each candidate there
         --> estimates, intervals, diagnostics, verdicts --> report
 """
 
@@ -15,12 +15,12 @@ import numpy as np
 
 from agent.config import AppConfig
 from agent.evaluation.candidate_factory import Setting
-from agent.evaluation.candidate_names import EvaluationError, Kind, Named, named
+from agent.evaluation.candidate_names import CandidateName, EvaluationError, Kind, parse_name
 from agent.evaluation.propensity_check import Recomputed, recompute
 from agent.evaluation.report import Report
 from agent.evaluation.request import EvaluationRequest
 from agent.evaluation.results import CandidateResult
-from agent.evaluation.summarize import Measures, judged
+from agent.evaluation.summarize import GateInputs, candidate_results
 from agent.evaluation.targets import Distributions, targets
 from agent.reporting import counted
 from arms.base import Progress
@@ -33,21 +33,21 @@ LEARNERS = (Kind.CONFIGURED, Kind.RECIPE, Kind.POLICY)
 
 HEDGED = "two imaginary rows stand for what was not drawn, and rows that ask the same are one observation"
 
-APART = "rows are taken to be independent of each other, also those that ask the same"
+INDEPENDENT_ROWS = "rows are taken to be independent of each other, also those that ask the same"
 
 BEST = "Each interval holds by itself: the best of several candidates looks better than it is."
 
-MADE = {
+INTERVAL_REMARKS = {
     "normal": f"Intervals are of the normal approximation: {HEDGED}.",
     "bootstrap": f"Intervals are of 1,000 resampled logs: {HEDGED}.",
-    "bernstein": f"Intervals hold at any number of rows: {APART}.",
-    "clopper_pearson": f"Intervals are exact, for rewards of two values: {APART}.",
+    "bernstein": f"Intervals hold at any number of rows: {INDEPENDENT_ROWS}.",
+    "clopper_pearson": f"Intervals are exact, for rewards of two values: {INDEPENDENT_ROWS}.",
     "anytime": (
         "Intervals hold at all times at once, however often one looks: each row is taken to be drawn afresh, "
         "given all rows before it, also where it asks the same."
     ),
 }
-"""What each kind of interval assumes."""
+"""Assumptions of each kind of interval."""
 
 
 def evaluate_log(
@@ -62,9 +62,9 @@ def evaluate_log(
     Args:
         config: Names the reward, the configured policy, the arms, the floor and the gate.
         request: What to evaluate.
-        source: The training log, or an export of one.
+        source: The training log, or an export.
         store: The log, for the versions that it holds; None where there is only an export.
-        progress: Told how far it is.
+        progress: Called with the progress.
 
     Raises:
         EvaluationError: No decision is selected that can be judged, or a candidate is unknown or cannot
@@ -101,7 +101,7 @@ def evaluate_log(
     excluded = Counter(log.excluded)
     if store is not None and not request.selects:
         excluded.update(store.unlearned())  # of the whole log, whatever its time
-    told = judged(found, evaluations, Measures(config.gate, rule.clip, checked, settled))
+    results = candidate_results(found, evaluations, GateInputs(config.gate, rule.clip, checked, settled))
     return Report(
         request=request,
         source="an export" if store is None else database.shown(config.database_url),
@@ -120,45 +120,45 @@ def evaluate_log(
         drawn=dict(
             zip(log.arms, (np.bincount(log.drawn, minlength=len(log.arms)) / len(log)).tolist(), strict=True)
         ),
-        candidates=told,
+        candidates=results,
         assumptions=(
             *source.remarks(rule),
             *_assumptions(candidates, checked),
             *_waiting(log, settled),
-            *_made(request.interval, told),
+            *_intervals(request.interval, results),
             *([BEST] if len(candidates) > 2 else []),
         ),
     )
 
 
 def selection_of(request: EvaluationRequest) -> Selection:
-    """Return which decisions a request selects."""
+    """Return the selection of a request."""
     first, last = request.versions or (1, 0)
     return Selection(
         since=None if request.since is None else request.since.timestamp(),
         until=None if request.until is None else request.until.timestamp(),
         versions=tuple(range(first, last + 1)),
-        features=request.said,
+        features=request.selected_features,
     )
 
 
-def _candidates(request: EvaluationRequest, log: Log) -> list[Named]:
+def _candidates(request: EvaluationRequest, log: Log) -> list[CandidateName]:
     """Return the candidates, the baseline first."""
     usual = (Kind.UNIFORM, *(f"{Kind.FIXED}:{arm}" for arm in log.arms), Kind.CONFIGURED)
     names = dict.fromkeys((request.baseline, *(request.candidates or usual)))
-    return [named(name) for name in names]
+    return [parse_name(name) for name in names]
 
 
 def _digest(log: Log) -> str:
-    """Return a digest of what was read."""
+    """Return a digest of the rows."""
     digest = hashlib.blake2b("\0".join(log.arms).encode(), digest_size=16)
     for column in (log.seq, log.drawn, log.propensity, log.reward):
         digest.update(np.ascontiguousarray(column).data)
     return digest.hexdigest()
 
 
-def _assumptions(candidates: list[Named], checked: Recomputed | None) -> Iterator[str]:
-    """Say what the figures rest on."""
+def _assumptions(candidates: list[CandidateName], checked: Recomputed | None) -> Iterator[str]:
+    """Yield the assumptions of the estimates."""
     yield (
         "Values are of explored turns that succeeded and were judged; the others are assumed to be missing "
         "at random."
@@ -172,13 +172,13 @@ def _assumptions(candidates: list[Named], checked: Recomputed | None) -> Iterato
         yield f"{again}; {checked.lost:,} could not be recomputed." if checked.lost else f"{again}."
     if any(one.kind in LEARNERS for one in candidates):
         yield (
-            "Whoever learns is asked about each decision before it is taught of it; decisions that are not "
-            "selected, and labels, only teach."
+            "A learning candidate returns its distribution for each decision before it learns from it; "
+            "decisions that are not selected, and labels, are only learned from."
         )
 
 
 def _waiting(log: Log, settled: float) -> Iterator[str]:
-    """Say which decisions the gate does not look at, if any."""
+    """Yield which decisions the gate leaves out, if any."""
     if left_out := int((log.at >= settled).sum()):
         yield (
             f"The gate takes decisions in the order in which they were made, "
@@ -187,11 +187,11 @@ def _waiting(log: Log, settled: float) -> Iterator[str]:
         )
 
 
-def _made(asked: str, told: Sequence[CandidateResult]) -> Iterator[str]:
-    """Say what intervals promise, of the kinds that there are."""
-    figures = [(one.value, one.difference) for each in told for one in each.estimates]
+def _intervals(requested: str, results: Sequence[CandidateResult]) -> Iterator[str]:
+    """Yield the assumptions of each kind of interval in the results."""
+    figures = [(one.value, one.difference) for each in results for one in each.estimates]
     kinds = {figure.kind for both in figures for figure in both if figure is not None}
-    if asked in kinds:
-        yield MADE[asked]
-    for other in sorted(kinds - {asked}):
-        yield f"Where a note says so they are {other} ones instead. {MADE[other]}"
+    if requested in kinds:
+        yield INTERVAL_REMARKS[requested]
+    for other in sorted(kinds - {requested}):
+        yield f"Where a note says so they are {other} ones instead. {INTERVAL_REMARKS[other]}"

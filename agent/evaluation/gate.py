@@ -21,13 +21,13 @@ from feedback.log import Store
 from feedback.registry import Evaluation, evaluations
 
 WAIT_S = 20.0
-"""How long a promotion waits for its verdict."""
+"""Seconds that a promotion waits for its verdict."""
 
 GATE_POLL_S = 0.2
-"""Seconds between two looks for it."""
+"""Seconds between two polls."""
 
 FRESH_S = 60.0
-"""How old a verdict may be that is used again: whoever comes back for one shall find it."""
+"""Age up to which a verdict is used again, so that a repeated request finds it."""
 
 
 async def verdict(
@@ -41,28 +41,28 @@ async def verdict(
     poll_s: float = GATE_POLL_S,
     clock: Callable[[], float] = time.time,
 ) -> dict[str, Any]:
-    """Say whether a version may be promoted.
+    """Return the verdict on a version.
 
-    An evaluation of it that is under way, or was made within `FRESH_S`, is used; else one is asked for. One
-    that was asked for before the last word on what is served compares with something else.
+    An evaluation that is running, or was finished within `FRESH_S`, is used; otherwise one is requested. One
+    from before the last promotion or rollback compares with another policy, and is not used.
 
     Args:
         store: The log.
-        configured: Digest of the configuration that judges.
-        version: One that was published.
-        since: When the last word on what is served was said, seconds since the epoch; 0 for none.
-        force: Whether to use a verdict that is there, and else to ask for none.
-        wait_s: How long the evaluation is waited for.
-        poll_s: Seconds between two looks at it.
+        configured: Digest of the configuration.
+        version: A published version.
+        since: When the last promotion or rollback was made, seconds since the epoch; 0 for none.
+        force: Whether to use an existing verdict only.
+        wait_s: Seconds to wait for the evaluation.
+        poll_s: Seconds between two polls.
         clock: Seconds since the epoch.
 
     Returns:
-        What `feedback.ope.gate.Verdict.document` says, with the number of the `evaluation`. A candidate that
-        cannot be evaluated is held, for that reason.
+        `feedback.ope.gate.Verdict.document` with the number of the `evaluation`. A candidate that cannot be
+        evaluated is held, for that reason.
 
     Raises:
-        UndecidedError: The evaluation goes on without anybody waiting for it; with `force`, there is none.
-        QueueFullError: Too many evaluations wait already.
+        UndecidedError: The evaluation is not finished in time, and goes on; with `force`, there is none.
+        QueueFullError: Too many evaluations are queued.
         LogUnavailableError: Try again later.
     """
     name = f"recipe:{version}"
@@ -93,7 +93,7 @@ async def verdict(
 def _known(
     store: Store, configured: str, request: Mapping[str, Any], since: float, now: float
 ) -> Evaluation | None:
-    """Return an evaluation of this request that will do; None where there is none."""
+    """Return a usable evaluation of this request; None where there is none."""
     known = evaluations.newest_of(store, configured, request)
     if known is None or known.status is evaluations.State.FAILED or known.submitted_at < since:
         return None
@@ -102,61 +102,61 @@ def _known(
 
 def _again(store: Store, seq: int) -> Evaluation:
     found = evaluations.find(store, seq)
-    assert found is not None  # it was there, and nobody deletes it
+    assert found is not None  # evaluations are never deleted
     return found
 
 
 POLL_S = 0.5
-"""Pause between two looks for the answer, while somebody else works on it."""
+"""Seconds between two polls while another process runs the evaluation."""
 
 PARTS = 100
-"""Parts in which progress is told."""
+"""Steps in which progress is reported."""
 
 
-class UnansweredError(Exception):
+class EvaluationFailedError(Exception):
     """An evaluation has failed; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class FinishedEvaluation:
     """An evaluation that is done.
 
     Attributes:
-        number: Under which it is kept.
-        report: What it found, as JSON has it.
+        number: Its number.
+        report: Its report as JSON.
     """
 
     number: int
     report: dict[str, Any]
 
 
-def answered(
+def run_evaluation(
     store: Store,
     config: AppConfig,
     request: Mapping[str, Any],
     worker: str,
-    tell: Progress,
+    on_progress: Progress,
     clock: Callable[[], float] = time.time,
-) -> Answered:
-    """Ask for an evaluation, and return it once it is done, whoever does it.
+) -> FinishedEvaluation:
+    """Request an evaluation, run it unless another process does, and return its result.
 
     Args:
         store: The log.
-        config: The settled configuration.
-        request: What is to be evaluated, an `EvaluationRequest` as JSON has it.
-        worker: Who works here; a name that no other process has.
-        tell: Told of the progress.
+        config: The resolved configuration.
+        request: An `EvaluationRequest` as JSON.
+        worker: Unique name of this process.
+        on_progress: Called with the progress.
         clock: Seconds since the epoch.
 
     Raises:
-        UnansweredError: It failed.
+        EvaluationFailedError: It failed.
         LogUnavailableError: Try again later.
     """
 
-    def evaluate(asked: Mapping[str, Any], heard: ProgressCallback) -> evaluations.Answer:
+    def evaluate(asked: Mapping[str, Any], on_share: ProgressCallback) -> evaluations.Answer:
         def both(done: float) -> None:
-            tell("evaluating", round(done * PARTS), PARTS)
-            heard(done)
+            on_progress("evaluating", round(done * PARTS), PARTS)
+            on_share(done)
 
         return evaluate_apart(config, asked, both)
 
@@ -167,7 +167,7 @@ def answered(
     work = Evaluations(store, configured, worker, evaluate, clock, only=number)
     while True:
         found = evaluations.find(store, number)
-        assert found is not None  # nobody takes one away
+        assert found is not None  # evaluations are never deleted
         if found.status.ended:
             break
         if work.due(clock()):
@@ -176,11 +176,11 @@ def answered(
             time.sleep(POLL_S)
     report = evaluations.result_of(store, number)
     if found.status is evaluations.State.FAILED or report is None:
-        raise UnansweredError(f"evaluation {number} failed: {found.error}")
-    return Answered(number, report)
+        raise EvaluationFailedError(f"evaluation {number} failed: {found.error}")
+    return FinishedEvaluation(number, report)
 
 
 def verdict_on(report: Mapping[str, Any], candidate: str) -> dict[str, Any]:
-    """Return what the gate says of a candidate of a report."""
+    """Return the verdict on a candidate of a report."""
     (verdict,) = (one["verdict"] for one in report["candidates"] if one["name"] == candidate)
     return dict(verdict)

@@ -1,4 +1,4 @@
-"""The page of an evaluation: one file that needs nothing else, to be sent to whoever asks."""
+"""The HTML report of an evaluation: one self-contained file."""
 
 import json
 import shlex
@@ -28,32 +28,34 @@ def page(report: Report) -> str:
 
 
 def summary(report: Report) -> str:
-    """Say what came out, in two sentences."""
+    """Return the result in two sentences."""
     baseline, others = report.request.baseline, report.candidates[1:]
     begin = f"On {report.rows:,} decisions that earned {report.earned:+.3f} each"
     known = [
-        (one.name, told.estimator, told.value, told.difference)
+        (one.name, headline.estimator, headline.value, headline.difference)
         for one in others
-        if (told := one.headline) is not None and told.value is not None and told.difference is not None
+        if (headline := one.headline) is not None
+        and headline.value is not None
+        and headline.difference is not None
     ]
     if not known:
-        return f"{begin}, nothing can be told of any candidate but {baseline}."
+        return f"{begin}, no candidate but {baseline} has an estimate."
     name, estimator, value, gain = max(known, key=lambda one: (one[3].low > 0.0, one[3].value))
     if gain.low > 0.0:
-        said = f"{name} would have earned {value.value:+.3f}, {gain.value:.3f} more than {baseline}"
+        best = f"{name} would have earned {value.value:+.3f}, {gain.value:.3f} more than {baseline}"
     else:
-        said = (
+        best = (
             f"no candidate is shown to earn more than {baseline}: the best, {name}, is at {gain.value:+.3f}"
         )
     kind = "" if gain.kind == report.request.interval else f"{gain.kind} "
-    return f"{begin}, {said} ({kind}95 % interval {gain.ends}, by {estimator}).{_verdicts(others)}"
+    return f"{begin}, {best} ({kind}95 % interval {gain.ends}, by {estimator}).{_verdicts(others)}"
 
 
 def _verdicts(candidates: tuple[CandidateResult, ...]) -> str:
-    asked = [one for one in candidates if one.verdict is not None]
-    if not asked:
+    gated = [one for one in candidates if one.verdict is not None]
+    if not gated:
         return ""
-    promoted = [one.name for one in asked if one.verdict is not None and one.verdict["promote"]]
+    promoted = [one.name for one in gated if one.verdict is not None and one.verdict["promote"]]
     return (
         f" The gate lets {', '.join(promoted)} go live."
         if promoted
@@ -62,17 +64,17 @@ def _verdicts(candidates: tuple[CandidateResult, ...]) -> str:
 
 
 def window(report: Report) -> str:
-    """Say from when to when the decisions were made."""
+    """Return the first and the last time of the decisions."""
     return f"{moment(report.first_at)} to {moment(report.last_at)}"
 
 
 def command(request: EvaluationRequest, export: str = "", config: str = "") -> str:
-    """Return the command that asks for the same.
+    """Return the command of the same evaluation.
 
     Args:
-        request: What was asked for.
-        export: The file that was read in place of a log; empty for none.
-        config: File of the configuration; empty where that is not known.
+        request: The request.
+        export: The export that was read in place of a log; empty for none.
+        config: File of the configuration; empty where it is not known.
 
     >>> command(EvaluationRequest(candidates=("fixed:bm25",), cost={"steps": 0.02}, gate=True))
     'armwise replay --policy fixed:bm25 --price steps=0.02 --gate'
@@ -105,7 +107,7 @@ def command(request: EvaluationRequest, export: str = "", config: str = "") -> s
 
 
 def _pictures(report: Report) -> dict[str, str]:
-    """Return the pictures that there is something to be seen on."""
+    """Return the plots that have data."""
     drawn = {"shares": (shares, "Arm shares")}
     if any(one.headline for one in report.candidates):
         drawn["estimates"] = (values, "Value of each candidate with intervals")

@@ -1,14 +1,14 @@
-"""One evaluation in a process of its own, at the lowest priority there is: serving does not notice it.
+"""Run one evaluation in a child process at the lowest priority, so that serving is not affected.
 
     parent                                       child
     starts it, sends {config, request}  ------>  begins
-    Heard(share)                        <------  {"done": 0.25}
+    on_progress(share)                  <------  {"done": 0.25}
     the answer, or an error             <------  {"answer": ...} or {"failed": ...} or {"away": ...}
-    hangs up, or is no more             ------>  ends at once
+    closes the pipe, or dies            ------>  exits at once
 
-The child only reads the log. All that is written about the evaluation is written by the parent, at its usual
-priority, so that no lock is ever held by a process that waits for its turn. What the child took of memory is
-free again when it ends, and a child that is killed for lack of memory is an evaluation that failed.
+The child only reads the log. The parent writes the state of the evaluation at normal priority, so that no
+lock is held by a process that is not scheduled. Memory of the child is free again when it exits, and a child
+that is killed for lack of memory is a failed evaluation.
 """
 
 import logging
@@ -37,16 +37,16 @@ Evaluate = Callable[[Mapping[str, Any], ProgressCallback], evaluations.Answer]
 
 
 class Evaluations:
-    """Answers what was asked for, oldest first. Implements `Task`.
+    """Runs requested evaluations, oldest first. Implements `Task`.
 
     Args:
         store: The log.
-        configured: Digest of the configuration that is answered by: what was asked of another is left alone.
-        worker: Who works here; a name that no other process has.
-        evaluate: Makes an answer.
+        configured: Digest of the configuration; requests under another one are ignored.
+        worker: Unique name of this process.
+        evaluate: Returns an answer.
         clock: Seconds since the epoch.
         timer: Seconds, never going back.
-        only: Number of the one that is answered; None for all.
+        only: Number of the evaluation to run; None for all.
     """
 
     def __init__(
@@ -65,12 +65,12 @@ class Evaluations:
         self._mine: Evaluation | None = None
 
     def due(self, now: float) -> bool:
-        """Claim the next one; there may be none."""
+        """Claim the next request, if there is one."""
         self._mine = evaluations.claim(self._store, self._configured, self._worker, now, self._only)
         return self._mine is not None
 
     def run(self, stop: threading.Event) -> None:
-        """Answer the one that was claimed, or record why that cannot be done."""
+        """Run the claimed evaluation, or record why it failed."""
         mine, self._mine = self._mine, None
         assert mine is not None
         try:
@@ -80,7 +80,7 @@ class Evaluations:
 
     def _answer(self, mine: Evaluation, stop: threading.Event) -> None:
         try:
-            answer = self._evaluate(mine.request, self._heard(mine, stop))
+            answer = self._evaluate(mine.request, self._progress(mine, stop))
             evaluations.finish(self._store, mine, answer, self._clock())
         except StoppedError:
             evaluations.give_back(self._store, mine)
@@ -92,46 +92,46 @@ class Evaluations:
             logger.exception("evaluation %d failed", mine.seq)
             evaluations.fail(self._store, mine, described(error), self._clock())
 
-    def _heard(self, mine: Evaluation, stop: threading.Event) -> ProgressCallback:
-        told_at = self._timer()
+    def _progress(self, mine: Evaluation, stop: threading.Event) -> ProgressCallback:
+        reported_at = self._timer()
 
-        def heard(done: float) -> None:
-            nonlocal told_at
+        def on_progress(done: float) -> None:
+            nonlocal reported_at
             if stop.is_set():
                 raise StoppedError
-            if self._timer() >= told_at + BEAT_S:
+            if self._timer() >= reported_at + BEAT_S:
                 evaluations.progressed(self._store, mine, done, self._clock())
-                told_at = self._timer()
+                reported_at = self._timer()
 
-        return heard
+        return on_progress
 
 
 logger = logging.getLogger(__name__)
 
-LOOK_S = 1.0
-"""How long the parent waits for a word before it tells that the work goes on."""
+POLL_S = 1.0
+"""Seconds that the parent waits for a message before it reports progress again."""
 
 END_S = 10.0
-"""How long a child that has said its last word may take to end."""
+"""Seconds that a child may take to exit after its last message."""
 
 CHILD = "agent.evaluation"
 
 
 def evaluate_here(
-    config: AppConfig, request: Mapping[str, Any], heard: ProgressCallback
+    config: AppConfig, request: Mapping[str, Any], on_progress: ProgressCallback
 ) -> evaluations.Answer:
     """Evaluate in this process.
 
     Args:
-        config: The settled configuration.
-        request: An `EvaluationRequest`, as JSON says it.
-        heard: Told how far it is.
+        config: The resolved configuration.
+        request: An `EvaluationRequest` as JSON.
+        on_progress: Called with the share that is done.
 
     Raises:
         JobFailedError: The request cannot be answered.
         LogUnavailableError: Try again later.
     """
-    # these bring in all that can learn and be judged, which only the child needs
+    # These import every policy and estimator, which only the child needs.
     from agent.evaluation.candidate_names import EvaluationError
     from agent.evaluation.evaluate import evaluate_log
     from agent.evaluation.request import EvaluationRequest
@@ -140,22 +140,22 @@ def evaluate_here(
     asked = EvaluationRequest.model_validate_json(orjson.dumps(request))
     with closing(Store(config.database_url, config.reward.join)) as store:
         try:
-            report = evaluate_log(config, asked, LogSource(store, config.reward), store, _shares(heard))
+            report = evaluate_log(config, asked, LogSource(store, config.reward), store, _shares(on_progress))
         except EvaluationError as error:
             raise JobFailedError(str(error)) from None
     return evaluations.Answer(report.as_json(), report.html())
 
 
-def _shares(heard: ProgressCallback) -> Progress:
-    """Tell how far the whole work is, where only its steps are told, and not how many there will be.
+def _shares(on_progress: ProgressCallback) -> Progress:
+    """Return a callback that turns the progress of steps into a share of the whole.
 
-    Each step counts for half of what was left when it began.
+    The number of steps is not known: each counts for half of what was left when it began.
 
-    >>> told = []
-    >>> progress = _shares(told.append)
+    >>> shares = []
+    >>> progress = _shares(shares.append)
     >>> for step in [("read", 1, 2), ("read", 2, 2), ("learn", 1, 2), ("judge", 0, 9)]:
     ...     progress(*step)
-    >>> told
+    >>> shares
     [0.25, 0.5, 0.625, 0.75]
     """
     steps: list[str] = []
@@ -164,32 +164,32 @@ def _shares(heard: ProgressCallback) -> Progress:
         if step not in steps:
             steps.append(step)
         left = 0.5 ** steps.index(step)
-        heard(1 - left + left / 2 * (done / total if total else 0))
+        on_progress(1 - left + left / 2 * (done / total if total else 0))
 
     return progress
 
 
 def evaluate_apart(
-    config: AppConfig, request: Mapping[str, Any], heard: ProgressCallback
+    config: AppConfig, request: Mapping[str, Any], on_progress: ProgressCallback
 ) -> evaluations.Answer:
-    """Do what `evaluate_here` does in a process of its own, which ends with this call however that ends."""
+    """Do what `evaluate_here` does in a child process, which ends with this call."""
     with _child() as (child, pipe):
         try:
-            return ask(pipe, config, request, heard)
+            return send_request(pipe, config, request, on_progress)
         except (EOFError, ConnectionError):
             status = child.wait(END_S)
             how = f"signal {-status}" if status < 0 else f"status {status}"
             raise JobFailedError(f"the process of the evaluation ended with {how}: see its output") from None
 
 
-def ask(
-    pipe: "Connection[Any, Any]", config: AppConfig, request: Mapping[str, Any], heard: ProgressCallback
+def send_request(
+    pipe: "Connection[Any, Any]", config: AppConfig, request: Mapping[str, Any], on_progress: ProgressCallback
 ) -> evaluations.Answer:
-    """Be the parent: send what is to be done, and wait for the answer. Raises EOFError where none comes."""
+    """Send a request to the child, and wait for the answer. Raises EOFError where none comes."""
     pipe.send_bytes(orjson.dumps({"config": config.model_dump(mode="json"), "request": dict(request)}))
     done = 0.0
     while True:
-        if pipe.poll(LOOK_S):
+        if pipe.poll(POLL_S):
             match orjson.loads(pipe.recv_bytes()):
                 case {"answer": answer}:
                     return evaluations.Answer(**answer)
@@ -199,32 +199,32 @@ def ask(
                     raise LogUnavailableError(why)
                 case {"done": share}:
                     done = share
-        heard(done)
+        on_progress(done)
 
 
-def answer(pipe: "Connection[Any, Any]", task: bytes) -> None:
-    """Be the child: do what was sent, and answer."""
+def handle_request(pipe: "Connection[Any, Any]", task: bytes) -> None:
+    """Evaluate a request in the child, and send the answer."""
     asked = orjson.loads(task)
 
-    def heard(done: float) -> None:
+    def on_progress(done: float) -> None:
         pipe.send_bytes(orjson.dumps({"done": done}))
 
-    word: dict[str, Any]
+    message: dict[str, Any]
     try:
-        word = {"answer": asdict(evaluate_here(parse(asked["config"]), asked["request"], heard))}
+        message = {"answer": asdict(evaluate_here(parse(asked["config"]), asked["request"], on_progress))}
     except JobFailedError as error:
-        word = {"failed": str(error)}
+        message = {"failed": str(error)}
     except LogUnavailableError as error:
-        word = {"away": str(error)}
+        message = {"away": str(error)}
     except Exception as error:
         logger.exception("the evaluation failed")
-        word = {"failed": described(error)}
-    pipe.send_bytes(orjson.dumps(word))
+        message = {"failed": described(error)}
+    pipe.send_bytes(orjson.dumps(message))
 
 
 @contextmanager
 def _child() -> Iterator[tuple["subprocess.Popen[bytes]", "Connection[Any, Any]"]]:
-    """Run the child, with a pipe to it; at the end it is gone."""
+    """Start the child with a pipe to it; kill it at the end."""
     ours, theirs = Pipe()
     with closing(ours):
         with closing(theirs):

@@ -1,4 +1,4 @@
-"""The pictures of an evaluation, as SVG to be put into a page, which gives them the colours of its light."""
+"""The plots of an evaluation, as SVG for the HTML report."""
 
 from datetime import UTC, datetime
 from itertools import accumulate
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_LINES = 8
-"""Candidates that are drawn into one plot."""
+"""Candidates in one plot at most."""
 
 MOST_PANELS = 12
-"""Candidates whose weights are drawn."""
+"""Candidates whose weights are plotted at most."""
 
 OTHERS = "others"
 
 
 def short(name: str, most: int = 30) -> str:
-    """Cut a name that is too long for a plot.
+    """Truncate a name that is too long for a plot.
 
     >>> short("policy:{kind: linucb}", 12)
     'policy:{kin…'
@@ -93,7 +93,7 @@ def over_time(report: Report) -> "Figure":
 
 
 def evidence(report: Report) -> "Figure":
-    """Draw what the gate knew along the log: the estimated gain of a candidate, and how much is proved."""
+    """Draw the estimated gain and its lower bound along the log."""
     figure = _figure(3.2)
     axes: Any = figure.subplots()
     trails = [(one.name, trail) for one in report.candidates if (trail := trail_of(one))]
@@ -117,7 +117,7 @@ def evidence(report: Report) -> "Figure":
 
 
 def trail_of(one: CandidateResult) -> list[dict[str, float]]:
-    """Return how the evidence of the gate grew; empty where it was not asked, or had nothing to go by."""
+    """Return the trail of the gate; empty without a verdict or without decisions."""
     return [] if one.verdict is None else list(one.verdict.get("trail", []))
 
 
@@ -158,7 +158,7 @@ def shares(report: Report) -> "Figure":
 
 
 def weights(report: Report) -> "Figure":
-    """Draw how much rows count, for each candidate other than the baseline."""
+    """Draw the weights of rows, for each candidate other than the baseline."""
     shown = [one for one in report.candidates if one.weights and one.name != report.request.baseline]
     shown = shown[:MOST_PANELS]
     columns = min(3, max(1, len(shown)))
@@ -184,11 +184,11 @@ def weights(report: Report) -> "Figure":
 def _foremost(report: Report, most: int) -> list[CandidateResult]:
     """Return the baseline and those candidates that look best, in their order."""
     baseline, *others = report.candidates
-    best = sorted(others, key=lambda one: -_told(one))[: most - 1]
+    best = sorted(others, key=lambda one: -_headline_value(one))[: most - 1]
     return [baseline, *(one for one in others if one in best)]
 
 
-def _told(one: CandidateResult) -> float:
+def _headline_value(one: CandidateResult) -> float:
     headline = one.headline
     return headline.value.value if headline is not None and headline.value is not None else float("-inf")
 
@@ -210,7 +210,7 @@ def _figure(height: float) -> "Figure":
 
 
 def _plain(axes: Any, grid: str) -> None:
-    """Leave out what says nothing."""
+    """Remove frame lines and add a grid."""
     axes.spines[["top", "right"]].set_visible(False)
     for spine in axes.spines.values():
         spine.set_color(GREY)

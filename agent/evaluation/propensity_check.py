@@ -1,4 +1,4 @@
-"""Whether a log tells the truth: some of its distributions, computed again by the versions that gave them."""
+"""Check logged propensities: recompute some distributions from the versions that gave them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,18 +18,18 @@ from feedback.registry import versions as registry_versions
 from feedback.training_log import read_examples
 
 ROWS, VERSIONS = 200, 20
-"""How many decisions are computed again, and of how few versions where these made so many: an old one may
-have to be learned again from the log, which takes a while."""
+"""Decisions that are recomputed, and versions that they are taken from at most: an old version may have to
+be learned again from the log, which is slow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recomputed:
-    """What came out.
+    """The result of a check.
 
     Attributes:
-        checked: Decisions that were computed again.
-        mismatched: Those of them that came out otherwise.
-        lost: Decisions that could not be, as their policy or their floor is not on record.
+        checked: Decisions that were recomputed.
+        mismatched: Those of them that differ.
+        lost: Decisions that could not be recomputed, as their policy or their floor is not on record.
     """
 
     checked: int = 0
@@ -38,16 +38,16 @@ class Recomputed:
 
 
 def recompute(
-    store: Store, config: AppConfig, log: Log, rng: np.random.Generator, tell: Progress
+    store: Store, config: AppConfig, log: Log, rng: np.random.Generator, on_progress: Progress
 ) -> Recomputed:
-    """Compute the distributions of some decisions again.
+    """Recompute the distributions of some decisions.
 
     Args:
-        store: What the log was read from.
-        config: Names the reward that versions have learned from, and the salt.
+        store: The log.
+        config: Has the reward that versions have learned from, and the salt.
         log: The decisions.
         rng: Source of the choice.
-        tell: Told of the progress.
+        on_progress: Called with the progress.
 
     Raises:
         LogUnavailableError: Try again later.
@@ -68,7 +68,7 @@ def recompute(
             mismatched += not learning_verify.verify(
                 decision, policy, config.salt, None, candidate
             ).distribution.same
-        tell("computing propensities again", done, len(decisions))
+        on_progress("computing propensities again", done, len(decisions))
     return Recomputed(checked, mismatched, lost)
 
 
@@ -85,7 +85,7 @@ def _some(store: Store, config: AppConfig, log: Log, rng: np.random.Generator) -
 
 
 class _Policies:
-    """The policies of versions; that which was asked for last is kept, and so is its fellow of a canary."""
+    """The policies of versions; the last two are cached, such as a version and its canary."""
 
     def __init__(self, store: Store, config: AppConfig) -> None:
         self._store, self._config = store, config
@@ -93,7 +93,7 @@ class _Policies:
         self._found: dict[int, Policy] = {}
 
     def of(self, number: int) -> Policy:
-        """Return the policy of a version. Raises PolicyError where it cannot be had."""
+        """Return the policy of a version. Raises PolicyError where it is lost."""
         if number not in self._found:
             version = registry_versions.find(self._store, number)
             if version is None:

@@ -1,4 +1,4 @@
-"""What came of an evaluation: its figures, as a table for the terminal, as JSON, and as a page."""
+"""The report of an evaluation: a table for the terminal, JSON, and HTML."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Self
@@ -12,21 +12,21 @@ from agent.evaluation.results import CandidateResult, ReportSection
 from agent.reporting import counted
 
 NO_ROW = "no decision to be judged by"
-"""What is said of a candidate that no row is left for."""
+"""Shown for a candidate without rows."""
 
 
 class Report(ReportSection):
-    """Candidates beside what was served.
+    """The results of candidates beside the baseline.
 
     Attributes:
-        request: What was asked for.
+        request: The request.
         source: The log or the export that was read.
         made_at: When, seconds since the epoch.
         config: File of the configuration; empty where that is not known.
         armwise: Version of the program.
-        reward: The rule by which rewards were made.
-        floor: What was mixed into the candidates that a service would serve.
-        rows: Decisions that were selected and can be judged.
+        reward: The reward rule.
+        floor: Exploration floor of the candidates that a service would serve.
+        rows: Decisions that were selected and can be evaluated.
         questions: Different questions among them.
         first_at: When the first of them was made, seconds since the epoch.
         last_at: When the last one was.
@@ -35,8 +35,8 @@ class Report(ReportSection):
         excluded: Decisions that were left out, by reason, most frequent first.
         earned: Mean reward of the decisions.
         drawn: How often each arm was drawn; they sum to 1.
-        candidates: In the order in which they were asked for, the baseline first.
-        assumptions: What the figures rest on; a sentence each.
+        candidates: In the order of the request, the baseline first.
+        assumptions: Assumptions of the estimates; a sentence each.
     """
 
     request: EvaluationRequest
@@ -68,8 +68,8 @@ class Report(ReportSection):
         return self.model_dump(mode="json")
 
     def html(self) -> str:
-        """Return the report as a page that needs nothing beside itself."""
-        # Imported here as it takes a second, which whoever wants no page should not wait for.
+        """Return the report as a self-contained page."""
+        # Imported here, as it takes a second that tables and JSON do not need.
         from agent.evaluation.html_report import page
 
         return page(self)
@@ -89,7 +89,7 @@ class Report(ReportSection):
         return table
 
     def footnotes(self) -> list[str]:
-        """Say what the table does not: a line for each candidate, what was left out, what is assumed."""
+        """Return a line for each candidate, the excluded decisions, and the assumptions."""
         return [
             *(f"{one.name}: {' '.join(one.remarks)}" for one in self.candidates),
             f"Left out: {counted(self.excluded) or 'none'}.",

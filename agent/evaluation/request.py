@@ -1,11 +1,11 @@
-"""What is to be evaluated: candidates by name, the part of the log, the prices, the estimators."""
+"""The request of an evaluation: candidates by name, selection, prices, estimators."""
 
 from datetime import UTC, datetime
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from agent.evaluation.candidate_names import BASELINE, named
+from agent.evaluation.candidate_names import BASELINE, parse_name
 from agent.policies import FeatureSpec, describe
 from feedback.ope import DEFAULT_ESTIMATORS, ESTIMATORS, INTERVALS, Model
 from feedback.reward import Prices, RewardRule
@@ -14,37 +14,37 @@ Name = Annotated[str, Field(max_length=2000)]
 """Of a candidate."""
 
 LONGEST = 20_000
-"""Characters of all names together: to read policies takes time, in which nothing else is answered."""
+"""Characters of all names together: parsing policies blocks the event loop."""
 
 
-def moment_of(told: object) -> datetime:
-    """Read a date, or a date and a time; UTC where no zone is told.
+def moment_of(value: object) -> datetime:
+    """Parse a date, or a date and a time; UTC without a time zone.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is neither.
 
     >>> moment_of("20260105").isoformat(), moment_of("2026-01-05T12:00+02:00").isoformat()
     ('2026-01-05T00:00:00+00:00', '2026-01-05T12:00:00+02:00')
     """
     try:
-        found = told if isinstance(told, datetime) else datetime.fromisoformat(str(told))
+        found = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
     except ValueError:
-        raise ValueError(f"{told!r} is no date such as 2026-05-01 or 2026-05-01T12:00+02:00") from None
+        raise ValueError(f"{value!r} is no date such as 2026-05-01 or 2026-05-01T12:00+02:00") from None
     return found.replace(tzinfo=UTC) if found.tzinfo is None else found
 
 
 Moment = Annotated[datetime, BeforeValidator(moment_of)]
-"""A date, or a date and a time, by the same reading everywhere: a number is not taken for seconds."""
+"""A date, or a date and a time; a number is not read as seconds."""
 
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 MOST_VERSIONS = 10_000
-"""Versions that may be named at once; a window of time tells more of them."""
+"""Versions in a range at most; a time window can select more."""
 
 
 class EvaluationRequest(BaseModel):
-    """What to evaluate, on which part of the log, and how. It travels as JSON and comes back the same."""
+    """What to evaluate, on which part of the log, and how. It survives a round trip through JSON."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -83,8 +83,8 @@ class EvaluationRequest(BaseModel):
         if (length := sum(map(len, names))) > LONGEST:
             raise ValueError(f"names of {length:,} characters: at most {LONGEST:,} were expected, together")
         for name in names:
-            named(name)
-        _ = self.said  # refuses what no feature can be
+            parse_name(name)
+        _ = self.selected_features  # refuses invalid features
         for what, asked, known in (
             ("estimator", self.estimators, tuple(ESTIMATORS)),
             ("interval", (self.interval,), INTERVALS),
@@ -106,11 +106,11 @@ class EvaluationRequest(BaseModel):
 
     @property
     def selects(self) -> bool:
-        """Whether it looks at a part of the log only."""
+        """Whether it selects a part of the log."""
         return any((self.since, self.until, self.versions, self.features))
 
     @property
-    def said(self) -> dict[str, float]:
+    def selected_features(self) -> dict[str, float]:
         """The features that a context must have, by the names that a policy sees."""
         return dict(describe("", FeatureSpec(words=0, shape=False), extra=self.features).features)
 

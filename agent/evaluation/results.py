@@ -1,4 +1,4 @@
-"""What the log says of one candidate: figures that can be drawn, and written as JSON."""
+"""The results of one candidate, as JSON."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,13 +10,13 @@ from feedback.ope import ESTIMATORS
 
 
 class ReportSection(BaseModel):
-    """A part of a report; what is not known is None, so that all of it can be written as JSON."""
+    """A part of a report; unknown values are None, so that all of it is valid JSON."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Interval(ReportSection):
-    """A figure, and between what it is in 95 of 100 logs.
+    """An estimate with its 95 % interval.
 
     Attributes:
         value: The estimate.
@@ -36,7 +36,7 @@ class Interval(ReportSection):
         return f"[{self.low:+.3f}, {self.high:+.3f}]"
 
     def __str__(self) -> str:
-        """Say it in little room.
+        """Return it in short form.
 
         >>> str(Interval(value=0.25, low=-0.5, high=1.0, kind="normal"))
         '+0.250 [-0.500, +1.000]'
@@ -45,15 +45,15 @@ class Interval(ReportSection):
 
 
 class Estimated(ReportSection):
-    """What one estimator says of one candidate.
+    """The result of one estimator for one candidate.
 
     Attributes:
         estimator: Its name.
-        value: Mean reward of a decision; None where the log cannot tell.
-        difference: To the baseline, on the same rows; None for the baseline, and where nobody can tell.
-        effective_n: As many rows drawn from the candidate itself would tell as much.
+        value: Mean reward of a decision; None where there is no estimate.
+        difference: To the baseline, on the same rows; None for the baseline, and without an estimate.
+        effective_n: Kish's effective sample size.
         parameter: The clip, threshold or shrinkage that was used; None where there is none, or no limit.
-        note: Why there is no figure, or another interval; empty where nothing is to be said.
+        note: Why there is no estimate, or another interval; empty for neither.
     """
 
     estimator: str
@@ -65,14 +65,14 @@ class Estimated(ReportSection):
 
 
 class ArmWeights(ReportSection):
-    """How much rows that drew one arm count for a candidate.
+    """The weights of the rows that drew one arm.
 
     Attributes:
         arm: Its name.
         drawn: How often it was drawn, in [0, 1].
         wanted: How often the candidate would draw it, in [0, 1].
-        overlap: How much of that was as likely in the log, in [0, 1]; the rest counts through weights.
-        effective_n: As many draws of the candidate would tell as much.
+        overlap: Share of that which the log covers without weights above 1, in [0, 1].
+        effective_n: Kish's effective sample size of these rows.
         largest: Largest weight of a row that drew it.
     """
 
@@ -85,14 +85,14 @@ class ArmWeights(ReportSection):
 
 
 class Weights(ReportSection):
-    """How much rows count for a candidate.
+    """The importance weights of a candidate.
 
     Attributes:
-        effective_n: As many rows drawn from the candidate itself would tell as much.
+        effective_n: Kish's effective sample size.
         largest: Largest weight of a row.
         mean: Their mean, which is 1 where all propensities are right, up to chance.
-        mean_error: Standard error of that mean; None where all rows ask the same question.
-        edges: Upper edges of the bins of the histogram, the first of them 0: for rows that do not count.
+        mean_error: Standard error of that mean; None for a single question.
+        edges: Upper edges of the bins of the histogram, the first of them 0: for rows without weight.
         counts: Rows in each bin.
         arms: Each arm that was eligible.
         warnings: What speaks against trusting the estimates; a sentence each.
@@ -109,13 +109,13 @@ class Weights(ReportSection):
 
 
 class Stretch(ReportSection):
-    """The value on some of the rows, which follow each other.
+    """The value on consecutive rows.
 
     Attributes:
         since: When the first was decided, seconds since the epoch.
         until: When the last was.
         rows: How many there are.
-        value: Of the candidate, self-normalised; None where it draws nothing that was drawn there.
+        value: Of the candidate, self-normalised; None without weight there.
     """
 
     since: float
@@ -125,19 +125,19 @@ class Stretch(ReportSection):
 
 
 class CandidateResult(ReportSection):
-    """What the log says of one candidate.
+    """The results of one candidate.
 
     Attributes:
-        name: As it was asked for.
-        about: What it is.
-        rows: Decisions that it is judged by.
-        excluded: Decisions that it is not judged by, by reason.
-        notes: What else is to be known; a sentence each.
+        name: Name in the request.
+        about: Description.
+        rows: Decisions that it is evaluated on.
+        excluded: Decisions that it is not evaluated on, by reason.
+        notes: Remarks; a sentence each.
         estimates: One for each estimator.
-        weights: None where it draws nothing that was drawn.
+        weights: None where all are 0.
         shares: How often it draws each arm; they sum to 1. Empty where no row is left.
         over_time: In the order of the log.
-        verdict: Of the gate; None where it was not asked.
+        verdict: Of the gate; None where it was not requested.
     """
 
     name: str
@@ -153,22 +153,22 @@ class CandidateResult(ReportSection):
 
     @property
     def remarks(self) -> list[str]:
-        """What is to be said of it besides figures; a sentence each."""
+        """Remarks on the candidate; a sentence each."""
         excluded = [f"Not judged by: {counted(self.excluded)}."] if self.excluded else []
         noted: dict[str, list[str]] = {}
         for one in self.estimates:
             if one.note and one.value is not None:
                 noted.setdefault(one.note, []).append(one.estimator)
-        told = [f"{', '.join(names)}: {note}." for note, names in noted.items()]
+        noted_lines = [f"{', '.join(names)}: {note}." for note, names in noted.items()]
         warnings = self.weights.warnings if self.weights is not None else ()
         verdict = [f"The gate says {verdict_of(self.verdict)}"] if self.verdict is not None else []
-        return [self.about, *self.notes, *excluded, *told, *warnings, *verdict]
+        return [self.about, *self.notes, *excluded, *noted_lines, *warnings, *verdict]
 
     @property
     def headline(self) -> Estimated | None:
-        """The estimate that stands for it; None where there is none with a value.
+        """The estimate that represents it; None where there is none with a value.
 
-        One whose intervals are of the kind that was asked for, if there is such a one.
+        Estimates with intervals of the requested kind come first, then the rank of the estimator decides.
         """
         found = [one for one in self.estimates if one.value is not None]
         rank = {name: estimator.rank for name, estimator in ESTIMATORS.items()}
@@ -176,7 +176,7 @@ class CandidateResult(ReportSection):
 
 
 def verdict_of(verdict: Mapping[str, Any]) -> str:
-    """Say what the gate said, in a line.
+    """Return a verdict as a line.
 
     >>> verdict_of({"verdict": "hold", "reasons": ["Too few rows.", "An arm was never drawn."]})
     'hold. Too few rows. An arm was never drawn.'

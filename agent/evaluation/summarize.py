@@ -1,4 +1,4 @@
-"""From what a log says of candidates to what a report says of them: figures that can be drawn and written."""
+"""Turn the evaluations of candidates into the results of a report."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,20 +17,20 @@ from feedback.dataset import Log
 from feedback.ope import Diagnostics, EstimateWithInterval, GateSpec, evaluation, judge
 
 STRETCHES, FEWEST = 12, 25
-"""Stretches that a log is cut into at most, and rows of each at least."""
+"""Number of stretches of a log at most, and rows in each at least."""
 
 LEAST_EDGE = 0.125
 """Upper edge of the first bin of weights above 0; each further bin reaches twice as far."""
 
 
 @dataclass(frozen=True, slots=True)
-class Measures:
-    """By what candidates are judged.
+class GateInputs:
+    """The inputs of verdicts and warnings.
 
     Attributes:
-        gate: What a candidate must show; what is too little for it is warned of.
-        reward_range: Smallest and largest reward there can be.
-        checked: What came of computing distributions again; None where no verdict is asked for.
+        gate: The conditions of a promotion, which are thresholds of warnings too.
+        reward_range: Smallest and largest possible reward.
+        checked: Result of the check of propensities; None where no verdict is requested.
         settled: When the first decision was made that still waits for feedback, seconds since the epoch.
     """
 
@@ -40,7 +40,7 @@ class Measures:
     settled: float = math.inf
 
     def verdict(self, target: Target, one: evaluation.Evaluation | None) -> dict[str, Any] | None:
-        """Return what the gate says of a candidate, as JSON has it; None where it is not asked."""
+        """Return the verdict on a candidate as JSON; None where none is requested."""
         if self.checked is None:
             return None
         if one is None:
@@ -53,46 +53,46 @@ class Measures:
         return document
 
 
-def judged(
-    found: Sequence[Target], evaluations: Mapping[str, evaluation.Evaluation], measures: Measures
+def candidate_results(
+    found: Sequence[Target], evaluations: Mapping[str, evaluation.Evaluation], inputs: GateInputs
 ) -> tuple[CandidateResult, ...]:
-    """Say of each candidate what the log says of it.
+    """Return the results of each candidate.
 
     Args:
-        found: What the candidates would have drawn from, the baseline first.
-        evaluations: Of those that are judged by any row.
-        measures: By what they are judged.
+        found: The distributions of the candidates, the baseline first.
+        evaluations: Of the candidates that have rows.
+        inputs: Of verdicts and warnings.
     """
     edges = edges_of([one.weight for one in evaluations.values()])
     return tuple(
-        _judged(target, evaluations.get(target.name), measures, edges, served=target is found[0])
+        _candidate_result(target, evaluations.get(target.name), inputs, edges, served=target is found[0])
         for target in found
     )
 
 
-def _judged(
+def _candidate_result(
     target: Target,
     one: evaluation.Evaluation | None,
-    measures: Measures,
+    inputs: GateInputs,
     edges: tuple[float, ...],
     *,
     served: bool,
 ) -> CandidateResult:
-    told = CandidateResult(
+    result = CandidateResult(
         name=target.name,
         about=target.about,
         rows=0 if one is None else len(one.log),
         excluded=dict(target.excluded),
         notes=target.notes,
-        verdict=None if served else measures.verdict(target, one),
+        verdict=None if served else inputs.verdict(target, one),
     )
     if one is None:
-        return told
+        return result
     drawn = bool(one.weight.any())
-    return told.model_copy(
+    return result.model_copy(
         update={
             "estimates": tuple(map(_estimated, one.estimates)),
-            "weights": weights_of(one, edges, measures.gate, served=served) if drawn else None,
+            "weights": weights_of(one, edges, inputs.gate, served=served) if drawn else None,
             "shares": {each.arm: each.wanted for each in one.diagnostics.overlap},
             "over_time": over_time(one.log, one.weight) if drawn else (),
         }
@@ -133,13 +133,13 @@ def edges_of(weights: Sequence[dataset.Floats]) -> tuple[float, ...]:
 def weights_of(
     one: evaluation.Evaluation, edges: tuple[float, ...], gate: GateSpec, *, served: bool
 ) -> Weights:
-    """Describe how much rows count.
+    """Return the weights of a candidate.
 
     Args:
-        one: What the log says of a candidate.
+        one: The evaluation of the candidate.
         edges: Upper edges of the bins, the last at least as high as every weight.
-        gate: What is too little, or too much.
-        served: Whether it is the baseline: then there is nothing to warn of.
+        gate: Thresholds of the warnings.
+        served: Whether it is the baseline, which has no warnings.
     """
     weight, seen = one.weight, one.diagnostics
     place = np.searchsorted(edges, weight)
@@ -166,25 +166,25 @@ def weights_of(
 
 
 def _warnings(weight: dataset.Floats, seen: Diagnostics, gate: GateSpec) -> list[str]:
-    """Say what speaks against trusting the estimates, by the measures of the gate."""
-    said = []
+    """Return warnings about the weights, by the thresholds of the gate."""
+    warnings = []
     if seen.effective_n < gate.least_effective_n:
-        said.append(
+        warnings.append(
             f"The {seen.n:,} decisions tell as much as {seen.effective_n:,.0f} of its own: that is little."
         )
     largest = float(weight.max() / weight.sum())
     if largest > gate.largest_share:
-        said.append(f"A single decision has {largest:.0%} of all weight.")
+        warnings.append(f"A single decision has {largest:.0%} of all weight.")
     if abs(seen.mean_weight_z) > gate.largest_weight_error:
-        said.append(
+        warnings.append(
             f"The mean weight is {seen.mean_weight:.3f}, which is {abs(seen.mean_weight_z):.1f} standard "
             "errors from 1: propensities on record may be wrong."
         )
-    return said
+    return warnings
 
 
 def over_time(log: Log, weight: dataset.Floats) -> tuple[Stretch, ...]:
-    """Return the value along the log, in stretches of as many rows each.
+    """Return the value along the log, in stretches of equally many rows.
 
     Args:
         log: The rows.

@@ -1,7 +1,7 @@
-"""What candidates would have drawn from on the decisions of a log, in one pass over its contexts.
+"""The distributions of candidates on the decisions of a log, in one pass over its contexts.
 
-Those that look at no context (`served`, `uniform`, `fixed:<arm>`) are arrays at once; the contexts are
-read only where a candidate looks at them, once for all of these.
+Those that read no context (`served`, `uniform`, `fixed:<arm>`) are computed as arrays; contexts are read
+only if a candidate needs them, once for all candidates.
 """
 
 from collections import Counter
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agent.evaluation.candidate_factory import Setting, candidate_of
-from agent.evaluation.candidate_names import CandidateError, Kind, Named
+from agent.evaluation.candidate_names import CandidateError, CandidateName, Kind
 from agent.evaluation.candidates import Candidate, LeftOutError
 from agent.routers import dataset
 from arms.base import Progress
@@ -34,15 +34,15 @@ ABOUT = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Target:
-    """What a candidate would have drawn from.
+    """The target policy of a candidate.
 
     Attributes:
         name: Of the candidate.
-        about: What it is, in a sentence.
-        make: Makes the distribution of each row, shape (n, n_arms); uniform where it is not judged.
-        kept: Whether it is judged by a row, shape (n,).
-        excluded: How many rows it is not judged by, by reason.
-        notes: What else is to be known; a sentence each.
+        about: Description, in a sentence.
+        make: Returns the distribution of each row, shape (n, n_arms); uniform where it is not evaluated.
+        kept: Whether it is evaluated on a row, shape (n,).
+        excluded: Number of rows that it is not evaluated on, by reason.
+        notes: Remarks; a sentence each.
     """
 
     name: str
@@ -54,12 +54,12 @@ class Target:
 
     @property
     def p(self) -> dataset.Floats:
-        """The distribution of each row, shape (n, n_arms); made anew where that costs little."""
+        """The distribution of each row, shape (n, n_arms); computed again where that is cheap."""
         return self.make()
 
 
 class Distributions(Mapping[str, dataset.Floats]):
-    """The distributions of targets that are judged by any row, by name: few are in memory at a time.
+    """The distributions of targets with any row, by name: few are in memory at a time.
 
     Args:
         found: The targets; the first of them is the baseline, whose distribution stays.
@@ -81,37 +81,41 @@ class Distributions(Mapping[str, dataset.Floats]):
 
 
 def targets(
-    log: Log, candidates: Sequence[Named], setting: Setting, source: Source, tell: Progress
+    log: Log, candidates: Sequence[CandidateName], setting: Setting, source: Source, on_progress: Progress
 ) -> list[Target]:
-    """Return what each candidate would have drawn from, in their order.
+    """Return the target policy of each candidate, in their order.
 
     Args:
-        log: The rows that they are judged by.
-        candidates: Who is asked.
-        setting: Where they would serve.
-        source: What the log was read from.
-        tell: Told of the progress.
+        log: The rows that they are evaluated on.
+        candidates: The names.
+        setting: The service in which they would run.
+        source: Source of the log.
+        on_progress: Called with the progress.
 
     Raises:
-        CandidateError: A candidate cannot be made, or cannot decide.
+        CandidateError: A candidate cannot be built, or cannot decide.
     """
     plain = {one.name: _plain(log, one) for one in candidates if one.kind in ABOUT}
-    asked = [_Asked(one.name, candidate_of(one, setting), log) for one in candidates if one.kind not in ABOUT]
-    if asked:
-        _replay(log, asked, setting, source, tell)
-    found = plain | {one.name: one.target() for one in asked}
+    replayed = [
+        _ReplayedCandidate(one.name, candidate_of(one, setting), log)
+        for one in candidates
+        if one.kind not in ABOUT
+    ]
+    if replayed:
+        _replay(log, replayed, setting, source, on_progress)
+    found = plain | {one.name: one.target() for one in replayed}
     return [found[one.name] for one in candidates]
 
 
 def uniform(log: Log) -> dataset.Floats:
-    """Return the distribution that draws every arm alike that could have been drawn, shape (n, n_arms)."""
+    """Return the uniform distribution over the eligible arms, shape (n, n_arms)."""
     eligible = np.ones((len(log), len(log.arms))) if log.p_log is None else log.p_log > 0.0
     share: dataset.Floats = eligible / eligible.sum(axis=1, keepdims=True)
     return share
 
 
-def _plain(log: Log, named: Named) -> Target:
-    """Return the target of a candidate that looks at no context. Raises CandidateError."""
+def _plain(log: Log, named: CandidateName) -> Target:
+    """Return the target of a candidate that reads no context. Raises CandidateError."""
     n, about = len(log), ABOUT[named.kind].format(named.argument)
     everywhere = np.ones(n, dtype=np.bool_)
     if named.kind is Kind.UNIFORM:
@@ -137,8 +141,8 @@ def _only(log: Log, arm: str) -> dataset.Floats:
     return np.where(log.eligible(arm)[:, None], only, uniform(log))
 
 
-class _Asked:
-    """A candidate, and what it has said so far."""
+class _ReplayedCandidate:
+    """A candidate with its distributions so far."""
 
     def __init__(self, name: str, candidate: Candidate, log: Log) -> None:
         self.name, self.candidate = name, candidate
@@ -150,10 +154,10 @@ class _Asked:
         self._notes = tuple(_notes(candidate.arms, log.arms))
 
     def decide(self, row: int, example: Example) -> None:
-        """Say what it would have drawn from in a row. Raises CandidateError."""
+        """Record its distribution in a row. Raises CandidateError."""
         arms, columns = self._known(example.decision.arms)
         try:
-            p = self._asked(example, arms)
+            p = self._distribution(example, arms)
         except LeftOutError as reason:
             self._excluded[str(reason)] += 1
         except (ArithmeticError, LookupError, ValueError) as error:
@@ -165,7 +169,7 @@ class _Asked:
             self._p[row, columns] = p
             self._kept[row] = True
 
-    def _asked(self, example: Example, arms: tuple[str, ...]) -> dataset.Floats:
+    def _distribution(self, example: Example, arms: tuple[str, ...]) -> dataset.Floats:
         if example.seq <= self.candidate.after:
             raise LeftOutError(self.candidate.reason)
         if not arms:
@@ -173,7 +177,7 @@ class _Asked:
         return self.candidate.probabilities(example.decision, arms)
 
     def learn(self, example: Example, reward: float) -> None:
-        """Hear what came of a row. Raises CandidateError."""
+        """Learn from a row. Raises CandidateError."""
         try:
             self.candidate.learn(example, reward)
         except (ArithmeticError, LookupError, ValueError) as error:
@@ -182,22 +186,24 @@ class _Asked:
             ) from error
 
     def target(self) -> Target:
-        """Return what it has said."""
+        """Return the target policy."""
         excluded = dict(self._excluded.most_common())
         return Target(self.name, self.candidate.about, lambda: self._p, self._kept, excluded, self._notes)
 
     def _known(self, eligible: tuple[str, ...]) -> tuple[tuple[str, ...], list[int]]:
-        """Return which of the eligible arms it may draw, and their columns."""
+        """Return the eligible arms that it knows, and their columns."""
         if eligible not in self._places:
             arms = tuple(arm for arm in eligible if arm in self.candidate.arms)
             self._places[eligible] = arms, [self._column[arm] for arm in arms]
         return self._places[eligible]
 
 
-def _replay(log: Log, asked: Sequence[_Asked], setting: Setting, source: Source, tell: Progress) -> None:
-    """Go through the training log in order: each row is decided, if it is one of the log, then learned.
+def _replay(
+    log: Log, replayed: Sequence[_ReplayedCandidate], setting: Setting, source: Source, on_progress: Progress
+) -> None:
+    """Replay the training log in order: a row of the log is decided, then learned from.
 
-    It ends with the last row of the log, as nobody is asked after that.
+    It ends with the last row of the log.
     """
     last = int(log.seq[-1])
     for block in _blocks(source.examples(), last):
@@ -205,11 +211,11 @@ def _replay(log: Log, asked: Sequence[_Asked], setting: Setting, source: Source,
         row_of = dict(zip(log.seq[start:stop].tolist(), range(start, stop), strict=True))
         judged = [example.decision for example in block if example.seq in row_of]
         if judged:
-            for one in asked:
+            for one in replayed:
                 one.candidate.prepare(judged)
         for example in block:
             if example.seq in row_of:
-                for one in asked:
+                for one in replayed:
                     one.decide(row_of[example.seq], example)
             reward = (
                 None
@@ -217,20 +223,20 @@ def _replay(log: Log, asked: Sequence[_Asked], setting: Setting, source: Source,
                 else setting.rule.reward_of(example)
             )
             if reward is not None:
-                for one in asked:
+                for one in replayed:
                     one.learn(example, reward)
-        tell("asking candidates", block[-1].seq, last)
+        on_progress("asking candidates", block[-1].seq, last)
 
 
 def _blocks(examples: Iterable[Example], last: int) -> Iterator[list[Example]]:
-    """Cut examples into blocks, up to a position."""
+    """Yield blocks of examples, up to a position."""
     rest = takewhile(lambda example: example.seq <= last, examples)
     while block := list(islice(rest, BLOCK)):
         yield block
 
 
 def _notes(known: frozenset[str], logged: Sequence[str]) -> Iterator[str]:
-    """Say which arms of a candidate the log never could draw, and the other way round."""
+    """Yield remarks on arms that only the candidate or only the log has."""
     if new := sorted(known - set(logged)):
         yield f"Never eligible in the log, so nothing is known of it here: {', '.join(new)}."
     if gone := [arm for arm in logged if arm not in known]:

@@ -19,7 +19,7 @@ from typing import Any
 from rich.console import Console
 
 from agent.config import AppConfig
-from agent.evaluation import EvaluationRequest, UnansweredError, answered, verdict_on
+from agent.evaluation import EvaluationFailedError, EvaluationRequest, run_evaluation, verdict_on
 from agent.jobs import this_process
 from agent.learning import Recipe, publish_candidate
 from agent.warmstart.insert_labels import Beside, Entering
@@ -217,16 +217,16 @@ class _Work:
                 try:
                     number, step.found[router] = self._judged(router)
                     said.append(f"evaluation {number}: {router} {step.found[router]['verdict']}")
-                except UnansweredError as error:
+                except EvaluationFailedError as error:
                     said.append(f"{router} is not judged: {error}")
             step.said = "; ".join(said)
         return None if name is None else step.found[name]
 
     def _judged(self, name: str) -> tuple[int, dict[str, Any]]:
-        """Return the evaluation of a candidate, and what the gate says of it. Raises UnansweredError."""
+        """Return the evaluation of a candidate and its verdict. Raises EvaluationFailedError."""
         request = EvaluationRequest(candidates=(name,), gate=True).model_dump(mode="json")
         worker = f"{this_process()}:run-{self.run}"
-        found = answered(self.store, self.now.config, request, worker, self.tell, self.clock)
+        found = run_evaluation(self.store, self.now.config, request, worker, self.tell, self.clock)
         return found.number, verdict_on(found.report, name)
 
     def _decide(self, version: Version | None, verdict: dict[str, Any] | None) -> registry_runs.State:

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from agent.config import AppConfig, parse
 from agent.evaluation.candidate_factory import Setting
-from agent.evaluation.candidate_names import CandidateError, Kind, named, spelled_out
+from agent.evaluation.candidate_names import CandidateError, Kind, parse_name, spelled_out
 from agent.evaluation.request import EvaluationRequest
 from agent.evaluation.targets import Target, targets
 from agent.learning import Recipe
@@ -115,7 +115,7 @@ def asked(
     source = Examples(examples)
     log = source.log(config.reward, Selection(**selected))
     setting = Setting.of(config, config.reward, store)
-    (found,) = targets(log, [named(name)], setting, source, lambda *_: None)
+    (found,) = targets(log, [parse_name(name)], setting, source, lambda *_: None)
     return found
 
 
@@ -201,7 +201,7 @@ def test_who_learns_learns_by_the_prices_that_are_asked_for(config: AppConfig) -
     for rule, best in ((config.reward, "bm25"), (changed, "dense")):
         setting = Setting.of(config, rule, None)
         (found,) = targets(
-            source.log(rule), [named("policy:{kind: memory}")], setting, source, lambda *_: None
+            source.log(rule), [parse_name("policy:{kind: memory}")], setting, source, lambda *_: None
         )
         assert ARMS[int(found.p[2].argmax())] == best
 
@@ -406,7 +406,7 @@ def test_a_policy_that_cannot_look_at_the_log_is_named_with_the_decision(config:
 )
 def test_a_name_that_is_none_is_refused(name: str, said: str) -> None:
     with pytest.raises(CandidateError, match=said):
-        named(name)
+        parse_name(name)
     with pytest.raises(ValidationError, match=said):
         EvaluationRequest(candidates=(name,))
 
@@ -454,7 +454,7 @@ def test_a_policy_may_stand_in_a_file(tmp_path: Path) -> None:
     file.write_text("policy:\n  kind: linucb\n  params:\n    alpha: 0.5\n")
     name = spelled_out(f"policy:{file}")
     assert name == "policy:{kind: linucb, params: {alpha: 0.5}}"
-    assert named(name).policy == PolicySpec(kind="linucb", params={"alpha": 0.5})
+    assert parse_name(name).policy == PolicySpec(kind="linucb", params={"alpha": 0.5})
     with pytest.raises(CandidateError, match="No such file"):
         spelled_out(f"policy:{tmp_path / 'nowhere.yaml'}")
 
@@ -467,7 +467,7 @@ def test_every_kind_of_candidate_has_a_name() -> None:
         Kind.POLICY: ":{kind: x}",
         Kind.ROUTER: ":f",
     }
-    assert [named(f"{kind}{examples.get(kind, '')}").kind for kind in Kind] == list(Kind)
+    assert [parse_name(f"{kind}{examples.get(kind, '')}").kind for kind in Kind] == list(Kind)
 
 
 def test_progress_is_told_to_the_last_row_that_is_asked_for(config: AppConfig) -> None:
@@ -475,7 +475,7 @@ def test_progress_is_told_to_the_last_row_that_is_asked_for(config: AppConfig) -
     log = source.log(config.reward, Selection(until=400.5))
     targets(
         log,
-        [named("configured")],
+        [parse_name("configured")],
         Setting.of(config, config.reward, None),
         source,
         lambda *what: told.append(what),

@@ -243,7 +243,7 @@ def test_a_log_without_examples_is_refused(config: AppConfig, store: Store) -> N
 
 
 def test_a_window_without_decisions_is_refused_with_what_there_is(filled: AppConfig, store: Store) -> None:
-    with pytest.raises(EvaluationError, match=r"since 2020-01-01T00:00:00Z were .*has 240 from 1970"):
+    with pytest.raises(EvaluationError, match=r"selected: since 2020-01-01T00:00:00Z\).*has 240 from 1970"):
         evaluated(filled, store, since="2020-01-01T00:00:00Z")
 
 

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from agent.config import AppConfig, parse
-from agent.evaluation.job import CHILD, answer, ask, evaluate_apart, evaluate_here
+from agent.evaluation.job import CHILD, evaluate_apart, evaluate_here, handle_request, send_request
 from agent.jobs import JobFailedError, ProgressCallback, StoppedError
 from feedback.errors import LogUnavailableError
 from feedback.registry import evaluations
@@ -53,7 +53,7 @@ def until(seen: Callable[[], object]) -> None:
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The parent looks so often that the child is still loading when it does."""
-    monkeypatch.setattr("agent.evaluation.job.LOOK_S", 0.01)
+    monkeypatch.setattr("agent.evaluation.job.POLL_S", 0.01)
     yield
     assert children() == []
 
@@ -110,11 +110,11 @@ def test_an_error_of_the_child_is_one_of_the_parent(
     monkeypatch.setattr("agent.evaluation.job.evaluate_here", evaluate)
     told: list[float] = []
     ours, theirs = Pipe()
-    child = threading.Thread(target=lambda: answer(theirs, theirs.recv_bytes()))
+    child = threading.Thread(target=lambda: handle_request(theirs, theirs.recv_bytes()))
     with ours, theirs:
         child.start()
         with pytest.raises(type(seen), match=f"^{seen}$"):
-            ask(ours, config, REQUEST, told.append)
+            send_request(ours, config, REQUEST, told.append)
         child.join()
     assert told == [0.5]
 
@@ -160,7 +160,7 @@ def test_the_process_ends_with_whoever_started_it(config: AppConfig, tmp_path: P
         "from agent.evaluation import job as evaluation_job\n"
         "from agent.config import AppConfig\n"
         "config = AppConfig.model_validate_json(sys.argv[1])\n"
-        "evaluation_job.LOOK_S = 0.01\n"
+        "evaluation_job.POLL_S = 0.01\n"
         "evaluation_job.evaluate_apart(config, {}, lambda done: print(flush=True))\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agent.config import AppConfig, parse
-from agent.evaluation import UnansweredError, answered, verdict_on
+from agent.evaluation import EvaluationFailedError, run_evaluation, verdict_on
 from agent.jobs import JobFailedError, ProgressCallback
 from agent.learning import configuration_of
 from agent.warmstart.journal import Journal, Step
@@ -135,7 +135,7 @@ REPORT = {"candidates": [{"name": "served"}, {"name": "recipe:3", "verdict": {"p
 
 
 def ask(store: Store, config: AppConfig, tell: Callable[..., None] = lambda *_: None) -> dict[str, Any]:
-    return answered(store, config, {"candidates": ["recipe:3"]}, "here:1", tell, lambda: 100.0).report
+    return run_evaluation(store, config, {"candidates": ["recipe:3"]}, "here:1", tell, lambda: 100.0).report
 
 
 def test_a_run_answers_its_evaluation_itself_and_no_other_however_many_wait(
@@ -192,5 +192,5 @@ def test_an_evaluation_that_fails_says_why(
         raise JobFailedError("there is no version 3")
 
     monkeypatch.setattr("agent.evaluation.gate.evaluate_apart", evaluate)
-    with pytest.raises(UnansweredError, match="evaluation 1 failed: there is no version 3"):
+    with pytest.raises(EvaluationFailedError, match="evaluation 1 failed: there is no version 3"):
         ask(store, config)

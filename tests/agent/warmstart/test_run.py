@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from agent.cli.main import app
 from agent.config import AppConfig, ConfigError, parse
-from agent.evaluation import UnansweredError
-from agent.evaluation.gate import Answered
+from agent.evaluation import EvaluationFailedError
+from agent.evaluation.gate import FinishedEvaluation
 from agent.learning import Learner, Recipe, active_recipe
 from agent.warmstart.proposals import forget_older
 from agent.warmstart.run import RunFailedError, foreseen, warm_start
@@ -96,15 +96,15 @@ class World:
     asked: list[list[str]] = field(default_factory=list)
     meanwhile: Callable[[], object] = lambda: None
 
-    def answered(
+    def run_evaluation(
         self, store: Store, config: AppConfig, request: Mapping[str, Any], *rest: object
-    ) -> Answered:
+    ) -> FinishedEvaluation:
         """Stand in for an evaluation."""
         del store, config, rest
         self.asked.append(request["candidates"])
         self.meanwhile()
         told = [{"name": name, "verdict": self.gate} for name in request["candidates"]]
-        return Answered(len(self.asked), {"candidates": told})
+        return FinishedEvaluation(len(self.asked), {"candidates": told})
 
     def learn(self) -> Version | None:
         """Join and learn all that is new, as the service would."""
@@ -163,7 +163,7 @@ def cold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     with closing(Store(config.database_url)) as store:
         world = World(config, store, tmp_path)
         world.learn()
-        monkeypatch.setattr("agent.warmstart.run.answered", world.answered)
+        monkeypatch.setattr("agent.warmstart.run.run_evaluation", world.run_evaluation)
         yield world
 
 
@@ -328,7 +328,7 @@ def test_a_run_is_done_alike_on_each_database(
     with closing(Store(log_url)) as store:
         world = World(config, store, tmp_path, PROMOTE)
         world.ask(range(9))
-        monkeypatch.setattr("agent.warmstart.run.answered", world.answered)
+        monkeypatch.setattr("agent.warmstart.run.run_evaluation", world.run_evaluation)
         run = world.warmed()
         assert (run.status, run.inputs["labels"], run.inputs["traffic"]) == (runs.State.PROMOTED, 36, 9)
         assert not world.unchanged
@@ -384,8 +384,8 @@ class BrokenError(Exception):
         ("gather", "agent.warmstart.label_sources.digest_of"),
         ("enter", "feedback.training_log.imported_turns.enter"),
         ("learn", "agent.warmstart.run.publish_candidate"),
-        ("evaluate", "agent.warmstart.run.answered"),
-        ("decide", "feedback.registry.promotions.record"),
+        ("evaluate", "agent.warmstart.run.run_evaluation"),
+        ("decide", "agent.warmstart.journal.record"),
     ],
 )
 def test_a_run_that_fails_says_where_and_leaves_what_is_served(
@@ -572,7 +572,7 @@ def test_a_router_that_cannot_be_judged_decides_nothing(world: World) -> None:
 
     def meanwhile() -> None:
         if world.asked[-1][0].startswith("router:"):
-            raise UnansweredError("evaluation 2 failed: no row is left")
+            raise EvaluationFailedError("evaluation 2 failed: no row is left")
 
     world.meanwhile = meanwhile
     run = world.warmed(warm_start=spec)
