@@ -71,7 +71,7 @@ class Decision:
         episode_id: Groups the decisions of one conversation.
         request_digest: Distinguishes a retry from another request under the same id; empty when unused.
         floor: What was mixed in, so that the distribution can be computed again; None where it was
-            not recorded, as in logs of schema 1.
+            not recorded, as in imported logs.
         deferred: Whether it counts only once its answer was shown, which feedback of the kind
             `ACTIVATION` records.
         shadow: The distribution of the shadow policy, in the order of `arms`; empty where there is none.

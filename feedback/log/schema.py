@@ -1,7 +1,7 @@
-"""Which tables a database has: made where there are none, refused where they are another Armwise's.
+"""Create, check and migrate the tables of a log.
 
-The number of the newest migration that a database has been through stands in its table `alembic_version`.
-The migrations are in `feedback.log.migrations`; Alembic is loaded only by whoever migrates.
+The number of the newest revision that a database has been through is in its table `alembic_version`. The
+revisions are in `feedback.log.migrations`; only `migrate` loads Alembic.
 """
 
 from collections.abc import Iterator
@@ -15,10 +15,12 @@ from feedback.errors import SchemaError
 from feedback.log import tables as t
 from feedback.log.database import open_database, translated
 
-_LOCK = 2
-"""Of PostgreSQL's advisory locks, the one that is held while tables are made or changed."""
+MIGRATIONS = Path(__file__).parent / "migrations"
 
-_version = sa.Table(  # as Alembic makes it
+_LOCK = 2
+"""PostgreSQL's advisory lock that is held while tables are created or changed."""
+
+_version = sa.Table(  # as Alembic creates it
     "alembic_version",
     sa.MetaData(),
     sa.Column("version_num", sa.String(32), nullable=False),
@@ -27,50 +29,58 @@ _version = sa.Table(  # as Alembic makes it
 
 
 def prepare(engine: sa.Engine) -> None:
-    """Make the tables of an empty database, and refuse one with other tables.
+    """Create the tables of an empty database, and refuse a database with another schema.
 
-    Any number of processes may do so at once: one of them makes the tables, in one transaction.
+    Safe to call from any number of processes at once: one of them creates the tables, in one transaction.
 
     Raises:
-        SchemaError: The tables are those of an older or a newer Armwise.
+        SchemaError: The tables are those of an older or a newer Armwise, or of another program.
     """
     try:
         with engine.connect().execution_options(reading=True) as connection:
             found = _stamped(connection)
-    except DBAPIError:  # no such table, or worse: then it comes again below
+    except DBAPIError:  # no such table; any other error is raised again below
         found = 0
     if not found:
-        with _alone(engine) as connection:
+        with _exclusive(engine) as connection:
             found = schema_of(connection)
             if not found:
                 _create(connection)
                 return
     if found != t.SCHEMA:
-        raise _refused(found)
+        raise _refused(found, t.SCHEMA)
 
 
-def migrate(url: str) -> tuple[int, int]:
-    """Bring a database to the tables of this Armwise, keeping its facts, in one transaction.
+def migrate(url: str, migrations: Path = MIGRATIONS) -> tuple[int, int]:
+    """Bring a database to the newest revision, keeping its facts, in one transaction.
+
+    Args:
+        url: Of the database.
+        migrations: An Alembic script directory whose revisions are numbers.
 
     Returns:
-        The schema that was found, 0 for none, and the one that is there now.
+        The schema that was found, 0 for an empty database, and the one that is there now.
 
     Raises:
         StoreError: The URL is malformed, or the database cannot keep a log.
-        SchemaError: The tables are those of a newer Armwise.
-        LogUnavailableError: The database is away, locked or full; it is as it was.
+        SchemaError: The schema is newer than the newest revision, older than the first one, or another
+            program's.
+        LogUnavailableError: The database is away, locked or full; it is unchanged.
     """
     from alembic.operations import Operations
     from alembic.runtime.migration import MigrationContext
     from alembic.script import ScriptDirectory
 
-    script = ScriptDirectory(str(Path(__file__).parent / "migrations"))
+    script = ScriptDirectory(str(migrations))
+    numbers = sorted(int(revision.revision) for revision in script.walk_revisions())
     database = open_database(url)
     try:
-        with translated(database), _alone(database.engine) as connection:
+        with translated(database), _exclusive(database.engine) as connection:
             found = schema_of(connection)
-            if found > t.SCHEMA:
-                raise _refused(found)
+            if found > numbers[-1]:
+                raise _refused(found, numbers[-1])
+            if found and found not in numbers:
+                raise SchemaError(f"the log has schema {found}: migrations start from schema {numbers[0]}")
             context = MigrationContext.configure(connection)
             steps = list(script.iterate_revisions("head", str(found) if found else None))
             with Operations.context(context):
@@ -79,37 +89,41 @@ def migrate(url: str) -> tuple[int, int]:
                     context.stamp(script, step.revision)
     finally:
         database.engine.dispose()
-    return found, t.SCHEMA
+    return found, numbers[-1]
 
 
 def schema_of(connection: sa.Connection) -> int:
-    """Return the number of the newest migration that a database has been through, 0 for an empty one.
+    """Return the number of the newest revision that a database has been through, 0 for an empty one.
 
     Raises:
         SchemaError: Another program keeps its tables there.
     """
-    inspector = sa.inspect(connection)
-    found = _stamped(connection) if inspector.has_table(_version.name) else 0
-    # The first tables were made without a number.
-    return found or int(inspector.has_table("decisions"))
+    existing = set(sa.inspect(connection).get_table_names())
+    if _version.name in existing:
+        return _stamped(connection)
+    if foreign := sorted(existing & t.metadata.tables.keys()):
+        raise SchemaError(
+            f"the database has a table {foreign[0]!r} and no schema number: give the log its own database"
+        )
+    return 0
 
 
 def _stamped(connection: sa.Connection) -> int:
     stamp = connection.scalar(sa.select(_version.c.version_num))
     if stamp is not None and not stamp.isdecimal():
         raise SchemaError(
-            f"the database has the schema {stamp!r} of another program: give the log one of its own"
+            f"the database has the schema {stamp!r} of another program: give the log its own database"
         )
     return int(stamp or 0)
 
 
 @contextmanager
-def _alone(engine: sa.Engine) -> Iterator[sa.Connection]:
-    """Open a transaction in which no other process makes or changes tables."""
+def _exclusive(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """Open a transaction in which no other process creates or changes tables."""
     with engine.begin() as connection:
-        if connection.dialect.name == "postgresql":  # SQLite lets only one write
+        if connection.dialect.name == "postgresql":  # SQLite allows one writer only
             connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK}, hashtext(current_schema()))")
-            connection.exec_driver_sql("SET LOCAL statement_timeout = 0")  # many rows take their time
+            connection.exec_driver_sql("SET LOCAL statement_timeout = 0")  # moving many rows takes long
         yield connection
 
 
@@ -120,8 +134,7 @@ def _create(connection: sa.Connection) -> None:
     connection.execute(sa.insert(_version), {"version_num": str(t.SCHEMA)})
 
 
-def _refused(found: int) -> SchemaError:
-    other = (
-        "this log was written by a newer Armwise" if found > t.SCHEMA else "`armwise migrate` brings it there"
-    )
-    return SchemaError(f"the log has schema {found}, and schema {t.SCHEMA} is expected: {other}")
+def _refused(found: int, expected: int) -> SchemaError:
+    newer = found > expected
+    reason = "it was written by a newer Armwise" if newer else "run `armwise migrate`"
+    return SchemaError(f"the log has schema {found}, and schema {expected} is expected: {reason}")

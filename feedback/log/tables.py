@@ -28,8 +28,6 @@ alarms       a drift that was seen
 warm_starts  labels that were entered
 evaluations  what other policies would have earned: asked for, and answered once
 runs         warm starts from labels to a verdict, with the digests of all that went in
-
-More than 300 lines: a schema is read as a whole, and its migrations are compared with it as one.
 """
 
 from sqlalchemy import (

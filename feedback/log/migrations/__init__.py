@@ -1,5 +1,5 @@
-"""How the tables of the log came to be: one step a schema, run by `feedback.log.schema.migrate`.
+"""Alembic revisions of the log's tables, one for each schema number, run by `feedback.log.schema.migrate`.
 
-A step has its own copy of the tables that it makes, since those of `feedback.log.tables` go on changing. It
-keeps every fact, speaks to both databases, and leaves the moving of rows to them.
+A revision has its own copy of the tables that it creates, since `feedback.log.tables` keeps changing. It
+keeps every fact, works on both databases, and moves rows by SQL statements, not in Python.
 """

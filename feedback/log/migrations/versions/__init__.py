@@ -1,1 +1,1 @@
-"""The steps: `revision` is the schema that a step leads to, `down_revision` the one that it starts from."""
+"""The revisions: `revision` is the schema number a step leads to, `down_revision` the one it starts from."""

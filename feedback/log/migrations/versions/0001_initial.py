@@ -1,13 +1,7 @@
-"""Schema 2: all facts in one order without gaps, a training log for each way of joining.
+"""Schema 3, the first one: all tables of a log.
 
-Earlier, decisions and feedback were numbered apart from each other, and executions not at all. They are put
-into one order by their time stamps, in which they would have been written; an execution whose clock says
-otherwise still follows its decision. Feedback on one decision that follows upon itself within a millisecond
-was sent together: every item had a stamp of its own. The training log is left out, since it is made from the
-facts. What was not recorded is left empty: the floor that was mixed in, and the way in which the examples
-of a version were joined.
-
-More than 300 lines, since it has the tables as they are at this schema.
+The definitions are a copy of `feedback.log.tables` as it was at this revision: those change with later
+revisions, this file does not.
 """
 
 from alembic import op
@@ -26,12 +20,13 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    false,
     text,
 )
 
-revision = "2"
+revision = "3"
 
-down_revision = "1"
+down_revision = None
 
 metadata = MetaData(
     naming_convention={
@@ -63,7 +58,7 @@ log_head = Table(
     Column("at", Double, nullable=False),
 )
 
-decisions = Table(
+Table(
     "decisions",
     metadata,
     _position(),
@@ -85,9 +80,11 @@ decisions = Table(
     Column("probabilities", JSON, nullable=False),
     Column("shadow", JSON, nullable=False),
     Column("features", JSON, nullable=False),
+    Column("candidate", _SEQ, nullable=False, server_default="0"),
+    Column("share", Double, nullable=False, server_default="0"),
 )
 
-executions = Table(
+Table(
     "executions",
     metadata,
     _position(),
@@ -131,9 +128,9 @@ Index(
     postgresql_where=text("early"),
 )
 
-ticks = Table("ticks", metadata, _position(), Column("at", Double, nullable=False))
+Table("ticks", metadata, _position(), Column("at", Double, nullable=False))
 
-examples = Table(
+Table(
     "examples",
     metadata,
     Column("join", String(64), primary_key=True),
@@ -144,7 +141,7 @@ examples = Table(
     UniqueConstraint("decision_id", "join"),
 )
 
-progress = Table(
+Table(
     "progress",
     metadata,
     Column("join", String(64), primary_key=True),
@@ -153,7 +150,7 @@ progress = Table(
     Column("examples_seq", _SEQ, nullable=False),
 )
 
-epochs = Table(
+Table(
     "epochs",
     metadata,
     _number("epoch"),
@@ -162,7 +159,7 @@ epochs = Table(
     sqlite_autoincrement=True,
 )
 
-versions = Table(
+Table(
     "versions",
     metadata,
     _number("version"),
@@ -175,18 +172,19 @@ versions = Table(
     Column("digest", String(64), nullable=False),
     Column("epoch", _SEQ, ForeignKey("epochs.epoch"), nullable=False),
     Column("created_at", Double, nullable=False),
+    Column("start", JSON),
     Index("versions_by_recipe", "recipe", "version"),
     sqlite_autoincrement=True,
 )
 
-checkpoints = Table(
+Table(
     "checkpoints",
     metadata,
     Column("version", _SEQ, ForeignKey("versions.version"), primary_key=True, autoincrement=False),
     Column("state", LargeBinary, nullable=False),
 )
 
-promotions = Table(
+Table(
     "promotions",
     metadata,
     _number(),
@@ -194,10 +192,14 @@ promotions = Table(
     Column("action", String(16), nullable=False),
     Column("reason", Text, nullable=False),
     Column("at", Double, nullable=False),
+    Column("configured", String(64)),
+    Column("forced", Boolean, nullable=False, server_default=false()),
+    Column("share", Double, nullable=False, server_default="0"),
+    Column("evaluation", _SEQ),
     sqlite_autoincrement=True,
 )
 
-metrics = Table(
+Table(
     "metrics",
     metadata,
     _number(),
@@ -209,7 +211,7 @@ metrics = Table(
     sqlite_autoincrement=True,
 )
 
-switches = Table(
+Table(
     "switches",
     metadata,
     _number(),
@@ -219,7 +221,7 @@ switches = Table(
     sqlite_autoincrement=True,
 )
 
-arm_sets = Table(
+Table(
     "arm_sets",
     metadata,
     _number(),
@@ -229,7 +231,7 @@ arm_sets = Table(
     sqlite_autoincrement=True,
 )
 
-alarms = Table(
+Table(
     "alarms",
     metadata,
     _number(),
@@ -244,7 +246,7 @@ alarms = Table(
     sqlite_autoincrement=True,
 )
 
-warm_starts = Table(
+Table(
     "warm_starts",
     metadata,
     _number(),
@@ -253,86 +255,46 @@ warm_starts = Table(
     sqlite_autoincrement=True,
 )
 
-_MOVED = ("epochs", "versions", "checkpoints", "switches", "arm_sets", "decisions", "executions", "feedback")
-"""The tables whose rows are kept; one that another refers to stands before it."""
-
-_ORDER = """
-CREATE TEMPORARY TABLE positions AS
-SELECT kind, id, at, row_number() OVER (ORDER BY at, kind, earlier, id) AS seq
-FROM (
-    SELECT 0 AS kind, id, decided_at AS at, seq AS earlier FROM decisions_1
-    UNION ALL
-    SELECT 1, e.decision_id,
-        CASE WHEN d.decided_at > e.finished_at THEN d.decided_at ELSE e.finished_at END, coalesce(d.seq, 0)
-    FROM executions_1 AS e LEFT JOIN decisions_1 AS d ON d.id = e.decision_id
-    UNION ALL
-    SELECT 2, id, received_at, seq FROM feedback_1
-) AS facts
-"""
-
-_ROWS = (
-    """
-    INSERT INTO log_head (id, seq, at) SELECT 1, count(*), coalesce(max(at), 0.0) FROM positions
-    """,
-    # in the order of the stamps, the latest time up to a decision is its own
-    """
-    INSERT INTO decisions (seq, id, decided_at, deadline, logged_at, mode, policy, version, floor, drawn,
-        propensity, deferred, episode_id, request_digest, question, arms, probabilities, shadow, features)
-    SELECT p.seq, d.id, decided_at, deadline, decided_at, mode, policy, version, NULL, drawn,
-        propensity, false, episode_id, request_digest, question, arms, probabilities, '[]', features
-    FROM positions AS p JOIN decisions_1 AS d ON d.id = p.id WHERE p.kind = 0 ORDER BY p.seq
-    """,
-    """
-    INSERT INTO executions (seq, decision_id, served, status, steps, prompt_tokens, completion_tokens,
-        retrieval_s, llm_s, usd, passages, answer, error, finished_at)
-    SELECT p.seq, decision_id, served, status, steps, prompt_tokens, completion_tokens,
-        retrieval_s, llm_s, usd, passages, answer, error, finished_at
-    FROM positions AS p JOIN executions_1 AS e ON e.decision_id = p.id WHERE p.kind = 1 ORDER BY p.seq
-    """,
-    """
-    INSERT INTO feedback (seq, id, kind, decision_id, episode_id, early, more, metric, value, received_at,
-        event_time, tags)
-    SELECT p.seq, f.id, 'value', decision_id, NULL, d.seq IS NULL OR d.seq > p.seq,
-        coalesce(lead(p.seq) OVER log = p.seq + 1 AND lead(decision_id) OVER log = decision_id
-            AND lead(received_at) OVER log <= received_at + 0.001, false),
-        metric, value, received_at, event_time, tags
-    FROM positions AS p JOIN feedback_1 AS f ON f.id = p.id
-        LEFT JOIN positions AS d ON d.kind = 0 AND d.id = f.decision_id
-    WHERE p.kind = 2 WINDOW log AS (ORDER BY p.seq) ORDER BY p.seq
-    """,
-    "INSERT INTO epochs (epoch, holder, taken_at) SELECT epoch, holder, taken_at FROM epochs_1",
-    """
-    INSERT INTO versions (version, parent, recipe, "join", policy, examples_seq, applied_seq, digest, epoch,
-        created_at)
-    SELECT version, parent, recipe, '', policy, examples_seq, applied_seq, digest, epoch, created_at
-    FROM versions_1
-    """,
-    "INSERT INTO checkpoints (version, state) SELECT version, state FROM checkpoints_1",
-    "INSERT INTO switches (seq, arm, enabled, at) SELECT seq, arm, enabled, at FROM switches_1",
-    "INSERT INTO arm_sets (seq, arms, configured, at) SELECT seq, arms, configured, at FROM arm_sets_1",
+Table(
+    "evaluations",
+    metadata,
+    _number(),
+    Column("configured", String(64), nullable=False),
+    Column("request", JSON, nullable=False),
+    Column("status", String(16), nullable=False, index=True),
+    Column("submitted_at", Double, nullable=False),
+    Column("started_at", Double),
+    Column("alive_at", Double),
+    Column("finished_at", Double),
+    Column("worker", String(256)),
+    Column("done", Double, nullable=False),
+    Column("result", JSON),
+    Column("html", LargeBinary),
+    Column("error", Text),
+    sqlite_autoincrement=True,
 )
 
-_NUMBERED = {"epochs": "epoch", "versions": "version", "switches": "seq", "arm_sets": "seq"}
-"""Tables whose next number PostgreSQL must be told, and the column that has it; SQLite looks."""
+Table(
+    "runs",
+    metadata,
+    _number(),
+    Column("configured", String(64), nullable=False),
+    Column("trigger", String(32), nullable=False),
+    Column("status", String(16), nullable=False, index=True),
+    Column("worker", String(256), nullable=False),
+    Column("started_at", Double, nullable=False),
+    Column("alive_at", Double, nullable=False),
+    Column("finished_at", Double),
+    Column("inputs", JSON, nullable=False),
+    Column("steps", JSON, nullable=False),
+    Column("candidate", _SEQ),
+    Column("evaluation", _SEQ),
+    Column("error", Text),
+    sqlite_autoincrement=True,
+)
 
 
 def upgrade() -> None:
-    """Make the tables beside the earlier ones, let the database move the rows, drop the earlier ones."""
-    op.drop_table("examples")
-    op.drop_table("progress")
-    op.drop_index("versions_by_recipe", table_name="versions")  # a name that the new one needs
-    for name in _MOVED:
-        op.rename_table(name, f"{name}_1")
+    """Create the tables, and the head of an empty log."""
     metadata.create_all(op.get_bind())
-    op.execute(_ORDER)
-    op.create_index("positions_by_id", "positions", ["kind", "id"])
-    op.execute("ANALYZE positions")  # else both databases take it for a small table
-    for rows in _ROWS:
-        op.execute(rows)
-    op.drop_table("positions")
-    for name in reversed(_MOVED):
-        op.drop_table(f"{name}_1")
-    if op.get_context().dialect.name == "postgresql":
-        for name, column in _NUMBERED.items():
-            newest = f"(SELECT max({column}) FROM {name})"
-            op.execute(f"SELECT setval(pg_get_serial_sequence('{name}', '{column}'), {newest})")
+    op.bulk_insert(log_head, [{"id": 1, "seq": 0, "at": 0.0}])
