@@ -1,4 +1,4 @@
-"""The tables of a database: created once, refused if another Armwise created them, migrated with every fact."""
+"""The tables of a database: created once, refused if they are another Armwise's, migrated with every fact."""
 
 import shutil
 import subprocess
