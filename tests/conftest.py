@@ -1,12 +1,19 @@
-"""What holds for all tests: the same examples, no limit that a busy machine breaks, a Ray, a PostgreSQL."""
+"""What holds for all tests: the same examples, no limit that a busy machine breaks, a Ray, a PostgreSQL.
+
+Two settings make mistakes visible that the tests would otherwise pass over: the local time is not UTC, and
+SQLite returns rows in reverse where a query does not order them.
+"""
 
 import os
 import shutil
+import sqlite3
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from hypothesis import settings
 
 from tests.postgres import Server, running
@@ -14,28 +21,14 @@ from tests.postgres import Server, running
 settings.register_profile("armwise", derandomize=True, deadline=None, database=None)
 settings.load_profile("armwise")
 
-SHARED = ("live", "ray", "postgres")
-"""Groups of tests that share what is expensive to start, the longest first."""
+os.environ["TZ"] = "Asia/Kathmandu"  # UTC+5:45, without daylight saving time
+time.tzset()
 
 
-def group_of(item: pytest.Item) -> str:
-    """Return the tests that have to run in the same process as this one: by default those of its file."""
-    fixtures = getattr(item, "fixturenames", ())
-    if item.path.parent.name == "live":
-        return "live"
-    if "cluster" in fixtures:
-        return "ray"
-    if "postgres" in fixtures or "server" in fixtures or "[postgresql" in item.nodeid:
-        return "postgres"
-    return str(item.path)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tell xdist which tests belong together, and begin with what takes longest."""
-    groups = {item: group_of(item) for item in items}
-    for item, group in groups.items():
-        item.add_marker(pytest.mark.xdist_group(group))
-    items.sort(key=lambda item: SHARED.index(groups[item]) if groups[item] in SHARED else len(SHARED))
+@sa.event.listens_for(sa.Engine, "connect")
+def _reverse_unordered_selects(driver: object, _record: object) -> None:
+    if isinstance(driver, sqlite3.Connection):
+        driver.execute("PRAGMA reverse_unordered_selects = ON")
 
 
 @pytest.fixture(scope="session")
@@ -58,6 +51,13 @@ def cluster() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Server]:
     """A PostgreSQL that is started by the first test that asks for it."""
+    with running() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def killable_postgres() -> Iterator[Server]:
+    """A second PostgreSQL, for tests that kill it or change its settings; each leaves it running."""
     with running() as server:
         yield server
 

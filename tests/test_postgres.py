@@ -24,8 +24,9 @@ def database(url: str) -> Iterator[sa.Engine]:
     engine.dispose()
 
 
-def test_what_was_committed_survives_a_kill_and_what_was_not_does_not() -> None:
-    with running() as server, database(server.fresh()) as engine:
+def test_what_was_committed_survives_a_kill_and_what_was_not_does_not(killable_postgres: Server) -> None:
+    server = killable_postgres
+    with database(server.fresh()) as engine:
         with engine.begin() as connection:
             connection.exec_driver_sql("CREATE TABLE facts (seq int)")
             connection.exec_driver_sql("INSERT INTO facts VALUES (1)")

@@ -4,12 +4,12 @@ The matrix itself is `benchmarks/crash.py`; here are a few of its kills, and wha
 """
 
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from agent.app import once_the_log_answers
+from benchmarks import crash_weather
 from benchmarks.crash_audit import Fault, Verdict
 from benchmarks.crash_children import BAGGED, EXACT
 from benchmarks.crash_points import LEARNER, POINTS, REPLICA, STEPS, Trip
@@ -18,18 +18,11 @@ from benchmarks.crash_rounds import ALL, DATABASE, Case, plan, stage
 from benchmarks.crash_service import Kill
 from benchmarks.crash_weather import database_away, endure, no_file_grows
 from feedback.errors import LogUnavailableError, SchemaError
-from tests.postgres import Server, running
+from tests.postgres import Server
 
 pytestmark = pytest.mark.timeout(400)
 
 POINT = {point.name: point for point in POINTS}
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    """A PostgreSQL of our own, since it is killed."""
-    with running() as server:
-        yield server
 
 
 def cases(*named: tuple[str, str, int]) -> list[Case]:
@@ -39,18 +32,14 @@ def cases(*named: tuple[str, str, int]) -> list[Case]:
 ON_SQLITE = cases(
     (REPLICA, "decision inserted", 3),
     (REPLICA, "answer half out", 1),
-    (REPLICA, "receipt begins", 4),
     (LEARNER, "join committed", 2),
     (LEARNER, "example learned", 7),
     (ALL, "version inserted", 1),
-    (ALL, "arm drawn", 5),
 )
 ON_POSTGRESQL = cases(
     (DATABASE, "decision inserted", 3),
-    (DATABASE, "join inserted", 1),
     (DATABASE, "version committed", 2),
     (REPLICA, "feedback committed", 2),
-    (LEARNER, "state saved", 1),
     (ALL, "execution inserted", 4),
 )
 
@@ -64,9 +53,10 @@ def test_on_sqlite_no_kill_loses_a_row_or_moves_a_digest(tmp_path: Path) -> None
     assert service.stranded == 0
 
 
-@pytest.mark.slow
-def test_on_postgresql_no_kill_loses_a_row_or_moves_a_digest(server: Server, tmp_path: Path) -> None:
-    with stage(server.fresh(), BAGGED, tmp_path, server, clients=2, seed=2) as service:
+def test_on_postgresql_no_kill_loses_a_row_or_moves_a_digest(
+    killable_postgres: Server, tmp_path: Path
+) -> None:
+    with stage(killable_postgres.fresh(), BAGGED, tmp_path, killable_postgres, clients=2, seed=2) as service:
         for case in ON_POSTGRESQL:
             service.strike(case)
         check(service.end(), service.ledger.odd, acknowledged=len(service.ledger))
@@ -77,22 +67,27 @@ def check(verdict: Verdict, odd: list[str], *, acknowledged: int) -> None:
     assert odd == []
     assert acknowledged > 50
     assert verdict.facts > 50
-    assert min(verdict.examples, len(verdict.versions), verdict.decisions) > 10
+    assert min(verdict.examples, verdict.decisions) > 10
+    assert len(verdict.versions) > 5
 
 
-@pytest.mark.slow
-def test_nothing_is_acknowledged_while_nothing_can_be_kept(server: Server, tmp_path: Path) -> None:
+def test_nothing_is_acknowledged_while_nothing_can_be_kept(
+    killable_postgres: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crash_weather, "REFUSALS", 10)
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     with stage(f"sqlite:///{tmp_path / 'log.db'}", EXACT, tmp_path / "a", clients=1, seed=3) as service:
         outage = endure(service, "no room", no_file_grows(service.keepers.values()), 0.0)
         assert (outage.odd, outage.unready) == ([], True)
-        assert outage.refused >= 30
+        assert outage.refused >= 10
         assert service.end().faults == ()
-    with stage(server.fresh(), EXACT, tmp_path / "b", server, clients=1, seed=4) as service:
-        outage = endure(service, "away", database_away(server), 0.0)
+    with stage(
+        killable_postgres.fresh(), EXACT, tmp_path / "b", killable_postgres, clients=1, seed=4
+    ) as service:
+        outage = endure(service, "away", database_away(killable_postgres), 0.0)
         assert (outage.odd, outage.unready) == ([], True)
-        assert outage.refused >= 30
+        assert outage.refused >= 10
         assert service.end().faults == ()
 
 

@@ -206,6 +206,32 @@ def test_the_same_log_gives_the_same_alarms_wherever_a_reader_began(
     assert after == [change for change in whole if change.example_seq > cut]
 
 
+def test_arms_and_questions_are_forgotten_after_the_last_example_of_a_block(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def recorder(into: list[list[str]]) -> type:
+        class Recorder:
+            def __init__(self, *_settings: object) -> None:
+                self.seen: list[str] = []
+                into.append(self.seen)
+
+            def see(self, context: Context, *_reward: object) -> tuple[()]:
+                self.seen.append(context.question)
+                return ()
+
+        return Recorder
+
+    arms: list[list[str]] = []
+    questions: list[list[str]] = []
+    monkeypatch.setattr(monitor, "BLOCK", 3)
+    monkeypatch.setattr(monitor, "_Arm", recorder(arms))
+    monkeypatch.setattr(monitor, "_Questions", recorder(questions))
+    watch(told([Context(str(seq)) for seq in range(1, 8)], [0.5] * 7, ["a"] * 7))
+    blocks = [["1", "2", "3"], ["4", "5", "6"], ["7"]]
+    assert arms == blocks
+    assert [one for one in questions if one] == blocks
+
+
 @pytest.mark.usefixtures("_short")
 def test_a_change_between_two_blocks_is_the_start_of_the_next() -> None:
     """What holds since the start of a block is what is usual in it."""

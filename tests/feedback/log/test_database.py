@@ -23,7 +23,7 @@ from feedback.log.database import CONNECTIONS, RESERVED, kept, open_database, sh
 from feedback.log.group_commit import GroupCommit
 from feedback.log.store import Store
 from tests.feedback.conftest import decision, execution, value
-from tests.postgres import Server, running
+from tests.postgres import Server
 
 
 def opened(url: str) -> closing[Store]:
@@ -38,11 +38,9 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("feedback.log.store.WAIT_S", 0.05)
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    """A PostgreSQL of our own, that may be killed and spoilt."""
-    with running() as server:
-        yield server
+@pytest.fixture
+def server(killable_postgres: Server) -> Server:
+    return killable_postgres
 
 
 # -- which database ------------------------------------------------------------------------------

@@ -150,6 +150,17 @@ def test_what_is_given_back_is_as_it_was_before_it_was_claimed(store: Store) -> 
     assert taken.worker == "other"
 
 
+def test_who_gave_back_an_evaluation_cannot_answer_it_for_who_claimed_it_next(store: Store) -> None:
+    submit(store, OURS, REQUEST, 0.0)
+    first = claim(store, OURS, "first", 1.0)
+    assert first is not None
+    give_back(store, first)
+    mine = claim(store, OURS, "next", 1.0)  # at the same time, by clocks that are coarse
+    with pytest.raises(SupersededError, match="evaluation 1 of first was taken over by next"):
+        finish(store, first, WRONG, 2.0)
+    assert find(store, 1) == mine
+
+
 def test_only_so_many_may_be_queued_or_running(store: Store) -> None:
     for _ in range(3):
         submit(store, OURS, REQUEST, 0.0, most=3)

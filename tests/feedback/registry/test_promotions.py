@@ -1,13 +1,15 @@
 """Promotions: the last word of a configuration holds, every word is kept, with the bytes it is about."""
 
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy.exc import IntegrityError
 
@@ -144,22 +146,36 @@ def test_a_canary_takes_its_share_until_another_word(store: Store, end: Action) 
     assert canary.share == 0.5
 
 
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Store]:
+    """A log for many histories, each under a configuration of its own."""
+    with closing(Store("sqlite://")) as store:
+        yield store
+
+
+numbers = count()
+
+
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.sampled_from(Action), st.booleans(), st.sampled_from([0.0, 0.1, 0.5]))))
-def test_what_holds_is_what_the_words_say_one_after_the_other(said: list[tuple[Action, bool, float]]) -> None:
-    store = Store("sqlite://")
-    versions = {True: published(store), False: published(store, "other")}
-    expected = ActivePolicy("ours")
-    for seq, (action, own, share) in enumerate(said, 1):
+def test_the_active_policy_follows_from_the_actions_in_order(
+    shared: Store, actions: list[tuple[Action, bool, float]]
+) -> None:
+    configured = f"configuration {next(numbers)}"
+    versions = {True: published(shared, configured), False: published(shared, "other")}
+    expected = ActivePolicy(configured)
+    last = newest(shared, 1)
+    for seq, (action, own, share) in enumerate(actions, last[0].seq + 1 if last else 1):
         version = versions[own]
-        word = Promotion(seq, version.version, action, "why not", 9.0, share=share)
-        record(store, "ours", word)
+        promotion = Promotion(seq, version.version, action, "why not", 9.0, share=share)
+        record(shared, configured, promotion)
         if action is Action.PROMOTE:
-            expected = ActivePolicy(version.recipe, word, newest=word)
+            expected = ActivePolicy(version.recipe, promotion, newest=promotion)
         elif action is Action.ROLLBACK:
-            expected = replace(expected, pin=word, canary=None, newest=word)
+            expected = replace(expected, pin=promotion, canary=None, newest=promotion)
         else:
-            expected = replace(expected, canary=word if share else None, newest=word)
-        found = active_policy(store, "ours")
+            expected = replace(expected, canary=promotion if share else None, newest=promotion)
+        found = active_policy(shared, configured)
         assert (found, found.seq) == (expected, seq)
 
 
@@ -334,15 +350,16 @@ def test_a_version_is_found_by_its_number(store: Store) -> None:
     assert find(store, version.version + 1) is None
 
 
-@given(total=st.integers(0, 9), limit=st.integers(1, 4))
-def test_pages_hold_every_version_once_newest_first(total: int, limit: int) -> None:
-    store = Store("sqlite://")
-    expected = [published(store) for _ in range(total)][::-1]
-    seen: list[Version] = []
-    while rows := page(store, limit, seen[-1].version if seen else None):
-        assert len(rows) <= limit
-        seen += [version for version, _ in rows]
-    assert seen == expected
+def test_pages_hold_every_version_once_newest_first(store: Store) -> None:
+    expected: list[Version] = []
+    for total in range(7):
+        for limit in (1, 2, 3):
+            seen: list[Version] = []
+            while rows := page(store, limit, seen[-1].version if seen else None):
+                assert len(rows) <= limit
+                seen += [version for version, _ in rows]
+            assert seen == expected, (total, limit)
+        expected.insert(0, published(store))
 
 
 def test_a_page_says_whose_bytes_are_kept(store: Store) -> None:

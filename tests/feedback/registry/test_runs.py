@@ -1,7 +1,8 @@
 """Runs of the warm start: one at a time among all processes, and none that is dead keeps the others out."""
 
-import subprocess
-import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 
@@ -75,6 +76,25 @@ def test_a_run_that_is_under_way_excludes_others_until_it_ends(store: Store) -> 
     assert first.error == "gather: there is no folder"
 
 
+def test_a_worker_cannot_take_its_own_run_again_while_it_is_under_way(store: Store) -> None:
+    run = taken(store)
+    with pytest.raises(UnderWayError, match="run 1 of here:1 is under way"):
+        taken(store, now=100.0 + LEASE_S)
+    again = taken(store, now=100.0 + LONG)
+    assert (again.seq, again.worker, status(store, run)) == (2, run.worker, State.ABANDONED)
+    with pytest.raises(SupersededError, match="run 1 of here:1"):
+        renew(store, run, 200.0)
+    renew(store, again, 200.0)
+
+
+def test_a_run_is_written_by_the_worker_that_took_it_and_not_by_who_asked(store: Store) -> None:
+    asked = ask(store, OURS, 50.0)
+    run = taken(store, now=50.0)
+    with pytest.raises(SupersededError):
+        end(store, asked, State.FAILED, 60.0)
+    assert status(store, run) is State.RUNNING
+
+
 def test_a_run_whose_worker_is_heard_of_is_never_given_away(store: Store) -> None:
     run = taken(store)
     for now in range(100, 1000, 50):
@@ -137,45 +157,22 @@ def test_a_run_belongs_to_the_configured_recipe_it_is_for_and_excludes_those_of_
     assert (theirs.seq, theirs.trigger) == (asked.seq, Trigger.REQUEST)
 
 
-CHILD = """
-import sys, time
-from feedback.errors import UnderWayError
-from feedback.registry.runs import Trigger, take, under_way
-from feedback.log.store import Store
-store = Store(sys.argv[1])
-print("ready", flush=True)
-sys.stdin.readline()
-try:
-    print("took", take(store, "ours", Trigger.COMMAND, sys.argv[2], time.time()).seq)
-except UnderWayError:
-    print("refused")
-"""
+def test_of_workers_that_begin_at_the_same_time_one_does(url: str) -> None:
+    start = threading.Barrier(4)
 
+    def begin(number: int) -> bool:
+        with closing(Store(url)) as own:
+            start.wait()
+            try:
+                taken(own, f"here:{number}")
+            except UnderWayError:
+                return False
+            return True
 
-def test_of_processes_that_begin_at_the_same_time_one_does(url: str, store: Store) -> None:
-    children = [
-        subprocess.Popen(
-            [sys.executable, "-c", CHILD, url, f"here:{number}"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for number in range(3)
-    ]
-    for child in children:
-        assert child.stdout is not None
-        assert child.stdout.readline() == "ready\n"
-    said = []
-    for child in children:
-        assert child.stdin is not None
-        child.stdin.write("go\n")
-        child.stdin.flush()
-    for child in children:
-        out, _ = child.communicate(timeout=60)
-        assert child.returncode == 0
-        said.append(out)
-    assert sorted(said) == ["refused\n", "refused\n", "took 1\n"]
-    assert [run.status for run in page(store, 5)] == [State.RUNNING]
+    with ThreadPoolExecutor(4) as pool:
+        assert sorted(pool.map(begin, range(4))) == [False, False, False, True]
+    with closing(Store(url)) as store:
+        assert [run.status for run in page(store, 5)] == [State.RUNNING]
 
 
 # -- what a run asks of the log ---------------------------------------------------------------------------

@@ -38,7 +38,7 @@ rules = st.builds(
 histories = given(rules=st.tuples(rules, rules), batch=st.integers(1, 12), steps=steps)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @histories
 def test_what_is_learned_is_what_the_document_says(
     rules: tuple[RewardRule, RewardRule], batch: int, steps: list[Step]
@@ -47,7 +47,7 @@ def test_what_is_learned_is_what_the_document_says(
         history.run(steps)
 
 
-@settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @histories
 def test_it_is_the_same_on_postgresql(
     postgres_url: str, rules: tuple[RewardRule, RewardRule], batch: int, steps: list[Step]
@@ -60,7 +60,7 @@ def test_it_is_the_same_on_postgresql(
 COMPLETE = [Complete.ANY, Complete.ALL, Complete.DEADLINE]
 
 
-@pytest.mark.parametrize(("seed", "decisions"), [(0, 3000), (1, 400), (2, 400)])
+@pytest.mark.parametrize(("seed", "decisions"), [(0, 1200), (1, 300), (2, 300)])
 def test_a_long_history_of_delays_and_clocks_that_disagree_is_learned_as_the_document_says(
     seed: int, decisions: int
 ) -> None:
