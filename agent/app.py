@@ -118,8 +118,8 @@ class LearnerHost:
         return take_epoch(self._store, this_process(), self._clock())
 
     @cached_property
-    def _succession(self) -> lag.Succession:
-        return lag.Succession(self._store)
+    def _succession(self) -> lag.SuccessorCheck:
+        return lag.SuccessorCheck(self._store)
 
     def _learner(self, running: Learner | None = None) -> Learner:
         """Return the learner that is to go on: the one that runs, unless another recipe is active now."""

@@ -83,7 +83,7 @@ class Evaluations:
             answer = self._evaluate(mine.request, self._progress(mine, stop))
             evaluations.finish(self._store, mine, answer, self._clock())
         except StoppedError:
-            evaluations.give_back(self._store, mine)
+            evaluations.release(self._store, mine)
         except (LogUnavailableError, SupersededError):
             raise
         except JobFailedError as error:
@@ -99,9 +99,9 @@ class Evaluations:
             nonlocal reported_at
             if stop.is_set():
                 raise StoppedError
-            if self._timer() >= reported_at + BEAT_S:
-                evaluations.progressed(self._store, mine, done, self._clock())
-                reported_at = self._timer()
+            if self._timer() >= told_at + BEAT_S:
+                evaluations.report_progress(self._store, mine, done, self._clock())
+                told_at = self._timer()
 
         return on_progress
 

@@ -157,7 +157,7 @@ def rebuild(
             epochs.confirm_epoch(connection, epoch)
             refold.finish(connection)
             for version, state in (pair for one in replays for pair in one.lost.items()):
-                registry_versions.put_back(connection, version, state)
+                registry_versions.store_checkpoint(connection, version, state)
             if replaced is not None:
                 draft = replace(
                     replaced,

@@ -29,7 +29,7 @@ from agent.serving.version_watcher import ServedVersion, ServingState, VersionWa
 from arms.base import ArmError
 from arms.llm import Generator
 from feedback.clock import SteadyClock
-from feedback.drift import Alarms, standing_alarms
+from feedback.drift import Alarms, read_alarms
 from feedback.errors import LogUnavailableError
 from feedback.log import GroupCommit, Store
 from feedback.registry import ActivePolicy, ArmSet, Version, arm_sets
@@ -221,7 +221,7 @@ class Replica:
         """Raise the floor for a while after an alarm."""
         floor, drift, join = self.config.floor, self.config.drift, self.config.reward.join
         if drift is not None:
-            self.alarms = await asyncio.to_thread(standing_alarms, self.store, join, self.said)
+            self.alarms = await asyncio.to_thread(read_alarms, self.store, join, self.said)
             until = self.alarms.raised_until(drift)
             if until is not None and self.clock() < until:
                 floor = max(floor, drift.floor)

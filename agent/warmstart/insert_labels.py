@@ -49,7 +49,7 @@ from agent.warmstart.router_features import RouterScores, score_labelled
 from arms.base import Progress
 from arms.models import build_embedder, digest_backbone
 from arms.portfolio import Outcomes
-from feedback.drift import warm_started
+from feedback.drift import record_warm_start
 from feedback.events import Context
 from feedback.log import Store
 from feedback.registry import arm_sets
@@ -140,16 +140,16 @@ def run(settings: Entering, console: Console, tell: Progress) -> int:
         while batch := list(islice(found, BATCH)):
             unheard = [turn for turn in batch if told_by(turn.decision.id) not in known]
             new += (
-                len(imported_turns.new_among(store, unheard))
+                len(imported_turns.missing_from_log(store, unheard))
                 if settings.dry_run
-                else imported_turns.enter(store, unheard)
+                else imported_turns.insert(store, unheard)
             )
             done += len(batch)
             for turn in batch:
                 rewards[turn.decision.drawn].append(reward_of(turn, config.reward))
             tell("entering labels", done, total)
         if new and settings.run is None and not settings.dry_run:  # a run says so once it is served
-            warm_started(store, new, time.time())
+            record_warm_start(store, new, time.time())
     finally:
         store.close()
     _tell(labels, list(config.actions), rewards, new, settings.dry_run, console)

@@ -26,7 +26,7 @@ from agent.jobs import environment_of_a_child, this_process
 from agent.learning import Recipe
 from agent.warmstart.journal import BEAT_S
 from agent.warmstart.schedule import look
-from feedback.drift import standing_alarms
+from feedback.drift import read_alarms
 from feedback.errors import LogUnavailableError, SupersededError, UnderWayError
 from feedback.log import Store
 from feedback.registry import active_policy, runs
@@ -77,7 +77,7 @@ class WarmStarts:
             return False
         self._next_look = now + LOOK_S
         said = active_policy(self._store, self._configured)
-        alarms = standing_alarms(self._store, self._config.reward.join, said)
+        alarms = read_alarms(self._store, self._config.reward.join, said)
         found = look(self._store, self._spec, self._configured, alarms, self._since)
         if found is None or found.at > now:
             return False
@@ -87,7 +87,7 @@ class WarmStarts:
     def run(self, stop: threading.Event) -> None:
         """Do a run; it ends early where the service stops, or where the run was taken for dead."""
         try:
-            mine = runs.take(self._store, self._configured, self._trigger, this_process(), self._clock())
+            mine = runs.claim(self._store, self._configured, self._trigger, this_process(), self._clock())
         except UnderWayError as error:
             logger.info("%s", error)
             return
@@ -103,7 +103,7 @@ class WarmStarts:
                         runs.renew(self._store, mine, told_at)
             if child.returncode:
                 told = f"its process ended with status {child.returncode}: see its output"
-                runs.end(self._store, mine, runs.State.FAILED, self._clock(), told)
+                runs.finish(self._store, mine, runs.State.FAILED, self._clock(), told)
         except SupersededError as error:
             logger.warning("%s", error)
         finally:

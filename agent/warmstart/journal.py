@@ -94,12 +94,12 @@ class Journal:
             return
         if error is None:
             assert self._status is not None  # whoever ends without an error has said how
-            runs.end(self._store, self._run, self._status, self._clock())
+            runs.finish(self._store, self._run, self._status, self._clock())
             return
         with suppress(StoreError):  # it will be found dead, and what was raised counts more
             told = described(error) if isinstance(error, Exception) else type(error).__name__
             self.keep()
-            runs.end(self._store, self._run, runs.State.FAILED, self._clock(), f"{self._failed}{told}")
+            runs.finish(self._store, self._run, runs.State.FAILED, self._clock(), f"{self._failed}{told}")
 
     @contextmanager
     def step(self, name: str) -> Iterator[Step]:
@@ -125,7 +125,7 @@ class Journal:
     def keep(self) -> None:
         """Write what is known. Raises SupersededError where the run was abandoned meanwhile."""
         if not self.promoted:
-            runs.note(self._store, self._run, self._clock(), **self._known())
+            runs.save_progress(self._store, self._run, self._clock(), **self._known())
 
     def promote(self, configured: str, said: promotions.Promotion, after: int) -> None:
         """End the run with a promotion: all of it is on record then, or nothing.

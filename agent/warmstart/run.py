@@ -72,7 +72,7 @@ def warm_start(
     warm_start_spec(config)
     with closing(Store(config.database_url, config.reward.join, clock)) as store:
         worker = this_process()
-        mine = registry_runs.take(store, Recipe.configured(config).digest, trigger, worker, clock())
+        mine = registry_runs.claim(store, Recipe.configured(config).digest, trigger, worker, clock())
         return _done(config, store, mine, console, tell, clock, BEAT_S)
 
 

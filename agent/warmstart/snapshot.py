@@ -10,7 +10,7 @@ from agent.config import AppConfig, ConfigError, WarmStartSpec
 from agent.learning import Recipe, active_recipe, configuration_of
 from agent.serving import arms
 from arms.jobs import digest_of_document
-from feedback.drift import Alarm, standing_alarms
+from feedback.drift import Alarm, read_alarms
 from feedback.log import Store
 from feedback.registry import ActivePolicy, Run, active_policy, arm_sets
 from feedback.registry import runs as registry_runs
@@ -56,7 +56,7 @@ class RunSnapshot:
         spec, join = warm_start_spec(config), config.reward.join
         configured = Recipe.configured(config).digest
         said = active_policy(store, configured)
-        alarms = standing_alarms(store, join, said)
+        alarms = read_alarms(store, join, said)
         with store.reading() as connection:
             examples = position_of(connection, join).examples_seq
         alarm = alarms.newest if alarms.warm_start_open else None

@@ -1,5 +1,5 @@
 from . import monitor
-from .alarms import Alarm, Alarms, Watch, standing_alarms, warm_started
+from .alarms import Alarm, Alarms, Watch, read_alarms, record_warm_start
 from .detectors import DriftSpec
 
-__all__ = ["Alarm", "Alarms", "DriftSpec", "Watch", "monitor", "standing_alarms", "warm_started"]
+__all__ = ["Alarm", "Alarms", "DriftSpec", "Watch", "monitor", "read_alarms", "record_warm_start"]

@@ -101,7 +101,7 @@ def _of(join: str | None) -> sa.ColumnElement[bool]:
     return sa.exists().where(v.recipe == t.alarms.c.recipe, v.join == join)
 
 
-def standing_alarms(store: Store, join: str | None = None, said: ActivePolicy | None = None) -> Alarms:
+def read_alarms(store: Store, join: str | None = None, said: ActivePolicy | None = None) -> Alarms:
     """Return what is known of all alarms.
 
     Args:
@@ -138,7 +138,7 @@ def standing_alarms(store: Store, join: str | None = None, said: ActivePolicy | 
     return Alarms(count, found, begins < found.example_seq and (warm_at is None or warm_at < found.at))
 
 
-def warm_started(store: Store, labels: int, now: float) -> None:
+def record_warm_start(store: Store, labels: int, now: float) -> None:
     """Note that so many labels were entered, which is what an alarm asks for."""
     with store.writing() as connection:
         connection.execute(sa.insert(t.warm_starts), {"labels": labels, "at": now})

@@ -172,10 +172,10 @@ def shown(url: str) -> str:
     return _PASSWORD.sub(lambda found: f"{found[1]}:***@" if found[1] is not None else "***", url)
 
 
-def kept(text: str) -> str:
+def storable(text: str) -> str:
     r"""Return a text as every database can keep it: what is no character, and NUL, become U+FFFD.
 
-    >>> kept("a\0b"), kept("\ud800!")
+    >>> storable("a\0b"), storable("\ud800!")
     ('a�b', '�!')
     """
     text = text.replace("\0", "\ufffd")

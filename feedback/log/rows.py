@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from feedback.events import Context, Cost, Decision, Execution, Feedback, Kind, Mode, Status
 from feedback.log import tables as t
-from feedback.log.database import kept
+from feedback.log.database import storable
 
 
 def decision_row(d: Decision, seq: int, logged_at: float) -> dict[str, object]:
@@ -28,7 +28,7 @@ def decision_row(d: Decision, seq: int, logged_at: float) -> dict[str, object]:
         "deferred": d.deferred,
         "episode_id": d.episode_id,
         "request_digest": d.request_digest,
-        "question": kept(d.context.question),
+        "question": storable(d.context.question),
         "arms": d.arms,
         "probabilities": d.probabilities,
         "shadow": d.shadow,
@@ -56,8 +56,8 @@ def execution_row(e: Execution, seq: int) -> dict[str, object]:
         "llm_s": e.cost.llm_s,
         "usd": e.cost.usd,
         "passages": e.passages,
-        "answer": None if e.answer is None else kept(e.answer),
-        "error": kept(e.error),
+        "answer": None if e.answer is None else storable(e.answer),
+        "error": storable(e.error),
         "finished_at": e.finished_at,
     }
 

@@ -1,8 +1,8 @@
-"""Which arms are live: facts, seen by every replica. The newest one counts.
+"""Arm sets: which arms are live, recorded in the log and read by every replica. The newest set counts.
 
-A set is written when the service starts with other arms in its configuration than the
-last time, and when the arms are replaced while it runs. So what was said last holds,
-in the file or by a call, and a replica that is restarted takes up what the others serve.
+A set is written when the service starts with other arms in its configuration than the last time, and when
+the arms are replaced at run time. So the latest change wins, whether made in the file or by a call, and a
+replica that restarts serves the same arms as the others.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from feedback.log import Store
 from feedback.log import tables as t
 
 Arms = Mapping[str, Mapping[str, Any]]
-"""Name -> what describes the arm, as JSON, without what is as usual."""
+"""Arm name -> its description as JSON, without defaults."""
 
 Same = Callable[[Mapping[str, Any], Mapping[str, Any]], bool]
 
@@ -38,7 +38,7 @@ class ArmSet:
 
 
 def started(store: Store, configured: Arms) -> ArmSet:
-    """Return the live arms, after a start with these in the configuration."""
+    """Return the live arms after a start; configured arms that changed since the last start replace them."""
     with store.writing() as connection:
         row = connection.execute(_NEWEST).first()
         if row is None or row.configured != _digest(configured):
@@ -62,7 +62,7 @@ def at_start(store: Store, configured: Arms) -> Arms:
 
 
 def defined(store: Store) -> dict[str, Mapping[str, Any]]:
-    """Return every arm that was ever live, as its name was last defined."""
+    """Return every arm that was ever live, by name, in its newest definition."""
     with store.reading() as connection:
         return _defined(connection)
 
@@ -80,19 +80,19 @@ def replace(store: Store, arms: Arms, configured: Arms, same: Same) -> ArmSet:
     Args:
         store: The log.
         arms: Every arm that is live from now on.
-        configured: Those of the configuration file; another file will win over this set.
+        configured: Those of the configuration file; a later start with other arms in it replaces this set.
         same: Whether two descriptions mean the same arm.
 
     Raises:
-        ConflictError: A name stood for another arm before: what was learned of that one
-            would be taken for knowledge of this one.
+        ConflictError: A name was used for another arm before; a policy would apply what it learned about
+            that arm to this one.
     """
     with store.writing() as connection:
         before = _defined(connection)
         for name, spec in arms.items():
             if name in before and not same(before[name], spec):
                 was = json.dumps(dict(before[name]))
-                raise ConflictError(f"arm {name!r} was {was} before: give this one another name")
+                raise ConflictError(f"arm {name!r} was defined as {was} before: give this one another name")
         _insert(connection, arms, configured)
         row = connection.execute(_NEWEST).one()
         return ArmSet(row.seq, row.arms)

@@ -1,14 +1,13 @@
-"""Evaluations as jobs: asked for, claimed by one worker, and answered once.
+"""The queue of evaluations: submitted, claimed by one worker, and finished once.
 
     queued --claim--> running --finish--> done
        ^                 |  `---fail----> failed
-       `----give_back----+
-                         `-- its worker is silent for a lease: claimed again
+       `-----release-----+
+                         `-- no heartbeat for a lease: claimed again
 
-Whoever asks and whoever works share nothing but the rows, so both may be any number of processes. Services
-of several configurations may share a log: each answers what was asked of its own, as the answer follows from
-the configuration, too. What an evaluation asks and what it answers are documents; what is in them is no
-matter of the queue.
+Clients and workers share only the rows, so there may be any number of processes of each. Services with
+several configurations may share a log: each evaluates only the requests of its own configuration, since the
+result depends on it. The queue does not interpret requests and results; both are JSON documents.
 """
 
 import zlib
@@ -23,15 +22,15 @@ from feedback.errors import QueueFullError, SupersededError
 from feedback.log import Store, database
 from feedback.log import tables as t
 
-MOST = 20
+MAX_PENDING = 20
 """Evaluations that may be queued or running at once."""
 
 LEASE_S = 60.0
-"""How long a worker may be silent before what it works on is given to another one."""
+"""Time without a heartbeat after which another worker may claim a running evaluation."""
 
 
 class State(StrEnum):
-    """How far an evaluation is."""
+    """Status of an evaluation."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -40,26 +39,26 @@ class State(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Whether nothing will change any more."""
+        """Whether it is final."""
         return self in (State.DONE, State.FAILED)
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What other policies would have earned: asked for, and perhaps answered.
+    """A request to estimate what other policies would have earned, without its result.
 
     Attributes:
-        seq: Its number; what was asked for later has a higher one.
-        configured: Digest of the configuration that it is answered by.
-        request: What is asked for.
-        status: How far it is.
-        submitted_at: When it was asked for; this and the other times are seconds since the epoch, UTC.
+        seq: Its number; later requests have higher ones.
+        configured: Digest of the configuration that evaluates it.
+        request: The request document.
+        status: Its status.
+        submitted_at: When it was submitted; this and the other times are seconds since the epoch, UTC.
         started_at: When it was claimed; None before.
-        alive_at: When its worker was last heard of; None before it has one.
-        finished_at: When it was done or had failed; None before.
-        worker: Who works on it, or did; None before.
+        alive_at: Last heartbeat of its worker; None before it is claimed.
+        finished_at: When it was done or failed; None before.
+        worker: Name of the worker that claimed it; None before.
         done: Share of the work that is done, 0 to 1.
-        error: Why it failed; None where it did not.
+        error: Why it failed; None unless it failed.
     """
 
     seq: int
@@ -77,12 +76,12 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What an evaluation has found.
+    """The result of an evaluation.
 
     Attributes:
-        report: As figures: a document.
-        html: The same as a page. It is made with the figures, and not when somebody wants to see it: plots
-            take a second, which whoever serves has not.
+        report: The statistics, as a JSON document.
+        html: The report as a page; rendered by the worker, since plots take a second that a serving process
+            cannot spare.
     """
 
     report: dict[str, Any]
@@ -97,20 +96,20 @@ _IN_HAND = _e.status.in_([State.QUEUED.value, State.RUNNING.value])
 
 
 def submit(
-    store: Store, configured: str, request: Mapping[str, Any], now: float, most: int | None = MOST
+    store: Store, configured: str, request: Mapping[str, Any], now: float, most: int | None = MAX_PENDING
 ) -> Evaluation:
-    """Ask for an evaluation.
+    """Queue an evaluation.
 
     Args:
         store: The log.
-        configured: Digest of the configuration that it is to be answered by.
-        request: What is asked for, as JSON can say it.
+        configured: Digest of the configuration that evaluates it.
+        request: The request, as a JSON document.
         now: Seconds since the epoch.
-        most: Evaluations of the configuration that may be queued or running, this one among them; None
+        most: Evaluations of the configuration that may be queued or running, including this one; None
             for any number.
 
     Raises:
-        QueueFullError: So many are queued or running; nothing was written.
+        QueueFullError: `most` are queued or running already; nothing was written.
     """
     row: dict[str, object] = {
         "configured": configured,
@@ -137,38 +136,38 @@ def claim(
     only: int | None = None,
     lease_s: float = LEASE_S,
 ) -> Evaluation | None:
-    """Take the oldest evaluation of a configuration that waits for a worker; None where none does.
+    """Claim the oldest evaluation of a configuration that can be claimed; None where there is none.
 
-    It waits when nobody has claimed it, when whoever has was silent for longer than the lease, and when
-    that is the same worker: it works on one at a time, so it did not come to an end with it.
+    An evaluation can be claimed while it is queued, when its lease has expired, and when the same worker
+    claimed it before: a worker runs one at a time, so it lost that one in a crash.
 
     Args:
         store: The log.
-        configured: Digest of the configuration that the worker answers by.
-        worker: Who claims it; a name that no other process has.
+        configured: Digest of the worker's configuration.
+        worker: Name of the worker, unique among processes.
         now: Seconds since the epoch.
-        only: Number of the one that is wanted; None for any.
-        lease_s: How long a worker may be silent.
+        only: Number of the only evaluation to claim; None for any.
+        lease_s: Time without a heartbeat after which a claim expires.
     """
     lost = (_e.status == State.RUNNING.value) & ((_e.alive_at < now - lease_s) | (_e.worker == worker))
     waiting = ((_e.status == State.QUEUED.value) | lost) & (_e.configured == configured)
     if only is not None:
         waiting &= _e.seq == only
     oldest = sa.select(_e.seq).where(waiting).order_by(_e.seq).limit(1)
-    with store.reading() as connection:  # a look holds up nobody, and mostly there is nothing
+    with store.reading() as connection:  # usually there is nothing, and a reader blocks no writer
         if connection.scalar(oldest) is None:
             return None
     taken = {"status": State.RUNNING.value, "worker": worker, "started_at": now, "alive_at": now, "done": 0.0}
     with store.writing() as connection:
         seq = connection.scalar(oldest)
-        if seq is None:  # somebody was faster
+        if seq is None:  # another worker was faster
             return None
         connection.execute(sa.update(t.evaluations).where(_e.seq == seq).values(**taken))
         return _found(connection, seq)
 
 
-def progressed(store: Store, mine: Evaluation, done: float, now: float) -> None:
-    """Say how far an evaluation is, and that its worker is alive.
+def report_progress(store: Store, mine: Evaluation, done: float, now: float) -> None:
+    """Record the progress of an evaluation and a heartbeat of its worker.
 
     Args:
         store: The log.
@@ -177,43 +176,43 @@ def progressed(store: Store, mine: Evaluation, done: float, now: float) -> None:
         now: Seconds since the epoch.
 
     Raises:
-        SupersededError: Another worker has it by now.
+        SupersededError: Another worker has claimed it.
     """
     _update(store, mine, done=done, alive_at=now)
 
 
 def finish(store: Store, mine: Evaluation, answer: Answer, now: float) -> None:
-    """Answer an evaluation. Raises SupersededError where another worker has it by now."""
+    """Store the result of an evaluation. Raises SupersededError if another worker has claimed it."""
     found = {"result": answer.report, "html": zlib.compress(answer.html.encode())}
     _update(store, mine, status=State.DONE.value, **found, done=1.0, alive_at=now, finished_at=now)
 
 
 def fail(store: Store, mine: Evaluation, error: str, now: float) -> None:
-    """Say why an evaluation has no answer. Raises SupersededError where another worker has it by now."""
-    _update(store, mine, status=State.FAILED.value, error=database.kept(error), alive_at=now, finished_at=now)
+    """Record why an evaluation failed. Raises SupersededError if another worker has claimed it."""
+    _update(store, mine, status=State.FAILED.value, error=database.storable(error), alive_at=now, finished_at=now)
 
 
-def give_back(store: Store, mine: Evaluation) -> None:
-    """Let another worker have an evaluation. Raises SupersededError where one has it by now."""
+def release(store: Store, mine: Evaluation) -> None:
+    """Queue a claimed evaluation again. Raises SupersededError if another worker has claimed it."""
     _update(store, mine, status=State.QUEUED.value, worker=None, started_at=None, alive_at=None, done=0.0)
 
 
 def find(store: Store, seq: int) -> Evaluation | None:
-    """Return the evaluation of a number; None where there is none."""
+    """Return the evaluation with a number; None if there is none."""
     with store.reading() as connection:
         row = connection.execute(sa.select(*_EVALUATION).where(_e.seq == seq)).first()
         return None if row is None else _evaluation_of(row)
 
 
 def result_of(store: Store, seq: int) -> dict[str, Any] | None:
-    """Return what an evaluation has found, as a document; None as long as it is not done."""
+    """Return the report of an evaluation as a JSON document; None until it is done."""
     with store.reading() as connection:
         found: dict[str, Any] | None = connection.scalar(sa.select(_e.result).where(_e.seq == seq))
         return found
 
 
 def html_of(store: Store, seq: int) -> str | None:
-    """Return what an evaluation has found, as a page; None as long as it is not done."""
+    """Return the report of an evaluation as an HTML page; None until it is done."""
     with store.reading() as connection:
         found: bytes | None = connection.scalar(sa.select(_e.html).where(_e.seq == seq))
     return None if found is None else zlib.decompress(found).decode()
@@ -225,7 +224,7 @@ def page(store: Store, limit: int, before: int | None = None) -> list[Evaluation
     Args:
         store: The log.
         limit: How many at most.
-        before: Only those whose number is below; None for the newest of all.
+        before: Only those with a lower number; None for the newest of all.
     """
     query = sa.select(*_EVALUATION).order_by(_e.seq.desc()).limit(limit)
     if before is not None:
@@ -235,7 +234,7 @@ def page(store: Store, limit: int, before: int | None = None) -> list[Evaluation
 
 
 def newest_of(store: Store, configured: str, request: Mapping[str, Any]) -> Evaluation | None:
-    """Return the newest evaluation that was asked of a configuration in exactly these words, if any was."""
+    """Return the newest evaluation of a configuration with exactly this request; None if there is none."""
     same = sa.cast(_e.request, sa.Text) == database.dumps(dict(request))
     query = sa.select(*_EVALUATION).where(same, _e.configured == configured).order_by(_e.seq.desc()).limit(1)
     with store.reading() as connection:
@@ -249,7 +248,7 @@ def _update(store: Store, mine: Evaluation, **values: Any) -> None:
     with store.writing() as connection:
         if not connection.execute(sa.update(t.evaluations).where(ours).values(**values)).rowcount:
             holder = connection.scalar(sa.select(_e.worker).where(_e.seq == mine.seq))
-            raise SupersededError(f"evaluation {mine.seq} of {mine.worker} was taken over by {holder}")
+            raise SupersededError(f"evaluation {mine.seq} of {mine.worker} was claimed by {holder}")
 
 
 def _found(connection: sa.Connection, seq: int) -> Evaluation:

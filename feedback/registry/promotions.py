@@ -1,12 +1,11 @@
-"""Which version is served: facts, seen by every replica. What was said last counts.
+"""Promotions: which version is served, recorded in the log and read by every replica. The newest one counts.
 
-    promote     the recipe of this version is learned and served from here on, always the newest of it
-    rollback    exactly this version is served, while the learner goes on
-    canary      exactly this version takes a share of the traffic, beside what is served; a share of 0,
-                a promotion and a rollback end that
+    promote     learn and serve the recipe of this version from now on, always its newest version
+    rollback    serve exactly this version, while the learner goes on
+    canary      serve exactly this version to a share of the traffic; a share of 0, a promotion or a
+                rollback ends it
 
-Each word is said under a configuration, and binds no other: of one that nothing was said under, its own
-recipe is learned and served.
+A promotion is valid for one configuration only. Without any, a configuration learns and serves its own recipe.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,15 +18,15 @@ import sqlalchemy as sa
 from feedback.errors import ChangedMeanwhileError
 from feedback.log import Store
 from feedback.log import tables as t
-from feedback.registry.runs import Run, State, write
-from feedback.registry.versions import digest_of, put_back
+from feedback.registry.runs import Run, State, update
+from feedback.registry.versions import digest_of, store_checkpoint
 
 LARGEST_SHARE = 0.5
 """Most of the traffic that a candidate may take."""
 
 
 class Action(StrEnum):
-    """What an operator wants of a version."""
+    """What to do with a version."""
 
     PROMOTE = "promote"
     ROLLBACK = "rollback"
@@ -36,17 +35,17 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Promotion:
-    """What an operator said.
+    """An operator's decision about a version.
 
     Attributes:
-        seq: Its number; what was said later has a higher one. 0 before it is recorded.
+        seq: Its number; later ones are higher. 0 before it is recorded.
         version: The version that it is about.
-        action: What is wanted of it.
-        reason: Why, in the operator's words.
+        action: What to do with it.
+        reason: Why, as the operator put it.
         at: Seconds since the epoch, UTC.
         forced: Whether it is promoted against the verdict of the gate, or without one.
-        share: How much of the traffic a canary takes, in [0, 0.5]; 0 ends it.
-        evaluation: Number of the evaluation that the gate judged by; None for none.
+        share: Share of the traffic that a canary gets, in [0, 0.5]; 0 ends it.
+        evaluation: Number of the evaluation behind the verdict of the gate; None for none.
     """
 
     seq: int
@@ -61,14 +60,14 @@ class Promotion:
 
 @dataclass(frozen=True, slots=True)
 class ActivePolicy:
-    """What of all that was said under a configuration holds now.
+    """What a configuration learns and serves now, by its promotions.
 
     Attributes:
-        recipe: Digest of what is learned, and served unless one version is pinned.
-        promotion: What put it in the place of the configured one; None where nothing was promoted.
-        pin: The rollback that holds; None where the newest version is served.
-        canary: What takes a share of the traffic; None for nothing.
-        newest: The last word, whatever it was; None where nothing was said.
+        recipe: Digest of the recipe that is learned, and served unless one version is pinned.
+        promotion: The promotion of that recipe; None if it is the configured one.
+        pin: The rollback that pins the served version; None if the newest version is served.
+        canary: The canary that gets a share of the traffic; None for none.
+        newest: The newest promotion, rollback or canary; None if there is none.
     """
 
     recipe: str
@@ -79,71 +78,67 @@ class ActivePolicy:
 
     @property
     def seq(self) -> int:
-        """Number of the last word; 0 where nothing was said."""
+        """Number of the newest promotion, rollback or canary; 0 if there is none."""
         return 0 if self.newest is None else self.newest.seq
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A run of the warm start that comes to its end with a promotion.
+    """A run of the warm start that ends with a promotion.
 
     Attributes:
-        run: As it was taken.
-        told: What else is written down of it: columns of its row.
+        run: As it was claimed.
+        columns: Further columns of its row.
     """
 
     run: Run
-    told: Mapping[str, Any]
+    columns: Mapping[str, Any]
 
 
 def record(
     store: Store,
     configured: str,
-    said: Promotion,
+    promotion: Promotion,
     state: bytes | None = None,
     *,
     after: int | None = None,
     finished: Finished | None = None,
 ) -> None:
-    """Record what is wanted of a version from now on: all that belongs to it, or nothing.
+    """Record a promotion, a rollback or a canary, with everything that belongs to it, in one transaction.
 
     Args:
         store: The log.
-        configured: Digest of the configured recipe, under which alone it holds.
-        said: What is wanted; its number is given out here.
-        state: The bytes of its version, which are put back where they were pruned; unless they are
-            not its own.
-        after: Number of the last word that was known when this was decided, 0 for none; None where it is
-            wanted whatever was said.
-        finished: The run that wants it, and ends with it; None for somebody else.
+        configured: Digest of the configured recipe for which it is valid.
+        promotion: What to record; its number is assigned here.
+        state: The bytes of its version, to be stored again if they were pruned; ignored if their digest
+            is not the version's.
+        after: Number of the newest promotion that the decision rests on, 0 for none; None to record it
+            unconditionally.
+        finished: The run that decided it, and ends with it; None for none.
 
     Raises:
-        ChangedMeanwhileError: Something was said since; nothing was written.
+        ChangedMeanwhileError: There is a newer promotion than `after`; nothing was written.
         SupersededError: The run is no longer under way; nothing was written.
         LogUnavailableError: Try again later.
     """
-    row = {name: getattr(said, name) for name in Promotion.__slots__ if name != "seq"}
-    digest = sa.select(t.versions.c.digest).where(t.versions.c.version == said.version)
+    row = {name: getattr(promotion, name) for name in Promotion.__slots__ if name != "seq"}
+    digest = sa.select(t.versions.c.digest).where(t.versions.c.version == promotion.version)
     p = t.promotions.c
     with store.writing() as connection:
         if after is not None:
             last = connection.scalar(sa.select(sa.func.max(p.seq)).where(p.configured == configured)) or 0
             if last != after:
-                raise ChangedMeanwhileError(f"what is served was changed meanwhile, by word {last}")
+                raise ChangedMeanwhileError(f"the active policy was changed meanwhile, by promotion {last}")
         connection.execute(sa.insert(t.promotions), {**row, "configured": configured})
         if finished is not None:
-            ended = {"status": State.PROMOTED.value, "alive_at": said.at, "finished_at": said.at}
-            write(connection, finished.run, **finished.told, **ended)
+            ended = {"status": State.PROMOTED.value, "alive_at": promotion.at, "finished_at": promotion.at}
+            update(connection, finished.run, **finished.columns, **ended)
         if state is not None and digest_of(state) == connection.scalar(digest):
-            put_back(connection, said.version, state)
+            store_checkpoint(connection, promotion.version, state)
 
 
 def active_policy(store: Store, configured: str) -> ActivePolicy:
-    """Return what holds under a configuration.
-
-    Args:
-        store: The log.
-        configured: Digest of its recipe.
+    """Return what the configuration of a recipe digest learns and serves now.
 
     Raises:
         LogUnavailableError: Try again later.
@@ -155,21 +150,21 @@ def active_policy(store: Store, configured: str) -> ActivePolicy:
     found = ActivePolicy(configured)
     with store.reading() as connection:
         rows = connection.execute(query).all()
-    for *values, recipe in rows:  # a later word takes away what an earlier one left
-        said = _promotion_of(values)
-        match said.action:
+    for *values, recipe in rows:  # later rows override earlier ones
+        row = _promotion_of(values)
+        match row.action:
             case Action.PROMOTE:
-                found = ActivePolicy(recipe, said, newest=said)
+                found = ActivePolicy(recipe, row, newest=row)
             case Action.ROLLBACK:
-                found = ActivePolicy(found.recipe, found.promotion, said, newest=said)
+                found = ActivePolicy(found.recipe, found.promotion, row, newest=row)
             case Action.CANARY:
-                canary = said if said.share else None
-                found = ActivePolicy(found.recipe, found.promotion, found.pin, canary, said)
+                canary = row if row.share else None
+                found = ActivePolicy(found.recipe, found.promotion, found.pin, canary, row)
     return found
 
 
-def was_followed(store: Store, configured: str, recipe: str) -> bool:
-    """Whether a recipe is, or was ever, the one that was followed under a configuration."""
+def was_active(store: Store, configured: str, recipe: str) -> bool:
+    """Return whether a recipe is or was ever the active one of a configuration."""
     p, v = t.promotions.c, t.versions.c
     promoted = (
         sa.select(p.seq)
@@ -181,7 +176,7 @@ def was_followed(store: Store, configured: str, recipe: str) -> bool:
 
 
 def newest(store: Store, limit: int) -> list[Promotion]:
-    """Return what was said last, of any version, newest first."""
+    """Return the newest promotions, rollbacks and canaries of all configurations, newest first."""
     query = sa.select(*_COLUMNS).order_by(t.promotions.c.seq.desc()).limit(limit)
     with store.reading() as connection:
         return [_promotion_of(row) for row in connection.execute(query)]

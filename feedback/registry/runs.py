@@ -1,11 +1,11 @@
-"""Runs of the warm start: one at a time, each a row that says what went in, what was done and how it ended.
+"""Runs of the warm start: one at a time, each a row with its inputs, its steps and its outcome.
 
-    asked --take--> running --end--> promoted | held | nothing_new | failed
-                       `---its worker is silent for a lease---> abandoned
+    asked --claim--> running --finish--> promoted | held | nothing_new | failed
+                        `---no heartbeat for a lease---> abandoned
 
-Whoever takes the right to run holds it by a lease that it renews; a run whose worker died is abandoned by
-the next one that is taken, and can write nothing more. One is done at a time, whatever it is configured by;
-what a run follows from, and what is asked for, belongs to one configuration.
+The worker of a run holds a lease that it renews. A claim marks a run with an expired lease as abandoned;
+its worker can then write nothing more. One run is under way at a time among all configurations; requests
+and inputs belong to one configuration.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -21,27 +21,27 @@ from feedback.log import Store, database
 from feedback.log import tables as t
 
 LEASE_S = 60.0
-"""How long the worker of a run may be silent before the run is taken for dead."""
+"""Time without a heartbeat after which the worker of a run counts as dead."""
 
 
 class State(StrEnum):
-    """How far a run is, or how it ended."""
+    """Status of a run."""
 
     ASKED = "asked"
     RUNNING = "running"
     PROMOTED = "promoted"
-    """Its candidate is served."""
+    """Its candidate was promoted."""
     HELD = "held"
-    """It came to its end, and what is served stays."""
+    """Its candidate was evaluated and not promoted."""
     NOTHING_NEW = "nothing_new"
-    """There was nothing to learn that had not been learned, or judged, before."""
+    """Its inputs were learned, or evaluated, by an earlier run."""
     FAILED = "failed"
     ABANDONED = "abandoned"
     """Its worker died."""
 
 
 class Trigger(StrEnum):
-    """What a run was started by."""
+    """What started a run."""
 
     SCHEDULE = "schedule"
     ALARM = "alarm"
@@ -52,10 +52,10 @@ class Trigger(StrEnum):
 
 
 JUDGED = (State.PROMOTED, State.HELD)
-"""Ends of a run whose labels were entered whole."""
+"""Final states of a run that inserted all its labels and came to a verdict."""
 
 ENDED = (*JUDGED, State.NOTHING_NEW)
-"""Ends of a run that has done all that it was to do."""
+"""Final states of a run that completed without a failure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,19 +63,19 @@ class Run:
     """A warm start, from labels to a verdict.
 
     Attributes:
-        seq: Its number; later ones have a higher one.
-        trigger: What it was started by.
-        status: How far it is, or how it ended.
-        worker: Who does it, or did; empty while it is only asked for.
-        started_at: When it began, or was asked for; seconds since the epoch, UTC, like the two below.
-        alive_at: When its worker was last heard of.
+        seq: Its number; later ones are higher.
+        trigger: What started it.
+        status: Its status.
+        worker: Name of the worker; empty until it is claimed.
+        started_at: When it was claimed, or requested; seconds since the epoch, UTC, like the two below.
+        alive_at: Last heartbeat of its worker.
         finished_at: When it ended; None before.
-        inputs: What it follows from, as digests and positions.
-        steps: What was done, in order: the name of each step, when, how long it took, what it found.
-        candidate: The version that it published; None where it came to none.
-        evaluation: The evaluation of that one; None where there is none.
-        error: The step that failed and why; None where none did.
-        configured: Digest of the configured recipe, which it is a run for.
+        inputs: Digests and positions of its inputs.
+        steps: Completed steps in order: name, time, duration and findings of each.
+        candidate: The version that it published; None for none.
+        evaluation: The evaluation of the candidate; None for none.
+        error: The step that failed and why; None unless one failed.
+        configured: Digest of the configured recipe that it belongs to.
     """
 
     seq: int
@@ -93,7 +93,7 @@ class Run:
     configured: str
 
     def dead(self, now: float) -> bool:
-        """Whether it is under way by its row, and its worker has been silent for longer than its lease."""
+        """Return whether it is running by its row, and its lease has expired."""
         return self.status is State.RUNNING and self.alive_at < now - LEASE_S
 
 
@@ -102,32 +102,32 @@ _r = t.runs.c
 _RUN = [_r[name] for name in Run.__slots__]
 
 
-def ask(store: Store, configured: str, now: float) -> Run:
-    """Ask for a run, which a service of that configured recipe does soon.
+def request(store: Store, configured: str, now: float) -> Run:
+    """Request a run, which a service with that configured recipe will claim.
 
     Raises:
-        UnderWayError: One was asked for already, or is under way; nothing was written.
+        UnderWayError: One is requested already, or under way; nothing was written.
     """
     with store.writing() as connection:
         _exclude(connection, now)
         if (asked := _asked(connection, configured)) is not None:
-            told = f"run {asked.seq} was asked for since {utc(asked.started_at)}: one is done at a time"
-            raise UnderWayError(told)
+            requested = f"run {asked.seq} is requested since {utc(asked.started_at)}"
+            raise UnderWayError(f"{requested}: one runs at a time")
         return _insert(connection, configured, Trigger.REQUEST, State.ASKED, "", now)
 
 
-def take(store: Store, configured: str, trigger: Trigger, worker: str, now: float) -> Run:
-    """Begin a run: the one that was asked for, where one was, or a new one.
+def claim(store: Store, configured: str, trigger: Trigger, worker: str, now: float) -> Run:
+    """Begin a run: the requested one, if there is one, or a new one.
 
     Args:
         store: The log.
-        configured: Digest of the configured recipe, which it is a run for.
-        trigger: What it is started by; that it was asked for counts more.
-        worker: Who does it; a name that no other process has.
+        configured: Digest of the configured recipe that it belongs to.
+        trigger: What starts it; a requested run keeps `REQUEST`.
+        worker: Name of the worker, unique among processes.
         now: Seconds since the epoch.
 
     Raises:
-        UnderWayError: Another one is under way, and its worker was heard of within the lease.
+        UnderWayError: Another run holds a valid lease.
     """
     with store.writing() as connection:
         _exclude(connection, now)
@@ -140,12 +140,12 @@ def take(store: Store, configured: str, trigger: Trigger, worker: str, now: floa
 
 
 def renew(store: Store, mine: Run, now: float) -> None:
-    """Say that the worker of a run is alive. Raises SupersededError where the run was abandoned."""
+    """Renew the lease of a run. Raises SupersededError if the run was abandoned."""
     with store.writing() as connection:
-        write(connection, mine, alive_at=now)
+        update(connection, mine, alive_at=now)
 
 
-def note(
+def save_progress(
     store: Store,
     mine: Run,
     now: float,
@@ -155,21 +155,21 @@ def note(
     candidate: int | None = None,
     evaluation: int | None = None,
 ) -> None:
-    """Write down how far a run is. Raises SupersededError where it was abandoned."""
-    told = {"inputs": dict(inputs), "steps": list(steps), "candidate": candidate, "evaluation": evaluation}
+    """Save the progress of a run and renew its lease. Raises SupersededError if it was abandoned."""
+    columns = {"inputs": dict(inputs), "steps": list(steps), "candidate": candidate, "evaluation": evaluation}
     with store.writing() as connection:
-        write(connection, mine, alive_at=now, **told)
+        update(connection, mine, alive_at=now, **columns)
 
 
-def end(store: Store, mine: Run, status: State, now: float, error: str | None = None) -> None:
-    """Write down how a run ended. Raises SupersededError where it was abandoned."""
-    told = None if error is None else database.kept(error)
+def finish(store: Store, mine: Run, status: State, now: float, error: str | None = None) -> None:
+    """Record how a run ended. Raises SupersededError if it was abandoned."""
+    reason = None if error is None else database.storable(error)
     with store.writing() as connection:
-        write(connection, mine, status=status.value, alive_at=now, finished_at=now, error=told)
+        update(connection, mine, status=status.value, alive_at=now, finished_at=now, error=reason)
 
 
-def write(connection: sa.Connection, mine: Run, **values: Any) -> None:
-    """Write columns of a run within a transaction. Raises SupersededError where it is no longer under way."""
+def update(connection: sa.Connection, mine: Run, **values: Any) -> None:
+    """Update columns of a run within a transaction. Raises SupersededError if it is no longer under way."""
     ours = (_r.seq == mine.seq) & (_r.status == State.RUNNING.value)
     ours &= (_r.worker == mine.worker) & (_r.started_at == mine.started_at)
     if not connection.execute(sa.update(t.runs).where(ours).values(**values)).rowcount:
@@ -178,19 +178,19 @@ def write(connection: sa.Connection, mine: Run, **values: Any) -> None:
 
 
 def find(store: Store, seq: int) -> Run | None:
-    """Return the run of a number; None where there is none."""
+    """Return the run with a number; None if there is none."""
     with store.reading() as connection:
         row = connection.execute(sa.select(*_RUN).where(_r.seq == seq)).first()
         return None if row is None else _run_of(row)
 
 
 def page(store: Store, limit: int, before: int | None = None) -> list[Run]:
-    """Return the newest runs, newest first, whatever they are configured by.
+    """Return the newest runs of all configurations, newest first.
 
     Args:
         store: The log.
         limit: How many at most.
-        before: Only those whose number is below; None for the newest of all.
+        before: Only those with a lower number; None for the newest of all.
     """
     query = sa.select(*_RUN).order_by(_r.seq.desc()).limit(limit)
     if before is not None:
@@ -200,7 +200,7 @@ def page(store: Store, limit: int, before: int | None = None) -> list[Run]:
 
 
 def newest(store: Store, configured: str, states: Collection[State] = tuple(State)) -> Run | None:
-    """Return the newest run for a configured recipe that is in one of these states; None for none."""
+    """Return the newest run for a configured recipe that is in one of the states; None if there is none."""
     query = _in(configured, states).order_by(_r.seq.desc()).limit(1)
     with store.reading() as connection:
         row = connection.execute(query).first()
@@ -208,14 +208,14 @@ def newest(store: Store, configured: str, states: Collection[State] = tuple(Stat
 
 
 def under_way(store: Store, now: float) -> bool:
-    """Whether a run is done now, whatever it is configured by."""
+    """Return whether a run of any configuration is under way."""
     running = sa.select(*_RUN).where(_r.status == State.RUNNING.value)
     with store.reading() as connection:
         return any(not _run_of(row).dead(now) for row in connection.execute(running))
 
 
 def judged(store: Store, configured: str) -> list[Run]:
-    """Return the runs that came to a verdict, in order: their labels were entered whole."""
+    """Return the runs that came to a verdict, in order: all their labels are in the log."""
     query = _in(configured, JUDGED).order_by(_r.seq)
     with store.reading() as connection:
         return [_run_of(row) for row in connection.execute(query)]
@@ -232,13 +232,13 @@ def _asked(connection: sa.Connection, configured: str) -> Run | None:
 
 
 def _exclude(connection: sa.Connection, now: float) -> None:
-    """Abandon a run that is dead; refuse where one is under way. Raises UnderWayError."""
-    running = sa.select(*_RUN).where(_r.status == State.RUNNING.value)
-    for run in map(_run_of, connection.execute(running).all()):
+    """Mark a dead run as abandoned, and raise UnderWayError if one is under way."""
+    query = sa.select(*_RUN).where(_r.status == State.RUNNING.value)
+    for run in map(_run_of, connection.execute(query).all()):
         if not run.dead(now):
-            told = f"run {run.seq} of {run.worker} is under way since {utc(run.started_at)}"
-            raise UnderWayError(f"{told}: one is done at a time")
-        error = f"nothing was heard of {run.worker} since {utc(run.alive_at)}"
+            running = f"run {run.seq} of {run.worker} is under way since {utc(run.started_at)}"
+            raise UnderWayError(f"{running}: one runs at a time")
+        error = f"{run.worker} has sent no heartbeat since {utc(run.alive_at)}"
         gone = {"status": State.ABANDONED.value, "finished_at": now, "error": error}
         connection.execute(sa.update(t.runs).where(_r.seq == run.seq).values(**gone))
 

@@ -1,8 +1,8 @@
-"""Versions: a policy's state at a position of the training log.
+"""Versions: the model registry. A version is a policy's state at a position of the training log.
 
-A version's row is a fact; its bytes are a cache. What is pruned or lost can be
-made again by replaying the training log up to `examples_seq`. Bytes of old versions are
-kept the more sparsely the older they are, so that a replay can begin near each of them.
+A version's row is a fact; its checkpoint, the bytes of the state, is a cache: a replay of the training log up
+to `examples_seq` gives the same bytes. Checkpoints are pruned, more of them the older they are, so that a
+replay of any version can begin near it.
 """
 
 import hashlib
@@ -18,11 +18,11 @@ from feedback.log import tables as t
 from feedback.training_log import epochs
 
 KEPT_CHECKPOINTS = 20
-"""Newest versions whose bytes are all kept; so are those of the newest version of each recipe, and of
-versions that an operator chose."""
+"""How many of the newest versions all keep their checkpoints. So do the newest version of each recipe, and
+every version that was promoted, rolled back to or made a canary."""
 
 BESIDE = "a candidate"
-"""Holder of the first epoch where a candidate is there before any learner."""
+"""Holder of the first epoch if a candidate is published before any learner ran."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +30,15 @@ class Version:
     """One published state of a policy.
 
     Attributes:
-        version: Its number, rising; 0 before it is published.
-        parent: The version it went on from; None for the first of a recipe.
+        version: Its number, increasing; 0 before it is published.
+        parent: The version it continues; None for the first of a recipe.
         recipe: Digest of everything besides the training log that shaped it.
         join: Digest of the rule by which that training log was joined.
         policy: The policy's specification.
         examples_seq: Position of the training log that it has learned up to.
-        applied_seq: Facts up to this position of the log are looked at.
+        applied_seq: Facts of the log up to this position are applied.
         digest: SHA-256 of the state.
-        epoch: The learner that wrote it.
+        epoch: Epoch of the learner that wrote it.
         created_at: Seconds since the epoch, UTC.
         start: Where learning began, a `feedback.training_log.StartingPoint` document; None for the
             beginning of the log.
@@ -63,11 +63,11 @@ def digest_of(state: bytes) -> str:
 
 
 def publish(store: Store, version: Version, state: bytes) -> int:
-    """Write a version with its bytes and return its number; older bytes are pruned.
+    """Write a version with its checkpoint and return its number; older checkpoints are pruned.
 
     Raises:
         SupersededError: Another learner has taken over; nothing was written.
-        RebuiltError: The training log was made anew; nothing was written.
+        RebuiltError: The training log was rebuilt; nothing was written.
     """
     with store.writing() as connection:
         epochs.confirm_epoch(connection, version.epoch)
@@ -75,38 +75,37 @@ def publish(store: Store, version: Version, state: bytes) -> int:
 
 
 def publish_beside(store: Store, version: Version, state: bytes) -> int:
-    """Write a version of a recipe that nobody serves, beside a learner that goes on; return its number.
+    """Write a version of a recipe that is not active, without superseding the learner; return its number.
 
-    Where the recipe has a version that has learned as much, nothing is written, and its number is returned.
+    If the recipe has a version that has learned as much, its number is returned and nothing is written.
 
     Args:
         store: The log.
-        version: Its epoch is the newest one before its training log was read, and none of its own; 0
-            where there was none.
-        state: Its bytes.
+        version: With the epoch that was newest before its training log was read; 0 for none.
+        state: The bytes of its checkpoint.
 
     Raises:
-        RebuiltError: The training log was made anew since then; nothing was written.
+        RebuiltError: The training log was rebuilt since then; nothing was written.
     """
     v, e = t.versions.c, t.epochs.c
     with store.writing() as connection:
         rebuilt = sa.select(e.epoch).where(e.epoch > version.epoch, e.holder == epochs.REBUILD).limit(1)
         if (found := connection.scalar(rebuilt)) is not None:
-            raise RebuiltError(f"epoch {found} made the training log anew: learn from what is there now")
+            raise RebuiltError(f"epoch {found} rebuilt the training log: learn from it again")
         as_much = sa.select(sa.func.max(v.version)).where(
             v.recipe == version.recipe, v.examples_seq >= version.examples_seq
         )
         there: int | None = connection.scalar(as_much)
         if there is not None:
             return there
-        if not epochs.newest_epoch(connection)[0]:  # a version is of some epoch, and no learner ever ran
+        if not epochs.newest_epoch(connection)[0]:  # no learner ever ran, and a version needs an epoch
             connection.execute(sa.insert(t.epochs), {"holder": BESIDE, "taken_at": version.created_at})
         epoch, _ = epochs.newest_epoch(connection)
         return add(connection, replace(version, epoch=version.epoch or epoch), state)
 
 
 def add(connection: sa.Connection, version: Version, state: bytes) -> int:
-    """Write a version as a part of a transaction that nobody else can write versions in."""
+    """Write a version and prune checkpoints, within a write transaction."""
     row = {name: getattr(version, name) for name in Version.__slots__ if name != "version"}
     result = connection.execute(sa.insert(t.versions), row)
     assert result.inserted_primary_key is not None
@@ -121,17 +120,17 @@ def add(connection: sa.Connection, version: Version, state: bytes) -> int:
     return number
 
 
-def put_back(connection: sa.Connection, version: int, state: bytes) -> None:
-    """Replace the bytes of a version, or write them where there are none."""
+def store_checkpoint(connection: sa.Connection, version: int, state: bytes) -> None:
+    """Write the checkpoint of a version, replacing any other."""
     connection.execute(sa.delete(t.checkpoints).where(t.checkpoints.c.version == version))
     connection.execute(sa.insert(t.checkpoints), {"version": version, "state": state})
 
 
 def is_kept(version: int, newest: int) -> bool:
-    """Whether a version is so new, or its number so round, that its bytes are kept.
+    """Return whether the checkpoint of a version is kept by its age.
 
-    All of the newest are; before these, every second of as many, every fourth of twice as many, and
-    so on: of n versions some ten for each time that n has doubled. What is pruned once stays so.
+    All of the newest are; before these, every second of as many, every fourth of twice as many, and so on:
+    about ten per doubling of the number of versions. What is pruned once is never kept again.
 
     >>> [version for version in range(1, 71) if is_kept(version, newest=100)]
     [8, 16, 24, 28, 32, 36, 40, 44, 48, 52, 56, 60, 62, 64, 66, 68, 70]
@@ -141,7 +140,7 @@ def is_kept(version: int, newest: int) -> bool:
 
 
 def latest(store: Store, recipe: str | None = None, after: int = 0) -> Version | None:
-    """Return the newest version of a recipe, or of any; None when none is newer than `after`."""
+    """Return the newest version of a recipe, or of any; None if none is newer than `after`."""
     query = sa.select(t.versions).where(t.versions.c.version > after)
     if recipe is not None:
         query = query.where(t.versions.c.recipe == recipe)
@@ -151,7 +150,7 @@ def latest(store: Store, recipe: str | None = None, after: int = 0) -> Version |
 
 
 def kept_upto(store: Store, recipe: str, examples_seq: int) -> list[Version]:
-    """Return the versions of a recipe whose bytes are kept and that have learned no more, newest first."""
+    """Return the versions of a recipe with a checkpoint at or before a position of the log, newest first."""
     v = t.versions.c
     query = (
         sa.select(t.versions)
@@ -164,7 +163,7 @@ def kept_upto(store: Store, recipe: str, examples_seq: int) -> list[Version]:
 
 
 def kept_of(store: Store, recipe: str) -> list[Version]:
-    """Return the versions of a recipe whose bytes are kept, or ought to be, oldest first."""
+    """Return the versions of a recipe whose checkpoints are kept, or should be by their age, oldest first."""
     v, kept = t.versions.c, sa.select(t.checkpoints.c.version)
     with store.reading() as connection:
         newest = connection.scalar(sa.select(sa.func.max(v.version))) or 0
@@ -184,7 +183,7 @@ def counts(store: Store) -> dict[str, int]:
 
 
 def among(store: Store, recipe: str, numbers: Collection[int]) -> set[int]:
-    """Return those of some numbers whose versions are of a recipe."""
+    """Return those of the version numbers that belong to a recipe."""
     v = t.versions.c
     with store.reading() as connection:
         query = sa.select(v.version).where(v.recipe == recipe, v.version.in_(numbers))
@@ -192,7 +191,7 @@ def among(store: Store, recipe: str, numbers: Collection[int]) -> set[int]:
 
 
 def find(store: Store, number: int) -> Version | None:
-    """Return the version of a number; None where there is none."""
+    """Return the version with a number; None if there is none."""
     with store.reading() as connection:
         row = (
             connection.execute(sa.select(t.versions).where(t.versions.c.version == number)).mappings().first()
@@ -201,12 +200,12 @@ def find(store: Store, number: int) -> Version | None:
 
 
 def page(store: Store, limit: int, before: int | None = None) -> list[tuple[Version, bool]]:
-    """Return the newest versions of any recipe, newest first, each with whether its bytes are kept.
+    """Return the newest versions of any recipe, newest first, each with whether it has a checkpoint.
 
     Args:
         store: The log.
         limit: How many at most.
-        before: Only those whose number is below; None for the newest of all.
+        before: Only those with a lower number; None for the newest of all.
     """
     v, kept = t.versions.c, t.checkpoints.c.version
     query = sa.select(t.versions, kept.is_not(None).label("kept")).outerjoin(t.checkpoints, kept == v.version)
@@ -220,7 +219,7 @@ def page(store: Store, limit: int, before: int | None = None) -> list[tuple[Vers
 
 
 def checkpoint(store: Store, version: int) -> bytes | None:
-    """Return the bytes of a version; None when they were pruned."""
+    """Return the bytes of a version's checkpoint; None if it was pruned."""
     with store.reading() as connection:
         state = connection.scalar(sa.select(t.checkpoints.c.state).where(t.checkpoints.c.version == version))
     return None if state is None else bytes(state)

@@ -23,7 +23,7 @@ class PastTurn:
     feedback: tuple[Feedback, ...]
 
 
-def new_among(store: Store, turns: Sequence[PastTurn]) -> list[PastTurn]:
+def missing_from_log(store: Store, turns: Sequence[PastTurn]) -> list[PastTurn]:
     """Return the turns whose decision is not in the log, in order; at most some thousand are looked up."""
     ids = [turn.decision.id for turn in turns]
     with store.reading() as connection:
@@ -31,7 +31,7 @@ def new_among(store: Store, turns: Sequence[PastTurn]) -> list[PastTurn]:
     return [turn for turn in turns if turn.decision.id not in known]
 
 
-def enter(store: Store, turns: Sequence[PastTurn]) -> int:
+def insert(store: Store, turns: Sequence[PastTurn]) -> int:
     """Commit those turns that are not in the log, all at once and in order; return how many they are.
 
     As a decision never is without its feedback, the join finds both together, whatever the deadline.
@@ -40,7 +40,7 @@ def enter(store: Store, turns: Sequence[PastTurn]) -> int:
         ConflictError: Somebody else enters the same turns; nothing was written.
         LogUnavailableError: Nothing was written.
     """
-    new = new_among(store, turns)
+    new = missing_from_log(store, turns)
     facts: list[Fact] = []
     for turn in new:
         facts += (turn.decision, turn.execution, *turn.feedback)

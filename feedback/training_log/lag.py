@@ -83,7 +83,7 @@ def lag_of(store: Store, join: str, examples_seq: int | None) -> Lag:
     return Lag(head, applied, None if oldest is None else oldest.at)
 
 
-class Succession:
+class SuccessorCheck:
     """Looks after the successor of a learner that was superseded: it may be gone, and nobody else would know.
 
     Args:

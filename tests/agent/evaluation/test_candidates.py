@@ -308,7 +308,7 @@ def labelled(store: Store, run: int, question: str, arm: str, at: float) -> None
     }
     label = example(0, arm, question=question, **told).decision
     said = Feedback(f"{label.id}:f", label.id, "thumb", 1.0, received_at=at)
-    imported_turns.enter(
+    imported_turns.insert(
         store, [imported_turns.PastTurn(label, Execution(label.id, arm, Status.OK, Cost()), (said,))]
     )
 

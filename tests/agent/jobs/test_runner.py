@@ -153,7 +153,7 @@ def test_a_worker_that_was_taken_for_dead_gives_up_and_spoils_nothing(
 
     timer = iter([0.0, BEAT_S])
     assert worked(store, evaluate, timer=lambda: next(timer)) == heirs[0]
-    assert "evaluation 1 of w was taken over by heir" in caplog.text
+    assert "evaluation 1 of w was claimed by heir" in caplog.text
 
 
 @pytest.mark.parametrize("end", [None, JobFailedError("too late")], ids=["answer", "failure"])

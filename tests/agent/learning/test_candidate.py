@@ -61,9 +61,9 @@ def a_learner(store: Store, recipe: Recipe) -> Learner:
 def labelled(store: Store, learner: Learner) -> None:
     """Let turns and labels of two runs come in and be joined, in the midst of one another."""
     live(store, range(10), learner)
-    imported_turns.enter(store, [label(number, run=1) for number in range(100, 112)])
+    imported_turns.insert(store, [label(number, run=1) for number in range(100, 112)])
     live(store, range(10, 20), learner)
-    imported_turns.enter(store, [label(number, run=2) for number in range(200, 206)])
+    imported_turns.insert(store, [label(number, run=2) for number in range(200, 206)])
     live(store, range(20, 30), learner)
 
 
@@ -102,7 +102,7 @@ def test_the_labels_of_a_run_change_whoever_starts_from_them_and_nobody_else(sto
     learner = a_learner(store, Recipe(EXACT, RULE))
     live(store, range(10), learner)
     before = versions.latest(store)
-    imported_turns.enter(store, [label(number, run=1) for number in range(100, 112)])
+    imported_turns.insert(store, [label(number, run=1) for number in range(100, 112)])
     after = learner.step()
     assert before is not None
     assert after is not None
@@ -128,7 +128,7 @@ def test_the_live_learner_goes_on_beside_a_candidate(store: Store) -> None:
 
 
 def test_a_candidate_may_be_there_before_any_learner(store: Store) -> None:
-    imported_turns.enter(store, [label(number, run=1) for number in range(100, 112)])
+    imported_turns.insert(store, [label(number, run=1) for number in range(100, 112)])
     recipe = Recipe(EXACT, RULE, StartingPoint(runs=(1,)))
     candidate = publish_candidate(store, recipe, ARMS)
     assert (candidate.version, candidate.examples_seq) == (1, 0)
@@ -180,8 +180,8 @@ def test_what_was_learned_of_a_training_log_that_is_made_anew_meanwhile_is_not_p
         take_epoch(store, epochs.REBUILD, NOW)
         return real(store, version, state)
 
-    monkeypatch.setattr("feedback.registry.versions.publish_beside", after_a_rebuild)
-    with pytest.raises(RebuiltError, match="made the training log anew"):
+    monkeypatch.setattr("agent.learning.candidate.publish_beside", after_a_rebuild)
+    with pytest.raises(RebuiltError, match="rebuilt the training log"):
         publish_candidate(store, Recipe(LINEAR, RULE), ARMS)
     assert versions.latest(store, Recipe(LINEAR, RULE).digest) is None
 
@@ -242,7 +242,7 @@ def test_a_learner_host_follows_a_promotion_and_the_way_back(
     monkeypatch.setattr("agent.app.LearnerThread", lambda *_: None)  # the steps are ours
     configured, other = Recipe.configured(config), Recipe(LINEAR, RULE, StartingPoint(runs=(1,)))
     live(store, range(10), a_learner(store, configured))
-    imported_turns.enter(store, [label(number, run=1) for number in range(100, 112)])
+    imported_turns.insert(store, [label(number, run=1) for number in range(100, 112)])
     ours, candidate = versions.latest(store), publish_candidate(store, other, ARMS)
     assert ours is not None
     host = LearnerHost(config)

@@ -14,7 +14,7 @@ from agent.learning.learner import Learner
 from agent.learning.recipe import Recipe
 from agent.policies import PolicySpec
 from feedback.clock import SteadyClock
-from feedback.drift import Alarm, DriftSpec, monitor, standing_alarms
+from feedback.drift import Alarm, DriftSpec, monitor, read_alarms
 from feedback.drift.alarms import raise_alarms
 from feedback.events import Context, Cost, Decision, Execution, Feedback, Status
 from feedback.log import Store
@@ -165,9 +165,9 @@ async def test_labels_that_are_entered_close_what_an_alarm_has_opened(service: S
     outcomes = outcomes_file(service.folder, 5)
     store = service.replica.store
     await asyncio.to_thread(warmed, service.config, outcomes, dry_run=True)
-    assert standing_alarms(store).warm_start_open, "nothing was entered"
+    assert read_alarms(store).warm_start_open, "nothing was entered"
     await asyncio.to_thread(warmed, service.config, outcomes)
-    assert not standing_alarms(store).warm_start_open
+    assert not read_alarms(store).warm_start_open
     await asyncio.to_thread(warmed, service.config, outcomes)
     with store.reading() as connection:
         assert connection.scalars(sa.select(t.warm_starts.c.labels)).all() == [15], "entered once"

@@ -407,7 +407,7 @@ async def test_of_a_promoted_recipe_the_newest_version_that_can_be_read_is_serve
         await promote(service, 1)
         assert await deciding(service) == 1
         with service.replica.store.writing() as connection:
-            registry_versions.put_back(connection, following.version, b"damaged")
+            registry_versions.store_checkpoint(connection, following.version, b"damaged")
         assert (await promote(service, candidate)).json()["version"] == candidate
 
 
@@ -444,7 +444,7 @@ async def test_what_is_said_while_the_gate_judges_is_not_overridden(tmp_path: Pa
         message = refused(
             await promote(service, publish(service).version), 409, "changed_meanwhile", "version"
         )
-        assert message == "what is served was changed meanwhile, by word 1"
+        assert message == "the active policy was changed meanwhile, by promotion 1"
         assert await deciding(service) == chosen
 
 
@@ -553,7 +553,7 @@ async def test_a_version_whose_damaged_bytes_were_mended_is_served(on_each: Serv
     made = await asyncio.to_thread(on_each.learner.step)
     assert made is not None
     with on_each.replica.store.writing() as connection:
-        registry_versions.put_back(connection, made.version, b"damaged")
+        registry_versions.store_checkpoint(connection, made.version, b"damaged")
     await on_each.replica.refresh()
     assert await deciding(on_each) == before
     body = (await say(on_each, "rollback", made.version)).json()
@@ -575,7 +575,7 @@ async def test_bytes_that_are_put_back_without_a_word_are_served(
         async with Service(tmp_path).running() as again:
             assert again.replica.served is None
             with again.replica.store.writing() as connection:
-                registry_versions.put_back(connection, chosen, state)
+                registry_versions.store_checkpoint(connection, chosen, state)
             await again.replica.refresh()
             assert await deciding(again) == chosen
 

@@ -284,7 +284,7 @@ async def test_under_another_salt_the_distribution_holds_and_the_draw_is_explain
 
 async def test_labels_have_no_policy_and_unknown_ids_no_decision(service: Service) -> None:
     label = replace(decision("label-1"), policy=LABELS, version=0)
-    imported_turns.enter(
+    imported_turns.insert(
         service.replica.store,
         [imported_turns.PastTurn(label, execution("label-1"), (value("label-1", "thumb"),))],
     )

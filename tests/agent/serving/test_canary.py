@@ -329,7 +329,7 @@ async def test_a_candidate_that_cannot_be_read_leaves_the_live_version_alone(
         candidate = publish(service).version
         await canary(service, candidate, 0.25)
         with service.replica.store.writing() as connection:
-            versions.put_back(connection, candidate, b"damaged")
+            versions.store_checkpoint(connection, candidate, b"damaged")
             named = t.versions.c.version == candidate
             digest = connection.scalar(sa.select(t.versions.c.digest).where(named))
             connection.execute(sa.update(t.versions).where(named).values(digest="not that of the log"))

@@ -402,7 +402,7 @@ def dying_after(commits: int) -> Callable[[Store, Sequence[imported_turns.PastTu
     def enter_or_die(store: Store, batch: Sequence[imported_turns.PastTurn]) -> int:
         if next(left, None) is None:
             raise LogUnavailableError("the disk is full")
-        return imported_turns.enter(store, batch)
+        return imported_turns.insert(store, batch)
 
     return enter_or_die
 
@@ -450,7 +450,7 @@ def test_every_label_is_learned_once_and_in_order_whenever_feedback_is_complete(
     joiner.advance(10_000.0)
     given = list(turns(labels, seen(outcomes), clock=lambda: 10_000.0 - ago_s))
     for first in range(0, len(given), 199):
-        imported_turns.enter(store, given[first : first + 199])
+        imported_turns.insert(store, given[first : first + 199])
         joiner.advance(10_001.0)
     for second in range(30):
         joiner.advance(11_000.0 + second)

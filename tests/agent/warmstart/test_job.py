@@ -88,9 +88,9 @@ def ours(config: AppConfig) -> str:
 def test_the_log_says_when_a_run_is_due(store: Store, config: AppConfig, task: Task) -> None:
     assert not task.due(99.0)
     assert task.due(101.0)
-    run = runs.take(store, ours(config), runs.Trigger.SCHEDULE, "here:1", 101.0)
+    run = runs.claim(store, ours(config), runs.Trigger.SCHEDULE, "here:1", 101.0)
     assert not task.due(110.0), "it is under way"
-    runs.end(store, run, runs.State.HELD, 120.0)
+    runs.finish(store, run, runs.State.HELD, 120.0)
     assert not task.due(3000.0)
     assert task.due(101.0 + 3600.0)
 
@@ -98,9 +98,9 @@ def test_the_log_says_when_a_run_is_due(store: Store, config: AppConfig, task: T
 def test_runs_of_another_service_on_the_same_log_are_its_own(
     store: Store, task: WarmStarts, children: Children
 ) -> None:
-    runs.ask(store, "theirs", 90.0)
+    runs.request(store, "theirs", 90.0)
     assert not task.due(99.0)
-    theirs = runs.take(store, "theirs", runs.Trigger.SCHEDULE, "there:1", 100.0)
+    theirs = runs.claim(store, "theirs", runs.Trigger.SCHEDULE, "there:1", 100.0)
     assert task.due(101.0), "no run of ours was done yet"
     task.run(threading.Event())
     assert children.begun == [], "but one is done at a time"
@@ -123,9 +123,9 @@ def test_requests_alarms_and_runs_that_died_say_what_started_the_next_one(
         task.run(threading.Event())
         (run,) = runs.page(store, 1)
         assert children.begun[-1] == run.seq
-        runs.note(store, run, at, inputs=inputs, steps=[])
+        runs.save_progress(store, run, at, inputs=inputs, steps=[])
         if state is not runs.State.RUNNING:
-            runs.end(store, run, state, at)
+            runs.finish(store, run, state, at)
         return run.trigger
 
     learner = Recipe.configured(config)
@@ -135,7 +135,7 @@ def test_requests_alarms_and_runs_that_died_say_what_started_the_next_one(
     raise_alarms(store, epoch, [Alarm(learner.digest, "reward of a", "adwin", 0.8, 0.1, 5, 50.0)])
     assert done(200.0, runs.State.HELD, alarm=5) is runs.Trigger.ALARM
     assert not task.due(250.0)
-    runs.ask(store, ours(config), 300.0)
+    runs.request(store, ours(config), 300.0)
     assert done(301.0, runs.State.RUNNING, alarm=5) is runs.Trigger.REQUEST
     assert not task.due(302.0 + runs.LEASE_S / 2)
     assert done(303.0 + runs.LEASE_S, runs.State.HELD, alarm=5) is runs.Trigger.RESUMED
@@ -166,7 +166,7 @@ def test_a_run_is_heard_of_for_as_long_as_its_child_lives(
     clock.now = 150.0
     until(lambda: runs.page(store, 1)[0].alive_at == 150.0)
     lost = runs.page(store, 1)[0]
-    runs.take(store, lost.configured, runs.Trigger.RESUMED, "there:1", 151.0 + runs.LEASE_S)
+    runs.claim(store, lost.configured, runs.Trigger.RESUMED, "there:1", 151.0 + runs.LEASE_S)
     thread.join(60)
     assert not thread.is_alive(), "a child whose run was taken for dead is ended"
 
@@ -221,7 +221,7 @@ def world(tmp_path: Path, config: AppConfig) -> Iterator[World]:
 
 def taken(world: World) -> int:
     """Take a run, as who begins its child does."""
-    return runs.take(world.store, world.ours, runs.Trigger.SCHEDULE, "here:1", time.time()).seq
+    return runs.claim(world.store, world.ours, runs.Trigger.SCHEDULE, "here:1", time.time()).seq
 
 
 @pytest.mark.slow
@@ -271,16 +271,16 @@ async def test_a_run_is_asked_for_once_and_looked_at(service: Service) -> None:
     told = asked.json()
     assert (told["id"], told["status"], told["trigger"]) == (1, "asked", "request")
     again = await service.client.post("/v1/warm-starts")
-    assert "run 1 was asked for since" in refused(again, 409, "under_way")
+    assert "run 1 is requested since" in refused(again, 409, "under_way")
 
     store, now = service.replica.store, service.replica.clock()
-    run = runs.take(store, ours(service.config), runs.Trigger.SCHEDULE, "here:1", now)
+    run = runs.claim(store, ours(service.config), runs.Trigger.SCHEDULE, "here:1", now)
     listed = (await service.client.get("/v1/warm-starts")).json()
     assert [one["status"] for one in listed["warm_starts"]] == ["running"]
     assert listed["next"] is None
     step = {"name": "gather", "said": "no new labels", "found": {}}
-    runs.note(store, run, now, inputs={"log": 3}, steps=[step])
-    runs.end(store, run, runs.State.NOTHING_NEW, now)
+    runs.save_progress(store, run, now, inputs={"log": 3}, steps=[step])
+    runs.finish(store, run, runs.State.NOTHING_NEW, now)
     one = (await service.client.get("/v1/warm-starts/1")).json()
     assert (one["status"], one["inputs"], one["steps"]) == ("nothing_new", {"log": 3}, [step])
     listed = (await service.client.get("/v1/warm-starts")).json()

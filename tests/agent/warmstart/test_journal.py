@@ -38,7 +38,7 @@ def found(store: Store, run: Run) -> Run:
 
 
 def begun(store: Store) -> Run:
-    return runs.take(store, "ours", runs.Trigger.COMMAND, "here:1", 100.0)
+    return runs.claim(store, "ours", runs.Trigger.COMMAND, "here:1", 100.0)
 
 
 def within(store: Store, run: Run, do: Callable[[Journal], None]) -> None:
@@ -102,7 +102,7 @@ def test_who_has_lost_a_run_finds_out_before_the_next_step(store: Store) -> None
     run = begun(store)
 
     def decide(journal: Journal) -> None:
-        runs.take(store, "ours", runs.Trigger.RESUMED, "there:1", 101.0 + runs.LEASE_S)
+        runs.claim(store, "ours", runs.Trigger.RESUMED, "there:1", 101.0 + runs.LEASE_S)
         with journal.step("decide"):
             raise AssertionError("it must not be begun")
 

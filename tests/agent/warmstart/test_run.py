@@ -22,7 +22,7 @@ from agent.warmstart.proposals import forget_older
 from agent.warmstart.run import RunFailedError, foreseen, warm_start
 from arms.portfolio import outcomes
 from arms.questions import Question
-from feedback.drift import Alarm, standing_alarms
+from feedback.drift import Alarm, read_alarms
 from feedback.drift.alarms import raise_alarms
 from feedback.errors import LogUnavailableError, UnderWayError
 from feedback.events import LABELS
@@ -289,7 +289,7 @@ def alarm(world: World, example_seq: int, recipe: str | None = None) -> None:
 
 def open_alarm(world: World) -> bool:
     said = active_policy(world.store, world.ours)
-    return standing_alarms(world.store, world.config.reward.join, said).warm_start_open
+    return read_alarms(world.store, world.config.reward.join, said).warm_start_open
 
 
 def test_while_an_alarm_is_open_what_was_known_before_it_is_left_behind(world: World) -> None:
@@ -436,7 +436,7 @@ def test_without_a_configured_warm_start_there_is_no_run(world: World) -> None:
 
 
 def test_a_run_beside_another_is_refused_and_leaves_it_alone(world: World) -> None:
-    runs.take(world.store, world.ours, runs.Trigger.SCHEDULE, "there:1", LATE)
+    runs.claim(world.store, world.ours, runs.Trigger.SCHEDULE, "there:1", LATE)
     with pytest.raises(UnderWayError, match="run 1 of there:1 is under way"):
         world.warmed(now=LATE + 1.0)
     assert [run.status for run in runs.page(world.store, 5)] == [runs.State.RUNNING]
@@ -444,7 +444,7 @@ def test_a_run_beside_another_is_refused_and_leaves_it_alone(world: World) -> No
 
 def test_a_run_that_was_taken_for_dead_does_not_promote(world: World) -> None:
     world.gate = PROMOTE
-    world.meanwhile = lambda: runs.take(
+    world.meanwhile = lambda: runs.claim(
         world.store, world.ours, runs.Trigger.RESUMED, "there:1", LATE + 2 * runs.LEASE_S
     )
     with pytest.raises(RunFailedError, match=r"run 1 of .* is no longer under way: it is abandoned$"):
@@ -497,7 +497,7 @@ def test_after_a_run_that_died_while_it_entered_labels_the_next_one_enters_them_
     def dying(store: Store, batch: Sequence[imported_turns.PastTurn]) -> int:
         if next(left, None) is None:
             raise LogUnavailableError("the machine is gone")
-        return imported_turns.enter(store, batch)
+        return imported_turns.insert(store, batch)
 
     with monkeypatch.context() as patch:
         patch.setattr("agent.warmstart.insert_labels.BATCH", 10)

@@ -106,9 +106,9 @@ def test_an_alarm_is_answered_by_a_run_that_named_it_and_came_to_its_end(store: 
         return look(store, Schedule(), OURS, Alarms(1, alarm(50.0, example_seq), True), 0.0)
 
     def done(configured: str, named: int | None, state: runs.State) -> None:
-        mine = runs.take(store, configured, runs.Trigger.ALARM, "here:1", 100.0)
-        runs.note(store, mine, 100.0, inputs={"alarm": named}, steps=[])
-        runs.end(store, mine, state, 101.0)
+        mine = runs.claim(store, configured, runs.Trigger.ALARM, "here:1", 100.0)
+        runs.save_progress(store, mine, 100.0, inputs={"alarm": named}, steps=[])
+        runs.finish(store, mine, state, 101.0)
 
     assert due(5) == Planned(50.0, runs.Trigger.ALARM)
     done(OURS, None, runs.State.NOTHING_NEW)  # it began before the alarm was on record

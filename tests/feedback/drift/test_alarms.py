@@ -7,7 +7,7 @@ import pytest
 import sqlalchemy as sa
 
 from feedback.drift import monitor
-from feedback.drift.alarms import Alarm, Alarms, Watch, raise_alarms, standing_alarms, warm_started
+from feedback.drift.alarms import Alarm, Alarms, Watch, raise_alarms, read_alarms, record_warm_start
 from feedback.drift.detectors import DriftSpec
 from feedback.errors import SupersededError
 from feedback.events import Decision, Execution, Feedback
@@ -33,15 +33,15 @@ def rows(store: Store) -> list[tuple[str, int]]:
 
 
 def test_without_an_alarm_nothing_is_asked_for(store: Store) -> None:
-    assert standing_alarms(store) == Alarms(0, None, False)
-    warm_started(store, 10, 5.0)
-    assert standing_alarms(store) == Alarms(0, None, False)
+    assert read_alarms(store) == Alarms(0, None, False)
+    record_warm_start(store, 10, 5.0)
+    assert read_alarms(store) == Alarms(0, None, False)
 
 
 def test_an_alarm_is_read_back_as_it_was_raised(store: Store) -> None:
     epoch = take_epoch(store, "test", 0.0)
     assert raise_alarms(store, epoch, [FALL]) == 1
-    assert standing_alarms(store) == Alarms(1, FALL, True)
+    assert read_alarms(store) == Alarms(1, FALL, True)
 
 
 def test_an_alarm_is_written_once_however_often_it_is_raised(store: Store) -> None:
@@ -52,7 +52,7 @@ def test_an_alarm_is_written_once_however_often_it_is_raised(store: Store) -> No
     assert raise_alarms(store, epoch, [replace(FALL, recipe="another")]) == 1
     assert raise_alarms(store, epoch, [FALL, replace(FALL, example_seq=301)]) == 1
     assert raise_alarms(store, epoch, []) == 0
-    assert standing_alarms(store).count == 4
+    assert read_alarms(store).count == 4
 
 
 def test_a_learner_that_was_superseded_raises_no_alarm(store: Store) -> None:
@@ -67,18 +67,18 @@ def test_the_newest_alarm_is_the_one_that_was_seen_last_not_the_one_written_last
     epoch = take_epoch(store, "test", 0.0)
     raise_alarms(store, epoch, [FALL])
     raise_alarms(store, epoch, [replace(FALL, recipe="relearned", at=10.0)])
-    assert standing_alarms(store) == Alarms(2, FALL, True)
+    assert read_alarms(store) == Alarms(2, FALL, True)
 
 
 def test_labels_close_what_an_alarm_opened_and_the_next_alarm_opens_it_again(store: Store) -> None:
     epoch = take_epoch(store, "test", 0.0)
-    warm_started(store, 3, 500.0)
+    record_warm_start(store, 3, 500.0)
     raise_alarms(store, epoch, [FALL])
-    assert standing_alarms(store).warm_start_open
-    warm_started(store, 3, 1001.0)
-    assert not standing_alarms(store).warm_start_open
+    assert read_alarms(store).warm_start_open
+    record_warm_start(store, 3, 1001.0)
+    assert not read_alarms(store).warm_start_open
     raise_alarms(store, epoch, [replace(FALL, example_seq=301, at=1002.0)])
-    assert standing_alarms(store).warm_start_open
+    assert read_alarms(store).warm_start_open
 
 
 def published(store: Store, recipe: str, join: str = RULE.join, after: int = 0) -> Version:
@@ -96,10 +96,10 @@ def test_an_alarm_is_of_the_training_log_that_its_recipe_has_learned(store: Stor
     raise_alarms(store, epoch, [FALL])
     later = replace(FALL, recipe="third", at=2000.0)
     raise_alarms(store, epoch, [later])
-    assert standing_alarms(store) == Alarms(2, later, True)
-    assert standing_alarms(store, "one") == Alarms(1, FALL, True)
-    assert standing_alarms(store, "other") == Alarms(1, later, True)
-    assert standing_alarms(store, "third") == Alarms()
+    assert read_alarms(store) == Alarms(2, later, True)
+    assert read_alarms(store, "one") == Alarms(1, FALL, True)
+    assert read_alarms(store, "other") == Alarms(1, later, True)
+    assert read_alarms(store, "third") == Alarms()
 
 
 def test_what_another_recipe_has_seen_at_the_same_place_of_a_training_log_is_no_alarm_again(
@@ -112,7 +112,7 @@ def test_what_another_recipe_has_seen_at_the_same_place_of_a_training_log_is_no_
     later = replace(FALL, recipe="another", example_seq=301)
     assert raise_alarms(store, epoch, [replace(FALL, recipe="another"), later], "one") == 1
     assert raise_alarms(store, epoch, [replace(FALL, recipe="third")], "other") == 1
-    assert standing_alarms(store, "one").count == 2
+    assert read_alarms(store, "one").count == 2
 
 
 @pytest.mark.parametrize(("after", "still"), [(0, True), (299, True), (300, False), (301, False)])
@@ -122,16 +122,16 @@ def test_a_promoted_recipe_that_begins_at_an_alarm_or_after_it_closes_it(
     live = published(store, "recipe")
     candidate = published(store, "candidate", after=after)
     raise_alarms(store, take_epoch(store, "test", 0.0), [FALL])
-    assert standing_alarms(store, RULE.join, active_policy(store, "ours")).warm_start_open
+    assert read_alarms(store, RULE.join, active_policy(store, "ours")).warm_start_open
     for action, open_ in ((promotions.Action.CANARY, True), (promotions.Action.PROMOTE, still)):
         promotions.record(
             store, "ours", promotions.Promotion(0, candidate.version, action, "better", 1.0, share=0.1)
         )
-        assert standing_alarms(store, RULE.join, active_policy(store, "ours")).warm_start_open == open_
+        assert read_alarms(store, RULE.join, active_policy(store, "ours")).warm_start_open == open_
     promotions.record(
         store, "ours", promotions.Promotion(0, live.version, promotions.Action.PROMOTE, "it was better", 1.0)
     )
-    assert standing_alarms(store, RULE.join, active_policy(store, "ours")).warm_start_open
+    assert read_alarms(store, RULE.join, active_policy(store, "ours")).warm_start_open
 
 
 def test_an_alarm_raises_the_floor_for_as_long_as_it_is_set_to() -> None:
@@ -167,7 +167,7 @@ def read(store: Store, watch: Watch, after: int, upto: int) -> None:
 
 def test_a_fall_in_the_log_is_an_alarm(fallen: Store) -> None:
     read(fallen, watch(fallen, take_epoch(fallen, "learner", 0.0)), 0, TURNS)
-    found = standing_alarms(fallen)
+    found = read_alarms(fallen)
     assert found.count == 1
     assert found.newest is not None
     assert found.newest.subject == "reward of b"
@@ -209,7 +209,7 @@ def test_a_recipe_that_is_promoted_raises_no_alarm_of_before_again(fallen: Store
 def test_an_alarm_of_an_old_log_is_as_old_as_its_decision(fallen: Store) -> None:
     """So it raises no floor now: what it tells of is over, or has been learned since."""
     read(fallen, watch(fallen, take_epoch(fallen, "learner", 0.0), now=1e6), 0, TURNS)
-    newest = standing_alarms(fallen).newest
+    newest = read_alarms(fallen).newest
     assert newest is not None
     assert newest.at == decision("d", at=100.0).deadline
 

@@ -19,7 +19,7 @@ from feedback.errors import LogUnavailableError, StoreError
 from feedback.events import Cost, Execution, Status
 from feedback.log import postgres as postgres_of_logs
 from feedback.log import tables as t
-from feedback.log.database import CONNECTIONS, RESERVED, kept, open_database, shown
+from feedback.log.database import CONNECTIONS, RESERVED, open_database, shown, storable
 from feedback.log.group_commit import GroupCommit
 from feedback.log.store import Store
 from tests.feedback.conftest import decision, execution, value
@@ -316,7 +316,7 @@ def test_text_that_no_database_keeps_is_replaced_and_not_refused(store: Store) -
 
 def test_text_that_is_fine_is_kept_as_it_is() -> None:
     text = "naïve \u0001\ufffd € \\u0000"
-    assert kept(text) == text
+    assert storable(text) == text
 
 
 # -- a disk that is full -------------------------------------------------------------------------

@@ -57,7 +57,7 @@ def test_a_name_that_stood_for_another_arm_is_refused(store: Store) -> None:
     started(store, CONFIGURED)
     replace(store, CHOSEN, CONFIGURED)
     with pytest.raises(
-        ConflictError, match=r"arm 'bm25' was .*\"k1\": 1.2.* before: give this one another name"
+        ConflictError, match=r"arm 'bm25' was defined as .*\"k1\": 1.2.* before: give this one another name"
     ):
         replace(store, {"bm25": arm("bm25", k1=0.9)}, CONFIGURED)
     assert live(store).arms == CHOSEN

@@ -18,11 +18,11 @@ from feedback.registry.evaluations import (
     fail,
     find,
     finish,
-    give_back,
     html_of,
     newest_of,
     page,
-    progressed,
+    release,
+    report_progress,
     result_of,
     submit,
 )
@@ -59,7 +59,7 @@ def test_an_evaluation_goes_from_the_queue_over_a_worker_to_its_answer(store: St
     assert mine is not None
     assert mine == find(store, 1)
     assert (mine.status, mine.worker, mine.started_at, mine.alive_at) == (State.RUNNING, "w", 11.0, 11.0)
-    progressed(store, mine, 0.25, 12.0)
+    report_progress(store, mine, 0.25, 12.0)
     seen = find(store, 1)
     assert seen is not None
     assert (seen.done, seen.started_at, seen.alive_at) == (0.25, 11.0, 12.0)
@@ -96,7 +96,7 @@ def test_what_a_worker_is_silent_about_for_a_lease_is_given_to_another(store: St
     submit(store, OURS, REQUEST, 0.0)
     dead = claim(store, OURS, "dead", 1.0)
     assert dead is not None
-    progressed(store, dead, 0.5, 30.0)
+    report_progress(store, dead, 0.5, 30.0)
     assert claim(store, OURS, "heir", 30.0 + LEASE_S) is None, "it was heard of since it began"
     mine = claim(store, OURS, "heir", 30.1 + LEASE_S)
     assert mine is not None
@@ -110,12 +110,12 @@ def test_a_worker_that_comes_back_too_late_changes_nothing(store: Store) -> None
     assert late is not None
     assert mine is not None
     for said in (
-        lambda: progressed(store, late, 0.9, 100.0),
+        lambda: report_progress(store, late, 0.9, 100.0),
         lambda: finish(store, late, WRONG, 100.0),
         lambda: fail(store, late, "too late", 100.0),
-        lambda: give_back(store, late),
+        lambda: release(store, late),
     ):
-        with pytest.raises(SupersededError, match="evaluation 1 of late was taken over by heir"):
+        with pytest.raises(SupersededError, match="evaluation 1 of late was claimed by heir"):
             said()
     assert find(store, 1) == mine
     finish(store, mine, ANSWER, 101.0)
@@ -134,16 +134,16 @@ def test_a_worker_takes_up_what_it_left_at_once_and_not_what_another_does(store:
     assert again is not None
     assert (again.seq, again.started_at) == (1, 2.0)
     with pytest.raises(SupersededError):
-        progressed(store, first, 0.1, 3.0)
-    progressed(store, other, 0.1, 3.0)
+        report_progress(store, first, 0.1, 3.0)
+    report_progress(store, other, 0.1, 3.0)
 
 
 def test_what_is_given_back_is_as_it_was_before_it_was_claimed(store: Store) -> None:
     asked = submit(store, OURS, REQUEST, 0.0)
     mine = claim(store, OURS, "w", 1.0)
     assert mine is not None
-    progressed(store, mine, 0.7, 2.0)
-    give_back(store, mine)
+    report_progress(store, mine, 0.7, 2.0)
+    release(store, mine)
     assert find(store, 1) == asked
     taken = claim(store, OURS, "other", 2.0)
     assert taken is not None
@@ -154,9 +154,9 @@ def test_who_gave_back_an_evaluation_cannot_answer_it_for_who_claimed_it_next(st
     submit(store, OURS, REQUEST, 0.0)
     first = claim(store, OURS, "first", 1.0)
     assert first is not None
-    give_back(store, first)
+    release(store, first)
     mine = claim(store, OURS, "next", 1.0)  # at the same time, by clocks that are coarse
-    with pytest.raises(SupersededError, match="evaluation 1 of first was taken over by next"):
+    with pytest.raises(SupersededError, match="evaluation 1 of first was claimed by next"):
         finish(store, first, WRONG, 2.0)
     assert find(store, 1) == mine
 
@@ -262,7 +262,7 @@ def test_whatever_happens_each_running_one_has_one_worker_and_an_end_is_the_end(
                 try:
                     match step:
                         case "beat":
-                            progressed(store, held, 0.5, now)
+                            report_progress(store, held, 0.5, now)
                         case "finish":
                             finish(store, held, WRONG, now)
                             ended[held.seq] = State.DONE
@@ -270,7 +270,7 @@ def test_whatever_happens_each_running_one_has_one_worker_and_an_end_is_the_end(
                             fail(store, held, "why", now)
                             ended[held.seq] = State.FAILED
                         case "give back":
-                            give_back(store, held)
+                            release(store, held)
                 except SupersededError:
                     found = find(store, held.seq)
                     assert found is not None

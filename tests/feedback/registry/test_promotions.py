@@ -24,9 +24,9 @@ from feedback.registry.promotions import (
     active_policy,
     newest,
     record,
-    was_followed,
+    was_active,
 )
-from feedback.registry.runs import LEASE_S, Run, State, Trigger, take
+from feedback.registry.runs import LEASE_S, Run, State, Trigger, claim
 from feedback.registry.runs import find as find_run
 from feedback.registry.versions import (
     KEPT_CHECKPOINTS,
@@ -120,13 +120,13 @@ def test_a_word_under_one_configuration_does_not_bind_another(store: Store) -> N
 
 def test_a_recipe_was_followed_once_it_was_promoted_under_the_configuration(store: Store) -> None:
     ours, other = published(store), published(store, "other")
-    assert was_followed(store, "ours", "ours")
+    assert was_active(store, "ours", "ours")
     say(store, other, Action.CANARY, share=0.1)
     record(store, "other", Promotion(0, other.version, Action.PROMOTE, "why not", 1.0))
-    assert not was_followed(store, "ours", "other")
+    assert not was_active(store, "ours", "other")
     say(store, other, Action.PROMOTE)
     say(store, ours, Action.PROMOTE)
-    assert was_followed(store, "ours", "other")
+    assert was_active(store, "ours", "other")
 
 
 @pytest.mark.parametrize("end", [Action.PROMOTE, Action.ROLLBACK, Action.CANARY])
@@ -185,7 +185,7 @@ def test_the_active_policy_follows_from_the_actions_in_order(
 def test_a_word_that_rests_on_an_older_one_than_the_last_is_refused(store: Store) -> None:
     ours, other = published(store), published(store, "other")
     say(store, other, Action.PROMOTE, after=0)
-    with pytest.raises(ChangedMeanwhileError, match="what is served was changed meanwhile, by word 1"):
+    with pytest.raises(ChangedMeanwhileError, match="the active policy was changed meanwhile, by promotion 1"):
         say(store, ours, Action.PROMOTE, after=0)
     record(store, "others", Promotion(0, ours.version, Action.ROLLBACK, "elsewhere", 9.0))
     say(store, ours, Action.PROMOTE, after=1)
@@ -216,7 +216,7 @@ TOLD = {"inputs": {"log": 3}, "steps": [{"name": "decide"}], "candidate": 1, "ev
 
 
 def begun(store: Store) -> Run:
-    return take(store, "ours", Trigger.ALARM, "here:1", 5.0)
+    return claim(store, "ours", Trigger.ALARM, "here:1", 5.0)
 
 
 def rows(store: Store) -> list[object]:
@@ -239,7 +239,7 @@ def test_a_run_ends_with_its_promotion(store: Store) -> None:
 def test_a_run_that_may_not_promote_leaves_nothing_behind(store: Store, late: bool) -> None:
     run, ours, other = begun(store), published(store), published(store, "other")
     if late:  # it was taken for dead
-        take(store, "ours", Trigger.RESUMED, "there:2", 6.0 + LEASE_S)
+        claim(store, "ours", Trigger.RESUMED, "there:2", 6.0 + LEASE_S)
     else:
         say(store, ours, Action.ROLLBACK)
     before, after = rows(store), active_policy(store, "ours").seq if late else 0
@@ -319,7 +319,7 @@ def test_it_is_refused_where_the_training_log_was_made_anew_meanwhile(store: Sto
     ours = published(store)
     take_epoch(store, epochs.REBUILD, 1.0)
     take_epoch(store, "a learner", 2.0)
-    with pytest.raises(RebuiltError, match=f"epoch {ours.epoch + 1} made the training log anew"):
+    with pytest.raises(RebuiltError, match=f"epoch {ours.epoch + 1} rebuilt the training log"):
         beside(store, ours.epoch)
     assert find(store, ours.version + 1) is None
     assert beside(store, ours.epoch + 2) is not None

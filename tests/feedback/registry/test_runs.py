@@ -15,15 +15,15 @@ from feedback.registry.runs import (
     Run,
     State,
     Trigger,
-    ask,
-    end,
+    claim,
     find,
+    finish,
     judged,
     newest,
-    note,
     page,
     renew,
-    take,
+    request,
+    save_progress,
     under_way,
 )
 from feedback.reward import Metric, RewardRule
@@ -40,7 +40,7 @@ LONG = LEASE_S + 1.0
 
 
 def taken(store: Store, worker: str = "here:1", now: float = 100.0) -> Run:
-    return take(store, OURS, Trigger.SCHEDULE, worker, now)
+    return claim(store, OURS, Trigger.SCHEDULE, worker, now)
 
 
 def status(store: Store, run: Run) -> State:
@@ -55,8 +55,8 @@ def test_a_run_is_read_back_as_it_was_noted(store: Store) -> None:
         1, Trigger.SCHEDULE, State.RUNNING, "here:1", 100.0, 100.0, None, {}, [], None, None, None, OURS
     )
     step = {"name": "gather", "at": 101.0, "found": {"new": ["exam"]}}
-    note(store, run, 105.0, inputs={"log": 7}, steps=[step], candidate=3, evaluation=2)
-    end(store, run, State.HELD, 110.0)
+    save_progress(store, run, 105.0, inputs={"log": 7}, steps=[step], candidate=3, evaluation=2)
+    finish(store, run, State.HELD, 110.0)
     assert find(store, 1) == Run(
         1, Trigger.SCHEDULE, State.HELD, "here:1", 100.0, 110.0, 110.0, {"log": 7}, [step], 3, 2, None, OURS
     )
@@ -68,8 +68,8 @@ def test_a_run_that_is_under_way_excludes_others_until_it_ends(store: Store) -> 
     with pytest.raises(UnderWayError, match="run 1 of here:1 is under way since 1970-01-01 00:01:40 UTC"):
         taken(store, "there:2", 100.0 + LEASE_S)
     with pytest.raises(UnderWayError, match="run 1 of here:1"):
-        ask(store, OURS, 101.0)
-    end(store, run, State.FAILED, 102.0, "gather: there is no folder")
+        request(store, OURS, 101.0)
+    finish(store, run, State.FAILED, 102.0, "gather: there is no folder")
     assert taken(store, "there:2", 103.0).seq == 2
     first = find(store, 1)
     assert first is not None
@@ -88,10 +88,10 @@ def test_a_worker_cannot_take_its_own_run_again_while_it_is_under_way(store: Sto
 
 
 def test_a_run_is_written_by_the_worker_that_took_it_and_not_by_who_asked(store: Store) -> None:
-    asked = ask(store, OURS, 50.0)
+    asked = request(store, OURS, 50.0)
     run = taken(store, now=50.0)
     with pytest.raises(SupersededError):
-        end(store, asked, State.FAILED, 60.0)
+        finish(store, asked, State.FAILED, 60.0)
     assert status(store, run) is State.RUNNING
 
 
@@ -112,21 +112,21 @@ def test_a_dead_run_is_abandoned_by_the_next_one_and_can_write_nothing_more(stor
     found = find(store, dead.seq)
     assert found is not None
     assert (found.status, found.finished_at) == (State.ABANDONED, 100.0 + LONG)
-    assert found.error == "nothing was heard of here:1 since 1970-01-01 00:01:40 UTC"
+    assert found.error == "here:1 has sent no heartbeat since 1970-01-01 00:01:40 UTC"
     with pytest.raises(SupersededError, match="run 1 of here:1 is no longer under way: it is abandoned"):
         renew(store, dead, 200.0)
     with pytest.raises(SupersededError):
-        note(store, dead, 200.0, inputs={}, steps=[])
+        save_progress(store, dead, 200.0, inputs={}, steps=[])
     with pytest.raises(SupersededError):
-        end(store, dead, State.PROMOTED, 200.0)
+        finish(store, dead, State.PROMOTED, 200.0)
     assert status(store, after) is State.RUNNING
 
 
 def test_what_was_asked_for_is_done_once_by_whoever_comes_first(store: Store) -> None:
-    asked = ask(store, OURS, 50.0)
+    asked = request(store, OURS, 50.0)
     assert (asked.status, asked.trigger, asked.worker) == (State.ASKED, Trigger.REQUEST, "")
-    with pytest.raises(UnderWayError, match="run 1 was asked for since"):
-        ask(store, OURS, 51.0)
+    with pytest.raises(UnderWayError, match="run 1 is requested since"):
+        request(store, OURS, 51.0)
     run = taken(store, now=60.0)
     assert (run.seq, run.trigger, run.started_at) == (1, Trigger.REQUEST, 60.0)
     with pytest.raises(UnderWayError):
@@ -136,24 +136,24 @@ def test_what_was_asked_for_is_done_once_by_whoever_comes_first(store: Store) ->
 def test_runs_are_told_newest_first_a_page_at_a_time(store: Store) -> None:
     ends = [State.HELD, State.FAILED, State.PROMOTED, State.NOTHING_NEW]
     for number, status in enumerate(ends):
-        end(store, taken(store, now=float(number)), status, float(number))
+        finish(store, taken(store, now=float(number)), status, float(number))
     assert [run.seq for run in page(store, 2)] == [4, 3]
     assert [run.seq for run in page(store, 2, before=3)] == [2, 1]
     assert [(run.seq, run.status) for run in judged(store, OURS)] == [(1, State.HELD), (3, State.PROMOTED)]
 
 
 def test_a_run_belongs_to_the_configured_recipe_it_is_for_and_excludes_those_of_others(store: Store) -> None:
-    asked = ask(store, "theirs", 50.0)
+    asked = request(store, "theirs", 50.0)
     run = taken(store, now=60.0)
     assert (run.seq, run.configured) == (2, OURS), "what was asked of another service is left to it"
     with pytest.raises(UnderWayError, match="run 2 of here:1 is under way"):
-        take(store, "theirs", Trigger.SCHEDULE, "there:2", 61.0)
+        claim(store, "theirs", Trigger.SCHEDULE, "there:2", 61.0)
     assert under_way(store, 61.0)
-    end(store, run, State.HELD, 62.0)
+    finish(store, run, State.HELD, 62.0)
     assert not under_way(store, 63.0)
     assert (newest(store, "theirs"), newest(store, "theirs", [State.HELD])) == (asked, None)
     assert judged(store, "theirs") == []
-    theirs = take(store, "theirs", Trigger.SCHEDULE, "there:2", 64.0)
+    theirs = claim(store, "theirs", Trigger.SCHEDULE, "there:2", 64.0)
     assert (theirs.seq, theirs.trigger) == (asked.seq, Trigger.REQUEST)
 
 

@@ -23,7 +23,7 @@ from feedback.registry.versions import (
     kept_upto,
     latest,
     publish,
-    put_back,
+    store_checkpoint,
 )
 from feedback.training_log import take_epoch
 
@@ -130,7 +130,7 @@ def test_bytes_that_are_put_back_are_there_whether_they_were_changed_or_gone(sto
         )
         connection.execute(sa.delete(t.checkpoints).where(t.checkpoints.c.version == gone))
         for number in (changed, gone):
-            put_back(connection, number, b"state")
+            store_checkpoint(connection, number, b"state")
     assert [checkpoint(store, number) for number in (changed, gone)] == [b"state", b"state"]
 
 

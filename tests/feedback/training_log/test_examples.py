@@ -12,7 +12,7 @@ from feedback.log import Store
 from feedback.reward import Aggregation, Metric, RewardRule
 from feedback.training_log.epochs import take_epoch
 from feedback.training_log.examples import StartingPoint, episode_of, learned_examples, run_of
-from feedback.training_log.imported_turns import PastTurn, enter
+from feedback.training_log.imported_turns import PastTurn, insert
 from feedback.training_log.joiner import Joiner, read_examples
 from tests.feedback.conftest import decision, execution, value
 
@@ -45,10 +45,10 @@ def told(examples: Iterable[Example]) -> list[tuple[int, str]]:
 def mixed(store: Store) -> Store:
     """Traffic and labels of two runs and of none, in turn; all are joined."""
     live(store, "a")
-    enter(store, [label("of-3", 3), label("of-5", 5)])
+    insert(store, [label("of-3", 3), label("of-5", 5)])
     live(store, "b")
-    enter(store, [label("anybody's")])
-    enter(store, [label("of-3 too", 3)])
+    insert(store, [label("anybody's")])
+    insert(store, [label("of-3 too", 3)])
     live(store, "c")
     joined(store)
     return store
@@ -83,7 +83,7 @@ def test_labels_are_learned_as_they_are_joined(store: Store, aggregation: Aggreg
     rule = RewardRule(metrics={"right": metric, "thumb": metric}, cost_weight=0.0)
     turn = label("twice", 3, right=0.25)
     more = value("twice", number=0.75, key="again", at=100.0)
-    enter(store, [replace(turn, feedback=(*turn.feedback, more)), label("b", 3)])
+    insert(store, [replace(turn, feedback=(*turn.feedback, more)), label("b", 3)])
     store.append([value("b", number=0.0, key="later", at=100.5)])
     joined(store, rule)
     found = list(learned_examples(store, rule, StartingPoint(runs=(3,))))
@@ -95,7 +95,7 @@ def test_labels_are_learned_as_they_are_joined(store: Store, aggregation: Aggreg
 def test_labels_are_read_chunk_by_chunk(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("feedback.training_log.imported_turns.CHUNK", 3)
     for first in range(0, 7, 2):
-        enter(store, [label(f"label-{n}", 1) for n in range(first, min(first + 2, 7))])
+        insert(store, [label(f"label-{n}", 1) for n in range(first, min(first + 2, 7))])
     expected = [(0, f"label-{n}") for n in range(7)]
     assert told(learned_examples(store, RULE, StartingPoint(runs=(1,)))) == expected, (
         "and before anybody has joined them"

@@ -10,7 +10,7 @@ from feedback.events import LABELS, Example, Tick
 from feedback.log import Store
 from feedback.reward import Complete, Metric, RewardRule
 from feedback.training_log.epochs import take_epoch
-from feedback.training_log.imported_turns import PastTurn, enter, new_among
+from feedback.training_log.imported_turns import PastTurn, insert, missing_from_log
 from feedback.training_log.joiner import Joiner, read_examples
 from tests.feedback.conftest import decision, execution, value
 
@@ -26,11 +26,11 @@ def past(name: str) -> PastTurn:
 
 
 def test_a_turn_is_entered_whole_and_once(store: Store) -> None:
-    assert enter(store, [past("a"), past("b")]) == 2
-    assert new_among(store, [past("c"), past("a"), past("d")]) == [past("c"), past("d")]
-    assert enter(store, [past("c"), past("a"), past("d")]) == 2
-    assert enter(store, [past("c"), past("a")]) == 0
-    assert enter(store, []) == 0
+    assert insert(store, [past("a"), past("b")]) == 2
+    assert missing_from_log(store, [past("c"), past("a"), past("d")]) == [past("c"), past("d")]
+    assert insert(store, [past("c"), past("a"), past("d")]) == 2
+    assert insert(store, [past("c"), past("a")]) == 0
+    assert insert(store, []) == 0
     record = store.record("c")
     assert record is not None
     assert PastTurn(record.decision, record.execution or execution("?"), record.feedback) == past("c")
@@ -40,7 +40,7 @@ def test_a_turn_is_entered_whole_and_once(store: Store) -> None:
 
 def test_of_a_batch_that_cannot_be_entered_nothing_is(store: Store) -> None:
     with pytest.raises(ConflictError, match="already taken"):
-        enter(store, [past("a"), past("b"), past("a")])
+        insert(store, [past("a"), past("b"), past("a")])
     assert store.counts()["decisions"] == 0
 
 
@@ -51,10 +51,10 @@ def test_turns_are_learned_once_in_order_and_whole_however_late_they_are_entered
 ) -> None:
     rule = RULE.model_copy(update={"complete": complete, "default": 0.0})
     joiner = Joiner(store, rule, take_epoch(store, "test", 0.0), batch)
-    enter(store, [past("z")])
+    insert(store, [past("z")])
     joiner.advance(1000.0)
     store.append([Tick(1000.0)])
-    enter(store, [past("c"), past("a"), past("b")])
+    insert(store, [past("c"), past("a"), past("b")])
     for _ in range(store.log_seq()):
         joiner.advance(1000.25)
     joiner.advance(2000.0)

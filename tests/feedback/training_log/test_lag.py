@@ -11,7 +11,7 @@ from feedback.log import tables as t
 from feedback.reward import Metric, RewardRule
 from feedback.training_log.epochs import take_epoch
 from feedback.training_log.joiner import Joiner
-from feedback.training_log.lag import ABANDONED_S, Succession, applied_by, dangling, lag_of
+from feedback.training_log.lag import ABANDONED_S, SuccessorCheck, applied_by, dangling, lag_of
 from tests.feedback.conftest import Turn, decision, execution, value
 
 RULE = RewardRule(metrics={"right": Metric(), "thumb": Metric(range=(-1, 1))}, default=0.0, wait_time="PT1M")
@@ -121,7 +121,7 @@ def test_feedback_whose_decision_does_not_come_dangles_once_it_would_count_no_lo
 
 def test_a_successor_that_reads_nothing_of_what_waits_is_gone(store: Store) -> None:
     now = 0.0
-    succession = Succession(store, lambda: now)
+    succession = SuccessorCheck(store, lambda: now)
     take_epoch(store, "another", 0.0)
     succession.check()
     store.append([Tick(100.0)])
@@ -138,7 +138,7 @@ def test_a_successor_that_reads_nothing_of_what_waits_is_gone(store: Store) -> N
 
 def test_a_successor_that_is_behind_or_reads_by_another_rule_is_there(store: Store) -> None:
     now = 0.0
-    succession = Succession(store, lambda: now)
+    succession = SuccessorCheck(store, lambda: now)
     others = RULE.model_copy(update={"wait_time": "PT7S"})
     joiner = Joiner(store, others, take_epoch(store, "another", 0.0), batch=1)
     for step in range(5):
