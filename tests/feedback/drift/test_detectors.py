@@ -206,30 +206,46 @@ def test_the_same_log_gives_the_same_alarms_wherever_a_reader_began(
     assert after == [change for change in whole if change.example_seq > cut]
 
 
+def recorder(into: list[list[str]], change: Callable[[str], object]) -> type:
+    """Return a class in place of a statistic of the monitor: each instance adds what it sees to a list."""
+
+    class Recorder:
+        def __init__(self, *_settings: object) -> None:
+            self.seen: list[str] = []
+            into.append(self.seen)
+
+        def see(self, context: Context, *_reward: object) -> object:
+            self.seen.append(context.question)
+            return change(context.question)
+
+    return Recorder
+
+
 def test_arms_and_questions_are_forgotten_after_the_last_example_of_a_block(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def recorder(into: list[list[str]]) -> type:
-        class Recorder:
-            def __init__(self, *_settings: object) -> None:
-                self.seen: list[str] = []
-                into.append(self.seen)
-
-            def see(self, context: Context, *_reward: object) -> tuple[()]:
-                self.seen.append(context.question)
-                return ()
-
-        return Recorder
-
     arms: list[list[str]] = []
     questions: list[list[str]] = []
     monkeypatch.setattr(monitor, "BLOCK", 3)
-    monkeypatch.setattr(monitor, "_Arm", recorder(arms))
-    monkeypatch.setattr(monitor, "_Questions", recorder(questions))
+    monkeypatch.setattr(monitor, "_Arm", recorder(arms, lambda _: None))
+    monkeypatch.setattr(monitor, "_Questions", recorder(questions, lambda _: []))
     watch(told([Context(str(seq)) for seq in range(1, 8)], [0.5] * 7, ["a"] * 7))
     blocks = [["1", "2", "3"], ["4", "5", "6"], ["7"]]
     assert arms == blocks
     assert [one for one in questions if one] == blocks
+
+
+def test_what_has_raised_an_alarm_is_forgotten_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    arms: list[list[str]] = []
+    questions: list[list[str]] = []
+    arm = recorder(arms, lambda question: (0.9, 0.1) if question == "2" else None)
+    monkeypatch.setattr(monitor, "_Arm", arm)
+    asked = recorder(questions, lambda question: [("length", 5.0, 9.0)] if question == "3" else [])
+    monkeypatch.setattr(monitor, "_Questions", asked)
+    changes = watch(told([Context(str(seq)) for seq in range(1, 6)], [0.5] * 5, ["a", "a", "b", "a", "b"]))
+    assert changes == [Change("reward of a", 0.9, 0.1, 2), Change("length", 5.0, 9.0, 3)]
+    assert arms == [["1", "2"], ["3", "5"], ["4"]]
+    assert [one for one in questions if one] == [["1", "2", "3"], ["4", "5"]]
 
 
 @pytest.mark.usefixtures("_short")
