@@ -1,7 +1,7 @@
-"""What must hold of a log after any number of kills, checked against what clients were told.
+"""What must hold of a log after any number of kills, checked against what clients received.
 
     lost           an acknowledged decision, execution or feedback is not in the log
-    changed        it is there, and says something else than its client was told
+    changed        it is there, and differs from what its client received
     gap            the positions of the facts are not 1, 2, ... up to the head of the log
     twice          a decision is in the training log more than once
     training log   it is not what a fold of all facts from the first one gives
@@ -78,15 +78,15 @@ class Verdict:
 
 
 def audit(document: dict[str, Any], ledger: Ledger) -> Verdict:
-    """Check a log that nobody writes to."""
+    """Check a log without writers."""
     config = parse(document)
     store = Store(config.database_url, config.reward.join)
     try:
-        told = (*_answers(store, ledger.answered), *_feedback(store, ledger.kept))
+        faults = (*_answers(store, ledger.answered), *_feedback(store, ledger.kept))
     finally:
         store.close()
     found = fresh_process(verify, document)
-    return Verdict((*told, *found.faults), found.facts, found.examples, found.versions, found.decisions)
+    return Verdict((*faults, *found.faults), found.facts, found.examples, found.versions, found.decisions)
 
 
 # -- against the clients -------------------------------------------------------------------------------------
@@ -98,16 +98,18 @@ def _answers(store: Store, answered: Sequence[Answered]) -> Iterator[Fault]:
         logged, ran = decisions.get(one.id), executions.get((one.id,), [])
         if logged is None:
             yield Fault("lost", f"decision {one.id} is not there", one.round)
-        elif one.told and (says := _told_of(logged)) != one.told:
-            yield Fault("changed", f"decision {one.id} was told as {one.told}, and is {says}", one.round)
+        elif one.fields and (now := _fields_of(logged)) != one.fields:
+            yield Fault("changed", f"decision {one.id} was received as {one.fields}, and is {now}", one.round)
         if one.status is None:
             continue
         if len(ran) != 1:
             yield Fault("lost", f"the execution of {one.id} is there {len(ran)} times", one.round)
         elif ran[0].status != one.status or (
-            one.told and (ran[0].served, ran[0].answer) != (one.served, one.text)
+            one.fields and (ran[0].served, ran[0].answer) != (one.served, one.text)
         ):
-            yield Fault("changed", f"the execution of {one.id} was told as {one}, and is {ran[0]}", one.round)
+            yield Fault(
+                "changed", f"the execution of {one.id} was received as {one}, and is {ran[0]}", one.round
+            )
 
 
 def _decisions(store: Store) -> dict[str, Decision]:
@@ -128,8 +130,8 @@ def _rows(store: Store, table: sa.Table, *key: str) -> dict[tuple[str, ...], lis
     return found
 
 
-def _told_of(decision: Decision) -> dict[str, Any]:
-    """Return what an answer should have said of a decision."""
+def _fields_of(decision: Decision) -> dict[str, Any]:
+    """Return the fields that an answer should have of a decision."""
     return {
         "decision_id": decision.id,
         "episode_id": decision.episode_id,
@@ -145,14 +147,16 @@ def _told_of(decision: Decision) -> dict[str, Any]:
 def _feedback(store: Store, kept: Sequence[Kept]) -> Iterator[Fault]:
     rows = _rows(store, t.feedback, "id", "kind")
     for one in kept:
-        found = rows.get((one.id, one.said[0]), [])
+        found = rows.get((one.id, one.content[0]), [])
         if len(found) != 1:
             yield Fault("lost", f"feedback {one.id} is there {len(found)} times", one.round)
             continue
         row = found[0]
         logged = (row.kind, row.decision_id, row.episode_id, row.metric, row.value)
-        if (logged, row.seq) != (one.said, one.seq):
-            what = f"feedback {one.id} was told as {one.said} at {one.seq}, and is {logged} at {row.seq}"
+        if (logged, row.seq) != (one.content, one.seq):
+            what = (
+                f"feedback {one.id} was received as {one.content} at {one.seq}, and is {logged} at {row.seq}"
+            )
             yield Fault("changed", what, one.round)
 
 
@@ -261,6 +265,3 @@ def _untrue(policy: Policy, decisions: Sequence[Decision], salt: str) -> Iterato
             right = tuple(p.tolist()) == one.probabilities and one.arms[index] == one.drawn
         if not right:
             yield Fault("untrue", f"decision {one.id} was not drawn from its version", version=one.version)
-
-
-__all__ = ["Fault", "Verdict", "audit", "verify"]

@@ -91,7 +91,7 @@ def _begin(
     os.dup2(end, 1)
     os.dup2(end, 2)
     faulthandler.enable()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started it ends it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # its parent ends it
     broken, break_it = SABOTAGE.get(sabotage, ("", None))
     if break_it is not None and broken == process:
         break_it()
@@ -157,7 +157,7 @@ def _end_when_ill(check: Callable[[], None]) -> threading.Thread:
     return thread
 
 
-# -- whoever starts them -----------------------------------------------------------------------------------
+# -- in the parent -----------------------------------------------------------------------------------
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["agent.app", "agent.api.routes", "agent.policies.vowpal", "uvicorn"])
@@ -216,14 +216,14 @@ class Keeper:
         """Wait until the trip was sprung, and return when that was. Raises CrashError."""
         with self._news:
             if not self._news.wait_for(lambda: self._reached is not None, PATIENCE_S):
-                raise CrashError(f"no trip was sprung within {PATIENCE_S:g} s:\n{self.told}")
+                raise CrashError(f"no trip was sprung within {PATIENCE_S:g} s:\n{self.output}")
             assert self._reached is not None
             return self._reached
 
     def check(self) -> None:
         """Raise CrashError where no process is started any more, since so many ended by themselves."""
         if self._given_up:
-            raise CrashError(f"{IN_VAIN} processes ended by themselves, one after the other:\n{self.told}")
+            raise CrashError(f"{IN_VAIN} processes ended by themselves, one after the other:\n{self.output}")
 
     def go_on(self) -> None:
         """Let a process go on that waits at its point."""
@@ -247,7 +247,7 @@ class Keeper:
         return self._process.pid or 0
 
     @property
-    def told(self) -> str:
+    def output(self) -> str:
         """The last lines that its processes wrote."""
         return self._output.read_text(errors="replace")[-3000:] if self._output.exists() else ""
 
@@ -268,7 +268,7 @@ class Keeper:
         in_vain = 0
         while True:
             with contextlib.suppress(EOFError, OSError):
-                self._wire.recv()  # what a process said last is there also when it is gone
+                self._wire.recv()  # the last message of a process is there when it is gone
                 with self._news:
                     self._reached = time.monotonic()
                     self._news.notify()
@@ -286,18 +286,3 @@ class Keeper:
                 if self._ended or self._given_up:
                     return
                 self._start()
-
-
-__all__ = [
-    "BAD_WORD",
-    "BAGGED",
-    "EXACT",
-    "PATIENCE_S",
-    "CrashError",
-    "Keeper",
-    "configuration",
-    "free_port",
-    "fresh_process",
-    "learn",
-    "serve",
-]

@@ -1,4 +1,4 @@
-"""What clients were told, and so what must be in the log: written down by those who are never killed."""
+"""The acknowledgements that clients received, kept by processes that are never killed: the log must match."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,24 +14,24 @@ DECISION = (
     "pmf",
     "reward_deadline",
 )
-"""What every answer says of its decision, and the log must say too."""
+"""Fields of a decision in every answer; the log must have the same values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What a client was told of a decision.
+    """A decision as a client received it.
 
     Attributes:
         id: The decision.
-        told: The fields named in `DECISION`; empty where the turn failed.
-        served: The arm that answered; None where none did, or the answer broke off.
-        text: What the model wrote; None where it was not asked, or the answer broke off.
-        status: How the execution ended; None where it was not told.
-        round: Kills that came before.
+        fields: The fields named in `DECISION`; empty if the turn failed.
+        served: The arm that answered; None if none did, or the answer broke off.
+        text: The text of the model; None if there is none, or the answer broke off.
+        status: Status of the execution; None if the client did not receive it.
+        round: Number of kills before.
     """
 
     id: str
-    told: Mapping[str, Any]
+    fields: Mapping[str, Any]
     served: str | None
     text: str | None
     status: str | None
@@ -44,26 +44,26 @@ class Kept:
 
     Attributes:
         id: Its key.
-        said: Kind, decision, episode, metric and value.
-        seq: Its position in the log, as it was told.
-        round: Kills that came before.
+        content: Kind, decision, episode, metric and value.
+        seq: Its position in the log, by the receipt.
+        round: Number of kills before.
     """
 
     id: str
-    said: tuple[str, str | None, str | None, str, float | None]
+    content: tuple[str, str | None, str | None, str, float | None]
     seq: int
     round: int
 
 
 @dataclass(slots=True)
 class Ledger:
-    """What all clients were told.
+    """All acknowledgements.
 
     Attributes:
         answered: Of decisions.
         kept: Of feedback.
         odd: Answers that no client should ever get.
-        refused: Requests that were told to come again later.
+        refused: Requests that were refused with Retry-After.
         round: The kills so far.
         proxied: Whether something stands in front of the service, and answers while that is gone.
     """
@@ -80,22 +80,19 @@ class Ledger:
         return len(self.answered) + len(self.kept)
 
     def note_answer(self, ours: Mapping[str, Any], text: str | None, *, over: bool) -> None:
-        """Write down what an answer said of its decision, and its text if it came to its end."""
-        told = {name: ours[name] for name in DECISION}
+        """Record the decision in an answer, and its text if the answer is complete."""
+        fields = {name: ours[name] for name in DECISION}
         served, text, status = (ours["arm_served"], text, "ok") if over else (None, None, None)
-        self.answered.append(Answered(ours["decision_id"], told, served, text, status, self.round))
+        self.answered.append(Answered(ours["decision_id"], fields, served, text, status, self.round))
 
     def note_failure(self, decision_id: str, status: str | None) -> None:
-        """Write down that a decision was made whose turn failed."""
+        """Record a decision whose turn failed."""
         self.answered.append(Answered(decision_id, {}, None, None, status, self.round))
 
     def note_receipt(self, item: Mapping[str, Any], row: Mapping[str, Any]) -> None:
-        """Write down what was said of an item of feedback; an item without a metric is an activation."""
+        """Record the receipt of an item of feedback; an item without a metric is an activation."""
         metric, value = item.get("metric_name", ""), item.get("value")
         kind = "activation" if not metric else "retraction" if value is None else "value"
         number = None if value is None else float(value)
-        said = (kind, item.get("decision_id"), item.get("episode_id"), metric, number)
-        self.kept.append(Kept(item["feedback_id"], said, row["log_seq"], self.round))
-
-
-__all__ = ["DECISION", "Answered", "Kept", "Ledger"]
+        content = (kind, item.get("decision_id"), item.get("episode_id"), metric, number)
+        self.kept.append(Kept(item["feedback_id"], content, row["log_seq"], self.round))

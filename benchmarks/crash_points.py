@@ -1,9 +1,8 @@
 """Where a process can be killed, and what a child does there.
 
-At the n-th time that a point is passed, the child ends itself with SIGKILL; or it says that it is
-there, whoever started it kills something else, and it goes on when it is told to. A point
-`inserted` lies between the last row and the COMMIT, a point `committed` between the COMMIT and
-the first line of ours that knows of it.
+At the n-th pass of a point, the child ends itself with SIGKILL; or it reports to its parent, which kills
+something else and lets it continue. A point `inserted` lies between the last row and the COMMIT, a point
+`committed` between the COMMIT and the first line of ours that knows of it.
 """
 
 import os
@@ -17,7 +16,7 @@ REPLICA, LEARNER = "replica", "learner"
 """The two processes."""
 
 GO_ON = "go on"
-"""What a child is told that waits at a point."""
+"""The message that lets a child continue that waits at a point."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +29,7 @@ class Point:
         process: Whose it is.
         most: The largest number of passes before the one that counts; few where it is rarely passed.
         starting: It is passed only while the process starts.
-        idle: It is passed only while nobody asks anything.
+        idle: It is passed only while there are no requests.
     """
 
     name: str
@@ -93,7 +92,7 @@ class Tripwire:
     """What a child does at its points.
 
     Args:
-        wire: To whoever started the child; its end ends the child.
+        wire: To the parent; the child ends when it is closed.
         trip: The first order, for a point that is passed only while the child starts.
     """
 
@@ -129,14 +128,11 @@ class Tripwire:
     def _listen(self) -> None:
         while True:
             try:
-                told = self._wire.recv()
+                message = self._wire.recv()
             except (EOFError, OSError):
                 os._exit(1)
-            if isinstance(told, Trip):
+            if isinstance(message, Trip):
                 with self._lock:
-                    self._trip, self._passed = told, 0
+                    self._trip, self._passed = message, 0
             else:
                 self._go_on.set()
-
-
-__all__ = ["GO_ON", "LEARNER", "POINTS", "REPLICA", "STEPS", "Point", "Trip", "Tripwire"]

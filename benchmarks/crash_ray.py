@@ -1,6 +1,6 @@
 """The same for the service as users run it: `armwise serve`, with every process of Ray.
 
-Here Ray Serve's controller starts again what was killed, and nobody places points inside: what is
+Here Ray Serve's controller restarts what was killed, and there are no points inside: what is
 killed is killed at any moment. Only where everything is killed, the same command is given once more.
 """
 
@@ -164,7 +164,7 @@ class Deployed(Service):
 
     @property
     @override
-    def told(self) -> str:
+    def output(self) -> str:
         return self._output.read_text(errors="replace")[-3000:]
 
     def _start(self) -> None:
@@ -182,7 +182,7 @@ class Deployed(Service):
     def _whole(self) -> bool | None:
         """Say that every process is there that is killed one by one; None where one is missing."""
         if self._process.poll() is not None:
-            raise CrashError(f"the service has ended:\n{self.told}")
+            raise CrashError(f"the service has ended:\n{self.output}")
         there = {name: len(self._processes(title)) for name, title in TITLES.items()}
         return there == {REPLICA: REPLICAS, LEARNER: 1} or None
 
@@ -226,6 +226,3 @@ def deployed(
             yield service
         finally:
             service.close()
-
-
-__all__ = ["Deployed", "deployed", "plan"]

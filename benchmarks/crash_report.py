@@ -20,7 +20,7 @@ digests equal: of the versions, to a replay from the first fact; other: any othe
 answers, and has learned all of the log, again after so many seconds: median / longest"""
 
 SHOWN = 5
-"""Faults of a log that are told one by one."""
+"""Faults of a log that are printed one by one."""
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Run:
         return bool(self.verdict.faults or self.odd or weather)
 
     def blamed(self, fault: Fault) -> int:
-        """Return the number of the kill that a fault came with; that of no kill where it cannot be told."""
+        """Return the number of the kill that a fault came with; one more than the last if it is unknown."""
         if fault.round is not None:
             return fault.round
         return len(self.kills) if fault.version is None else self.published(fault.version)
@@ -155,6 +155,3 @@ def report(runs: list[Run], console: Console) -> None:
             console.print(f"  {outage}")
         for what in [*(f"{fault.kind}: {fault.what}" for fault in v.faults), *run.odd][:SHOWN]:
             console.print(f"  {what[:300]}", style="red", markup=False, highlight=False)
-
-
-__all__ = ["Run", "report", "table_of"]

@@ -98,7 +98,7 @@ class Stage(Service):
         point, keeper = case.point, self.keepers[case.point.process]
         itself = case.victim == point.process
         if point.idle:
-            self.asked()  # nobody judges it: time has to close it
+            self.asked()  # without feedback: time has to close it
             self.traffic.pause()
         keeper.arm(Trip(point.name, case.passes, itself), starting=point.starting)
         try:
@@ -113,7 +113,7 @@ class Stage(Service):
         return self.recovered(Kill(VICTIMS[case.victim], point.step, point.name), began)
 
     def _kill(self, victim: str, waiting: Keeper) -> None:
-        """Kill the database server, or everything; only the server has to be started by somebody."""
+        """Kill the database server, or everything; only the server does not restart by itself."""
         if victim == ALL:
             for keeper in self.keepers.values():
                 keeper.kill()
@@ -146,8 +146,8 @@ class Stage(Service):
 
     @property
     @override
-    def told(self) -> str:
-        return "\n".join(f"-- {name}\n{keeper.told}" for name, keeper in self.keepers.items())
+    def output(self) -> str:
+        return "\n".join(f"-- {name}\n{keeper.output}" for name, keeper in self.keepers.items())
 
     @property
     def stranded(self) -> int:
@@ -184,6 +184,3 @@ def stage(
         yield made
     finally:
         made.close()
-
-
-__all__ = ["ALL", "ANY_MOMENT", "DATABASE", "VICTIMS", "Case", "Stage", "plan", "stage"]

@@ -234,5 +234,3 @@ def learn_twice() -> None:
 
 SABOTAGE = {"early": (REPLICA, acknowledge_early), "twice": (LEARNER, learn_twice)}
 """How each process can be broken, by the name of what it then does."""
-
-__all__ = ["SABOTAGE", "watch_answers", "watch_learner", "watch_replica"]

@@ -51,7 +51,7 @@ class Service:
         seed: Draws what they ask.
 
     Attributes:
-        ledger: What its clients were told.
+        ledger: The acknowledgements that its clients received.
         traffic: The clients.
         kills: Those so far.
         patience_s: How long it may take to come back.
@@ -69,7 +69,7 @@ class Service:
         self._counted = 0
 
     @property
-    def told(self) -> str:
+    def output(self) -> str:
         """What its processes wrote last."""
         raise NotImplementedError
 
@@ -140,10 +140,10 @@ class Service:
                 return seen
             self.check()
             time.sleep(LOOK_S)
-        raise CrashError(f"the service did not come back within {self.patience_s:g} s:\n{self.told}")
+        raise CrashError(f"the service did not come back within {self.patience_s:g} s:\n{self.output}")
 
     def quiet(self) -> None:
-        """Let the clients end, and wait until all that they said is learned. Raises CrashError."""
+        """Let the clients end, and wait until all their feedback is learned. Raises CrashError."""
         self.traffic.end()
         self.check()
         self.learned()
@@ -153,8 +153,5 @@ class Service:
         self._http.close()
 
     def audited(self) -> Verdict:
-        """Check the log, which nobody may write to any more."""
+        """Check the log, which has no writers any more."""
         return audit(self._document, self.ledger)
-
-
-__all__ = ["Kill", "Service"]

@@ -1,7 +1,7 @@
 """Clients that ask and judge over HTTP, send again what was not answered, and write down what was.
 
-What a client was told with a 2xx, or as the first words of a stream, was acknowledged: it must
-be in the log, as it was told. A request is sent again under the same key until it is.
+A response with a 2xx, or the beginning of a stream, is an acknowledgement: the log must have the same
+content. A request is repeated under the same key until it is acknowledged.
 """
 
 import threading
@@ -36,7 +36,7 @@ class Client:
 
     Args:
         base_url: Where the service listens.
-        ledger: Where it writes down what it was told.
+        ledger: Records its acknowledgements.
         name: Begins its keys.
         rng: Draws what it asks and says.
         second: A metric that it judges by besides `thumb`: 0 or 1.
@@ -59,7 +59,7 @@ class Client:
         self._second = second
         self._patience_s = patience_s
         self._turns = 0
-        self._last = "nothing"  # what it was told when it was told to come again
+        self._last = "nothing"  # the last refusal
 
     def close(self) -> None:
         """Close its connections."""
@@ -184,8 +184,8 @@ class Client:
             response = self._http.post("/v1/feedback", json=body)
             if response.status_code != 202:
                 return self._failed(response, items[0]["feedback_id"])
-            told = response.json()
-            rows = told["items"] if len(items) > 1 else [told]
+            receipt = response.json()
+            rows = receipt["items"] if len(items) > 1 else [receipt]
             for item, row in zip(items, rows, strict=True):
                 if "error" in row:
                     return None if row["error"]["retryable"] else self._is_odd(202, response.text)
@@ -210,7 +210,7 @@ class Traffic:
 
     Args:
         base_url: Where the service listens.
-        ledger: Where they write down what they were told.
+        ledger: Records their acknowledgements.
         clients: How many.
         seed: Draws what they ask and say.
         second: A metric that they judge by besides `thumb`: 0 or 1.
@@ -271,6 +271,3 @@ class Traffic:
             self._failure = error
         finally:
             client.close()
-
-
-__all__ = ["PAUSE_S", "Client", "Traffic"]

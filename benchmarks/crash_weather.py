@@ -155,6 +155,3 @@ def no_file_grows(keepers: Iterable[Keeper]) -> Iterator[None]:
         for pid in pids:
             with suppress(ProcessLookupError):
                 resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-
-
-__all__ = ["Outage", "database_away", "endure", "full", "no_file_grows", "small_disk"]

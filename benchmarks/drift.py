@@ -83,8 +83,8 @@ def table_of(title: str, *headings: str) -> Table:
     return table
 
 
-def told(delays: Sequence[float]) -> list[str]:
-    """Return the median, the 90th of a hundred, and how many of a hundred were missed."""
+def delay_cells(delays: Sequence[float]) -> list[str]:
+    """Return the median, the 90th percentile and the share of misses."""
     some = sorted(delays)
     places = [some[int(q * (len(some) - 1))] for q in (0.5, 0.9)]
     show = [f"{place:,.0f}" if np.isfinite(place) else "-" for place in places]
@@ -130,7 +130,7 @@ def falling(
         for name, spec in SETTINGS.items():
             for fall in FALLS:
                 delays = [delay(rng, spec, before, fall) for rng in rngs for _ in range(5)]
-                table.add_row(name, f"{fall}", *told(delays))
+                table.add_row(name, f"{fall}", *delay_cells(delays))
                 if name == "adwin":
                     curves[before, fall] = delays
                 step()
@@ -142,7 +142,7 @@ def turning(rngs: Sequence[np.random.Generator], step: Step) -> Iterator[Table]:
     table = table_of("questions until others are noticed, adwin", "", "median", "9 in 10", "missed", "by")
     for name, change in TURNS.items():
         found = [turned(rng, questions(rng, 2000), questions(rng, 2000, **change)) for rng in rngs]
-        table.add_row(name, *told([one for one, _ in found]), by(found))
+        table.add_row(name, *delay_cells([one for one, _ in found]), by(found))
         step()
     yield table
 
@@ -158,7 +158,7 @@ def following(
     table = table_of(title, "first", "then", "median", "9 in 10", "missed", "by")
     for first, then in pairs:
         found = [turned(rng, shuffled(sets[first], rng), shuffled(sets[then], rng)) for rng in rngs]
-        table.add_row(first, then, *told([late for late, _ in found]), by(found))
+        table.add_row(first, then, *delay_cells([late for late, _ in found]), by(found))
         step()
     if pairs:
         yield table

@@ -1,7 +1,7 @@
-"""Time as the log needs it: it never falls, does not jump, and is the same for all that write.
+"""The clock of the log: it never goes back, does not jump, and agrees among all processes that write.
 
-The order of the log is that of its commits. Its time closes what waits for feedback, so a stamp of the
-future would close all of it at once, and a clock that was set back would leave it open.
+The log is ordered by commits. Its time closes the decisions that wait for feedback, so a stamp in the future
+would close all of them at once, and a clock that was set back would leave them open.
 """
 
 import logging
@@ -14,29 +14,29 @@ from feedback.errors import BehindError, ClockError
 logger = logging.getLogger(__name__)
 
 JUMP_S = 1.0
-"""How far the wall clock may be from where it should be before it is not followed any more."""
+"""Deviation of the wall clock from the elapsed time that counts as a jump."""
 
 AHEAD_S = 60.0
-"""How far two clocks may differ, and how far ahead of its own clock the log takes a stamp."""
+"""How far two clocks may differ, and how far in the future a stamp may be."""
 
 
 def since_boot() -> float:
-    """Return seconds that passed since some moment, a suspended machine's included; nobody can set them."""
+    """Return seconds since some moment, including time suspended; this clock cannot be set."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 class SteadyClock:
-    """Seconds since the epoch, UTC, by the wall clock for as long as that runs as time passes.
+    """Seconds since the epoch, UTC, by the wall clock until it jumps, then by elapsed time.
 
-    Once the wall clock jumps, this one goes on without it until both agree again, or the process ends.
-    May be called from many threads.
+    After a jump of the wall clock, this clock ignores it until both agree again, or the process ends.
+    Thread-safe.
 
     Args:
         wall: The wall clock.
-        steady: Seconds that passed since some moment.
+        steady: Seconds since some moment.
 
     Attributes:
-        jump_s: How far the wall clock is ahead, or behind where negative; 0 while it is followed.
+        jump_s: How far the wall clock is ahead, or behind if negative; 0 while it is followed.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class SteadyClock:
         self.jump_s = 0.0
 
     def __call__(self) -> float:
-        """Return the time, which is never before one that was returned earlier."""
+        """Return the time, never earlier than a time returned before."""
         with self._lock:
             wall, passed = self._read()
             due = self._now + passed - self._passed
@@ -58,52 +58,52 @@ class SteadyClock:
             return self._now
 
     def check(self) -> None:
-        """See whether the process can go on; one that starts anew takes the wall clock's word.
+        """Check that the process can go on; a restarted one follows the wall clock again.
 
         Raises:
-            ClockError: The wall clock is so far off that other processes would not agree.
+            ClockError: The wall clock differs so much that other processes would not agree.
         """
         self()
         if abs(self.jump_s) > AHEAD_S:
             raise ClockError(
                 f"the wall clock jumped by {self.jump_s:+.1f} s, and this process goes on without it: "
-                "it is to be replaced by one that starts with the clock as it is"
+                "restart the process to follow the clock"
             )
 
     def _read(self) -> tuple[float, float]:
-        """Read both clocks as of one moment: who was put aside between the two would see a jump."""
+        """Read both clocks at one moment: a process suspended between the two would see a jump."""
         while True:
             before, wall, passed = self._steady(), self._wall(), self._steady()
             if passed - before < JUMP_S / 2:
                 return wall, passed
 
     def _follow(self, off_s: float) -> None:
-        """Decide whether the wall clock is followed, and say so where that changes."""
+        """Follow the wall clock or not, and log a change."""
         jump_s = off_s if abs(off_s) > JUMP_S else 0.0
         if abs(jump_s - self.jump_s) > JUMP_S:
             if jump_s:
-                logger.warning("the wall clock jumped: it is %+.1f s off, time goes on without it", jump_s)
+                logger.warning("the wall clock jumped: it is %+.1f s off and ignored", jump_s)
             else:
                 logger.warning("the wall clock is right again, and followed")
         self.jump_s = jump_s
 
 
 def check_behind(now: float, log_at: float) -> None:
-    """Refuse to go on with a log that is ahead of the clock. Raises BehindError."""
+    """Raise BehindError if the log is ahead of the clock."""
     if log_at > now + AHEAD_S:
         raise BehindError(
-            f"the log has come to {utc(log_at)}, and the clock of this machine says {utc(now)}: "
-            "it was set back, or another one was wrong; set it right, or wait until then"
+            f"the log is at {utc(log_at)}, and the clock of this machine at {utc(now)}: "
+            "one of the clocks is or was wrong; set it right, or wait until then"
         )
 
 
 def check_clock(now: float, log_at: float, database_at: float | None) -> None:
-    """See to it that a process can go on with a log.
+    """Check that the clocks of a process, a log and its database agree.
 
     Args:
         now: By the clock of the process, seconds since the epoch.
         log_at: The log's time.
-        database_at: By the clock of the database; None where that is on the same machine.
+        database_at: By the clock of the database; None if that is on the same machine.
 
     Raises:
         ClockError: They differ too much.
@@ -111,22 +111,22 @@ def check_clock(now: float, log_at: float, database_at: float | None) -> None:
     check_behind(now, log_at)
     if database_at is not None and abs(database_at - now) > AHEAD_S:
         raise ClockError(
-            f"the clock of the database says {utc(database_at)}, and that of this machine {utc(now)}: "
-            "have both set by the same source, such as NTP"
+            f"the clock of the database is at {utc(database_at)}, and that of this machine at {utc(now)}: "
+            "synchronise both, for example by NTP"
         )
 
 
 def check_stamp(at: float, now: float) -> None:
-    """Refuse a stamp of the future. Raises ClockError."""
+    """Raise ClockError if a stamp is in the future."""
     if at > now + AHEAD_S:
         raise ClockError(
-            f"a fact is stamped {utc(at)}, and it is {utc(now)}: nothing is kept that is more than "
-            f"{AHEAD_S:g} s ahead, as its time would close what waits for feedback"
+            f"a fact is stamped {utc(at)}, and it is {utc(now)}: a stamp may be {AHEAD_S:g} s ahead at most, "
+            "since the log's time closes decisions that wait for feedback"
         )
 
 
 def utc(at: float) -> str:
-    """Return seconds since the epoch as they are read.
+    """Format seconds since the epoch.
 
     >>> utc(86399.5)
     '1970-01-01 23:59:59 UTC'

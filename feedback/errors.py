@@ -1,23 +1,23 @@
-"""What can go wrong with the log, and whether trying again may help.
+"""Errors of the log, and which of them are worth a retry.
 
 StoreError                 the log cannot be read or written
-|-- LogUnavailableError    the database is away, locked or full: safe to try again
-|-- ConflictError          the same id was used for something else
-|-- UnderWayError          what is done once at a time is being done
+|-- LogUnavailableError    the database is unreachable, locked or full: safe to retry
+|-- ConflictError          an id is used already, with another content
+|-- UnderWayError          a job of which one runs at a time is running, or requested
 |-- SchemaError            the tables are those of an older or a newer Armwise
 |-- LogGapError            rows of the log are missing
 |-- ClockError             a clock jumped
-|   `-- BehindError        that of this process: it cannot write any more
-|-- MetricRedefinedError   a metric means something else than its values in the log
+|   `-- BehindError        the clock of this process is behind the log: it cannot write
+|-- MetricRedefinedError   a metric is declared with another type or range than its values in the log
 |-- SupersededError        another learner or worker has taken over: this one must stop writing
-|-- QueueFullError         too many jobs wait already
-|-- ChangedMeanwhileError  somebody else said something since; whoever wants it nevertheless says it again
-`-- RebuiltError           the training log was made anew: a learner must start again
+|-- QueueFullError         too many jobs are queued
+|-- ChangedMeanwhileError  the state that a decision rests on has changed: read it and decide again
+`-- RebuiltError           the training log was rebuilt: a learner must restart
 """
 
 
 def described(error: Exception) -> str:
-    """Return one line that names an error; time-outs carry no message of their own."""
+    """Return one line with the type and the message of an error; timeouts have no message."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
@@ -26,14 +26,14 @@ class StoreError(Exception):
 
 
 class LogUnavailableError(StoreError):
-    """The database is away, locked or full; nothing was acknowledged, trying again is safe."""
+    """The database is unreachable, locked or full; nothing was acknowledged, a retry is safe."""
 
 
 class ConflictError(StoreError):
-    """An id was used again for something else.
+    """An id is used already, with another content.
 
     Attributes:
-        fact: The fact that was refused for it; None where it is none.
+        fact: The refused fact; None if it is not about a fact.
     """
 
     def __init__(self, message: str, fact: object = None) -> None:
@@ -46,19 +46,19 @@ class SchemaError(StoreError):
 
 
 class LogGapError(StoreError):
-    """Positions of the log are missing: rows were deleted, and what follows them cannot be trusted."""
+    """Positions of the log are missing: rows were deleted, so what follows them cannot be trusted."""
 
 
 class ClockError(StoreError):
-    """A clock jumped: the order of what it stamps would not be the order in which it happened."""
+    """A clock jumped: its stamps would not be in the order of the events."""
 
 
 class BehindError(ClockError):
-    """The clock of this process is behind the log: what it stamped would not be later than what is there."""
+    """The clock of this process is behind the log: its stamps would be earlier than those in the log."""
 
 
 class MetricRedefinedError(StoreError):
-    """A metric is declared as something else than what its values in the log are."""
+    """A metric is declared with another type or range than its values in the log have."""
 
 
 class SupersededError(StoreError):
@@ -66,16 +66,16 @@ class SupersededError(StoreError):
 
 
 class QueueFullError(StoreError):
-    """Too many jobs wait already; one more may be taken once some are done."""
+    """Too many jobs are queued; retry when some are done."""
 
 
 class ChangedMeanwhileError(StoreError):
-    """What was decided rests on what is no longer in force; nothing was written."""
+    """The state that a decision rests on has changed; nothing was written."""
 
 
 class UnderWayError(StoreError):
-    """What is done once at a time is being done, or was asked for already."""
+    """A job of which one runs at a time is running, or requested already."""
 
 
 class RebuiltError(StoreError):
-    """The training log was made anew: a learner must start again, from what is there now."""
+    """The training log was rebuilt: a learner must restart from it."""

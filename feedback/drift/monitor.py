@@ -1,15 +1,16 @@
-"""Notice that the world has changed: detectors over the training log.
+"""Monitor a training log for drift.
 
-    reward of <arm>           what it earned, less what is due to the questions that it was shown
+    reward of <arm>           its reward, less the part that its questions explain
     length of questions       in words, up to `LONGEST`
-    unknown features          share of a question's features that the first questions did not have
-    likeness of embeddings    to the mean of the first questions, about a cosine
+    unknown features          share of a question's features that the reference questions did not have
+    likeness of embeddings    to the mean of the reference questions, about a cosine
 
-A policy that learns shows an arm other questions than before, so what the arm earns changes although the
-world does not. What such questions are worth is therefore learned, and taken off.
+A policy that learns changes which questions an arm gets, so the arm's mean reward changes without drift. The
+reward that features of a question predict is therefore learned, and subtracted.
 
-All begins anew every `BLOCK` examples. So what is noticed follows from the training log alone, wherever a
-reader stopped, and who takes it up reads one block again at most. Labels are passed over: no traffic.
+All statistics restart every `BLOCK` examples. So the detected changes depend on the training log alone, not
+on where a reader stopped, and a reader that resumes reads one block again at most. Labels are skipped: they
+are not traffic.
 """
 
 import math
@@ -25,36 +26,36 @@ from feedback.events import LABELS, Context, Example
 from feedback.reward import RewardRule
 
 BLOCK = 100_000
-"""Examples after which all begins anew."""
+"""Examples after which all statistics restart."""
 
 WARM = 200
-"""Rewards that teach what to expect of an arm before it is watched."""
+"""Rewards of an arm that train its prediction before it is monitored."""
 
 REFERENCE = 500
 """Questions that later ones are compared with."""
 
 LONGEST = 32
-"""Words from which on a question counts as simply long."""
+"""Length in words at which the length of a question is clipped."""
 
 LEVELLED = 0.02
-"""Rate at which the level of an arm is followed, apart from what its features tell."""
+"""Learning rate of the mean reward of an arm, apart from its features."""
 
 SMALL = 1e-9
-"""Squared length below which features are not scaled up."""
+"""Squared norm of the features below which they are not normalised."""
 
 NAMES = 10_000
-"""Features by name that the reward of an arm is predicted from, first come; bounds what is kept."""
+"""Named features that predict the reward of an arm, the first ones seen; bounds the memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Something is not what it was.
+    """A detected change.
 
     Attributes:
-        subject: What it is, such as `reward of bm25`.
-        before: What it would have been lately, had nothing changed.
-        after: What it was, the mean of the last `RECENT` values.
-        example_seq: Position of the training log at which it was noticed.
+        subject: What has changed, such as `reward of bm25`.
+        before: The expected mean of the last `RECENT` values without a change.
+        after: The mean of the last `RECENT` values.
+        example_seq: Position of the training log at which it was detected.
     """
 
     subject: str
@@ -64,11 +65,11 @@ class Change:
 
 
 class Monitor:
-    """Follow a training log from the start of a block on, each example once and in order.
+    """Detectors over a training log that is read from the start of a block, each example once and in order.
 
     Args:
-        spec: Which detector.
-        rule: How rewards are made; detectors expect values that span about 1.
+        spec: Settings of the detectors.
+        rule: Computes rewards; their range scales the values of the detectors.
     """
 
     def __init__(self, spec: DriftSpec, rule: RewardRule) -> None:
@@ -79,7 +80,7 @@ class Monitor:
         self._questions = _Questions(spec)
 
     def see(self, example: Example, reward: float) -> list[Change]:
-        """Take in the next example and return what has changed by it, mostly nothing."""
+        """Add the next example and return the changes that it shows."""
         decision = example.decision
         if decision.policy == LABELS:
             return []
@@ -90,7 +91,7 @@ class Monitor:
         arm = self._arms.get(name)
         if arm is None:
             arm = self._arms[name] = _Arm(self._spec, self._span)
-        found = [(f"reward of {name}", *told)] if (told := arm.see(context, name, reward)) else []
+        found = [(f"reward of {name}", *change)] if (change := arm.see(context, name, reward)) else []
         if found:
             del self._arms[name]
         if changed := self._questions.see(context):
@@ -121,35 +122,35 @@ def span(rule: RewardRule) -> float:
 
 
 class _Arm:
-    """What an arm earns, less what the features of a question are worth, as its rewards have taught.
+    """The reward of an arm, less the prediction from the features of the question.
 
-    Least mean squares, normalised by the length of the features; the rate of a feature falls as one by
-    how often it was there. A level beside them follows fast, and is not subtracted: so what happens to the
-    arm as a whole is not learned away before it is noticed.
+    Normalised least mean squares; the learning rate of a feature decreases with the sum of its squares. An
+    intercept with a higher rate is learned but not subtracted, so that a change of the whole arm is detected
+    before the prediction adapts to it.
 
     Source: Widrow, Hoff 1960, Adaptive switching circuits.
     """
 
-    __slots__ = ("_dense", "_level", "_span", "_squares", "_stream", "_taught", "_usual", "_weights")
+    __slots__ = ("_dense", "_first", "_level", "_n", "_span", "_squares", "_stream", "_weights")
 
     def __init__(self, spec: DriftSpec, span: float) -> None:
         self._stream, self._span = Stream(spec, span), span
-        self._taught, self._level = 0, 0.0
-        self._usual: Mapping[str, float] | None = None  # what was told of the arm at first
+        self._n, self._level = 0, 0.0
+        self._first: Mapping[str, float] | None = None  # features of the arm in the first example
         self._weights: dict[str, float] = {}
-        self._squares: dict[str, float] = {}  # 1 plus those that a feature had
+        self._squares: dict[str, float] = {}  # 1 plus the sum of squares of a feature
         self._dense = np.zeros((2, 0))  # weights and squares of the embedding, shape (2, dim)
 
     def see(self, context: Context, name: str, reward: float) -> tuple[float, float] | None:
-        """Take in a reward of the arm of this name; return how it would have been and is, if that changed."""
-        expected = self._teach(self._named(context, name), context.embedding, reward)
-        if self._taught <= WARM:
+        """Add a reward of the arm with this name; return the expected and the actual mean if that changed."""
+        expected = self._update(self._named(context, name), context.embedding, reward)
+        if self._n <= WARM:
             return None
-        # a caller's feature of a size that was never seen may be thought to be worth anything
+        # the prediction is unbounded for a client's feature of a new magnitude
         return self._stream.see(reward, min(self._span, max(-self._span, expected)))
 
-    def _teach(self, named: Mapping[str, float], embedding: tuple[float, ...], reward: float) -> float:
-        """Learn a reward, and return what the features were thought to be worth."""
+    def _update(self, named: Mapping[str, float], embedding: tuple[float, ...], reward: float) -> float:
+        """Learn a reward, and return the prediction from the features before."""
         weights, squares, values = self._weights, self._squares, named.values()
         expected: float = sum(map(mul, map(weights.__getitem__, named), values))
         norm: float = sum(map(mul, values, values))
@@ -160,8 +161,8 @@ class _Arm:
             expected += float(self._dense[0] @ x)
             norm += float(x @ x)
         error = reward - self._level - expected
-        self._taught += 1
-        self._level += error * max(1.0 / self._taught, LEVELLED)
+        self._n += 1
+        self._level += error * max(1.0 / self._n, LEVELLED)
         step = error / max(norm, SMALL)
         for key, value in named.items():
             seen = squares[key] = squares[key] + value * value
@@ -172,11 +173,11 @@ class _Arm:
         return expected
 
     def _named(self, context: Context, name: str) -> Mapping[str, float]:
-        """Return the features by name, of the question and of the arm, all of which have a weight."""
+        """Return the named features of the question and of the arm; each has a weight."""
         named, own, weights = context.features, context.arms.get(name, {}), self._weights
-        if self._usual is None:
-            self._usual = own
-        if own != self._usual:  # such as a router's score; what never changes tells nothing
+        if self._first is None:
+            self._first = own
+        if own != self._first:  # such as a router's score; constant features carry no information
             named = {**named, **own}
         if len(weights) >= NAMES:
             return {key: value for key, value in named.items() if key in weights}
@@ -187,7 +188,7 @@ class _Arm:
 
 
 class _Questions:
-    """What is asked, beside the first `REFERENCE` questions."""
+    """The questions, compared with the first `REFERENCE` ones."""
 
     def __init__(self, spec: DriftSpec) -> None:
         self._names: set[str] = set()
@@ -198,7 +199,7 @@ class _Questions:
         self._likeness = Stream(spec, 1.0)
 
     def see(self, context: Context) -> list[tuple[str, float, float]]:
-        """Take in a question; return what has changed, how it was, and how it is."""
+        """Add a question; return the subject, the expected and the actual mean of each change."""
         features, embedding = context.features, context.embedding
         if len(self._vectors) < REFERENCE:
             self._names.update(features)
@@ -207,20 +208,20 @@ class _Questions:
                 self._direction = _direction(self._vectors)
             return []
         words = min(context.question.count(" ") + 1, LONGEST)
-        told = {"length of questions": self._length.see(words)}
+        changes = {"length of questions": self._length.see(words)}
         if features:
             known = sum(map(self._names.__contains__, features))
-            told["unknown features"] = self._unknown.see(1.0 - known / len(features))
+            changes["unknown features"] = self._unknown.see(1.0 - known / len(features))
         if embedding and len(embedding) == len(self._direction):
             likeness = float(self._direction @ np.array(embedding))
-            told["likeness of embeddings"] = self._likeness.see(likeness)
-        return [(subject, *change) for subject, change in told.items() if change is not None]
+            changes["likeness of embeddings"] = self._likeness.see(likeness)
+        return [(subject, *change) for subject, change in changes.items() if change is not None]
 
 
 def _direction(vectors: Sequence[tuple[float, ...]]) -> NDArray[np.float64]:
-    """Return the mean of vectors, so long that a product with one of them is about a cosine, shape (dim,).
+    """Return the mean of vectors, scaled so that a product with one of them is about a cosine, shape (dim,).
 
-    Those that are not as long as the last one were made by another configuration, and do not count.
+    Vectors of another dimension than the last one's are from another configuration, and left out.
 
     >>> _direction([(3.0,), (0.0, 2.0), (0.0, 4.0)]).round(3).tolist()
     [0.0, 0.333]

@@ -1,9 +1,9 @@
-"""How facts get into a database, in two exchanges a commit.
+"""Append facts to a database, in two round trips a commit.
 
-    begin, lock the head of the log, look up what the facts are about
-    insert the rows, move the head on, commit
+    begin, lock the head of the log, look up what the facts refer to
+    insert the rows, advance the head, commit
 
-The statements are compiled once. In between, `Batch` says what is new, and numbers it.
+The statements are compiled once. Between the two, `Batch` numbers the facts that are new.
 """
 
 import secrets
@@ -21,17 +21,17 @@ from feedback.log.database import Database, Statement
 from feedback.log.rows import execution_row
 
 PROBE_BYTES = 64 * 1024
-"""What a probe writes: more than most commits do."""
+"""Bytes that a probe writes: more than most commits."""
 
 _COMMIT: Statement = ("COMMIT", {})
 
 
 class Appender:
-    """The statements of one log.
+    """The statements that append to one log.
 
     Args:
-        database: Where the log is kept.
-        join: Of the training log that a decision is looked up in.
+        database: The database of the log.
+        join: Digest of the training log in which decisions are looked up.
     """
 
     def __init__(self, database: Database, join: str) -> None:
@@ -41,12 +41,12 @@ class Appender:
         learned = (x.decision_id == d.id) & (x.join == sa.bindparam("join", type_=sa.String))
         about = sa.select(d.id, d.episode_id, d.decided_at, d.deadline, d.logged_at, x.seq)
         about = about.outerjoin(t.examples, learned)
-        said = sa.select(f.id, f.kind, f.decision_id, f.episode_id, f.metric, f.value, f.seq)
+        items = sa.select(f.id, f.kind, f.decision_id, f.episode_id, f.metric, f.value, f.seq)
         among = database.among
         self._head = self._compiled(sa.select(t.log_head.c.seq, t.log_head.c.at).with_for_update())
         self._lookups = {
             "executions": self._compiled(sa.select(e.decision_id).where(among(e.decision_id))),
-            "feedback": self._compiled(said.where(among(f.id))),
+            "feedback": self._compiled(items.where(among(f.id))),
             "decisions": self._compiled(about.where(among(d.id))),
             "episodes": self._compiled(about.where(among(d.episode_id))),
         }
@@ -59,18 +59,18 @@ class Appender:
     def _compiled(self, statement: sa.Select[Any] | sa.Update | sa.Delete) -> str:
         return str(statement.compile(dialect=self._database.engine.dialect))
 
-    def look(self, driver: Any, facts: Sequence[Fact], now: float) -> Batch:
-        """Begin a transaction; return a batch at the end of the log that knows what the facts are about."""
+    def begin(self, driver: Any, facts: Sequence[Fact], now: float) -> Batch:
+        """Begin a transaction; return a batch at the head of the log that knows what the facts refer to."""
         wanted = {name: self._database.ids(sorted(ids)) for name, ids in subjects(facts).items() if ids}
         lookups = [(self._lookups[name], {"ids": ids, "join": self._join}) for name, ids in wanted.items()]
         (seq, at), *found = self._locked(driver, lookups, now)
         return Batch(seq, at, now, Known.of(**dict(zip(wanted, found, strict=True))))
 
     def _locked(self, driver: Any, lookups: Sequence[Statement], now: float) -> list[Any]:
-        """Lock the head; return its position and time, and then what the lookups find."""
+        """Lock the head; return its position and time, then the rows of each lookup."""
         head, *found = self._database.exchange(driver, [(self._head, {}), *lookups])
         if len(head) != 1:
-            raise LogGapError(f"the log has {len(head)} heads: `log_head` must have one row")
+            raise LogGapError(f"`log_head` has {len(head)} rows: it must have one")
         check_behind(now, head[0][1])
         return [head[0], *found]
 
@@ -80,7 +80,7 @@ class Appender:
         self._database.exchange(driver, [*self._add(batch.rows, moved), _COMMIT])
 
     def probe(self, driver: Any, now: float) -> None:
-        """Commit, under the lock of the head, what was written and taken back: there was room for it."""
+        """Insert and delete a row under the lock of the head, and commit, to show that writes succeed."""
         filling = Execution("", None, Status.CANCELLED, Cost(), answer=secrets.token_hex(PROBE_BYTES // 2))
         ((seq, at),) = self._locked(driver, [], now)
         added = self._add({t.executions: [execution_row(filling, 0)]}, {"to_seq": seq, "to_at": at})
@@ -88,8 +88,8 @@ class Appender:
 
 
 def subjects(facts: Sequence[Fact]) -> dict[str, set[str]]:
-    """Return the ids that are to be looked up."""
-    executed, said, decided, episodes = set[str](), set[str](), set[str](), set[str]()
+    """Return the ids to look up."""
+    executed, items, decided, episodes = set[str](), set[str](), set[str](), set[str]()
     for fact in facts:
         match fact:
             case Decision():
@@ -97,9 +97,9 @@ def subjects(facts: Sequence[Fact]) -> dict[str, set[str]]:
             case Execution():
                 executed.add(fact.decision_id)
             case Feedback(decision_id=str(about)):
-                said.add(fact.id)
+                items.add(fact.id)
                 decided.add(about)
             case Feedback(episode_id=str(about)):
-                said.add(fact.id)
+                items.add(fact.id)
                 episodes.add(about)
-    return {"executions": executed, "feedback": said, "decisions": decided, "episodes": episodes}
+    return {"executions": executed, "feedback": items, "decisions": decided, "episodes": episodes}

@@ -1,7 +1,7 @@
-"""One commit: which facts are new, the positions they get, and what becomes of feedback.
+"""One commit: which facts are new, their positions, and the status of feedback.
 
 Nothing here writes. `Known` is read under the lock of the transaction that will write the batch,
-so what is new stays new until then.
+so a fact that is new stays new until then.
 """
 
 import math
@@ -24,7 +24,7 @@ Fact = Decision | Execution | Feedback | Tick
 
 
 class FeedbackStatus(StrEnum):
-    """What became of an item of feedback; every one of them is durable."""
+    """Status of an item of feedback; with any status, it is durable."""
 
     ACCEPTED = "accepted"
     DUPLICATE = "duplicate"
@@ -37,8 +37,8 @@ class Receipt:
     """Proof that a fact is durable.
 
     Attributes:
-        seq: Its position in the log; for an execution that was there already, 0.
-        status: For feedback, what became of it.
+        seq: Its position in the log; 0 for an execution that was in the log already.
+        status: Status of feedback; None for other facts.
     """
 
     seq: int = 0
@@ -47,11 +47,11 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """A decision that feedback is about.
+    """A decision that feedback refers to.
 
     Attributes:
         decided_at: When it was made.
-        deadline: Until when feedback counts, by what its client was told.
+        deadline: Until when feedback counts, as promised to the client.
         closing: When it is closed, in the log's time.
         learned: Whether it is in the training log.
     """
@@ -62,8 +62,8 @@ class _Target:
     learned: bool = False
 
     def awaits(self, item: Feedback, at: float) -> bool:
-        """Whether feedback that is committed at a time of the log may still be learned with it."""
-        # what was said of an episode before this decision was made is about others
+        """Return whether feedback that is committed at a time of the log may still be learned with it."""
+        # feedback on an episode before this decision refers to earlier decisions
         before = item.decision_id is None and item.kind is Kind.VALUE and item.received_at < self.decided_at
         return not self.learned and not before and item.received_at <= self.deadline and at <= self.closing
 
@@ -74,13 +74,13 @@ def _target(decided_at: float, deadline: float, logged_at: float, example_seq: i
 
 @dataclass(slots=True)
 class Known:
-    """What the log knows of the facts of a batch already.
+    """What the log contains already about the facts of a batch.
 
     Attributes:
         executions: Decisions that have an execution.
         feedback: Feedback with one of these ids, by id and kind, with its position.
-        decisions: Decisions that feedback is about, and those that are not new.
-        episodes: Decisions of the episodes that feedback is about.
+        decisions: Decisions that feedback refers to, and those that are not new.
+        episodes: Decisions of the episodes that feedback refers to.
     """
 
     executions: set[str]
@@ -92,7 +92,7 @@ class Known:
     def of(
         cls, executions: Found = (), feedback: Found = (), decisions: Found = (), episodes: Found = ()
     ) -> "Known":
-        """Return what rows say that were looked up; see `feedback.log.append` for their columns."""
+        """Build it from the rows of the lookups; `feedback.log.append` has their columns."""
         known = cls({name for (name,) in executions}, {}, {}, defaultdict(list))
         for name, kind, decision_id, episode_id, metric, value, seq in feedback:
             item = Feedback(name, decision_id, metric, value, episode_id=episode_id, kind=Kind(kind))
@@ -109,11 +109,11 @@ class Batch:
     """Facts that are committed together, as rows.
 
     Attributes:
-        seq: The last position that was given out.
+        seq: The last assigned position.
         at: The log's time there.
-        now: By the clock, seconds since the epoch.
-        known: What was there before; what is added becomes known, too.
-        rows: Rows to be inserted, by table.
+        now: Seconds since the epoch, by the clock.
+        known: What the log contains; `add` extends it.
+        rows: Rows to insert, by table.
     """
 
     seq: int
@@ -123,11 +123,11 @@ class Batch:
     rows: Mapping[sa.Table, list[dict[str, object]]] = field(default_factory=lambda: defaultdict(list))
 
     def add(self, fact: Fact) -> Receipt:
-        """Give a fact the next position, unless the log has it.
+        """Assign the next position to a fact, unless the log has it.
 
         Raises:
-            ConflictError: Its id was used for something else.
-            ClockError: It has a stamp of the future.
+            ConflictError: Its id is used already, with another content.
+            ClockError: Its stamp is in the future.
             StoreError: A value is not finite.
         """
         match fact:
@@ -147,7 +147,7 @@ class Batch:
                 self._next(fact.finished_at)
                 self.rows[t.executions].append(execution_row(fact, self.seq))
             case Feedback():
-                return self._say(fact)
+                return self._add_feedback(fact)
             case Tick():
                 self._next(fact.at)
                 self.rows[t.ticks].append({"seq": self.seq, "at": fact.at})
@@ -157,7 +157,7 @@ class Batch:
         check_stamp(at, self.now)
         self.seq, self.at = self.seq + 1, max(self.at, at)
 
-    def _say(self, item: Feedback) -> Receipt:
+    def _add_feedback(self, item: Feedback) -> Receipt:
         if item.value is not None and not math.isfinite(item.value):
             raise StoreError(f"feedback {item.id!r} has the value {item.value}: it is not finite")
         shown = item.kind is Kind.ACTIVATION
@@ -176,7 +176,7 @@ class Batch:
         return Receipt(self.seq, self._status(item))
 
     def _status(self, item: Feedback) -> FeedbackStatus:
-        """Say what becomes of new feedback; a decision that is not visible has no deadline."""
+        """Return the status of new feedback; a decision that is not in the log has no deadline."""
         if item.decision_id is not None:
             found = self.known.decisions.get(item.decision_id)
             targets = [] if found is None else [found]
@@ -190,19 +190,18 @@ class Batch:
 
 
 def _same_or_conflict(stored: Feedback, item: Feedback) -> None:
-    """Refuse feedback whose id stands for something else. Raises ConflictError."""
+    """Raise ConflictError if the id of feedback is used already, with another content."""
     same = (stored.decision_id, stored.episode_id, stored.metric) == (
         item.decision_id,
         item.episode_id,
         item.metric,
     )
     if not same or (stored.kind is item.kind and stored.value != item.value):
-        raise ConflictError(
-            f"feedback id {item.id!r} was used for {_told(stored)}; it cannot also be {_told(item)}", item
-        )
+        before, now = _described(stored), _described(item)
+        raise ConflictError(f"feedback id {item.id!r} was used for {before}; it cannot also be {now}", item)
 
 
-def _told(item: Feedback) -> str:
+def _described(item: Feedback) -> str:
     about = item.decision_id if item.decision_id is not None else f"episode {item.episode_id}"
     what = item.kind.value if item.value is None else f"{item.metric}={item.value:g}"
     return f"{what} on {about}"

@@ -1,7 +1,7 @@
-"""What a database does to keep a log; `feedback.log.sqlite` and `feedback.log.postgres` are the two that can.
+"""The protocol of a database that can hold a log; `feedback.log.sqlite` and `feedback.log.postgres` have it.
 
-Facts take a short way past SQLAlchemy: their statements are compiled once, and go to the driver in as
-few round trips as there can be. All else is SQLAlchemy Core.
+Appending facts bypasses SQLAlchemy: their statements are compiled once, and sent to the driver in as few
+round trips as possible. Everything else is SQLAlchemy Core.
 """
 
 import re
@@ -15,49 +15,49 @@ import sqlalchemy as sa
 from feedback.errors import LogUnavailableError, SchemaError, StoreError
 
 WAIT_S = 10.0
-"""How long whoever wants to write waits for others that do, before it gives up."""
+"""How long a writer waits for other writers before it fails."""
 
 CONNECTIONS = 8
-"""How many one process opens at most."""
+"""Connections of one process at most."""
 
 RESERVED = 2
-"""How many of these are kept for facts, and for a look at whether they can be written, however many read."""
+"""How many of these are reserved for appending facts and for probes."""
 
 SUCH_AS = "sqlite:////var/lib/armwise/log.db or postgresql://armwise@localhost/armwise"
 
 Statement = tuple[str, Any]
-"""SQL in the driver's words, and its parameters: a mapping of names, or a list of these."""
+"""SQL for the driver, and its parameters: a mapping of names, or a list of mappings."""
 
 Rows = Sequence[Mapping[str, Any]]
 """Values by column."""
 
 Addition = Callable[[Mapping[sa.Table, Rows], Mapping[str, Any]], Sequence[Statement]]
-"""Makes statements of the rows of some tables, and the parameters of the last statement."""
+"""Builds statements from the rows of some tables, and the parameters of the last statement."""
 
 Found = Sequence[Sequence[Any]]
-"""Values in the order of the columns that were asked for."""
+"""Rows of a query, with values in the order of its columns."""
 
 
 class Database(Protocol):
-    """One database, set up so that what it commits is durable and nothing waits for ever.
+    """One database, set up so that commits are durable and every wait is bounded.
 
     Attributes:
         engine: Its connections; their number is bounded.
-        snapshot: Options of a connection that reads: all its statements see one moment of the log.
+        snapshot: Options of a connection that reads one snapshot of the log.
     """
 
     engine: sa.Engine
     snapshot: Mapping[str, Any]
 
     def take_control(self, connection: sa.Connection) -> None:
-        """Wait until no other transaction is in control, and be it until this one ends.
+        """Take the lock of writers that do not append facts, until the transaction ends.
 
-        Whoever appends facts is not held up, where the database can write two things at once.
+        It does not block appending, if the database supports concurrent writers.
         """
         ...
 
     def among(self, column: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
-        """Return the condition that a column is one of the parameter `ids`."""
+        """Return the condition that a column is in the parameter `ids`."""
         ...
 
     def ids(self, ids: Sequence[str]) -> object:
@@ -65,7 +65,7 @@ class Database(Protocol):
         ...
 
     def addition(self, tables: Sequence[sa.Table], end: str) -> Addition:
-        """Return what makes the statements that insert rows, each with every column, and then do `end`."""
+        """Return a builder of statements that insert rows, each with every column, and then execute `end`."""
         ...
 
     def exchange(self, driver: Any, statements: Sequence[Statement]) -> list[Found]:
@@ -73,33 +73,33 @@ class Database(Protocol):
 
         Args:
             driver: The driver's connection.
-            statements: What is executed; a `COMMIT` may be the last.
+            statements: Executed in order; the last one may be `COMMIT`.
         """
         ...
 
     def is_away(self, error: Exception) -> bool:
-        """Whether an error of the driver is none of the statement's: the database is away, locked or full."""
+        """Return whether a driver error means that the database is unreachable, locked or full."""
         ...
 
     def is_damaged(self, error: Exception) -> bool:
-        """Whether an error of the driver says that the tables are not there, or not as they were made."""
+        """Return whether a driver error means that the tables are missing or changed."""
         ...
 
     def time(self) -> float | None:
-        """Return what its clock says, seconds since the epoch; None where it has none of its own."""
+        """Return the time of its clock, seconds since the epoch; None if it uses this machine's clock."""
         ...
 
 
 def open_database(url: str) -> Database:
-    """Return the database of a URL; it is not connected to yet.
+    """Return the database of a URL, without connecting to it.
 
     Raises:
-        StoreError: The URL is malformed, or of a database that cannot keep a log.
+        StoreError: The URL is malformed, or of an unsupported database.
     """
     try:
         parsed = sa.make_url(url)
     except (sa.exc.ArgumentError, ValueError):  # the latter of a port
-        raise StoreError(f"{shown(url)!r} is no database URL, such as {SUCH_AS}") from None
+        raise StoreError(f"{shown(url)!r} is not a database URL such as {SUCH_AS}") from None
     match parsed.drivername:
         case "sqlite" | "sqlite+pysqlite":
             from feedback.log.sqlite import SQLite
@@ -109,7 +109,7 @@ def open_database(url: str) -> Database:
             from feedback.log.postgres import PostgreSQL
 
             return PostgreSQL(parsed)
-    raise StoreError(f"a log cannot be kept in {parsed.drivername!r}; give a URL such as {SUCH_AS}")
+    raise StoreError(f"database {parsed.drivername!r} is not supported; give a URL such as {SUCH_AS}")
 
 
 def connect(url: str) -> sa.Engine:
@@ -119,19 +119,19 @@ def connect(url: str) -> sa.Engine:
 
 @contextmanager
 def borrowed(database: Database) -> Iterator[Any]:
-    """Lend a connection of the driver; what is not committed at the end is rolled back."""
+    """Borrow a driver connection; changes that are not committed at the end are rolled back."""
     with translated(database), closing(database.engine.raw_connection()) as connection:
         try:
             yield connection.driver_connection
         except _driver_error(database) as error:
             if database.is_away(error):
-                connection.invalidate(error)  # closed, and never lent again
+                connection.invalidate(error)  # closed, and removed from the pool
             raise
 
 
 @contextmanager
 def translated(database: Database) -> Iterator[None]:
-    """Turn what a driver raises into errors of ours; a violated constraint in Core stays what it is."""
+    """Translate driver errors into ours; an integrity error of SQLAlchemy Core is raised unchanged."""
     try:
         yield
     except sa.exc.IntegrityError:
@@ -150,19 +150,19 @@ def _driver_error(database: Database) -> type[Exception]:
 
 
 def _meaning(database: Database, error: Exception) -> StoreError:
-    said, _, _ = str(error).partition("\n")  # what follows are hints, and parts of what was to be written
+    message, _, _ = str(error).partition("\n")  # further lines are hints, and parts of the rows
     if database.is_away(error):
-        return LogUnavailableError(f"the log cannot be used: {said}")
+        return LogUnavailableError(f"the log cannot be used: {message}")
     if database.is_damaged(error):
-        return SchemaError(f"the tables of the log are not as they were made: {said}")
-    return StoreError(f"the log does not take it: {said}")
+        return SchemaError(f"the tables of the log are missing or changed: {message}")
+    return StoreError(f"the database refused a value: {message}")
 
 
 _PASSWORD = re.compile(r"(?<=://)([^:@/?]*):.*@|(?<=password=)[^&]*")
 
 
 def shown(url: str) -> str:
-    """Return a database URL, well-formed or not, as it may be shown: without its password.
+    """Return a database URL, well-formed or not, without its password.
 
     >>> shown("postgresql://ada:se/cr@t@db/log?sslpassword=hidden&connect_timeout=3")
     'postgresql://ada:***@db/log?sslpassword=***&connect_timeout=3'
@@ -173,7 +173,7 @@ def shown(url: str) -> str:
 
 
 def storable(text: str) -> str:
-    r"""Return a text as every database can keep it: what is no character, and NUL, become U+FFFD.
+    r"""Return a text that every database can store: lone surrogates and NUL become U+FFFD.
 
     >>> storable("a\0b"), storable("\ud800!")
     ('a�b', '�!')
@@ -190,7 +190,7 @@ _NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
 
 
 def dumps(value: object) -> str:
-    r"""Return a value as JSON; the character NUL, which PostgreSQL cannot keep, becomes U+FFFD.
+    r"""Return a value as JSON; the character NUL, which PostgreSQL cannot store, becomes U+FFFD.
 
     >>> dumps({"tag": "a\0b", "path": "C:\\u0000"})
     '{"tag":"a\ufffdb","path":"C:\\\\u0000"}'

@@ -1,8 +1,7 @@
-"""Group commit: requests that arrive while a commit is under way share the next one.
+"""Group commit: requests that arrive during a commit share the next one.
 
-No request waits for a timer. The first one is committed at once; those that
-come meanwhile form the next batch. The write runs in a thread of its own and
-is no child of the request, so a client that goes away loses nothing.
+No request waits for a timer. The first one is committed at once; those that arrive meanwhile form the next
+batch. A separate thread writes, so a client that disconnects loses nothing.
 """
 
 import asyncio
@@ -19,13 +18,13 @@ from feedback.log.batch import Fact, Receipt
 from feedback.log.store import Store
 
 MAX_BATCH = 512
-"""Facts in one transaction; more make the first of them wait for the last."""
+"""Facts in one transaction; with more, the first waits too long for the last."""
 
 SLOW_S = 5.0
-"""How long a commit may take before the log counts as away: a disk or a server that hangs says nothing."""
+"""Duration of a commit after which the log counts as unavailable: a disk that hangs raises no error."""
 
 PROBE_S = 1.0
-"""Pause between two attempts to write to a log that is away."""
+"""Pause between two probes of a log that is unavailable."""
 
 
 @dataclass(slots=True)
@@ -39,9 +38,9 @@ class GroupCommit:
     """Append facts from an event loop; each append resolves once it is durable.
 
     Args:
-        store: Where the facts go.
-        max_waiting: Appends that may queue; further ones are refused, not queued.
-        clock: Seconds, never going back.
+        store: The log.
+        max_waiting: Appends that may queue; further ones are refused.
+        clock: Monotonic seconds.
     """
 
     def __init__(
@@ -50,7 +49,7 @@ class GroupCommit:
         self._store = store
         self._max_waiting = max_waiting
         self._clock = clock
-        self._began: float | None = None  # when the commit under way did
+        self._began: float | None = None  # when the current commit began
         self._failure = ""  # why the last write failed
         self._probe_at = 0.0
         self._probing = threading.Lock()
@@ -61,13 +60,13 @@ class GroupCommit:
         self._thread.start()
 
     def append(self, *facts: Fact) -> "asyncio.Future[list[Receipt]]":
-        """Queue facts that must be committed together; the future holds their receipts.
+        """Queue facts to be committed together; the future holds their receipts.
 
-        The future fails with ConflictError or LogUnavailableError; only the append at
-        fault fails, not those that shared its commit.
+        The future fails with ConflictError or LogUnavailableError; an append that is at fault does not fail
+        those that share its commit.
 
         Raises:
-            LogUnavailableError: Too many appends are waiting, or the writer is closed.
+            LogUnavailableError: Too many appends are queued, or the log is closed.
         """
         loop = asyncio.get_running_loop()
         item = _Item(facts, loop, loop.create_future())
@@ -75,21 +74,21 @@ class GroupCommit:
             if self._closed:
                 raise LogUnavailableError("the log is closed")
             if len(self._waiting) >= self._max_waiting:
-                raise LogUnavailableError(f"{self._max_waiting} appends are waiting for the log already")
+                raise LogUnavailableError(f"{self._max_waiting} appends are queued for the log already")
             self._waiting.append(item)
             self._wake.notify()
         return item.future
 
     @property
     def trouble(self) -> str:
-        """What keeps facts from being committed; empty where nothing does, as far as the last write knows."""
+        """Why facts cannot be committed, by the last write; empty if they can."""
         began = self._began
         if began is not None and (took_s := self._clock() - began) > SLOW_S:
-            return f"the log does not answer: a commit is under way for {took_s:.0f} s"
+            return f"the log does not respond: a commit is under way for {took_s:.0f} s"
         return self._failure
 
     def check(self) -> None:
-        """See whether facts can be committed; if the last write failed, by trying another. May block.
+        """Check that facts can be committed; probe the log if the last write failed. May block.
 
         Raises:
             LogUnavailableError: They cannot.
@@ -107,7 +106,7 @@ class GroupCommit:
             raise LogUnavailableError(trouble)
 
     def close(self) -> None:
-        """Commit what is waiting, then stop."""
+        """Commit what is queued, then stop."""
         with self._wake:
             self._closed = True
             self._wake.notify()
@@ -132,11 +131,11 @@ class GroupCommit:
         try:
             receipts = iter(self._store.append([fact for item in batch for fact in item.facts]))
         except (LogUnavailableError, LogGapError, SchemaError, BehindError) as error:
-            self._failure = str(error)  # no fact is to blame: it would be the same for each by itself
+            self._failure = str(error)  # not the fault of a fact: each would fail by itself, too
             away = error if isinstance(error, LogUnavailableError) else LogUnavailableError(str(error))
             _settle([(item, away) for item in batch])
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with a fact must fail its own request only
-            if len(batch) > 1:  # halve, so that most still share a commit
+        except Exception as error:  # noqa: BLE001 - a faulty fact must fail its own request only
+            if len(batch) > 1:  # bisect, so that most still share a commit
                 middle = len(batch) // 2
                 self._commit(batch[:middle])
                 self._commit(batch[middle:])
@@ -161,13 +160,13 @@ def _settle(outcomes: Sequence[tuple[_Item, Outcome]]) -> None:
     for item, outcome in outcomes:
         loops.setdefault(item.loop, []).append((item, outcome))
     for loop, theirs in loops.items():
-        with suppress(RuntimeError):  # a closed loop: nobody waits there any more
+        with suppress(RuntimeError):  # the loop is closed: nothing awaits the future
             loop.call_soon_threadsafe(_resolve, theirs)
 
 
 def _resolve(outcomes: Sequence[tuple[_Item, Outcome]]) -> None:
     for item, outcome in outcomes:
-        if item.future.done():  # the request was cancelled; its fact is durable all the same
+        if item.future.done():  # the request was cancelled; its facts are durable
             continue
         if isinstance(outcome, StoreError):
             item.future.set_exception(outcome)

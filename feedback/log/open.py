@@ -1,4 +1,4 @@
-"""Open the log to write to it, or say what stands against that, before anything is written."""
+"""Open the log of a service, after checks of its clock and its metrics."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ from feedback.reward import RewardRule
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """What the values of a metric are.
+    """Type and range of a metric.
 
     Attributes:
         type: `boolean` or `float`.
@@ -28,7 +28,7 @@ class Definition:
     high: float
 
     def __str__(self) -> str:
-        """Return it as it is told.
+        """Return it as text.
 
         >>> str(Definition("boolean", 0.0, 1.0)), str(Definition("float", -1.0, 1.0))
         ('boolean', 'float in [-1, 1]')
@@ -37,7 +37,7 @@ class Definition:
 
 
 def declare(store: Store, rule: RewardRule, now: float) -> None:
-    """Write down what is declared for the first time, or anew; write nothing where nothing changed.
+    """Record new and changed declarations of metrics.
 
     Args:
         store: The log.
@@ -45,7 +45,7 @@ def declare(store: Store, rule: RewardRule, now: float) -> None:
         now: Seconds since the epoch.
 
     Raises:
-        MetricRedefinedError: There are values of another kind in the log; nothing was written.
+        MetricRedefinedError: The log has values of another definition; nothing was written.
         LogUnavailableError: Nothing was written.
     """
     declared = {name: Definition(metric.type, *metric.range) for name, metric in rule.metrics.items()}
@@ -54,9 +54,9 @@ def declare(store: Store, rule: RewardRule, now: float) -> None:
             return
     with store.writing() as connection:
         before = _newest(connection)
-        changed = {name: now_is for name, now_is in declared.items() if before.get(name) != now_is}
-        for name, now_is in changed.items():
-            _check(connection, name, before.get(name), now_is)
+        changed = {name: new for name, new in declared.items() if before.get(name) != new}
+        for name, new in changed.items():
+            _check(connection, name, before.get(name), new)
         rows = [
             {"name": name, "type": one.type, "low": one.low, "high": one.high, "at": now}
             for name, one in changed.items()
@@ -66,41 +66,40 @@ def declare(store: Store, rule: RewardRule, now: float) -> None:
 
 
 def _newest(connection: sa.Connection) -> Mapping[str, Definition]:
-    """Return what each metric is, by what was written last."""
+    """Return the newest definition of each metric."""
     m = t.metrics.c
     newest = sa.select(sa.func.max(m.seq)).group_by(m.name)
     rows = connection.execute(sa.select(m.name, m.type, m.low, m.high).where(m.seq.in_(newest)))
     return {name: Definition(*row) for name, *row in rows}
 
 
-def _check(connection: sa.Connection, name: str, before: Definition | None, now_is: Definition) -> None:
-    """See to it that all values of a metric are of one kind.
+def _check(connection: sa.Connection, name: str, before: Definition | None, new: Definition) -> None:
+    """Check that all values of a metric have one definition.
 
-    Values that are older than any definition are taken for what they are declared to be now, where
-    they can be.
+    Values without a definition, such as imported ones, get the new one if they conform to it.
     """
     f = t.feedback.c
     query = sa.select(sa.func.count()).where(f.metric == name, f.kind == Kind.VALUE.value)
     if before is None:
-        outside = (f.value < now_is.low) | (f.value > now_is.high)
-        if now_is.type == "boolean":
+        outside = (f.value < new.low) | (f.value > new.high)
+        if new.type == "boolean":
             outside |= f.value.not_in((0.0, 1.0))
         query = query.where(outside)
     if not (n := connection.scalar(query)):
         return
     if before is None:
         raise MetricRedefinedError(
-            f"metric {name!r} is declared as {now_is}, and the log has {n:,} values of it that are not: "
-            "declare it as what holds them, or give it another name"
+            f"metric {name!r} is declared as {new}, and the log has {n:,} values of it that are not: "
+            "declare a type and range that include them, or another name"
         )
     raise MetricRedefinedError(
-        f"metric {name!r} is declared as {now_is}, and was {before} when the {n:,} values of it in the log "
-        f"came in: give it another name, or declare it as {before} again"
+        f"metric {name!r} is declared as {new}, and was {before} when the {n:,} values of it in the log "
+        f"were received: declare another name, or {before} again"
     )
 
 
 def open_log(url: str, rule: RewardRule, clock: Callable[[], float] = time.time) -> Store:
-    """Return the log of a service whose feedback is declared by a rule.
+    """Open the log of a service.
 
     Args:
         url: Of the database.
@@ -109,10 +108,10 @@ def open_log(url: str, rule: RewardRule, clock: Callable[[], float] = time.time)
 
     Raises:
         SchemaError: The tables are those of an older or a newer Armwise.
-        ClockError: The clock is behind the log, or not that of the database's machine.
-        MetricRedefinedError: The log holds values of a metric that was declared otherwise.
-        LogUnavailableError: The database is away, locked or full.
-        StoreError: The URL is malformed, or the database cannot keep a log.
+        ClockError: The clock is behind the log, or differs from that of the database.
+        MetricRedefinedError: The log has values of a metric with another definition.
+        LogUnavailableError: The database is unreachable, locked or full.
+        StoreError: The URL is malformed, or the database is not supported.
     """
     store = Store(url, rule.join, clock)
     try:

@@ -1,7 +1,7 @@
-"""A log in PostgreSQL 15 or later, through psycopg 3: many may write at once, from many machines.
+"""A log in PostgreSQL 15 or later, through psycopg 3: many processes on many machines may write at once.
 
-Facts are ordered by the lock on the row of `log_head`, and what else is written by a lock of its own, so
-that neither holds up the other. A commit returns once it is on the disk, whatever the user's settings.
+Appending facts locks the row of `log_head`; other writes take an advisory lock, so neither blocks the other.
+A commit returns once it is on disk, whatever the user's settings.
 """
 
 import logging
@@ -24,16 +24,16 @@ _CONNECT = {
     "application_name": "armwise",
     "client_encoding": "utf8",
     "connect_timeout": 5,
-    # A machine that is gone without a word is noticed within some 20 s.
+    # A machine that disappears is noticed within about 20 s.
     "keepalives_idle": 5,
     "keepalives_interval": 5,
     "keepalives_count": 3,
     "tcp_user_timeout": 20_000,
 }
-"""What a URL may say otherwise."""
+"""Defaults that a URL may override."""
 
-# Statements are prepared, but planned each time: a log begins empty, and a plan for an empty table reads all
-# of it, which is kept for a minute or more after the table is not empty any longer.
+# Statements are prepared, but planned each time: a log begins empty, and the cached plan for an empty table,
+# a sequential scan, would be used for a minute or more after the table has grown.
 _SESSION = """
 SET plan_cache_mode = 'force_custom_plan';
 SET statement_timeout = '60s';
@@ -44,18 +44,18 @@ SET default_transaction_isolation = 'read committed';
 _DURABLE = ["fsync", "full_page_writes", "synchronous_commit"]
 
 _AWAY = ("08", "25006", "25P", "40", "53", "55", "57", "58")
-"""How codes of errors begin of which no statement is guilty: of the connection, of a server that only reads,
-of transactions that were given up or met, of resources, of locks, of an operator, of the system."""
+"""Prefixes of SQLSTATE codes that are not the fault of a statement: connection, read-only server, aborted or
+conflicting transactions, resources, locks, operator intervention, system."""
 
 _DAMAGED = ("3F", "42", "XX")
-"""How codes of errors begin that speak of a schema, of tables, columns and rights, or of files."""
+"""Prefixes of SQLSTATE codes about schemas, tables, columns, privileges or files."""
 
 
 class PostgreSQL:
-    """A database of a server. Implements `feedback.log.database.Database`.
+    """A database on a server. Implements `feedback.log.database.Database`.
 
     Args:
-        url: Its URL; what it says of the connection wins.
+        url: Its URL; options in it override our defaults.
     """
 
     snapshot: Mapping[str, Any] = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
@@ -75,7 +75,7 @@ class PostgreSQL:
         self._warned = False
 
     def take_control(self, connection: sa.Connection) -> None:
-        """Take an advisory lock; a log is a schema."""
+        """Take an advisory lock named by the current schema, which holds one log."""
         connection.exec_driver_sql("SELECT pg_advisory_xact_lock(1, hashtext(current_schema()))")
 
     def among(self, column: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
@@ -87,7 +87,7 @@ class PostgreSQL:
         return list(ids)
 
     def addition(self, tables: Sequence[sa.Table], end: str) -> Addition:
-        """Do it all by one statement, which gets the rows as JSON: that is the least work for both sides."""
+        """Insert by one statement with the rows as JSON: the least work for client and server."""
         parts = {table: _insertion(table) for table in tables}
 
         def add(rows: Mapping[sa.Table, Rows], values: Mapping[str, Any]) -> Sequence[Statement]:
@@ -97,18 +97,18 @@ class PostgreSQL:
         return add
 
     def exchange(self, driver: Any, statements: Sequence[Statement]) -> list[Found]:
-        """Send all statements before the answer to the first is awaited; one that fails ends them all."""
+        """Send all statements in one pipeline; if one fails, the following are not executed."""
         with driver.pipeline():
             cursors = [driver.execute(sql, values) for sql, values in statements]
         return [[] if cursor.rownumber is None else cursor.fetchall() for cursor in cursors]
 
     def is_away(self, error: Exception) -> bool:
-        """Read it from the code of the server; without one, the connection is lost, or never came about."""
+        """Decide by the SQLSTATE; an operational error without one means that there is no connection."""
         code = getattr(error, "sqlstate", None)
         return code.startswith(_AWAY) if code else isinstance(error, self._driver.OperationalError)
 
     def is_damaged(self, error: Exception) -> bool:
-        """Read it from the code of the server: our statements are right, as long as the tables are."""
+        """Decide by the SQLSTATE: our statements are valid for the tables that we created."""
         return (getattr(error, "sqlstate", None) or "").startswith(_DAMAGED)
 
     def time(self) -> float | None:
@@ -122,7 +122,7 @@ class PostgreSQL:
         return self.engine.dialect.loaded_dbapi
 
     def _set_up(self, driver: Any, _record: object) -> None:
-        """Look at what a server promises, and bound what a session may wait for. Raises StoreError."""
+        """Check version, encoding and durability of the server, and set timeouts. Raises StoreError."""
         try:
             _check_server(driver)
             driver.autocommit = True
@@ -131,17 +131,17 @@ class PostgreSQL:
                 "SELECT name FROM pg_settings WHERE name = ANY(%s) AND setting = 'off'", [_DURABLE]
             )
             off = {name for (name,) in found}
-            if "synchronous_commit" in off:  # the only one that a session can put right
+            if "synchronous_commit" in off:  # the only one that a session can set
                 off.remove("synchronous_commit")
                 driver.execute("SET synchronous_commit = on")
             driver.autocommit = False
         except BaseException:
-            driver.close()  # nobody else knows of it yet
+            driver.close()  # the pool does not have it yet
             raise
         if off and not self._warned:
             self._warned = True
-            said = " and ".join(sorted(off))
-            logger.warning("PostgreSQL may lose in a crash what it committed: %s is off", said)
+            settings = " and ".join(sorted(off))
+            logger.warning("PostgreSQL may lose committed transactions in a crash: %s is off", settings)
 
 
 def _insertion(table: sa.Table) -> str:
@@ -161,10 +161,10 @@ def _check_server(driver: Any) -> None:
 
 
 def _lend(driver: Any, _record: object, _proxy: object) -> None:
-    """Notice a server that was restarted before anything is sent. Raises DisconnectionError."""
+    """Detect a server restart before a statement is sent. Raises DisconnectionError."""
     poll = select.poll()
     poll.register(driver.fileno(), select.POLLIN)
-    if poll.poll(0):  # nothing was asked: what it says can only be that it ended
+    if poll.poll(0):  # no statement is pending: input can only be the end of the connection
         raise sa.exc.DisconnectionError("the server has ended the connection")
-    # A reader leaves READ WRITE behind, for which a server that only reads has another error.
+    # A reader leaves READ WRITE behind, for which a read-only server raises another error.
     driver.read_only = None

@@ -12,7 +12,7 @@ from feedback.log.database import storable
 
 
 def decision_row(d: Decision, seq: int, logged_at: float) -> dict[str, object]:
-    """Return the row of a decision at a position of the log, committed at a time of the log."""
+    """Return the row of a decision at a position and a time of the log."""
     return {
         "seq": seq,
         "id": d.id,
@@ -63,7 +63,7 @@ def execution_row(e: Execution, seq: int) -> dict[str, object]:
 
 
 def feedback_row(f: Feedback, seq: int, early: bool) -> dict[str, object]:
-    """Return the row of feedback at a position of the log; `early` where its decision is not there yet."""
+    """Return the row of feedback at a position of the log; `early` if its decision is not in the log yet."""
     return {
         "seq": seq,
         "id": f.id,
@@ -96,7 +96,7 @@ def feedback_of(row: sa.Row[Any]) -> Feedback:
 
 
 def _text(column: sa.ColumnElement[Any]) -> sa.ColumnElement[str]:
-    """Return JSON as the text that it is: decoded row by row, it is gone before the next is made."""
+    """Return a JSON column as text, so that it is decoded row by row and not for all rows at once."""
     return sa.cast(column, sa.Text)
 
 
@@ -120,7 +120,7 @@ DECISION = (
     t.decisions.c.candidate,
     t.decisions.c.share,
 )
-"""What `decision_of` reads of a row, in its order."""
+"""The columns that `decision_of` reads, in its order."""
 
 
 def decision_of(row: Sequence[Any]) -> Decision:

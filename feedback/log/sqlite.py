@@ -1,8 +1,8 @@
 """A log in a file, written by one process at a time.
 
 SQLite runs in WAL mode with full synchronisation, so a committed row survives a crash of the process and
-of the machine. A transaction that writes begins with BEGIN IMMEDIATE: writers in several processes queue
-up instead of failing half-way.
+of the machine. A writing transaction begins with BEGIN IMMEDIATE, so that writers of several processes queue
+instead of failing half-way.
 """
 
 import sqlite3
@@ -34,7 +34,7 @@ class SQLite:
     """A database in a file. Implements `feedback.log.database.Database`.
 
     Args:
-        url: Its URL; the folder of the file is made where it is missing.
+        url: Its URL; the folder of the file is created if it is missing.
     """
 
     snapshot: Mapping[str, Any] = {"reading": True}
@@ -56,7 +56,7 @@ class SQLite:
         sa.event.listen(self.engine, "begin", _begin)
 
     def take_control(self, connection: sa.Connection) -> None:
-        """Do nothing: there is only one that writes."""
+        """Do nothing: SQLite allows one writer."""
 
     def among(self, column: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
         """Compare with the items of a JSON array."""
@@ -68,12 +68,12 @@ class SQLite:
         return dumps(ids)
 
     def addition(self, tables: Sequence[sa.Table], end: str) -> Addition:
-        """Insert row by row, which costs nothing here."""
+        """Insert row by row, which needs no round trips here."""
         into = {table: _insertion(table) for table in tables}
         return lambda rows, values: [*(into[table](some) for table, some in rows.items()), (end, values)]
 
     def exchange(self, driver: Any, statements: Sequence[Statement]) -> list[Found]:
-        """Execute statements; there is nobody to wait for between them."""
+        """Execute statements one by one, which needs no round trips here."""
         if not driver.in_transaction:
             driver.execute("BEGIN IMMEDIATE")
         found: list[Found] = []
@@ -83,15 +83,15 @@ class SQLite:
         return found
 
     def is_away(self, error: Exception) -> bool:
-        """Read it from SQLite's own code, without what that says in detail."""
+        """Decide by the primary result code."""
         return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF in _AWAY
 
     def is_damaged(self, error: Exception) -> bool:
-        """Read it from SQLite's own code: our statements are right, as long as the tables are."""
+        """Decide by the primary result code: our statements are valid for the tables that we created."""
         return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF in _DAMAGED
 
     def time(self) -> float | None:
-        """Return None: the clock is this machine's."""
+        """Return None: the database has no other clock than this machine's."""
         return None
 
 
@@ -104,7 +104,7 @@ def _insertion(table: sa.Table) -> Callable[[Rows], Statement]:
 
 
 def _set_up(driver: sqlite3.Connection, _record: object) -> None:
-    driver.isolation_level = None  # we say BEGIN ourselves
+    driver.isolation_level = None  # `_begin` and `exchange` begin transactions
     for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
         driver.execute(f"PRAGMA {pragma}")
 

@@ -1,8 +1,7 @@
-"""Append facts and read them back: the log as the rest of the service knows it.
+"""The log: append facts, and read them.
 
-Facts are numbered under the lock of the transaction that writes them, so the
-order of positions is the order of commits: whoever has read up to a position has
-missed nothing before it.
+Facts are numbered under the lock of the transaction that writes them, so positions are in the order of
+commits: a reader at a position has missed nothing before it.
 """
 
 import threading
@@ -26,17 +25,17 @@ from feedback.log.schema import prepare
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Everything the log knows about one decision.
+    """Everything in the log about one decision.
 
     Attributes:
-        decision: The decision itself.
+        decision: The decision.
         seq: Its position in the log.
         logged_at: The log's time when it was committed.
-        propensity: Of the arm that was drawn, as it stands beside the distribution.
-        execution: What happened afterwards; None while it runs, or after a crash.
-        feedback: In recorded order.
-        metrics: Aggregated values it was learned with; None while it is not learned.
-        example_seq: Position in the training log; None while it is not learned.
+        propensity: Recorded propensity of the drawn arm.
+        execution: Its execution; None while it runs, or after a crash.
+        feedback: Its feedback, in the order of the log.
+        metrics: Aggregated values it was learned with; None if it is not learned.
+        example_seq: Position in the training log; None if it is not learned.
     """
 
     decision: Decision
@@ -50,16 +49,16 @@ class Record:
 
 
 class Store:
-    """The log in one database. Safe to use from many threads; one instance a process.
+    """The log in one database. Thread-safe; one instance a process.
 
     Args:
         url: Of the database: `sqlite:///path`, or `postgresql://user@host/name`.
-        join: Of the training log that a decision is looked up in, to say whether feedback comes
-            too late to be learned.
+        join: Digest of the training log in which decisions are looked up, to find feedback that comes too
+            late to be learned.
         clock: Seconds since the epoch.
 
     Raises:
-        StoreError: The URL is malformed, or the database cannot keep a log.
+        StoreError: The URL is malformed, or the database is not supported.
         SchemaError: The tables are those of an older or a newer Armwise.
         LogUnavailableError: The database cannot be reached.
     """
@@ -83,12 +82,10 @@ class Store:
         self.engine.dispose()
 
     def check_clock(self) -> None:
-        """See to it that time goes on in this process where it was in the log.
-
-        Only whoever writes needs it, before its first fact.
+        """Check this process's clock against the log and the database, before the first fact is written.
 
         Raises:
-            ClockError: The clock is behind the log, or not that of the database's machine.
+            ClockError: The clock is behind the log, or differs from that of the database.
         """
         with self.reading() as connection:
             log_at = float(connection.scalar(sa.select(t.log_head.c.at)) or 0.0)
@@ -101,32 +98,32 @@ class Store:
         """Commit the facts in one transaction, in order, and return a receipt for each.
 
         Raises:
-            ConflictError: A decision id, or a feedback id with another content, is taken.
-            ClockError: A fact has a stamp of the future, which would close what is still open.
-            BehindError: The clock of this process is behind the log: it cannot write at all.
-            StoreError: The database does not take a value. So far, nothing of the batch was written.
-            LogUnavailableError: All of the batch was written or nothing. Where the answer to a commit
-                was lost, nobody can tell; it is safe to send it again.
+            ConflictError: A decision id is used already, or a feedback id with another content.
+            ClockError: A stamp is in the future.
+            BehindError: The clock of this process is behind the log.
+            StoreError: The database refused a value. With all errors so far, nothing was written.
+            LogUnavailableError: The whole batch was written, or nothing of it: which is unknown if the
+                response to the commit was lost. A retry is safe.
         """
         now = self._clock()
         with borrowed(self._database) as driver:
-            batch = self._appender.look(driver, facts, now)
+            batch = self._appender.begin(driver, facts, now)
             receipts = [batch.add(fact) for fact in facts]
             if batch.rows:
                 self._appender.write(driver, batch)
         return receipts
 
     def probe(self) -> None:
-        """Find out whether facts can be committed now, and leave none. Raises StoreError."""
+        """Check that facts can be committed, without leaving one. Raises StoreError."""
         with borrowed(self._database) as driver:
             self._appender.probe(driver, self._clock())
 
     @contextmanager
     def writing(self) -> Iterator[sa.Connection]:
-        """Open a transaction that commits at the end; only one is open at any time, beside facts.
+        """Open a transaction that commits at the end; one is open at a time, besides those that append facts.
 
         Raises:
-            LogUnavailableError: Nothing was written, as far as anybody can tell.
+            LogUnavailableError: Nothing was written, unless the response to the commit was lost.
         """
         with self._shared(), translated(self._database), self.engine.begin() as connection:
             self._database.take_control(connection)
@@ -147,7 +144,7 @@ class Store:
 
     @contextmanager
     def _shared(self) -> Iterator[None]:
-        """Wait for one of the connections that are not kept for facts. Raises LogUnavailableError."""
+        """Wait for a connection that is not reserved for facts. Raises LogUnavailableError."""
         if not self._others.acquire(timeout=WAIT_S):
             raise LogUnavailableError("the log cannot be used: all connections to it are busy")
         try:
@@ -156,7 +153,7 @@ class Store:
             self._others.release()
 
     def record(self, decision_id: str) -> Record | None:
-        """Return everything known about a decision; None when there is no such decision."""
+        """Return everything in the log about a decision; None if there is no such decision."""
         with self.reading() as connection:
             d = t.decisions.c
             beside = sa.select(*DECISION, d.seq, d.logged_at, d.propensity)
@@ -179,11 +176,11 @@ class Store:
         return Record(found, seq, logged_at, propensity, execution, feedback, metrics, example_seq)
 
     def newest(self, limit: int) -> list[Decision]:
-        """Return the newest decisions of the traffic, newest first, without what their policies saw."""
+        """Return the newest decisions of the traffic, newest first, without their features."""
         ident, question, _, *rest = DECISION
-        nothing = sa.literal('{"sparse": {}, "embedding": [], "arms": {}}')  # what they saw is most of a row
+        no_features = sa.literal('{"sparse": {}, "embedding": [], "arms": {}}')  # features are most of a row
         query = (
-            sa.select(ident, question, nothing, *rest)
+            sa.select(ident, question, no_features, *rest)
             .where(t.decisions.c.policy != LABELS)
             .order_by(t.decisions.c.seq.desc())
             .limit(limit)
@@ -192,7 +189,7 @@ class Store:
             return [decision_of(row) for row in connection.execute(query)]
 
     def log_seq(self) -> int:
-        """Return the position of the newest fact; 0 for none."""
+        """Return the position of the newest fact; 0 if there is none."""
         with self.reading() as connection:
             return int(connection.scalar(sa.select(t.log_head.c.seq)) or 0)
 
@@ -207,8 +204,8 @@ class Store:
     def unlearned(self) -> dict[str, int]:
         """Return how many decisions are not in the training log, by reason.
 
-        That is a mode other than `explore`, a status other than `ok`, `not finished`, or `not
-        judged`: feedback is incomplete, came too late, or never came.
+        A reason is a mode other than `explore`, a status other than `ok`, `not finished`, or `not judged`:
+        feedback is incomplete, late or missing.
         """
         x, mode, status = t.examples.c, t.decisions.c.mode, t.executions.c.status
         unfinished, failed = (status.is_(None), "not finished"), (status != Status.OK, status)

@@ -1,33 +1,32 @@
-"""The tables of the log: facts in one order, the training logs, and the versions made from them.
+"""The tables of the log: facts in one order, training logs, and the registry.
 
 Facts. Every row has a position in the one order of the log, `seq`, from 1 and without gaps:
 
 decisions    one row a draw, committed before its answer leaves
 executions   what happened afterwards: at most one row a decision
-feedback     what was said afterwards: a value, that a value is taken back, that an answer was shown
-ticks        time passed with nothing else to write: closes what waited for feedback
+feedback     a value, the retraction of a value, or that an answer was shown
+ticks        the time, written when nothing else is: closes decisions that wait for feedback
 
-log_head     the last position, and the latest time, of the facts: locked by whoever appends
+log_head     last position and latest time of the facts: locked by every transaction that appends
 
-Made from the facts, and from nothing else:
+Derived from the facts, and from nothing else:
 
-examples     training logs: for each way of joining, each decision once, in order
+examples     training logs: for each join, each decision once, in order
 progress     how far each join has read
 
-Facts about learning and serving, numbered each by itself:
+The registry; each table has its own numbers:
 
-epochs       a learner that took over; only the newest may write
-versions     a policy's state at a position of a training log
-checkpoints  the bytes of some versions: a cache, rebuilt from `examples` when lost
-promotions   which version is served: the newest ones of the configuration, or one that was chosen; and
-             which candidate takes a share of the traffic
-metrics      what a metric was declared to be
-switches     an arm switched on or off
-arm_sets     the arms that are live from then on
-alarms       a drift that was seen
-warm_starts  labels that were entered
-evaluations  what other policies would have earned: asked for, and answered once
-runs         warm starts from labels to a verdict, with the digests of all that went in
+epochs       learners that took over; only the newest may write
+versions     policy states at positions of a training log
+checkpoints  bytes of some versions: a cache, rebuilt from `examples` when lost
+promotions   promotions, rollbacks and canaries
+metrics      declarations of metrics
+switches     arms switched on or off
+arm_sets     sets of live arms
+alarms       drift alarms
+warm_starts  insertions of labels
+evaluations  the queue of off-policy evaluations and their results
+runs         warm starts from labels to a verdict, with digests of all inputs
 """
 
 from sqlalchemy import (
@@ -52,7 +51,7 @@ from sqlalchemy import (
 SCHEMA = 3
 """Number of the newest migration: the shape of the tables that this code reads and writes."""
 
-# Named, so that a migration can find them on every database.
+# Named, so that migrations find them on both databases.
 metadata = MetaData(
     naming_convention={
         "ix": "%(table_name)s_by_%(column_0_N_name)s",
@@ -66,12 +65,12 @@ _SEQ = BigInteger().with_variant(Integer, "sqlite")  # SQLite numbers rows only 
 
 
 def _position() -> Column[int]:
-    """The position of a fact, which is given out by `log_head`."""
+    """The position of a fact, assigned under the lock of `log_head`."""
     return Column("seq", _SEQ, primary_key=True, autoincrement=False)
 
 
 def _number(name: str = "seq") -> Column[int]:
-    """A number that the database gives out."""
+    """A number that the database assigns."""
     return Column(name, _SEQ, primary_key=True, autoincrement=True)
 
 

@@ -189,7 +189,9 @@ def finish(store: Store, mine: Evaluation, answer: Answer, now: float) -> None:
 
 def fail(store: Store, mine: Evaluation, error: str, now: float) -> None:
     """Record why an evaluation failed. Raises SupersededError if another worker has claimed it."""
-    _update(store, mine, status=State.FAILED.value, error=database.storable(error), alive_at=now, finished_at=now)
+    _update(
+        store, mine, status=State.FAILED.value, error=database.storable(error), alive_at=now, finished_at=now
+    )
 
 
 def release(store: Store, mine: Evaluation) -> None:

@@ -5,7 +5,7 @@
     canary      serve exactly this version to a share of the traffic; a share of 0, a promotion or a
                 rollback ends it
 
-A promotion is valid for one configuration only. Without any, a configuration learns and serves its own recipe.
+A promotion is valid for one configuration. Without any, a configuration learns and serves its own recipe.
 """
 
 from collections.abc import Mapping, Sequence

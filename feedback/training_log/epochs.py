@@ -7,11 +7,11 @@ from feedback.log import Store
 from feedback.log import tables as t
 
 REBUILD = "armwise rebuild"
-"""Holder of an epoch that was taken to repair, and by no learner."""
+"""Holder of an epoch that was taken for a rebuild, not by a learner."""
 
 
 def take_epoch(store: Store, holder: str, now: float) -> int:
-    """Become the only learner: every older epoch loses the right to write."""
+    """Supersede every other learner and return the new epoch, the only one that may write."""
     with store.writing() as connection:
         result = connection.execute(sa.insert(t.epochs), {"holder": holder, "taken_at": now})
     assert result.inserted_primary_key is not None
@@ -19,22 +19,22 @@ def take_epoch(store: Store, holder: str, now: float) -> int:
 
 
 def confirm_epoch(connection: sa.Connection, epoch: int) -> None:
-    """Check, inside a write transaction, that `epoch` is still the newest.
+    """Check within a write transaction that `epoch` is the newest.
 
     Raises:
         SupersededError: Another learner has taken over.
-        RebuiltError: The training log was made anew.
+        RebuiltError: The training log was rebuilt.
     """
     found, holder = newest_epoch(connection)
     if found == epoch:
         return
     if holder == REBUILD:
-        raise RebuiltError(f"epoch {epoch} ended with a rebuild: start again from what is there now")
+        raise RebuiltError(f"epoch {epoch} ended with a rebuild: restart from the rebuilt training log")
     raise SupersededError(f"epoch {epoch} was superseded by epoch {found} of {holder}")
 
 
 def newest_epoch(connection: sa.Connection) -> tuple[int, str]:
-    """Return the epoch that may write, and who holds it; 0 and nobody where there is none."""
+    """Return the epoch that may write and its holder; 0 and `nobody` if there is none."""
     newest = sa.select(t.epochs.c.epoch, t.epochs.c.holder).order_by(t.epochs.c.epoch.desc()).limit(1)
     row = connection.execute(newest).first()
     return (row.epoch, row.holder) if row else (0, "nobody")

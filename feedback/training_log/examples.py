@@ -1,11 +1,11 @@
-"""Lessons: what a recipe learns, in order.
+"""The examples that a recipe learns, in order.
 
-    the labels of its runs --> the examples of the training log, from where it starts --> ...
+    the labels of its runs --> the examples of the training log, from its starting point on
 
-A warm start enters its labels as decisions of the policy `labels` in the episode `warm-start/<run>`.
-They are learned by those recipes alone whose start names the run, and before all else; whoever reads
-the training log passes over them. Labels without a run are learned by everybody, in their place in
-the training log. So what is learned follows from the log and from the start alone.
+A warm start inserts its labels as decisions of the policy `labels` in the episode `warm-start/<run>`. Only
+recipes whose starting point names the run learn them, before anything else; other readers of the training
+log skip them. Labels without a run are learned by every recipe, at their position in the training log. So
+what is learned follows from the log and the starting point alone.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from feedback.training_log.imported_turns import read_turns
 from feedback.training_log.joiner import read_examples
 
 EPISODE = "warm-start/"
-"""Begins the episode of a run's labels; no client can name such an episode."""
+"""Prefix of the episodes of labels; the API refuses it in requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,19 +27,19 @@ class StartingPoint:
     """Where a recipe begins to learn.
 
     Attributes:
-        runs: Warm starts whose labels it learns before all else, rising. All of them must be in the log
-            when a version is published that starts so.
-        after: Position of the training log after which its examples are learned; 0 for all of them.
+        runs: Warm starts whose labels it learns first, in increasing order. All of them must be in the log
+            before a version with this starting point is published.
+        after: Position of the training log after which examples are learned; 0 for all.
 
     Raises:
-        ValueError: The runs are not positive and rising, or the position is negative.
+        ValueError: The runs are not positive and increasing, or the position is negative.
     """
 
     runs: tuple[int, ...] = ()
     after: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what is no start."""
+        """Check the runs and the position."""
         if any(low >= high for low, high in zip((0, *self.runs), self.runs, strict=False)):
             raise ValueError(f"runs {list(self.runs)}: positive numbers were expected, each above the last")
         if self.after < 0:
@@ -47,11 +47,11 @@ class StartingPoint:
 
     @classmethod
     def of(cls, document: dict[str, Any] | None) -> Self | None:
-        """Return the start that a version keeps; None for the beginning of the log."""
+        """Return the starting point in a version's row; None for the beginning of the log."""
         return None if document is None else cls(tuple(document["runs"]), document["after"])
 
     def document(self) -> dict[str, Any]:
-        """Return it as a version keeps it.
+        """Return it as a document for a version's row.
 
         >>> StartingPoint.of(StartingPoint((3, 5), 100).document())
         StartingPoint(runs=(3, 5), after=100)
@@ -69,7 +69,7 @@ def episode_of(run: int) -> str:
 
 
 def run_of(decision: Decision) -> int | None:
-    """Return the run that entered a decision as a label; None where none did."""
+    """Return the run that inserted a decision as a label; None if no run did."""
     episode = decision.episode_id
     if decision.policy != LABELS or episode is None or not episode.startswith(EPISODE):
         return None
@@ -83,21 +83,21 @@ def learned_examples(
     after: int | None = None,
     upto: int | None = None,
 ) -> Iterator[Example]:
-    """Yield what a recipe learns, in order, a chunk in memory at a time.
+    """Yield the examples that a recipe learns, in order, with one chunk in memory at a time.
 
     Args:
         store: The log.
-        rule: How it is joined, and what feedback makes of a label.
+        rule: How the log is joined, and how the feedback of labels is aggregated.
         start: Where the recipe begins; None for the beginning of the log.
-        after: Position of the training log up to which all is learned already, and the labels of the
-            runs with it; None where nothing is.
+        after: Position of the training log up to which everything is learned, labels included; None if
+            nothing is.
         upto: Position of the training log of the last example; None for its end.
 
     Yields:
-        Labels of runs with the position 0, as they are none of the training log; then its examples.
+        Labels of runs with the position 0, since they are not in the training log; then its examples.
 
     Raises:
-        LogGapError: Rows of the training log are missing, or of the facts that it is made of.
+        LogGapError: Rows of the training log or of its facts are missing.
     """
     start = start or StartingPoint()
     if after is None:
@@ -111,7 +111,7 @@ def learned_examples(
 
 
 def labels_of(store: Store, rule: RewardRule, start: StartingPoint) -> Iterator[Example]:
-    """Yield the labels of the runs of a start in the order of the log, joined as the rule says."""
+    """Yield the labels of the runs of a starting point in the order of the log, joined by the rule."""
     for turn in read_turns(store, [episode_of(run) for run in start.runs]):
         metrics = rule.aggregate(turn.feedback)
         yield Example(0, turn.decision, turn.execution.cost, metrics)

@@ -1,4 +1,4 @@
-"""Turns that were over before the log hears of them, such as labels: each is entered once, and whole."""
+"""Insert and read turns that happened before they were logged, such as labels: each once, as a whole."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -11,12 +11,12 @@ from feedback.log import Fact, Store, rows
 from feedback.log import tables as t
 
 CHUNK = 1000
-"""Turns that are read at once."""
+"""Turns in one query."""
 
 
 @dataclass(frozen=True, slots=True)
 class PastTurn:
-    """A decision, how it went, and what was said of it."""
+    """A decision with its execution and its feedback."""
 
     decision: Decision
     execution: Execution
@@ -24,7 +24,7 @@ class PastTurn:
 
 
 def missing_from_log(store: Store, turns: Sequence[PastTurn]) -> list[PastTurn]:
-    """Return the turns whose decision is not in the log, in order; at most some thousand are looked up."""
+    """Return the turns whose decision is not in the log, in order; pass some thousand turns at most."""
     ids = [turn.decision.id for turn in turns]
     with store.reading() as connection:
         known = set(connection.scalars(sa.select(t.decisions.c.id).where(t.decisions.c.id.in_(ids))))
@@ -32,12 +32,12 @@ def missing_from_log(store: Store, turns: Sequence[PastTurn]) -> list[PastTurn]:
 
 
 def insert(store: Store, turns: Sequence[PastTurn]) -> int:
-    """Commit those turns that are not in the log, all at once and in order; return how many they are.
+    """Commit the turns that are not in the log, in order and in one transaction; return how many they are.
 
-    As a decision never is without its feedback, the join finds both together, whatever the deadline.
+    A decision and its feedback are committed together, so the join finds both, whatever the deadline.
 
     Raises:
-        ConflictError: Somebody else enters the same turns; nothing was written.
+        ConflictError: Another process inserts the same turns; nothing was written.
         LogUnavailableError: Nothing was written.
     """
     new = missing_from_log(store, turns)
@@ -50,9 +50,9 @@ def insert(store: Store, turns: Sequence[PastTurn]) -> int:
 
 
 def read_turns(store: Store, episodes: Sequence[str]) -> Iterator[PastTurn]:
-    """Yield the labels of some episodes as they were entered, in the order of the log.
+    """Yield the labels of some episodes as they were inserted, in the order of the log.
 
-    What was said of one later is left out, as it is by whoever joins the log.
+    Later feedback on a label is left out, as in the training log.
     """
     d, f = t.decisions.c, t.feedback.c
     query = sa.select(d.seq, d.id).where(d.policy == LABELS, d.episode_id.in_(episodes))
@@ -65,14 +65,14 @@ def read_turns(store: Store, episodes: Sequence[str]) -> Iterator[PastTurn]:
                 rows.load_decisions(connection, ids),
                 rows.load_executions(connection, ids),
             )
-            said: defaultdict[str, list[Feedback]] = defaultdict(list)
+            feedback: defaultdict[str, list[Feedback]] = defaultdict(list)
             values = sa.select(t.feedback).where(f.decision_id.in_(ids), f.kind == Kind.VALUE.value)
             for row in connection.execute(values.order_by(f.seq)):
-                said[row.decision_id].append(rows.feedback_of(row))
+                feedback[row.decision_id].append(rows.feedback_of(row))
         for name in ids:
             decision = decisions[name]
-            at_once = tuple(one for one in said[name] if one.received_at <= decision.decided_at)
-            yield PastTurn(decision, executions[name], at_once)
+            inserted = tuple(one for one in feedback[name] if one.received_at <= decision.decided_at)
+            yield PastTurn(decision, executions[name], inserted)
         if len(found) < CHUNK:
             return
         after = found[-1].seq

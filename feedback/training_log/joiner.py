@@ -1,9 +1,8 @@
-"""Keep the training log: fold the facts of the log, and write what is ready to be learned.
+"""Join the log: fold its facts, and write the decisions that are ready to be learned.
 
-What was joined and how far the log was read are written in one transaction, so
-that a crash neither loses an example nor writes one twice. The facts are read
-before, without the lock of a writer: only a learner with a newer epoch could
-change the training log in between, and that is found out when writing.
+New examples and the position read are written in one transaction, so a crash neither loses an example nor
+writes one twice. The facts are read before it, without a lock: only a learner with a newer epoch could change
+the training log in between, and the write detects that.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,15 +21,15 @@ from feedback.reward import RewardRule
 from feedback.training_log.epochs import confirm_epoch
 from feedback.training_log.read_facts import read_facts, read_unlearned
 
-_GONE = "rows of it, or the facts that these are made of, are missing; `armwise rebuild` makes it anew"
+_GONE = "rows of it, or of its facts, are missing; run `armwise rebuild`"
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far the join has read.
+    """How far a join has read.
 
     Attributes:
-        log_seq: Facts up to here have been folded.
+        log_seq: Facts up to this position are folded.
         log_at: The log's time there, seconds since the epoch.
         examples_seq: Length of the training log.
     """
@@ -41,16 +40,16 @@ class Position:
 
 
 class Joiner:
-    """Turn the log into the training log of a rule; the only writer of it.
+    """The only writer of the training log of a rule.
 
     Args:
         store: The log.
-        rule: Says when feedback is complete and how several values become one.
+        rule: Defines when feedback is complete and how values are aggregated.
         epoch: The right to write, from `take_epoch`.
         batch: Facts that are folded in one pass.
 
     Attributes:
-        left: Facts that were there at the last look, and were not read yet.
+        left: Facts that were in the log at the last `advance` and not read by it.
     """
 
     def __init__(self, store: Store, rule: RewardRule, epoch: int, batch: int = 5000) -> None:
@@ -59,14 +58,14 @@ class Joiner:
         self._join = rule.join
         self._epoch = epoch
         self._batch = batch
-        self._fold: Fold | None = None  # None: to be taken up from the log
+        self._fold: Fold | None = None  # None: to be restored from the log
         self._length = 0
         self.left = 0
 
     def advance(self, now: float) -> Position:
-        """Join what the next facts make ready and return the position reached; write only if it moved.
+        """Fold the next facts, write the examples they complete, and return the position reached.
 
-        At the end of the log, time that passed is noted down, if anything waits for that.
+        At the end of the log, a tick is written if the time closes a decision.
 
         Args:
             now: Seconds since the epoch.
@@ -76,7 +75,7 @@ class Joiner:
             LogGapError: Rows of the log, or of the training log, are missing.
             LogUnavailableError: Try again later; nothing was lost.
         """
-        fold, self._fold = self._fold, None  # lost with whatever fails from here on
+        fold, self._fold = self._fold, None  # discarded if anything below fails
         with self._store.reading() as connection:
             confirm_epoch(connection, self._epoch)
             if fold is None:
@@ -88,7 +87,7 @@ class Joiner:
             facts = read_facts(connection, start, end)
         joined = [one for fact in facts for one in fold.apply(fact)]
         if fold.seq != end:
-            raise LogGapError(f"the log ends at {end}, and nothing is there after {fold.seq}")
+            raise LogGapError(f"the log ends at {end}, and rows after {fold.seq} are missing")
         position = Position(end, fold.at, self._length + len(joined))
         if end != start:
             self._write(joined, position)
@@ -124,34 +123,33 @@ def position_of(connection: sa.Connection, join: str) -> Position:
 
 
 def write_position(connection: sa.Connection, join: str, position: Position) -> None:
-    """Note how far a join has read."""
+    """Write how far a join has read."""
     moved = sa.update(t.progress).where(t.progress.c.join == join).values(**asdict(position))
     if not connection.execute(moved).rowcount:
         connection.execute(sa.insert(t.progress), {"join": join, **asdict(position)})
 
 
 def head_of(connection: sa.Connection) -> int:
-    """Return the last position of the log; 0 where there is none."""
+    """Return the last position of the log; 0 if it is empty."""
     return int(connection.scalar(sa.select(t.log_head.c.seq)) or 0)
 
 
 def resume(connection: sa.Connection, rule: RewardRule) -> tuple[Fold, int]:
-    """Return the fold as it was where the join of a rule has read to, and the length of its training log.
+    """Return the fold at the position of a rule's join, and the length of its training log.
 
     Raises:
-        LogGapError: The training log is shorter or longer than it was.
+        LogGapError: The training log is shorter or longer than the join recorded.
     """
     position = position_of(connection, rule.join)
     length = sa.select(sa.func.coalesce(sa.func.max(t.examples.c.seq), 0))
     found = connection.scalar(length.where(t.examples.c.join == rule.join))
     if found != position.examples_seq:
         raise LogGapError(
-            f"the training log ends at {found} and not at {position.examples_seq}: "
-            "`armwise rebuild` makes it anew"
+            f"the training log ends at {found} and not at {position.examples_seq}: run `armwise rebuild`"
         )
     fold = Fold(rule, position.log_seq, position.log_at)
-    # Nothing that is open was committed earlier: what is closed when depends on `logged_at` or the deadline,
-    # and the deadline is no later than that and the wait time together. Twice the grace, as sums are rounded.
+    # No open decision was committed earlier: `logged_at` or the deadline closes it, and the deadline is at
+    # most `logged_at` plus the wait time. Twice the grace, since sums are rounded.
     since = position.log_at - rule.wait_s - 2 * GRACE_S
     for decided, status in read_unlearned(connection, rule.join, since, position.log_seq):
         if fold.closing(decided) >= position.log_at:
@@ -162,10 +160,10 @@ def resume(connection: sa.Connection, rule: RewardRule) -> tuple[Fold, int]:
 def read_examples(
     store: Store, join: str, after: int = 0, upto: int | None = None, chunk: int = 1000
 ) -> Iterator[Example]:
-    """Yield a training log in order, from position `after` + 1 to `upto`, a chunk in memory at a time.
+    """Yield a training log in order, from position `after` + 1 to `upto`, with one chunk in memory at a time.
 
     Raises:
-        LogGapError: Rows of it are missing, or of the facts that it is made of.
+        LogGapError: Rows of it, or of its facts, are missing.
     """
     x, e = t.examples.c, t.executions.c
     query = (

@@ -1,7 +1,7 @@
-"""How far learning is behind the log.
+"""The lag: how far learning is behind the log.
 
-A version has learned the first examples of a training log. What was read after the fact that
-gave the last of them, and before the one that gave the next, taught nothing: it is applied too.
+A version has learned the first examples of a training log. Facts after the one that completed its last
+example and before the one that completes the next taught nothing: they count as applied, too.
 """
 
 import time
@@ -21,18 +21,17 @@ from feedback.training_log.epochs import newest_epoch
 from feedback.training_log.joiner import head_of, position_of
 
 ABANDONED_S = 60.0
-"""How long a learner may read nothing while there is something, before it counts as gone."""
+"""Time without progress after which a learner with unread facts counts as gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """What a version has learned of the log, and what it has not.
+    """How much of the log a version has learned.
 
     Attributes:
         log_seq: Position of the newest fact.
-        applied_seq: The version has learned all that the log up to here teaches.
-        since: When the first fact after that was written, seconds since the epoch; None where
-            there is none.
+        applied_seq: Facts up to this position are applied.
+        since: When the first fact after that was written, seconds since the epoch; None if there is none.
     """
 
     log_seq: int
@@ -41,7 +40,7 @@ class Lag:
 
     @property
     def facts(self) -> int:
-        """Facts that are not applied.
+        """Number of facts that are not applied.
 
         >>> Lag(log_seq=41, applied_seq=40, since=100.0).facts
         1
@@ -49,7 +48,7 @@ class Lag:
         return self.log_seq - self.applied_seq
 
     def seconds(self, now: float) -> float:
-        """Return the age of the oldest fact that is not applied; 0 where there is none.
+        """Return the age of the oldest fact that is not applied; 0 if there is none.
 
         >>> Lag(41, 40, 100.0).seconds(102.5), Lag(40, 40, None).seconds(102.5)
         (2.5, 0.0)
@@ -58,7 +57,7 @@ class Lag:
 
 
 def applied_by(connection: sa.Connection, join: str, examples_seq: int) -> int:
-    """Return up to which position of the log all is learned by who knows so many examples of a join."""
+    """Return the position of the log up to which a version with so many examples of a join is applied."""
     x = t.examples.c
     following = sa.select(x.joined_by).where(x.join == join, x.seq == examples_seq + 1)
     joined_by = connection.scalar(following)
@@ -71,7 +70,7 @@ def lag_of(store: Store, join: str, examples_seq: int | None) -> Lag:
     Args:
         store: The log.
         join: Digest of the rule by which its training log is joined.
-        examples_seq: Examples that it has learned; None where there is no version yet.
+        examples_seq: Examples that it has learned; None if there is no version yet.
 
     Raises:
         LogUnavailableError: Try again later.
@@ -84,24 +83,24 @@ def lag_of(store: Store, join: str, examples_seq: int | None) -> Lag:
 
 
 class SuccessorCheck:
-    """Looks after the successor of a learner that was superseded: it may be gone, and nobody else would know.
+    """A health check of a superseded learner: does its successor make progress?
 
     Args:
         store: The log.
-        timer: Seconds, never going back.
+        timer: Monotonic seconds.
     """
 
     def __init__(self, store: Store, timer: Callable[[], float] = time.monotonic) -> None:
         self._store = store
         self._timer = timer
-        self._seen: tuple[int, int] | None = None  # the newest epoch, and facts that are read, over all joins
+        self._seen: tuple[int, int] | None = None  # the newest epoch, and facts read by all joins
         self._since = 0.0
 
     def check(self) -> None:
-        """See whether somebody reads the log, whatever the join; to be called every few seconds.
+        """Check that a learner reads the log, with any join; call this every few seconds.
 
         Raises:
-            SupersededError: There was something to be read for long, and nobody has read any of it.
+            SupersededError: Facts are unread, and no learner has read any for `ABANDONED_S`.
         """
         try:
             with self._store.reading() as connection:
@@ -109,7 +108,7 @@ class SuccessorCheck:
                 total, furthest = connection.execute(_READ).one()
                 unread = head_of(connection) - furthest
         except LogUnavailableError:
-            self._seen = None  # nobody can read it
+            self._seen = None  # no learner can read it
             return
         if not unread:
             self._seen = None
@@ -118,12 +117,12 @@ class SuccessorCheck:
         elif (for_s := self._timer() - self._since) > ABANDONED_S:
             raise SupersededError(
                 f"{unread} facts wait for epoch {epoch} of {holder}, which has read none for {for_s:.0f} s: "
-                "another learner is to take over"
+                "restart a learner"
             )
 
 
 def dangling(store: Store, wait_s: float) -> int:
-    """Return how many items of feedback are about a decision that has not come within the wait time.
+    """Return how many items of feedback refer to a decision that was not logged within the wait time.
 
     Raises:
         LogUnavailableError: Try again later.
@@ -161,16 +160,16 @@ _DANGLING = sa.select(sa.func.count()).where(
 
 
 def first_waiting(store: Store, rule: RewardRule, upto: int, since: float | None = None) -> float:
-    """Return when the first decision was made that still waits for feedback; infinite where none does.
+    """Return when the first decision was made that still waits for feedback; infinity if none does.
 
-    A decision waits until it is learned, its arm has failed, or the log is past its deadline: then it will
-    never be learned, and is no longer waited for. What was learned after `upto` was waiting there.
+    A decision waits until it is learned, its arm has failed, or the log is past its deadline. One that was
+    learned after `upto` was waiting there.
 
     Args:
         store: The log, which may be written meanwhile.
-        rule: Says when feedback is complete, and for how long one waits.
+        rule: Defines when feedback is complete, and the wait time.
         upto: Position of the training log of the rule that was read last.
-        since: Only decisions of then or later, seconds since the epoch.
+        since: Only decisions since this time, seconds since the epoch.
     """
     d, e, x = t.decisions.c, t.executions.c, t.examples.c
     first = sa.select(sa.func.min(d.decided_at)).where(d.mode == Mode.EXPLORE, d.policy != LABELS)
@@ -183,7 +182,7 @@ def first_waiting(store: Store, rule: RewardRule, upto: int, since: float | None
         later = first.join(t.examples, x.decision_id == d.id).where(x.join == rule.join, x.seq > upto)
         waiting = first.outerjoin(t.executions, e.decision_id == d.id).where(
             ~learned,
-            # Says no more than the next line: but there is an index.
+            # Implied by the next line, but this column has an index.
             d.logged_at >= now - rule.wait_s - GRACE_S,
             sa.or_(d.decided_at + rule.wait_s >= now, d.logged_at >= now),
             sa.or_(e.status.is_(None), e.status.in_(teaching)),

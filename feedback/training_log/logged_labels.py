@@ -1,10 +1,10 @@
-"""Logged feedback as labels: what an arm earned on the questions on which it was drawn.
+"""Logged feedback as labels: the scores of arms on the questions for which they were drawn.
 
-Of each decision the log knows one arm. All other cells of the table are unknown, which
-is not the same as worthless: whoever reads it must fill them in or leave them out.
+The log has the score of one arm for each decision. All other cells of the table are unknown, which is not 0:
+a reader must impute them or leave them out.
 
-What an operator entered as a label counts too: an arm is worth the same whoever drew it. Labels of a warm
-start do not, since they count for nothing but the candidate of their run.
+Labels that an operator inserted count too. Labels of a warm start do not: only the candidate of their run
+learns them.
 """
 
 from collections import Counter
@@ -19,30 +19,30 @@ from feedback.reward import RewardRule
 from feedback.training_log.examples import run_of
 
 REWARD = "reward"
-"""Stands for the declared reward, where no metric has this name."""
+"""Name of the declared reward, unless a metric has this name."""
 
 Value = Callable[[Example], float | None]
-"""What an example is worth, in [0, 1]; None when it was not judged."""
+"""Scores an example in [0, 1]; None if it has no feedback."""
 
 
 class LabelsError(ValueError):
-    """The log holds no label; the message says what was left out."""
+    """The log has no usable feedback; the message counts the decisions left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoggedLabels:
-    """Questions by arms, as far as the log knows.
+    """Scores of questions by arms, as far as the log has them.
 
     Attributes:
-        questions: Their texts, each once, in the order in which they were learned.
-        arms: Those that were drawn, by name, in the order that was asked for.
-        scores: Mean value of all decisions with this question and arm, in [0, 1], NaN
-            where there was none, shape (n_questions, n_arms), float32.
-        costs: Name of a cost to its mean for each arm over all its decisions, each of
-            shape (n_arms,): `steps` and `seconds` of the arm, and `total_tokens`: what the arm
-            spent and what the answer took, which the log does not tell apart.
-        used: How many decisions that are.
-        excluded: Decisions that were left out, by reason.
+        questions: Their texts, each once, in the order of the training log.
+        arms: Names of the arms that were drawn, in the requested order.
+        scores: Mean score of all decisions with this question and arm, in [0, 1], NaN if there are none,
+            shape (n_questions, n_arms), float32.
+        costs: Name of a cost to its mean for each arm over all its decisions, each of shape (n_arms,):
+            `steps` and `seconds` of the arm, and `total_tokens` of the arm and the answer, which the log
+            does not separate.
+        used: Number of decisions.
+        excluded: Number of decisions that were left out, by reason.
     """
 
     questions: tuple[str, ...]
@@ -54,9 +54,9 @@ class LoggedLabels:
 
 
 def value_of(rule: RewardRule, name: str) -> Value:
-    """Return what scales a metric, or `reward`, into [0, 1] by its declared range; 1 is best.
+    """Return a function that scales a metric, or `reward`, to [0, 1] by its declared range; 1 is best.
 
-    A sum of several values that leaves the range is cut to it.
+    A sum of several values outside the range is clipped.
 
     Raises:
         UnknownMetricError: No metric has this name.
@@ -75,7 +75,7 @@ def value_of(rule: RewardRule, name: str) -> Value:
 
 
 def _scaled(value: float | None, ends: tuple[float, float]) -> float | None:
-    """Return where a value is on the way from the worst to the best, cut to [0, 1].
+    """Return the relative position of a value between the worst and the best, clipped to [0, 1].
 
     >>> _scaled(2.0, (5.0, 1.0)), _scaled(9.0, (0.0, 1.0))
     (0.75, 1.0)
@@ -87,12 +87,12 @@ def _scaled(value: float | None, ends: tuple[float, float]) -> float | None:
 
 
 def labels(examples: Iterable[Example], value: Value, arms: Collection[str]) -> LoggedLabels:
-    """Make labels of the training log.
+    """Build labels from a training log.
 
     Args:
         examples: The training log, in order.
-        value: What an example is worth.
-        arms: Those that may be labelled; decisions for others are left out.
+        value: Scores an example.
+        arms: Arms to label; decisions for others are left out.
 
     Raises:
         LabelsError: No example is left.
@@ -109,17 +109,17 @@ def labels(examples: Iterable[Example], value: Value, arms: Collection[str]) -> 
             excluded[str(decision.mode)] += 1
         elif decision.drawn not in arms:
             excluded[f"of arm {decision.drawn!r}, which there is no longer"] += 1
-        elif (worth := value(example)) is None:
+        elif (score := value(example)) is None:
             excluded["not judged"] += 1
         else:
             row = rows.setdefault(decision.context.question, len(rows))
-            cells.setdefault((row, decision.drawn), []).append(worth)
+            cells.setdefault((row, decision.drawn), []).append(score)
             tokens = cost.prompt_tokens + cost.completion_tokens
             one = np.array([1.0, cost.steps, tokens, cost.retrieval_s])
             took[decision.drawn] = took.get(decision.drawn, 0.0) + one
     if not took:
-        told = ", ".join(f"{n} {reason}" for reason, n in excluded.items()) or "none"
-        raise LabelsError(f"the log holds no feedback to score arms by; decisions left out: {told}")
+        reasons = ", ".join(f"{n} {reason}" for reason, n in excluded.items()) or "none"
+        raise LabelsError(f"the log holds no feedback to score arms by; decisions left out: {reasons}")
     drawn = tuple(arm for arm in arms if arm in took)
     column = {arm: number for number, arm in enumerate(drawn)}
     scores = np.full((len(rows), len(drawn)), np.nan, dtype=np.float32)

@@ -1,4 +1,4 @@
-"""Facts as the fold takes them: those between two positions, and those that it would have at one."""
+"""Read facts for the fold: those between two positions, and the open decisions at one."""
 
 import heapq
 from collections import defaultdict
@@ -15,7 +15,7 @@ from feedback.log import tables as t
 Row = sa.Row[*tuple[Any, ...]]
 
 LOOKED_UP = 10_000
-"""Ids in one statement: databases limit how many values that may have."""
+"""Ids in one statement: databases limit the number of parameters."""
 
 _DECIDED = (
     t.decisions.c.seq,
@@ -28,7 +28,7 @@ _DECIDED = (
     t.decisions.c.policy,
 )
 
-_SAID = (
+_FEEDBACK = (
     t.feedback.c.seq,
     t.feedback.c.more,
     t.feedback.c.id,
@@ -42,7 +42,7 @@ _SAID = (
 
 
 def read_facts(connection: sa.Connection, after: int, upto: int) -> Iterator[Fact]:
-    """Read the rows at the positions from `after` + 1 to `upto`, and yield their facts in order."""
+    """Read the rows from position `after` + 1 to `upto`, and yield their facts in order."""
     e = t.executions.c
 
     def between(*columns: sa.ColumnElement[Any]) -> Sequence[Row]:
@@ -53,13 +53,13 @@ def read_facts(connection: sa.Connection, after: int, upto: int) -> Iterator[Fac
     decided = between(*_DECIDED)
     earlier = _earlier(connection, decided, after, upto)
     executed = between(e.seq, e.decision_id, e.finished_at, e.status)
-    said = between(*_SAID)
+    feedback = between(*_FEEDBACK)
     ticked = between(t.ticks.c.seq, t.ticks.c.at)
-    # Each fact is made at its turn and gone before the next: thousands at once would take twice as long.
+    # Facts are created lazily: thousands at once would take twice as long.
     return heapq.merge(
         (_decided(row, earlier.get(row[1], ())) for row in decided),
         (Executed(seq, name, at, Status(status)) for seq, name, at, status in executed),
-        (FeedbackFact(row[0], _feedback(row), row[1]) for row in said),
+        (FeedbackFact(row[0], _feedback(row), row[1]) for row in feedback),
         (TickFact(seq, at) for seq, at in ticked),
         key=attrgetter("seq"),
     )
@@ -68,17 +68,17 @@ def read_facts(connection: sa.Connection, after: int, upto: int) -> Iterator[Fac
 def read_unlearned(
     connection: sa.Connection, join: str, since: float, upto: int
 ) -> Iterator[tuple[DecisionFact, Status | None]]:
-    """Read the explored decisions up to a position that a training log does not have, in order.
+    """Read the explored decisions up to a position that are not in a training log, in any order.
 
     Args:
         connection: A snapshot.
-        join: Of the training log.
-        since: The log's time from which on they were committed.
+        join: Digest of the training log.
+        since: Only decisions committed at this time of the log or later.
         upto: The position.
 
     Yields:
-        Each with all feedback on it up to there, and with how it went, if that was known there: what
-        is said to have happened before it was decided is passed over, as the fold does.
+        Each with its feedback up to the position, and its status if it was executed by then; an execution
+        before its decision is ignored, as the fold does.
     """
     d, e, x = t.decisions.c, t.executions.c, t.examples.c
     learned = sa.exists().where(x.decision_id == d.id, x.join == join)
@@ -86,13 +86,12 @@ def read_unlearned(
         sa.select(*_DECIDED, e.status)
         .outerjoin(t.executions, (e.decision_id == d.id) & (e.seq > d.seq) & (e.seq <= upto))
         .where(d.logged_at >= since, d.seq <= upto, d.mode == Mode.EXPLORE, ~learned)
-        .order_by(d.seq)
     )
     rows = connection.execute(query).all()
-    heard = _feedback_on(connection, rows, upto)
+    feedback = _feedback_on(connection, rows, upto)
     for row in rows:
         status = None if row.status is None else Status(row.status)
-        yield _decided(row, heard.get(row.id, [])), status
+        yield _decided(row, feedback.get(row.id, [])), status
 
 
 def _decided(row: Row, earlier: Sequence[Feedback] = ()) -> DecisionFact:
@@ -101,17 +100,17 @@ def _decided(row: Row, earlier: Sequence[Feedback] = ()) -> DecisionFact:
 
 
 def _feedback(row: Row) -> Feedback:
-    """Return of feedback what the fold looks at: it is joined without tags, and by the server's clock."""
+    """Return feedback without tags and event time, which the fold does not use."""
     _, _, name, decision_id, metric, value, received_at, episode_id, kind, *_ = row
     return Feedback(name, decision_id, metric, value, received_at, episode_id=episode_id, kind=Kind(kind))
 
 
 def _feedback_on(connection: sa.Connection, decisions: Sequence[Row], upto: int) -> dict[str, list[Feedback]]:
-    """Return the feedback up to a position on each of the decisions and its episode, in order."""
+    """Return the feedback up to a position on each decision and its episode, in order."""
     f = t.feedback.c
     found: defaultdict[str, list[Row]] = defaultdict(list)
     for some in _chunks([row.id for row in decisions]):
-        query = sa.select(*_SAID).where(f.decision_id.in_(some), f.seq <= upto)
+        query = sa.select(*_FEEDBACK).where(f.decision_id.in_(some), f.seq <= upto)
         for row in connection.execute(query):
             found[row.decision_id].append(row)
     episodes: defaultdict[str, list[str]] = defaultdict(list)
@@ -119,7 +118,7 @@ def _feedback_on(connection: sa.Connection, decisions: Sequence[Row], upto: int)
         if row.episode_id is not None:
             episodes[row.episode_id].append(row.id)
     for some in _chunks(list(episodes)):
-        query = sa.select(*_SAID).where(f.episode_id.in_(some), f.seq <= upto)
+        query = sa.select(*_FEEDBACK).where(f.episode_id.in_(some), f.seq <= upto)
         for row in connection.execute(query):
             for decision_id in episodes[row.episode_id]:
                 found[decision_id].append(row)
@@ -136,7 +135,7 @@ def _chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:
 def _earlier(
     connection: sa.Connection, decided: Sequence[Row], after: int, upto: int
 ) -> dict[str, list[Feedback]]:
-    """Return the feedback that is before its decision in the log, of decisions between two positions."""
+    """Return the feedback that precedes its decision in the log, for decisions between two positions."""
     if not decided:
         return {}
     d, f = t.decisions.c, t.feedback.c
@@ -146,7 +145,7 @@ def _earlier(
         ways.append(f.episode_id == d.episode_id)
     for way in ways:
         query = (
-            sa.select(*_SAID, d.id.label("about"))
+            sa.select(*_FEEDBACK, d.id.label("about"))
             .join_from(t.decisions, t.feedback, way)
             .where(d.seq > after, d.seq <= upto, f.seq < d.seq)
         )

@@ -1,8 +1,7 @@
-"""The training log made again, from the facts and from nothing else.
+"""Verify and repair a training log by folding all facts again.
 
-What a learner has joined is compared, row by row, with what the same fold makes of the facts from
-the first one on. Only rows that ought to be others are kept, to be written, and these in a file: no
-log takes memory, however long and however damaged it is.
+The rows that learners have joined are compared with those that the same fold gives from the first fact on.
+Only rows that differ are kept, in a temporary file, so memory does not grow with the log or its damage.
 """
 
 import hashlib
@@ -42,22 +41,22 @@ class Row:
     joined_by: int
 
     def __str__(self) -> str:
-        """Say it in one line."""
+        """Return it as one line."""
         return f"{self.decision_id!r} with {dict(self.metrics)} by fact {self.joined_by}"
 
 
 class Refold:
-    """The training log of a rule, folded again up to where a learner has joined it.
+    """The training log of a rule, folded again up to the position of its join.
 
     Args:
         store: The log.
         rule: How it is joined.
 
     Attributes:
-        found: How far the join says that it is, at the last look.
-        wrong: How many rows ought to be where others are, or none.
-        surplus: How many rows there are before the first and after the last that ought to be.
-        first: The first difference, in words; None where there is none.
+        found: The recorded position of the join, as read last.
+        wrong: Number of rows that are missing or differ.
+        surplus: Number of rows before the first or after the last expected one.
+        first: Description of the first difference; None if there is none.
     """
 
     def __init__(self, store: Store, rule: RewardRule) -> None:
@@ -65,45 +64,45 @@ class Refold:
         self._join = rule.join
         self._fold = Fold(rule)
         self._length = 0
-        self._ought, self._is = hashlib.sha256(), hashlib.sha256()
+        self._expected, self._actual = hashlib.sha256(), hashlib.sha256()
         self.found = Position(0, 0.0, 0)
         self.wrong = 0
-        self._spool = tempfile.TemporaryFile()  # noqa: SIM115 - these, one a line; goes when we do
+        self._spool = tempfile.TemporaryFile()  # noqa: SIM115 - the wrong rows, one a line; closed below
         weakref.finalize(self, self._spool.close)
         self.surplus = 0
         self.first: str | None = None
 
     @property
     def position(self) -> Position:
-        """How far it is, which at its end is where the join ought to be."""
+        """The position of the fold; at its end, the expected position of the join."""
         return Position(self._fold.seq, self._fold.at, self._length)
 
     @property
     def digests(self) -> tuple[str, str]:
-        """SHA-256 of the rows that ought to be there and of where they end, and of those that are there."""
-        ought, found = self._ought.copy(), self._is.copy()
-        ought.update(repr((0, self.position)).encode())
-        found.update(repr((self.surplus, self.found)).encode())
-        return ought.hexdigest(), found.hexdigest()
+        """SHA-256 of the expected rows and position, and of the actual ones."""
+        expected, actual = self._expected.copy(), self._actual.copy()
+        expected.update(repr((0, self.position)).encode())
+        actual.update(repr((self.surplus, self.found)).encode())
+        return expected.hexdigest(), actual.hexdigest()
 
     @property
     def sound(self) -> bool:
-        """Whether the training log is what it ought to be, as far as it was compared."""
+        """Whether the training log is as expected, as far as it was compared."""
         return not (self.wrong or self.surplus) and self.position == self.found
 
-    def examples(self, tell: Callable[[int, int], None] = lambda *_: None) -> Iterator[Example]:
-        """Fold the log to the end of the join, and yield what ought to be learned, in order.
+    def examples(self, on_progress: Callable[[int, int], None] = lambda *_: None) -> Iterator[Example]:
+        """Fold the log to the position of the join, and yield the expected examples, in order.
 
         Args:
-            tell: Told now and then how many facts are folded, and how many will be.
+            on_progress: Called with the number of facts that are folded, and of all facts.
 
         Raises:
-            LogGapError: Facts are missing: nobody can tell what ought to be there.
+            LogGapError: Facts are missing, so the expected examples are unknown.
         """
         while True:
             with self._store.reading() as connection:
                 rows = self._go_on(connection)
-            tell(self._fold.seq, self.found.log_seq)
+            on_progress(self._fold.seq, self.found.log_seq)
             if rows is None:
                 return
             for some in _chunks(rows):  # one fact can close any number of decisions
@@ -112,13 +111,13 @@ class Refold:
                 yield from examples
 
     def repair(self, epoch: int) -> None:
-        """Put in place what ought to be there, in transactions that are short, as facts wait for them.
+        """Replace the rows that differ, in short transactions, so that other writers need not wait long.
 
-        One that is stopped half-way has left rows out, and is to be done again. How far the join is
-        remains to be noted, by `finish`.
+        If it is interrupted, rows are missing and it must be repeated. `finish` writes the position of the
+        join afterwards.
 
         Args:
-            epoch: Under which no learner has written since the last fact was folded.
+            epoch: The right to write; no learner has written since the last fact was folded.
 
         Raises:
             SupersededError: A learner has taken over.
@@ -133,12 +132,12 @@ class Refold:
         for rows in self._spooled():
             with self._writing(epoch) as connection:
                 connection.execute(there.where(x.seq.in_([row["seq"] for row in rows])))
-        for rows in self._spooled():  # a decision is there once: after all have left
+        for rows in self._spooled():  # a decision may be there once: insert after all are deleted
             with self._writing(epoch) as connection:
                 connection.execute(sa.insert(t.examples), [{"join": self._join, **row} for row in rows])
 
     def finish(self, connection: sa.Connection) -> None:
-        """Note how far the join is, once it is repaired."""
+        """Write the position of the join, after `repair`."""
         write_position(connection, self._join, self.position)
 
     @contextmanager
@@ -148,13 +147,13 @@ class Refold:
             yield connection
 
     def _spooled(self) -> Iterator[list[dict[str, Any]]]:
-        """Yield the rows that ought to be others, a chunk in memory at a time."""
+        """Yield the expected rows where the actual ones differ, with one chunk in memory at a time."""
         self._spool.seek(0)
         while rows := [orjson.loads(line) for line in islice(self._spool, CHUNK)]:
             yield rows
 
     def _go_on(self, connection: sa.Connection) -> list[Row] | None:
-        """Fold and compare the next facts, and return the rows that they make; None at the end."""
+        """Fold and compare the next facts, and return the rows they complete; None at the end."""
         self.found, head = position_of(connection, self._join), head_of(connection)
         start, end = self._fold.seq, min(self._fold.seq + CHUNK, self.found.log_seq)
         if self.found.log_seq > head:
@@ -169,7 +168,7 @@ class Refold:
                 rows.append(Row(self._length, one.decision_id, one.metrics, one.by))
         if self._fold.seq != end:
             raise LogGapError(
-                f"the log goes on after {end}, and nothing is there from {self._fold.seq + 1} on"
+                f"the log goes on after {end}, and rows from {self._fold.seq + 1} on are missing"
             )
         self._compare(connection, rows)
         return rows
@@ -178,28 +177,26 @@ class Refold:
         there = _between(connection, self._join, rows[0].seq - 1, rows[-1].seq) if rows else {}
         for row in rows:
             found = there.get(row.seq)
-            self._ought.update(_canonical(row))
+            self._expected.update(_canonical(row))
             if found is not None:
-                self._is.update(_canonical(found))
+                self._actual.update(_canonical(found))
             if found != row:
                 self.wrong += 1
                 self._spool.write(_canonical(row))
-                self.first = self.first or f"row {row.seq} is {found or 'missing'}; it ought to be {row}"
+                self.first = self.first or f"row {row.seq} is {found or 'missing'}; expected {row}"
 
     @property
     def _beyond(self) -> sa.ColumnElement[bool]:
         return ~t.examples.c.seq.between(1, self._length)
 
     def _end(self, connection: sa.Connection) -> None:
-        """See what is there beyond the end."""
+        """Count surplus rows, and compare the position of the join."""
         ours = sa.select(sa.func.count()).where(t.examples.c.join == self._join)
         self.surplus = int(connection.scalar(ours.where(self._beyond)) or 0)
         if self.surplus and self.first is None:
-            self.first = (
-                f"there are {self.surplus} rows beside rows 1 to {self._length}, which ought to be all"
-            )
+            self.first = f"there are {self.surplus} rows besides the expected rows 1 to {self._length}"
         if self.position != self.found and self.first is None:
-            self.first = f"the join is said to be at {self.found}; it ought to be at {self.position}"
+            self.first = f"the join is recorded at {self.found}; expected {self.position}"
 
 
 def _between(connection: sa.Connection, join: str, after: int, upto: int) -> dict[int, Row]:

@@ -1,4 +1,4 @@
-"""What a warm start asks of the log: how much traffic there is, what was asked, which labels are known."""
+"""Queries of a warm start: how many decisions, which questions, and which labels are in the log."""
 
 from collections.abc import Collection
 
@@ -13,7 +13,7 @@ _d = t.decisions.c
 
 
 def decisions_of_traffic(store: Store, join: str) -> int:
-    """Return how many decisions of the traffic are in a training log; labels are none.
+    """Return how many decisions of the traffic, labels excluded, are in a training log.
 
     Args:
         store: The log.
@@ -31,7 +31,7 @@ def decisions_of_traffic(store: Store, join: str) -> int:
 
 
 def asked_since(store: Store, since: float) -> list[str]:
-    """Return the different questions of the traffic since a time, those that were asked first first.
+    """Return the distinct questions of the traffic since a time, in the order of their first use.
 
     Args:
         store: The log.
@@ -49,12 +49,12 @@ def asked_since(store: Store, since: float) -> list[str]:
 
 
 def label_ids(store: Store, runs: Collection[int], *, others: bool) -> set[str]:
-    """Return the ids of the labels that some runs have entered.
+    """Return the ids of the labels that some runs have inserted.
 
     Args:
         store: The log.
         runs: Their numbers.
-        others: Whether labels that no run has entered count, too.
+        others: Whether to include labels that no run has inserted.
     """
     of_runs = _d.episode_id.in_([episode_of(run) for run in runs])
     wanted = of_runs | _d.episode_id.is_(None) if others else of_runs

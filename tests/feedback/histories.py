@@ -1,7 +1,7 @@
 """Random histories on a real log, compared at every step with what docs/reference/feedback-semantics.md says.
 
-A history is a list of steps. Something is decided, executed, said, taken back, shown; time passes; the
-joiner looks, is killed and made anew, fails half-way, is superseded.
+A history is a list of steps: decisions, executions, feedback, retractions, activations; time that passes; a
+joiner that advances, is restarted, fails half-way, is superseded.
 """
 
 from collections import ChainMap, defaultdict
@@ -76,11 +76,11 @@ class Failing(Enum):
     BEFORE_COMMIT = 1
     """What was written is rolled back."""
     AFTER_COMMIT = 2
-    """It is there, but whoever wrote it is not told."""
+    """It is durable, but the writer gets an error."""
 
 
 class FlakyStore(Store):
-    """A log that fails when it is told to."""
+    """A log that fails on demand."""
 
     failing = Failing.NEVER
 
@@ -176,13 +176,13 @@ class History:
                 with pytest.raises(SupersededError):
                     old.advance(self._clock)
             case _:
-                self._waiting += self._told(step)
+                self._waiting += self._facts_of(step)
                 if not step.joined:
                     self._commit()
 
     # -- writing ---------------------------------------------------------------------------------
 
-    def _told(self, step: Step) -> list[Fact]:
+    def _facts_of(self, step: Step) -> list[Fact]:
         """Return the fact of a step; none where there is nothing yet that could be executed."""
         made = len(self._made["turn", None]) + sum(isinstance(fact, Decision) for fact in self._waiting)
         number, at = max(0, made - step.ago), self._clock + step.skew_s
@@ -334,7 +334,7 @@ def _key(fact: Fact) -> tuple[str, str]:
             return "execution", fact.decision_id
         case Feedback():
             return fact.kind, fact.id
-    raise AssertionError(f"nobody but the joiner writes {fact}")
+    raise AssertionError(f"only the joiner writes {fact}")
 
 
 def _differ(stored: Fact, fact: Fact) -> bool:

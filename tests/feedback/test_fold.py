@@ -418,11 +418,12 @@ def test_what_was_learned_takes_no_memory_while_something_else_is_still_open() -
     facts: list[Fact] = [decided("open")]
     for number in range(3 * SPARE):
         name = f"d{number}"
-        facts += [decided(name), executed(name), said(on=name)]
+        facts += [decided(name, episode_id=f"e{number}"), executed(name), said(on=name)]
     ready = [one for fact in placed(facts) for one in fold.apply(fact)]
     assert len(ready) == 3 * SPARE
     assert len(fold) == 1
     assert len(fold._closings) <= SPARE + 2  # noqa: SLF001 - what it holds is what this is about
+    assert not fold._episodes  # noqa: SLF001
     assert fold.next_closing == fold.closing(decided("open"))
 
 

@@ -167,11 +167,11 @@ X = t.examples
 DAMAGES: dict[str, tuple[Damage, str]] = {
     "a row is gone": (
         lambda c: c.execute(sa.delete(X).where(row(6))),
-        "row 6 is missing; it ought to be 'd-5'",
+        "row 6 is missing; expected 'd-5'",
     ),
     "a value was changed": (
         lambda c: c.execute(sa.update(X).where(row(6)).values(metrics={"thumb": 1.0})),
-        "row 6 is 'd-5' with {'thumb': 1.0} by fact 18; it ought to be 'd-5' with {'thumb': ",
+        "row 6 is 'd-5' with {'thumb': 1.0} by fact 18; expected 'd-5' with {'thumb': ",
     ),
     "another fact is said to have joined it": (
         lambda c: c.execute(sa.update(X).where(row(6)).values(joined_by=17)),
@@ -192,23 +192,23 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     ),
     "the last rows are gone": (
         lambda c: c.execute(sa.delete(X).where(X.c.seq > 17)),
-        "row 18 is missing; it ought to be 'd-17'",
+        "row 18 is missing; expected 'd-17'",
     ),
     "there is one more": (
         lambda c: c.execute(
             sa.insert(X),
             {"join": RULE.join, "seq": TURNS + 1, "decision_id": "x", "metrics": {}, "joined_by": 60},
         ),
-        f"there are 1 rows beside rows 1 to {TURNS}, which ought to be all",
+        f"there are 1 rows besides the expected rows 1 to {TURNS}",
     ),
-    "it is gone": (lambda c: c.execute(sa.delete(X)), "row 1 is missing; it ought to be 'd-0'"),
+    "it is gone": (lambda c: c.execute(sa.delete(X)), "row 1 is missing; expected 'd-0'"),
     "its length is said to be another": (
         lambda c: c.execute(sa.update(t.progress).values(examples_seq=TURNS - 1)),
-        "the join is said to be at Position(log_seq=60, log_at=1000.0, examples_seq=19); it ought to be at",
+        "the join is recorded at Position(log_seq=60, log_at=1000.0, examples_seq=19); expected at",
     ),
     "its time is said to be another": (
         lambda c: c.execute(sa.update(t.progress).values(log_at=0.0)),
-        "the join is said to be at Position(log_seq=60, log_at=0.0, examples_seq=20); it ought to be at",
+        "the join is recorded at Position(log_seq=60, log_at=0.0, examples_seq=20); expected at",
     ),
 }
 
@@ -252,7 +252,7 @@ def test_a_join_that_was_set_back_is_cut_there_and_goes_on_by_itself(store: Stor
     with store.writing() as connection:
         connection.execute(sa.update(t.progress).values(log_seq=30, examples_seq=10))
     found = rebuild_quietly(store)
-    assert found.notes[0].startswith("there are 10 rows beside rows 1 to 10, which ought to be all")
+    assert found.notes[0].startswith("there are 10 rows besides the expected rows 1 to 10")
     mended = rebuild_quietly(store, mend=True)
     assert told(mended) == {"training log": "mended", f"version {version.version}": "different"}
     assert "can be compared once a learner has joined the rest" in mended.remedy
@@ -642,7 +642,7 @@ def test_the_verb_says_what_differs_mends_it_and_exits_with_one_until_it_is(stor
         connection.execute(sa.delete(t.examples).where(row(6)))
     code, text = said(file, "--verify", "--all")
     assert code == 1
-    assert "row 6 is missing; it ought to be 'd-5'" in text
+    assert "row 6 is missing; expected 'd-5'" in text
     assert "`armwise rebuild`, without --verify" in text
     code, text = said(file)
     assert (code, "no, mended" in text, "mended under epoch 2" in text) == (0, True, True)

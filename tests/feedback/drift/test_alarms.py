@@ -32,7 +32,7 @@ def rows(store: Store) -> list[tuple[str, int]]:
         return [(row.subject, row.example_seq) for row in found]
 
 
-def test_without_an_alarm_nothing_is_asked_for(store: Store) -> None:
+def test_without_an_alarm_no_warm_start_is_open(store: Store) -> None:
     assert read_alarms(store) == Alarms(0, None, False)
     record_warm_start(store, 10, 5.0)
     assert read_alarms(store) == Alarms(0, None, False)
@@ -68,6 +68,15 @@ def test_the_newest_alarm_is_the_one_that_was_seen_last_not_the_one_written_last
     raise_alarms(store, epoch, [FALL])
     raise_alarms(store, epoch, [replace(FALL, recipe="relearned", at=10.0)])
     assert read_alarms(store) == Alarms(2, FALL, True)
+
+
+def test_of_alarms_at_the_same_time_the_one_written_last_is_the_newest(store: Store) -> None:
+    epoch = take_epoch(store, "test", 0.0)
+    later = replace(FALL, subject="reward of b")
+    raise_alarms(store, epoch, [FALL])
+    raise_alarms(store, epoch, [later])
+    raise_alarms(store, epoch, [replace(FALL, subject="of before", at=1.0)])
+    assert read_alarms(store).newest == later
 
 
 def test_labels_close_what_an_alarm_opened_and_the_next_alarm_opens_it_again(store: Store) -> None:
@@ -177,6 +186,14 @@ def test_a_fall_in_the_log_is_an_alarm(fallen: Store) -> None:
     assert found.newest.at == 110.0
 
 
+def test_an_alarm_is_reported_once(fallen: Store) -> None:
+    watching = watch(fallen, take_epoch(fallen, "learner", 0.0))
+    read(fallen, watching, 0, TURNS)
+    assert len(rows(fallen)) == 1
+    take_epoch(fallen, "its successor", 0.0)
+    watching.report()  # nothing to write, so nothing to be superseded in
+
+
 @pytest.mark.parametrize("learned", [0, 150, 210, 300, TURNS])
 def test_a_learner_that_takes_up_the_log_finds_the_same_alarms(fallen: Store, learned: int) -> None:
     """Also what the one before it found and, having died, did not write."""
@@ -207,7 +224,7 @@ def test_a_recipe_that_is_promoted_raises_no_alarm_of_before_again(fallen: Store
 
 
 def test_an_alarm_of_an_old_log_is_as_old_as_its_decision(fallen: Store) -> None:
-    """So it raises no floor now: what it tells of is over, or has been learned since."""
+    """So it raises no floor now: the change is over, or has been learned since."""
     read(fallen, watch(fallen, take_epoch(fallen, "learner", 0.0), now=1e6), 0, TURNS)
     newest = read_alarms(fallen).newest
     assert newest is not None

@@ -26,25 +26,25 @@ def example(seq: int, arm: str = "a", context: Context = PLAIN) -> Example:
     return Example(seq, Decision(f"d-{seq}", context, ("a", "b"), (0.5, 0.5), arm, "vowpal", 1), Cost(), {})
 
 
-Told = tuple[Example, float]
+Rewarded = tuple[Example, float]
 
 
-def told(contexts: Iterable[Context], rewards: Iterable[float], arms: Iterable[str]) -> list[Told]:
+def rewarded(contexts: Iterable[Context], rewards: Iterable[float], arms: Iterable[str]) -> list[Rewarded]:
     """Return a training log."""
     rows = zip(contexts, rewards, arms, strict=True)
     return [(example(seq, arm, context), reward) for seq, (context, reward, arm) in enumerate(rows, start=1)]
 
 
-def watch(log: Iterable[Told], spec: DriftSpec = SPEC) -> list[Change]:
+def watch(log: Iterable[Rewarded], spec: DriftSpec = SPEC) -> list[Change]:
     watching = Monitor(spec, RULE)
     return [change for example, reward in log for change in watching.see(example, reward)]
 
 
-def falls(rng: np.random.Generator, n: int, at: int, before: float, after: float) -> list[Told]:
+def falls(rng: np.random.Generator, n: int, at: int, before: float, after: float) -> list[Rewarded]:
     """Return a log of two arms; that called b earns less from a position on."""
     arms = rng.choice(["a", "b"], n).tolist()
     p = [before if seq < at or arm == "a" else after for seq, arm in enumerate(arms)]
-    return told([PLAIN] * n, (rng.random(n) < p).astype(float).tolist(), arms)
+    return rewarded([PLAIN] * n, (rng.random(n) < p).astype(float).tolist(), arms)
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -81,7 +81,7 @@ def test_a_world_that_stays_as_it_is_raises_no_alarm() -> None:
         Context("a " * length, dict.fromkeys(some, 1.0), tuple(vector))
         for length, some, vector in zip(rng.integers(3, 20, n).tolist(), words, vectors, strict=True)
     ]
-    assert watch(told(contexts, rng.random(n).tolist(), rng.choice(["a", "b"], n).tolist())) == []
+    assert watch(rewarded(contexts, rng.random(n).tolist(), rng.choice(["a", "b"], n).tolist())) == []
 
 
 def test_other_questions_for_an_arm_are_no_change_of_what_it_earns() -> None:
@@ -92,7 +92,7 @@ def test_other_questions_for_an_arm_are_no_change_of_what_it_earns() -> None:
     knows = np.arange(4000) >= 2000
     drawn = np.where(np.where(knows, rng.random(4000) < 0.95, rng.random(4000) < 0.5) == is_easy, "a", "b")
     rewards = (rng.random(4000) < np.where(is_easy, 0.9, 0.3)).astype(float)
-    log = told([easy if one else hard for one in is_easy], rewards.tolist(), drawn.tolist())
+    log = rewarded([easy if one else hard for one in is_easy], rewards.tolist(), drawn.tolist())
     assert watch(log) == []
 
     plain = ADWIN(delta=SPEC.adwin.delta, clock=8, grace_period=32)
@@ -106,11 +106,11 @@ def test_other_questions_for_an_arm_are_no_change_of_what_it_earns() -> None:
 
 def asked(
     rng: np.random.Generator, at: int, before: Callable[[], Context], after: Callable[[], Context]
-) -> list[Told]:
+) -> list[Rewarded]:
     """Return a log of questions that change at a position."""
     n = at + 500
     contexts = [before() if seq < at else after() for seq in range(n)]
-    return told(contexts, (rng.random(n) < 0.5).astype(float).tolist(), ["a"] * n)
+    return rewarded(contexts, (rng.random(n) < 0.5).astype(float).tolist(), ["a"] * n)
 
 
 def words(rng: np.random.Generator, names: list[str]) -> dict[str, float]:
@@ -145,7 +145,9 @@ def test_after_an_alarm_the_new_questions_are_the_usual_ones() -> None:
         (lambda: Context("a " * 20, words(rng, WORDS))),
     )
     log = asked(rng, 1500, short, long)
-    more = told([long() for _ in range(3000)], (rng.random(3000) < 0.5).astype(float).tolist(), ["a"] * 3000)
+    more = rewarded(
+        [long() for _ in range(3000)], (rng.random(3000) < 0.5).astype(float).tolist(), ["a"] * 3000
+    )
     log += [(replace(one, seq=one.seq + len(log)), reward) for one, reward in more]
     assert [one.subject for one in watch(log)] == ["length of questions"]
 
@@ -153,7 +155,7 @@ def test_after_an_alarm_the_new_questions_are_the_usual_ones() -> None:
 def test_lengths_are_watched_by_the_detector_of_river() -> None:
     rng = np.random.default_rng(6)
     lengths = np.concatenate([rng.poisson(9, 1500), rng.poisson(15, 500)]).tolist()
-    log = told([Context("a " * n) for n in lengths], [0.5] * 2000, ["a"] * 2000)
+    log = rewarded([Context("a " * n) for n in lengths], [0.5] * 2000, ["a"] * 2000)
     adwin = ADWIN(delta=SPEC.adwin.delta, clock=8, grace_period=32)
     seq = monitor.REFERENCE
     while not adwin.drift_detected:
@@ -229,7 +231,7 @@ def test_arms_and_questions_are_forgotten_after_the_last_example_of_a_block(
     monkeypatch.setattr(monitor, "BLOCK", 3)
     monkeypatch.setattr(monitor, "_Arm", recorder(arms, lambda _: None))
     monkeypatch.setattr(monitor, "_Questions", recorder(questions, lambda _: []))
-    watch(told([Context(str(seq)) for seq in range(1, 8)], [0.5] * 7, ["a"] * 7))
+    watch(rewarded([Context(str(seq)) for seq in range(1, 8)], [0.5] * 7, ["a"] * 7))
     blocks = [["1", "2", "3"], ["4", "5", "6"], ["7"]]
     assert arms == blocks
     assert [one for one in questions if one] == blocks
@@ -242,7 +244,9 @@ def test_what_has_raised_an_alarm_is_forgotten_and_nothing_else(monkeypatch: pyt
     monkeypatch.setattr(monitor, "_Arm", arm)
     asked = recorder(questions, lambda question: [("length", 5.0, 9.0)] if question == "3" else [])
     monkeypatch.setattr(monitor, "_Questions", asked)
-    changes = watch(told([Context(str(seq)) for seq in range(1, 6)], [0.5] * 5, ["a", "a", "b", "a", "b"]))
+    changes = watch(
+        rewarded([Context(str(seq)) for seq in range(1, 6)], [0.5] * 5, ["a", "a", "b", "a", "b"])
+    )
     assert changes == [Change("reward of a", 0.9, 0.1, 2), Change("length", 5.0, 9.0, 3)]
     assert arms == [["1", "2"], ["3", "5"], ["4"]]
     assert [one for one in questions if one] == [["1", "2", "3"], ["4", "5"]]
@@ -269,7 +273,7 @@ def test_what_is_kept_of_an_arm_does_not_grow_for_ever(monkeypatch: pytest.Monke
 def test_a_feature_of_any_size_breaks_nothing(values: list[float]) -> None:
     contexts = [Context("? ?", {"size": value}) for value in values] * 2
     rewards = [0.0] * len(values) + [1.0] * len(values)
-    (change,) = watch(told(contexts, rewards, ["a"] * len(rewards)))
+    (change,) = watch(rewarded(contexts, rewards, ["a"] * len(rewards)))
     assert change.subject == "reward of a"
     assert 0.0 <= change.before < change.after <= 1.0
 
@@ -284,13 +288,13 @@ def test_a_configuration_that_changed_its_features_is_followed() -> None:
         )
         for dim in dims
     ]
-    assert watch(told(contexts, (rng.random(2000) < 0.5).astype(float).tolist(), ["a"] * 2000)) == []
+    assert watch(rewarded(contexts, (rng.random(2000) < 0.5).astype(float).tolist(), ["a"] * 2000)) == []
 
 
 @pytest.mark.parametrize(
     ("settings", "wrong"),
     [
-        ({"raised_for": "an hour"}, "raised_for 'an hour' is no ISO 8601 duration"),
+        ({"raised_for": "an hour"}, "raised_for 'an hour' is not an ISO 8601 duration"),
         ({"raised_for": "PT0S"}, "must be longer than zero"),
         ({"detector": "kswin"}, "'adwin' or 'page_hinkley'"),
         ({"adwin": {"delta": 1.0}}, "less than 1"),

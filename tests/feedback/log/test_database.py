@@ -1,4 +1,4 @@
-"""The databases under the log: who waits for whom, what survives a kill, what is refused."""
+"""The databases under the log: locks, kills of the server, refused values."""
 
 import asyncio
 import logging
@@ -47,16 +47,16 @@ def server(killable_postgres: Server) -> Server:
 
 
 @pytest.mark.parametrize(
-    ("url", "told"),
+    ("url", "message"),
     [
-        ("nonsense", "'nonsense' is no database URL, such as sqlite:"),
-        ("mysql://ada:secret@db/log", "a log cannot be kept in 'mysql'"),
-        ("postgresql+psycopg2://ada:secret@db/log", r"a log cannot be kept in 'postgresql\+psycopg2'"),
-        ("postgresql://ada:secret@db:port/log", "no database URL"),
+        ("nonsense", "'nonsense' is not a database URL such as sqlite:"),
+        ("mysql://ada:secret@db/log", "database 'mysql' is not supported"),
+        ("postgresql+psycopg2://ada:secret@db/log", r"database 'postgresql\+psycopg2' is not supported"),
+        ("postgresql://ada:secret@db:port/log", "not a database URL"),
     ],
 )
-def test_a_url_that_is_of_no_use_is_named_without_its_password(url: str, told: str) -> None:
-    with pytest.raises(StoreError, match=told) as refused:
+def test_a_url_that_is_of_no_use_is_named_without_its_password(url: str, message: str) -> None:
+    with pytest.raises(StoreError, match=message) as refused:
         Store(url)
     assert "secret" not in str(refused.value)
 
@@ -121,7 +121,7 @@ def test_a_server_that_does_not_flush_is_warned_of_once(
             connection.execute("ALTER SYSTEM RESET fsync")
             connection.execute("SELECT pg_reload_conf()")
     assert [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING] == [
-        "PostgreSQL may lose in a crash what it committed: fsync is off"
+        "PostgreSQL may lose committed transactions in a crash: fsync is off"
     ]
 
 
@@ -181,7 +181,7 @@ def test_connections_are_bounded(url: str) -> None:
                 readers.enter_context(store.reading())
             with pytest.raises(LogUnavailableError, match="all connections to it are busy"):
                 store.log_seq()
-            store.append([decision("d1")])  # readers keep nobody from committing
+            store.append([decision("d1")])  # readers do not block commits
             store.probe()
         assert store.log_seq() == 1
 

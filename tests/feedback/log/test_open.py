@@ -40,13 +40,13 @@ def test_what_is_new_is_written_once(store: Store) -> None:
 
 def test_nothing_is_locked_where_nothing_changed(store: Store) -> None:
     declare(store, rule(right=Metric()), 1.0)
-    with store.writing():  # whoever else wanted to write would wait for this, and give up
+    with store.writing():  # another writer would wait for this, and fail
         declare(store, rule(right=Metric()), 2.0)
     assert written(store) == [("right", "float", 0.0, 1.0, 1.0)]
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "told"),
+    ("before", "after", "change"),
     [
         (Metric(range=(-1, 1)), Metric(), r"as float in \[0, 1\], and was float in \[-1, 1\]"),
         (Metric(), Metric(range=(0, 2)), r"as float in \[0, 2\], and was float in \[0, 1\]"),
@@ -55,11 +55,11 @@ def test_nothing_is_locked_where_nothing_changed(store: Store) -> None:
     ],
 )
 def test_a_metric_cannot_be_redefined_while_there_are_values_of_it(
-    store: Store, before: Metric, after: Metric, told: str
+    store: Store, before: Metric, after: Metric, change: str
 ) -> None:
     declare(store, rule(right=before), 1.0)
     store.append([value("d1"), value("d2"), value("d3", "thumb")])
-    with pytest.raises(MetricRedefinedError, match=f"metric 'right' is declared {told} when the 2 values"):
+    with pytest.raises(MetricRedefinedError, match=f"metric 'right' is declared {change} when the 2 values"):
         declare(store, rule(right=after, thumb=Metric()), 2.0)
     assert [name for name, *_ in written(store)] == ["right"], "nothing of it is written"
     declare(store, rule(right=before, better=after), 3.0)

@@ -75,7 +75,7 @@ def test_any_value_is_kept_to_its_last_bit(store: Store, number: float, at: floa
 
 
 def test_an_unknown_decision_has_no_record(store: Store) -> None:
-    assert store.record("nobody") is None
+    assert store.record("missing") is None
 
 
 def test_the_newest_decisions_are_those_of_the_traffic(store: Store) -> None:
@@ -107,6 +107,19 @@ def test_feedback_gets_rising_positions(store: Store, turn: Turn) -> None:
     seqs = [store.append([value("d1", key=f"k{i}")])[0].seq for i in range(3)]
     assert seqs == sorted(set(seqs))
     assert store.log_seq() == seqs[-1]
+
+
+def test_a_record_has_the_feedback_on_a_decision_and_on_its_episode_in_the_order_of_the_log(
+    store: Store,
+) -> None:
+    store.append([replace(decision("d1"), episode_id="talk"), decision("d2")])
+    on_episode = replace(value("talk", key="2"), decision_id=None, episode_id="talk")
+    items = [value("d1", key="9"), on_episode, value("d1", "thumb", key="1")]
+    for item in (*items[:2], value("d2"), items[2]):
+        store.append([item])
+    found = store.record("d1")
+    assert found is not None
+    assert list(found.feedback) == items
 
 
 def test_the_same_feedback_twice_is_one_fact(store: Store, turn: Turn) -> None:
@@ -312,11 +325,11 @@ def test_feedback_that_many_send_at_once_is_one_fact_at_one_position_for_all(url
         items = [value(f"d{(i + n) % 12}") for i in range(12)]
         return {item.id: store.append([item])[0] for item in items}
 
-    told = by_many(url, send)
+    received = by_many(url, send)
     assert store.counts()["feedback"] == 12
-    for key in told[0]:
-        assert len({receipts[key].seq for receipts in told}) == 1
-        statuses = sorted(str(receipts[key].status) for receipts in told)
+    for key in received[0]:
+        assert len({receipts[key].seq for receipts in received}) == 1
+        statuses = sorted(str(receipts[key].status) for receipts in received)
         assert statuses == ["accepted", *["duplicate"] * (2 * WRITERS - 1)]
 
 

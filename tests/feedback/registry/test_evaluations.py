@@ -97,16 +97,16 @@ def test_what_a_worker_is_silent_about_for_a_lease_is_given_to_another(store: St
     dead = claim(store, OURS, "dead", 1.0)
     assert dead is not None
     report_progress(store, dead, 0.5, 30.0)
-    assert claim(store, OURS, "heir", 30.0 + LEASE_S) is None, "it was heard of since it began"
-    mine = claim(store, OURS, "heir", 30.1 + LEASE_S)
+    assert claim(store, OURS, "next", 30.0 + LEASE_S) is None, "its heartbeat renewed the lease"
+    mine = claim(store, OURS, "next", 30.1 + LEASE_S)
     assert mine is not None
-    assert (mine.seq, mine.worker, mine.done, mine.started_at) == (1, "heir", 0.0, 30.1 + LEASE_S)
+    assert (mine.seq, mine.worker, mine.done, mine.started_at) == (1, "next", 0.0, 30.1 + LEASE_S)
 
 
 def test_a_worker_that_comes_back_too_late_changes_nothing(store: Store) -> None:
     submit(store, OURS, REQUEST, 0.0)
     late = claim(store, OURS, "late", 1.0)
-    mine = claim(store, OURS, "heir", 2.0 + LEASE_S)
+    mine = claim(store, OURS, "next", 2.0 + LEASE_S)
     assert late is not None
     assert mine is not None
     for said in (
@@ -115,7 +115,7 @@ def test_a_worker_that_comes_back_too_late_changes_nothing(store: Store) -> None
         lambda: fail(store, late, "too late", 100.0),
         lambda: release(store, late),
     ):
-        with pytest.raises(SupersededError, match="evaluation 1 of late was claimed by heir"):
+        with pytest.raises(SupersededError, match="evaluation 1 of late was claimed by next"):
             said()
     assert find(store, 1) == mine
     finish(store, mine, ANSWER, 101.0)

@@ -1,4 +1,4 @@
-"""Promotions: the last word of a configuration holds, every word is kept, with the bytes it is about."""
+"""Promotions: the newest of a configuration counts, and all are kept, with the checkpoints they need."""
 
 import threading
 from collections.abc import Iterator
@@ -59,7 +59,7 @@ def published(store: Store, recipe: str = "ours", state: bytes = b"state") -> Ve
     return replace(draft, version=publish(store, draft, state))
 
 
-def say(
+def promote(
     store: Store,
     version: Version,
     action: Action,
@@ -68,18 +68,18 @@ def say(
     finished: Finished | None = None,
     **more: Any,
 ) -> None:
-    """Say something under the configuration `ours`."""
-    said = Promotion(0, version.version, action, reason, 9.0, **more)
-    record(store, "ours", said, after=after, finished=finished)
+    """Record an action of the configuration `ours`."""
+    promotion = Promotion(0, version.version, action, reason, 9.0, **more)
+    record(store, "ours", promotion, after=after, finished=finished)
 
 
-def test_the_recipe_of_the_configuration_is_followed_before_somebody_has_spoken(store: Store) -> None:
+def test_the_recipe_of_the_configuration_is_active_before_any_promotion(store: Store) -> None:
     published(store)
     assert active_policy(store, "ours") == ActivePolicy("ours")
     assert newest(store, 5) == []
 
 
-def test_the_last_word_holds_in_the_order_of_the_log_and_not_of_clocks(store: Store) -> None:
+def test_the_newest_promotion_counts_by_the_order_of_the_log_and_not_of_clocks(store: Store) -> None:
     first, second = published(store), published(store)
     record(store, "ours", Promotion(0, second.version, Action.ROLLBACK, "worse answers", 9.0))
     record(store, "ours", Promotion(0, first.version, Action.ROLLBACK, "worse still", 8.0))
@@ -90,57 +90,57 @@ def test_the_last_word_holds_in_the_order_of_the_log_and_not_of_clocks(store: St
     assert active_policy(store, "ours") == ActivePolicy("ours", promotion, newest=promotion)
 
 
-def test_a_promotion_puts_the_recipe_of_its_version_in_force_and_a_rollback_leaves_it_there(
+def test_a_promotion_makes_the_recipe_of_its_version_active_and_a_rollback_keeps_it(
     store: Store,
 ) -> None:
     ours, other = published(store), published(store, "other")
-    say(store, other, Action.PROMOTE, forced=True, evaluation=4)
+    promote(store, other, Action.PROMOTE, forced=True, evaluation=4)
     promotion = Promotion(1, other.version, Action.PROMOTE, "why not", 9.0, True, 0.0, 4)
     assert active_policy(store, "ours") == ActivePolicy("other", promotion, newest=promotion)
-    say(store, ours, Action.ROLLBACK)
-    said = active_policy(store, "ours")
-    assert (said.recipe, said.promotion) == ("other", promotion), "which is what is learned meanwhile"
-    assert said.pin is not None
-    assert said.pin.version == ours.version
-    say(store, ours, Action.PROMOTE)
+    promote(store, ours, Action.ROLLBACK)
+    active = active_policy(store, "ours")
+    assert (active.recipe, active.promotion) == ("other", promotion), "which is what is learned meanwhile"
+    assert active.pin is not None
+    assert active.pin.version == ours.version
+    promote(store, ours, Action.PROMOTE)
     assert active_policy(store, "ours").recipe == "ours"
     assert active_policy(store, "ours").pin is None
 
 
-def test_a_word_under_one_configuration_does_not_bind_another(store: Store) -> None:
+def test_a_promotion_of_one_configuration_does_not_change_another(store: Store) -> None:
     ours, other = published(store), published(store, "other")
-    say(store, other, Action.PROMOTE)
-    say(store, ours, Action.ROLLBACK)
-    say(store, other, Action.CANARY, share=0.1)
+    promote(store, other, Action.PROMOTE)
+    promote(store, ours, Action.ROLLBACK)
+    promote(store, other, Action.CANARY, share=0.1)
     assert active_policy(store, "other") == ActivePolicy("other")
     record(store, "other", Promotion(0, ours.version, Action.PROMOTE, "why not", 1.0))
     assert active_policy(store, "other").recipe == "ours"
     assert active_policy(store, "ours").recipe == "other"
 
 
-def test_a_recipe_was_followed_once_it_was_promoted_under_the_configuration(store: Store) -> None:
+def test_a_recipe_was_active_once_it_was_promoted_for_the_configuration(store: Store) -> None:
     ours, other = published(store), published(store, "other")
     assert was_active(store, "ours", "ours")
-    say(store, other, Action.CANARY, share=0.1)
+    promote(store, other, Action.CANARY, share=0.1)
     record(store, "other", Promotion(0, other.version, Action.PROMOTE, "why not", 1.0))
     assert not was_active(store, "ours", "other")
-    say(store, other, Action.PROMOTE)
-    say(store, ours, Action.PROMOTE)
+    promote(store, other, Action.PROMOTE)
+    promote(store, ours, Action.PROMOTE)
     assert was_active(store, "ours", "other")
 
 
 @pytest.mark.parametrize("end", [Action.PROMOTE, Action.ROLLBACK, Action.CANARY])
-def test_a_canary_takes_its_share_until_another_word(store: Store, end: Action) -> None:
+def test_a_canary_gets_its_share_until_the_next_promotion(store: Store, end: Action) -> None:
     ours, other = published(store), published(store, "other")
-    say(store, ours, Action.ROLLBACK)
+    promote(store, ours, Action.ROLLBACK)
     pin = active_policy(store, "ours").pin
-    say(store, other, Action.CANARY, share=0.25)
-    said = active_policy(store, "ours")
-    assert (said.recipe, said.pin) == ("ours", pin), "a canary ends nothing"
-    assert said.canary == Promotion(2, other.version, Action.CANARY, "why not", 9.0, share=0.25)
-    say(store, ours, end)
+    promote(store, other, Action.CANARY, share=0.25)
+    active = active_policy(store, "ours")
+    assert (active.recipe, active.pin) == ("ours", pin), "a canary ends nothing"
+    assert active.canary == Promotion(2, other.version, Action.CANARY, "why not", 9.0, share=0.25)
+    promote(store, ours, end)
     assert active_policy(store, "ours").canary is None
-    say(store, other, Action.CANARY, share=0.5)
+    promote(store, other, Action.CANARY, share=0.5)
     canary = active_policy(store, "ours").canary
     assert canary is not None
     assert canary.share == 0.5
@@ -179,25 +179,25 @@ def test_the_active_policy_follows_from_the_actions_in_order(
         assert (found, found.seq) == (expected, seq)
 
 
-# -- what rests on what was in force -----------------------------------------------------------------
+# -- concurrent promotions -----------------------------------------------------------------
 
 
-def test_a_word_that_rests_on_an_older_one_than_the_last_is_refused(store: Store) -> None:
+def test_a_promotion_that_rests_on_an_older_one_than_the_newest_is_refused(store: Store) -> None:
     ours, other = published(store), published(store, "other")
-    say(store, other, Action.PROMOTE, after=0)
-    with pytest.raises(ChangedMeanwhileError, match="the active policy was changed meanwhile, by promotion 1"):
-        say(store, ours, Action.PROMOTE, after=0)
+    promote(store, other, Action.PROMOTE, after=0)
+    with pytest.raises(ChangedMeanwhileError, match="active policy was changed meanwhile, by promotion 1"):
+        promote(store, ours, Action.PROMOTE, after=0)
     record(store, "others", Promotion(0, ours.version, Action.ROLLBACK, "elsewhere", 9.0))
-    say(store, ours, Action.PROMOTE, after=1)
+    promote(store, ours, Action.PROMOTE, after=1)
     assert [one.version for one in newest(store, 5)] == [ours.version, ours.version, other.version]
 
 
-def test_of_words_that_rest_on_the_same_one_exactly_one_is_recorded(url: str) -> None:
+def test_of_promotions_that_rest_on_the_same_one_exactly_one_is_recorded(url: str) -> None:
     with closing(Store(url)) as store:
         version = published(store).version
     start = threading.Barrier(4)
 
-    def word(number: int) -> bool:
+    def try_promotion(number: int) -> bool:
         with closing(Store(url)) as own:
             start.wait()
             try:
@@ -207,12 +207,12 @@ def test_of_words_that_rest_on_the_same_one_exactly_one_is_recorded(url: str) ->
             return True
 
     with ThreadPoolExecutor(4) as pool:
-        assert sorted(pool.map(word, range(4))) == [False, False, False, True]
+        assert sorted(pool.map(try_promotion, range(4))) == [False, False, False, True]
     with closing(Store(url)) as store:
         assert len(newest(store, 5)) == 1
 
 
-TOLD = {"inputs": {"log": 3}, "steps": [{"name": "decide"}], "candidate": 1, "evaluation": 2}
+COLUMNS = {"inputs": {"log": 3}, "steps": [{"name": "decide"}], "candidate": 1, "evaluation": 2}
 
 
 def begun(store: Store) -> Run:
@@ -227,11 +227,11 @@ def rows(store: Store) -> list[object]:
 
 def test_a_run_ends_with_its_promotion(store: Store) -> None:
     run, other = begun(store), published(store, "other")
-    say(store, other, Action.PROMOTE, after=0, finished=Finished(run, TOLD))
+    promote(store, other, Action.PROMOTE, after=0, finished=Finished(run, COLUMNS))
     found = find_run(store, run.seq)
     assert found is not None
     assert (found.status, found.finished_at) == (State.PROMOTED, 9.0)
-    assert (found.inputs, found.steps, found.candidate, found.evaluation) == tuple(TOLD.values())
+    assert (found.inputs, found.steps, found.candidate, found.evaluation) == tuple(COLUMNS.values())
     assert active_policy(store, "ours").recipe == "other"
 
 
@@ -241,31 +241,31 @@ def test_a_run_that_may_not_promote_leaves_nothing_behind(store: Store, late: bo
     if late:  # it was taken for dead
         claim(store, "ours", Trigger.RESUMED, "there:2", 6.0 + LEASE_S)
     else:
-        say(store, ours, Action.ROLLBACK)
+        promote(store, ours, Action.ROLLBACK)
     before, after = rows(store), active_policy(store, "ours").seq if late else 0
     with pytest.raises(SupersededError if late else ChangedMeanwhileError):
-        say(store, other, Action.PROMOTE, after=after, finished=Finished(run, TOLD))
+        promote(store, other, Action.PROMOTE, after=after, finished=Finished(run, COLUMNS))
     assert rows(store) == before
 
 
-def test_every_word_is_kept_and_told_newest_first(store: Store) -> None:
+def test_every_promotion_is_kept_and_listed_newest_first(store: Store) -> None:
     version = published(store)
     for reason in ("a", "b", "c"):
-        say(store, version, Action.ROLLBACK, reason)
-    assert [said.reason for said in newest(store, 5)] == ["c", "b", "a"]
-    assert [said.reason for said in newest(store, 2)] == ["c", "b"]
+        promote(store, version, Action.ROLLBACK, reason)
+    assert [one.reason for one in newest(store, 5)] == ["c", "b", "a"]
+    assert [one.reason for one in newest(store, 2)] == ["c", "b"]
 
 
 def test_a_version_that_was_never_published_cannot_be_chosen(store: Store) -> None:
     missing = replace(published(store), version=77)
     with pytest.raises(IntegrityError):
-        say(store, missing, Action.ROLLBACK)
+        promote(store, missing, Action.ROLLBACK)
     assert newest(store, 5) == []
 
 
 def test_the_bytes_of_a_version_that_was_chosen_are_not_pruned(store: Store) -> None:
     chosen, _, other = (published(store) for _ in range(3))
-    say(store, chosen, Action.ROLLBACK)
+    promote(store, chosen, Action.ROLLBACK)
     newest = [published(store) for _ in range(KEPT_CHECKPOINTS)][-1].version
     assert not is_kept(chosen.version, newest)
     assert not is_kept(other.version, newest)
@@ -281,17 +281,19 @@ def test_the_bytes_of_the_newest_version_of_a_recipe_are_not_pruned(store: Store
     assert checkpoint(store, candidate.version) == b"state"
 
 
-def test_bytes_that_were_pruned_are_put_back_with_the_word_and_only_if_they_are_its_own(store: Store) -> None:
+def test_bytes_that_were_pruned_are_stored_again_with_a_promotion_and_only_if_they_match(
+    store: Store,
+) -> None:
     pruned, *_ = [published(store) for _ in range(KEPT_CHECKPOINTS + 1)]
     assert checkpoint(store, pruned.version) is None
-    word = Promotion(0, pruned.version, Action.ROLLBACK, "better", 1.0)
-    record(store, "ours", word, b"another state")
+    rollback = Promotion(0, pruned.version, Action.ROLLBACK, "better", 1.0)
+    record(store, "ours", rollback, b"another state")
     assert checkpoint(store, pruned.version) is None
-    record(store, "ours", word, b"state")
+    record(store, "ours", rollback, b"state")
     assert checkpoint(store, pruned.version) == b"state"
 
 
-# -- versions that nobody serves --------------------------------------------------------------------------
+# -- versions of other recipes --------------------------------------------------------------------------
 
 
 def beside(store: Store, since: int, examples_seq: int = 3, recipe: str = "other") -> Version | None:
@@ -323,6 +325,14 @@ def test_it_is_refused_where_the_training_log_was_made_anew_meanwhile(store: Sto
         beside(store, ours.epoch)
     assert find(store, ours.version + 1) is None
     assert beside(store, ours.epoch + 2) is not None
+
+
+def test_it_may_follow_from_the_training_log_as_a_rebuild_left_it(store: Store) -> None:
+    published(store)
+    rebuild = take_epoch(store, epochs.REBUILD, 1.0)
+    found = beside(store, rebuild)
+    assert found is not None
+    assert found.epoch == rebuild
 
 
 def test_it_is_of_an_epoch_of_its_own_where_no_learner_ever_ran(store: Store) -> None:

@@ -39,7 +39,7 @@ LONG = LEASE_S + 1.0
 """Longer than a worker may be silent."""
 
 
-def taken(store: Store, worker: str = "here:1", now: float = 100.0) -> Run:
+def claimed(store: Store, worker: str = "here:1", now: float = 100.0) -> Run:
     return claim(store, OURS, Trigger.SCHEDULE, worker, now)
 
 
@@ -50,7 +50,7 @@ def status(store: Store, run: Run) -> State:
 
 
 def test_a_run_is_read_back_as_it_was_noted(store: Store) -> None:
-    run = taken(store)
+    run = claimed(store)
     assert run == Run(
         1, Trigger.SCHEDULE, State.RUNNING, "here:1", 100.0, 100.0, None, {}, [], None, None, None, OURS
     )
@@ -64,50 +64,50 @@ def test_a_run_is_read_back_as_it_was_noted(store: Store) -> None:
 
 
 def test_a_run_that_is_under_way_excludes_others_until_it_ends(store: Store) -> None:
-    run = taken(store)
+    run = claimed(store)
     with pytest.raises(UnderWayError, match="run 1 of here:1 is under way since 1970-01-01 00:01:40 UTC"):
-        taken(store, "there:2", 100.0 + LEASE_S)
+        claimed(store, "there:2", 100.0 + LEASE_S)
     with pytest.raises(UnderWayError, match="run 1 of here:1"):
         request(store, OURS, 101.0)
     finish(store, run, State.FAILED, 102.0, "gather: there is no folder")
-    assert taken(store, "there:2", 103.0).seq == 2
+    assert claimed(store, "there:2", 103.0).seq == 2
     first = find(store, 1)
     assert first is not None
     assert first.error == "gather: there is no folder"
 
 
-def test_a_worker_cannot_take_its_own_run_again_while_it_is_under_way(store: Store) -> None:
-    run = taken(store)
+def test_a_worker_cannot_claim_its_own_run_again_while_it_is_under_way(store: Store) -> None:
+    run = claimed(store)
     with pytest.raises(UnderWayError, match="run 1 of here:1 is under way"):
-        taken(store, now=100.0 + LEASE_S)
-    again = taken(store, now=100.0 + LONG)
+        claimed(store, now=100.0 + LEASE_S)
+    again = claimed(store, now=100.0 + LONG)
     assert (again.seq, again.worker, status(store, run)) == (2, run.worker, State.ABANDONED)
     with pytest.raises(SupersededError, match="run 1 of here:1"):
         renew(store, run, 200.0)
     renew(store, again, 200.0)
 
 
-def test_a_run_is_written_by_the_worker_that_took_it_and_not_by_who_asked(store: Store) -> None:
-    asked = request(store, OURS, 50.0)
-    run = taken(store, now=50.0)
+def test_a_run_is_written_by_the_worker_that_claimed_it_and_not_by_the_requester(store: Store) -> None:
+    requested = request(store, OURS, 50.0)
+    run = claimed(store, now=50.0)
     with pytest.raises(SupersededError):
-        finish(store, asked, State.FAILED, 60.0)
+        finish(store, requested, State.FAILED, 60.0)
     assert status(store, run) is State.RUNNING
 
 
-def test_a_run_whose_worker_is_heard_of_is_never_given_away(store: Store) -> None:
-    run = taken(store)
+def test_a_run_with_a_heartbeat_is_never_abandoned(store: Store) -> None:
+    run = claimed(store)
     for now in range(100, 1000, 50):
         renew(store, run, float(now))
         with pytest.raises(UnderWayError):
-            taken(store, "there:2", float(now) + 49.0)
+            claimed(store, "there:2", float(now) + 49.0)
 
 
 def test_a_dead_run_is_abandoned_by_the_next_one_and_can_write_nothing_more(store: Store) -> None:
-    dead = taken(store)
+    dead = claimed(store)
     assert not dead.dead(100.0 + LEASE_S)
     assert dead.dead(100.0 + LONG)
-    after = taken(store, "there:2", 100.0 + LONG)
+    after = claimed(store, "there:2", 100.0 + LONG)
     assert after.seq == 2
     found = find(store, dead.seq)
     assert found is not None
@@ -122,39 +122,41 @@ def test_a_dead_run_is_abandoned_by_the_next_one_and_can_write_nothing_more(stor
     assert status(store, after) is State.RUNNING
 
 
-def test_what_was_asked_for_is_done_once_by_whoever_comes_first(store: Store) -> None:
-    asked = request(store, OURS, 50.0)
-    assert (asked.status, asked.trigger, asked.worker) == (State.ASKED, Trigger.REQUEST, "")
+def test_a_requested_run_is_claimed_once(store: Store) -> None:
+    requested = request(store, OURS, 50.0)
+    assert (requested.status, requested.trigger, requested.worker) == (State.ASKED, Trigger.REQUEST, "")
     with pytest.raises(UnderWayError, match="run 1 is requested since"):
         request(store, OURS, 51.0)
-    run = taken(store, now=60.0)
+    run = claimed(store, now=60.0)
     assert (run.seq, run.trigger, run.started_at) == (1, Trigger.REQUEST, 60.0)
     with pytest.raises(UnderWayError):
-        taken(store, "there:2", 61.0)
+        claimed(store, "there:2", 61.0)
 
 
-def test_runs_are_told_newest_first_a_page_at_a_time(store: Store) -> None:
+def test_runs_are_listed_newest_first_a_page_at_a_time(store: Store) -> None:
     ends = [State.HELD, State.FAILED, State.PROMOTED, State.NOTHING_NEW]
     for number, status in enumerate(ends):
-        finish(store, taken(store, now=float(number)), status, float(number))
+        finish(store, claimed(store, now=float(number)), status, float(number))
     assert [run.seq for run in page(store, 2)] == [4, 3]
     assert [run.seq for run in page(store, 2, before=3)] == [2, 1]
+    found = [newest(store, OURS), newest(store, OURS, [State.HELD, State.PROMOTED])]
+    assert [run and run.seq for run in found] == [4, 3]
     assert [(run.seq, run.status) for run in judged(store, OURS)] == [(1, State.HELD), (3, State.PROMOTED)]
 
 
 def test_a_run_belongs_to_the_configured_recipe_it_is_for_and_excludes_those_of_others(store: Store) -> None:
-    asked = request(store, "theirs", 50.0)
-    run = taken(store, now=60.0)
-    assert (run.seq, run.configured) == (2, OURS), "what was asked of another service is left to it"
+    requested = request(store, "theirs", 50.0)
+    run = claimed(store, now=60.0)
+    assert (run.seq, run.configured) == (2, OURS), "a request to another service is left to it"
     with pytest.raises(UnderWayError, match="run 2 of here:1 is under way"):
         claim(store, "theirs", Trigger.SCHEDULE, "there:2", 61.0)
     assert under_way(store, 61.0)
     finish(store, run, State.HELD, 62.0)
     assert not under_way(store, 63.0)
-    assert (newest(store, "theirs"), newest(store, "theirs", [State.HELD])) == (asked, None)
+    assert (newest(store, "theirs"), newest(store, "theirs", [State.HELD])) == (requested, None)
     assert judged(store, "theirs") == []
     theirs = claim(store, "theirs", Trigger.SCHEDULE, "there:2", 64.0)
-    assert (theirs.seq, theirs.trigger) == (asked.seq, Trigger.REQUEST)
+    assert (theirs.seq, theirs.trigger) == (requested.seq, Trigger.REQUEST)
 
 
 def test_of_workers_that_begin_at_the_same_time_one_does(url: str) -> None:
@@ -164,7 +166,7 @@ def test_of_workers_that_begin_at_the_same_time_one_does(url: str) -> None:
         with closing(Store(url)) as own:
             start.wait()
             try:
-                taken(own, f"here:{number}")
+                claimed(own, f"here:{number}")
             except UnderWayError:
                 return False
             return True
@@ -184,7 +186,7 @@ def label(name: str, run: int | None) -> Decision:
     return Decision(name, context, ("b",), (1.0,), "b", LABELS, 0, decided_at=100.0, episode_id=episode)
 
 
-def test_labels_are_no_traffic_and_are_told_by_run(store: Store) -> None:
+def test_labels_are_no_traffic_and_are_found_by_run(store: Store) -> None:
     store.append([decision("d1"), execution("d1"), value("d1")])
     for name, run in (("label-a", None), ("label-b.1", 1), ("label-c.2", 2)):
         store.append([label(name, run), execution(name), value(name)])
@@ -196,7 +198,7 @@ def test_labels_are_no_traffic_and_are_told_by_run(store: Store) -> None:
     assert training_log_traffic.label_ids(store, [1, 2], others=True) == {"label-a", "label-b.1", "label-c.2"}
 
 
-def test_each_question_of_the_traffic_is_told_once_from_the_first_on(store: Store) -> None:
+def test_each_question_of_the_traffic_is_listed_once_in_order(store: Store) -> None:
     for name in ("d1", "d2"):
         store.append([decision(name), execution(name)])
     store.append([label("label-a", 1), execution("label-a"), value("label-a")])

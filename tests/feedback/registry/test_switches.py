@@ -1,4 +1,4 @@
-"""Switches: the newest word on each arm counts, and every word is kept."""
+"""Switches: the newest one of each arm counts."""
 
 import sqlalchemy as sa
 

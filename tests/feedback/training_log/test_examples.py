@@ -37,7 +37,7 @@ def joined(store: Store, rule: RewardRule = RULE) -> None:
     Joiner(store, rule, take_epoch(store, "test", 0.0)).advance(1000.0)
 
 
-def told(examples: Iterable[Example]) -> list[tuple[int, str]]:
+def positions(examples: Iterable[Example]) -> list[tuple[int, str]]:
     return [(one.seq, one.decision.id) for one in examples]
 
 
@@ -47,7 +47,7 @@ def mixed(store: Store) -> Store:
     live(store, "a")
     insert(store, [label("of-3", 3), label("of-5", 5)])
     live(store, "b")
-    insert(store, [label("anybody's")])
+    insert(store, [label("without run")])
     insert(store, [label("of-3 too", 3)])
     live(store, "c")
     joined(store)
@@ -55,26 +55,26 @@ def mixed(store: Store) -> Store:
 
 
 def test_a_recipe_from_the_beginning_learns_all_but_the_labels_of_runs(mixed: Store) -> None:
-    assert told(learned_examples(mixed, RULE)) == [(1, "a"), (4, "b"), (5, "anybody's"), (7, "c")]
+    assert positions(learned_examples(mixed, RULE)) == [(1, "a"), (4, "b"), (5, "without run"), (7, "c")]
 
 
 def test_a_recipe_that_starts_from_runs_learns_their_labels_first(mixed: Store) -> None:
-    found = told(learned_examples(mixed, RULE, StartingPoint(runs=(3,))))
-    assert found == [(0, "of-3"), (0, "of-3 too"), (1, "a"), (4, "b"), (5, "anybody's"), (7, "c")]
-    both = told(learned_examples(mixed, RULE, StartingPoint(runs=(3, 5), after=4)))
-    assert both == [(0, "of-3"), (0, "of-5"), (0, "of-3 too"), (5, "anybody's"), (7, "c")]
-    assert told(learned_examples(mixed, RULE, StartingPoint(runs=(4,), after=7))) == []
+    found = positions(learned_examples(mixed, RULE, StartingPoint(runs=(3,))))
+    assert found == [(0, "of-3"), (0, "of-3 too"), (1, "a"), (4, "b"), (5, "without run"), (7, "c")]
+    both = positions(learned_examples(mixed, RULE, StartingPoint(runs=(3, 5), after=4)))
+    assert both == [(0, "of-3"), (0, "of-5"), (0, "of-3 too"), (5, "without run"), (7, "c")]
+    assert positions(learned_examples(mixed, RULE, StartingPoint(runs=(4,), after=7))) == []
 
 
 def test_who_knows_some_examples_knows_the_labels_with_them(mixed: Store) -> None:
     start = StartingPoint(runs=(3,))
-    assert told(learned_examples(mixed, RULE, start, after=4)) == [(5, "anybody's"), (7, "c")]
-    assert told(learned_examples(mixed, RULE, start, after=0, upto=4)) == [(1, "a"), (4, "b")]
-    assert told(learned_examples(mixed, RULE, start, upto=0)) == [(0, "of-3"), (0, "of-3 too")]
-    assert told(learned_examples(mixed, RULE, StartingPoint(after=5), after=1)) == [(7, "c")], (
+    assert positions(learned_examples(mixed, RULE, start, after=4)) == [(5, "without run"), (7, "c")]
+    assert positions(learned_examples(mixed, RULE, start, after=0, upto=4)) == [(1, "a"), (4, "b")]
+    assert positions(learned_examples(mixed, RULE, start, upto=0)) == [(0, "of-3"), (0, "of-3 too")]
+    assert positions(learned_examples(mixed, RULE, StartingPoint(after=5), after=1)) == [(7, "c")], (
         "it begins after its start"
     )
-    assert told(learned_examples(mixed, RULE, StartingPoint(after=5), upto=4)) == []
+    assert positions(learned_examples(mixed, RULE, StartingPoint(after=5), upto=4)) == []
 
 
 @pytest.mark.parametrize("aggregation", Aggregation)
@@ -97,8 +97,8 @@ def test_labels_are_read_chunk_by_chunk(store: Store, monkeypatch: pytest.Monkey
     for first in range(0, 7, 2):
         insert(store, [label(f"label-{n}", 1) for n in range(first, min(first + 2, 7))])
     expected = [(0, f"label-{n}") for n in range(7)]
-    assert told(learned_examples(store, RULE, StartingPoint(runs=(1,)))) == expected, (
-        "and before anybody has joined them"
+    assert positions(learned_examples(store, RULE, StartingPoint(runs=(1,)))) == expected, (
+        "and before they are joined"
     )
 
 

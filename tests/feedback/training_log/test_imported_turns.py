@@ -1,4 +1,4 @@
-"""Turns that were over before the log heard of them: each is in it once, with all that belongs to it."""
+"""Turns that are inserted after they happened: each once, as a whole."""
 
 from dataclasses import replace
 

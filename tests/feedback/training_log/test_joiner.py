@@ -197,7 +197,7 @@ def test_the_joiner_takes_no_lock_while_there_is_nothing_to_write(store: Store, 
     store.append([value("d1"), value("unknown")])
     join = joiner(store)
     position = join.advance(now=500.0)
-    with store.writing():  # whoever else wanted to write would wait for this, and give up
+    with store.writing():  # another writer would wait for this, and fail
         assert [join.advance(now=501.0 + second) for second in range(20)] == [position] * 20
 
 
@@ -216,7 +216,7 @@ def test_the_training_log_is_read_in_pieces(store: Store, turn: Turn) -> None:
 
 
 @pytest.fixture
-def told(url: str) -> Iterator[Store]:
+def ruled(url: str) -> Iterator[Store]:
     """A log that looks up what was learned."""
     store = Store(url, rule().join)
     yield store
@@ -229,59 +229,57 @@ def status_of(store: Store, item: Feedback) -> str:
     return receipt.status.value
 
 
-def test_accepted_means_in_time_for_a_decision_that_is_open(told: Store) -> None:
-    told.append([decision("d1"), execution("d1"), decision("forced", mode=Mode.FORCED)])
-    assert status_of(told, value("d1", at=160.0)) == "accepted"
-    assert status_of(told, value("d1", "thumb", at=160.0)) == "accepted", (
-        "nobody knows yet that it is complete"
-    )
-    assert status_of(told, value("forced", at=160.0)) == "accepted", "it may count, and not be learned"
+def test_accepted_means_in_time_for_a_decision_that_is_open(ruled: Store) -> None:
+    ruled.append([decision("d1"), execution("d1"), decision("forced", mode=Mode.FORCED)])
+    assert status_of(ruled, value("d1", at=160.0)) == "accepted"
+    assert status_of(ruled, value("d1", "thumb", at=160.0)) == "accepted", "it is not joined yet"
+    assert status_of(ruled, value("forced", at=160.0)) == "accepted", "it may count, and not be learned"
 
 
-def test_late_means_after_the_deadline_or_after_it_was_closed(told: Store) -> None:
-    told.append([decision("d1"), execution("d1")])
-    assert status_of(told, value("d1", at=160.5)) == "late_not_learned"
-    told.append([Tick(160.0 + GRACE_S)])
-    assert status_of(told, value("d1", "thumb", at=160.0)) == "accepted"
-    told.append([Tick(160.5 + GRACE_S)])
-    assert status_of(told, value("d1", key="again", at=160.0)) == "late_not_learned"
+def test_late_means_after_the_deadline_or_after_it_was_closed(ruled: Store) -> None:
+    ruled.append([decision("d1"), execution("d1")])
+    assert status_of(ruled, value("d1", at=160.5)) == "late_not_learned"
+    ruled.append([Tick(160.0 + GRACE_S)])
+    assert status_of(ruled, value("d1", "thumb", at=160.0)) == "accepted"
+    ruled.append([Tick(160.5 + GRACE_S)])
+    assert status_of(ruled, value("d1", key="again", at=160.0)) == "late_not_learned"
 
 
-def test_late_means_after_it_was_learned(told: Store) -> None:
-    told.append([decision("d1"), execution("d1"), value("d1")])
-    joiner(told).advance(now=110.0)
-    assert status_of(told, value("d1", "thumb")) == "late_not_learned"
-    assert status_of(told, taken_back(value("d1"))) == "late_not_learned"
-    assert status_of(told, value("d1")) == "duplicate"
+def test_late_means_after_it_was_learned(ruled: Store) -> None:
+    ruled.append([decision("d1"), execution("d1"), value("d1")])
+    joiner(ruled).advance(now=110.0)
+    assert status_of(ruled, value("d1", "thumb")) == "late_not_learned"
+    assert status_of(ruled, taken_back(value("d1"))) == "late_not_learned"
+    assert status_of(ruled, value("d1")) == "duplicate"
 
 
-def test_pending_means_that_no_decision_is_there_and_it_is_told_again_as_a_duplicate(told: Store) -> None:
-    assert status_of(told, value("d1")) == "pending_decision"
-    told.append([decision("d1")])
-    assert status_of(told, value("d1")) == "duplicate"
+def test_pending_means_that_no_decision_is_there_and_a_repetition_is_a_duplicate(ruled: Store) -> None:
+    assert status_of(ruled, value("d1")) == "pending_decision"
+    ruled.append([decision("d1")])
+    assert status_of(ruled, value("d1")) == "duplicate"
 
 
-def test_of_an_episode_the_decisions_count_that_were_made_before(told: Store) -> None:
+def test_of_an_episode_the_decisions_count_that_were_made_before(ruled: Store) -> None:
     first, second = (replace(decision(f"d{n}", at=at), episode_id="e") for n, at in ((1, 100.0), (2, 120.0)))
     said = replace(value("k", at=110.0), decision_id=None, episode_id="e")
-    assert status_of(told, said) == "pending_decision"
-    told.append([second])
-    assert status_of(told, replace(said, id="l")) == "late_not_learned", "the only decision came after it"
-    told.append([first])
-    assert status_of(told, replace(said, id="m")) == "accepted"
+    assert status_of(ruled, said) == "pending_decision"
+    ruled.append([second])
+    assert status_of(ruled, replace(said, id="l")) == "late_not_learned", "the only decision came after it"
+    ruled.append([first])
+    assert status_of(ruled, replace(said, id="m")) == "accepted"
 
 
 def taken_back(item: Feedback) -> Feedback:
     return replace(item, value=None, kind=Kind.RETRACTION)
 
 
-def test_a_key_that_was_taken_back_is_not_refused(told: Store) -> None:
-    told.append([decision("d1")])
-    assert status_of(told, taken_back(value("d1"))) == "accepted"
-    assert status_of(told, value("d1")) == "accepted"
-    assert status_of(told, taken_back(value("d1"))) == "duplicate"
+def test_a_key_that_was_taken_back_is_not_refused(ruled: Store) -> None:
+    ruled.append([decision("d1")])
+    assert status_of(ruled, taken_back(value("d1"))) == "accepted"
+    assert status_of(ruled, value("d1")) == "accepted"
+    assert status_of(ruled, taken_back(value("d1"))) == "duplicate"
     with pytest.raises(ConflictError, match=r"was used for right=1 on d1; it cannot also be right=0\.5"):
-        told.append([value("d1", number=0.5)])
+        ruled.append([value("d1", number=0.5)])
 
 
 # -- a damaged log ------------------------------------------------------------------------------------
@@ -321,13 +319,13 @@ def test_a_fact_that_was_deleted_is_a_gap_whatever_it_was(
 
 
 def gap(seq: int) -> str:
-    """Return how the loss of a position is told: by what follows, or by where the pass ends."""
-    return rf"the log (goes on at {seq + 1} after|ends at {seq}, and nothing is there after) {seq - 1}"
+    """Return the message about a missing position: by what follows, or by where the pass ends."""
+    return rf"the log (goes on at {seq + 1} after|ends at {seq}, and rows after) {seq - 1}"
 
 
 def test_the_last_fact_is_missed_too_as_the_head_of_the_log_knows_of_it(judged: Store) -> None:
     lose(judged, t.feedback, 9)
-    with pytest.raises(LogGapError, match="the log ends at 9, and nothing is there after 8"):
+    with pytest.raises(LogGapError, match="the log ends at 9, and rows after 8"):
         joiner(judged).advance(now=110.0)
     assert learned(judged) == []
 
@@ -336,7 +334,7 @@ def test_a_tick_is_missed_like_any_fact(store: Store, turn: Turn) -> None:
     turn("d1")
     joiner(store, rule(default=0.0)).advance(now=500.0)
     lose(store, t.ticks, 3)
-    with pytest.raises(LogGapError, match="the log ends at 3, and nothing is there after 2"):
+    with pytest.raises(LogGapError, match="the log ends at 3, and rows after 2"):
         joiner(store, rule()).advance(now=500.0)
 
 
