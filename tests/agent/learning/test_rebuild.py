@@ -204,11 +204,11 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "it is gone": (lambda c: c.execute(sa.delete(X)), "row 1 is missing; expected 'd-0'"),
     "its length is said to be another": (
         lambda c: c.execute(sa.update(t.progress).values(examples_seq=TURNS - 1)),
-        "the join is recorded at Position(log_seq=60, log_at=1000.0, examples_seq=19); expected at",
+        "the join is recorded at Position(log_seq=60, log_at=1000.0, examples_seq=19); expected Position",
     ),
     "its time is said to be another": (
         lambda c: c.execute(sa.update(t.progress).values(log_at=0.0)),
-        "the join is recorded at Position(log_seq=60, log_at=0.0, examples_seq=20); expected at",
+        "the join is recorded at Position(log_seq=60, log_at=0.0, examples_seq=20); expected Position",
     ),
 }
 
@@ -240,7 +240,7 @@ def test_a_training_log_that_was_changed_is_found_named_and_made_anew(any_store:
     assert rebuild_quietly(any_store).sound
 
     any_store.append(facts(TURNS))
-    with pytest.raises(RebuiltError, match="epoch 1 ended with a rebuild: start again"):
+    with pytest.raises(RebuiltError, match="epoch 1 ended with a rebuild: restart"):
         learner.step()
     after = a_learner(any_store).step()
     assert after is not None
@@ -381,7 +381,7 @@ def test_a_repair_that_is_stopped_half_way_is_finished_by_the_next(
         raise KeyError("a bug")
 
     with monkeypatch.context() as broken:
-        broken.setattr(module, "store_checkpoint", cut)
+        broken.setattr("feedback.registry.versions.store_checkpoint", cut)
         with pytest.raises(KeyError, match="a bug"):
             rebuild_quietly(any_store, mend=True)
     for name in ("progress", "versions", "checkpoints"):
@@ -515,7 +515,7 @@ def test_the_thread_of_a_learner_that_ran_fails_so_that_another_one_is_started(s
         connection.execute(sa.delete(t.examples).where(row(6)))
     rebuild_quietly(store, mend=True)
     thread._thread.join(30)  # noqa: SLF001 - it ends by itself, and nothing public waits for that
-    with pytest.raises(RebuiltError, match="start again"):
+    with pytest.raises(RebuiltError, match="restart"):
         thread.check()
 
 

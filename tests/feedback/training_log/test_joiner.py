@@ -363,7 +363,7 @@ def test_an_example_that_cannot_be_read_is_named_and_not_passed_over(
     lose(judged, table, seq)
     examples = read_examples(judged, rule().join, upto=3)
     assert next(examples).seq == 1
-    with pytest.raises(LogGapError, match="the training log goes on at 3 after 1: rows of it, or the facts"):
+    with pytest.raises(LogGapError, match="the training log goes on at 3 after 1: rows of it, or of its facts"):
         next(examples)
 
 
@@ -373,7 +373,7 @@ def test_a_training_log_that_ends_too_early_is_named(judged: Store, chunk: int) 
     lose(judged, t.examples, 3)
     with pytest.raises(LogGapError, match="the training log ends at 2 and not at 3: rows of it"):
         list(read_examples(judged, rule().join, upto=3, chunk=chunk))
-    with pytest.raises(LogGapError, match="the training log ends at 2 and not at 3: `armwise rebuild`"):
+    with pytest.raises(LogGapError, match="the training log ends at 2 and not at 3: run `armwise rebuild`"):
         joiner(judged).advance(now=110.0)
 
 
