@@ -363,7 +363,7 @@ def test_an_example_that_cannot_be_read_is_named_and_not_passed_over(
     lose(judged, table, seq)
     examples = read_examples(judged, rule().join, upto=3)
     assert next(examples).seq == 1
-    with pytest.raises(LogGapError, match="the training log goes on at 3 after 1: rows of it, or of its facts"):
+    with pytest.raises(LogGapError, match="training log goes on at 3 after 1: rows of it, or of its facts"):
         next(examples)
 
 
