@@ -11,11 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import version
-from typing import Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from river import base, linear_model, optim
 
 from agent.policies.base import PolicyError
 from agent.policies.encoding import check_context, check_reward
@@ -23,6 +22,9 @@ from agent.policies.sampling import greedy
 from agent.policies.serialization import seal, unseal
 from arms.suggestions import did_you_mean
 from feedback.events import Context, Decision
+
+if TYPE_CHECKING:
+    from river.base import Regressor
 
 Decay = float | Literal["log"] | None
 """How epsilon falls: the rewards after which it has halved, with the logarithm, or not at all."""
@@ -110,7 +112,7 @@ MODELS: tuple[str, ...] = get_args(Model)
 PLAIN = (bool, int, float, str, type(None))
 """Types of what may be an argument of a regressor, by itself or in a list."""
 
-RIVER = version("river")
+RIVER_VERSION = version("river")
 """Part of every state: another version may read the same pickle otherwise, or not at all."""
 
 
@@ -151,7 +153,7 @@ class EpsilonGreedy:
         check_model(model, params)
         self.model, self.params, self.prior = model, dict(params or {}), prior
         self._exploration = Exploration(epsilon, decay, min_epsilon)
-        self._regressors: dict[str, base.Regressor] = {}
+        self._regressors: dict[str, Regressor] = {}
         self._rewards = 0
         self._regressor()
 
@@ -204,13 +206,15 @@ class EpsilonGreedy:
         regressor = self._regressors.get(arm)
         return self.prior if regressor is None else float(regressor.predict_one(features))
 
-    def _regressor(self) -> base.Regressor:
+    def _regressor(self) -> "Regressor":
         module, _, name = self.model.rpartition(".")
         try:
             if self.model == LINEAR:
+                from river import linear_model, optim
+
                 return linear_model.LinearRegression(**{"optimizer": optim.AdaGrad(0.1)} | self.params)
             # Imported only now: trees and forests take time to load, and most policies need none.
-            build: type[base.Regressor] = getattr(importlib.import_module(module), name)
+            build: type[Regressor] = getattr(importlib.import_module(module), name)
             # Without a seed, equal histories would not give equal states.
             seed = {"seed": 0} if "seed" in inspect.signature(build).parameters else {}
             return build(**seed | self.params)
@@ -219,7 +223,7 @@ class EpsilonGreedy:
 
     @property
     def _made_by(self) -> dict[str, Any]:
-        return {"river": RIVER, "model": self.model, "params": self.params}
+        return {"river": RIVER_VERSION, "model": self.model, "params": self.params}
 
 
 def check_model(model: object, params: object) -> None:

@@ -41,8 +41,6 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from vowpalwabbit import Workspace
-from vowpalwabbit.pyvw import pylibvw
 
 from agent.policies.base import PolicyError
 from agent.policies.encoding import check_context, check_reward
@@ -51,7 +49,7 @@ from feedback.events import Context, Decision
 
 DEFAULT = "--cb_explore_adf --squarecb --gamma_scale 20 --clip_p 1 --learning_rate 0.2 -q sa -q ea"
 
-VW = version("vowpalwabbit")
+VW_VERSION = version("vowpalwabbit")
 """Part of every state: another version may go on from the same model otherwise."""
 
 QUIET = ("--quiet", "--preserve_performance_counters")
@@ -126,7 +124,7 @@ class VowpalPolicy:
         self.resumes_exactly = _resumes_exactly(flags)
         # A model remembers its own arguments, and some algorithms refuse to be told them twice.
         self._vw = _restore(_model) if _model else _workspace(tokens)
-        self._kind = int(self._vw.get_label_type())
+        self._label_type = int(self._vw.get_label_type())
         self._actions = _Actions((), {}, [], np.zeros(0, dtype=np.intp))
         self._dimensions: list[int] = []
         self._lock = Lock()
@@ -183,17 +181,22 @@ class VowpalPolicy:
 
     @property
     def _made_by(self) -> dict[str, Any]:
-        return {"vw": VW, "args": self.args, "baseline": self.baseline}
+        return {"vw": VW_VERSION, "args": self.args, "baseline": self.baseline}
+
+    def _example(self) -> Any:
+        from vowpalwabbit.pyvw import pylibvw
+
+        return pylibvw.example(self._vw, self._label_type)
 
     def _shared(self, context: Context) -> Any:
-        example = pylibvw.example(self._vw, self._kind)
+        example = self._example()
         if context.features:
             example.push_feature_dict(self._vw, {"s": dict(context.features)})
         if context.embedding:
             numbered = list(zip(self._hashes(len(context.embedding)), context.embedding, strict=True))
             example.push_namespace(ord("e"))
             example.push_feature_list(self._vw, ord("e"), 0, numbered)
-        example.set_label_string(self._vw, "shared", self._kind)
+        example.set_label_string(self._vw, "shared", self._label_type)
         self._vw.setup_example(example)
         return example
 
@@ -204,12 +207,12 @@ class VowpalPolicy:
         return self._dimensions
 
     def _action(self, name: str, features: Mapping[str, float], label: str = "") -> Any:
-        example = pylibvw.example(self._vw, self._kind)
+        example = self._example()
         example.push_feature_dict(self._vw, {"a": {name: 1.0}})
         if features:
             example.push_feature_dict(self._vw, {"f": dict(features)})
         if label:
-            example.set_label_string(self._vw, label, self._kind)
+            example.set_label_string(self._vw, label, self._label_type)
         self._vw.setup_example(example)
         return example
 
@@ -269,6 +272,8 @@ def _check(flags: Mapping[str, str]) -> None:
 
 
 def _workspace(tokens: Sequence[str]) -> Any:
+    from vowpalwabbit import Workspace  # loaded when a policy needs it: most configurations have none
+
     try:
         return Workspace(arg_list=[*tokens, *QUIET])
     except RuntimeError as error:
