@@ -1,12 +1,13 @@
-"""Routers of boosted trees: fitted by xgboost, asked without it.
+"""Routers of boosted trees, by xgboost.
 
-A row that a tree sees tells first what is known of the question, then what is known of the arm, then which
-arm it is. Of a pair of arms, it has the differences of the latter two.
+The columns of a row are the features of the question, the features of an arm and the one-hot code of the
+arm. The row of a pair of arms has the differences of the latter two.
 """
 
+import math
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +18,19 @@ from agent.routers.base import Parametrised, Schema, StageParameters, State
 from agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, positions, scored_in_parts
 from agent.routers.preprocessing import Preparation
 from agent.routers.ranking_targets import CentreParameters, centred
-from agent.routers.tabular.tree_inference import Forest, Leaves, Trees
+from agent.routers.tabular import tree_arrays
+
+if TYPE_CHECKING:  # it takes seconds to load, and most configurations have no router of trees
+    pass
 
 THREADS = 1
 """Of a fit, so that equal labels give equal bytes. On busy cores, two took five times as long as one."""
 
+MODEL = "xgboost.ubj"
+"""Name of the array that holds the bytes of the trees."""
+
 Mask = NDArray[np.bool_]
+Rows = NDArray[np.float32]
 
 
 class Boosting(StageParameters):
@@ -81,27 +89,19 @@ class BoostedTrees(Parametrised[B]):
         """Turn what the trees say of rows, shape (n, n_arms, [n_arms]), into scores (n, n_arms)."""
 
     def _fit(self, labels: RoutingDataset) -> None:
-        import xgboost  # here, because what is fitted can do without
+        import xgboost
 
         chosen, features = self.chosen, labels.features
         self._preparation = Preparation.of(features, chosen.dims)
-        known = self._known(features)
-        if not known.shape[-1] and not chosen.identity:
+        if not self._known(features).shape[-1] and not chosen.identity:
             raise RouterError(
-                f"{self.kind}: nothing is known of an arm at stage {chosen.stage!r}, and identity is false: "
-                "arms would all look the same"
+                f"{self.kind}: identity is false, and no feature of an arm is known at stage "
+                f"{chosen.stage!r}: the rows of all arms would be the same"
             )
-        target, taught = self._targets(labels.utility)
-        of_question = np.nonzero(taught)[0]
-        names = self._rows(self._names(len(features.arms)))
-        parts = (
-            self._preparation.question(features)[of_question],
-            self._rows(known)[taught],
-            np.broadcast_to(names, (*taught.shape, names.shape[-1]))[taught],
-        )
-        rows = np.concatenate(parts, axis=1, dtype=np.float32)
-        listwise = {"qid": of_question} if self.objective["objective"] == "rank:ndcg" else {}
-        booster = xgboost.train(
+        target, known = self._targets(labels.utility)
+        rows = self._table(features, self._names(len(features.arms)))[known]
+        listwise = {"qid": np.nonzero(known)[0]} if self.objective["objective"] == "rank:ndcg" else {}
+        self._booster = xgboost.train(
             {
                 "nthread": THREADS,
                 "max_depth": chosen.depth,
@@ -113,32 +113,35 @@ class BoostedTrees(Parametrised[B]):
                 "seed": chosen.seed,
                 **self.objective,
             },
-            xgboost.QuantileDMatrix(rows, target[taught], nthread=THREADS, **listwise),
+            xgboost.QuantileDMatrix(rows, target[known], nthread=THREADS, **listwise),
             chosen.rounds,
         )
-        self._take(Trees.of_xgboost(booster.save_raw("json")), len(features.arms))
-
-    def _take(self, trees: Trees, n_arms: int) -> None:
-        """Take what was grown, and look up what is known before any question: which arm is which."""
-        names = self._rows(self._names(n_arms))
-        self._trees, self._forest = trees, Forest(trees)
-        self._named = self._forest.possible(names, trees.n_columns - names.shape[-1])
 
     def _scores(self, features: Features) -> Floats:
-        schema = self._fitted
-        named = self._named
-        if features.arms != schema.arms:
-            at = positions(schema.arms, features.arms)
-            named = named[np.ix_(*[at] * (named.ndim - 1))]
-        return scored_in_parts(features, named[..., 0].size, lambda part: self._scored(part, named))
-
-    def _scored(self, features: Features, named: Leaves) -> Floats:
-        question = self._preparation.question(features)
-        shared = self._forest.possible(question).reshape(
-            len(features), *[1] * (named.ndim - 1), named.shape[-1]
+        names = self._names(len(self._fitted.arms))[positions(self._fitted.arms, features.arms)]
+        n_rows = math.prod(self._rows(names).shape[:-1])
+        return scored_in_parts(
+            features, n_rows, lambda part: self._ranked(self._margins(self._table(part, names)))
         )
-        own = self._forest.possible(self._rows(self._known(features)), question.shape[1])
-        return self._ranked(self._forest.sums(shared & own & named))
+
+    def _margins(self, table: Rows) -> Floats:
+        """Return the sum of the trees on each row, shape (n, n_arms, [n_arms])."""
+        rows = table.reshape(-1, table.shape[-1])
+        margins = self._booster.inplace_predict(rows, predict_type="margin")
+        return np.asarray(margins, dtype=np.float64).reshape(table.shape[:-1])
+
+    def _table(self, features: Features, names: Floats) -> Rows:
+        """Return the rows of arms with these one-hot codes, shape (n, n_arms, [n_arms], n_columns)."""
+        own, names = self._rows(self._known(features)), self._rows(names)
+        shape = own.shape[:-1]
+        question = self._preparation.question(features)
+        question = question.reshape(len(features), *[1] * (len(shape) - 1), question.shape[1])
+        parts = (
+            np.broadcast_to(question, (*shape, question.shape[-1])),
+            own,
+            np.broadcast_to(names, (*shape, names.shape[-1])),
+        )
+        return np.concatenate(parts, axis=-1, dtype=np.float32)
 
     def _known(self, features: Features) -> Floats:
         return self._preparation.imputed(features) if self.chosen.impute else self._preparation.arms(features)
@@ -147,11 +150,16 @@ class BoostedTrees(Parametrised[B]):
         return np.eye(n_arms, n_arms if self.chosen.identity else 0)
 
     def _state(self) -> State:
-        return {**self._preparation.state(), **self._trees.state()}
+        model = np.frombuffer(self._booster.save_raw("ubj"), dtype=np.uint8)
+        return {**self._preparation.state(), MODEL: model}
 
     def _restore(self, schema: Schema, state: State) -> None:
+        import xgboost
+
+        del schema
         self._preparation = Preparation.restore(state)
-        self._take(Trees.restore(state), len(schema.arms))
+        model = bytearray(state[MODEL]) if MODEL in state else tree_arrays.to_xgboost(state)
+        self._booster = xgboost.Booster({"nthread": THREADS}, model_file=model)
 
 
 class PointwiseXGBoost(BoostedTrees[PointwiseBoosting]):
