@@ -1,6 +1,6 @@
 """Ridge regression on the question: one an arm, held down as far as held-out questions want it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -10,7 +10,6 @@ from agent.routers.base import Parameters, Parametrised, Schema, State, Strength
 from agent.routers.cross_validation import Rows, most_worth
 from agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, positions
 from agent.routers.preprocessing import Preparation
-from agent.routers.tabular.tfidf import Words
 
 
 class RidgeParameters(Parameters):
@@ -51,10 +50,10 @@ class RidgeRouter(Parametrised[RidgeParameters]):
     def _fit(self, labels: RoutingDataset) -> None:
         features, utility = labels.features, labels.utility
         if self.chosen.sees == "words":
-            self._words = Words.of(features.texts, self.chosen.least)
+            self._words = fit_words(features.texts, self.chosen.least)
         elif self.chosen.sees == "features":
             self._preparation = Preparation.of(features, self.chosen.dims)
-        inputs = self._words.matrix(features.texts) if self.chosen.sees == "words" else self._inputs(features)
+        inputs = self._inputs(features)
         strengths = sorted(self.chosen.strengths, reverse=True)
 
         def rehearse(seen: Rows, held_out: Rows) -> Iterator[Floats]:
@@ -67,14 +66,15 @@ class RidgeRouter(Parametrised[RidgeParameters]):
         self._coefficients, self._means = solve(inputs, utility, self.strength)
 
     def _scores(self, features: Features) -> Floats:
-        if self.chosen.sees == "words":
-            product = self._words.product(features.texts, self._coefficients)
-        else:
-            product = self._inputs(features) @ self._coefficients
-        scores: Floats = product + self._means
+        scores: Floats = self._inputs(features) @ self._coefficients + self._means
         return scores[:, positions(self._fitted.arms, features.arms)]
 
-    def _inputs(self, features: Features) -> Floats:
+    def _inputs(self, features: Features) -> Any:
+        """Return what the regression sees of each question, shape (n, d), sparse or dense."""
+        if self.chosen.sees == "words":
+            if self._words is None:
+                return np.empty((len(features), 0))
+            return self._words.transform(features.texts)
         if self.chosen.sees == "features":
             return self._preparation.question(features)
         if not features.embedding.shape[1]:
@@ -88,7 +88,10 @@ class RidgeRouter(Parametrised[RidgeParameters]):
             "strength": np.array(self.strength),
         }
         if self.chosen.sees == "words":
-            return {**state, **self._words.state()}
+            known = [] if self._words is None else self._words.get_feature_names_out()
+            idf = np.empty(0) if self._words is None else self._words.idf_
+            text = np.frombuffer("\n".join(known).encode(), dtype=np.uint8)
+            return {**state, "words.text": text, "words.idf": idf}
         return {**state, **self._preparation.state()} if self.chosen.sees == "features" else state
 
     def _restore(self, schema: Schema, state: State) -> None:
@@ -96,9 +99,31 @@ class RidgeRouter(Parametrised[RidgeParameters]):
         self._coefficients, self._means = state["coefficients"], state["means"]
         self.strength = float(state["strength"])
         if self.chosen.sees == "words":
-            self._words = Words.restore(state)
+            known = state["words.text"].tobytes().decode().splitlines()
+            self._words = _vectorizer(vocabulary=known) if known else None
+            if self._words is not None:
+                self._words.idf_ = state["words.idf"]
         elif self.chosen.sees == "features":
             self._preparation = Preparation.restore(state)
+
+
+def fit_words(texts: Sequence[str], least: int) -> Any:
+    """Return a fitted vectorizer of words and pairs of words, or None where no word is frequent enough.
+
+    Args:
+        texts: The training questions.
+        least: Questions that a word must stand in to count.
+    """
+    try:
+        return _vectorizer(min_df=least).fit(texts)
+    except ValueError:  # scikit-learn refuses an empty vocabulary
+        return None
+
+
+def _vectorizer(**params: Any) -> Any:
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    return TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, **params)
 
 
 def solve(inputs: Any, utility: Floats, strength: float) -> tuple[Floats, Floats]:
@@ -110,7 +135,7 @@ def solve(inputs: Any, utility: Floats, strength: float) -> tuple[Floats, Floats
             most. Shape (n, n_arms).
         strength: Weight of the squared coefficients; the intercept is free.
     """
-    from sklearn.linear_model import Ridge  # here: it takes a second to load, and asking goes without
+    from sklearn.linear_model import Ridge
 
     known = ~np.isnan(utility)
     coefficients, intercept = np.zeros((inputs.shape[1], utility.shape[1])), np.zeros(utility.shape[1])

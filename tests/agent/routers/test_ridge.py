@@ -4,61 +4,24 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.kernel_approximation import Nystroem
 from sklearn.linear_model import Ridge
 from sklearn.svm import LinearSVC, LinearSVR
 
+from agent.routers.catalog import load_router
 from agent.routers.cross_validation import folds, most_worth, worth
 from agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, positions
 from agent.routers.preprocessing import Preparation
 from agent.routers.tabular.ridge import RidgeRouter, solve
 from agent.routers.tabular.svm import PairwiseSVM, PointwiseSVM, rank
-from agent.routers.tabular.tfidf import Words
 from tests.router_contracts import ARMS, world
 
-TEXTS = (
-    "Who wrote Emma, and who wrote Dune?",
-    "When was the Café de Flore opened?",
-    "Who wrote the Magic Flute in 1791?",
-    "x y z",
-    "",
-    "Ist der Fluß größer als ein See?",
-)
 
-
-def vectorizer(least: int = 1) -> TfidfVectorizer:
+def vectorizer(least: int) -> TfidfVectorizer:
     return TfidfVectorizer(ngram_range=(1, 2), min_df=least, sublinear_tf=True)
-
-
-@pytest.mark.parametrize("least", [1, 2])
-def test_words_weigh_as_in_scikit_learn(least: int) -> None:
-    theirs = vectorizer(least)
-    expected = theirs.fit_transform(TEXTS).toarray()
-    ours = Words.of(TEXTS, least)
-    assert [*ours.columns] == theirs.get_feature_names_out().tolist()
-    np.testing.assert_allclose(ours.matrix(TEXTS).toarray(), expected, atol=1e-14)
-    new = ["who WROTE who wrote unheard-of things", "nothing known"]
-    np.testing.assert_allclose(ours.matrix(new).toarray(), theirs.transform(new).toarray(), atol=1e-14)
-
-
-@settings(max_examples=50, deadline=None)
-@given(st.lists(st.text(st.sampled_from("ab é1_-\n"), max_size=30), min_size=1, max_size=8))
-def test_any_texts_weigh_as_in_scikit_learn(texts: list[str]) -> None:
-    known = ["ab", "ba ab", *texts]
-    expected = vectorizer().fit_transform(known).toarray()
-    np.testing.assert_allclose(Words.of(known, 1).matrix(known).toarray(), expected, atol=1e-14)
-
-
-def test_words_keep_their_meaning_when_saved() -> None:
-    words = Words.of(TEXTS, 1)
-    again = Words.restore(words.state())
-    assert again.columns == words.columns
-    coefficients = np.random.default_rng(0).normal(size=(len(words.idf), 3))
-    expected = words.matrix(TEXTS) @ coefficients
-    np.testing.assert_allclose(again.product(TEXTS, coefficients), expected, atol=1e-14)
 
 
 def test_ridge_on_words_is_the_ridge_regression_of_scikit_learn() -> None:
@@ -69,6 +32,7 @@ def test_ridge_on_words_is_the_ridge_regression_of_scikit_learn() -> None:
     model = Ridge(alpha=2.5, solver="svd").fit(inputs, labels.utility)
     expected = model.predict(theirs.transform(asked.texts).toarray())
     np.testing.assert_allclose(router.scores(asked), expected, atol=1e-5)
+    np.testing.assert_array_equal(load_router(router.save()).scores(asked), router.scores(asked))
 
 
 def test_each_arm_is_fitted_to_the_questions_where_it_is_known() -> None:
@@ -101,7 +65,8 @@ def test_ridge_without_a_word_that_counts_scores_the_means_of_the_arms() -> None
     labels = world(30, seed=1)
     router = RidgeRouter(least=1000).fit(labels)
     expected = np.broadcast_to(labels.utility.mean(axis=0), labels.utility.shape)
-    np.testing.assert_allclose(router.scores(labels.features), expected)
+    for same in (router, load_router(router.save())):
+        np.testing.assert_allclose(same.scores(labels.features), expected)
 
 
 def test_ridge_on_the_embedding_needs_one() -> None:
