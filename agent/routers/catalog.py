@@ -1,6 +1,8 @@
-"""Kind -> router: what can be fitted offline, and how a saved one comes back."""
+"""The catalogue of routers: build one from its specification, load one from its bytes."""
 
 from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any
 
 from pydantic import Field
 
@@ -37,7 +39,7 @@ ROUTERS: Mapping[str, Callable[..., Router]] = {
         Calibrated,
     )
 }
-"""Every router by its kind. A new one is a class and its name here."""
+"""Every router by its kind. A new one is a class, imported and listed here."""
 
 
 class RouterSpec(Spec):
@@ -46,7 +48,7 @@ class RouterSpec(Spec):
     kind: str = Field(description="Name in the catalogue of routers")
 
 
-def build_router(spec: RouterSpec) -> Router:
+def build_router(spec: Spec) -> Router:
     """Build a router that is not fitted.
 
     Raises:
@@ -55,10 +57,23 @@ def build_router(spec: RouterSpec) -> Router:
     >>> build_router(RouterSpec(kind="max_sim")).stage.name
     'RETRIEVED'
     """
-    return build(spec, "router", ROUTERS, RouterError)
+    return build(spec, "router", {**ROUTERS, **_ENSEMBLES}, RouterError)
+
+
+def _with_builder(ensemble: Callable[..., Router]) -> Callable[..., Router]:
+    """Return the constructor of an ensemble, which builds its members from this catalogue."""
+
+    @wraps(ensemble, updated=())
+    def make(**params: Any) -> Router:
+        return ensemble(build_router, **params)
+
+    return make
+
+
+_ENSEMBLES = {ensemble.kind: _with_builder(ensemble) for ensemble in (Blend, Calibrated)}
 
 
 def load_router(saved: bytes) -> Router:
-    """Return the fitted router that was saved, whatever its kind. Raises RouterError."""
+    """Return the fitted router that was saved, of any kind. Raises RouterError."""
     header, _ = read_header(saved)
     return build_router(RouterSpec(kind=header.kind, params=header.params)).load(saved)

@@ -1,5 +1,6 @@
-"""The scores of a router as rewards: what an arm is expected to be worth, given its score."""
+"""Routers made of routers: the mean of several, and one whose scores are calibrated to utilities."""
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -11,41 +12,48 @@ from agent.routers.dataset import Features, Floats, RouterError, RoutingDataset,
 from agent.spec import Spec
 
 ROUNDING = 1e-9
-"""Differences this small beside the scores themselves say nothing."""
+"""A spread below this share of the largest score is rounding error."""
+
+BuildRouter = Callable[[Spec], Router]
+"""Builds a router that is not fitted. Raises RouterError."""
 
 
 class BlendParameters(Parameters):
-    """What is blended, and how."""
+    """The members of a blend, and how they are weighed."""
 
     members: list[Spec] = Field(
         min_length=1, description="Routers, each with a `kind` of the catalogue and its `params`."
     )
     weights: list[Annotated[float, Field(gt=0.0)]] | None = Field(
-        None, description="How much each member counts; null is all the same."
+        None, description="Weight of each member; null weighs all alike."
     )
     scale: Literal["spread", "rank"] = Field(
         "spread",
-        description="What makes scores of members comparable: division by their spread on the questions that "
-        "they were fitted to, or the share of arms that an arm is above.",
+        description="What makes scores of members comparable: division by their spread on the training "
+        "questions, or the share of arms that an arm scores above.",
     )
 
 
 class Blend(Parametrised[BlendParameters]):
-    """Scores an arm with the weighted mean of what its members say, each fitted to the same labels.
+    """Scores an arm with the weighted mean of its members' scores, each fitted to the same labels.
 
-    The spread of a member's scores is how far they differ between the arms of a question, as a standard
-    deviation over the training questions: what all arms have in common moves none before another. A
-    train-free router, which puts an arm that retrieves nothing beyond all others, blends by rank only.
+    The spread of a member is the standard deviation of its scores around their mean over the arms of a
+    question, over all training questions: an offset common to all arms does not change their order. Blend a
+    train-free router by rank only: its score of an arm that retrieves nothing is far below all others.
 
-    The blend looks as far as the member that looks farthest.
+    The stage of a blend is the latest of its members'.
+
+    Args:
+        build: Builds a member from its specification.
+        params: Fields of `BlendParameters`.
     """
 
     kind = "blend"
     Params = BlendParameters
 
-    def __init__(self, **params: Any) -> None:
+    def __init__(self, build: BuildRouter, /, **params: Any) -> None:
         super().__init__(**params)
-        self._members = [built(spec) for spec in self.chosen.members]
+        self._members = [build(spec) for spec in self.chosen.members]
         self.stage = max(member.stage for member in self._members)
         weights = np.array(self.chosen.weights or [1.0] * len(self._members))
         if len(weights) != len(self._members):
@@ -63,7 +71,7 @@ class Blend(Parametrised[BlendParameters]):
         blended = np.zeros((len(features), len(features.arms)))
         for member, spread, weight in zip(self._members, self._spreads, self._weights, strict=True):
             scores = member.scores(features)
-            blended += weight * (beaten(scores) if self.chosen.scale == "rank" else scores / spread)
+            blended += weight * (rank_shares(scores) if self.chosen.scale == "rank" else scores / spread)
         return blended
 
     def _state(self) -> State:
@@ -77,20 +85,10 @@ class Blend(Parametrised[BlendParameters]):
             member.load(state[f"member.{number}"].tobytes())
 
 
-def built(spec: Spec) -> Router:
-    """Return the router of a spec, not fitted. Raises RouterError."""
-    from agent.routers.catalog import (
-        RouterSpec,  # here: the catalogue names this router, too
-        build_router,
-    )
+def rank_shares(scores: Floats) -> Floats:
+    """Return the share of the arms of a question that each arm scores above; itself and ties count one half.
 
-    return build_router(RouterSpec(kind=spec.kind, params=spec.params))
-
-
-def beaten(scores: Floats) -> Floats:
-    """Return the share of the arms of a question that each scores above, itself and ties being one half.
-
-    >>> beaten(np.array([[0.1, 7.0, 0.1]])).round(3).tolist()
+    >>> rank_shares(np.array([[0.1, 7.0, 0.1]])).round(3).tolist()
     [[0.333, 0.833, 0.333]]
     """
     one, other = scores[:, :, None], scores[:, None, :]
@@ -98,27 +96,31 @@ def beaten(scores: Floats) -> Floats:
 
 
 def _spread(scores: Floats) -> float:
-    """Return the spread between arms, or 1 where it is a matter of rounding."""
+    """Return the spread between arms, or 1 where it is rounding error."""
     spread = float((scores - scores.mean(axis=1, keepdims=True)).std())
     return spread if spread > ROUNDING * np.abs(scores).max() else 1.0
 
 
 class CalibratedParameters(Parameters):
-    """What is calibrated, and how."""
+    """The router that is calibrated, and the cross-validation that does it."""
 
     router: Spec = Field(description="A `kind` of the catalogue and its `params`.")
-    folds: int = Field(5, ge=2, description="Parts of the questions that are held out in turn.")
-    seed: int = Field(0, ge=0, description="Of the parts.")
+    folds: int = Field(5, ge=2, description="Folds of the cross-validation.")
+    seed: int = Field(0, ge=0, description="Of the folds.")
 
 
 class Calibrated(Parametrised[CalibratedParameters]):
     """Scores an arm with its expected utility: an offset of the arm, plus a slope times a router's score.
 
-    The slope is that of least squares, with an offset for each arm, over scores of questions that the
-    router was not fitted to: it tells how far scores are to be believed, and is 0 where they mislead. The
-    offsets are such that the mean score of an arm on the training questions is its mean utility there.
+    The slope is the least-squares one, with an offset for each arm, over out-of-fold scores: it measures how
+    reliable the scores are, and is 0 where they mislead. The offsets make the mean score of an arm on the
+    training questions its mean utility there.
 
-    All arms must be asked at once of a router that compares arms with each other, as pairwise ones do.
+    A router that compares arms with each other, such as a pairwise one, needs all arms in every request.
+
+    Args:
+        build: Builds the router from its specification.
+        params: Fields of `CalibratedParameters`.
 
     Attributes:
         slope: Utility by which a score one higher is better, at least 0.
@@ -130,23 +132,23 @@ class Calibrated(Parametrised[CalibratedParameters]):
     slope: float
     offsets: Floats
 
-    def __init__(self, **params: Any) -> None:
+    def __init__(self, build: BuildRouter, /, **params: Any) -> None:
         super().__init__(**params)
-        self._router = built(self.chosen.router)
+        self._build, self._router = build, build(self.chosen.router)
         self.stage = self._router.stage
 
     def _fit(self, labels: RoutingDataset) -> None:
-        self.slope = slope(self._unseen(labels), labels.utility)
+        self.slope = slope(self._out_of_fold(labels), labels.utility)
         scores = self._router.fit(labels).scores(labels.features)
         scores[np.isnan(labels.utility)] = np.nan
         self.offsets = np.nanmean(labels.utility, axis=0) - self.slope * np.nanmean(scores, axis=0)
 
-    def _unseen(self, labels: RoutingDataset) -> Floats:
-        """Return scores of routers that did not see the question, NaN if none could, shape (n, n_arms)."""
+    def _out_of_fold(self, labels: RoutingDataset) -> Floats:
+        """Return out-of-fold scores, NaN where a question was never held out, shape (n, n_arms)."""
         scores = np.full(labels.utility.shape, np.nan)
-        for seen, held_out in folds(labels.features.texts, self.chosen.folds, self.chosen.seed):
+        for training, held_out in folds(labels.features.texts, self.chosen.folds, self.chosen.seed):
             try:
-                router = built(self.chosen.router).fit(labels.rows(seen))
+                router = self._build(self.chosen.router).fit(labels.rows(training))
             except RouterError as error:
                 raise RouterError(
                     f"calibrated: {len(labels)} questions are too few for {self.chosen.folds} folds: {error}"

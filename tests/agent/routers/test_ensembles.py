@@ -1,6 +1,7 @@
 """Blends and calibrated routers: their members' scores, weighed and mapped as they say."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from scipy.stats import rankdata
 from agent.routers.base import Router
 from agent.routers.catalog import RouterSpec, build_router, load_router
 from agent.routers.dataset import Floats, RouterError, RoutingDataset, Stage, positions
-from agent.routers.ensembles import Blend, Calibrated, beaten, slope
+from agent.routers.ensembles import Blend, Calibrated, rank_shares, slope
 from tests.router_contracts import ARMS, world
 
 RIDGE = {"kind": "ridge", "params": {"strengths": [3.0]}}
@@ -20,6 +21,9 @@ EMBEDDED = {"kind": "ridge", "params": {"sees": "embedding", "strengths": [3.0]}
 SVM = {"kind": "pairwise_svm", "params": {"strengths": [10.0]}}
 MEMORY = {"kind": "ridge", "params": {"strengths": [1e-6], "least": 1}}
 """Knows each training question by heart."""
+
+
+build_blend, build_calibrated = partial(Blend, build_router), partial(Calibrated, build_router)
 
 
 def fitted(spec: dict[str, object], labels: RoutingDataset) -> Router:
@@ -35,7 +39,7 @@ def test_a_blend_is_the_weighted_mean_of_its_members_over_their_spreads() -> Non
     labels, asked = world(80, seed=1), world(20, seed=2).features
     one, other = fitted(RIDGE, labels), fitted(SVM, labels)
     parts = [router.scores(asked) / spread(router.scores(labels.features)) for router in (one, other)]
-    even, uneven = Blend(members=[RIDGE, SVM]), Blend(members=[RIDGE, SVM], weights=[1.0, 3.0])
+    even, uneven = build_blend(members=[RIDGE, SVM]), build_blend(members=[RIDGE, SVM], weights=[1.0, 3.0])
     np.testing.assert_allclose(even.fit(labels).scores(asked), (parts[0] + parts[1]) / 2.0)
     np.testing.assert_allclose(uneven.fit(labels).scores(asked), (parts[0] + 3.0 * parts[1]) / 4.0)
 
@@ -43,20 +47,20 @@ def test_a_blend_is_the_weighted_mean_of_its_members_over_their_spreads() -> Non
 def test_a_blend_of_ranks_is_the_mean_share_of_arms_that_are_beaten() -> None:
     labels, asked = world(80, seed=1), world(20, seed=2).features
     ranks = [rankdata(fitted(spec, labels).scores(asked), axis=1) for spec in (RIDGE, SVM)]
-    blend = Blend(members=[RIDGE, SVM], scale="rank").fit(labels)
+    blend = build_blend(members=[RIDGE, SVM], scale="rank").fit(labels)
     np.testing.assert_allclose(blend.scores(asked), (np.mean(ranks, axis=0) - 0.5) / 4.0)
 
 
 @given(arrays(np.float64, (3, 5), elements=st.integers(0, 3).map(float)))
 def test_the_share_that_is_beaten_is_the_mean_rank(scores: Floats) -> None:
-    np.testing.assert_allclose(beaten(scores), (rankdata(scores, axis=1) - 0.5) / 5.0)
+    np.testing.assert_allclose(rank_shares(scores), (rankdata(scores, axis=1) - 0.5) / 5.0)
 
 
 def test_how_much_a_member_boasts_does_not_matter() -> None:
     """The same model on utilities a hundred times as large has scores as much larger."""
     labels, asked = world(80, seed=1), world(20, seed=2).features
     louder = RoutingDataset(labels.features, 100.0 * labels.utility)
-    blend = Blend(members=[RIDGE, EMBEDDED])
+    blend = build_blend(members=[RIDGE, EMBEDDED])
     np.testing.assert_allclose(blend.fit(labels).scores(asked), blend.fit(louder).scores(asked), rtol=1e-4)
 
 
@@ -64,22 +68,22 @@ def test_a_member_that_tells_no_arms_apart_changes_no_choice() -> None:
     labels, asked = world(80, seed=1), world(20, seed=2).features
     mute = {"kind": "ridge", "params": {"least": 1000}}
     same = RoutingDataset(labels.features, labels.utility - labels.utility.mean(axis=0) + 0.5)
-    blend = Blend(members=[EMBEDDED, mute]).fit(same).scores(asked)
+    blend = build_blend(members=[EMBEDDED, mute]).fit(same).scores(asked)
     alone = fitted(EMBEDDED, same).scores(asked)
     np.testing.assert_array_equal(blend.argmax(axis=1), alone.argmax(axis=1))
 
 
 def test_a_blend_looks_as_far_as_the_member_that_looks_farthest() -> None:
     late = {"kind": "pairwise_svm", "params": {"stage": "answered"}}
-    assert Blend(members=[RIDGE]).stage is Stage.QUESTION
-    assert Blend(members=[RIDGE, {"kind": "max_sim"}]).stage is Stage.RETRIEVED
-    assert Blend(members=[late, RIDGE]).stage is Stage.ANSWERED
-    assert Calibrated(router=late).stage is Stage.ANSWERED
+    assert build_blend(members=[RIDGE]).stage is Stage.QUESTION
+    assert build_blend(members=[RIDGE, {"kind": "max_sim"}]).stage is Stage.RETRIEVED
+    assert build_blend(members=[late, RIDGE]).stage is Stage.ANSWERED
+    assert build_calibrated(router=late).stage is Stage.ANSWERED
 
 
 def test_a_blend_of_which_a_member_refuses_new_labels_is_not_fitted() -> None:
     labels = world(60, seed=1)
-    blend = Blend(members=[RIDGE, EMBEDDED]).fit(labels)
+    blend = build_blend(members=[RIDGE, EMBEDDED]).fit(labels)
     bare = replace(labels.features, embedding=np.empty((60, 0), dtype=np.float32))
     with pytest.raises(RouterError, match="needs the questions' embeddings"):
         blend.fit(replace(labels, features=bare))
@@ -91,7 +95,9 @@ def test_a_blend_of_which_a_member_refuses_new_labels_is_not_fitted() -> None:
 def test_blends_and_calibrations_nest() -> None:
     labels, asked = world(60, seed=1), world(5, seed=2).features
     inner = {"kind": "calibrated", "params": {"router": SVM, "folds": 2}}
-    blend = Blend(members=[{"kind": "blend", "params": {"members": [RIDGE, inner]}}, EMBEDDED]).fit(labels)
+    blend = build_blend(members=[{"kind": "blend", "params": {"members": [RIDGE, inner]}}, EMBEDDED]).fit(
+        labels
+    )
     loaded = load_router(blend.save())
     np.testing.assert_array_equal(loaded.scores(asked), blend.scores(asked))
     assert loaded.save() == blend.save()
@@ -109,7 +115,7 @@ def test_blends_and_calibrations_nest() -> None:
 )
 def test_members_that_cannot_be_built_are_refused(params: dict[str, object], told: str) -> None:
     with pytest.raises(RouterError, match=told):
-        Blend(**params)
+        build_blend(**params)
 
 
 @pytest.mark.parametrize("spec", [RIDGE, SVM, MEMORY, {"kind": "max_sim"}])
@@ -117,7 +123,7 @@ def test_calibrated_scores_of_an_arm_are_right_on_average(spec: dict[str, object
     labels = world(100, seed=1)
     rng = np.random.default_rng(0)
     labels.utility[rng.random(labels.utility.shape) < 0.2] = np.nan
-    scores = Calibrated(router=spec).fit(labels).scores(labels.features)
+    scores = build_calibrated(router=spec).fit(labels).scores(labels.features)
     scores[np.isnan(labels.utility)] = np.nan
     if spec["kind"] == "max_sim":  # it has no number of the arm that retrieves nothing
         scores, utility = scores[:, 1:], labels.utility[:, 1:]
@@ -128,7 +134,7 @@ def test_calibrated_scores_of_an_arm_are_right_on_average(spec: dict[str, object
 
 def test_calibrated_scores_rank_the_arms_of_a_question_by_score_and_offset() -> None:
     labels, asked = world(100, seed=1), world(20, seed=2).features
-    router, inner = Calibrated(router=SVM).fit(labels), fitted(SVM, labels)
+    router, inner = build_calibrated(router=SVM).fit(labels), fitted(SVM, labels)
     expected = router.offsets + router.slope * inner.scores(asked)
     np.testing.assert_allclose(router.scores(asked), expected)
     order = ("graph", "none", "dense", "bm25")
@@ -147,14 +153,14 @@ def test_scores_are_believed_as_far_as_they_hold_on_questions_never_seen() -> No
     )
     by_heart = fitted(MEMORY, strange).scores(strange.features)
     np.testing.assert_allclose(by_heart, labels.utility, atol=1e-3)
-    assert Calibrated(router=MEMORY).fit(strange).slope == pytest.approx(0.0, abs=0.05)
-    assert Calibrated(router=EMBEDDED).fit(labels).slope == pytest.approx(1.0, abs=0.15)
+    assert build_calibrated(router=MEMORY).fit(strange).slope == pytest.approx(0.0, abs=0.05)
+    assert build_calibrated(router=EMBEDDED).fit(labels).slope == pytest.approx(1.0, abs=0.15)
 
 
 def test_a_score_of_another_scale_is_mapped_to_the_scale_of_rewards() -> None:
     labels, held_out = world(300, seed=1), world(200, seed=3)
     raw = fitted(SVM, labels).scores(held_out.features)
-    calibrated = Calibrated(router=SVM).fit(labels).scores(held_out.features)
+    calibrated = build_calibrated(router=SVM).fit(labels).scores(held_out.features)
     assert np.abs(raw - held_out.utility).mean() > 2.0 * np.abs(calibrated - held_out.utility).mean()
     assert calibrated.mean() == pytest.approx(held_out.utility.mean(), abs=0.05)
 
@@ -178,7 +184,7 @@ def test_questions_that_are_all_the_same_leave_the_means_of_the_arms() -> None:
     same = type(features)(
         features.arms, ("why?",) * 20, features.names, features.question, features.embedding
     )
-    router = Calibrated(router=EMBEDDED).fit(RoutingDataset(same, labels.utility))
+    router = build_calibrated(router=EMBEDDED).fit(RoutingDataset(same, labels.utility))
     expected = np.broadcast_to(labels.utility.mean(axis=0), (20, 4))
     np.testing.assert_allclose(router.scores(same), expected)
 
@@ -187,4 +193,4 @@ def test_too_few_questions_for_so_many_folds_are_told() -> None:
     labels = world(20, seed=1)
     labels.utility[1:, 0] = np.nan
     with pytest.raises(RouterError, match="20 questions are too few for 5 folds: arm 'none' has no label"):
-        Calibrated(router=RIDGE).fit(labels)
+        build_calibrated(router=RIDGE).fit(labels)
