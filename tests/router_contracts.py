@@ -86,6 +86,20 @@ def permuting_arms_permutes_scores(build: Build) -> None:
     np.testing.assert_allclose(router.scores(seen.of(order)), expected, rtol=1e-6, atol=1e-6)
 
 
+def permuting_columns_changes_nothing(build: Build) -> None:
+    router, seen = taught(build), asked()
+    assert seen.retrieved is not None
+    assert seen.answered is not None
+    permuted = replace(
+        seen,
+        names=seen.names[::-1],
+        question=seen.question[:, ::-1],
+        retrieved=dataset.ArmTable(seen.retrieved.names[::-1], seen.retrieved.values[:, :, ::-1]),
+        answered=dataset.ArmTable(seen.answered.names[::-1], seen.answered.values[:, :, ::-1]),
+    )
+    np.testing.assert_allclose(router.scores(permuted), router.scores(seen), rtol=1e-6, atol=1e-6)
+
+
 def leaving_an_arm_out_leaves_a_choice(build: Build) -> None:
     router, seen = taught(build), asked()
     for left in (("bm25", "dense"), ("none",), ("none", "graph", "bm25")):
@@ -237,6 +251,7 @@ def unknown_utilities_are_left_out(build: Build) -> None:
 CHECKS = (
     scores_are_finite_and_one_for_each_arm,
     permuting_arms_permutes_scores,
+    permuting_columns_changes_nothing,
     leaving_an_arm_out_leaves_a_choice,
     a_question_is_scored_the_same_in_any_company,
     asking_changes_nothing,
@@ -283,14 +298,3 @@ LEARNING_CHECKS = (the_question_tells_the_arm,)
 
 RETRIEVED_CHECKS = (what_was_retrieved_tells_the_arm,)
 """What a router that looks at what was retrieved promises besides."""
-
-__all__ = [
-    "APART_CHECKS",
-    "CHECKS",
-    "LEARNING_CHECKS",
-    "RETRIEVED_CHECKS",
-    "Build",
-    "best_single",
-    "world",
-    "worth",
-]

@@ -10,9 +10,21 @@ from scipy.stats import chisquare
 
 from agent.policies.base import Fixed, PolicyError, Uniform
 from agent.policies.catalog import PolicySpec, build_policy
-from agent.policies.sampling import choose, greedy, mix_floor, served_distribution, uniform_from, validate
-from feedback.events import Context
+from agent.policies.epsilon_greedy import EpsilonGreedy
+from agent.policies.sampling import (
+    choose,
+    greedy,
+    mix_floor,
+    mixed,
+    served_distribution,
+    shadow_distribution,
+    uniform_from,
+    validate,
+)
+from agent.policies.shadow import ShadowPolicy
+from feedback.events import Context, Decision
 
+ARMS = ("a", "b", "c")
 weights = st.lists(st.integers(0, 1000), min_size=1, max_size=12).filter(any)
 
 
@@ -64,10 +76,10 @@ def test_rounding_at_the_end_draws_the_last_possible_arm() -> None:
 def test_the_floor_holds_and_order_is_kept(counts: list[int], share: float) -> None:
     p = distribution(counts)
     floor = share / len(p)
-    mixed = mix_floor(p, floor)
-    assert mixed.min() >= floor - 1e-12
-    assert validate(mixed, len(p)).sum() == pytest.approx(1.0)
-    assert (np.diff(mixed[np.argsort(p)]) >= -1e-12).all()
+    floored = mix_floor(p, floor)
+    assert floored.min() >= floor - 1e-12
+    assert validate(floored, len(p)).sum() == pytest.approx(1.0)
+    assert (np.diff(floored[np.argsort(p)]) >= -1e-12).all()
 
 
 @pytest.mark.parametrize("floor", [0.4, -0.1])
@@ -91,6 +103,30 @@ def test_what_is_served_is_the_policy_with_a_floor_that_fits(counts: list[int], 
         np.testing.assert_allclose(p, mix_floor(distribution(counts), floor), atol=1e-6)
     else:
         np.testing.assert_allclose(p, 1 / len(arms))
+
+
+def test_a_candidate_gets_its_share_of_the_draws_and_both_floors_hold() -> None:
+    live = served_distribution(Fixed("a"), Context("?"), ARMS, 0.05)
+    candidate = served_distribution(Fixed("c"), Context("?"), ARMS, 0.05)
+    p = mixed(live, candidate, 0.2)
+    np.testing.assert_allclose(p, [0.8 * 0.9 + 0.2 * 0.05, 0.05, 0.8 * 0.05 + 0.2 * 0.9])
+    assert (mixed(live, candidate, 0.0) == live).all()
+    assert (mixed(live, candidate, 1.0) == candidate).all()
+
+
+def test_arms_that_are_masked_leave_the_floor_of_the_others_as_it_is() -> None:
+    for left in (("a", "b", "c"), ("c", "a"), ("a",)):
+        p = served_distribution(Fixed("a"), Context("?"), left, 0.1)
+        expected = [1.0 - 0.1 * (len(left) - 1) if arm == "a" else 0.1 for arm in left]
+        np.testing.assert_allclose(p, expected)
+    np.testing.assert_allclose(served_distribution(Fixed("a"), Context("?"), ("b", "c"), 0.1), [0.5, 0.5])
+
+
+def test_the_shadow_of_masked_arms_has_the_floor_too() -> None:
+    shadow = ShadowPolicy(Uniform(), EpsilonGreedy(epsilon=0.0, prior=1.0))
+    shadow.learn(Decision("d", Context("?"), ARMS, (1 / 3,) * 3, "b", "apprentice", 1), 0.0)
+    np.testing.assert_allclose(shadow_distribution(shadow, Context("?"), ("a", "b"), 0.1), [0.9, 0.1])
+    assert shadow_distribution(Uniform(), Context("?"), ("a", "b"), 0.1).shape == (0,)
 
 
 def test_what_is_no_distribution_is_not_served() -> None:

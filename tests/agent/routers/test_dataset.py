@@ -124,6 +124,15 @@ def test_of_takes_arms_by_name_in_the_order_asked() -> None:
         features().of(("dens",))
 
 
+def test_all_arms_in_another_order_take_both_of_their_tables_along() -> None:
+    every = features()
+    turned = every.of(every.arms[::-1])
+    for table, expected in ((turned.retrieved, every.retrieved), (turned.answered, every.answered)):
+        assert table is not None
+        assert expected is not None
+        np.testing.assert_array_equal(table.values, expected.values[:, ::-1])
+
+
 def test_positions_names_what_is_unknown() -> None:
     assert positions(("a", "b", "c"), ("c", "a")) == [2, 0]
     with pytest.raises(RouterError, match="'x' is unknown here; there are: a, b"):

@@ -1,5 +1,7 @@
 """From what arms did to what they are worth."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -47,6 +49,20 @@ def test_cost_is_priced_and_weighed() -> None:
         match="kilotokens have the price 1, but no outcome tells 'completion_tokens': price kilotokens at 0",
     ):
         priced(rows, Prices(kilotokens=1.0))
+
+
+def test_an_unknown_cost_hides_its_own_arm_alone() -> None:
+    rows = outcomes(f1=[[0.5, 0.5, 0.5], [0.5, 0.5, 0.5]])
+    rows.costs["steps"][0, 1] = np.nan
+    np.testing.assert_array_equal(priced(rows, Prices(steps=1.0)), [[0.0, np.nan, 2.0], [0.0, 1.0, 2.0]])
+    told = utilities(rows, Utility(cost_weight=0.1, over="none", scale="minmax"))
+    np.testing.assert_allclose(told, [[1.0, np.nan, 0.0], [1.0, 0.5, 0.0]])
+
+
+def test_an_unknown_price_in_dollars_counts_as_none() -> None:
+    rows = outcomes(f1=[[0.5, 0.5, 0.5]])
+    paid = replace(rows, costs={**rows.costs, "usd": np.array([[0.25, np.nan, 0.5]])})
+    np.testing.assert_array_equal(priced(paid, Prices(steps=0.0, usd=2.0)), [[0.5, 0.0, 1.0]])
 
 
 def test_an_unknown_score_stays_unknown_and_hides_nothing() -> None:
