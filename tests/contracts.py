@@ -1,7 +1,7 @@
-"""What every policy promises, as one list of small checks run on the whole catalogue.
+"""The contract of every policy, as one list of small checks run on the whole catalogue.
 
-A check takes a function that builds an untaught policy. Add a policy to
-`tests/agent/test_contracts.py`, and it inherits them all.
+A check takes a function that builds a policy without a history. Add a policy to
+`tests/agent/policies/test_contracts.py`, and it inherits them all.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from agent.policies import Policy, PolicyError, sampling, served_distribution
+from agent.policies.epsilon_greedy import EpsilonGreedy
 from agent.policies.linear import LinUCB
 from agent.policies.neural import NeuralGreedy
 from feedback.events import Context, Decision
@@ -23,7 +24,7 @@ Build = Callable[[], Policy]
 
 
 def context(rng: np.random.Generator) -> Context:
-    """Return a context whose `long` tells which arm is best, and so does the question."""
+    """Return a context whose feature `long` determines the best arm, as does the question."""
     features = {"long": float(rng.integers(2)), "w=river": float(rng.integers(2))}
     question = ("long" if features["long"] else "short") + (" river?" if features["w=river"] else "?")
     return Context(question, features, tuple(rng.integers(-2, 3, size=4) / 2.0), FEATURES)
@@ -163,11 +164,11 @@ CHECKS = (
     loading_leaves_the_loader_alone,
     threads_see_what_one_thread_sees,
 )
-"""What every policy promises."""
+"""For every policy."""
 
 
 EXACT_CHECKS = (an_exact_policy_resumes_where_it_was_saved,)
-"""What a policy whose `resumes_exactly` is true promises besides."""
+"""For a policy whose `resumes_exactly` is true."""
 
 
 def learning_moves_probability_to_the_rewarded_arm(build: Build) -> None:
@@ -234,7 +235,12 @@ LEARNING_CHECKS = (
     an_arm_that_was_not_eligible_teaches_nothing,
     a_state_that_is_damaged_or_of_another_kind_is_refused,
 )
-"""What a policy that learns promises besides."""
+"""For a policy that learns."""
+
+
+def epsilon_of(policy: EpsilonGreedy | NeuralGreedy) -> float:
+    """Return the probability of exploring at the next decision."""
+    return policy._exploration.at(policy._rewards)  # noqa: SLF001 - where scores tie, no probability shows it
 
 
 def mean_probability(policy: Policy, arm: str) -> float:

@@ -1,4 +1,4 @@
-"""Bandit policies: from a context to a distribution over arms, one file a policy."""
+"""Bandit policies: a context in, a distribution over arms out; one file a policy."""
 
 import lazy_loader
 

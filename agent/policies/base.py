@@ -1,7 +1,6 @@
-"""A policy returns a distribution; `choose` draws from it, and nothing else does.
+"""The contract of a policy: it returns a distribution, and `agent.policies.sampling.choose` draws from it.
 
-So no policy can forget its propensity, and any policy can be replayed on any
-log. The draw is hashed from the decision id: the same id draws the same arm.
+No policy draws by itself, so every decision has its propensity, and any policy can be replayed on any log.
 """
 
 from collections.abc import Sequence
@@ -49,10 +48,10 @@ class Policy(Protocol):
 
 
 class Shadowing(Protocol):
-    """A policy that also tells what another one would have done in its place."""
+    """A policy that also computes the distribution of another one, which does not serve."""
 
     def shadow(self, context: Context, arms: Sequence[str]) -> NDArray[np.float64]:
-        """Return the other one's distribution, one probability per arm, shape (n_arms,), summing to 1."""
+        """Return the other policy's distribution, one probability per arm, shape (n_arms,), summing to 1."""
         ...
 
 
@@ -71,7 +70,7 @@ class Uniform:
         """Do nothing."""
 
     def save(self) -> bytes:
-        """Return nothing: there is no state."""
+        """Return no bytes: there is no state."""
         return b""
 
     def load(self, state: bytes) -> Self:
@@ -81,7 +80,7 @@ class Uniform:
 
 
 class Fixed(Uniform):
-    """Always the same arm; uniform over the others when it is not eligible."""
+    """Always the same arm; uniform over the eligible ones when it is not among them."""
 
     kind = "fixed"
 

@@ -1,4 +1,4 @@
-"""Kind -> policy: what a configuration may ask for."""
+"""The catalogue of policies: build one from its specification."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -29,21 +29,27 @@ POLICIES: Mapping[str, Callable[..., Policy]] = {
         ShadowPolicy,
     )
 }
-"""Every policy by its kind. A new one is a class and its name in this list."""
+"""Every policy by its kind. A new one is a class, imported and listed here.
+
+No library of a policy is loaded here: each loads its own when it is built.
+"""
+
+NESTED_PARAMS = tuple(inspect.signature(ShadowPolicy).parameters)
+"""Parameters of a shadow policy that are specifications of policies."""
 
 
 class PolicySpec(Spec):
-    """A policy as data: a kind of the catalogue, and the arguments of its class."""
+    """The specification of a policy: a kind of the catalogue, and the arguments of its class."""
 
     kind: str = Field(description=f"One of {', '.join(POLICIES)}")
 
 
 def build_policy(spec: PolicySpec, arms: Sequence[str]) -> Policy:
-    """Build a policy without a history.
+    """Build a policy that has learned nothing.
 
     Args:
-        spec: What to build; where a class takes policies, `kind` and `params` stand for each.
-        arms: Names of the arms that it will choose among.
+        spec: What to build; a parameter that is a policy is given by its `kind` and `params`.
+        arms: Names of the arms to choose among.
 
     Raises:
         PolicyError: An unknown kind, parameter or arm, or a value that the policy refuses.
@@ -52,26 +58,24 @@ def build_policy(spec: PolicySpec, arms: Sequence[str]) -> Policy:
     'fixed'
     """
     if spec.kind == ShadowPolicy.kind:
-        inner = {name: _inner(name, told, arms) for name, told in spec.params.items() if name in INNER}
-        spec = spec.model_copy(update={"params": {**spec.params, **inner}})
+        nested = {
+            name: _nested(name, spec.params[name], arms) for name in NESTED_PARAMS if name in spec.params
+        }
+        spec = spec.model_copy(update={"params": {**spec.params, **nested}})
     policy = build(spec, "policy", POLICIES, PolicyError)
     if isinstance(policy, Fixed) and policy.arm not in arms:
         raise PolicyError(f"policy 'fixed' names the arm {policy.arm!r}{did_you_mean(policy.arm, arms)}")
     return policy
 
 
-INNER = tuple(inspect.signature(ShadowPolicy).parameters)
-"""Parameters of an apprentice that are policies themselves."""
-
-
-def _inner(name: str, told: object, arms: Sequence[str]) -> Policy:
+def _nested(name: str, value: object, arms: Sequence[str]) -> Policy:
     """Build a policy that is a parameter of another one. Raises PolicyError, naming the parameter."""
-    if not isinstance(told, Mapping):
+    if not isinstance(value, Mapping):
         raise PolicyError(
-            f"policy.params.{name}: `kind` and `params` of a policy were expected, got {told!r}"
+            f"policy.params.{name}: `kind` and `params` of a policy were expected, got {value!r}"
         )
     try:
-        return build_policy(PolicySpec.model_validate(told), arms)
+        return build_policy(PolicySpec.model_validate(value), arms)
     except ValidationError as error:
         raise PolicyError(
             "\n".join(f"policy.params.{name}: {line}" for line in lines(error, PolicySpec))

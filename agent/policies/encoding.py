@@ -1,4 +1,4 @@
-"""What a policy takes in: refused where it would spoil what was learned, and turned into numbers."""
+"""Check the input of a policy, and hash named features into columns."""
 
 import hashlib
 import math
@@ -10,14 +10,14 @@ from feedback.events import Context, Decision
 
 
 def check_whole(least: int, **settings: int) -> None:
-    """Refuse settings that are not whole numbers, or less than they can be.
+    """Refuse settings that are not integers, or below their minimum.
 
     Raises:
         PolicyError: Naming the setting.
     """
     for name, value in settings.items():
         if not isinstance(value, int) or value < least:
-            raise PolicyError(f"{name} {value!r} is not a whole number from {least} on")
+            raise PolicyError(f"{name} {value!r} is not an integer of at least {least}")
 
 
 def check_context(context: Context) -> None:
@@ -26,7 +26,7 @@ def check_context(context: Context) -> None:
     Raises:
         PolicyError: Naming the feature.
     """
-    # Sums in C: a feature that is not finite makes its sum so. Only then is it looked for.
+    # A sum is fast, and not finite if a feature is not. Only then is that feature searched for.
     total = sum(context.features.values()) + sum(context.embedding)
     for features in context.arms.values():
         total += sum(features.values())
@@ -37,7 +37,7 @@ def check_context(context: Context) -> None:
 
 
 def check_reward(decision: Decision, reward: float) -> None:
-    """Refuse what nothing can be learned from.
+    """Refuse a decision that nothing can be learned from.
 
     Raises:
         PolicyError: The reward or a feature is not finite, or the arm that was drawn was not eligible.
@@ -53,12 +53,12 @@ def check_reward(decision: Decision, reward: float) -> None:
 def hashed(features: Mapping[str, float], dims: int) -> list[float]:
     """Add named features up in a fixed number of columns, each with a column and a sign of its own.
 
-    A name seen for the first time needs no new column. Two names that fall together
-    disturb each other; by the signs, the errors cancel on average.
+    A new name needs no new column. Names that collide disturb each other; with random signs, the errors
+    cancel on average.
 
     Args:
         features: Finite numbers by name.
-        dims: How many columns; with 0, named features are not looked at.
+        dims: Number of columns; 0 leaves named features out.
 
     Source: Weinberger et al. 2009, Feature hashing for large scale multitask learning,
     arXiv:0902.2206.

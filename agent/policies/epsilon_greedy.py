@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from river.base import Regressor
 
 Decay = float | Literal["log"] | None
-"""How epsilon falls: the rewards after which it has halved, with the logarithm, or not at all."""
+"""The decay of epsilon: the number of rewards after which it is halved, `log`, or None for no decay."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exploration:
-    """Epsilon as a function of the rewards seen so far.
+    """Epsilon as a function of the number of rewards so far.
 
     After `t` rewards it is the greater of `min_epsilon` and
 
@@ -43,7 +43,7 @@ class Exploration:
     Attributes:
         epsilon: Probability of exploring at the start, in [0, 1].
         decay: Which of the three.
-        min_epsilon: Where the decay ends, in [0, epsilon].
+        min_epsilon: Lower bound, in [0, epsilon].
 
     Raises:
         PolicyError: A value out of its range.
@@ -75,7 +75,7 @@ class Exploration:
         return max(self.min_epsilon, self.epsilon / slower)
 
     def spread(self, scores: NDArray[np.float64], rewards: int) -> NDArray[np.float64]:
-        """Give epsilon to all arms alike, the best included, and the rest to the best ones.
+        """Return a distribution: epsilon shared by all arms, the rest by the best ones, shape (n_arms,).
 
         >>> Exploration(0.3, None, 0.0).spread(np.array([0.0, 1.0, 0.0]), 0).round(3).tolist()
         [0.1, 0.8, 0.1]
@@ -85,7 +85,7 @@ class Exploration:
 
 
 LINEAR: Literal["linear"] = "linear"
-"""The default model: a linear regression by AdaGrad."""
+"""The default model: linear regression with AdaGrad."""
 
 Model = Literal[
     "linear",
@@ -100,38 +100,38 @@ Model = Literal[
     "river.tree.HoeffdingTreeRegressor",
     "river.tree.SGTRegressor",
 ]
-"""The default, and the only import paths that are followed: an import runs code, and a request names a model.
+"""The default, and the only import paths allowed: an import runs code, and a request may name a model.
 
-Each of them is built of plain values, predicts one number, gives equal states for equal histories, and goes
-on from a saved state as if it had never been saved. Others of river do not: `KNNRegressor` draws without a
-seed, factorization machines give other bytes once they are loaded, `AMRules` divides by zero.
+Each is built from plain values, predicts one number, has equal states after equal histories, and continues
+exactly from a saved state. Other models of river do not: `KNNRegressor` draws without a seed, factorization
+machines save other bytes after loading, `AMRules` divides by zero.
 """
 
 MODELS: tuple[str, ...] = get_args(Model)
 
-PLAIN = (bool, int, float, str, type(None))
-"""Types of what may be an argument of a regressor, by itself or in a list."""
+PLAIN_TYPES = (bool, int, float, str, type(None))
+"""Types of an argument of a regressor, by itself or in a list."""
 
 RIVER_VERSION = version("river")
-"""Part of every state: another version may read the same pickle otherwise, or not at all."""
+"""Part of every state: another version may read the same pickle differently, or not at all."""
 
 
 class EpsilonGreedy:
     """The arm with the best predicted reward, or any arm with probability epsilon.
 
-    Epsilon is spread over all arms, the best one included, and the rest of the mass
-    over all arms tied for the best. It falls as `agent.policies.epsilon_greedy` says.
+    Epsilon is shared by all arms, the best one included, and the rest of the mass by all
+    arms tied for the best. Its decay is that of `Exploration`.
 
     Args:
         model: `linear`, or the import path of a river regressor, one of `Model`.
-        params: Arguments of that regressor, numbers, strings, booleans, nulls and lists of these; a
-            `seed` that it takes and is not given is 0.
+        params: Arguments of that regressor: numbers, strings, booleans, nulls and lists of these; its
+            `seed` is 0 by default.
         epsilon: Probability of exploring at the start, in [0, 1].
-        decay: Rewards after which epsilon has halved, `log` to divide it by ln(1 + rewards),
-            None to keep it as it is.
-        min_epsilon: Where the decay ends, in [0, epsilon].
-        prior: Predicted reward of an arm that was never tried; above every possible
-            reward, new arms are tried first.
+        decay: Number of rewards after which epsilon is halved, `log` to divide it by
+            ln(1 + rewards), None for no decay.
+        min_epsilon: Lower bound of epsilon, in [0, epsilon].
+        prior: Predicted reward of an arm without rewards; above every possible reward, new
+            arms are tried first.
 
     Raises:
         PolicyError: A parameter out of its range, or a model that is not allowed.
@@ -157,16 +157,11 @@ class EpsilonGreedy:
         self._rewards = 0
         self._regressor()
 
-    @property
-    def epsilon_now(self) -> float:
-        """Probability of exploring at the next decision, in [min_epsilon, epsilon]."""
-        return self._exploration.at(self._rewards)
-
     def probabilities(self, context: Context, arms: Sequence[str]) -> NDArray[np.float64]:
         """Return epsilon shared by all arms, plus the rest shared by the best ones.
 
         Raises:
-            PolicyError: A feature, or what the model makes of it, is not finite.
+            PolicyError: A feature or a prediction is not finite.
         """
         check_context(context)
         features = _features(context)
@@ -174,7 +169,7 @@ class EpsilonGreedy:
         return self._exploration.spread(scores, self._rewards)
 
     def learn(self, decision: Decision, reward: float) -> None:
-        """Show the reward to the regressor of the arm that was drawn."""
+        """Update the regressor of the drawn arm."""
         check_reward(decision, reward)
         if decision.drawn not in self._regressors:
             self._regressors[decision.drawn] = self._regressor()
@@ -182,7 +177,7 @@ class EpsilonGreedy:
         self._rewards += 1
 
     def save(self) -> bytes:
-        """Return river's version, the model and a digest on one line, and the pickled regressors after it."""
+        """Return river's version, the model and a digest on one line, then the pickled regressors."""
         buffer = io.BytesIO()
         _Pickler(buffer, protocol=5).dump({"_rewards": self._rewards, "_regressors": self._regressors})
         return seal(self._made_by, buffer.getvalue())
@@ -191,12 +186,12 @@ class EpsilonGreedy:
         """Return a policy with the given state, which must come from `save`: a pickle can run code.
 
         Raises:
-            PolicyError: The state is damaged, of another model or river, or cannot be unpickled.
+            PolicyError: The state is damaged, of another model or version of river, or cannot be unpickled.
         """
         pickled = unseal(state, self._made_by)
         try:
             regressors = _Unpickler(io.BytesIO(pickled)).load()
-        except Exception as error:  # what a pickle can raise has no end
+        except Exception as error:  # unpickling can raise anything
             raise PolicyError(f"state of {self._made_by} cannot be unpickled: {error!r}") from error
         loaded = copy.copy(self)
         vars(loaded).update(regressors)
@@ -213,7 +208,7 @@ class EpsilonGreedy:
                 from river import linear_model, optim
 
                 return linear_model.LinearRegression(**{"optimizer": optim.AdaGrad(0.1)} | self.params)
-            # Imported only now: trees and forests take time to load, and most policies need none.
+            # Imported here: trees and forests take time to load, and most policies need none.
             build: type[Regressor] = getattr(importlib.import_module(module), name)
             # Without a seed, equal histories would not give equal states.
             seed = {"seed": 0} if "seed" in inspect.signature(build).parameters else {}
@@ -230,11 +225,11 @@ def check_model(model: object, params: object) -> None:
     """Refuse a model that is not allowed, without importing or building anything.
 
     Args:
-        model: As `EpsilonGreedy` takes it, of a document that may come from anywhere.
+        model: Argument of `EpsilonGreedy`, unchecked.
         params: Likewise.
 
     Raises:
-        PolicyError: The model is none of `MODELS`, or a parameter is no plain value.
+        PolicyError: The model is not one of `MODELS`, or a parameter is not a plain value.
 
     >>> check_model("river.tree.HoeffdingTreeRegressor", {"grace_period": 50})
     >>> check_model("river.tree.HoeffdingTree", None)
@@ -249,7 +244,7 @@ def check_model(model: object, params: object) -> None:
     if not isinstance(params, Mapping):
         raise PolicyError(f"params of model {model!r}: arguments by name were expected, got {params!r}")
     for name, value in params.items():
-        if not all(isinstance(part, PLAIN) for part in (value if isinstance(value, list) else [value])):
+        if not all(isinstance(part, PLAIN_TYPES) for part in (value if isinstance(value, list) else [value])):
             raise PolicyError(
                 f"params of model {model!r}: {name!r} must be a number, a string, a boolean, null or a list "
                 f"of these, got {value!r}"
@@ -257,7 +252,7 @@ def check_model(model: object, params: object) -> None:
 
 
 def _features(context: Context) -> dict[Any, float]:
-    """Put the embedding beside the named features, as `e0`, `e1`, ...
+    """Return the named features, and the embedding as `e0`, `e1`, ...
 
     >>> _features(Context("?", {"words": 2.0}, (0.5, -0.5)))
     {'words': 2.0, 'e0': 0.5, 'e1': -0.5}

@@ -1,4 +1,4 @@
-"""Describe a question to a policy: what it says, what it looks like, what it means.
+"""The features of a question: its words, its form, its embedding.
 
 Named features are sparse and cheap to read in a log: `w=river` for a word,
 `shape=question` for a form, `has_digit` for a mark. The embedding is the
@@ -25,11 +25,11 @@ DIGIT = re.compile(r"\d")
 
 QUOTE = re.compile(r"[\"\u201c\u201d\u201e\u00ab\u00bb]")
 
-LONGEST = 32
-"""Words from which on a question counts as simply long."""
+MAX_WORDS = 32
+"""Number of words at which the feature `length` is 1."""
 
-MOST_CAPITALS = 8
-"""Capitalised words from which on there are simply many."""
+MAX_CAPITALS = 8
+"""Number of capitalised words at which the feature `capitals` is 1."""
 
 QUESTION_WORDS = frozenset(WORD.findall("who whom whose what which when where why how"))
 
@@ -38,7 +38,7 @@ FORM = (
     *(f"ask={word}" for word in sorted(QUESTION_WORDS)),
     *("has_mark", "has_digit", "has_quote", "length", "capitals"),
 )
-"""All that may be said of the form of a question, by name."""
+"""Names of all features of the form of a question."""
 
 STOP_WORDS = frozenset(
     WORD.findall("""
@@ -47,11 +47,11 @@ STOP_WORDS = frozenset(
     the their them then there these they this those to under up upon us was we were will with would you your
     """)
 )
-"""Words that say nothing of the subject; the question words are not among them."""
+"""Words without information on the subject; the question words are not among them."""
 
 
 class FeatureError(ValueError):
-    """What a caller says of a question cannot be a feature; the message names the key."""
+    """A value that a caller sent cannot be a feature; the message names the key."""
 
 
 class EmbeddingSpec(BaseModel):
@@ -93,19 +93,19 @@ def describe(
     extra: Mapping[str, float | str | bool] | None = None,
     arms: Mapping[str, Mapping[str, float]] | None = None,
 ) -> Context:
-    """Return what a policy sees of a question.
+    """Return the context of a question.
 
     Args:
-        question: The text as it was asked.
-        spec: What to look at.
+        question: The text.
+        spec: Which features to compute.
         embedding: Unit vector of the question by the backbone of `spec`, shape (dim,).
-        extra: What the caller knows: a number becomes a feature of that name, a text or
-            a truth value the feature `key=value`; it wins over a name of ours.
-        arms: Features of each arm, passed on as they are.
+        extra: From the caller: a number becomes a feature of that name, a text or a boolean the
+            feature `key=value`; it replaces a computed feature of the same name.
+        arms: Features of each arm, passed on unchanged.
 
     Raises:
-        FeatureError: An extra number that is not finite.
-        ValueError: An embedding that is missing or too short.
+        FeatureError: An extra number is not finite.
+        ValueError: The embedding is missing or too short.
 
     >>> describe("Who wrote Emma?", FeatureSpec(), extra={"tier": "free"}).features
     ... # doctest: +NORMALIZE_WHITESPACE
@@ -124,7 +124,7 @@ def describe(
 
 
 def form(question: str) -> dict[str, float]:
-    """Return what is said of the form of a question, by names of `FORM`; those left out are 0.
+    """Return the features of the form of a question, by names of `FORM`; missing ones are 0.
 
     >>> form("Who wrote Emma?")["length"]
     0.09375
@@ -161,10 +161,10 @@ def _shape(question: str, words: list[str], lower: list[str]) -> dict[str, float
         features[f"ask={asked}"] = 1.0
     if marked:
         features["has_mark"] = 1.0
-    features["length"] = min(len(words), LONGEST) / LONGEST
+    features["length"] = min(len(words), MAX_WORDS) / MAX_WORDS
     # The first word is capitalised in any sentence.
     if capitals := sum(word[0].isupper() for word in words[1:]):
-        features["capitals"] = min(capitals, MOST_CAPITALS) / MOST_CAPITALS
+        features["capitals"] = min(capitals, MAX_CAPITALS) / MAX_CAPITALS
     if DIGIT.search(question):
         features["has_digit"] = 1.0
     if QUOTE.search(question):
@@ -173,7 +173,7 @@ def _shape(question: str, words: list[str], lower: list[str]) -> dict[str, float
 
 
 def _named(key: str, value: float | str | bool) -> tuple[str, float]:
-    """Name what the caller knows.
+    """Return the feature of a value that the caller sent.
 
     >>> _named("tier", "free"), _named("beta", True), _named("age", 3)
     (('tier=free', 1.0), ('beta=true', 1.0), ('age', 3.0))
@@ -188,7 +188,7 @@ def _named(key: str, value: float | str | bool) -> tuple[str, float]:
 
 
 def _dense(embedding: NDArray[np.float32] | None, spec: EmbeddingSpec) -> tuple[float, ...]:
-    """Cut an embedding down; a unit vector gives numbers of about unit variance.
+    """Reduce an embedding; a unit vector gives numbers of about unit variance.
 
     >>> spec = EmbeddingSpec(backbone="minilm", dims=2, reduce="leading")
     >>> _dense(np.array([0.5, -0.5, 0.5, 0.5], np.float32), spec)
@@ -213,4 +213,4 @@ def _directions(dim: int, dims: int, seed: int) -> NDArray[np.float32]:
 
 
 FEATURE = "router"
-"""The feature of an arm that holds its score."""
+"""The feature of an arm that holds its router score."""

@@ -1,10 +1,10 @@
-"""Linear bandits: a ridge regression of the reward, and two ways to act on what it is not sure of.
+"""Linear bandits: a ridge regression of the reward, with two ways to explore.
 
-    LinUCB           the arm that may be the best, by the upper end of what is believed of it
-    LinearThompson   each arm as often as it is believed to be the best
+    LinUCB           the arm with the highest upper confidence bound
+    LinearThompson   each arm with its posterior probability of being the best
 
-A decision costs the square of the columns for every arm: some 32 numbers of an embedding
-are cheap, all 384 of them are not.
+The cost of a decision is quadratic in the number of columns: 32 numbers of an embedding
+are cheap, all 384 are not.
 """
 
 import copy
@@ -27,28 +27,28 @@ from agent.policies.sampling import greedy
 from agent.policies.serialization import pack, seal, unpack, unseal
 from feedback.events import Context, Decision
 
-RIDGE, RIDGE_OF_PRIOR = 10.0, 3000.0
-"""The penalty where none is given, without and with a feature that tells the expected reward."""
+DEFAULT_RIDGE, DEFAULT_RIDGE_WITH_PRIOR = 10.0, 3000.0
+"""The default penalty, without and with a `prior_feature`."""
 
 Features = Mapping[str, Mapping[str, float]]
 """Features of arms, by their names."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """What one decision needs of its arms, kept for the next: their features seldom change."""
+class _ArmColumns:
+    """The columns of the arms of one decision, cached for the next: the features of arms seldom change."""
 
     arms: tuple[str, ...]
     features: Features
     rows: NDArray[np.intp]
-    z: Array  # shape (n_arms, n_shared); the question's columns of it are written anew
+    z: Array  # shape (n_arms, n_shared); its columns of the question are overwritten
 
     def match(self, arms: Sequence[str], features: Features) -> bool:
         return self.arms == tuple(arms) and self.features == features
 
 
 class RidgePolicy(ABC):
-    """Hold a ridge regression of every arm's reward; a policy over it adds only the distribution.
+    """A ridge regression of every arm's reward; a subclass adds the distribution.
 
     Args:
         settings: Arguments of the policy's class: `ridge`, `dims`, `shared`, `prior`,
@@ -64,7 +64,9 @@ class RidgePolicy(ABC):
     def __init__(self, **settings: Any) -> None:
         ridge, prior = settings["ridge"], settings["prior"]
         if ridge is None:
-            ridge = settings["ridge"] = RIDGE if settings["prior_feature"] is None else RIDGE_OF_PRIOR
+            ridge = settings["ridge"] = (
+                DEFAULT_RIDGE if settings["prior_feature"] is None else DEFAULT_RIDGE_WITH_PRIOR
+            )
         if not 0.0 < ridge < np.inf:
             raise PolicyError(f"ridge {ridge} is not a positive number")
         if not np.isfinite(prior):
@@ -74,12 +76,12 @@ class RidgePolicy(ABC):
         self._rows: dict[str, int] = {}
         self._columns: dict[str, int] = {}
         self._model: ArmRidge | None = None
-        self._asked: _Asked | None = None
+        self._cached: _ArmColumns | None = None
         self._lock = Lock()
 
     @abstractmethod
     def _distribution(self, mean: Array, covariance: Array) -> Array:
-        """Return a distribution over arms, shape (n,), from what is believed of their rewards."""
+        """Return a distribution over arms, shape (n,), from the posterior of their rewards."""
 
     def probabilities(self, context: Context, arms: Sequence[str]) -> Array:
         """Return the distribution over the arms.
@@ -92,30 +94,30 @@ class RidgePolicy(ABC):
     def posterior(self, context: Context, arms: Sequence[str]) -> tuple[Array, Array]:
         """Return the mean of each arm's reward, shape (n,), and their covariance, shape (n, n).
 
-        The covariance is that of noise of variance 1, and without it.
+        The covariance is the posterior's for noise of variance 1; the noise itself is not in it.
         """
         check_context(context)
         x = self._question(context)
         with self._lock:
             model = self._model or self._empty(x)
-            asked = self._ask(context, arms, x)
+            cached = self._arm_columns(context, arms, x)
             seen = model.shared.shape[1]
-            mean, covariance = model.posterior(asked.rows, x, asked.z[:, :seen])
-            if asked.z.shape[1] > seen:  # features of arms that nothing was learned of yet
-                new = asked.z[:, seen:]
+            mean, covariance = model.posterior(cached.rows, x, cached.z[:, :seen])
+            if cached.z.shape[1] > seen:  # features of arms without a reward so far
+                new = cached.z[:, seen:]
                 covariance += new @ new.T / self._settings["ridge"]
         return mean + [self._prior(context, arm) for arm in arms], covariance
 
     def learn(self, decision: Decision, reward: float) -> None:
-        """Take in what the drawn arm earned beyond its prior."""
+        """Update from the difference between the reward and the prior of the drawn arm."""
         check_reward(decision, reward)
         context, arm = decision.context, decision.drawn
         x = self._question(context)
         with self._lock:
-            self._asked = None  # rows and columns may move
+            self._cached = None  # rows and columns may move
             model = self._model = self._model or self._empty(x)
             known = len(self._columns)
-            z = self._shared(self._columned(context, (arm,)), (arm,), x, self._columns)[0]
+            z = self._shared(self._model_features(context, (arm,)), (arm,), x, self._columns)[0]
             if len(self._columns) > known:
                 model.add_shared(len(self._columns) - known)
             if arm not in self._rows:
@@ -123,7 +125,7 @@ class RidgePolicy(ABC):
             model.learn(self._rows[arm], x, z, reward - self._prior(context, arm))
 
     def save(self) -> bytes:
-        """Return the settings and a digest on one line, and the names and the model after it."""
+        """Return the settings and a digest on one line, then the names and the model."""
         with self._lock:
             arrays = {} if self._model is None else {"own": self._model.own, "shared": self._model.shared}
             return seal(self._made_by, pack({"arms": [*self._rows], "columns": [*self._columns]}, arrays))
@@ -140,7 +142,7 @@ class RidgePolicy(ABC):
             _rows={arm: row for row, arm in enumerate(facts["arms"])},
             _columns={name: column for column, name in enumerate(facts["columns"])},
             _model=ArmRidge(self._settings["ridge"], **arrays) if arrays else None,
-            _asked=None,
+            _cached=None,
             _lock=Lock(),
         )
         return loaded
@@ -162,32 +164,32 @@ class RidgePolicy(ABC):
     def _empty(self, x: Array) -> ArmRidge:
         return ArmRidge.empty(self._settings["ridge"], len(x), len(x) if self._settings["shared"] else 0)
 
-    def _ask(self, context: Context, arms: Sequence[str], x: Array) -> _Asked:
-        asked, features = self._asked, self._columned(context, arms)
+    def _arm_columns(self, context: Context, arms: Sequence[str], x: Array) -> _ArmColumns:
+        cached, features = self._cached, self._model_features(context, arms)
         # Before the first reward, an embedding may still be of any length.
-        if asked is None or self._model is None or not asked.match(arms, features):
-            asked = self._asked = _Asked(
+        if cached is None or self._model is None or not cached.match(arms, features):
+            cached = self._cached = _ArmColumns(
                 arms=tuple(arms),
-                features={arm: dict(told) for arm, told in features.items()},
+                features={arm: dict(values) for arm, values in features.items()},
                 rows=np.array([self._rows.get(arm, -1) for arm in arms], dtype=np.intp),
                 z=self._shared(features, arms, x, dict(self._columns)),
             )
         if self._settings["shared"]:
-            asked.z[:, : len(x)] = x
-        return asked
+            cached.z[:, : len(x)] = x
+        return cached
 
-    def _columned(self, context: Context, arms: Sequence[str]) -> Features:
-        """Return the features of arms that have a column: all but the one that is the prior."""
-        named = self._settings["prior_feature"]
-        if named is None:
+    def _model_features(self, context: Context, arms: Sequence[str]) -> Features:
+        """Return the features of arms without the one that is the prior."""
+        prior_feature = self._settings["prior_feature"]
+        if prior_feature is None:
             return context.arms
-        columned = {arm: dict(context.arms.get(arm, ())) for arm in arms}
-        for features in columned.values():
-            features.pop(named, None)
-        return columned
+        kept = {arm: dict(context.arms.get(arm, ())) for arm in arms}
+        for features in kept.values():
+            features.pop(prior_feature, None)
+        return kept
 
     def _shared(self, features: Features, arms: Sequence[str], x: Array, columns: dict[str, int]) -> Array:
-        """Return the shared columns of each arm, shape (n_arms, n_shared); `columns` takes in new names."""
+        """Return the shared columns of each arm, shape (n_arms, n_shared); adding names to `columns`."""
         if not self._settings["shared"]:
             return np.zeros((len(arms), 0))
         cells = [
@@ -202,8 +204,8 @@ class RidgePolicy(ABC):
         return z
 
     def _prior(self, context: Context, arm: str) -> float:
-        named, prior = self._settings["prior_feature"], self._settings["prior"]
-        return float(prior if named is None else context.arms.get(arm, {}).get(named, prior))
+        feature, prior = self._settings["prior_feature"], self._settings["prior"]
+        return float(prior if feature is None else context.arms.get(arm, {}).get(feature, prior))
 
 
 def _scaled(features: Mapping[str, float]) -> dict[str, float]:
@@ -216,29 +218,29 @@ def _scaled(features: Mapping[str, float]) -> dict[str, float]:
     return {name: value if name == FEATURE else value / length for name, value in features.items()}
 
 
-NODES = np.linspace(-3.5, 3.5, 16)
-"""Where each arm's normal distribution is looked at, in standard deviations."""
+QUADRATURE_NODES = np.linspace(-3.5, 3.5, 16)
+"""Where each arm's normal distribution is evaluated, in standard deviations."""
 
 
 class LinUCB(RidgePolicy):
-    """The arm whose reward may be the highest; arms that tie share the mass.
+    """The arm with the highest upper confidence bound; tied arms share the mass.
 
-    How high a reward may be is its mean plus `alpha` standard deviations.
+    The bound is the mean of the reward plus `alpha` standard deviations.
 
     Args:
-        alpha: Standard deviations to hope for, not negative; with 0, nothing is explored.
-        ridge: Penalty on the square of a weight: about how many rewards it takes to believe
-            in one. By default 10; with `prior_feature` 3000, so that a good router is not
-            unlearned from the noise of single rewards, and a wrong one is corrected.
+        alpha: Standard deviations in the bound, not negative; 0 explores nothing.
+        ridge: Penalty on the square of a weight: about the number of rewards that outweigh the
+            prior. By default 10; with `prior_feature` 3000, so that the noise of single rewards
+            does not unlearn a good router, and a wrong one is corrected.
         dims: Columns that the named features of the question are hashed into; 0 leaves them out.
         shared: Whether arms share weights (Li et al.'s hybrid model) or learn apart
-            (disjoint); the features of an arm are looked at only where they do.
-        prior: Reward expected of an arm of which nothing is known; at the top of the
-            range, new arms look good and are tried.
-        prior_feature: A feature of an arm that tells its expected reward, such as the score
-            `router` of a trained one: it ranks the arms from the start, and what is learned is
-            the rest. It should be in the unit of the reward, as the scores of a router of kind
-            `calibrated` are. `prior` counts for an arm without it.
+            (disjoint); the features of arms are used only if they share.
+        prior: Expected reward of an arm without rewards; at the top of the range, new
+            arms are tried.
+        prior_feature: A feature of an arm that is its expected reward, such as the score
+            `router` of a trained router: it ranks the arms from the start, and only the
+            residual is learned. It must be in the unit of the reward, as the scores of a router
+            of kind `calibrated` are. An arm without it has `prior`.
 
     Source: Li et al. 2010, arXiv:1003.0146.
 
@@ -259,7 +261,7 @@ class LinUCB(RidgePolicy):
         prior_feature: str | None = None,
     ) -> None:
         if not 0.0 <= alpha < np.inf:
-            raise PolicyError(f"alpha {alpha} is not a number from 0 on")
+            raise PolicyError(f"alpha {alpha} is not a finite number of at least 0")
         super().__init__(
             alpha=alpha, ridge=ridge, dims=dims, shared=shared, prior=prior, prior_feature=prior_feature
         )
@@ -269,19 +271,19 @@ class LinUCB(RidgePolicy):
 
 
 class LinearThompson(RidgePolicy):
-    """Each arm with the probability that its reward is the highest, as far as is known.
+    """Each arm with the posterior probability that its reward is the highest.
 
-    That is what Thompson sampling draws from; here it is computed and not drawn. Where arms
-    share weights, their rewards are not independent: what moves all of them alike is
-    left out, as it cannot change which is the highest, and the rest is taken as independent.
+    Thompson sampling draws from this distribution; here it is computed. Arms that share
+    weights have dependent rewards: the common part is left out, as it cannot change which
+    reward is the highest, and the rest is treated as independent.
 
     Args:
-        scale: Standard deviation of the noise of a reward, which all doubt is a multiple of.
+        scale: Standard deviation of the noise of a reward; the posterior's are proportional to it.
         ridge: As in `LinUCB`, like all that follow.
         dims: Columns of the named features.
         shared: Whether arms share weights.
-        prior: Reward expected of an arm of which nothing is known.
-        prior_feature: A feature of an arm that tells its expected reward.
+        prior: Expected reward of an arm without rewards.
+        prior_feature: A feature of an arm that is its expected reward.
 
     Source: Agrawal and Goyal 2013, Thompson sampling for contextual bandits with linear
     payoffs, arXiv:1209.3352.
@@ -309,18 +311,17 @@ class LinearThompson(RidgePolicy):
         )
 
     def _distribution(self, mean: Array, covariance: Array) -> Array:
-        alone = covariance.diagonal()
-        variance = np.maximum(alone - max(0.0, float(covariance.min())), 1e-6 * alone)
+        variance = covariance.diagonal()
+        variance = np.maximum(variance - max(0.0, float(covariance.min())), 1e-6 * variance)
         return highest(mean, self._settings["scale"] * np.sqrt(variance))
 
 
 def highest(mean: Array, deviation: Array) -> Array:
-    """Return the probability that each of some independent normal variables is the highest.
+    """Return the probability of each of some independent normal variables to be the highest.
 
     It is the integral of each density times the distribution functions of the others,
-    by the midpoint rule between the nodes of all of them: where one is a hundred times as
-    wide as another, nodes of its own alone would step over the other. Right to 0.005, and
-    mostly to 0.0005.
+    by the midpoint rule between the nodes of all variables: the nodes of a wide one alone
+    would miss a narrow one. The error is below 0.005, and mostly below 0.0005.
 
     Args:
         mean: Shape (n,).
@@ -329,8 +330,10 @@ def highest(mean: Array, deviation: Array) -> Array:
     >>> highest(np.array([0.0, 0.0, -9.0]), np.array([1.0, 0.1, 1.0])).round(3).tolist()
     [0.5, 0.5, 0.0]
     """
-    at = (mean + NODES[:, None] * deviation).ravel()
-    at = at[at >= (mean + NODES[0] * deviation).max()]  # below, one of them is surely higher
+    at = (mean + QUADRATURE_NODES[:, None] * deviation).ravel()
+    at = at[
+        at >= (mean + QUADRATURE_NODES[0] * deviation).max()
+    ]  # below, one of the variables is certainly higher
     at.sort()
     below = ndtr((at - mean[:, None]) / deviation[:, None])
     between = np.maximum(below[:, 1:] + below[:, :-1], 1e-300)

@@ -16,18 +16,18 @@ from agent.policies.neural_head import HeadNet
 from agent.policies.serialization import pack, seal, unpack, unseal
 from feedback.events import Context, Decision
 
-ENCODER_RATE = 5e-5
-"""The paper's step for its encoder."""
+ENCODER_LEARNING_RATE = 5e-5
+"""Of the paper."""
 
-HEAD_RATE = 0.005
-"""A step for some thousand weights that begin at random."""
+HEAD_LEARNING_RATE = 0.005
+"""For some thousand weights with a random start."""
 
 
 class Net(Protocol):
     """A network with one output an arm, and its optimizer."""
 
     def scores(self, context: Context, arms: Sequence[str]) -> NDArray[np.float64]:
-        """Return the reward expected of each arm, shape (n_arms,)."""
+        """Return the expected reward of each arm, shape (n_arms,)."""
         ...
 
     def learn(self, context: Context, arm: str, reward: float) -> None:
@@ -35,11 +35,11 @@ class Net(Protocol):
         ...
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return all that was learned, the optimizer's part included: JSON facts and arrays."""
+        """Return the state of the network and its optimizer: JSON facts and arrays."""
         ...
 
     def restore(self, facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take over what `state` of another returned, before anything was learned."""
+        """Take the state of another network; this one has learned nothing."""
         ...
 
 
@@ -47,13 +47,12 @@ class NeuralGreedy:
     """The arm with the best reward predicted by a neural network, or any arm with probability epsilon.
 
     The network learns from each reward once: one step of AdamW on the squared error of the
-    arm that was drawn. An arm gets an output when it is first rewarded, which begins at
-    `prior` for every question: arms may appear in any order.
+    drawn arm. An arm gets an output at its first reward, which starts at `prior` for every
+    question, so arms may be added at any time.
 
-    With `encoder`, a transformer reads the question and is fine-tuned. Its state is that of
-    all its weights three times over, 800 MB for DistilBERT. Without, a small network reads
-    the context's embedding and named features: the same with a frozen encoder. It runs
-    in numpy.
+    With `encoder`, a transformer reads the question and is fine-tuned. Its state has all its
+    weights and two moments of each, 800 MB for DistilBERT. Without, a small network in numpy
+    reads the context's embedding and named features: the encoder is frozen.
 
     MBA-RAG explores with a constant epsilon of 0.1 in the paper (`epsilon=0.1`), and
     with 1 / ln(t) at decision t in its code (`epsilon=1.0, decay="log"`).
@@ -64,20 +63,20 @@ class NeuralGreedy:
         hidden: Units of the small network's hidden layer; 0 for a linear one.
         dims: Columns that the small network sees of the named features, hashed.
         max_length: Tokens of a question that the encoder reads.
-        learning_rate: Step of AdamW; None is 5e-5 with an encoder and 0.005 without.
+        learning_rate: Of AdamW; None is 5e-5 with an encoder and 0.005 without.
         weight_decay: Weight decay of AdamW.
         epsilon: Probability of exploring at the start, in [0, 1].
-        decay: Rewards after which epsilon has halved, `log` to divide it by ln(1 + rewards),
-            None to keep it as it is.
-        min_epsilon: Where the decay ends, in [0, epsilon].
-        prior: Predicted reward of an arm that was never tried.
-        seed: Of the small network's first weights.
+        decay: Number of rewards after which epsilon is halved, `log` to divide it by
+            ln(1 + rewards), None for no decay.
+        min_epsilon: Lower bound of epsilon, in [0, epsilon].
+        prior: Predicted reward of an arm without rewards.
+        seed: Of the small network's initial weights.
 
     Source: Tang et al. 2025, MBA-RAG: a bandit approach for adaptive retrieval-augmented
     generation through question complexity, arXiv:2412.01572.
 
     Raises:
-        PolicyError: A value out of its range, or an encoder that is not where its name says.
+        PolicyError: A value is out of its range, or the encoder is not found.
     """
 
     kind = "neural"
@@ -106,7 +105,7 @@ class NeuralGreedy:
         check_whole(0, hidden=hidden, dims=dims, seed=seed)
         check_whole(1, max_length=max_length)
         if not 0.0 <= weight_decay < np.inf:
-            raise PolicyError(f"weight_decay {weight_decay} is not a number from 0 on")
+            raise PolicyError(f"weight_decay {weight_decay} is not a finite number of at least 0")
         if not np.isfinite(prior):
             raise PolicyError(f"prior {prior} is not finite")
         if learning_rate is not None and not 0.0 < learning_rate < np.inf:
@@ -115,11 +114,6 @@ class NeuralGreedy:
         self._rewards = 0
         self._lock = Lock()
         self._net = self._build()
-
-    @property
-    def epsilon_now(self) -> float:
-        """Probability of exploring at the next decision, in [min_epsilon, epsilon]."""
-        return self._exploration.at(self._rewards)
 
     def probabilities(self, context: Context, arms: Sequence[str]) -> NDArray[np.float64]:
         """Return epsilon shared by all arms, plus the rest shared by the best ones.
@@ -130,20 +124,20 @@ class NeuralGreedy:
         return self._exploration.spread(self.predictions(context, arms), self._rewards)
 
     def predictions(self, context: Context, arms: Sequence[str]) -> NDArray[np.float64]:
-        """Return the reward expected of each arm, shape (n_arms,). Raises PolicyError."""
+        """Return the expected reward of each arm, shape (n_arms,). Raises PolicyError."""
         check_context(context)
         with self._lock:
             return self._net.scores(context, arms)
 
     def learn(self, decision: Decision, reward: float) -> None:
-        """Move the network towards the reward of the arm that was drawn."""
+        """Take one step towards the reward of the drawn arm."""
         check_reward(decision, reward)
         with self._lock:
             self._net.learn(decision.context, decision.drawn, reward)
             self._rewards += 1
 
     def save(self) -> bytes:
-        """Return the settings and a digest on one line, and the network and its optimizer after it."""
+        """Return the settings and a digest on one line, then the network and its optimizer."""
         with self._lock:
             facts, arrays = self._net.state()
             return seal(self._made_by, pack({"rewards": self._rewards, **facts}, arrays))
@@ -166,21 +160,21 @@ class NeuralGreedy:
         return {"kind": self.kind, **self._settings}
 
     def _build(self) -> Net:
-        told = self._settings
-        rate, prior = told["learning_rate"], told["prior"]
-        if told["encoder"] is not None:
+        settings = self._settings
+        rate, prior = settings["learning_rate"], settings["prior"]
+        if settings["encoder"] is not None:
             return EncoderNet(
-                told["encoder"],
-                rate=ENCODER_RATE if rate is None else rate,
-                decay=told["weight_decay"],
+                settings["encoder"],
+                rate=ENCODER_LEARNING_RATE if rate is None else rate,
+                decay=settings["weight_decay"],
                 prior=prior,
-                max_length=told["max_length"],
+                max_length=settings["max_length"],
             )
         return HeadNet(
-            dims=told["dims"],
-            hidden=told["hidden"],
-            rate=HEAD_RATE if rate is None else rate,
-            decay=told["weight_decay"],
+            dims=settings["dims"],
+            hidden=settings["hidden"],
+            rate=HEAD_LEARNING_RATE if rate is None else rate,
+            decay=settings["weight_decay"],
             prior=prior,
-            seed=told["seed"],
+            seed=settings["seed"],
         )

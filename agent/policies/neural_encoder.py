@@ -1,9 +1,9 @@
-"""A transformer that reads the question, fine-tuned as rewards come in, with one output an arm.
+"""A transformer that reads the question, fine-tuned on each reward, with one output an arm.
 
-The question's vector is the encoder's at its first token, as BERT's family sums a text
-up; the reward of an arm is a linear function of it. A reward moves the encoder and the
-output of its own arm by one step of AdamW on the squared error. Dropout is off: what is
-learned is a function of the log. It runs on CUDA where there is one.
+The question's vector is the encoder's at its first token, as in BERT; the reward of an arm
+is a linear function of it. A reward updates the encoder and the output of its own arm by
+one step of AdamW on the squared error. Dropout is off, so the state is a function of the
+log. It runs on CUDA if available.
 """
 
 import copy
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import torch
 
 MOMENTS = ("exp_avg", "exp_avg_sq", "step")
-"""What AdamW knows of a parameter."""
+"""AdamW's state of a parameter."""
 
 
 class EncoderNet:
@@ -31,13 +31,13 @@ class EncoderNet:
 
     Args:
         model: A hub name, a folder, or `package:NAME/PATH`.
-        rate: Step of AdamW.
+        rate: Learning rate of AdamW.
         decay: Weight decay of AdamW.
-        prior: Output of an arm that has learned nothing.
-        max_length: Tokens of a question that are read, where the model can read as many.
+        prior: Output of an arm without rewards.
+        max_length: Tokens of a question that are read, up to the model's own limit.
 
     Raises:
-        PolicyError: The model is not where its name says.
+        PolicyError: The model is not found.
     """
 
     def __init__(self, model: str, *, rate: float, decay: float, prior: float, max_length: int) -> None:
@@ -53,7 +53,7 @@ class EncoderNet:
         self._outputs: dict[str, torch.nn.Linear] = {}
 
     def scores(self, context: Context, arms: Sequence[str]) -> NDArray[np.float64]:
-        """Return the reward expected of each arm, shape (n_arms,)."""
+        """Return the expected reward of each arm, shape (n_arms,)."""
         if not any(arm in self._outputs for arm in arms):
             return np.full(len(arms), self.prior)
         import torch
@@ -68,12 +68,12 @@ class EncoderNet:
         self._load()
         output = self._outputs.get(arm) or self._add(arm)
         loss = (output(self._read(context.question)) - reward).square().sum()
-        self._optimizer.zero_grad()  # to None: what the loss does not depend on stays as it is
+        self._optimizer.zero_grad()  # to None: a parameter without a gradient is then not updated
         loss.backward()
         self._optimizer.step()
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return the names of the arms, and every parameter that was ever moved with its moments."""
+        """Return the names of the arms, and every parameter that was ever updated with its moments."""
         arrays: dict[str, NDArray[Any]] = {}
         for name, parameter in self._parameters():
             if moved := self._optimizer.state.get(parameter):
@@ -82,10 +82,10 @@ class EncoderNet:
         return {"arms": [*self._outputs]}, arrays
 
     def restore(self, facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take over a state.
+        """Take a state.
 
         Raises:
-            PolicyError: It is of another encoder.
+            PolicyError: The state is of another encoder.
         """
         if not facts["arms"]:
             return
@@ -115,7 +115,7 @@ class EncoderNet:
         import torch
 
         torch.set_num_threads(len(compute_cores()))
-        # A copy: other policies learn from the same beginning.
+        # A copy: the cached encoder is the start of other policies, too.
         self._tokenizer, self._encoder = copy.deepcopy(pretrained(self._place))
         self._encoder.to("cuda" if torch.cuda.is_available() else "cpu")
         self._optimizer = torch.optim.AdamW(
@@ -153,15 +153,15 @@ class EncoderNet:
 
 @lru_cache(maxsize=2)
 def pretrained(place: str | Path) -> tuple[Any, Any]:
-    """Load a tokenizer and an encoder, once a process. Raises PolicyError."""
+    """Load a tokenizer and an encoder, cached. Raises PolicyError."""
     from transformers import AutoModel, AutoTokenizer
     from transformers.utils import logging
 
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # of loading: noise in a log
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # it would fill the log
     local = isinstance(place, Path)
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(place), local_files_only=local)
-        # Eager attention: the fast ones do not add up in the same order twice on a GPU.
+        # Eager attention: the order of sums in faster ones varies on a GPU.
         encoder = AutoModel.from_pretrained(
             str(place), local_files_only=local, attn_implementation="eager", dtype="float32"
         )

@@ -1,13 +1,12 @@
-"""A small neural network over what is known of a question, with one output an arm, in numpy.
+"""A small neural network over the features of a question, with one output an arm, in numpy.
 
     hidden = max(0, W . [x, 1])        reward of arm a = output_a . [hidden, 1]
 
-x is the named features hashed into columns and the embedding: so with a sentence
-encoder, this is the head of a network whose encoder is frozen. A reward moves the
-hidden layer and the output of its own arm by one step of AdamW on the squared error.
-Every output has moments and a count of steps of its own, as in PyTorch, where a
-parameter that a loss does not depend on is left alone: so what an arm learns does not
-depend on when others appeared.
+x is the named features, hashed into columns, and the embedding: with a sentence encoder,
+this is the head of a network with a frozen encoder. A reward updates the hidden layer and
+the output of its own arm by one step of AdamW on the squared error. Every output has its
+own moments and count of steps, as in PyTorch, which skips a parameter without a gradient:
+an arm learns the same whenever others are added.
 """
 
 import math
@@ -24,7 +23,7 @@ from feedback.events import Context
 Array = NDArray[np.float64]
 
 BETAS = (0.9, 0.999)
-"""How slowly AdamW's two moments forget."""
+"""Decay rates of AdamW's two moments."""
 
 EPSILON = 1e-8
 """Keeps AdamW from dividing by zero."""
@@ -35,24 +34,24 @@ class HeadNet:
 
     Args:
         dims: Columns that the named features are hashed into.
-        hidden: Units of the hidden layer; with 0 there is none, and the outputs see x.
-        rate: Step of AdamW.
+        hidden: Units of the hidden layer; with 0 there is none, and the outputs are linear in x.
+        rate: Learning rate of AdamW.
         decay: Weight decay of AdamW.
-        prior: Output of an arm that has learned nothing.
-        seed: Of the hidden layer's first weights.
+        prior: Output of an arm without rewards.
+        seed: Of the hidden layer's initial weights.
     """
 
     def __init__(self, *, dims: int, hidden: int, rate: float, decay: float, prior: float, seed: int) -> None:
         self.dims, self.hidden, self.rate, self.decay = dims, hidden, rate, decay
         self.prior, self.seed = prior, seed
         self._rows: dict[str, int] = {}
-        # Value, first and second moment. The last output stands for all arms that are unknown.
+        # Value, first and second moment. The last output is used for every unknown arm.
         self._layer: Array | None = None  # shape (3, hidden, n_inputs)
         self._outputs: Array | None = None  # shape (3, n_arms + 1, n_hidden + 1)
-        self._steps = np.zeros(1, dtype=np.int64)  # of each output; the layer has taken all of them
+        self._steps = np.zeros(1, dtype=np.int64)  # of each output; the layer's are their sum
 
     def scores(self, context: Context, arms: Sequence[str]) -> Array:
-        """Return the reward expected of each arm, shape (n_arms,)."""
+        """Return the expected reward of each arm, shape (n_arms,)."""
         if self._outputs is None:
             return np.full(len(arms), self.prior)
         rows = [self._rows.get(arm, -1) for arm in arms]
@@ -88,13 +87,13 @@ class HeadNet:
         return {"arms": [*self._rows]}, arrays
 
     def restore(self, facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take over a state."""
+        """Take a state."""
         self._rows = {arm: row for row, arm in enumerate(facts["arms"])}
         self._layer, self._outputs = arrays.get("layer"), arrays.get("outputs")
         self._steps = arrays["steps"]
 
     def _begin(self, n_inputs: int) -> None:
-        """Draw the hidden layer as PyTorch does; the outputs begin at the prior whatever they see."""
+        """Draw the hidden layer as PyTorch does; the outputs start at the prior for every input."""
         if self.hidden:
             bound = 1.0 / math.sqrt(n_inputs - 1)
             self._layer = np.zeros((3, self.hidden, n_inputs))
@@ -114,7 +113,7 @@ class HeadNet:
         return x
 
     def _hidden(self, x: Array) -> Array:
-        """Return what the outputs see, with a 1 at the end for their bias."""
+        """Return the inputs of the outputs, with a 1 at the end for their bias."""
         return x if self._layer is None else np.append(np.maximum(self._layer[0] @ x, 0.0), 1.0)
 
 
@@ -124,8 +123,8 @@ def adamw(state: Array, gradient: Array, step: int, rate: float, decay: float) -
     Args:
         state: Value, first and second moment, shape (3, ...).
         gradient: Of the loss by the value, shape (...).
-        step: How many steps this makes, from 1.
-        rate: Step size.
+        step: Number of this step, from 1.
+        rate: Learning rate.
         decay: Weight decay.
 
     Source: Loshchilov and Hutter 2019, Decoupled weight decay regularization, arXiv:1711.05101.

@@ -1,4 +1,4 @@
-"""A router at work as a policy: its scores, and exploration around the best one."""
+"""A policy that acts on the scores of a router, with exploration around the best one."""
 
 import math
 from collections.abc import Sequence
@@ -18,10 +18,10 @@ Explore = Literal["epsilon", "softmax", "squarecb"]
 
 
 class Routed(Uniform):
-    """The arm that a router scores best, or another one as exploration has it.
+    """The arm with the best score of a router, with exploration.
 
-    The scores stand in the context, as a feature of each arm: the policy needs no router to be replayed.
-    It learns nothing; to go on from a router, take a policy that learns and looks at features of arms.
+    The scores are in the context, as a feature of each arm, so the policy is replayed without the router.
+    It learns nothing; to learn on top of a router, take a policy that uses the features of arms.
 
     With `s` the scores, `b` the best arms and `n` the number of all:
 
@@ -29,8 +29,8 @@ class Routed(Uniform):
         softmax    in proportion to exp(s / temperature)
         squarecb   1 / (n + gamma (s_b - s)) for each that is not the best, the rest for the best
 
-    Mass of the best is split evenly among ties. An arm without a score, such as one that went live after
-    the router was trained, counts as the mean of the others; where none has one, all are alike.
+    Tied best arms share their mass evenly. An arm without a score, such as one added after the router was
+    trained, gets the mean of the others; without any score, the distribution is uniform.
 
     Args:
         explore: Which of the three.
@@ -58,7 +58,7 @@ class Routed(Uniform):
         feature: str = FEATURE,
     ) -> None:
         if explore not in (ways := get_args(Explore)):
-            raise PolicyError(f"no way to explore is called {explore!r}{did_you_mean(explore, ways)}")
+            raise PolicyError(f"explore {explore!r} is not known{did_you_mean(explore, ways)}")
         if not 0.0 <= epsilon <= 1.0:
             raise PolicyError(f"epsilon {epsilon} is not in [0, 1]")
         if not 0.0 < temperature < math.inf:
@@ -69,7 +69,7 @@ class Routed(Uniform):
         self.epsilon, self.temperature, self.gamma = epsilon, temperature, gamma
 
     def probabilities(self, context: Context, arms: Sequence[str]) -> NDArray[np.float64]:
-        """Return the distribution over the arms. Raises PolicyError where a score is not finite."""
+        """Return the distribution over the arms. Raises PolicyError if a score is not finite."""
         scores = self._scores(context, arms)
         match self.explore:
             case "epsilon":

@@ -18,8 +18,8 @@ def validate(probabilities: NDArray[np.float64], n_arms: int) -> NDArray[np.floa
     """Return the distribution as float64, normalised.
 
     Args:
-        probabilities: What a policy returned.
-        n_arms: How many arms it was asked about.
+        probabilities: From a policy.
+        n_arms: Number of eligible arms.
 
     Returns:
         Shape (n_arms,), non-negative, summing to 1 to rounding.
@@ -33,7 +33,7 @@ def validate(probabilities: NDArray[np.float64], n_arms: int) -> NDArray[np.floa
     p = np.asarray(probabilities, dtype=np.float64)
     if p.shape != (n_arms,):
         raise PolicyError(f"a distribution over {n_arms} arms was expected, got shape {p.shape}")
-    values = p.tolist()  # a few arms are added up faster outside numpy
+    values = p.tolist()  # for a few numbers, Python's sum is faster than numpy's
     total: float = sum(values)
     # Negated, so that a total of NaN is refused too.
     if not abs(total - 1.0) <= TOLERANCE or min(values) < 0.0:
@@ -63,16 +63,16 @@ def mix_floor(probabilities: NDArray[np.float64], floor: float) -> NDArray[np.fl
 def served_distribution(
     policy: Policy, context: Context, arms: Sequence[str], floor: float
 ) -> NDArray[np.float64]:
-    """Return what an arm is drawn from: the policy's distribution with the floor mixed in, shape (n_arms,).
+    """Return the distribution to draw from: the policy's with the floor mixed in, shape (n_arms,).
 
     Args:
-        policy: Asked once.
-        context: What it sees.
+        policy: Called once.
+        context: Of the question.
         arms: The eligible arms, at least one.
-        floor: Least probability of each; lowered to 1 / n_arms where that is less.
+        floor: Smallest probability of an arm; lowered to 1 / n_arms where that is less.
 
     Raises:
-        PolicyError: The policy's answer is no distribution over the arms.
+        PolicyError: The policy returned no distribution over the arms.
 
     >>> from agent.policies.base import Fixed
     >>> served_distribution(Fixed("bm25"), Context("who?"), ["none", "bm25"], 0.1).round(3).tolist()
@@ -84,18 +84,18 @@ def served_distribution(
 def shadow_distribution(
     policy: Policy | Shadowing, context: Context, arms: Sequence[str], floor: float
 ) -> NDArray[np.float64]:
-    """Return what an arm would have been drawn from, had the policy in the shadow served, shape (n_arms,).
+    """Return the distribution of the shadow policy with the floor mixed in, shape (n_arms,).
 
     Args:
-        policy: The one that serves; where it has none in its shadow, the result has shape (0,).
-        context: What both see.
+        policy: The policy that serves; if it has no shadow policy, the result has shape (0,).
+        context: Of the question.
         arms: The eligible arms, at least one.
         floor: As for `served_distribution`.
 
     Raises:
-        PolicyError: The answer is no distribution over the arms.
+        PolicyError: The shadow policy returned no distribution over the arms.
     """
-    if not hasattr(policy, "shadow"):  # a tenth of the time that `isinstance` takes with a protocol
+    if not hasattr(policy, "shadow"):  # ten times as fast as `isinstance` with a protocol
         return np.zeros(0)
     return _floored(policy.shadow(context, arms), len(arms), floor)
 
@@ -105,14 +105,14 @@ def _floored(probabilities: NDArray[np.float64], n_arms: int, floor: float) -> N
 
 
 def mixed(live: NDArray[np.float64], candidate: NDArray[np.float64], share: float) -> NDArray[np.float64]:
-    """Return what is drawn from while a candidate takes a share of the traffic, shape (n_arms,).
+    """Return the distribution to draw from while a canary takes a share of the traffic, shape (n_arms,).
 
-    As every arm has at least the floor in both, it has in the mixture.
+    An arm that has at least the floor in both has it in the mixture.
 
     Args:
-        live: The served distribution, shape (n_arms,).
-        candidate: That of the candidate over the same arms, shape (n_arms,).
-        share: How much of it is the candidate's, in [0, 1].
+        live: Distribution of the live policy, shape (n_arms,).
+        candidate: Distribution of the canary over the same arms, shape (n_arms,).
+        share: The canary's share, in [0, 1].
 
     >>> mixed(np.array([0.9, 0.1]), np.array([0.1, 0.9]), 0.25).round(3).tolist()
     [0.7, 0.3]
@@ -121,7 +121,7 @@ def mixed(live: NDArray[np.float64], candidate: NDArray[np.float64], share: floa
 
 
 def lowered(floor: float, n_arms: int) -> float:
-    """Return the floor that so many arms can have.
+    """Return the floor, lowered to the largest that is possible for this many arms.
 
     >>> lowered(0.01, 3), lowered(0.4, 4)
     (0.01, 0.25)
@@ -132,14 +132,14 @@ def lowered(floor: float, n_arms: int) -> float:
 def uniform_from(decision_id: str, salt: str, arms: Sequence[str] = ()) -> float:
     r"""Hash a decision id to a number in [0, 1): BLAKE2b, 53 bits.
 
-    The draw of an arm is hashed from the names of those that could be drawn, too. A decision whose
-    commit failed may be made again under its id, and its first draw may be why an arm is left out
-    now: that draw's number must not be drawn with again.
+    The draw of an arm also hashes the names of the eligible arms. A decision whose commit failed may be made
+    again under its id, without the arm that it drew first; with the same number, the second draw would
+    depend on the first.
 
     Args:
         decision_id: Unique.
-        salt: Tells one service, or one use, from another.
-        arms: The eligible arms in their order, for the draw of one; without a NUL in their names.
+        salt: Separates services, and uses within a service.
+        arms: The eligible arms in their order, for the draw of one; their names contain no NUL.
 
     >>> 0.0 <= uniform_from("d-1", "salt", ["none", "bm25"]) < 1.0
     True
@@ -151,7 +151,7 @@ def uniform_from(decision_id: str, salt: str, arms: Sequence[str] = ()) -> float
 
 @lru_cache(maxsize=8)
 def _key(salt: str) -> bytes:
-    """Return a key of 64 bytes, the most that BLAKE2b takes, for a salt of any length."""
+    """Return a key of 64 bytes, the longest that BLAKE2b takes, for a salt of any length."""
     return hashlib.blake2b(salt.encode()).digest()
 
 

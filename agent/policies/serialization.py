@@ -1,7 +1,7 @@
-"""How a policy's state becomes bytes: a line that says whose it is, a digest, and arrays without a pickle.
+"""The bytes of a policy's state: a header with a digest, and arrays, without a pickle.
 
-seal, unseal    a body behind one line of JSON: what made it, and a digest of it
-pack, unpack    facts and arrays as a body; equal ones give equal bytes
+seal, unseal    one line of JSON with the settings of the policy and a digest of the body, then the body
+pack, unpack    JSON facts and arrays as a body; equal ones give equal bytes
 """
 
 import hashlib
@@ -15,12 +15,12 @@ from safetensors.numpy import load, save
 
 from agent.policies.base import PolicyError
 
-SHOWN = 300
-"""Bytes of a refused header that are shown."""
+HEADER_CHARS = 300
+"""Bytes of a refused header that a message quotes."""
 
 
 def seal(made_by: Mapping[str, Any], body: bytes) -> bytes:
-    """Return a state: what made it and a digest on one line, and the body after it.
+    """Return a state: the settings and a digest on one line, then the body.
 
     >>> seal({"kind": "coin"}, b"heads").splitlines()
     [b'{"blake2b": "413288f2f678eced61e80eb7456b07c2", "kind": "coin"}', b'heads']
@@ -33,14 +33,14 @@ def unseal(state: bytes, made_by: Mapping[str, Any]) -> bytes:
     """Return the body of a state.
 
     Raises:
-        PolicyError: It is damaged, or something else made it.
+        PolicyError: The state is damaged, or of other settings.
 
     >>> unseal(seal({"kind": "coin"}, b"heads"), {"kind": "coin"})
     b'heads'
     """
     header, _, body = state.partition(b"\n")
     if seal(made_by, body) != state:
-        theirs, ours = header[:SHOWN].decode(errors="replace"), _line(made_by).decode()
+        theirs, ours = header[:HEADER_CHARS].decode(errors="replace"), _line(made_by).decode()
         raise PolicyError(f"state of {theirs or 'nothing'} is damaged, or not of {ours}")
     return body
 
@@ -51,16 +51,16 @@ def pack(facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
 
 
 def unpack(body: bytes) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Return the facts and the arrays of a body; the arrays may be written to.
+    """Return the facts and the arrays of a body; the arrays are writable.
 
     Raises:
-        PolicyError: It is no body that `pack` made.
+        PolicyError: The body is not from `pack`.
     """
     facts, _, arrays = body.partition(b"\n")
     try:
         return json.loads(facts), {name: array.copy() for name, array in load(arrays).items()}
     except (ValueError, SafetensorError) as error:
-        raise PolicyError(f"state with the facts {facts[:SHOWN]!r} cannot be read: {error}") from error
+        raise PolicyError(f"state with the facts {facts[:HEADER_CHARS]!r} cannot be read: {error}") from error
 
 
 def _line(facts: Mapping[str, Any]) -> bytes:

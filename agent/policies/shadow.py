@@ -1,4 +1,4 @@
-"""A policy that learns while another one decides, and how far the two agree."""
+"""A policy that learns in the shadow of another one, and the agreement of the two."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,31 +12,27 @@ from feedback.events import Context, Decision
 
 
 class ShadowPolicy:
-    """Decide as a baseline does, and learn as another policy would, until that one is trusted.
+    """A baseline that decides, and a policy that learns from its decisions without serving.
 
-    Its distribution is the baseline's. What the policy in its shadow would have done is on record
-    beside each decision. Its state is that policy's, byte for byte: once it is asked for by itself,
-    it goes on from all that was learned.
+    The distribution is the baseline's. That of the learning policy is logged beside each decision. The state
+    is the learning policy's, byte for byte: configured by itself, that policy continues from it.
 
-    Under a baseline that always takes one arm, the rest is tried at the floor alone, and the policy
-    learns as slowly.
+    Under a baseline that always draws one arm, the others are drawn at the floor alone, and the policy learns
+    slowly.
 
     Args:
-        baseline: Decides. It learns nothing, as `fixed`, `routed` and `uniform` do: what is learned
-            is the policy's.
-        policy: Learns, and is watched.
+        baseline: Decides; must learn nothing, as `fixed`, `routed` and `uniform`.
+        policy: Learns.
 
     Raises:
-        PolicyError: A baseline that learns, or an apprentice of an apprentice.
+        PolicyError: The baseline learns, or the policy is itself a shadow policy.
     """
 
     kind = "apprentice"
 
     def __init__(self, baseline: Policy, policy: Policy) -> None:
         if not isinstance(baseline, Uniform):
-            raise PolicyError(
-                f"baseline {baseline.kind!r} would learn: take one that does not, such as 'fixed'"
-            )
+            raise PolicyError(f"baseline {baseline.kind!r} learns: take one that does not, such as 'fixed'")
         if isinstance(policy, ShadowPolicy):
             raise PolicyError("policy 'apprentice' cannot be the policy of an apprentice")
         self._baseline, self._policy = baseline, policy
@@ -47,31 +43,31 @@ class ShadowPolicy:
         return self._baseline.probabilities(context, arms)
 
     def shadow(self, context: Context, arms: Sequence[str]) -> NDArray[np.float64]:
-        """Return the distribution of the policy that learns."""
+        """Return the learning policy's distribution."""
         return self._policy.probabilities(context, arms)
 
     def learn(self, decision: Decision, reward: float) -> None:
-        """Teach the policy: a decision says with which probability its arm was drawn, by whomever."""
+        """Update the learning policy: the propensity is the decision's, whichever policy made it."""
         self._policy.learn(decision, reward)
 
     def save(self) -> bytes:
-        """Return the policy's state."""
+        """Return the learning policy's state."""
         return self._policy.save()
 
     def load(self, state: bytes) -> Self:
-        """Return an apprentice whose policy has the given state. Raises PolicyError."""
+        """Return a shadow policy whose learning policy has the given state. Raises PolicyError."""
         return type(self)(self._baseline, self._policy.load(state))
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How much alike two policies decide.
+    """The agreement of two policies.
 
     Attributes:
-        decisions: How many were compared.
+        decisions: Number of decisions compared.
         shared: Mean of the probability mass that both distributions share, in [0, 1]: 1 where
-            they are the same, 0 where they never take the same arm.
-        same_arm: Share of the decisions in which the same arm is the most probable of both.
+            they are the same, 0 where they never draw the same arm.
+        same_arm: Share of the decisions in which both have the same most probable arm.
     """
 
     decisions: int
@@ -80,9 +76,9 @@ class Agreement:
 
 
 def agreement(decisions: Iterable[Decision]) -> Agreement:
-    """Compare the distributions that arms were drawn from with those in their shadow.
+    """Compare the distributions that arms were drawn from with those of the shadow policy.
 
-    Decisions without a shadow are passed over.
+    Decisions without a shadow distribution are left out.
 
     Raises:
         ValueError: None of them has a shadow.

@@ -1,7 +1,6 @@
-"""Check a policy specification that came from a caller: no code, and no file of this machine.
+"""Check a policy specification from an HTTP request: it may name neither code nor a file of this machine.
 
-An operator who writes the configuration may name files. A caller over HTTP may not: a policy
-that arrives in a request is built from plain parameters alone.
+The configuration may name files. A request may not: its policy is built from plain parameters alone.
 """
 
 from collections.abc import Iterator
@@ -9,14 +8,14 @@ from collections.abc import Iterator
 from pydantic import ValidationError
 
 from agent.policies.base import PolicyError
-from agent.policies.catalog import INNER, POLICIES, PolicySpec
+from agent.policies.catalog import NESTED_PARAMS, POLICIES, PolicySpec
 from agent.policies.epsilon_greedy import LINEAR, EpsilonGreedy, check_model
 from agent.policies.neural import NeuralGreedy
 from agent.policies.shadow import ShadowPolicy
 from agent.policies.vowpal import EXACT_FLAGS, VowpalPolicy
 from arms.suggestions import did_you_mean
 
-FILELESS = {*EXACT_FLAGS.split(), "--cover", "--bag", "--nounif"}
+FLAGS_WITHOUT_FILES = {*EXACT_FLAGS.split(), "--cover", "--bag", "--nounif"}
 """VW options that neither read nor write a file."""
 
 
@@ -24,7 +23,7 @@ def check_untrusted(spec: PolicySpec, configured: PolicySpec) -> None:
     """Refuse a specification that could import code or open a file. Other errors surface when it is built.
 
     Args:
-        spec: What the caller sent; policies nested in it are checked too.
+        spec: From the request; policies nested in it are checked too.
         configured: The policy of the configuration, whose parts are trusted.
 
     Raises:
@@ -38,17 +37,17 @@ def check_untrusted(spec: PolicySpec, configured: PolicySpec) -> None:
             check_model(part.params.get("model", LINEAR), part.params.get("params"))
         if part not in trusted and (parameter := _file_of(part)):
             raise PolicyError(
-                f"{parameter} may name a file of the service's machine, which only its configuration may"
+                f"{parameter} may name a file of the service's machine; only the configuration may name one"
             )
 
 
 def _parts(spec: PolicySpec) -> Iterator[PolicySpec]:
     """Yield a policy specification and those nested in it."""
     yield spec
-    for name in INNER if spec.kind == ShadowPolicy.kind else ():
+    for name in NESTED_PARAMS if spec.kind == ShadowPolicy.kind else ():
         try:
             inner = PolicySpec.model_validate(spec.params.get(name))
-        except ValidationError:  # not a policy at all
+        except ValidationError:  # not a specification: building it raises the error
             continue
         yield from _parts(inner)
 
@@ -71,6 +70,6 @@ def _file_of(spec: PolicySpec) -> str:
             return "vw arguments that are no text"
         for token in args.replace("'", " ").replace('"', " ").split():
             option = token.partition("=")[0] if token.startswith("--") else token[:2]
-            if option.startswith("-") and not option[1:].isdigit() and option not in FILELESS:
+            if option.startswith("-") and not option[1:].isdigit() and option not in FLAGS_WITHOUT_FILES:
                 return f"vw argument {option!r}"
     return ""

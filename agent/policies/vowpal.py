@@ -1,4 +1,4 @@
-"""Vowpal Wabbit's contextual bandits, any `--cb_explore_adf` algorithm, without the text in between.
+"""Vowpal Wabbit's contextual bandits: any `--cb_explore_adf` algorithm, with examples built in memory.
 
 A decision is one shared example and one example an arm, in four namespaces
 that the arguments may cross and ignore by their letters:
@@ -6,14 +6,13 @@ that the arguments may cross and ignore by their letters:
     s  the named features of the question       e  its embedding
     a  the name of the arm                      f  the features of the arm
 
-So `-q sa` learns what each arm is good at, and `-q sf` what its relatives are. Namespaces
-that are not crossed count too: a trained router's score, given as a feature of its arm,
-gets a weight in `f`, which a few hundred rewards or labels teach. (VW cannot begin from
-the score itself; `prior_feature` of `agent.policies.linear` can.)
+So `-q sa` learns weights of the question for each arm, and `-q sf` for each feature of
+arms. Namespaces that are not crossed have linear weights: a router's score, as a feature
+of its arm, gets a weight in `f` within a few hundred rewards or labels. (VW cannot start
+from the score itself; `prior_feature` of `agent.policies.linear` can.)
 
-Some algorithms keep more than their model file holds: what they are after it was saved,
-loaded and taught on is not what they would have been. For these `resumes_exactly` is
-False, and the log is replayed.
+Some algorithms keep state that is not in their model file: saved and loaded, they learn
+differently from then on. For these `resumes_exactly` is False, and the log is replayed.
 
     epsilon-greedy    --epsilon 0.05                                 resumes exactly
     SquareCB          --squarecb --gamma_scale 20 --clip_p 1         resumes exactly
@@ -25,8 +24,8 @@ False, and the log is replayed.
     bagging           --bag 5                                        is replayed
     doubly robust     --epsilon 0.05 --cb_type dr                    is replayed
 
-Arms are shown to VW sorted by name: what it breaks by position (a tie in
-`--squarecb` or `--first_only`) does not then depend on the order they are asked in.
+Arms are passed to VW sorted by name, so that ties which it breaks by position (in
+`--squarecb` or `--first_only`) do not depend on the order of the caller.
 """
 
 import math
@@ -50,12 +49,12 @@ from feedback.events import Context, Decision
 DEFAULT = "--cb_explore_adf --squarecb --gamma_scale 20 --clip_p 1 --learning_rate 0.2 -q sa -q ea"
 
 VW_VERSION = version("vowpalwabbit")
-"""Part of every state: another version may go on from the same model otherwise."""
+"""Part of every state: another version may read the same model differently."""
 
-QUIET = ("--quiet", "--preserve_performance_counters")
+ALWAYS = ("--quiet", "--preserve_performance_counters")
 """Always added: without the second, a loaded model counts its examples from 0 again."""
 
-REFUSED = {
+REFUSED_ARGUMENTS = {
     "-i": "state enters by load()",
     "--initial_regressor": "state enters by load()",
     "-f": "state leaves by save()",
@@ -66,9 +65,9 @@ REFUSED = {
     "-t": "a policy learns",
     "--testonly": "a policy learns",
     "--elim": "its probabilities can be negative",
-    "--graph_feedback": "there is no feedback graph to give it",
+    "--graph_feedback": "decisions have no feedback graph",
 }
-"""Arguments that belong to the command line, or that need what a decision does not hold."""
+"""Arguments for the command line alone, or that need data which a decision does not have."""
 
 EXACT_FLAGS = """
     --cb_explore_adf --cb_type --cb_min_cost --cb_max_cost --first_only --epsilon --squarecb --gamma_scale
@@ -77,15 +76,15 @@ EXACT_FLAGS = """
     -q --quadratic --cubic --interactions --ignore --ignore_linear --noconstant --hash
     -b --bit_precision -l --learning_rate --power_t --initial_t
 """
-"""Arguments with which a saved, loaded and continued model was seen to equal the uninterrupted one."""
+"""Arguments with which tests showed a saved, loaded and continued model equal to an uninterrupted one."""
 
 INEXACT_TYPES = frozenset({"dr"})
-"""Values of `--cb_type` whose second regressor is not saved whole."""
+"""Values of `--cb_type` with a second regressor that is not saved completely."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Actions:
-    """Examples of the arms of one decision, hashed once and shown again and again."""
+    """The examples of the arms of one decision, hashed once and reused."""
 
     arms: tuple[str, ...]
     features: dict[str, dict[str, float]]
@@ -100,18 +99,17 @@ class VowpalPolicy:
     """Any `--cb_explore_adf` learner of Vowpal Wabbit.
 
     The default is SquareCB (Foster and Rakhlin 2020, arXiv:2002.04926). `--clip_p 1`
-    gives it the plain regression that its theory asks for: weighted by one over the
-    propensity, the rare draws of a bad arm drown the rest.
+    gives it the unweighted regression of its theory: with inverse propensity weights, the
+    rare draws of a bad arm dominate.
 
     Args:
-        args: What follows `vw` on the command line.
-        baseline: The reward that VW calls a cost of 0, and so the reward it expects of
-            what it has not seen. At the top of the range, new arms look good and are
-            tried; at 0, the first arm that earned anything is hard to leave.
+        args: The arguments of `vw` on the command line.
+        baseline: The reward that is a cost of 0 for VW, and so the expected reward of an
+            unknown arm. At the top of the range, new arms are tried; at 0, the first arm
+            with a reward is rarely left.
 
     Raises:
-        PolicyError: Arguments that are not of a `--cb_explore_adf` learner, or that
-            VW refuses.
+        PolicyError: The arguments are not of a `--cb_explore_adf` learner, or VW refuses them.
     """
 
     kind = "vowpal"
@@ -122,7 +120,7 @@ class VowpalPolicy:
         flags = _flags(tokens)
         _check(flags)
         self.resumes_exactly = _resumes_exactly(flags)
-        # A model remembers its own arguments, and some algorithms refuse to be told them twice.
+        # A model contains its own arguments, and some algorithms refuse them twice.
         self._vw = _restore(_model) if _model else _workspace(tokens)
         self._label_type = int(self._vw.get_label_type())
         self._actions = _Actions((), {}, [], np.zeros(0, dtype=np.intp))
@@ -130,7 +128,7 @@ class VowpalPolicy:
         self._lock = Lock()
 
     def probabilities(self, context: Context, arms: Sequence[str]) -> NDArray[np.float64]:
-        """Return VW's distribution; arms that `--regcbopt` gives 1 each share the mass.
+        """Return VW's distribution; arms that `--regcbopt` all gives 1 share the mass.
 
         Raises:
             PolicyError: A feature is not finite, or VW gave no distribution.
@@ -147,7 +145,7 @@ class VowpalPolicy:
         return np.array(scores)[actions.position] / total
 
     def learn(self, decision: Decision, reward: float) -> None:
-        """Update from the cost and the propensity of the arm that was drawn."""
+        """Update from the cost and the propensity of the drawn arm."""
         check_reward(decision, reward)
         cost = self.baseline - reward
         context = decision.context
@@ -163,7 +161,7 @@ class VowpalPolicy:
             self._vw._finish_example_multi_ex(examples)  # noqa: SLF001
 
     def save(self) -> bytes:
-        """Return VW's version, the arguments and a digest on one line, and VW's own bytes after it."""
+        """Return VW's version, the arguments and a digest on one line, then VW's model."""
         with self._lock, tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "model")
             self._vw.save(path)
@@ -173,9 +171,9 @@ class VowpalPolicy:
         """Return a policy with the given state.
 
         Raises:
-            PolicyError: The state is damaged, of other arguments or another VW, or VW refuses it.
+            PolicyError: The state is damaged, of other arguments or another version of VW, or VW refuses it.
         """
-        # VW itself would load a model that was cut short.
+        # the digest is checked first: VW loads a truncated model
         model = unseal(state, self._made_by)
         return type(self)(self.args, baseline=self.baseline, _model=model)
 
@@ -229,7 +227,7 @@ class VowpalPolicy:
 
 
 def _flags(tokens: Sequence[str]) -> dict[str, str]:
-    """Name the options of a command line, each with its last value.
+    """Return the options of a command line, each with its last value.
 
     >>> _flags(["--cb_explore_adf", "--cb_min_cost", "-1", "-qsa", "--power_t=0"])
     {'--cb_explore_adf': '', '--cb_min_cost': '-1', '-q': 'sa', '--power_t': '0'}
@@ -253,14 +251,14 @@ def _resumes_exactly(flags: Mapping[str, str]) -> bool:
 
 
 def _check(flags: Mapping[str, str]) -> None:
-    """Raise PolicyError for arguments that VW would take and that cannot work here.
+    """Refuse arguments that VW accepts and that cannot work here.
 
     Raises:
-        PolicyError: No `--cb_explore_adf`, an argument of `REFUSED`, or `--regcb` without bounds.
+        PolicyError: No `--cb_explore_adf`, an argument of `REFUSED_ARGUMENTS`, or `--regcb` without bounds.
     """
     if "--cb_explore_adf" not in flags:
         raise PolicyError(f"vw needs --cb_explore_adf among its arguments, got: {' '.join(flags) or 'none'}")
-    for flag, reason in REFUSED.items():
+    for flag, reason in REFUSED_ARGUMENTS.items():
         if flag in flags:
             raise PolicyError(f"vw argument {flag} has no place here: {reason}")
     for flag in ("--regcb", "--regcbopt"):
@@ -275,7 +273,7 @@ def _workspace(tokens: Sequence[str]) -> Any:
     from vowpalwabbit import Workspace  # loaded when a policy needs it: most configurations have none
 
     try:
-        return Workspace(arg_list=[*tokens, *QUIET])
+        return Workspace(arg_list=[*tokens, *ALWAYS])
     except RuntimeError as error:
         raise PolicyError(f"vw refuses {shlex.join(tokens)!r}: {error}") from error
 

@@ -16,7 +16,7 @@ from agent.policies.catalog import PolicySpec, build_policy
 from agent.policies.epsilon_greedy import LINEAR, MODELS, EpsilonGreedy, Model
 from feedback.events import Context, Decision
 from tests.agent.attacks import CALLS, Trap, a_trap, in_apprentices
-from tests.contracts import ARMS, contexts, history, teach
+from tests.contracts import ARMS, contexts, epsilon_of, history, teach
 
 
 def decision(drawn: str, seen: Context | None = None) -> Decision:
@@ -43,11 +43,11 @@ def test_the_prior_says_what_a_new_arm_is_worth(prior: float, expected: list[flo
 
 def test_epsilon_has_halved_after_decay_rewards() -> None:
     policy = EpsilonGreedy(epsilon=0.4, decay=10.0, min_epsilon=0.05)
-    assert policy.epsilon_now == 0.4
+    assert epsilon_of(policy) == 0.4
     teach(policy, history(policy, 10, seed=30))
-    assert policy.epsilon_now == pytest.approx(0.2)
+    assert epsilon_of(policy) == pytest.approx(0.2)
     teach(policy, history(policy, 1000, seed=31))
-    assert policy.epsilon_now == 0.05
+    assert epsilon_of(policy) == 0.05
 
 
 @given(st.floats(0, 1), st.floats(0.1, 1e6), st.integers(0, 20))
@@ -55,7 +55,7 @@ def test_epsilon_never_leaves_its_range(epsilon: float, decay: float, n: int) ->
     policy = EpsilonGreedy(epsilon=epsilon, decay=decay, min_epsilon=epsilon / 4)
     for _ in range(n):
         policy.learn(decision("bm25"), 1.0)
-    assert epsilon / 4 <= policy.epsilon_now <= epsilon
+    assert epsilon / 4 <= epsilon_of(policy) <= epsilon
 
 
 def test_each_arm_is_the_river_model_of_its_own_rewards() -> None:
@@ -198,7 +198,7 @@ def test_state_that_is_damaged_or_of_another_model_is_refused() -> None:
 def test_state_of_another_river_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = EpsilonGreedy()
     with monkeypatch.context() as before:
-        before.setattr("agent.policies.epsilon_greedy.RIVER", "0.1.0")
+        before.setattr("agent.policies.epsilon_greedy.RIVER_VERSION", "0.1.0")
         old = policy.save()
     with pytest.raises(PolicyError, match=r'"river": "0\.1\.0".* is damaged, or not of \{"model": "linear"'):
         policy.load(old)

@@ -328,11 +328,11 @@ def test_less_is_explored_as_more_is_known() -> None:
 @pytest.mark.parametrize(
     ("build", "arguments", "message"),
     [
-        (LinUCB, {"alpha": -0.1}, "alpha -0.1 is not a number from 0 on"),
-        (LinUCB, {"alpha": float("nan")}, "alpha nan is not a number"),
+        (LinUCB, {"alpha": -0.1}, "alpha -0.1 is not a finite number of at least 0"),
+        (LinUCB, {"alpha": float("nan")}, "alpha nan is not a finite number"),
         (LinUCB, {"ridge": 0.0}, "ridge 0.0 is not a positive number"),
-        (LinUCB, {"dims": -1}, "dims -1 is not a whole number from 0 on"),
-        (LinUCB, {"dims": 2.5}, "dims 2.5 is not a whole number"),
+        (LinUCB, {"dims": -1}, "dims -1 is not an integer of at least 0"),
+        (LinUCB, {"dims": 2.5}, "dims 2.5 is not an integer"),
         (LinUCB, {"prior": float("nan")}, "prior nan is not finite"),
         (LinearThompson, {"scale": 0.0}, "scale 0.0 is not a positive number"),
         (LinearThompson, {"ridge": float("inf")}, "ridge inf is not a positive number"),

@@ -18,7 +18,17 @@ from agent.policies.epsilon_greedy import EpsilonGreedy, Exploration
 from agent.policies.neural import NeuralGreedy
 from agent.policies.neural_encoder import pretrained
 from feedback.events import Context, Decision
-from tests.contracts import ARMS, CHECKS, EXACT_CHECKS, LEARNING_CHECKS, Build, contexts, history, teach
+from tests.contracts import (
+    ARMS,
+    CHECKS,
+    EXACT_CHECKS,
+    LEARNING_CHECKS,
+    Build,
+    contexts,
+    epsilon_of,
+    history,
+    teach,
+)
 
 
 def make_encoder(folder: Path, hidden: int = 16) -> Path:
@@ -125,7 +135,7 @@ def test_the_papers_code_explores_with_one_over_the_logarithm(
     """Its decision t explores where a uniform number is below 1 / ln(t + 1e-5)."""
     policy = build(epsilon=1.0, decay="log")
     for t in range(1, 60):
-        assert policy.epsilon_now == pytest.approx(min(1.0, 1.0 / max(math.log(t + 1e-5), 1e-9)), abs=1e-4)
+        assert epsilon_of(policy) == pytest.approx(min(1.0, 1.0 / max(math.log(t + 1e-5), 1e-9)), abs=1e-4)
         policy.learn(decision("bm25", Context("?")), 0.5)
 
 
@@ -143,10 +153,10 @@ def test_epsilon_falls_and_stays_in_its_range(epsilon: float, decay: Any, share:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"hidden": -1}, "hidden -1 is not a whole number from 0 on"),
-        ({"max_length": 0}, "max_length 0 is not a whole number from 1 on"),
-        ({"weight_decay": float("nan")}, "weight_decay nan is not a number from 0 on"),
-        ({"dims": 8.0}, "dims 8.0 is not a whole number"),
+        ({"hidden": -1}, "hidden -1 is not an integer of at least 0"),
+        ({"max_length": 0}, "max_length 0 is not an integer of at least 1"),
+        ({"weight_decay": float("nan")}, "weight_decay nan is not a finite number of at least 0"),
+        ({"dims": 8.0}, "dims 8.0 is not an integer"),
         ({"prior": float("inf")}, "prior inf is not finite"),
         ({"learning_rate": 0.0}, "learning_rate 0.0 is not a positive number"),
         ({"epsilon": 1.5}, "does not hold for 0.0 and 1.5"),

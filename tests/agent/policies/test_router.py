@@ -76,7 +76,7 @@ def test_a_score_that_is_not_finite_is_refused(score: float) -> None:
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"explore": "softmx"}, "no way to explore is called 'softmx'; did you mean 'softmax'"),
+        ({"explore": "softmx"}, "explore 'softmx' is not known; did you mean 'softmax'"),
         ({"epsilon": 1.5}, r"epsilon 1\.5 is not in \[0, 1\]"),
         ({"temperature": 0.0}, r"temperature 0\.0 is not a positive number"),
         ({"gamma": -1.0}, r"gamma -1\.0 is not a number of at least 0"),

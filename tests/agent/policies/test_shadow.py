@@ -187,7 +187,7 @@ def test_decisions_without_a_shadow_are_passed_over() -> None:
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"baseline": POLICY}, "baseline 'linucb' would learn: take one that does not, such as 'fixed'"),
+        ({"baseline": POLICY}, "baseline 'linucb' learns: take one that does not, such as 'fixed'"),
         ({"baseline": {"kind": "fixd"}}, "policy.params.baseline: no policy of kind 'fixd'; did you mean"),
         (
             {"baseline": {"kind": "fixed", "params": {"arm": "dens"}}},
@@ -211,7 +211,7 @@ def test_decisions_without_a_shadow_are_passed_over() -> None:
         ),
         (
             {"baseline": {"kind": "apprentice", "params": {"baseline": BASELINE, "policy": POLICY}}},
-            "baseline 'apprentice' would learn",
+            "baseline 'apprentice' learns",
         ),
         ({"baselin": BASELINE}, "policy 'apprentice' has no parameter 'baselin'; did you mean 'baseline'?"),
     ],

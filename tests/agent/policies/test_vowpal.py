@@ -10,7 +10,7 @@ from vowpalwabbit import Workspace
 
 from agent.policies import vowpal
 from agent.policies.base import PolicyError
-from agent.policies.vowpal import QUIET, VowpalPolicy
+from agent.policies.vowpal import ALWAYS, VowpalPolicy
 from feedback.events import Context, Decision
 from tests.contracts import ARMS, history, teach
 
@@ -55,7 +55,7 @@ class Text:
     """The reference: VW by its text format, as its manual shows it."""
 
     def __init__(self, args: str) -> None:
-        self.vw = Workspace(arg_list=[*args.split(), *QUIET])
+        self.vw = Workspace(arg_list=[*args.split(), *ALWAYS])
 
     def probabilities(self, context: Context, arms: Sequence[str]) -> np.ndarray:
         # Not finished: in VW's count, it is finishing an example that has seen it.
@@ -197,7 +197,7 @@ def test_state_that_is_damaged_or_of_other_arguments_is_refused() -> None:
 def test_state_of_another_vw_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = VowpalPolicy()
     with monkeypatch.context() as before:
-        before.setattr("agent.policies.vowpal.VW", "8.0.0")
+        before.setattr("agent.policies.vowpal.VW_VERSION", "8.0.0")
         old = policy.save()
     with pytest.raises(PolicyError, match=r'"vw": "8\.0\.0".* is damaged, or not of \{"args"'):
         policy.load(old)
