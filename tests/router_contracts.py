@@ -1,7 +1,7 @@
-"""What every router promises, as one list of small checks run on the whole catalogue.
+"""The contract of every router, as one list of small checks run on the whole catalogue.
 
-A check takes a function that builds a router that is not fitted. Add a spec to `SPECS` in
-`tests/agent/test_routers.py`, and it inherits them all.
+A check takes a function that builds a router that is not fitted. Add a kind to `FITTED` in
+`tests/agent/routers/test_routers.py`, and it inherits them all.
 """
 
 import json
@@ -224,7 +224,7 @@ def a_fit_that_is_refused_leaves_it_as_it_was_or_not_fitted(build: Build) -> Non
     before = router.save()
     if router.stage > Stage.QUESTION:
         bare = replace(labels.features, retrieved=None, answered=None)
-        with pytest.raises(RouterError, match="but the features stop at question"):
+        with pytest.raises(RouterError, match="but they stop at question"):
             router.fit(replace(labels, features=bare))
     assert router.save() == before
     with pytest.MonkeyPatch.context() as patched:
@@ -266,7 +266,7 @@ CHECKS = (
     a_fit_that_is_refused_leaves_it_as_it_was_or_not_fitted,
     unknown_utilities_are_left_out,
 )
-"""What every router promises."""
+"""For every router."""
 
 
 def worth(router: Router, labels: RoutingDataset) -> float:
@@ -291,10 +291,10 @@ def what_was_retrieved_tells_the_arm(build: Build) -> None:
 
 
 APART_CHECKS = (leaving_an_arm_out_changes_no_other_score,)
-"""What a router promises besides that scores each arm by itself, whichever others are asked."""
+"""For a router that scores each arm by itself, independently of the others in the request."""
 
 LEARNING_CHECKS = (the_question_tells_the_arm,)
-"""What a router that learns promises besides."""
+"""For a router that learns."""
 
 RETRIEVED_CHECKS = (what_was_retrieved_tells_the_arm,)
-"""What a router that looks at what was retrieved promises besides."""
+"""For a router of stage retrieved or later."""

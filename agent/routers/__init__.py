@@ -1,4 +1,4 @@
-"""Routers: supervised models that score arms for a question."""
+"""Routers: supervised models that score the arms on a question."""
 
 import lazy_loader
 

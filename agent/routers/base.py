@@ -1,6 +1,6 @@
-"""A router scores arms on a question; it is fitted to labels offline and learns nothing while it serves.
+"""The contract of a router: it is fitted offline, scores arms on questions, and learns nothing while serving.
 
-outcomes, scores, judge, log --utility--> Labels --fit--> Router --scores--> (n_questions, n_arms)
+outcomes, scores, judge, log --utility--> RoutingDataset --fit--> Router --scores--> (n_questions, n_arms)
 """
 
 import hashlib
@@ -30,22 +30,22 @@ from agent.routers.dataset import (
 )
 
 State = Mapping[str, NDArray[Any]]
-"""What a fitted router holds, as named arrays."""
+"""A fitted router, as named arrays."""
 
 FORMAT = 1
-"""Version of the file of a router: a file of another one is refused."""
+"""Version of the file of a router; other versions are refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """What a router was fitted on, by name.
+    """The arms and the names of the features that a router was fitted on.
 
     Attributes:
         arms: In the order of its outputs.
-        names: Of the numbers of a question.
+        names: Features of a question.
         dim: Of the embedding.
-        retrieved: Names of what retrieval tells of an arm; empty where the router does not look at it.
-        answered: Names of what answers tell of an arm; likewise.
+        retrieved: Features of an arm after retrieval; empty if the router does not use them.
+        answered: Features of an arm after answering; likewise.
     """
 
     arms: tuple[str, ...]
@@ -56,19 +56,19 @@ class Schema:
 
     @classmethod
     def of(cls, features: Features, stage: Stage) -> "Schema":
-        """Describe features, as far as a router of this stage looks at them. Raises RouterError."""
+        """Return the schema of the features that a router of this stage uses. Raises RouterError."""
         if features.stage < stage:
-            told, needed = features.stage.name.lower(), stage.name.lower()
-            raise RouterError(f"the router looks at what is {needed}, but the features stop at {told}")
+            found, needed = features.stage.name.lower(), stage.name.lower()
+            raise RouterError(f"the router needs features of stage {needed}, but they stop at {found}")
         tables = (features.retrieved, features.answered)
-        seen = [
+        used = [
             table.names if table is not None and stage >= at else ()
             for at, table in zip((Stage.RETRIEVED, Stage.ANSWERED), tables, strict=True)
         ]
-        return cls(features.arms, features.names, features.embedding.shape[1], *seen)
+        return cls(features.arms, features.names, features.embedding.shape[1], *used)
 
     def conform(self, features: Features) -> Features:
-        """Return features with exactly these columns, in this order; arms as they were asked.
+        """Return features with exactly these columns, in this order; the arms keep theirs.
 
         Raises:
             RouterError: An arm or a column is missing.
@@ -96,14 +96,14 @@ def _columns(table: ArmTable | None, names: tuple[str, ...]) -> ArmTable | None:
     if not names:
         return None
     if table is None:
-        raise RouterError(f"the router looks at {', '.join(names)} of each arm; nothing was retrieved")
+        raise RouterError(f"the router needs {', '.join(names)} of each arm; nothing was retrieved")
     if table.names == names:
         return table
     for name in names:
         if name.startswith(SAME_AS) and name not in table.names:
             raise RouterError(
-                f"the router compares answers with that of arm {name.removeprefix(SAME_AS)!r}, which was not "
-                "asked: ask all arms that it was fitted on"
+                f"the router compares answers with that of arm {name.removeprefix(SAME_AS)!r}, which is "
+                "missing: give it the answers of all arms that it was fitted on"
             )
     return ArmTable(names, table.values[:, :, positions(table.names, names)])
 
@@ -115,8 +115,8 @@ class Header:
     Attributes:
         format: Version of the file.
         kind: Of the router.
-        params: What it was built with.
-        schema: What it was fitted on.
+        params: Arguments of its class.
+        schema: Of the features that it was fitted on.
         blake2b: Digest of the rest of this line and of the arrays that follow.
     """
 
@@ -128,7 +128,7 @@ class Header:
 
 
 def read_header(saved: bytes) -> tuple[Header, bytes]:
-    """Return what a saved router says of itself, and the bytes of its arrays. Raises RouterError."""
+    """Return the header of a saved router, and the bytes of its arrays. Raises RouterError."""
     line, _, arrays = saved.partition(b"\n")
     try:
         return TypeAdapter(Header).validate_json(line), arrays
@@ -137,15 +137,16 @@ def read_header(saved: bytes) -> tuple[Header, bytes]:
 
 
 class Router(ABC):
-    """Scores arms on questions; the highest is the one to ask.
+    """Scores arms on questions; the best-scored arm answers.
 
-    A subclass says how it is fitted and asked, given features that have the columns of its schema.
-    Cells of unknown utility are left out of what it is fitted to. Randomness comes from a `seed` parameter.
+    A subclass implements `_fit` and `_scores` on features that have exactly the columns of its schema, and
+    `_state` and `_restore`. It leaves cells of unknown utility out of the fit, and takes randomness from a
+    `seed` parameter.
 
     Attributes:
         kind: Name in the catalogue of routers.
-        stage: How far a question must have come before it can be asked.
-        schema: What it was fitted on; None before.
+        stage: The stage of the features that it needs.
+        schema: Of the features that it was fitted on; None before.
     """
 
     kind: ClassVar[str]
@@ -153,14 +154,14 @@ class Router(ABC):
     schema: Schema | None = None
 
     def fit(self, labels: RoutingDataset) -> Self:
-        """Fit to labels, anew, and return itself.
+        """Fit to labels, forgetting any earlier fit, and return itself.
 
         Raises:
-            RouterError: The labels stop before its stage, and it is as it was; or it cannot be fitted to
-                them, and it is not fitted any more.
+            RouterError: The labels stop before its stage, which changes nothing; or they cannot be fitted,
+                which leaves it not fitted.
         """
         schema = Schema.of(labels.features, self.stage)
-        self.schema = None  # what was fitted before may be half replaced when a fit fails
+        self.schema = None  # a failed fit may leave half of an earlier one
         self._fit(replace(labels, features=schema.conform(labels.features)))
         self.schema = schema
         return self
@@ -169,7 +170,7 @@ class Router(ABC):
         """Return a finite score of each arm on each question, shape (n_questions, n_arms).
 
         Raises:
-            RouterError: It was not fitted, or an arm or a column is unknown to it or missing.
+            RouterError: It was not fitted, or an arm or a column is unknown or missing.
         """
         scores = self._scores(self._fitted.conform(features))
         if not np.isfinite(scores).all():
@@ -177,7 +178,7 @@ class Router(ABC):
         return scores
 
     def save(self) -> bytes:
-        """Return the fitted router: a line that describes it and its digest, and its arrays."""
+        """Return the fitted router: its header on one line, then its arrays."""
         schema = self._fitted
         arrays = save_arrays({name: np.asarray(value, order="C") for name, value in self._state().items()})
         return json.dumps(asdict(self._header(schema, arrays))).encode() + b"\n" + arrays
@@ -186,22 +187,20 @@ class Router(ABC):
         """Take the state of a router of the same kind and parameters, and return itself.
 
         Raises:
-            RouterError: The bytes are damaged, or of another kind, other parameters or another version, and
-                it is as it was; or the arrays do not fit, and it is not fitted any more.
+            RouterError: The bytes are damaged, or of another kind, other parameters or another version, which
+                changes nothing; or the arrays do not fit, which leaves it not fitted.
         """
-        told, arrays = read_header(saved)
-        mine = self._header(told.schema, arrays)
+        header, arrays = read_header(saved)
+        expected = self._header(header.schema, arrays)
         for key in ("format", "kind", "params", "blake2b"):
-            if (found := getattr(told, key)) != getattr(mine, key):
-                raise RouterError(
-                    f"the saved router is another or damaged: {key} is {found!r}, not {getattr(mine, key)!r}"
-                )
+            if (found := getattr(header, key)) != (own := getattr(expected, key)):
+                raise RouterError(f"the saved router is another or damaged: {key} is {found!r}, not {own!r}")
         self.schema = None
         try:
-            self._restore(told.schema, load_arrays(arrays))
+            self._restore(header.schema, load_arrays(arrays))
         except (SafetensorError, KeyError, ValueError) as error:
             raise RouterError(f"the arrays of router {self.kind!r} cannot be read: {error}") from error
-        self.schema = told.schema
+        self.schema = header.schema
         return self
 
     @property
@@ -221,7 +220,7 @@ class Router(ABC):
     @property
     @abstractmethod
     def params(self) -> Mapping[str, Any]:
-        """The parameters that it was built with, as JSON takes them; `kind` and these build it again."""
+        """The arguments of its class, as JSON; with `kind`, they build it again."""
 
     @abstractmethod
     def _fit(self, labels: RoutingDataset) -> None: ...
@@ -237,20 +236,20 @@ class Router(ABC):
 
 
 class Parameters(BaseModel):
-    """What a router is built with, as JSON takes it."""
+    """The parameters of a router, as JSON."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 Strengths = Annotated[list[Annotated[float, Field(gt=0.0)]], Field(min_length=1)]
-"""Weights of squared coefficients, each above 0."""
+"""Penalties on the squared coefficients, each above 0."""
 
 
 class StageParameters(Parameters):
-    """Those of a router that can look at what is known of each arm."""
+    """The parameters of a router that can use features of arms."""
 
     stage: Literal["question", "retrieved", "answered"] = Field(
-        "retrieved", description="How far a question must have come; what is known later is not looked at."
+        "retrieved", description="Stage of the features it needs; those of later stages are not used."
     )
     dims: int = Field(32, ge=0, description="Principal components kept of the question's embedding.")
 
@@ -259,7 +258,7 @@ P = TypeVar("P", bound=Parameters)
 
 
 class Parametrised(Router, Generic[P]):
-    """A router whose arguments are the fields of a model.
+    """A router whose parameters are the fields of a pydantic model.
 
     Args:
         params: Fields of `Params`.
@@ -269,7 +268,7 @@ class Parametrised(Router, Generic[P]):
         chosen: The parameters.
 
     Raises:
-        RouterError: A parameter that is unknown or out of its range.
+        RouterError: A parameter is unknown or out of its range.
     """
 
     Params: ClassVar[type[Any]]
@@ -277,7 +276,7 @@ class Parametrised(Router, Generic[P]):
     chosen: P
 
     def __init_subclass__(cls) -> None:
-        """Show the parameters as those of the class."""
+        """Make the fields of `Params` the signature of the class."""
         super().__init_subclass__()
         if hasattr(cls, "Params"):
             cls.__signature__ = inspect.signature(cls.Params)
@@ -294,5 +293,5 @@ class Parametrised(Router, Generic[P]):
 
     @property
     def params(self) -> Mapping[str, Any]:
-        """All of them, the defaults too."""
+        """All parameters, including defaults."""
         return self.chosen.model_dump()

@@ -43,7 +43,7 @@ ROUTERS: Mapping[str, Callable[..., Router]] = {
 
 
 class RouterSpec(Spec):
-    """A router as data: a kind of the catalogue, and the arguments of its class."""
+    """The specification of a router: a kind of the catalogue, and the arguments of its class."""
 
     kind: str = Field(description="Name in the catalogue of routers")
 

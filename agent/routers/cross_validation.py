@@ -1,4 +1,4 @@
-"""Held-out questions: what a router that never saw them would have earned on them."""
+"""Cross-validation: choose a parameter by the utility on held-out questions."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -9,20 +9,21 @@ from agent.routers.dataset import Floats, RoutingDataset
 
 Rows = NDArray[np.intp]
 
-Rehearsal = Callable[[Rows, Rows], Iterable[Floats]]
-"""From the questions to fit to and those held out to the scores of the latter by each candidate."""
+FitAndScore = Callable[[Rows, Rows], Iterable[Floats]]
+"""Fits each candidate to the training questions, and returns its scores of the held-out ones."""
 
 
 def folds(texts: Sequence[str], n: int, seed: int) -> list[tuple[Rows, Rows]]:
-    """Cut questions into `n` parts of about equal size, and pair the others with each.
+    """Split questions into `n` folds of about equal size.
 
-    All questions of the same text are in one part: what is held out was not seen. There are fewer parts
-    where there are fewer texts, and none where there is one.
+    Questions of the same text are in one fold. There are fewer folds if there are fewer texts, and none if
+    there is one.
 
     Returns:
-        The questions to fit to, and those held out.
+        Of each fold, the training questions and the held-out ones.
 
-    >>> [(len(seen), len(held_out)) for seen, held_out in folds(["Who?", "When?", "Who?", "Why?"], 3, 0)]
+    >>> texts = ["Who?", "When?", "Who?", "Why?"]
+    >>> [(len(training), len(held_out)) for training, held_out in folds(texts, 3, 0)]
     [(2, 2), (3, 1), (3, 1)]
     """
     _, text = np.unique(np.array(texts), return_inverse=True)
@@ -35,11 +36,11 @@ def folds(texts: Sequence[str], n: int, seed: int) -> list[tuple[Rows, Rows]]:
 
 
 def worth(scores: Floats, utility: Floats) -> float:
-    """Return what the best-scored arms are worth together.
+    """Return the sum of the utilities of the best-scored arms.
 
     Args:
         scores: Shape (n, n_arms).
-        utility: NaN where unknown: such an arm is not asked, and questions with fewer than two others do
+        utility: NaN where unknown: such an arm is not chosen, and questions with fewer than two others do
             not count. Shape (n, n_arms).
 
     >>> worth(np.array([[0.1, 0.2], [0.3, 0.4]]), np.array([[0.0, 1.0], [np.nan, 5.0]]))
@@ -47,26 +48,28 @@ def worth(scores: Floats, utility: Floats) -> float:
     """
     known = ~np.isnan(utility)
     compared = known.sum(axis=1) > 1
-    asked = np.where(known, scores, -np.inf).argmax(axis=1)
-    return float(utility[compared, asked[compared]].sum())
+    chosen = np.where(known, scores, -np.inf).argmax(axis=1)
+    return float(utility[compared, chosen[compared]].sum())
 
 
-def most_worth(n_candidates: int, rehearse: Rehearsal, labels: RoutingDataset, n: int, seed: int) -> int:
-    """Return the candidate whose best-scored arms are worth most on held-out questions; of ties, the first.
+def best_candidate(
+    n_candidates: int, fit_and_score: FitAndScore, labels: RoutingDataset, n: int, seed: int
+) -> int:
+    """Return the candidate with the highest utility on held-out questions; of ties, the first.
 
-    This is what a router is for. The squared error says less of it: it is won on arms that nobody would
-    ask, and where those worth asking are alike, it overfits.
+    The utility is the purpose of a router. The squared error depends on arms that are never the best one, and
+    overfits where the best ones are alike.
 
     Args:
-        n_candidates: How many.
-        rehearse: Fits and asks them.
+        n_candidates: Number of candidates.
+        fit_and_score: Yields the scores of each candidate.
         labels: The questions.
-        n: How many parts are held out in turn.
-        seed: Of the parts.
+        n: Number of folds.
+        seed: Of the folds.
     """
     if n_candidates == 1:
         return 0
     earned = np.zeros(n_candidates)
-    for seen, held_out in folds(labels.features.texts, n, seed):
-        earned += [worth(scores, labels.utility[held_out]) for scores in rehearse(seen, held_out)]
+    for training, held_out in folds(labels.features.texts, n, seed):
+        earned += [worth(scores, labels.utility[held_out]) for scores in fit_and_score(training, held_out)]
     return int(earned.argmax())

@@ -1,7 +1,7 @@
-"""What routers see of questions, and what each arm was worth on them: tables that know their names.
+"""The features of questions and arms, and the utilities that a router is fitted to.
 
-A column or an arm is always asked for by name, so that none is ever taken for another. The stage says
-how far a question must have come before so much is known: what is looked at costs what it took to get it.
+Columns and arms are selected by name, so that none is mistaken for another. Features of a later stage cost
+the searches, or the answers, that they are computed from.
 """
 
 import math
@@ -18,34 +18,34 @@ from arms.suggestions import did_you_mean
 Floats = NDArray[np.float64]
 
 SAME_AS = "same_as:"
-"""Begins the name of a column that says whether an arm's answer is that of the arm named after it."""
+"""Prefix of a column that is 1 where an arm's answer equals that of the arm named after it."""
 
 
 class RouterError(ValueError):
-    """Features or labels do not fit, or a router cannot be fitted, asked or loaded; the value is named."""
+    """Features or labels do not fit, or a router cannot be fitted, used or loaded; the value is named."""
 
 
 class Stage(IntEnum):
-    """How far a question must have come before it can be routed."""
+    """When features are known, in the course of a turn."""
 
     QUESTION = 0
-    """It was asked: nothing else is known, and nothing was spent."""
+    """Before any search: nothing was spent."""
     RETRIEVED = 1
-    """Every arm has searched: the searches are paid for, whichever arm answers."""
+    """After every arm has searched: all searches are paid for, whichever arm answers."""
     ANSWERED = 2
-    """The language model has answered from every arm: all of it is paid for."""
+    """After the language model has answered from every arm: all answers are paid for."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArmTable:
-    """Named numbers of each arm on each question.
+    """Features of each arm on each question.
 
     Attributes:
-        names: What the numbers are, in the order of the last axis; at least one, each once.
-        values: Shape (n_questions, n_arms, n_names), NaN where an arm has none.
+        names: Of the features, in the order of the last axis; at least one, each once.
+        values: Shape (n_questions, n_arms, n_names), NaN where unknown.
 
     Raises:
-        RouterError: Names that do not fit, or a number that is infinite.
+        RouterError: The names do not fit, or a number is infinite.
     """
 
     names: tuple[str, ...]
@@ -53,7 +53,7 @@ class ArmTable:
 
     def __post_init__(self) -> None:
         if not self.names:
-            raise RouterError("an arm table without a column tells nothing: leave it out")
+            raise RouterError("an arm table has no column: leave the table out")
         _distinct("arm feature", self.names)
         if self.values.ndim != 3 or self.values.shape[2] != len(self.names):
             raise RouterError(f"{len(self.names)} names do not fit a table of shape {self.values.shape}")
@@ -72,20 +72,20 @@ class ArmTable:
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """What routers see of some questions.
+    """The input of a router: features of some questions, and of each arm on them.
 
     Attributes:
         arms: The arms to score, each once.
         texts: The questions, shape (n_questions,).
-        names: What is known of a question by number, each once, in the order of the columns of `question`.
-        question: Finite, shape (n_questions, n_names).
-        embedding: Unit vectors of the questions, shape (n_questions, dim); dim 0 where there are none.
-        retrieved: What the arms returned; None before they have searched.
-        answered: What was answered from each arm; None before that. There is none before they have searched.
+        names: Of the columns of `question`, each once.
+        question: Features of the questions, finite, shape (n_questions, n_names).
+        embedding: Unit vectors of the questions, shape (n_questions, dim); dim is 0 without embeddings.
+        retrieved: Features of the arms after all have searched; None before.
+        answered: Features of the arms after all have answered; None before. It needs `retrieved`.
 
     Raises:
-        RouterError: Shapes or names that do not fit, answers without searches, or a number of a question
-            that is not finite.
+        RouterError: Shapes or names do not fit, there are answers without searches, or a feature of a
+            question is not finite.
     """
 
     arms: tuple[str, ...]
@@ -112,7 +112,7 @@ class Features:
                 name = repr(self.names[column]) if what == "question feature" else f"number {column}"
                 raise RouterError(f"{what} {name} of {self.texts[row]!r} is {values[row, column]}")
         if self.answered is not None and self.retrieved is None:
-            raise RouterError("features tell what was answered but not what was retrieved: give both")
+            raise RouterError("features have an answered table but no retrieved one: give both")
         for table in (self.retrieved, self.answered):
             if table is not None and table.values.shape[:2] != (n, len(self.arms)):
                 raise RouterError(
@@ -124,7 +124,7 @@ class Features:
 
     @property
     def stage(self) -> Stage:
-        """How much is known."""
+        """The latest stage whose features are known."""
         if self.answered is not None:
             return Stage.ANSWERED
         return Stage.QUESTION if self.retrieved is None else Stage.RETRIEVED
@@ -143,7 +143,7 @@ class Features:
         )
 
     def of(self, arms: Sequence[str]) -> "Features":
-        """Return the same of these arms alone, in this order. Raises RouterError."""
+        """Return the features of these arms alone, in this order. Raises RouterError."""
         at = positions(self.arms, arms)
         return replace(
             self,
@@ -153,48 +153,48 @@ class Features:
         )
 
 
-def positions(known: Sequence[str], asked: Sequence[str]) -> list[int]:
-    """Return where each of the asked names stands among the known ones.
+def positions(known: Sequence[str], names: Sequence[str]) -> list[int]:
+    """Return the index of each name among the known ones.
 
     Raises:
-        RouterError: One is unknown.
+        RouterError: A name is unknown.
 
     >>> positions(("bm25", "dense"), ("dense",))
     [1]
     """
     at = {name: number for number, name in enumerate(known)}
-    for name in asked:
+    for name in names:
         if name not in at:
             raise RouterError(f"{name!r} is unknown here{did_you_mean(name, known)}")
-    return [at[name] for name in asked]
+    return [at[name] for name in names]
 
 
 def _distinct(what: str, names: Sequence[str]) -> None:
     if len(set(names)) != len(names):
         twice = next(name for number, name in enumerate(names) if name in names[:number])
-        raise RouterError(f"{what} {twice!r} stands twice among {', '.join(names)}")
+        raise RouterError(f"{what} {twice!r} is named twice among {', '.join(names)}")
 
 
 def _indices(rows: Sequence[int] | NDArray[Any], n: int) -> NDArray[np.intp]:
-    """Return which of `n` are meant, by index or by mask."""
-    # of nothing, numpy would make numbers that are no indices
+    """Return the indices among `n` that an index list or a mask selects."""
+    # numpy makes a list without elements an array of floats
     at: NDArray[np.intp] = np.arange(n)[np.asarray(rows, dtype=None if len(rows) else np.intp)]
     return at
 
 
 @dataclass(frozen=True, slots=True)
 class RoutingDataset:
-    """What each arm is worth on each question: what a router is fitted to.
+    """The utility of each arm on each question, with the features of the questions.
 
     Attributes:
-        features: What is known of the questions.
-        utility: Higher is better, NaN where nobody knows, shape (n_questions, n_arms).
-        quality: Of what each arm retrieved, whatever was answered from it; like the utility, but an arm may
-            have none at all. None where nobody looked.
+        features: Of the questions.
+        utility: Higher is better, NaN where unknown, shape (n_questions, n_arms).
+        quality: Of what each arm retrieved, whatever the answer; like the utility, but an arm may have none
+            at all. None if it was not measured.
 
     Raises:
-        RouterError: A shape that does not fit, fewer than two arms or questions, an infinite number, or
-            no question on which two arms differ: nothing could be learned.
+        RouterError: A shape does not fit, there are fewer than two arms or questions, a number is infinite,
+            or no two arms differ on any question.
     """
 
     features: Features
@@ -221,11 +221,11 @@ class RoutingDataset:
         for column in np.flatnonzero(np.isnan(self.utility).all(axis=0)).tolist():
             raise RouterError(f"arm {arms[column]!r} has no label at all: leave it out")
         if not self.telling.any():
-            raise RouterError(f"no question tells {len(arms)} arms apart: all are worth the same on each")
+            raise RouterError(f"no question distinguishes the {len(arms)} arms: each has one utility for all")
 
     @property
     def telling(self) -> NDArray[np.bool_]:
-        """Whether at least two arms with known utilities differ on a question, shape (n_questions,)."""
+        """Whether at least two arms with known utilities differ on each question, shape (n_questions,)."""
         known = ~np.isnan(self.utility)
         low = np.where(known, self.utility, math.inf).min(axis=1)
         high = np.where(known, self.utility, -math.inf).max(axis=1)
@@ -241,21 +241,21 @@ class RoutingDataset:
         return RoutingDataset(self.features.rows(at), self.utility[at], quality)
 
 
-AT_ONCE = 4096
+ROWS_PER_BATCH = 4096
 """Rows that are scored together."""
 
 
 def scored_in_parts(
     features: Features, rows: int, score: Callable[[Features], NDArray[np.floating]]
 ) -> Floats:
-    """Return the scores of all questions, shape (n_questions, n_arms).
+    """Return the scores of all questions, computed in batches, shape (n_questions, n_arms).
 
     Args:
         features: The questions.
-        rows: That a question takes.
-        score: Scores some of them, shape (n, n_arms).
+        rows: Number of rows of a question.
+        score: Scores a batch, shape (n, n_arms).
     """
-    step = max(1, AT_ONCE // rows)
+    step = max(1, ROWS_PER_BATCH // rows)
     if len(features) <= step:
         return np.asarray(score(features), dtype=np.float64)
     starts = range(0, len(features), step)

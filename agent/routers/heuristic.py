@@ -1,4 +1,4 @@
-"""Train-free routers: the arm whose passages look best by one number is asked."""
+"""Train-free routers: an arm is scored by one feature of its passages."""
 
 from abc import ABC
 from collections.abc import Mapping
@@ -9,19 +9,19 @@ import numpy as np
 from agent.routers.base import Router, Schema, State
 from agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, Stage
 
-LAST = -2.0
-"""Score of an arm without the number: below all others, which are cosines or variances of cosines."""
+UNKNOWN_SCORE = -2.0
+"""Score of an arm without the feature: below all others, which are cosines or variances of cosines."""
 
 
 class Similarity(Router, ABC):
-    """Scores an arm with one number of what it retrieved; an arm without that number comes last.
+    """Scores an arm with one feature of what it retrieved; an arm without that feature comes last.
 
-    Fitting only checks that the number is there. The number itself is the score, or its negative where a
-    small one is better, so that scores of different questions do not compare.
+    Fitting only checks that the feature is there. The score is the feature, or its negative where a small
+    value is better, so scores of different questions are not comparable.
 
     Attributes:
-        column: Name of the number among what retrieval tells of an arm.
-        sign: 1 where a large number is better, -1 where a small one is.
+        column: Name of the feature.
+        sign: 1 if a large value is better, -1 if a small one is.
 
     Source: Kim, Diaz et al., LTRR: Learning to Rank Retrievers for LLMs (2025), arXiv:2506.13743, section
     on train-free routing.
@@ -33,14 +33,14 @@ class Similarity(Router, ABC):
 
     @property
     def params(self) -> Mapping[str, Any]:
-        """None."""
+        """No parameters."""
         return {}
 
     def _fit(self, labels: RoutingDataset) -> None:
         self._numbers(labels.features)
 
     def _scores(self, features: Features) -> Floats:
-        return np.nan_to_num(self.sign * self._numbers(features), nan=LAST)
+        return np.nan_to_num(self.sign * self._numbers(features), nan=UNKNOWN_SCORE)
 
     def _state(self) -> State:
         return {}
@@ -52,39 +52,39 @@ class Similarity(Router, ABC):
         table = features.retrieved
         if table is None or self.column not in table.names:
             raise RouterError(
-                f"router {self.kind!r} looks at {self.column!r} of each arm, which is not there"
+                f"router {self.kind!r} needs the feature {self.column!r} of each arm, which is missing"
             )
         numbers: Floats = table.values[:, :, table.names.index(self.column)]
         return numbers
 
 
 class OverallSim(Similarity):
-    """Asks the arm whose mean passage is nearest to the question."""
+    """Scores an arm with the similarity of the question and the mean of its passages."""
 
     kind = column = "overall_sim"
 
 
 class AvgSim(Similarity):
-    """Asks the arm whose passages are nearest to the question on average."""
+    """Scores an arm with the mean similarity of the question and its passages."""
 
     kind = column = "avg_sim"
 
 
 class MaxSim(Similarity):
-    """Asks the arm that has the passage nearest to the question."""
+    """Scores an arm with the similarity of the question and the nearest of its passages."""
 
     kind = column = "max_sim"
 
 
 class VarSim(Similarity):
-    """Asks the arm whose passages are most equally near to the question."""
+    """Scores an arm with minus the variance of the similarities of its passages."""
 
     kind = column = "var_sim"
     sign = -1.0
 
 
 class Moran(Similarity):
-    """Asks the arm whose passages are near to the question where those like them are."""
+    """Scores an arm with Moran's I: whether similar passages are similarly near the question."""
 
     kind = column = "moran"
 

@@ -1,4 +1,4 @@
-"""What a model is shown of the features: scaled, reduced and filled in by what training data said."""
+"""Scale features, project embeddings and impute missing values, by statistics of the training questions."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -12,15 +12,15 @@ from agent.routers.dataset import Features, Floats
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """Means, spreads, directions and medians of training data.
+    """Statistics of the training questions.
 
     Attributes:
-        mean: Of each number of a question, shape (n_names,).
+        mean: Of each feature of a question, shape (n_names,).
         spread: Its standard deviation, 1 where it is constant, shape (n_names,).
         centre: Mean embedding, shape (dim,).
         directions: Principal directions of the embedding, shape (dim, dims).
-        median: Of each number of an arm, 0 where no arm has it, shape (n_columns,).
-        arm_spread: Standard deviation of each number of an arm, 1 where it is constant, shape (n_columns,).
+        median: Of each feature of an arm, 0 if no arm has it, shape (n_columns,).
+        arm_spread: Standard deviation of each feature of an arm, 1 where it is constant, shape (n_columns,).
     """
 
     mean: Floats
@@ -32,11 +32,11 @@ class Preparation:
 
     @classmethod
     def of(cls, features: Features, dims: int) -> Self:
-        """Learn from training questions.
+        """Compute the statistics of training questions.
 
         Args:
             features: Of at least two questions.
-            dims: Principal directions to keep; fewer where there are fewer.
+            dims: Principal directions to keep, if there are as many.
         """
         embedding = features.embedding.astype(np.float64)
         centre = embedding.mean(axis=0)
@@ -56,17 +56,17 @@ class Preparation:
         )
 
     def question(self, features: Features) -> Floats:
-        """Return what is known of each question: z-scores, then principal components; shape (n, d)."""
+        """Return z-scores of the features of each question, then principal components; shape (n, d)."""
         numbers = (features.question - self.mean) / self.spread
         return np.hstack([numbers, (features.embedding - self.centre) @ self.directions])
 
     def arms(self, features: Features) -> Floats:
-        """Return z-scores of each arm, NaN where nothing is known, shape (n, n_arms, n_columns)."""
+        """Return z-scores of the features of each arm, NaN where unknown, shape (n, n_arms, n_columns)."""
         scaled: Floats = (stacked(features) - self.median) / self.arm_spread
         return scaled
 
     def imputed(self, features: Features) -> Floats:
-        """Return the same with the medians of the training data in the gaps, which are 0 after scaling."""
+        """Return the same with the training medians, which are 0 after scaling, in place of NaN."""
         return np.nan_to_num(self.arms(features), nan=0.0)
 
     def state(self) -> State:
@@ -75,12 +75,12 @@ class Preparation:
 
     @classmethod
     def restore(cls, state: State) -> Self:
-        """Build it of arrays. Raises KeyError where one is missing."""
+        """Build it from arrays. Raises KeyError if one is missing."""
         return cls(*(state[f"preparation.{name}"] for name in cls.__slots__))
 
 
 def stacked(features: Features) -> Floats:
-    """Return all that is known of each arm, in the order of the tables, shape (n, n_arms, n_columns)."""
+    """Return all features of each arm, in the order of the tables, shape (n, n_arms, n_columns)."""
     tables = [table.values for table in (features.retrieved, features.answered) if table is not None]
     return np.concatenate([np.empty((len(features), len(features.arms), 0)), *tables], axis=2)
 
@@ -90,6 +90,6 @@ def _positive(spread: Floats) -> Floats:
 
 
 def _signed(directions: NDArray[np.float64]) -> Floats:
-    """Turn each direction so that its largest number is positive: a library may return either."""
+    """Flip directions so that the largest number of each is positive: the sign of an SVD is arbitrary."""
     turned = -directions.min(axis=1, initial=0.0) > directions.max(axis=1, initial=0.0)
     return np.where(turned[:, None], -directions, directions)

@@ -1,7 +1,7 @@
-"""One way from what arms did to what they are worth: outcomes, score matrices and the log become utilities.
+"""The utility of each arm on each question, computed from outcomes, score matrices or the log.
 
-`LTRR` compares with no retrieval and scales each question, `R3AG` adds up what an answer and its
-arm are worth. Any of them may be net of cost.
+`LTRR` is the gain over no retrieval, scaled by question; `R3AG` adds a prior of the arm. Either may be net of
+cost.
 """
 
 from collections.abc import Collection, Mapping
@@ -17,21 +17,21 @@ from arms.suggestions import did_you_mean
 from feedback.reward import Prices
 
 PRIOR_MEASURE = "em"
-"""What R3AG's prior of an arm is the mean of."""
+"""R3AG's prior of an arm is its mean."""
 
-TOLD_BY: Mapping[str, tuple[tuple[str, ...], ...]] = {
+COST_COLUMNS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "steps": (("steps",),),
     "kilotokens": (("prompt_tokens", "completion_tokens"), ("total_tokens",), ("tokens",)),
     "seconds": (("retrieval_s", "llm_s"), ("seconds",)),
 }
-"""Costs that tell a component of `Prices` together: any of these ways, the first that is told counts.
+"""Costs that sum to a component of `Prices`: the first group that is complete counts.
 
-Dollars need none: who tells of no money charged none.
+Dollars need no column: a missing cost in dollars counts as 0.
 """
 
 
 class Utility(BaseModel):
-    """What an answer is worth."""
+    """The utility of an answer."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -66,11 +66,11 @@ R3AG = Utility(measures={"em": 1.0, "f1": 0.2}, prior=0.2)
 
 
 def utilities(outcomes: Outcomes, utility: Utility) -> Floats:
-    """Return what each arm is worth on each question, shape (n_questions, n_arms), NaN where nobody knows.
+    """Return the utility of each arm on each question, shape (n_questions, n_arms), NaN where unknown.
 
     Args:
         outcomes: Scores and costs.
-        utility: How they are weighed.
+        utility: Their weights.
 
     Raises:
         RouterError: A measure, a cost that has a price, or the arm to compare with is not in the outcomes.
@@ -91,7 +91,7 @@ def priced(outcomes: Outcomes, prices: Prices) -> Floats:
     """Return the priced cost of each arm on each question, shape (n_questions, n_arms).
 
     Raises:
-        RouterError: The outcomes do not tell a cost that has a price.
+        RouterError: A cost that has a price is missing.
     """
     total = np.zeros((len(outcomes.questions), len(outcomes.arms)))
     if "usd" in outcomes.costs:
@@ -100,42 +100,45 @@ def priced(outcomes: Outcomes, prices: Prices) -> Floats:
         price = getattr(prices, component)
         for cost in costs:
             if cost not in outcomes.costs:
-                told = f"{component} have the price {price:g}"
-                raise RouterError(f"{told}, but no outcome tells {cost!r}: {remedy(component)}")
+                raise RouterError(
+                    f"{component} have the price {price:g}, but no outcome has {cost!r}: {remedy(component)}"
+                )
             total = total + (price / 1000.0 if component == "kilotokens" else price) * outcomes.costs[cost]
     return total
 
 
-def needed(prices: Prices, told: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """Return the costs that must be known of each component that has a price.
+def needed(prices: Prices, known: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """Return the costs that must be known for each component that has a price.
 
     Args:
         prices: Of the components.
-        told: Costs that something is known of.
+        known: Names of the costs that are known.
 
     >>> needed(Prices(steps=0, seconds=1), ["steps", "seconds"]), needed(Prices(), [])
     ({'seconds': ('seconds',)}, {'steps': ('steps',)})
     """
-    return {name: way_of(name, told) for name in TOLD_BY if getattr(prices, name) > 0.0}
+    return {name: way_of(name, known) for name in COST_COLUMNS if getattr(prices, name) > 0.0}
 
 
-def way_of(component: str, told: Collection[str]) -> tuple[str, ...]:
-    """Return the costs that tell a component: the first way that is told, or the first where none is."""
-    ways = TOLD_BY[component]
-    return next((way for way in ways if all(cost in told for cost in way)), ways[0])
+def way_of(component: str, known: Collection[str]) -> tuple[str, ...]:
+    """Return the costs that sum to a component: the first group that is known, or the first of all."""
+    groups = COST_COLUMNS[component]
+    return next((group for group in groups if all(cost in known for cost in group)), groups[0])
 
 
 def remedy(component: str) -> str:
-    """Say what to do where nobody knows a component that has a price.
+    """Return advice for a component that has a price and is unknown.
 
     >>> remedy("steps")
     'price steps at 0 for these labels, or add steps to them'
     """
-    return f"price {component} at 0 for these labels, or add {' and '.join(TOLD_BY[component][0])} to them"
+    return (
+        f"price {component} at 0 for these labels, or add {' and '.join(COST_COLUMNS[component][0])} to them"
+    )
 
 
 def cost_of(outcomes: Outcomes, name: str) -> Floats:
-    """Return a cost that is told, shape (n_questions, n_arms): NaN where unknown, 0 if that is of money."""
+    """Return a cost, shape (n_questions, n_arms): NaN where unknown, but 0 for dollars."""
     values = outcomes.costs[name]
     return np.nan_to_num(values) if name == "usd" else values
 
@@ -147,11 +150,11 @@ def _score(outcomes: Outcomes, name: str) -> Floats:
 
 
 def of_matrix(matrix: ScoreMatrix, name: str) -> Outcomes:
-    """Return the scores of a matrix, or of the log, as outcomes; an arm costs its mean on every question.
+    """Return the scores of a matrix, or of the log, as outcomes; each question has the mean cost of an arm.
 
     Args:
         matrix: Scores in [0, 1], NaN where unknown.
-        name: What the score is called, `recall` or the like.
+        name: Of the score, such as `recall`.
     """
     n = len(matrix.questions)
     costs = {cost: np.tile(matrix.costs(cost), (n, 1)) for cost in matrix.table.costs}

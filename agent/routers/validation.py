@@ -1,7 +1,7 @@
-"""What a router is worth on questions that it was not fitted to, beside each arm and the best arm a question.
+"""The utility of a router on held-out questions, beside each arm and the best arm of each question.
 
-A router that looks at what was retrieved, or answered, is charged with what all arms took: that is the
-price of looking. Ties are split evenly.
+A router of stage retrieved or answered is charged the cost of all arms up to that stage. Ties are split
+evenly.
 """
 
 from collections.abc import Mapping
@@ -19,24 +19,24 @@ from feedback.reward import Prices
 ROUTER, ORACLE = "router", "oracle"
 
 SHOWN = ("em", "f1")
-"""Scores that are shown beside the utility, where they are known."""
+"""Scores reported beside the utility, if they are known."""
 
 PAID: Mapping[Stage, tuple[str, ...]] = {
     Stage.QUESTION: (),
     Stage.RETRIEVED: ("steps", "tokens", "retrieval_s"),
     Stage.ANSWERED: portfolio_outcomes.COSTS,
 }
-"""Costs of all arms that are paid before a router can be asked, as far as outcomes tell them apart."""
+"""Costs of all arms that are paid before a router of each stage runs, as far as outcomes list them apart."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What one way of choosing earns on average.
+    """The mean result of one way to choose arms.
 
     Attributes:
         utility: In the unit of the measures, net of cost.
         scores: Those of `SHOWN` that are known.
-        steps: Rounds of retrieval; None where nobody knows.
+        steps: Rounds of retrieval; None if unknown.
     """
 
     utility: float
@@ -46,15 +46,16 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class RouterValidation:
-    """What a router earned on questions that were held out.
+    """The results of a router, and of the arms, on held-out questions.
 
     Attributes:
-        questions: How many, of those on which every arm is known.
-        arms: What each earned.
-        router: What the router earned.
-        oracle: What the best arm of each question earned.
-        single: The arm that is best on average, here.
-        gap: How much of the way from that arm to the oracle the router goes; None where there is no way.
+        questions: Number of questions on which every arm is known.
+        arms: The result of each arm.
+        router: The result of the router.
+        oracle: The result of the best arm of each question.
+        single: The arm with the best mean utility.
+        gap: Share of the difference between that arm and the oracle that the router gains; None if they are
+            equal.
     """
 
     questions: int
@@ -65,7 +66,7 @@ class RouterValidation:
     gap: float | None
 
     def table(self) -> Table:
-        """Return the figures as people read them."""
+        """Return the results as a table."""
         table = Table(title=f"{self.questions:,} questions that were held out")
         scores = list(self.oracle.scores)
         for column in ("", "utility", *scores, "steps"):
@@ -79,7 +80,7 @@ class RouterValidation:
         return table
 
     def conclusion(self) -> str:
-        """Say what it comes to, in a line."""
+        """Return a summary in one line."""
         if self.gap is None:
             return f"no arm is better than {self.single} on any question"
         return f"the router closes {self.gap:.1%} of the gap between {self.single} and the oracle"
@@ -88,16 +89,16 @@ class RouterValidation:
 def validate_router(
     outcomes: Outcomes, scores: Floats, utility: Utility, stage: Stage
 ) -> RouterValidation | None:
-    """Work out what a router earned.
+    """Evaluate a router on held-out questions.
 
     Args:
         outcomes: Of the held-out questions.
-        scores: What the router gave, shape (n_questions, n_arms).
-        utility: What an answer is worth. It is reported neither scaled nor over an arm.
-        stage: How far a question must have come for the router.
+        scores: Of the router, shape (n_questions, n_arms).
+        utility: Of an answer. It is reported neither scaled nor over an arm.
+        stage: Of the router.
 
     Returns:
-        None where there is no question on which every arm is known.
+        None if there is no question on which every arm is known.
 
     Raises:
         RouterError: The utility does not fit the outcomes.
@@ -122,9 +123,9 @@ def validate_router(
 
 
 def charged(outcomes: Outcomes, stage: Stage) -> Outcomes:
-    """Return the outcomes as they are for a router: each arm costs what all cost that must be looked at.
+    """Return the outcomes with the costs that a router of this stage has: the sum over all arms for each arm.
 
-    Where the cost of one is not known, that of all is not.
+    If the cost of one arm is unknown, so is the sum.
     """
     costs = dict(outcomes.costs)
     for name in PAID[stage]:
@@ -134,19 +135,19 @@ def charged(outcomes: Outcomes, stage: Stage) -> Outcomes:
 
 
 def uncharged(outcomes: Outcomes, prices: Prices, stage: Stage) -> str:
-    """Say in a line what has a price, but is told of a search and its answer together only; empty if nothing.
+    """Return a warning about priced costs that are known of a search and its answer together only; or "".
 
-    A turn pays it for the searches of all arms, and nobody knows how much that is.
+    A turn pays the searches of all arms, and their share of such a cost is unknown.
 
     Args:
-        outcomes: What is known.
-        prices: Of what a router costs.
-        stage: How far a question must have come for the router.
+        outcomes: Of the questions.
+        prices: Of the costs.
+        stage: Of the router.
     """
     if stage is not Stage.RETRIEVED:
         return ""
-    costs = needed(prices, outcomes.costs)
-    names = " and ".join(name for name, told in costs.items() if not set(told) & set(PAID[stage]))
+    components = needed(prices, outcomes.costs)
+    names = " and ".join(name for name, costs in components.items() if not set(costs) & set(PAID[stage]))
     return names and (
         f"all arms search before one is drawn, and {names} have a price: a turn pays the {names} of these "
         "searches, but the outcomes tell no search from its answer, so they are not charged here"
@@ -154,7 +155,7 @@ def uncharged(outcomes: Outcomes, prices: Prices, stage: Stage) -> str:
 
 
 def best(scores: Floats) -> Floats:
-    """Return how much of each question goes to each arm: all to the best, split among ties.
+    """Return the share of each arm on each question: the best arms share it evenly, the others have 0.
 
     >>> best(np.array([[1.0, 3.0, 3.0]])).tolist()
     [[0.0, 0.5, 0.5]]
@@ -174,7 +175,7 @@ def _row(outcomes: Outcomes, worth: Floats, shares: Floats) -> Row:
 
 
 def _mean(values: Floats, shares: Floats) -> float:
-    """Return the mean of what the shares select, over the questions on which it is known; NaN if none."""
+    """Return the mean of the values that the shares select, where known; NaN if nowhere."""
     chosen = np.where(shares > 0.0, shares * values, 0.0).sum(axis=1)
     known = ~np.isnan(chosen)
     return float(chosen[known].mean()) if known.any() else float("nan")

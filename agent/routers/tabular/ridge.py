@@ -1,4 +1,4 @@
-"""Ridge regression on the question: one an arm, held down as far as held-out questions want it."""
+"""Ridge regression on the question, one an arm, with a penalty chosen by cross-validation."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
@@ -7,37 +7,37 @@ import numpy as np
 from pydantic import Field
 
 from agent.routers.base import Parameters, Parametrised, Schema, State, Strengths
-from agent.routers.cross_validation import Rows, most_worth
+from agent.routers.cross_validation import Rows, best_candidate
 from agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, positions
 from agent.routers.preprocessing import Preparation
 
 
 class RidgeParameters(Parameters):
-    """What a ridge regression looks at, and how strongly it is held down."""
+    """The inputs, the penalties, and the cross-validation that chooses one."""
 
     sees: Literal["words", "embedding", "features"] = Field(
         "words",
-        description="TF-IDF of words and pairs of words, the embedding, or named numbers and PCA of it.",
+        description="TF-IDF of words and pairs of words, the embedding, or named features and its PCA.",
     )
     strengths: Strengths = Field(
         [3.0, 10.0, 30.0, 100.0, 300.0, 1000.0],
-        description="Weights of the squared coefficients, of which held-out questions choose one.",
+        description="Penalties on the squared coefficients, one of which cross-validation chooses.",
     )
-    folds: int = Field(5, ge=2, description="Parts of the questions that are held out in turn to see it.")
-    least: int = Field(3, ge=1, description="Questions that a word must stand in to count.")
+    folds: int = Field(5, ge=2, description="Folds of the cross-validation.")
+    least: int = Field(3, ge=1, description="Smallest number of questions with a word for it to count.")
     dims: int = Field(32, ge=0, description="Principal components among the features.")
-    seed: int = Field(0, ge=0, description="Of the parts.")
+    seed: int = Field(0, ge=0, description="Of the folds.")
 
 
 class RidgeRouter(Parametrised[RidgeParameters]):
     """Scores an arm with its expected utility, by one ridge regression an arm.
 
-    All arms share one strength, and their means are free: the stronger, the nearer the scores to the
-    mean utilities of the arms, that is to the best single arm. On few or noisy questions a weak strength
-    earns less than that arm does, so the strength is the one whose arms earn most on held-out questions.
+    All arms have the same penalty, and their intercepts are free: with a stronger one, the scores approach
+    the mean utilities of the arms, and the choice the best single arm. On few or noisy questions a weak
+    penalty is worse than that arm, so cross-validation chooses the penalty with the highest utility.
     (Utilities are not centred by question: where all are known, that changes no difference between arms.)
 
-    Where no word stands in enough questions, the scores are the means of the arms.
+    If no word is in enough questions, the scores are the means of the arms.
 
     Source: Hoerl and Kennard 1970, Ridge regression: biased estimation for nonorthogonal problems.
     """
@@ -45,7 +45,7 @@ class RidgeRouter(Parametrised[RidgeParameters]):
     kind = "ridge"
     Params = RidgeParameters
     strength: float
-    """The one that was chosen."""
+    """The penalty that was chosen."""
 
     def _fit(self, labels: RoutingDataset) -> None:
         features, utility = labels.features, labels.utility
@@ -56,12 +56,12 @@ class RidgeRouter(Parametrised[RidgeParameters]):
         inputs = self._inputs(features)
         strengths = sorted(self.chosen.strengths, reverse=True)
 
-        def rehearse(seen: Rows, held_out: Rows) -> Iterator[Floats]:
+        def fit_and_score(training: Rows, held_out: Rows) -> Iterator[Floats]:
             for strength in strengths:
-                coefficients, means = solve(inputs[seen], utility[seen], strength)
+                coefficients, means = solve(inputs[training], utility[training], strength)
                 yield inputs[held_out] @ coefficients + means
 
-        at = most_worth(len(strengths), rehearse, labels, self.chosen.folds, self.chosen.seed)
+        at = best_candidate(len(strengths), fit_and_score, labels, self.chosen.folds, self.chosen.seed)
         self.strength = strengths[at]
         self._coefficients, self._means = solve(inputs, utility, self.strength)
 
@@ -70,7 +70,7 @@ class RidgeRouter(Parametrised[RidgeParameters]):
         return scores[:, positions(self._fitted.arms, features.arms)]
 
     def _inputs(self, features: Features) -> Any:
-        """Return what the regression sees of each question, shape (n, d), sparse or dense."""
+        """Return the inputs of the regression, shape (n, d), sparse or dense."""
         if self.chosen.sees == "words":
             if self._words is None:
                 return np.empty((len(features), 0))
@@ -112,7 +112,7 @@ def fit_words(texts: Sequence[str], least: int) -> Any:
 
     Args:
         texts: The training questions.
-        least: Questions that a word must stand in to count.
+        least: Smallest number of questions with a word for it to count.
     """
     try:
         return _vectorizer(min_df=least).fit(texts)
@@ -131,15 +131,15 @@ def solve(inputs: Any, utility: Floats, strength: float) -> tuple[Floats, Floats
 
     Args:
         inputs: Shape (n, d), sparse or dense.
-        utility: NaN where unknown: left out. An arm of which nothing is known gets the smallest, 0 at
-            most. Shape (n, n_arms).
-        strength: Weight of the squared coefficients; the intercept is free.
+        utility: NaN where unknown: left out. An arm without any gets the smallest one, at most 0.
+            Shape (n, n_arms).
+        strength: Penalty on the squared coefficients; the intercept is free.
     """
     from sklearn.linear_model import Ridge
 
     known = ~np.isnan(utility)
     coefficients, intercept = np.zeros((inputs.shape[1], utility.shape[1])), np.zeros(utility.shape[1])
-    # arms that are known on the same questions, as most often all are, share the work
+    # one fit for all arms that are known on the same questions, which most often are all
     patterns, pattern = np.unique(known, axis=1, return_inverse=True)
     for number, rows in enumerate(patterns.T):
         arms, seen = np.flatnonzero(pattern.ravel() == number), utility[rows]
@@ -150,6 +150,8 @@ def solve(inputs: Any, utility: Floats, strength: float) -> tuple[Floats, Floats
         else:
             solver = "cholesky" if isinstance(inputs, np.ndarray) else "sparse_cg"
             model = Ridge(alpha=strength, solver=solver, tol=1e-6).fit(inputs[rows], seen[:, arms])
-            coefficients[:, arms] = model.coef_.reshape(len(arms), -1).T  # one arm comes without its axis
+            coefficients[:, arms] = model.coef_.reshape(
+                len(arms), -1
+            ).T  # scikit-learn drops the axis of a single arm
             intercept[arms] = model.intercept_
     return coefficients, intercept

@@ -1,4 +1,4 @@
-"""Support vector machines: by a regression of the utility of an arm, or by which of two arms is better."""
+"""Support vector machines: regression of the utility of an arm, or classification of pairs of arms."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,30 +8,30 @@ import numpy as np
 from pydantic import Field
 
 from agent.routers.base import Parametrised, Schema, StageParameters, State, Strengths
-from agent.routers.cross_validation import Rows, most_worth
+from agent.routers.cross_validation import Rows, best_candidate
 from agent.routers.dataset import Features, Floats, RoutingDataset, positions
 from agent.routers.preprocessing import Preparation
 
 
 class PointwiseParameters(StageParameters):
-    """How utilities are regressed."""
+    """The kernel and the regression."""
 
     landmarks: int = Field(
-        256, ge=1, description="Training rows that others are compared with; fewer if fewer."
+        256, ge=1, description="Training rows that the kernel compares with, if there are as many."
     )
-    gamma: float = Field(0.01, gt=0.0, description="Of the kernel: the larger, the nearer a row must be.")
-    identity: float = Field(3.0, ge=0.0, description="What the one-hot code of the arm is multiplied by.")
+    gamma: float = Field(0.01, gt=0.0, description="Of the kernel: the larger, the narrower.")
+    identity: float = Field(3.0, ge=0.0, description="Factor of the one-hot code of the arm.")
     cost: float = Field(1.0, gt=0.0, description="Of an error; the larger, the weaker is the regularisation.")
-    tube: float = Field(0.1, ge=0.0, description="Errors up to this cost nothing (epsilon).")
+    tube: float = Field(0.1, ge=0.0, description="Errors up to this cost nothing (the epsilon of SVR).")
     seed: int = Field(0, ge=0, description="Of the landmarks.")
 
 
 class PointwiseSVM(Parametrised[PointwiseParameters]):
     """Scores an arm with its expected utility, by support vector regression with a Gaussian kernel.
 
-    A row says what is known of the question, what is known of the arm (medians of the training data in
-    the gaps), and which arm it is. The kernel is approximated by Nystroem's method, since the exact one
-    compares all rows with all others: exp(-gamma |row - landmark|^2) with a few training rows are the
+    A row has the features of the question, the features of the arm (medians of the training data in place of
+    missing ones), and the one-hot code of the arm. The kernel is approximated by Nystroem's method, since the
+    exact one compares all pairs of rows: exp(-gamma |row - landmark|^2) with a few training rows are the
     inputs of a linear regression. Errors beyond the tube count squared, which is solved faster.
 
     Source: Kim and Diaz 2025, LTRR: Learning to rank retrievers for LLMs, arXiv:2506.13743, the pointwise
@@ -42,7 +42,7 @@ class PointwiseSVM(Parametrised[PointwiseParameters]):
     Params = PointwiseParameters
 
     def _fit(self, labels: RoutingDataset) -> None:
-        from sklearn.kernel_approximation import Nystroem  # here: they take a second to load
+        from sklearn.kernel_approximation import Nystroem  # loading takes a second, and scoring does without
         from sklearn.svm import LinearSVR
 
         chosen = self.chosen
@@ -73,7 +73,7 @@ class PointwiseSVM(Parametrised[PointwiseParameters]):
         return scores.reshape(len(features), -1)
 
     def _rows(self, features: Features, names: Floats) -> Floats:
-        """Return a row an arm, those of a question together, shape (n * n_arms, d)."""
+        """Return one row an arm, grouped by question, shape (n * n_arms, d)."""
         own = self._preparation.imputed(features)
         shape = own.shape[:2]
         question = self._preparation.question(features)[:, None]
@@ -94,23 +94,23 @@ class PointwiseSVM(Parametrised[PointwiseParameters]):
 
 
 class PairwiseParameters(StageParameters):
-    """How pairs are told apart."""
+    """The regularisation, and the cross-validation that chooses it."""
 
     strengths: Strengths = Field(
         [3.0, 30.0, 300.0, 3000.0],
-        description="Weights of the squared coefficients, of which held-out questions choose one.",
+        description="Penalties on the squared coefficients, one of which cross-validation chooses.",
     )
-    folds: int = Field(5, ge=2, description="Parts of the questions that are held out in turn to see it.")
-    seed: int = Field(0, ge=0, description="Of the parts.")
+    folds: int = Field(5, ge=2, description="Folds of the cross-validation.")
+    seed: int = Field(0, ge=0, description="Of the folds.")
 
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """A score linear in what is known of the question, an arm at a time, and in what is known of the arm.
+    """A score linear in the features of the question, with weights of each arm, and in those of the arm.
 
     Attributes:
         question: Coefficients of the question, shape (d, n_arms).
-        own: Coefficients of what is known of an arm, shape (n_columns,).
+        own: Coefficients of the features of an arm, shape (n_columns,).
         offset: Of each arm, shape (n_arms,).
     """
 
@@ -127,12 +127,12 @@ class Linear:
 class PairwiseSVM(Parametrised[PairwiseParameters]):
     """Scores arms so that the better of two comes first, by a linear support vector machine on differences.
 
-    A linear score of a pair is the difference of the scores of two arms, so these are what is asked. What
-    is known of the question would cancel out; it has coefficients for each arm instead. Ties are skipped,
-    and every pair counts once: its reverse would say the same. A margin below 1 counts squared.
+    A linear score of a pair is the difference of the scores of two arms, so arms are scored one by one. The
+    features of the question would cancel out; they have coefficients of each arm instead. Ties are left out,
+    and every pair counts once, as its reverse is the same row. A margin below 1 counts squared.
 
-    The rows of the pairs, which would be millions, are never written down: a step takes the scores of the
-    arms, and of a pair its two places among them.
+    The rows of the pairs, which may be millions, are never materialised: a step needs the scores of the arms
+    and the two indices of each pair.
 
     Source: Kim and Diaz 2025, LTRR: Learning to rank retrievers for LLMs, arXiv:2506.13743, SVM-rank;
     Chapelle and Keerthi 2010, Efficient algorithms for ranking with SVMs (Information Retrieval 13).
@@ -141,22 +141,22 @@ class PairwiseSVM(Parametrised[PairwiseParameters]):
     kind = "pairwise_svm"
     Params = PairwiseParameters
     strength: float
-    """The one that was chosen."""
+    """The penalty that was chosen."""
 
     def _fit(self, labels: RoutingDataset) -> None:
         self._preparation = Preparation.of(labels.features, self.chosen.dims)
         question = self._preparation.question(labels.features)
         own = self._preparation.imputed(labels.features)
-        # from the strongest on, each begins where the one before ended
+        # from the strongest on, each starts at the solution of the one before
         strengths = sorted(self.chosen.strengths, reverse=True)
 
-        def rehearse(seen: Rows, held_out: Rows) -> Iterator[Floats]:
+        def fit_and_score(training: Rows, held_out: Rows) -> Iterator[Floats]:
             linear = None
             for strength in strengths:
-                linear = rank(question[seen], own[seen], labels.utility[seen], strength, linear)
+                linear = rank(question[training], own[training], labels.utility[training], strength, linear)
                 yield linear.scores(question[held_out], own[held_out])
 
-        at = most_worth(len(strengths), rehearse, labels, self.chosen.folds, self.chosen.seed)
+        at = best_candidate(len(strengths), fit_and_score, labels, self.chosen.folds, self.chosen.seed)
         self.strength = strengths[at]
         self._linear = rank(question, own, labels.utility, self.strength)
 
@@ -179,19 +179,19 @@ class PairwiseSVM(Parametrised[PairwiseParameters]):
 def rank(
     question: Floats, own: Floats, utility: Floats, strength: float, start: Linear | None = None
 ) -> Linear:
-    """Minimise the squared margins that pairs fall short of, plus `strength` times the squared coefficients.
+    """Minimise the squared hinge loss of the pairs, plus `strength` times the squared coefficients.
 
     Args:
         question: Shape (n, d).
         own: Shape (n, n_arms, n_columns).
         utility: NaN where unknown: in no pair. Shape (n, n_arms).
         strength: Of the regularisation; the offsets of the arms are free.
-        start: Where to begin; None is at 0.
+        start: Initial coefficients; None is 0.
     """
     from scipy.optimize import minimize
 
     n_arms, d, n_columns = utility.shape[1], question.shape[1], own.shape[2]
-    # NaN is not better than anything
+    # comparisons with NaN are false
     row, one, other = np.nonzero(utility[:, :, None] > utility[:, None, :])
     better, worse = row * n_arms + one, row * n_arms + other
     n_pairs = max(1, len(row))
@@ -203,18 +203,18 @@ def rank(
     def loss(x: Floats) -> tuple[float, Floats]:
         linear = unpack(x)
         scores = linear.scores(question, own).ravel()
-        short = np.maximum(1.0 - scores[better] + scores[worse], 0.0)
-        pulls = (np.bincount(at, short, minlength=utility.size) for at in (worse, better))
-        slope = 2.0 * np.subtract(*pulls).reshape(utility.shape)
+        hinge = np.maximum(1.0 - scores[better] + scores[worse], 0.0)
+        sums = (np.bincount(at, hinge, minlength=utility.size) for at in (worse, better))
+        slope = 2.0 * np.subtract(*sums).reshape(utility.shape)
         squared = (linear.question**2).sum() + (linear.own**2).sum()
         of_question = question.T @ slope + 2.0 * strength * linear.question
         of_own = np.tensordot(slope, own, axes=2) + 2.0 * strength * linear.own
         gradient = np.concatenate([of_question.ravel(), of_own, slope.sum(axis=0)])
-        # a mean, so that the tolerances of the search mean the same whatever is fitted
-        return ((short**2).sum() + strength * squared) / n_pairs, gradient / n_pairs
+        # a mean, so that the tolerances do not depend on the number of pairs
+        return ((hinge**2).sum() + strength * squared) / n_pairs, gradient / n_pairs
 
-    begun = np.zeros((d + 1) * n_arms + n_columns)
+    initial = np.zeros((d + 1) * n_arms + n_columns)
     if start is not None:
-        begun = np.concatenate([start.question.ravel(), start.own, start.offset])
-    found = minimize(loss, begun, jac=True, method="L-BFGS-B", options={"ftol": 1e-7, "gtol": 1e-5})
+        initial = np.concatenate([start.question.ravel(), start.own, start.offset])
+    found = minimize(loss, initial, jac=True, method="L-BFGS-B", options={"ftol": 1e-7, "gtol": 1e-5})
     return unpack(found.x)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # it takes seconds to load, and most configurations have no r
     pass
 
 THREADS = 1
-"""Of a fit, so that equal labels give equal bytes. On busy cores, two took five times as long as one."""
+"""One, so that a fit is deterministic. On busy cores, two took five times as long."""
 
 MODEL = "xgboost.ubj"
 """Name of the array that holds the bytes of the trees."""
@@ -34,34 +34,34 @@ Rows = NDArray[np.float32]
 
 
 class Boosting(StageParameters):
-    """How rows are made and trees are grown; the trees are those of LTRR by default."""
+    """The rows and the trees; the defaults are LTRR's."""
 
-    identity: bool = Field(True, description="Whether a row tells which arm it is of; in LTRR it does not.")
+    identity: bool = Field(True, description="Whether rows have the one-hot code of the arm; LTRR's do not.")
     impute: bool = Field(
         False,
-        description="Whether the median of the training data stands for what is missing of an arm: LTRR. "
-        "Otherwise each node learns where to send it.",
+        description="Whether missing features of an arm are the median of the training data, as in LTRR. "
+        "Otherwise each node learns a direction for them.",
     )
     rounds: int = Field(100, ge=1, description="Trees.")
-    depth: int = Field(5, ge=1, le=6, description="Most nodes between the root of a tree and a leaf.")
-    learning_rate: float = Field(0.05, gt=0.0, le=1.0, description="What the leaves of a tree are scaled by.")
-    min_child_weight: float = Field(2.0, ge=0.0, description="Least sum of second derivatives in a leaf.")
-    gamma: float = Field(0.1, ge=0.0, description="Least gain of a split.")
+    depth: int = Field(5, ge=1, le=6, description="Largest depth of a tree.")
+    learning_rate: float = Field(0.05, gt=0.0, le=1.0, description="Factor of the leaves of a tree.")
+    min_child_weight: float = Field(2.0, ge=0.0, description="Smallest sum of second derivatives in a leaf.")
+    gamma: float = Field(0.1, ge=0.0, description="Smallest gain of a split.")
     subsample: float = Field(0.8, gt=0.0, le=1.0, description="Share of the rows that a tree is grown on.")
-    colsample: float = Field(0.8, gt=0.0, le=1.0, description="Share of the columns that a tree looks at.")
+    colsample: float = Field(0.8, gt=0.0, le=1.0, description="Share of the columns that a tree uses.")
     seed: int = Field(0, ge=0, description="Of both draws.")
 
 
 class PointwiseBoosting(CentreParameters, Boosting):
-    """How trees that predict utilities are grown, many and careful ones by default."""
+    """The trees that predict utilities: by default more of them, with a smaller learning rate."""
 
     rounds: int = Field(300, ge=1, description="Trees.")
-    depth: int = Field(4, ge=1, le=6, description="Most nodes between the root of a tree and a leaf.")
-    learning_rate: float = Field(0.03, gt=0.0, le=1.0, description="What the leaves of a tree are scaled by.")
-    min_child_weight: float = Field(20.0, ge=0.0, description="Least sum of second derivatives in a leaf.")
-    gamma: float = Field(0.0, ge=0.0, description="Least gain of a split.")
+    depth: int = Field(4, ge=1, le=6, description="Largest depth of a tree.")
+    learning_rate: float = Field(0.03, gt=0.0, le=1.0, description="Factor of the leaves of a tree.")
+    min_child_weight: float = Field(20.0, ge=0.0, description="Smallest sum of second derivatives in a leaf.")
+    gamma: float = Field(0.0, ge=0.0, description="Smallest gain of a split.")
     subsample: float = Field(0.7, gt=0.0, le=1.0, description="Share of the rows that a tree is grown on.")
-    colsample: float = Field(0.5, gt=0.0, le=1.0, description="Share of the columns that a tree looks at.")
+    colsample: float = Field(0.5, gt=0.0, le=1.0, description="Share of the columns that a tree uses.")
 
 
 B = TypeVar("B", bound=Boosting)
@@ -71,22 +71,22 @@ class BoostedTrees(Parametrised[B]):
     """Trees over rows of one arm, or of a pair of arms.
 
     Attributes:
-        objective: What xgboost is to optimise.
+        objective: Of xgboost.
     """
 
     objective: ClassVar[Mapping[str, Any]]
 
     @abstractmethod
     def _rows(self, of_arms: Floats) -> Floats:
-        """Turn numbers of arms, shape (..., n_arms, c), into numbers of rows: (..., n_arms, [n_arms,] c)."""
+        """Turn features of arms, shape (..., n_arms, c), into those of rows: (..., n_arms, [n_arms,] c)."""
 
     @abstractmethod
     def _targets(self, utility: Floats) -> tuple[Floats, Mask]:
-        """Return what each row is worth and whether it teaches anything, both (n, n_arms, [n_arms])."""
+        """Return the target of each row and whether it is known, both (n, n_arms, [n_arms])."""
 
     @abstractmethod
     def _ranked(self, sums: Floats) -> Floats:
-        """Turn what the trees say of rows, shape (n, n_arms, [n_arms]), into scores (n, n_arms)."""
+        """Turn the sums of the trees, shape (n, n_arms, [n_arms]), into scores (n, n_arms)."""
 
     def _fit(self, labels: RoutingDataset) -> None:
         import xgboost
@@ -165,8 +165,8 @@ class BoostedTrees(Parametrised[B]):
 class PointwiseXGBoost(BoostedTrees[PointwiseBoosting]):
     """Predicts the utility of each arm by itself, by regression on squared errors.
 
-    Unlike in the paper, a row tells which arm it is of, and the mean utility of a question is taken off
-    first (`identity`, `centre`).
+    Unlike in the paper, a row has the one-hot code of its arm, and the mean utility of a question is
+    subtracted first (`identity`, `centre`).
 
     Source: LTRR: Learning To Rank Retrievers for LLMs (2025), arXiv:2506.13743; Chen and Guestrin 2016,
     XGBoost: a scalable tree boosting system, arXiv:1603.02754.
@@ -188,11 +188,11 @@ class PointwiseXGBoost(BoostedTrees[PointwiseBoosting]):
 
 
 class PairwiseXGBoost(BoostedTrees[Boosting]):
-    """Predicts which of two arms is the better one; an arm's score is its mean probability to win.
+    """Predicts which of two arms is the better one; an arm's score is its mean probability of being better.
 
-    It learns from every pair in both directions, ties left out. Both directions are asked too, an arm
-    against itself counts as a half, and the mean is over the arms that were asked for: without one of
-    them, the scores of the others change. Unlike in the paper, a row also tells which arms it is of.
+    It is fitted to every pair in both directions, without ties. A prediction uses both directions, too; an
+    arm against itself counts as one half. The mean is over the arms in the request: without one of them, the
+    scores of the others change. Unlike in the paper, a row also has the codes of its arms.
 
     Source: LTRR: Learning To Rank Retrievers for LLMs (2025), arXiv:2506.13743.
     """
@@ -217,8 +217,8 @@ class LambdaMART(BoostedTrees[Boosting]):
     """Ranks the arms of a question as a list, by the gradient of NDCG.
 
     The relevance of an arm is its utility, scaled to [0, 1] between the worst and the best known arm of the
-    question; it is the gain itself, so that utilities need no grades. LTRR trains a network by the same
-    gradient; these are trees, as in the method that the name is of.
+    question; it is the gain itself, so utilities need no grades. LTRR trains a network by the same gradient;
+    these are trees, as in the original LambdaMART.
 
     Source: Burges 2010, From RankNet to LambdaRank to LambdaMART: an overview, MSR-TR-2010-82; for the
     utilities, LTRR: Learning To Rank Retrievers for LLMs (2025), arXiv:2506.13743.
@@ -235,9 +235,9 @@ class LambdaMART(BoostedTrees[Boosting]):
         known = ~np.isnan(utility)
         low = np.where(known, utility, np.inf).min(axis=1, keepdims=True)
         high = np.where(known, utility, -np.inf).max(axis=1, keepdims=True)
-        telling = high > low
-        relevance = (utility - np.where(telling, low, 0.0)) / np.where(telling, high - low, 1.0)
-        return relevance, known & telling
+        differ = high > low
+        relevance = (utility - np.where(differ, low, 0.0)) / np.where(differ, high - low, 1.0)
+        return relevance, known & differ
 
     def _ranked(self, sums: Floats) -> Floats:
         return sums

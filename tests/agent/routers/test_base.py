@@ -114,7 +114,7 @@ def test_an_arm_whose_answer_is_not_there_to_compare_is_named() -> None:
     few = ("none", "bm25", "dense")
     fewer = answered_table(labels.features.texts, few, [few] * 20, [[()] * 3] * 20)
     with pytest.raises(
-        RouterError, match="compares answers with that of arm 'graph', which was not asked: ask all arms"
+        RouterError, match="compares answers with that of arm 'graph', which is missing: give it the answers"
     ):
         router.scores(replace(labels.features.of(few), answered=fewer))
 
@@ -122,7 +122,7 @@ def test_an_arm_whose_answer_is_not_there_to_compare_is_named() -> None:
 def test_labels_that_stop_before_the_stage_are_refused() -> None:
     labels = world(20, seed=1)
     early = RoutingDataset(replace(labels.features, answered=None), labels.utility)
-    with pytest.raises(RouterError, match="looks at what is answered, but the features stop at retrieved"):
+    with pytest.raises(RouterError, match="needs features of stage answered, but they stop at retrieved"):
         MeanUtility(stage=Stage.ANSWERED).fit(early)
 
 

@@ -29,11 +29,11 @@ def features(**changed: object) -> Features:
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
-        ({"arms": ("bm25", "dense", "bm25")}, "arm 'bm25' stands twice among bm25, dense, bm25"),
-        ({"names": ("wh", "wh")}, "question feature 'wh' stands twice among wh, wh"),
+        ({"arms": ("bm25", "dense", "bm25")}, "arm 'bm25' is named twice among bm25, dense, bm25"),
+        ({"names": ("wh", "wh")}, "question feature 'wh' is named twice among wh, wh"),
         (
             {"retrieved": None},
-            "features tell what was answered but not what was retrieved: give both",
+            "features have an answered table but no retrieved one: give both",
         ),
         ({"names": ("words",)}, "2 questions with 1 features have a table of shape (2, 2)"),
         ({"texts": ("who?",)}, "1 questions with 2 features have a table of shape (2, 2)"),
@@ -71,12 +71,12 @@ def test_an_arm_table_has_a_name_for_each_number() -> None:
 
 
 def test_a_name_stands_once_in_an_arm_table() -> None:
-    with pytest.raises(RouterError, match="arm feature 'moran' stands twice among moran, max_sim, moran"):
+    with pytest.raises(RouterError, match="arm feature 'moran' is named twice among moran, max_sim, moran"):
         ArmTable(("moran", "max_sim", "moran"), np.ones((1, 1, 3)))
 
 
 def test_an_arm_table_has_a_column() -> None:
-    with pytest.raises(RouterError, match="an arm table without a column tells nothing: leave it out"):
+    with pytest.raises(RouterError, match="an arm table has no column: leave the table out"):
         ArmTable((), np.ones((1, 1, 0)))
 
 
@@ -148,7 +148,7 @@ def test_positions_names_what_is_unknown() -> None:
             np.array([[0.0, NAN, 1.0], [0.0, NAN, 0.0]]),
             "arm 'bm25' has no label at all: leave it out",
         ),
-        (np.array([[1.0, 1.0, NAN], [0.0, NAN, 0.0]]), "no question tells 3 arms apart"),
+        (np.array([[1.0, 1.0, NAN], [0.0, NAN, 0.0]]), "no question distinguishes the 3 arms"),
     ],
 )
 def test_labels_that_teach_nothing_are_refused(utility: np.ndarray, told: str) -> None:

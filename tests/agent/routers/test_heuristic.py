@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from agent.routers.dataset import ArmTable, RouterError, RoutingDataset
-from agent.routers.heuristic import HEURISTICS, LAST, MaxSim, VarSim
+from agent.routers.heuristic import HEURISTICS, UNKNOWN_SCORE, MaxSim, VarSim
 from tests.router_contracts import ARMS, SEEN, world
 
 LABELS = world(40, seed=1)
@@ -32,7 +32,7 @@ def test_an_arm_without_the_number_comes_last_however_bad_the_others_can_be(kind
     seen = replace(LABELS.features.rows([0]), retrieved=ArmTable((kind.kind,), values))
     all_of_it = replace(LABELS.features, retrieved=ArmTable((kind.kind,), np.repeat(values, 40, axis=0)))
     scores = kind().fit(RoutingDataset(all_of_it, LABELS.utility)).scores(seen)[0]
-    assert scores[0] == LAST
+    assert scores[0] == UNKNOWN_SCORE
     assert (scores[1:] > scores[0]).all()
 
 
@@ -48,6 +48,6 @@ def test_what_was_learned_is_nothing() -> None:
 def test_labels_without_the_number_are_refused() -> None:
     bare = replace(LABELS.features, retrieved=ArmTable(("moran",), np.ones((40, 4, 1))))
     with pytest.raises(
-        RouterError, match="router 'max_sim' looks at 'max_sim' of each arm, which is not there"
+        RouterError, match="router 'max_sim' needs the feature 'max_sim' of each arm, which is missing"
     ):
         MaxSim().fit(RoutingDataset(bare, LABELS.utility))

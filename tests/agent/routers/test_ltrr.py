@@ -119,7 +119,7 @@ def test_many_questions_are_scored_in_parts(
 ) -> None:
     router, seen = build(**SMALL).fit(world(60, seed=1)), world(23, seed=2).features
     at_once = router.scores(seen)
-    monkeypatch.setattr(parts, "AT_ONCE", 160)
+    monkeypatch.setattr(parts, "ROWS_PER_BATCH", 160)
     np.testing.assert_allclose(router.scores(seen), at_once, atol=1e-6)
     assert router.scores(seen.rows(np.arange(0))).shape == (0, 4)
 

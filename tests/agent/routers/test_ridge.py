@@ -12,7 +12,7 @@ from sklearn.linear_model import Ridge
 from sklearn.svm import LinearSVC, LinearSVR
 
 from agent.routers.catalog import load_router
-from agent.routers.cross_validation import folds, most_worth, worth
+from agent.routers.cross_validation import best_candidate, folds, worth
 from agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, positions
 from agent.routers.preprocessing import Preparation
 from agent.routers.tabular.ridge import RidgeRouter, solve
@@ -179,7 +179,7 @@ def test_of_candidates_that_earn_the_same_the_first_is_chosen() -> None:
         del seen
         return [candidate[held_out] for candidate in scores]
 
-    assert most_worth(4, rehearse, labels, 3, seed=0) == 2
+    assert best_candidate(4, rehearse, labels, 3, seed=0) == 2
 
 
 @pytest.mark.parametrize("build", [RidgeRouter, PointwiseSVM, PairwiseSVM])

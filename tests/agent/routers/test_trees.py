@@ -196,7 +196,7 @@ def test_many_questions_are_scored_as_few_are(
 ) -> None:
     router, seen = kind(**QUICK).fit(world(100, seed=1)), world(50, seed=2).features
     at_once = router.scores(seen)
-    monkeypatch.setattr(parts, "AT_ONCE", 40)
+    monkeypatch.setattr(parts, "ROWS_PER_BATCH", 40)
     np.testing.assert_allclose(router.scores(seen), at_once, rtol=0, atol=1e-12)
     assert router.scores(seen.rows(np.zeros(50, dtype=bool))).shape == (0, len(ARMS))
 

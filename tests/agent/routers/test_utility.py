@@ -46,7 +46,7 @@ def test_cost_is_priced_and_weighed() -> None:
     np.testing.assert_allclose(told, [[1.0, 0.9, 0.8]])
     with pytest.raises(
         RouterError,
-        match="kilotokens have the price 1, but no outcome tells 'completion_tokens': price kilotokens at 0",
+        match="kilotokens have the price 1, but no outcome has 'completion_tokens': price kilotokens at 0",
     ):
         priced(rows, Prices(kilotokens=1.0))
 
