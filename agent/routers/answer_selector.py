@@ -1,7 +1,7 @@
-"""A trained router at work in an ensemble arm: of the answers of its members, it picks one.
+"""A trained router in an ensemble arm: it selects one of the answers of the arm's members.
 
-Every router that looks before the answers knows less; this one knows where they agree, and whether they
-stand in what was found. The price is that all members are asked, whichever answer is picked.
+A router of stage answered has more features than others: which answers agree, and whether the passages
+contain them. The price is that all members answer, whichever answer is selected.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,14 +17,14 @@ from arms.retrievers import SelectorSpec
 
 
 class RouterSelector:
-    """Picks by the scores of a router of stage answered, as `arms.retrievers.kind.AnswerSelector` has it.
+    """Selects answers by the scores of a router of stage answered.
 
-    A passage that is not of the corpus, such as one that a search API returned, has no vector: it counts as
-    not found, as it did in training.
+    A passage outside the corpus, such as one from a search API, has no vector: it is left out, as in
+    training.
 
     Args:
         trained: The router.
-        arms: Whose answers it is given, in this order.
+        arms: Names of the members, in the order of their answers.
     """
 
     def __init__(self, trained: Trained, arms: Sequence[str]) -> None:
@@ -39,21 +39,21 @@ class RouterSelector:
         found: Sequence[Sequence[Passage]],
         vectors: Mapping[str, NDArray[np.float32]],
     ) -> int:
-        """Return the index of the answer with the highest score, of several the first. Raises ArmError."""
+        """Return the index of the answer with the highest score; of ties, the first. Raises ArmError."""
         embedding = query.embeddings[self._trained.about.backbone]
         try:
-            seen = features_of(query.text, embedding, self._arms, found, vectors, answers)
-            return int(self._trained.router.scores(seen)[0].argmax())
+            features = features_of(query.text, embedding, self._arms, found, vectors, answers)
+            return int(self._trained.router.scores(features)[0].argmax())
         except RouterError as error:
             raise ArmError(f"the router cannot pick an answer: {error}") from error
 
 
 def open_selector(wanted: SelectorSpec) -> RouterSelector:
-    """Read a router that picks answers.
+    """Read a router that selects answers.
 
     Raises:
-        ArmBuildError: It cannot be read, compares no answers or those of other arms, or would see something
-            else than it was fitted to.
+        ArmBuildError: It cannot be read, compares no answers or those of other arms, or its features would
+            not be those of its training.
     """
     try:
         trained = read_trained(wanted.router)
@@ -81,11 +81,11 @@ def _check(trained: Trained, wanted: SelectorSpec) -> None:
     if about.backbone != wanted.backbone:
         raise RouterError(f"it was trained on backbone {about.backbone!r}, not on {wanted.backbone!r}")
     trained.check_encoder(wanted.encoder)
-    if about.writing is None:  # outcomes that somebody else made need not tell
+    if about.writing is None:  # the outcomes that it was trained on did not state it
         return
-    told, here_told = about.writing.facts, wanted.writing.facts
-    for fact, value in told.items():
-        if here_told[fact] != value:
+    trained_facts, facts = about.writing.facts, wanted.writing.facts
+    for fact, value in trained_facts.items():
+        if facts[fact] != value:
             raise RouterError(
-                f"it learned from answers of {fact} {value}, and the members' have {here_told[fact]}"
+                f"it learned from answers of {fact} {value}, and the members' have {facts[fact]}"
             )

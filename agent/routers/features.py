@@ -1,10 +1,10 @@
-"""Describe questions to a router: their form, what the arms retrieved, what was answered from it.
+"""The features of a router: of questions, of retrieved passages, of answers.
 
 before a search     question_table   form, clauses, comparisons
-after the searches  retrieved_table  what the passages' vectors tell, and where retrievers agree
-after the answers   answered_table   where answers agree, and where they stand in passages
+after the searches  retrieved_table  similarities of passages, agreement of retrievers
+after the answers   answered_table   agreement of answers, and whether passages contain them
 
-`shown` puts together what is known of one question, as far as it has come.
+`features_of` combines those of one question, up to the stage that is known.
 """
 
 import re
@@ -29,10 +29,10 @@ COUNTED: Mapping[str, re.Pattern[str]] = {
     "n_clauses": re.compile(r"(?<=\w )(?:who|which|that|where|whose)\b", re.IGNORECASE),
     "n_comparisons": re.compile(r"\b(?:or|both|same|more|older|younger|earlier|later)\b", re.IGNORECASE),
 }
-"""How nested a question is, and whether it compares: signs of one that takes several passages."""
+"""Counts of nesting and comparison in a question, which suggest that it needs several passages."""
 
 QUESTION = (*features.FORM, *COUNTED)
-"""What is known of a question before any search, in the order of the columns."""
+"""Features of a question before any search, in the order of the columns."""
 
 RETRIEVED = (
     *scoring_signals.SIGNALS,
@@ -40,11 +40,11 @@ RETRIEVED = (
     *scoring_signals.FOUND,
     *scoring_signals.WORDED,
 )
-"""What is known of an arm after all have searched; `.scaled` is min-max over the arms of the question."""
+"""Features of an arm after all have searched; `.scaled` is min-max over the arms of the question."""
 
 
 def question_table(texts: Sequence[str]) -> Floats:
-    """Return what is known of each question before any search, shape (n_questions, n_names).
+    """Return the features of each question before any search, shape (n_questions, n_names).
 
     >>> table = question_table(["Who is the son of the king of Siam?"])
     >>> table[0, QUESTION.index("n_of")].item()
@@ -66,12 +66,12 @@ def retrieved_table(
     found: Sequence[Sequence[Sequence[Passage]]],
     vectors: Mapping[str, Vectors],
 ) -> ArmTable:
-    """Return what is known of each arm on each question after all have searched.
+    """Return the features of each arm on each question after all have searched.
 
     Args:
         texts: The questions.
         embedding: Unit vectors of the questions, shape (n_questions, dim).
-        found: What each arm found, best first: `found[question][arm]`.
+        found: Passages of each arm, best first: `found[question][arm]`.
         vectors: Unit vector of each of these passages by the same backbone, shape (dim,), by id.
     """
     n_arms = len(found[0]) if found else 0
@@ -80,11 +80,11 @@ def retrieved_table(
     for row, (text, of_arms) in enumerate(zip(texts, found, strict=True)):
         ids = [[passage.id for passage in passages] for passages in of_arms]
         stacked = [np.stack([vectors[name] for name in names]) if names else empty for names in ids]
-        told = scoring_signals.signals(embedding[row], stacked)
+        signals = scoring_signals.signals(embedding[row], stacked)
         table[row] = np.hstack(
             [
-                told,
-                scaled(told),
+                signals,
+                scaled(signals),
                 scoring_signals.found_signals(ids),
                 scoring_signals.word_signals(text, of_arms),
             ]
@@ -93,7 +93,7 @@ def retrieved_table(
 
 
 def scaled(values: Floats) -> Floats:
-    """Scale each column from its least to its largest known value, to [0, 1]; 0.5 where all are the same.
+    """Scale each column to [0, 1] by its smallest and largest known values; 0.5 where all are equal.
 
     >>> scaled(np.array([[1.0, 7.0], [3.0, 7.0], [np.nan, np.nan]])).tolist()
     [[0.0, 0.5], [1.0, 0.5], [nan, nan]]
@@ -113,15 +113,15 @@ def answered_table(
     answers: Sequence[Sequence[str]],
     found: Sequence[Sequence[Sequence[Passage]]],
 ) -> ArmTable:
-    """Return what is known of each arm on each question after the language model has answered.
+    """Return the features of each arm on each question after the language model has answered.
 
-    Beside what `answer_signals` tells, a column `same_as:<arm>` for each arm says where answers are the same.
+    Besides `answer_signals`, a column `same_as:<arm>` for each arm marks equal answers.
 
     Args:
         texts: The questions.
-        arms: The arms that were asked, in the order of the others.
-        answers: What was answered: `answers[question][arm]`.
-        found: What each arm found, best first: `found[question][arm]`.
+        arms: Names of the arms.
+        answers: `answers[question][arm]`.
+        found: Passages of each arm, best first: `found[question][arm]`.
     """
     rows = []
     for text, given, of_arms in zip(texts, answers, found, strict=True):
@@ -143,23 +143,23 @@ def features_of(
     vectors: Mapping[str, Vectors] | None = None,
     answers: Sequence[str] | None = None,
 ) -> Features:
-    """Return what a router sees of one question.
+    """Return the features of one question.
 
     Args:
         text: The question.
         embedding: Its unit vector, shape (dim,).
-        arms: Those that are asked.
-        found: What each of them found, best first; None before they have searched.
-        vectors: Unit vectors of passages by id, shape (dim,); a passage without one counts as not found.
-        answers: What was answered from each; None before that.
+        arms: To score.
+        found: Passages of each arm, best first; None before they have searched.
+        vectors: Unit vectors of passages by id, shape (dim,); a passage without one is left out.
+        answers: The answer from each arm; None before that.
     """
     embeddings, texts = embedding[None], (text,)
-    asked = Features(tuple(arms), texts, QUESTION, question_table(texts), embeddings)
+    features = Features(tuple(arms), texts, QUESTION, question_table(texts), embeddings)
     if found is None or vectors is None:
-        return asked
+        return features
     known = [[[passage for passage in passages if passage.id in vectors] for passages in found]]
     return replace(
-        asked,
+        features,
         retrieved=retrieved_table(texts, embeddings, known, vectors),
         answered=None if answers is None else answered_table(texts, arms, [answers], known),
     )

@@ -1,14 +1,12 @@
-"""What a router said of the questions that it was trained on before it saw them: beside it in its folder.
+"""Out-of-fold scores of the training questions of a router, in a file of its folder.
 
-A router knows what arms were worth on the questions that it was fitted to: its scores of these are too
-good to be true, and who learned from them would trust it too much. While its worth is found out, routers
-like it are fitted to other questions than those held out: what they say of these is what it would have
-said, and it is kept here. (Of a blend of ridge regression and trees, fitted to 1,000 questions, a
-difference of scores was worth 1.07 times itself on these, 0.72 times on others, and 0.72 times by what is
-kept here.)
+The scores of a router on its own training questions are overfitted, and a policy that learned from them would
+trust the router too much. Cross-validation fits routers like it to the other folds; their scores of each
+held-out fold are stored here. (For a blend of ridge regression and trees on 1,000 questions, the slope of
+utility over score was 1.07 on the training questions, 0.72 on others, and 0.72 out of fold.)
 
     {"router": "<digest>", "arms": ["bm25", "dense"]}
-    {"question": "<digest of its text>", "scores": [0.41, 0.38]}      null where it was never held out
+    {"question": "<digest of its text>", "scores": [0.41, 0.38]}      null if it was never held out
 """
 
 import hashlib
@@ -29,54 +27,54 @@ FILE = "unseen.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class OutOfFoldScores:
-    """Scores of the questions that a router was trained on, by routers that were not.
+    """Scores of the training questions of a router, by routers that were not fitted to them.
 
     Attributes:
-        scores: By the digest of the question's text; None where it was never held out. Shape (n_arms,),
-            in the order of the arms that the router knows.
-        digest: Of all of them.
+        scores: By the digest of the question's text; None if it was never held out. Shape (n_arms,),
+            in the order of the router's arms.
+        digest: Of the file.
     """
 
     scores: Mapping[str, Sequence[float] | None]
     digest: str
 
     def of(self, texts: Sequence[str], n_arms: int) -> tuple[NDArray[np.bool_], Floats]:
-        """Tell of some questions whether the router was trained on them, and what was said before.
+        """Return whether the router was trained on each question, and its out-of-fold scores.
 
         Args:
             texts: The questions.
-            n_arms: How many arms the router knows.
+            n_arms: Number of the router's arms.
 
         Returns:
-            Shapes (n,) and (n, n_arms); NaN where nothing was said.
+            Shapes (n,) and (n, n_arms); NaN where there is no score.
         """
         names = [_digest(text.encode()) for text in texts]
         trained_on = np.array([name in self.scores for name in names], dtype=np.bool_)
-        nothing = [np.nan] * n_arms
-        said = [self.scores.get(name) or nothing for name in names]
-        return trained_on, np.array(said, dtype=np.float64).reshape(len(texts), n_arms)
+        unknown = [np.nan] * n_arms
+        scores = [self.scores.get(name) or unknown for name in names]
+        return trained_on, np.array(scores, dtype=np.float64).reshape(len(texts), n_arms)
 
 
 def write_out_of_fold(folder: Path, about: About, texts: Sequence[str], scores: Floats) -> None:
-    """Write what was said of the questions that a router was trained on.
+    """Write the out-of-fold scores of a router.
 
     Args:
         folder: Of the router.
         about: Of the router.
-        texts: The questions; of the same one, the last counts.
-        scores: NaN in the rows of those that were never held out, shape (n_questions, n_arms).
+        texts: The training questions; of equal ones, the last counts.
+        scores: NaN in the rows of questions that were never held out, shape (n_questions, n_arms).
     """
     lines: list[dict[str, Any]] = [{"router": about.digest, "arms": about.arms}]
     for text, row in zip(texts, scores, strict=True):
-        told = None if np.isnan(row).any() else row.tolist()
-        lines.append({"question": _digest(text.encode()), "scores": told})
+        known = None if np.isnan(row).any() else row.tolist()
+        lines.append({"question": _digest(text.encode()), "scores": known})
     unfinished = folder / f".{FILE}.part"
     unfinished.write_bytes(b"".join(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in lines))
     unfinished.replace(folder / FILE)
 
 
 def read_out_of_fold(folder: Path, about: About) -> OutOfFoldScores:
-    """Read what was said of the questions that a router was trained on.
+    """Read the out-of-fold scores of a router.
 
     Raises:
         RouterError: It is missing, damaged, or of another router.

@@ -1,6 +1,6 @@
-"""What routers are fitted to: utilities as points, as pairs of which one is better, or as a list.
+"""The targets of routers: utilities as points, as pairs, or as a list.
 
-A target of networks says which numbers they are, which questions teach them, and what an error costs.
+The target of a network defines its numbers, the questions that are used, and the loss.
 """
 
 from collections.abc import Callable
@@ -14,19 +14,19 @@ from agent.routers.base import Parameters
 from agent.routers.dataset import Floats, RoutingDataset
 from agent.routers.neural.optimizer import Rows
 
-if TYPE_CHECKING:  # it takes seconds to load, and asking a fitted router does not need it
+if TYPE_CHECKING:  # it takes seconds to load, and a fitted router does not need it
     from torch import Tensor
 
     from agent.routers.neural.ltrr_training import Examples, FeedForward
 
 
 class CentreParameters(Parameters):
-    """What a utility is."""
+    """Whether utilities are centred."""
 
     centre: bool = Field(
         True,
-        description="Whether the mean utility of a question is taken off: how hard it is says nothing of "
-        "arms. A question of which one arm is known then teaches nothing.",
+        description="Whether the mean utility of a question is subtracted: its difficulty does not "
+        "distinguish arms. A question with one known arm then has no target.",
     )
 
 
@@ -42,18 +42,18 @@ def centred(utility: Floats) -> Floats:
 
 
 class Target(Protocol):
-    """What a network is fitted to."""
+    """The target of a network."""
 
     def utility(self, labels: RoutingDataset) -> Floats:
-        """Return the numbers, NaN where unknown, shape (n, n_arms)."""
+        """Return the target of each arm, NaN where unknown, shape (n, n_arms)."""
         ...
 
     def questions(self, labels: RoutingDataset) -> Rows:
-        """Return the questions that teach something."""
+        """Return the indices of the questions with a target."""
         ...
 
     def losses(self, network: "FeedForward", examples: "Examples") -> "Callable[[Rows], Tensor]":
-        """Return what turns some questions into a loss of each, shape (n,)."""
+        """Return a function from indices of questions to the loss of each, shape (n,)."""
         ...
 
 
@@ -68,11 +68,11 @@ class Points:
     centre: bool = True
 
     def utility(self, labels: RoutingDataset) -> Floats:
-        """Return the utilities, centred if told to."""
+        """Return the utilities, centred if `centre`."""
         return centred(labels.utility) if self.centre else labels.utility
 
     def questions(self, labels: RoutingDataset) -> Rows:
-        """Return those of which anything is known."""
+        """Return those with a known utility."""
         return np.flatnonzero(~np.isnan(self.utility(labels)).all(axis=1))
 
     def losses(self, network: "FeedForward", examples: "Examples") -> "Callable[[Rows], Tensor]":
@@ -82,8 +82,8 @@ class Points:
         return lambda rows: squared_losses(network(*examples.inputs(rows)), examples.utility[rows])
 
 
-class _Compared:
-    """Utilities as they are, of which only differences count."""
+class _Uncentred:
+    """Utilities of which only the differences between arms count."""
 
     __slots__ = ()
 
@@ -92,16 +92,16 @@ class _Compared:
         return labels.utility
 
     def questions(self, labels: RoutingDataset) -> Rows:
-        """Return those that tell arms apart."""
+        """Return those on which arms differ."""
         return np.flatnonzero(labels.telling)
 
 
 @dataclass(frozen=True, slots=True)
-class Ranking(_Compared):
+class Ranking(_Uncentred):
     """The utilities of a question as a list, by the cross-entropy of which arm comes first.
 
     Attributes:
-        temperature: What utilities are divided by.
+        temperature: Divisor of the utilities.
     """
 
     temperature: float = 1.0
@@ -116,11 +116,11 @@ class Ranking(_Compared):
 
 
 @dataclass(frozen=True, slots=True)
-class Duels(_Compared):
+class Pairs(_Uncentred):
     """Which arm of a pair is better, by cross-entropy.
 
     Attributes:
-        most: Pairs of a question that are drawn while the network is trained.
+        most: Largest number of pairs of a question that a training step draws.
         seed: Of the draws.
     """
 

@@ -1,8 +1,8 @@
-"""A trained router in a folder: the router itself, and what it was trained on and found to be worth.
+"""A trained router in a folder: the router, the facts of its training, and its out-of-fold scores.
 
-router.model   what `Router.save` returned
-router.json    what must be the same where it is asked, and what people want to know of it
-unseen.jsonl   what it would have said of the questions that it was trained on (`agent.routers.out_of_fold`)
+router.model   the bytes from `Router.save`
+router.json    the facts of its training: what must be the same where it serves, and its results
+unseen.jsonl   its out-of-fold scores (`agent.routers.out_of_fold`)
 """
 
 import hashlib
@@ -27,8 +27,8 @@ logger = logging.getLogger(__name__)
 
 MODEL, ABOUT = "router.model", "router.json"
 
-_IN_USE: WeakValueDictionary[str, Router] = WeakValueDictionary()
-"""Routers that somebody holds, by digest: a configuration is checked often, and loading may take seconds."""
+_LOADED: WeakValueDictionary[str, Router] = WeakValueDictionary()
+"""Routers in use, by digest: a configuration is checked often, and loading may take seconds."""
 
 
 class RouterConfig(BaseModel):
@@ -45,7 +45,7 @@ class RouterConfig(BaseModel):
     )
 
     def settled(self) -> "RouterConfig":
-        """Return the same with the path as it is on this machine."""
+        """Return the same with an absolute path."""
         return self.model_copy(update={"path": self.path.expanduser().absolute()})
 
     def check(self, backbones: Mapping[str, Backbone], arms: Collection[str]) -> None:
@@ -56,7 +56,7 @@ class RouterConfig(BaseModel):
             arms: The live arms.
 
         Raises:
-            RouterError: Saying why.
+            RouterError: The router cannot be read, or does not fit.
         """
         try:
             read_trained(self.path).check(backbones, arms)
@@ -65,25 +65,25 @@ class RouterConfig(BaseModel):
 
 
 class About(BaseModel):
-    """What a router was trained on, and what that was worth.
+    """The facts of a router's training.
 
     Attributes:
         format: Version of the folder.
         kind: Of the router.
-        params: What it was built with.
-        stage: How far a question must have come before it can be asked.
+        params: Arguments of its class.
+        stage: Of the features that it needs.
         digest: Of its file.
-        arms: Those that it knows.
-        backbone: Name of the sentence encoder whose embeddings it looks at.
+        arms: That it was fitted on.
+        backbone: Name of the sentence encoder of its embeddings.
         encoder: Digest of that encoder.
-        query_prefix: What was put before each question.
-        k: Passages of each arm that it was shown; 0 where it looks at the question alone.
-        corpus: Digest of the corpus that they are of; None likewise.
-        writing: How the answers that it compares were written; None where it compares none, or nobody knows.
-        utility: What its labels were made by.
+        query_prefix: Text before each question when it was embedded.
+        k: Passages of each arm that its features are computed from; 0 if it uses the question alone.
+        corpus: Digest of the corpus of these passages; None likewise.
+        writing: How the answers that it compares were written; None if it compares none, or if unknown.
+        utility: Of its labels.
         inputs: Digests of the files that it was trained on, by their paths.
-        questions: How many there were.
-        held_out: What it was worth on questions that it was not fitted to; None where nobody looked.
+        questions: Number of training questions.
+        held_out: Results on held-out questions; None if it was not evaluated.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -108,16 +108,16 @@ class About(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """A fitted router, and what is told of it."""
+    """A fitted router, and the facts of its training."""
 
     router: Router
     about: About
 
     def check(self, backbones: Mapping[str, Backbone], arms: Collection[str]) -> None:
-        """Refuse to choose one of these arms by it where it would see something else than it was fitted to.
+        """Refuse to choose one of these arms by it if its features would not be those of its training.
 
         Raises:
-            RouterError: It compares answers, its backbone is missing or another, or it knows no arm.
+            RouterError: It compares answers, its backbone is missing or another, or it knows none of these.
         """
         about = self.about
         if self.router.stage is Stage.ANSWERED:
@@ -133,14 +133,14 @@ class Trained:
             raise RouterError(f"it knows {', '.join(about.arms)}, and none of {', '.join(arms)}")
 
     def check_encoder(self, backbone: Backbone) -> None:
-        """Refuse another backbone than it was trained on. Raises RouterError."""
+        """Refuse a backbone other than that of its training. Raises RouterError."""
         about = self.about
         try:
             encoder = digest_backbone(backbone)
         except ModelNotFoundError as error:
             raise RouterError(f"backbone {about.backbone!r}: {error}") from None
-        told = {"model": (about.encoder, encoder), "prefix": (about.query_prefix, backbone.query_prefix)}
-        for what, (trained, here) in told.items():
+        facts = {"model": (about.encoder, encoder), "prefix": (about.query_prefix, backbone.query_prefix)}
+        for what, (trained, here) in facts.items():
             if trained != here:
                 raise RouterError(
                     f"it was trained on another backbone {about.backbone!r}: its {what} is {here!r} here "
@@ -149,29 +149,29 @@ class Trained:
 
 
 def write_trained(folder: Path, trained: Trained) -> None:
-    """Write a router and what is told of it; what the folder held of another one is replaced."""
+    """Write a router and the facts of its training, replacing another one in the folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    told = orjson.dumps(trained.about.model_dump(mode="json"), option=orjson.OPT_INDENT_2)
-    for name, content in ((MODEL, trained.router.save()), (ABOUT, told)):
+    about = orjson.dumps(trained.about.model_dump(mode="json"), option=orjson.OPT_INDENT_2)
+    for name, content in ((MODEL, trained.router.save()), (ABOUT, about)):
         unfinished = folder / f".{name}.part"
         unfinished.write_bytes(content)
         unfinished.replace(folder / name)
 
 
 def looked_at(config: RouterConfig | None) -> frozenset[str]:
-    """Name the backbones by which a router looks at passages: one, or none. Raises RouterError."""
+    """Return the backbone whose vectors of passages a router needs, if any. Raises RouterError."""
     about = None if config is None else read_about(config.path)
     return frozenset({about.backbone} if about is not None and about.k else ())
 
 
 def warn_of_unknown(about: About, arms: Iterable[str]) -> None:
-    """Name those of the live arms that a router does not know."""
+    """Log a warning that names the live arms that a router was not trained on."""
     if unknown := [arm for arm in arms if arm not in about.arms]:
         logger.warning("the router was not trained on %s: it gives them no score", ", ".join(unknown))
 
 
 def warn_of_corpus(about: About, digest: str) -> None:
-    """Say so where a router that looks at passages was trained on those of another corpus."""
+    """Log a warning if a router that uses passages was trained on another corpus."""
     if about.corpus is not None and about.corpus != digest:
         logger.warning(
             "the router was trained on what arms found in corpus %s, and this one is %s: its scores may be "
@@ -182,7 +182,7 @@ def warn_of_corpus(about: About, digest: str) -> None:
 
 
 def read_about(folder: Path) -> About:
-    """Read what is told of a router, without the router. Raises RouterError."""
+    """Read the facts of a router's training, without the router. Raises RouterError."""
     try:
         return About.model_validate_json((folder.expanduser() / ABOUT).read_bytes())
     except OSError as error:
@@ -197,8 +197,8 @@ def read_trained(folder: Path) -> Trained:
     """Read a router.
 
     Raises:
-        RouterError: It is missing, damaged, of another version, not the one that is described, or a model
-            that it needs is missing.
+        RouterError: It is missing, damaged, of another version, not the one that `router.json` describes, or
+            a model that it needs is missing.
     """
     about = read_about(folder)
     try:
@@ -208,10 +208,10 @@ def read_trained(folder: Path) -> Trained:
     if (digest := digest_of(saved)) != about.digest:
         raise RouterError(f"{folder / MODEL} is damaged: its digest is {digest}, not {about.digest}")
     try:
-        router = _IN_USE.get(digest) or load_router(saved)
+        router = _LOADED.get(digest) or load_router(saved)
     except (RouterError, ModelNotFoundError) as error:
         raise RouterError(f"{folder / MODEL}: {error}") from None
-    _IN_USE[digest] = router
+    _LOADED[digest] = router
     return Trained(router, about)
 
 

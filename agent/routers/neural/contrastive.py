@@ -1,4 +1,4 @@
-"""The router of Retriever Portfolios: the arm whose learned vector points the way of the question's."""
+"""The router of Retriever Portfolios: the cosine of a vector of the question and a vector of the arm."""
 
 from typing import TYPE_CHECKING
 
@@ -21,20 +21,20 @@ EPSILON = 1e-5
 
 
 class ContrastiveParameters(DescentParameters):
-    """What the network looks like, and how it is fitted; the paper's but for the encoder."""
+    """The network and its fit; the defaults are the paper's, except for the encoder."""
 
     encoder: str | None = Field(
         None,
         description="Frozen text encoder: a hub name (the paper has google/flan-t5-large), a folder, "
-        "`package:NAME/PATH`, or `hashing:DIM`. null takes the embedding alone.",
+        "`package:NAME/PATH`, or `hashing:DIM`. null uses the embedding alone.",
     )
-    width: int = Field(256, ge=1, description="Numbers of a hidden vector.")
-    dropout: float = Field(0.1, ge=0.0, lt=1.0, description="Share of hidden numbers that a step leaves out.")
+    width: int = Field(256, ge=1, description="Units of a hidden layer.")
+    dropout: float = Field(0.1, ge=0.0, lt=1.0, description="Share of the units that are dropped in a step.")
     temperature: float = Field(
-        1.0, gt=0.0, description="What cosines are divided by in the loss; the published code has none."
+        1.0, gt=0.0, description="Divisor of the cosines in the loss; the published code has none."
     )
-    most_winners: int = Field(3, ge=1, description="Tied best arms of a question that still tells something.")
-    batch_size: int = Field(64, ge=1, description="Questions of a step.")
+    most_winners: int = Field(3, ge=1, description="Largest number of tied best arms of a training question.")
+    batch_size: int = Field(64, ge=1, description="Questions in a step.")
     learning_rate: float = Field(3e-4, gt=0.0, description="Of AdamW.")
 
 
@@ -44,15 +44,15 @@ class Contrastive(Parametrised[ContrastiveParameters]):
     Each input (the vector of a frozen text encoder, the embedding) goes through Linear, ReLU, dropout and
     layer norm to `width` numbers; these, side by side, through two more such blocks. It is fitted by
     cross-entropy against the arms tied for the best: minus the mean of their log-probabilities. Questions
-    that tell no arms apart, or have more than `most_winners` best ones, are left out. A fitted one needs
+    on which no arms differ, or with more than `most_winners` best ones, are left out. A fitted router needs
     numpy alone, besides the encoder.
 
     Unlike in the paper, there is one embedding in place of two, and no encoder unless one is named; its
-    vector is mean-pooled unless its folder says otherwise, and made a unit; and the epoch is chosen by
-    the loss on what is held out, not by the recall.
+    vector is mean-pooled unless its folder sets another pooling, and normalised; and the epoch is chosen by
+    the held-out loss, not by the recall.
 
     Raises:
-        ModelNotFoundError: When it is fitted or loaded, the encoder is not where its name says.
+        ModelNotFoundError: When it is fitted or loaded, the encoder is not found.
 
     Source: Retriever Portfolios: A Principled Approach to Adaptive RAG (2026), arXiv:2605.31176, appendix
     B.9; the loss after Chen et al. 2024, RouterDC, arXiv:2409.19886.
@@ -68,12 +68,14 @@ class Contrastive(Parametrised[ContrastiveParameters]):
         from torch import Tensor
 
         chosen, right = self.chosen, winners(labels.utility)
-        told = labels.telling & (right.sum(axis=1) <= chosen.most_winners)
-        if not told.any():
-            raise RouterError(f"on every question that tells arms apart, more than {chosen.most_winners} win")
-        right, known = right[told], ~np.isnan(labels.utility[told])
+        used = labels.telling & (right.sum(axis=1) <= chosen.most_winners)
+        if not used.any():
+            raise RouterError(
+                f"every question on which arms differ has more than {chosen.most_winners} best arms"
+            )
+        right, known = right[used], ~np.isnan(labels.utility[used])
         self._encoder = self._load()
-        inputs = [torch.from_numpy(values) for values in self._inputs(labels.features.rows(told))]
+        inputs = [torch.from_numpy(values) for values in self._inputs(labels.features.rows(used))]
         with seeded(chosen.seed), on_threads(1):
             network = _network([rows.shape[1] for rows in inputs], chosen, n_arms=right.shape[1])
 
@@ -93,7 +95,7 @@ class Contrastive(Parametrised[ContrastiveParameters]):
         return np.asarray(question @ self._weights["arms.weight"][at].T, dtype=np.float64)
 
     def _block(self, name: str, values: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Go through Linear, ReLU and layer norm."""
+        """Apply Linear, ReLU and layer norm."""
         weights = self._weights
         hidden = np.maximum(values @ weights[f"{name}.0.weight"].T + weights[f"{name}.0.bias"], 0.0)
         hidden -= hidden.mean(axis=1, keepdims=True)
@@ -104,7 +106,7 @@ class Contrastive(Parametrised[ContrastiveParameters]):
     def _inputs(self, features: Features) -> Inputs:
         inputs = []
         if (encoder := self._encoder) is not None:
-            # many texts are read on all threads, one while others are served
+            # `encode_passages` uses all threads, `encode_queries` one, as others are served meanwhile
             encode = encoder.encode_queries if len(features) == 1 else encoder.encode_passages
             inputs.append(encode(features.texts))
         if features.embedding.shape[1]:
@@ -134,7 +136,7 @@ class Contrastive(Parametrised[ContrastiveParameters]):
 
 
 def winners(utility: Floats) -> NDArray[np.bool_]:
-    """Say which known arms are tied for the best on each question, shape (n_questions, n_arms).
+    """Return whether each known arm is tied for the best on each question, shape (n_questions, n_arms).
 
     >>> winners(np.array([[1.0, 0.5, 1.0], [np.nan, 0.0, -1.0]])).tolist()
     [[True, False, True], [False, True, False]]

@@ -1,10 +1,10 @@
-"""LTRR's feed-forward networks: fitted by torch, asked in numpy alone.
+"""LTRR's feed-forward networks: fitted with torch, scored with numpy alone.
 
-    what is known of the question --.
-    what is known of the arm -------+--> 256 --> 128 --> 64 --> score of the arm
-    which arm it is ----------------'
+    features of the question --.
+    features of the arm -------+--> 256 --> 128 --> 64 --> score of the arm
+    one-hot code of the arm ---'
 
-How they are fitted is in `neural_fit`, what they are once they are, in `network`.
+The fit is in `ltrr_training`, the fitted network in `mlp`.
 """
 
 from abc import abstractmethod
@@ -18,21 +18,21 @@ from agent.routers.dataset import Features, Floats, RouterError, RoutingDataset,
 from agent.routers.neural.mlp import Array, Network
 from agent.routers.neural.optimizer import Descent, DescentParameters, on_threads, seeded
 from agent.routers.preprocessing import Preparation
-from agent.routers.ranking_targets import CentreParameters, Duels, Points, Ranking, Target
+from agent.routers.ranking_targets import CentreParameters, Pairs, Points, Ranking, Target
 
 if TYPE_CHECKING:
     from agent.routers.neural.ltrr_training import Examples, FeedForward
 
 
 class NeuralParameters(StageParameters, DescentParameters):
-    """What a network looks at, how large it is, and how it is fitted."""
+    """The inputs, the size and the fit of a network."""
 
-    identity: bool = Field(True, description="Whether a row says which arm it is; LTRR's do not.")
+    identity: bool = Field(True, description="Whether rows have the one-hot code of the arm; LTRR's do not.")
     hidden: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)] = Field(
         [256, 128, 64], description="Units of each hidden layer."
     )
-    dropout: float = Field(0.2, ge=0.0, lt=1.0, description="Share of the units that a step leaves out.")
-    batch_size: int = Field(64, ge=1, description="Questions of a step.")
+    dropout: float = Field(0.2, ge=0.0, lt=1.0, description="Share of the units that are dropped in a step.")
+    batch_size: int = Field(64, ge=1, description="Questions in a step.")
     learning_rate: float = Field(1e-3, gt=0.0, description="Of AdamW.")
     weight_decay: float = Field(0.01, ge=0.0, description="Of AdamW.")
 
@@ -43,31 +43,29 @@ N = TypeVar("N", bound=NeuralParameters)
 class Neural(Parametrised[N]):
     """A network over the features of the question and of an arm.
 
-    For what is not known of an arm, as all of an arm that retrieves nothing, a learned vector stands in;
-    of what no arm lacked in training, it stays at the median.
+    Missing features of an arm, such as all of an arm that retrieves nothing, are replaced by a learned
+    vector; features that no arm lacked in training, by their median.
     """
 
     _network: Network
 
     def _fit(self, labels: RoutingDataset) -> None:
-        from agent.routers.neural import (
-            ltrr_training as neural_fit,
-        )  # here: torch takes seconds to load, and asking goes without
+        from agent.routers.neural import ltrr_training  # loads torch, which a fitted router does not need
 
         chosen = self.chosen
         self._preparation = Preparation.of(labels.features, chosen.dims)
-        examples = neural_fit.Examples.of(
+        examples = ltrr_training.Examples.of(
             self._of_question(labels.features),
             self._preparation.arms(labels.features),
             self._target.utility(labels),
         )
         if not examples.own.shape[2] and not chosen.identity:
             raise RouterError(
-                f"{self.kind}: identity is false, and at stage {chosen.stage!r} nothing is known of an arm: "
-                "all would look alike"
+                f"{self.kind}: identity is false, and no feature of an arm is known at stage "
+                f"{chosen.stage!r}: the rows of all arms would be the same"
             )
         with seeded(chosen.seed), on_threads(1):
-            network = neural_fit.FeedForward(
+            network = ltrr_training.FeedForward(
                 examples.shape, chosen.hidden, dropout=chosen.dropout, identity=chosen.identity
             )
             self._descend(network, examples, labels)
@@ -79,13 +77,13 @@ class Neural(Parametrised[N]):
         descent.run(network, self._target.losses(network, examples), self._target.questions(labels))
 
     def _of_question(self, features: Features) -> Floats:
-        """Return what the network sees of each question, shape (n, d)."""
+        """Return the inputs of each question, shape (n, d)."""
         return self._preparation.question(features)
 
     @property
     @abstractmethod
     def _target(self) -> Target:
-        """What it is fitted to."""
+        """The target of the fit."""
 
     def _scores(self, features: Features) -> Floats:
         at = positions(self._fitted.arms, features.arms)
@@ -96,7 +94,7 @@ class Neural(Parametrised[N]):
         return self._of_arms(question, self._network.of_arms(self._preparation.arms(features), at))
 
     def _of_arms(self, question: Array, arms: Array) -> Array:
-        """Return scores, given what questions and arms bring to the first layer, shape (n, n_arms)."""
+        """Return scores, shape (n, n_arms), from the two parts of the first layer."""
         return self._network.rest(question[:, None] + arms)
 
     def _state(self) -> State:
@@ -109,14 +107,14 @@ class Neural(Parametrised[N]):
 
 
 class PointParameters(CentreParameters, NeuralParameters):
-    """Likewise, and what a utility is."""
+    """The parameters of a network on centred or plain utilities."""
 
 
 class PointwiseFFN(Neural[PointParameters]):
-    """Scores an arm with its expected gain over the mean arm of the question, fitted by the squared error.
+    """Scores an arm with its expected utility less the mean of the question's arms, by the squared error.
 
-    Unlike in the paper, a row may say which arm it is, and utilities are centred by question: without
-    `centre`, a score is the expected utility itself.
+    Unlike in the paper, a row may have the one-hot code of its arm, and utilities are centred by question;
+    without `centre`, a score is the expected utility itself.
 
     Source: Kim and Diaz 2025, LTRR: Learning to rank retrievers for LLMs, arXiv:2506.13743.
     """
@@ -130,20 +128,20 @@ class PointwiseFFN(Neural[PointParameters]):
 
 
 class ListParameters(NeuralParameters):
-    """Likewise, and how sharp the distribution is that a list is to have."""
+    """The parameters of a network with a listwise loss."""
 
     temperature: float = Field(
-        1.0, gt=0.0, description="What utilities are divided by: the smaller, the more the best arm counts."
+        1.0, gt=0.0, description="Divisor of the utilities: the smaller, the more the best arm counts."
     )
 
 
 class ListNet(Neural[ListParameters]):
-    """Scores arms so that their softmax comes near to the softmax of their utilities.
+    """Scores arms so that their softmax approximates the softmax of their utilities.
 
-    The loss is the cross-entropy between the two: of the chances of each arm to be the first of the list.
+    The loss is the cross-entropy of the two: the probabilities of each arm to be first in the list.
 
     Source: Cao et al. 2007, Learning to rank: from pairwise approach to listwise approach (ICML), as in
-    Kim and Diaz 2025, LTRR: Learning to rank retrievers for LLMs, arXiv:2506.13743; the temperature is ours.
+    Kim and Diaz 2025, LTRR: Learning to rank retrievers for LLMs, arXiv:2506.13743; the temperature is added.
     """
 
     kind = "listnet"
@@ -155,21 +153,21 @@ class ListNet(Neural[ListParameters]):
 
 
 class PairParameters(NeuralParameters):
-    """Likewise, and how many pairs are seen."""
+    """The parameters of a network with a pairwise loss."""
 
     pairs: int = Field(
-        16, ge=1, description="Most pairs of a question that an epoch draws, in both directions."
+        16, ge=1, description="Largest number of pairs of a question in an epoch, each in both directions."
     )
 
 
 class PairwiseFFN(Neural[PairParameters]):
     """Scores an arm with its mean probability of being better than another.
 
-    A row of the network is a pair: what is known of the question, and the difference of what is known of
-    the two arms. It is fitted by cross-entropy to which one is better, in both directions; ties are
-    skipped. An arm counts as one half against itself, so that one that is asked for alone has a score.
+    A row of the network is a pair: the features of the question, and the difference of the features of the
+    two arms. The loss is the cross-entropy of which one is better, in both directions; ties are left out. An
+    arm counts as one half against itself, so that a single arm has a score.
 
-    Unlike in the paper, an epoch sees some pairs of a question, drawn anew each time, and not all.
+    Unlike in the paper, an epoch draws some pairs of each question, and does not use all.
 
     Source: Kim and Diaz 2025, LTRR: Learning to rank retrievers for LLMs, arXiv:2506.13743.
     """
@@ -179,11 +177,11 @@ class PairwiseFFN(Neural[PairParameters]):
 
     @property
     def _target(self) -> Target:
-        return Duels(self.chosen.pairs, self.chosen.seed)
+        return Pairs(self.chosen.pairs, self.chosen.seed)
 
     def _of_arms(self, question: Array, arms: Array) -> Array:
         logits = self._network.rest(question[:, None, None] + (arms[:, :, None] - arms[:, None, :]))
-        better = 0.5 + 0.5 * np.tanh(0.5 * logits)  # the logistic function, which never overflows so
+        better = 0.5 + 0.5 * np.tanh(0.5 * logits)  # the logistic function, in a form that does not overflow
         own = np.arange(arms.shape[1])
         better[:, own, own] = 0.5
         return np.asarray(better.mean(axis=2))

@@ -1,4 +1,4 @@
-"""How LTRR's networks are fitted: in torch, with the loss of a question's arms as points, pairs or a list."""
+"""The fit of LTRR's networks in torch, with a pointwise, pairwise or listwise loss."""
 
 import math
 from collections.abc import Sequence
@@ -25,11 +25,11 @@ Pairs = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Examples:
-    """What a network is fitted to.
+    """The inputs and targets of a fit.
 
     Attributes:
-        question: What is known of the questions, shape (n, d).
-        own: What is known of the arms, NaN where nothing is, shape (n, n_arms, n_columns).
+        question: Features of the questions, shape (n, d).
+        own: Features of the arms, NaN where unknown, shape (n, n_arms, n_columns).
         utility: NaN where unknown, shape (n, n_arms).
     """
 
@@ -39,22 +39,22 @@ class Examples:
 
     @classmethod
     def of(cls, question: Floats, own: Floats, utility: Floats) -> Self:
-        """Take arrays over."""
+        """Convert arrays."""
         return cls(*(torch.from_numpy(values).float() for values in (question, own, utility)))
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """How many numbers a question has, how many an arm has, and how many arms there are."""
+        """Number of features of a question, of features of an arm, and of arms."""
         return self.question.shape[1], self.own.shape[2], self.own.shape[1]
 
     def inputs(self, rows: Rows) -> tuple[Tensor, Tensor]:
-        """Return what the network reads of some questions."""
+        """Return the inputs of some questions."""
         return self.question[rows], self.own[rows]
 
 
 @dataclass(frozen=True, slots=True)
 class Reading(Examples):
-    """What a network is fitted to while a text model is: the first numbers of a question are read anew.
+    """Likewise while a text model is fitted: its vectors are computed at every step.
 
     Attributes:
         reader: The text model.
@@ -65,20 +65,20 @@ class Reading(Examples):
     texts: Sequence[str]
 
     def inputs(self, rows: Rows) -> tuple[Tensor, Tensor]:
-        """Return what the network reads of some questions."""
+        """Return the inputs of some questions."""
         question, own = Examples.inputs(self, rows)
         read = self.reader([self.texts[row] for row in rows]).cpu()
         return torch.cat([read, question[:, self.reader.width :]], dim=1), own
 
 
 class FeedForward(nn.Module):
-    """The network that `Network` holds as arrays.
+    """The network of `mlp.Network` as a torch module.
 
     Args:
-        shape: How many numbers a question has, how many an arm has, and how many arms there are.
+        shape: Number of features of a question, of features of an arm, and of arms.
         hidden: Units of each hidden layer.
-        dropout: Share of the units that a step leaves out.
-        identity: Whether it learns which arm it is.
+        dropout: Share of the units that are dropped in a step.
+        identity: Whether it has weights of the one-hot code of the arm.
     """
 
     def __init__(
@@ -99,11 +99,11 @@ class FeedForward(nn.Module):
         self.rest = nn.Sequential(*layers)
 
     def of_question(self, question: Tensor) -> Tensor:
-        """Return what questions bring to the first layer, shape (n, width)."""
+        """Return the part of the first layer from questions, shape (n, width)."""
         return question @ self.question + self.bias
 
     def of_arms(self, own: Tensor) -> Tensor:
-        """Return what arms bring to the first layer, shape (n, n_arms, width)."""
+        """Return the part of the first layer from arms, shape (n, n_arms, width)."""
         return torch.where(own.isnan(), self.missing, own) @ self.own + self.names
 
     def forward(self, question: Tensor, own: Tensor) -> Tensor:
@@ -158,11 +158,11 @@ def pair_losses(
 
     Args:
         network: Gives the log-odds that the first of a pair is better than the second.
-        examples: Of them, NaN is better than nothing.
+        examples: Comparisons with NaN are false.
         rows: Questions on which at least one arm is better than another.
-        most: Pairs of a question that are drawn, each in both directions, while the network is trained; all
-            are taken otherwise.
-        rng: Draws them.
+        most: Largest number of pairs of a question, each in both directions, in training mode; in evaluation
+            mode, all are used.
+        rng: Draws the pairs.
     """
     utility = examples.utility[rows].numpy()
     better = utility[:, :, None] > utility[:, None, :]
@@ -181,12 +181,12 @@ def pair_losses(
 
 
 def _some(pairs: Pairs, most: int, rng: np.random.Generator) -> Pairs:
-    """Keep at most so many pairs of each question."""
+    """Draw at most `most` pairs of each question."""
     drawn = np.where(pairs, rng.random(pairs.shape), np.inf).reshape(len(pairs), -1)
     last = np.sort(drawn, axis=1)[:, :most][:, -1]
     return pairs & (drawn <= last[:, None]).reshape(pairs.shape)
 
 
 def _drawn(*shape: int, inputs: int) -> Tensor:
-    """Draw first weights as torch does for a layer of so many inputs."""
+    """Draw initial weights as torch does for a layer with this number of inputs."""
     return torch.empty(shape).uniform_(-1.0, 1.0) / math.sqrt(inputs)

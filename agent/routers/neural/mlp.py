@@ -1,4 +1,4 @@
-"""A feed-forward network as arrays: it scores the arms of a question in microseconds, without torch."""
+"""A feed-forward network as arrays, which scores arms in microseconds, without torch."""
 
 from dataclasses import dataclass, fields
 from typing import Self
@@ -16,14 +16,14 @@ Array = NDArray[np.float32]
 class Network:
     """A fitted network as arrays.
 
-    The first layer is a sum: what comes from the question is the same for all arms, and what comes from
-    an arm the same for all pairs that it is in.
+    The first layer is a sum: the part of the question is the same for all arms, and the part of an arm the
+    same for all of its pairs.
 
     Attributes:
-        missing: Stands for what is not known of an arm, as learned, shape (n_columns,).
+        missing: Learned replacement of missing features of an arm, shape (n_columns,).
         question: Weights of the question in the first layer, shape (d, width).
-        own: Weights of what is known of an arm, shape (n_columns, width).
-        names: Weights of which arm it is, shape (n_arms, width).
+        own: Weights of the features of an arm, shape (n_columns, width).
+        names: Weights of the one-hot code of the arm, shape (n_arms, width).
         bias: Of the first layer, shape (width,).
         layers: Weights and biases of the others, shapes (n_in, n_out) and (n_out,); the last has one output.
     """
@@ -36,21 +36,21 @@ class Network:
     layers: tuple[tuple[Array, Array], ...]
 
     def of_question(self, question: Floats) -> Array:
-        """Return what questions (n, d) bring to the first layer, shape (n, width)."""
+        """Return the part of the first layer from questions (n, d), shape (n, width)."""
         return np.asarray(question.astype(np.float32) @ self.question + self.bias)
 
     def of_arms(self, own: Floats, at: list[int]) -> Array:
-        """Return what arms bring to the first layer, shape (n, n_arms, width).
+        """Return the part of the first layer from arms, shape (n, n_arms, width).
 
         Args:
             own: NaN where unknown, shape (n, n_arms, n_columns).
-            at: Which arms they are.
+            at: Indices of the arms.
         """
         known = np.where(np.isnan(own), self.missing, own).astype(np.float32)
         return np.asarray(known @ self.own + self.names[at])
 
     def rest(self, first: Array) -> Array:
-        """Go from the sum of the first layer, shape (..., width), to the output, shape (...)."""
+        """Return the output, shape (...), from the sum of the first layer, shape (..., width)."""
         values = first.reshape(-1, first.shape[-1])  # one large product is faster than many small ones
         for weight, bias in self.layers:
             values = np.maximum(values, 0.0) @ weight
@@ -66,7 +66,7 @@ class Network:
 
     @classmethod
     def restore(cls, state: State, n_layers: int) -> Self:
-        """Build it of arrays. Raises KeyError where one is missing."""
+        """Build it from arrays. Raises KeyError if one is missing."""
         missing, question, own, names, bias = (state[f"network.{field.name}"] for field in fields(cls)[:-1])
         layers = (
             (state[f"network.weight.{number}"], state[f"network.bias.{number}"]) for number in range(n_layers)

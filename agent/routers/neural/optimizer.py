@@ -1,4 +1,4 @@
-"""Fit a network to questions: AdamW over batches, and the epoch that did best on questions held out."""
+"""Fit a network to questions: AdamW on batches, and early stopping on held-out questions."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from pydantic import Field
 
 from agent.routers.base import Parameters
 
-if TYPE_CHECKING:  # it takes seconds to load, and asking a fitted router does not need it
+if TYPE_CHECKING:  # it takes seconds to load, and a fitted router does not need it
     from torch import Tensor, nn
 
 Rows = NDArray[np.intp]
@@ -20,28 +20,30 @@ Mask = NDArray[np.bool_]
 
 
 class DescentParameters(Parameters):
-    """Those of a router that is fitted by descent."""
+    """The parameters of a router that is fitted by gradient descent."""
 
-    epochs: int = Field(10, ge=1, description="Times that each question is seen.")
+    epochs: int = Field(10, ge=1, description="Passes over the questions.")
     weight_decay: float = Field(0.0, ge=0.0, description="Of AdamW.")
     held_out: float = Field(
-        0.1, ge=0.0, lt=1.0, description="Share of the questions that only choose the best epoch."
+        0.1, ge=0.0, lt=1.0, description="Share of the questions that are held out to choose the best epoch."
     )
     clip: float = Field(1.0, gt=0.0, description="Largest norm of the gradient of a step.")
-    seed: int = Field(0, ge=0, description="Of first weights, dropout, what is held out, and the order.")
+    seed: int = Field(
+        0, ge=0, description="Of initial weights, dropout, the held-out questions, and the order."
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Descent:
-    """How to descend.
+    """The settings of gradient descent.
 
     Attributes:
-        chosen: The epoch with the smallest loss on what is held out is kept; the last one is, where the
-            share is less than one question.
-        batch_size: Questions of a step.
+        chosen: The epoch with the smallest held-out loss is kept, or the last one if the held-out share is
+            less than one question.
+        batch_size: Questions in a step.
         learning_rate: Of AdamW.
-        at_once: Questions whose gradient is computed together; a batch is cut into as many parts as that
-            takes, which saves memory and changes nothing else.
+        at_once: Questions whose gradient is computed together; a batch is split accordingly, which saves
+            memory and changes nothing else.
     """
 
     chosen: DescentParameters
@@ -50,25 +52,25 @@ class Descent:
     at_once: int
 
     def run(self, network: "nn.Module", losses: "Callable[[Rows], Tensor]", questions: Rows) -> None:
-        """Change the parameters of a network that want a gradient.
+        """Fit the parameters of a network that require a gradient.
 
         Args:
-            network: It is left ready to be asked, with its dropout off.
-            losses: From some of the questions to a loss of each, shape (n,).
-            questions: What to fit to, by number; at least one.
+            network: It is in evaluation mode afterwards.
+            losses: From indices of questions to the loss of each, shape (n,).
+            questions: Indices of the questions to fit to; at least one.
         """
         import torch
         from torch import Tensor
 
         chosen = self.chosen
         rng = np.random.default_rng(chosen.seed)
-        held_out, seen = np.split(rng.permutation(questions), [int(len(questions) * chosen.held_out)])
+        held_out, training = np.split(rng.permutation(questions), [int(len(questions) * chosen.held_out)])
         free = [parameter for parameter in network.parameters() if parameter.requires_grad]
         optimizer = torch.optim.AdamW(free, lr=self.learning_rate, weight_decay=chosen.weight_decay)
         best, kept = np.inf, list[Tensor](free)
         for _ in range(chosen.epochs):
             network.train()
-            for batch in _parts(rng.permutation(seen), self.batch_size):
+            for batch in _parts(rng.permutation(training), self.batch_size):
                 optimizer.zero_grad()
                 for part in _parts(batch, self.at_once):
                     (losses(part).sum() / len(batch)).backward()  # type: ignore[no-untyped-call]
@@ -89,15 +91,14 @@ class Descent:
 
 
 def choice_losses(logits: "Tensor", right: Mask, known: Mask) -> "Tensor":
-    """Return minus the mean log-probability of the right arms on each question, shape (n,).
+    """Return minus the mean log-probability of the positive arms on each question, shape (n,).
 
-    It is the InfoNCE loss with several positives, averaged over these, so that a question with many of
-    them weighs no more than another.
+    It is the InfoNCE loss with several positives, averaged over them, so that all questions have one weight.
 
     Args:
         logits: Shape (n, n_arms).
-        right: The arms to choose, at least one a question, all of them known, shape (n, n_arms).
-        known: The arms to choose among, shape (n, n_arms); the others have no part in it.
+        right: The positives, at least one a question, all of them known, shape (n, n_arms).
+        known: The arms in the softmax, shape (n, n_arms).
 
     Source: van den Oord et al. 2018, Representation learning with contrastive predictive coding,
     arXiv:1807.03748; Khosla et al. 2020, Supervised contrastive learning, arXiv:2004.11362, for the mean
@@ -113,7 +114,7 @@ def choice_losses(logits: "Tensor", right: Mask, known: Mask) -> "Tensor":
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Draw weights and dropout from a seed, and leave the random state of torch as it was."""
+    """Seed torch, and restore its random state afterwards."""
     import torch
 
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
@@ -123,10 +124,10 @@ def seeded(seed: int) -> Iterator[None]:
 
 @contextmanager
 def on_threads(count: int) -> Iterator[None]:
-    """Let torch compute on so many threads, and then on as many as before.
+    """Set torch's number of threads, and restore it afterwards.
 
-    Threads that share a core wait for each other while spinning: on a busy machine, two fit a small network
-    twenty times slower than one does. Their number also shows in how sums are rounded.
+    Threads spin while they wait: on busy cores, two fit a small network twenty times slower than one. The
+    number also changes how sums are rounded.
     """
     import torch
 

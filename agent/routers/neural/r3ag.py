@@ -1,9 +1,9 @@
-"""R3AG's router: what an arm can find and what it helps to answer, weighed by the question.
+"""R3AG's router: retrieval quality and generation utility of each arm, weighted by the question.
 
     texts or embeddings --Encoder of quality--> r_q --.
                         --Encoder of utility-> g_q --Fusion--> cos(g_q, h_arm) = scores
 
-How both are fitted is in `capability_fit`; asking needs numpy alone where no text encoder is named.
+The fit is in `r3ag_training`; scoring needs numpy alone if no text encoder is named.
 """
 
 from dataclasses import dataclass, replace
@@ -23,29 +23,29 @@ if TYPE_CHECKING:
     from agent.routers.neural.r3ag_training import Tower
 
 PARTS = ("quality.", "utility.")
-"""What begins the names of the arrays of the two encoders."""
+"""Prefixes of the names of the arrays of the two encoders."""
 
 TINY = 1e-12
-"""No vector is taken to be shorter."""
+"""Smallest length by which a vector is divided."""
 
 
 class Encoder(Protocol):
-    """Turns questions into unit vectors; safe to call from many threads."""
+    """Encodes questions as unit vectors; thread-safe."""
 
     def encode(self, features: Features) -> Floats:
         """Return one unit vector a question, shape (n_questions, width)."""
         ...
 
     def state(self) -> State:
-        """Return what was fitted, as arrays."""
+        """Return the fitted arrays."""
         ...
 
 
 class CapabilityParameters(DescentParameters):
-    """What the encoders and the attention look like, and how they are fitted.
+    """The encoders, the attention, and their fit.
 
-    The paper's where it tells them. It tells not the temperature, the regularization, the heads, nor how
-    the attention is fitted.
+    The defaults are the paper's where it states them. It does not state the temperature, the regularization,
+    the heads, nor the fit of the attention.
     """
 
     encoder: str | None = Field(
@@ -54,37 +54,37 @@ class CapabilityParameters(DescentParameters):
         "folder, or `package:NAME/PATH`. null projects the embedding instead.",
     )
     width: int = Field(
-        128, ge=1, description="Numbers of a vector; a text model has its own width, 1024 in the paper."
+        128, ge=1, description="Length of a vector; a text model has its own width, 1024 in the paper."
     )
     heads: int = Field(8, ge=1, description="Of the attention; a divisor of the width.")
     best: int = Field(2, ge=1, description="Arms of a question that are positives, but for ties.")
-    temperature: float = Field(0.2, gt=0.0, description="What cosines are divided by in InfoNCE.")
+    temperature: float = Field(0.2, gt=0.0, description="Divisor of the cosines in InfoNCE.")
     regularization: float = Field(
-        0.1, ge=0.0, description="Weight of the distance between what an arm can do and its utility."
+        0.1, ge=0.0, description="Weight of the distance between the fused vector of an arm and its utility."
     )
     batch_size: int | None = Field(
-        None, ge=1, description="Questions of a step; null is 512 with a text model, 64 without."
+        None, ge=1, description="Questions in a step; null is 512 with a text model, 64 without."
     )
     learning_rate: float | None = Field(
         None, gt=0.0, description="Of the encoders; null is 2e-6 with a text model, 1e-3 without."
     )
     fusion_rate: float = Field(1e-3, gt=0.0, description="Learning rate of the attention.")
-    at_once: int = Field(64, ge=1, description="Questions that are read together: what memory allows.")
+    at_once: int = Field(64, ge=1, description="Questions that are read together, as memory allows.")
     weight_decay: float = Field(0.01, ge=0.0, description="Of AdamW.")
     held_out: float = Field(
-        0.05, ge=0.0, lt=1.0, description="Share of the questions that only choose the best epoch."
+        0.05, ge=0.0, lt=1.0, description="Share of the questions that are held out to choose the best epoch."
     )
 
 
 class Capability(Parametrised[CapabilityParameters]):
-    """Scores an arm with how near its capabilities, weighed by the question, come to what the answer needs.
+    """Scores an arm with the cosine of its capabilities, weighted by the question, and the question's needs.
 
     Two encoders turn the question and each arm (one learned token) into a retrieval quality, `r_q` and `r_i`,
     and a generation utility, `g_q` and `g_i`. Attention by `r_q` over `r_i` and `g_i` gives `h_i`; the
     score is cos(g_q, h_i). First each encoder is fitted by InfoNCE to the best arms by its label, then
     the attention, with both encoders as they are, by binary cross-entropy of sigmoid(cos(h_i, g_q))
     against the best arms by utility, plus a multiple of |h_i - g_i|^2. An arm that retrieves nothing is
-    an arm as any other. Where no quality is known, the utility is the label of both encoders.
+    treated like any other. Without quality, the utility is the label of both encoders.
 
     With `encoder`, this is the full form: both encoders start as the text model named, whose last two
     layers and word embeddings are fitted, and whose vocabulary is extended by the arms; on CUDA where
@@ -92,11 +92,11 @@ class Capability(Parametrised[CapabilityParameters]):
     encoder is a hidden layer and a projection to `width` numbers, which an arm's token, as long as an
     embedding, goes through as a question does.
 
-    Questions on which a label tells no arms apart teach nothing, and a loss is the mean, not the sum,
-    over the positives of a question, as ties can make them many: see `positives`.
+    Questions on which no arms differ are left out, and a loss is the mean, not the sum, over the positives of
+    a question, as ties can make them many: see `positives`.
 
     Raises:
-        ModelNotFoundError: When it is fitted or loaded, the encoder is not where its name says.
+        ModelNotFoundError: When it is fitted or loaded, the encoder is not found.
 
     Source: Zhao et al. 2026, R3AG: Retriever Routing for Retrieval-Augmented Generation, section 4 and
     appendices A.5 and B.
@@ -119,7 +119,7 @@ class Capability(Parametrised[CapabilityParameters]):
             for what, values in (("quality", quality), ("utility", labels.utility)):
                 right, known = positives(values, chosen.best), ~np.isnan(values)
                 if not right.any():
-                    raise RouterError(f"no question on which the {what} tells two arms apart")
+                    raise RouterError(f"there is no question on which two arms differ in {what}")
                 tower = self._tower(features)
                 fitted.append(fit_encoder(tower, features, right, known, descent, chosen.temperature))
             self._encoders = tuple(encoder for encoder, _ in fitted)
@@ -200,10 +200,10 @@ class Head:
 
 @dataclass(frozen=True)
 class Fusion:
-    """Attention over two capabilities of each arm, multiplied out as far as it goes without a question.
+    """Attention over two capabilities of each arm, precomputed as far as it does not depend on a question.
 
     A question with quality vector r gives capability c of arm i, in head h, a share: the softmax over c
-    of `ask[i, c, h] . r + offset[i, c, h]`. What the arm can do is the sum of `give[i, c, h]` by these.
+    of `ask[i, c, h] . r + offset[i, c, h]`. The fused vector is the sum of `give[i, c, h]` by them.
 
     Attributes:
         ask: Shape (n_arms, 2, heads, width).
@@ -216,7 +216,7 @@ class Fusion:
     give: NDArray[np.float32]
 
     def scores(self, asks: Floats, needs: Floats) -> Floats:
-        """Return the cosine of what each question needs and what each arm can do for it.
+        """Return the cosine of each question's needs and each arm's fused vector.
 
         The sums of the shares are never formed: their products with `needs` and their lengths follow from
         products of `give` alone.
@@ -249,14 +249,14 @@ class Fusion:
 
 
 def positives(label: Floats, best: int) -> Mask:
-    """Say which arms are among the best of each question, shape (n_questions, n_arms).
+    """Return whether each arm is among the best of each question, shape (n_questions, n_arms).
 
-    An arm is, if fewer than `best` are better and it is not among the worst; so that all of tied arms are
-    or none is, and none is where all are worth the same.
+    An arm is, if fewer than `best` are better and it is not among the worst: of tied arms, all are or none
+    is, and none is if all arms are tied.
 
     Args:
         label: NaN where unknown, shape (n_questions, n_arms).
-        best: How many, but for ties.
+        best: Number of positives, without ties.
 
     >>> positives(np.array([[0.9, 0.2, 0.5], [1.0, 0.0, 0.0], [1.0, 1.0, 1.0]]), 2).tolist()
     [[True, False, True], [True, False, False], [False, False, False]]

@@ -1,4 +1,4 @@
-"""How R3AG's router is fitted: two towers by contrast, then the attention that weighs what they tell."""
+"""The fit of R3AG's router: two towers by a contrastive loss, then the attention over their vectors."""
 
 from typing import Any, Protocol, cast
 
@@ -18,7 +18,7 @@ class Tower(Protocol):
 
     Attributes:
         width: Of its vectors.
-        tokens: One input an arm, which goes through the tower as a question does.
+        tokens: One input an arm, encoded as a question is.
     """
 
     width: int
@@ -33,16 +33,16 @@ class Tower(Protocol):
         ...
 
     def fitted(self) -> Encoder:
-        """Return what turns questions into vectors from now on."""
+        """Return the fitted encoder."""
         ...
 
 
 class HeadTower(nn.Module):
-    """Embeddings as they are, and tokens as long as these, through a hidden layer and a projection.
+    """A hidden layer and a projection of embeddings, and of tokens of the same length.
 
     Args:
         dim: Of the embeddings.
-        n_arms: How many tokens.
+        n_arms: Number of tokens.
         width: Of its vectors, and of the hidden layer.
     """
 
@@ -57,7 +57,7 @@ class HeadTower(nn.Module):
         return torch.from_numpy(features.embedding)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Project and make units."""
+        """Project and normalise."""
         return normalize(self.head(inputs), dim=1)
 
     def fitted(self) -> Head:
@@ -68,15 +68,15 @@ class HeadTower(nn.Module):
 def fit_encoder(
     tower: Tower, features: Features, right: Mask, known: Mask, descent: Descent, temperature: float
 ) -> tuple[Encoder, NDArray[np.float32]]:
-    """Fit a tower so that a question comes near to the arms that are right for it.
+    """Fit a tower so that the vector of a question is near those of its positive arms.
 
     Args:
         tower: Not fitted yet.
         features: Of the questions.
         right: Positives of a question; one without any is left out. Shape (n_questions, n_arms).
-        known: Arms that take part, shape (n_questions, n_arms).
-        descent: How.
-        temperature: What cosines are divided by.
+        known: Arms with a label, shape (n_questions, n_arms).
+        descent: Settings of the fit.
+        temperature: Divisor of the cosines.
 
     Returns:
         The encoder, and the vectors of the arms, shape (n_arms, width).
@@ -103,7 +103,7 @@ def fit_fusion(
     heads: int,
     regularization: float,
 ) -> Fusion:
-    """Fit the attention by which a question weighs what an arm can do.
+    """Fit the attention by which a question weighs the capabilities of an arm.
 
     Args:
         arms: Quality and utility of each arm, shape (n_arms, 2, width).
@@ -111,7 +111,7 @@ def fit_fusion(
         needs: Utility vector of each question, shape (n_questions, width).
         right: As in `fit_encoder`.
         known: Likewise.
-        descent: How.
+        descent: Settings of the fit.
         heads: Of the attention.
         regularization: Weight of the distance from an arm's utility.
     """
@@ -128,7 +128,7 @@ def fit_fusion(
 
 
 def fuse(attention: nn.MultiheadAttention, asks: Tensor, pairs: Tensor) -> Tensor:
-    """Return what each arm can do, as each question weighs it, shape (n, n_arms, width)."""
+    """Return the fused vector of each arm on each question, shape (n, n_arms, width)."""
     fused, _ = attention(asks.expand(len(pairs), -1, -1), pairs, pairs, need_weights=False)
     return torch.as_tensor(fused).transpose(0, 1)
 
@@ -143,7 +143,7 @@ def fusion_losses(
         needs: Utility vectors of the questions, shape (n, width).
         utilities: Utility vectors of the arms, shape (n_arms, width).
         right: Arms among the best by utility, shape (n, n_arms).
-        known: Arms that take part, shape (n, n_arms).
+        known: Arms with a label, shape (n, n_arms).
         regularization: Weight of the squared distance between `fused` and `utilities`.
 
     Source: R3AG, equations 6 to 9.
@@ -157,11 +157,10 @@ def fusion_losses(
 
 @torch.no_grad()
 def fold(attention: nn.MultiheadAttention, pairs: Tensor) -> Fusion:
-    """Multiply out what attention does to arms that stay the same.
+    """Precompute the attention over arms, whose vectors do not depend on the question.
 
     With one head, `W_k c` as the key and `W_v c` as the value of a capability c, the weight of c follows
-    from r_q . (W_q^T W_k c), and c adds that much of W_o W_v c. All but the shares is known before a
-    question comes.
+    from r_q . (W_q^T W_k c), and c adds that much of W_o W_v c. Only the shares depend on the question.
     """
     n_arms, _, width = pairs.shape
     heads, head = attention.num_heads, attention.head_dim

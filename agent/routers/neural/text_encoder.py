@@ -1,4 +1,4 @@
-"""A text model that reads questions, of which some layers can be fitted."""
+"""A text model that encodes questions, whose last layers can be fitted."""
 
 import threading
 from collections.abc import Sequence
@@ -21,36 +21,35 @@ from agent.routers.neural.optimizer import on_threads
 from arms.models import ModelNotFoundError, compute_cores, locate
 
 READING = threading.Lock()
-"""One reads at a time: a fast tokenizer refuses two threads, and all share the number of torch's."""
+"""One encodes at a time: a fast tokenizer refuses two threads, and torch's number of threads is global."""
 
 
 class TextReader(nn.Module):
-    """A model of sentence-transformers, pooled as its folder says, or by the mean where it says nothing.
+    """A model of sentence-transformers, with the pooling of its folder, or the mean without one.
 
-    It runs on CUDA where there is one. Nothing of it can be fitted at first. Once it is fitted, it is safe to
-    use from many threads.
+    It runs on CUDA if available. All its layers are frozen at first. Once fitted, it is thread-safe.
 
     Args:
         name: A hub name, a folder, or `package:NAME/PATH`.
-        at_once: Texts that it reads together when asked.
+        at_once: Texts that are encoded together.
         max_length: Tokens of a text that are read; None is the model's own limit.
 
     Attributes:
-        width: Numbers that a text becomes.
+        width: Length of its vectors.
 
     Raises:
-        ModelNotFoundError: The model is not there, or cannot be loaded.
+        ModelNotFoundError: The model is not found, or cannot be loaded.
     """
 
     def __init__(self, name: str, at_once: int, max_length: int | None = None) -> None:
         super().__init__()
-        logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # of loading: noise in a log
+        logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # it would fill the log
         place = locate(name)
         try:
             self.model = SentenceTransformer(
                 str(place),
                 local_files_only=isinstance(place, Path),
-                # faster attention does not add up in the same order twice on a GPU
+                # eager attention: the order of sums in faster ones varies on a GPU
                 model_kwargs={"dtype": torch.float32, "attn_implementation": "eager"},
             )
         except (OSError, ValueError) as error:
@@ -68,7 +67,7 @@ class TextReader(nn.Module):
         return self.model.transformers_model
 
     def free_last(self, count: int) -> None:
-        """Let the last layers be fitted. Raises RouterError where there are fewer."""
+        """Unfreeze the last layers. Raises RouterError if there are fewer."""
         stacks = (module for module in self.body.modules() if isinstance(module, nn.ModuleList))
         layers = max(stacks, key=len)
         if count > len(layers):
@@ -84,19 +83,19 @@ class TextReader(nn.Module):
         return vectors
 
     def read(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return the same in numpy, and leave no trace."""
+        """Return one vector a text in numpy, shape (n, width), without gradients."""
         starts = range(0, len(texts), self.at_once)
         with READING, on_threads(len(compute_cores())), torch.inference_mode():
             parts = [self(texts[start : start + self.at_once]).cpu().numpy() for start in starts]
         return np.concatenate([np.empty((0, self.width), dtype=np.float32), *parts])
 
     def state(self) -> State:
-        """Return what was fitted; the rest is the model's own."""
+        """Return the fitted parameters; the others are the model's own."""
         return {name: value.detach().cpu().numpy() for name, value in self._free()}
 
     @torch.no_grad()
     def restore(self, state: State) -> None:
-        """Take over what `state` returned. Raises KeyError where an array is missing."""
+        """Take what `state` returned. Raises KeyError if an array is missing."""
         for name, value in self._free():
             value.copy_(torch.from_numpy(state[name]))
         self.eval()
@@ -106,7 +105,7 @@ class TextReader(nn.Module):
 
 
 class ScaledReader(TextReader):
-    """Its vectors have mean 0 and variance 1, whatever the model."""
+    """A text model whose vectors are scaled to mean 0 and variance 1."""
 
     @override
     def forward(self, texts: Sequence[str]) -> Tensor:

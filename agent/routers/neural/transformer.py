@@ -1,4 +1,4 @@
-"""LTRR's transformer: a text model reads the question, and a network scores the arms by what it read."""
+"""LTRR's transformer: a text model encodes the question, and a network scores the arms."""
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from agent.routers.neural.ltrr_training import Examples, FeedForward
     from agent.routers.neural.text_encoder import TextReader
 
-PART = "reader."
-"""What begins the names of the arrays of the text model."""
+PREFIX = "reader."
+"""Prefix of the names of the arrays of the text model."""
 
 
 class TransformerParameters(NeuralParameters):
-    """Which text model it is, how much of it is fitted, and the network over its output."""
+    """The text model, the layers of it that are fitted, and the network over its output."""
 
     model: str = Field(
         description="Hub name (LTRR has microsoft/deberta-v3-base), folder, or `package:NAME/PATH`."
@@ -31,14 +31,14 @@ class TransformerParameters(NeuralParameters):
         description="Cross-entropy of the list as in `listnet`, or the squared error as in `pointwise_ffn`.",
     )
     train_layers: int = Field(0, ge=0, description="Last layers of the text model that are fitted, too.")
-    tuning_epochs: int = Field(3, ge=1, description="Times that each question is seen to fit these.")
+    tuning_epochs: int = Field(3, ge=1, description="Passes over the questions to fit these.")
     tuning_rate: float = Field(2e-5, gt=0.0, description="Learning rate of AdamW meanwhile.")
     max_length: int | None = Field(
         None, ge=8, description="Tokens of a question that are read; null is the model's own limit."
     )
-    at_once: int = Field(16, ge=1, description="Questions that are read together: what memory allows.")
+    at_once: int = Field(16, ge=1, description="Questions that are read together, as memory allows.")
     dims: int = Field(
-        0, ge=0, description="Principal components of the embedding that the network sees, too."
+        0, ge=0, description="Principal components of the embedding among the inputs of the network."
     )
     hidden: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)] = Field(
         [256], description="Units of each hidden layer of the network."
@@ -46,16 +46,16 @@ class TransformerParameters(NeuralParameters):
 
 
 class Transformer(Neural[TransformerParameters]):
-    """Scores arms by what a text model makes of the question, and by what is known of them.
+    """Scores arms by a text model's vector of the question, and by the features of the arms.
 
-    The text model's pooled output, scaled to mean 0 and variance 1, is joined with the named numbers of
-    the question, what is known of an arm (a learned vector where nothing is), and which arm it is. A network
-    over these is fitted first, with the text model as it is. Then, if layers are to be fitted, the network
-    and these together, at a small rate: so the model's own features are not spoilt by a network that
-    knows nothing yet. On CUDA where there is one.
+    The inputs of the network are the text model's pooled output, scaled to mean 0 and variance 1, the named
+    features of the question, the features of an arm (a learned vector in place of missing ones), and the code
+    of the arm. The network is fitted first, with the text model frozen. Then, if layers are to be fitted, the
+    network and these together, at a small learning rate: an unfitted network would distort the model's
+    features. It runs on CUDA if available.
 
     Raises:
-        ModelNotFoundError: When it is fitted or loaded, the model is not where its name says.
+        ModelNotFoundError: When it is fitted or loaded, the model is not found.
 
     Source: Kim and Diaz 2025, LTRR: Learning to rank retrievers for LLMs, arXiv:2506.13743, the DeBERTa
     models; Kumar et al. 2022, Fine-tuning can distort pretrained features and underperform
@@ -109,7 +109,7 @@ class Transformer(Neural[TransformerParameters]):
         return digest_backbone(Backbone.model_validate({"model": self.chosen.model}))
 
     def _state(self) -> State:
-        tuned = {f"{PART}{name}": value for name, value in self._reader.state().items()}
+        tuned = {f"{PREFIX}{name}": value for name, value in self._reader.state().items()}
         digest = np.frombuffer(self._digest().encode(), dtype=np.uint8)
         return {**super()._state(), **tuned, "model": digest}
 
@@ -120,5 +120,5 @@ class Transformer(Neural[TransformerParameters]):
         with seeded(self.chosen.seed):
             self._reader = self._load()
         self._reader.restore(
-            {name.removeprefix(PART): value for name, value in state.items() if name.startswith(PART)}
+            {name.removeprefix(PREFIX): value for name, value in state.items() if name.startswith(PREFIX)}
         )

@@ -1,4 +1,4 @@
-"""The full form of R3AG's encoders: a text model whose vocabulary has a token for each arm."""
+"""The full form of R3AG's encoders: a text model with a token for each arm."""
 
 from collections.abc import Sequence
 from typing import Any, Self
@@ -15,20 +15,20 @@ from agent.routers.dataset import Features, Floats
 from agent.routers.neural.optimizer import seeded
 from agent.routers.neural.text_encoder import TextReader
 
-LAST = 2
-"""Layers of the model that are fitted, as in the paper, beside its word embeddings."""
+FITTED_LAYERS = 2
+"""Last layers of the model that are fitted, as in the paper, besides its word embeddings."""
 
 
 class TextTower(TextReader):
-    """A text model that makes units of questions, and of the tokens that stand for arms.
+    """A text model that encodes questions, and the tokens of arms, as unit vectors.
 
     Args:
         name: A hub name, a folder, or `package:NAME/PATH`.
-        n_arms: How many tokens the vocabulary is extended by; their embeddings are random.
-        at_once: Texts that it reads together when asked.
+        n_arms: Number of tokens added to the vocabulary; their embeddings are random.
+        at_once: Texts that are encoded together.
 
     Raises:
-        ModelNotFoundError: The model is not there, or cannot be loaded.
+        ModelNotFoundError: The model is not found, or cannot be loaded.
         RouterError: It has fewer than two layers.
     """
 
@@ -36,12 +36,12 @@ class TextTower(TextReader):
         super().__init__(name, at_once)
         self.tokens = [f"<RET_{arm}>" for arm in range(n_arms)]
         self._extend()
-        self.free_last(LAST)
+        self.free_last(FITTED_LAYERS)
         self.body.get_input_embeddings().requires_grad_(True)
 
     @classmethod
     def restored(cls, name: str, n_arms: int, at_once: int, state: State) -> Self:
-        """Return a fitted tower. Raises KeyError where an array is missing."""
+        """Return a fitted tower. Raises KeyError if an array is missing."""
         with seeded(0):
             tower = cls(name, n_arms, at_once)
         tower.restore(state)
@@ -66,7 +66,7 @@ class TextTower(TextReader):
     def _extend(self) -> None:
         body, tokenizer = self.body, self.model.tokenizer
         tokenizer.add_tokens(self.tokens, special_tokens=True)
-        if len(tokenizer) > body.get_input_embeddings().num_embeddings:  # some models keep rows in store
+        if len(tokenizer) > body.get_input_embeddings().num_embeddings:  # some models have spare rows
             body.resize_token_embeddings(len(tokenizer), mean_resizing=False)
         rows = body.get_input_embeddings().weight
         with torch.no_grad():

@@ -85,7 +85,7 @@ def test_questions_that_tell_nothing_or_have_too_many_winners_are_left_out() -> 
     assert router.fit(with_more(labels, silent)).save() == fitted
     three = np.array([[1.0, 1.0, 1.0, 0.0, 0.0]])
     assert router.fit(with_more(labels, three)).save() != fitted
-    with pytest.raises(RouterError, match="on every question that tells arms apart, more than 1 win"):
+    with pytest.raises(RouterError, match="every question on which arms differ has more than 1 best arms"):
         Contrastive(most_winners=1).fit(labels)
 
 

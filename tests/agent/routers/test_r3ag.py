@@ -152,7 +152,7 @@ def test_a_quality_that_does_not_fit_is_refused() -> None:
     infinite[3, 1] = np.inf
     with pytest.raises(RouterError, match="the quality of 'bm25' on 'why' is infinite"):
         with_quality(labels, infinite)
-    with pytest.raises(RouterError, match="no question on which the quality tells two arms apart"):
+    with pytest.raises(RouterError, match="there is no question on which two arms differ in quality"):
         Capability().fit(with_quality(labels, np.ones((5, 6))))
     kept = with_quality(labels, labels.utility).rows([0, 2]).quality
     assert kept is not None
