@@ -26,7 +26,7 @@ from ray.serve.handle import DeploymentHandle
 from arms.async_bridge import Blocking
 from arms.base import Arm, ArmBuildError, ArmError, NoRetrieval, Query, Retrieval
 from arms.corpus import CorpusError, ingest
-from arms.deployments.models import RemoteEmbedders, RemoteGenerator, near
+from arms.deployments.models import RemoteEmbedders, RemoteGenerator, local_error
 from arms.indexes import IndexMismatchError, PassageVectors, Vectors
 from arms.llm import blocking_writer
 from arms.models import Backbone, ModelNotFoundError
@@ -234,7 +234,7 @@ class RemoteArms:
         try:
             await asyncio.gather(*(self._hosts[host].load.remote(arms) for host, arms in by_host.items()))
         except (RayError, RayServeException) as error:
-            raise near(error, ArmError) from None
+            raise local_error(error, ArmError) from None
 
     def know(self, specs: Specs) -> None:
         """Add these arms, or replace those of the same names. Raises ArmBuildError."""
@@ -254,7 +254,7 @@ class RemoteArms:
                     raise
                 retrieval = await search.remote(arm, known.key, query, k, known.specs)
         except (RayError, RayServeException) as error:
-            raise near(error, ArmError) from None
+            raise local_error(error, ArmError) from None
         return retrieval
 
     async def vectors(self, backbone: str, ids: Sequence[str]) -> dict[str, NDArray[np.float32]]:
@@ -263,5 +263,5 @@ class RemoteArms:
         try:
             found: dict[str, NDArray[np.float32]] = await vectors.remote(backbone, ids)
         except (RayError, RayServeException) as error:
-            raise near(error, ArmError) from None
+            raise local_error(error, ArmError) from None
         return found

@@ -62,7 +62,7 @@ class RemoteGenerator(Generator):
             async for chunk in response:
                 yield chunk
         except (RayError, RayServeException) as error:
-            raise near(error, GeneratorError) from None
+            raise local_error(error, GeneratorError) from None
         finally:
             response.cancel()
 
@@ -82,7 +82,7 @@ class RemoteEmbedders:
         try:
             vectors = await asyncio.gather(*(self._handles[name].embed.remote(question) for name in names))
         except (RayError, RayServeException) as error:
-            raise near(error, ArmError) from None
+            raise local_error(error, ArmError) from None
         return dict(zip(names, vectors, strict=True))
 
 
@@ -91,7 +91,7 @@ async def reach(hosts: Sequence[DeploymentHandle[Any]]) -> None:
     await asyncio.gather(*(host.ready.remote() for host in hosts))
 
 
-def near(error: Exception, kind: type[ArmError] | type[GeneratorError]) -> Exception:
+def local_error(error: Exception, kind: type[ArmError] | type[GeneratorError]) -> Exception:
     """Return the error that a replica raised, or an error of `kind` for one of Ray."""
     cause = error.cause if isinstance(error, RayTaskError) else error
     return cause if isinstance(cause, kind) else kind(f"{type(cause).__name__}: {cause}")

@@ -30,8 +30,8 @@ class IndexParams(BaseModel):
         "flat", description="`flat` compares with every passage; `hnsw` walks a graph, faster and not exact."
     )
     neighbors: int = Field(32, ge=2, description="hnsw: links of a passage.")
-    build_width: int = Field(200, ge=1, description="hnsw: candidates looked at when a passage is linked.")
-    search_width: int = Field(128, ge=1, description="hnsw: candidates looked at in a search, at least k.")
+    build_width: int = Field(200, ge=1, description="hnsw: candidates considered when a passage is linked.")
+    search_width: int = Field(128, ge=1, description="hnsw: candidates considered in a search, at least k.")
 
 
 class VectorIndex:

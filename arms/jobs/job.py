@@ -62,7 +62,7 @@ class PoolJob:
         """Return the questions of a block."""
         return self.questions[number * self.block : (number + 1) * self.block]
 
-    def sound(self) -> Self:
+    def validated(self) -> Self:
         """Check the arms, and return the job with only the backbones that it needs. Raises ArmSpecError."""
         catalog.validate_specs(self.specs, self.backbones)
         needed = self.needed()

@@ -43,7 +43,7 @@ def label(
     """
     on_progress = progress or (lambda *_: None)
     scorers.check_questions(job.questions, job, job.corpus)
-    job = job.sound()
+    job = job.validated()
     identity = job.identity()
     if output.exists():
         refuse_other(output / build_once.MANIFEST, identity)

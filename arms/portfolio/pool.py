@@ -70,11 +70,11 @@ class DiscountedGrid(_Grid):
 
     gammas: Gammas = Field(
         default=(0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0, 4.0, 6.0, 8.0, 10.0),
-        description="How strongly a passage is marked down for being like one that was picked.",
+        description="Discounts of passages that resemble a pick.",
     )
     thresholds: Shares = Field(
         default=tuple(tenths / 10 for tenths in range(10)),
-        description="Likeness below which nothing is marked down.",
+        description="Cosines below which nothing is discounted.",
     )
     depth: Count = Field(default=DEFAULT_DEPTH, description="Passages of the first stage.")
 
@@ -84,7 +84,7 @@ class VendiGrid(_Grid):
 
     diversities: Shares = Field(
         default=tuple(twentieths / 20 for twentieths in range(21)),
-        description="Weight of diversity against likeness to the question.",
+        description="Weights of diversity against relevance.",
     )
     depth: Count = Field(default=DEFAULT_DEPTH, description="Passages of the first stage.")
 
@@ -94,7 +94,7 @@ class GraphGrid(_Grid):
 
     max_hops: Counts = Field(default=(1, 3, 5), description="Steps from the entities of the question.")
     max_entity_df: Counts = Field(
-        default=(100, 300, 500), description="Passages with an entity beyond which it is not followed."
+        default=(100, 300, 500), description="Most passages of an entity that is followed."
     )
     max_candidates: Counts = Field(
         default=(1000, 2000), description="Passages that are gathered before ranking."
@@ -110,12 +110,12 @@ class PoolSpec(_Grid):
     backbones: tuple[str, ...] = Field(
         default=("minilm", "mpnet"),
         min_length=1,
-        description="Each family is made over each of them; not set in a pool file: all of that file.",
+        description="Backbones of every family; by default all of the pool file.",
     )
     index: Literal["flat", "hnsw"] = Field(
         default="flat", description="Index of the first stage of every arm."
     )
-    dense: bool = Field(default=True, description="Whether the plain nearest neighbours are among them.")
+    dense: bool = Field(default=True, description="Whether to include the plain nearest neighbours.")
     discounted: DiscountedGrid | None = DiscountedGrid()
     vendi: VendiGrid | None = VendiGrid()
     graph: GraphGrid | None = GraphGrid()
@@ -123,7 +123,7 @@ class PoolSpec(_Grid):
         default_factory=dict, description="Arms of your own by name; their members may be any of the pool."
     )
     exclude: tuple[str, ...] = Field(
-        default=(), description="Names to leave out of the grids, with wildcards, such as `ds-*-g10-*`."
+        default=(), description="Names to exclude from the grids, with wildcards, such as `ds-*-g10-*`."
     )
 
     @model_validator(mode="after")

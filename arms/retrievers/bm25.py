@@ -34,14 +34,14 @@ class BM25Params(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    k1: float = Field(1.2, gt=0.0, description="How slowly a repeated word stops counting.")
-    b: float = Field(0.75, ge=0.0, le=1.0, description="How much a long passage is marked down.")
+    k1: float = Field(1.2, gt=0.0, description="Saturation: the larger, the more a repeated word counts.")
+    b: float = Field(0.75, ge=0.0, le=1.0, description="Normalisation by the length of a passage.")
     epsilon: float = Field(
         0.25,
         ge=0.0,
         description="Weight of a word in over half of the passages, as a share of the mean weight.",
     )
-    stop_words: StopWords = Field("english", description="Words to leave out: `english` or `none`.")
+    stop_words: StopWords = Field("english", description="Words to ignore: `english` or `none`.")
     title_weight: int = Field(1, ge=0, description="How many times the title is read before the text.")
 
 

@@ -141,9 +141,9 @@ class DiscountedParams(DiverseParams):
     """Parameters of a discounted similarity arm."""
 
     gamma: float = Field(
-        ge=0.0, le=100.0, description="How much a pick takes from what resembles it; 0 is a dense arm."
+        ge=0.0, le=100.0, description="Discount of passages that resemble a pick; 0 is a dense arm."
     )
-    threshold: float = Field(ge=0.0, le=1.0, description="Cosines below this count as no resemblance.")
+    threshold: float = Field(ge=0.0, le=1.0, description="Cosines below this do not discount.")
 
 
 def discounted_picks(

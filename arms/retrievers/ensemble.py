@@ -40,24 +40,24 @@ class EnsembleParams(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    arms: tuple[str, ...] = Field(min_length=2, description="Names of the arms that are run at once.")
+    arms: tuple[str, ...] = Field(min_length=2, description="Names of the arms that are run in parallel.")
     select: Literal["vote", "llm", "learned"] = Field(
         "vote",
-        description="`vote` takes what most members answer, of several the one of the earliest arm; "
-        "`llm` has the language model pick, at one call more; `learned` has a trained router pick.",
+        description="`vote` takes the most frequent answer, of several that of the earliest arm; "
+        "`llm` lets the language model select, at one more call; `learned` lets a trained router select.",
     )
     router: str | None = Field(
         None,
         validate_default=True,
         description="Folder of a router of stage answered that `armwise train` fitted to just these arms; "
-        "one that is trained anew belongs into another folder, as the log knows the arm by this one.",
+        "train again into another folder, because the log identifies the arm by this one.",
     )
     backbone: str | None = Field(
         None, validate_default=True, description="Sentence encoder that the router was trained with."
     )
     form: prompts.Form = Field(
         prompts.Form.DIRECT,
-        description="What a member's answer looks like; where a router picks, as in its training.",
+        description="Form of a member's answer; for a router, the one of its training.",
     )
     word_budget: int = Field(400, ge=1, description="Words of passages that an answer is written from.")
     max_tokens: int = Field(32, ge=1, description="Most tokens of a member's answer.")

@@ -16,12 +16,14 @@ class FusionParams(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     arms: tuple[str, ...] = Field(min_length=2, description="Names of the arms whose rankings are fused.")
-    constant: float = Field(60.0, ge=0.0, description="How little the first ranks stand out from the next.")
+    constant: float = Field(
+        60.0, ge=0.0, description="The larger, the less the first ranks outweigh the next."
+    )
     depth: int = Field(
         10,
         ge=1,
-        description="Passages that each member is asked for, at least k; "
-        "the deeper, the more what all rank middling wins over what one ranks first.",
+        description="Passages of each member, at least k; the deeper, the more a passage that all members "
+        "rank in the middle wins over one that a single member ranks first.",
     )
 
 

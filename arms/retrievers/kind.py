@@ -40,13 +40,12 @@ class ArmSpec(BaseModel):
     params: dict[str, Any] = Field(default_factory=dict, description="Parameters of that kind.")
     action: bool = Field(
         default=True,
-        description="False: not an action of the bandit, only a part of other arms that name it.",
+        description="False: not an action of the bandit, only a member of other arms.",
     )
     host: str = Field(
         default=DEFAULT_HOST,
         pattern=r"^[A-Za-z0-9_-]{1,100}$",
-        description="Deployment that runs it: arms that name another than the rest have processes, "
-        "and a number of replicas, of their own.",
+        description="Deployment that runs it, with processes and a number of replicas of its own.",
     )
 
     @field_validator("params")

@@ -36,8 +36,8 @@ class MultistepParams(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    arm: str = Field(description="Name of the arm that is asked in each step.")
-    max_steps: int = Field(2, ge=1, description="Most rounds of retrieval; 1 asks no language model.")
+    arm: str = Field(description="Name of the arm that is searched in each step.")
+    max_steps: int = Field(2, ge=1, description="Most rounds of retrieval; 1 uses no language model.")
     per_step: int | None = Field(
         None,
         ge=1,

@@ -52,7 +52,9 @@ class RemoteParams(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     url: str = Field(description="Address of the search, http or https.")
-    method: Literal["GET", "POST"] = Field("GET", description="GET asks in the URL, POST in a JSON body.")
+    method: Literal["GET", "POST"] = Field(
+        "GET", description="GET sends the question in the URL, POST in a JSON body."
+    )
     request: dict[str, JsonValue] = Field(
         description="Parameters of the URL, or the body. `{question}` and `{k}` in its texts are filled in; "
         "a text that is `{k}` and nothing else becomes a number."
@@ -61,7 +63,9 @@ class RemoteParams(BaseModel):
         default_factory=dict,
         description="Headers, each with the environment variable that holds its whole value.",
     )
-    results: str = Field("results", description="Path of the list of results; empty where the answer is it.")
+    results: str = Field(
+        "results", description="Path of the list of results; empty if the response is the list."
+    )
     fields: Fields = Field(Fields(), description="Paths of the parts of a passage within a result.")
     timeout_s: float = Field(3.0, gt=0.0, description="Seconds that one attempt may take.")
     retries: int = Field(

@@ -26,8 +26,8 @@ class RerankParams(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    arm: str = Field(description="Name of the arm whose passages are ranked anew.")
-    depth: int = Field(50, ge=1, description="Passages that it is asked for, at least k.")
+    arm: str = Field(description="Name of the arm whose passages are reranked.")
+    depth: int = Field(50, ge=1, description="Passages of that arm, at least k.")
 
 
 class Reranked:
@@ -54,11 +54,11 @@ class Reranked:
 class RegularizeParams(RerankParams):
     """Parameters of score regularisation."""
 
-    backbone: str = Field(description="Name of the backbone whose vectors tell which passages are alike.")
+    backbone: str = Field(description="Name of the backbone for the similarity of passages.")
     neighbors: int = Field(
         50, ge=1, description="Passages that a score is averaged over, the most alike; the passage is one."
     )
-    passes: int = Field(1, ge=1, description="How often; with each pass, scores come nearer to each other.")
+    passes: int = Field(1, ge=1, description="Number of passes; each makes the scores more alike.")
 
 
 class Regularizer:

@@ -26,7 +26,7 @@ class VendiRagParams(vendi.VendiParams):
     satisfied: float = Field(0.9, ge=0.0, le=1.0, description="Score of an answer that ends the search.")
     word_budget: int = Field(400, ge=1, description="Words of passages that model and judge are shown.")
     max_tokens: int = Field(64, ge=1, description="Most tokens of the answer that is judged.")
-    retries: int = Field(1, ge=0, description="How often a judge that wrote no grade is asked again.")
+    retries: int = Field(1, ge=0, description="Further attempts of a judge that wrote no grade.")
 
 
 class VendiRag:

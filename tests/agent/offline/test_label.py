@@ -100,7 +100,7 @@ def test_every_action_answers_every_question_that_has_an_answer(
 def test_what_fails_is_counted_by_arm_and_by_measure(
     tmp_path: Path, config: AppConfig, queries: Path
 ) -> None:
-    away = {"kind": "tests.arms.jobs.test_score_job:Broken", "params": {"bug": False}}
+    away = {"kind": "tests.arms.jobs.test_score_job:Away"}
     extra = {"away": away, "b": {"kind": "bm25"}, "both": {"kind": "rrf", "params": {"arms": ["b", "away"]}}}
     path = tmp_path / "pool.yaml"
     pool = {"discounted": None, "vendi": None, "graph": None, "extra": extra}

@@ -99,7 +99,7 @@ def test_the_arms_of_the_configuration_are_scored_on_its_corpus(
 def test_a_pool_is_scored_by_the_answers_of_the_model_on_some_of_the_questions(
     tmp_path: Path, config: AppConfig, queries: Path
 ) -> None:
-    away = {"kind": "tests.arms.jobs.test_score_job:Broken", "params": {"bug": False}}
+    away = {"kind": "tests.arms.jobs.test_score_job:Away"}
     pool = {"discounted": None, "vendi": None, "graph": None, "extra": {"away": away, "b": {"kind": "bm25"}}}
     path = tmp_path / "pool.yaml"
     path.write_text(yaml.safe_dump({"backbones": {"small": {"model": "hashing:32"}}, "pool": pool}))

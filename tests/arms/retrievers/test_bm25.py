@@ -93,7 +93,7 @@ def test_an_index_that_was_not_prepared_is_named(corpus: Corpus, tmp_path: Path)
 
 
 def test_a_corpus_without_any_word_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no word to index"):
+    with pytest.raises(ValueError, match="no passage has a word to index"):
         build(keep(tmp_path, (Passage("1", "", "the of"), Passage("2", "", "..."))), tmp_path)
 
 
