@@ -24,7 +24,7 @@ from arms.questions import Question
 ATTEMPTS = 3
 """How often a worker may die over one block before the job fails."""
 
-MAX_RESTARTS = 100
+MAX_RESTARTS = 30
 """Restarts of one worker; without a limit, a constructor that kills its process would restart for ever."""
 
 MAX_FAILED_QUESTIONS = 96
