@@ -275,7 +275,7 @@ async def rollback(
     """
     found, recipe = await _servable(replica, version)
     configured = replica.lookout.configured.digest
-    if not await asyncio.to_thread(promotions.was_followed, replica.store, configured, recipe.digest):
+    if not await asyncio.to_thread(promotions.was_active, replica.store, configured, recipe.digest):
         message = (
             f"version {version} is of recipe {recipe.digest[:DIGEST_CHARS]}, which has never decided "
             "here: promote it, or give it a share as a canary"
@@ -291,28 +291,11 @@ async def rollback(
     return await policy(replica, agreement)
 
 
-        Learning goes on and publishes newer versions, which wait for a promotion. It must be a
-        version of the configured recipe or of one that was promoted: another one has to pass the gate.
-        A canary ends. The reply is that of `GET /v1/policy`: it tells what is in force, which may be
-        what somebody else just said.
-        """
-        replica, (found, recipe) = self._replica, await self._named(version)
-        configured = replica.lookout.configured.digest
-        if not await asyncio.to_thread(promotions.was_active, replica.store, configured, recipe.digest):
-            message = (
-                f"version {version} is of recipe {recipe.digest[:DIGEST_CHARS]}, which has never decided "
-                "here: promote it, or give it a share as a canary"
-            )
-            raise ApiError(409, "promotion_refused", message, "version")
-        self._require_built(recipe, version)
-        state = await self._bytes(found)
-        await self._say(
-            promotions.Promotion(0, version, promotions.Action.ROLLBACK, body.reason, replica.clock()), state
-        )
-        pin, served = replica.said.pin, replica.version
-        if pin is not None and (served is None or served.version != pin.version):
-            raise self._unread(pin.version, "chosen")
-        return await self.policy()
+@router.post("/v1/policies/{version}/canary", dependencies=[require("admin")])
+async def canary(
+    replica: AppReplica, version: PathNumber, body: CanaryChoice, agreement: Agreement
+) -> JSONResponse:
+    """Give exactly this version a share of the traffic, beside the served one; a share of 0 ends it.
 
     Every distribution is a mixture of both, and decisions record the share. The version must have the
     configured reward. If it gives no distribution it takes no part any more, and `deciding` is false.

@@ -99,9 +99,9 @@ class Evaluations:
             nonlocal reported_at
             if stop.is_set():
                 raise StoppedError
-            if self._timer() >= told_at + BEAT_S:
+            if self._timer() >= reported_at + BEAT_S:
                 evaluations.report_progress(self._store, mine, done, self._clock())
-                told_at = self._timer()
+                reported_at = self._timer()
 
         return on_progress
 
