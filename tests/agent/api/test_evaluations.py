@@ -308,12 +308,13 @@ async def test_text_that_a_log_cannot_store_is_refused(judged: Service) -> None:
     assert answer.status_code == 400, answer.text
 
 
-async def test_the_queue_of_evaluations_is_bounded(judged: Service) -> None:
-    for _ in range(evaluations.MOST):
+async def test_only_so_many_evaluations_wait_at_once(judged: Service) -> None:
+    for _ in range(evaluations.MAX_PENDING):
         assert (await submitted(judged)).status_code == 202
     message = refused(await submitted(judged), 429, "too_many_evaluations")
     assert (
-        message == f"{evaluations.MOST} evaluations are queued or running: at most {evaluations.MOST} may be"
+        message
+        == f"{evaluations.MAX_PENDING} evaluations are queued or running: at most {evaluations.MAX_PENDING} may be"
     )
 
 

@@ -165,7 +165,7 @@ async def test_a_version_that_cannot_be_evaluated_is_held_and_tried_anew_the_nex
 
 
 async def test_where_too_many_wait_already_none_is_asked_for(store: Store) -> None:
-    for _ in range(evaluations.MOST):
+    for _ in range(evaluations.MAX_PENDING):
         evaluations.submit(store, OURS, {}, NOW)
     with pytest.raises(QueueFullError, match="20 evaluations are queued or running"):
         await asked(store, 3)

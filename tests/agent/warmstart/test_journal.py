@@ -151,7 +151,7 @@ def test_a_run_answers_its_evaluation_itself_and_no_other_however_many_wait(
         return evaluations.Answer(REPORT, "<html>")
 
     monkeypatch.setattr("agent.evaluation.gate.evaluate_apart", evaluate)
-    for _ in range(evaluations.MOST):
+    for _ in range(evaluations.MAX_PENDING):
         evaluations.submit(store, configuration_of(config), {"candidates": ["uniform"]}, 1.0)
     told: list[tuple[str, int, int]] = []
     report = ask(store, config, lambda *word: told.append(word))
@@ -159,7 +159,7 @@ def test_a_run_answers_its_evaluation_itself_and_no_other_however_many_wait(
     assert report == REPORT
     assert ("evaluating", 50, 100) in told
     assert verdict_on(report, "recipe:3") == {"promote": False}
-    assert evaluations.result_of(store, evaluations.MOST + 1) == REPORT, "it is kept like any other"
+    assert evaluations.result_of(store, evaluations.MAX_PENDING + 1) == REPORT, "it is kept like any other"
 
 
 def test_a_run_waits_for_a_worker_that_was_faster(

@@ -463,7 +463,7 @@ def test_a_promotion_that_cannot_be_noted_whole_is_not_made(
 
     with monkeypatch.context() as patch:
         patch.setattr(
-            "feedback.registry.promotions.write", away
+            "feedback.registry.promotions.update", away
         )  # the last but one of what the transaction writes
         with pytest.raises(RunFailedError, match="what is served is as it was: database is locked"):
             world.warmed()
