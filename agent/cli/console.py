@@ -3,93 +3,95 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
-import openai
 import typer
-from pydantic import ValidationError
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-)
-
-from agent.cli.launch import LaunchError
-from agent.client import ClientError
-from agent.config import ConfigError
-from agent.simulation import SimulationError
-from arms.base import ArmError
-from arms.corpus import CorpusError
-from arms.indexes import IndexMismatchError
-from arms.llm import GeneratorError
-from arms.models import ModelNotFoundError
-from feedback.errors import LogGapError, LogUnavailableError, StoreError
 
 console = Console()
 
 errors = Console(stderr=True, highlight=False)
 
+PLAIN: Any = {"markup": False, "highlight": False, "soft_wrap": True}
+
 ProgressCallback = Callable[[str, int, int | None], None]
+
+UNAVAILABLE = ("feedback.errors.LogUnavailableError", "feedback.errors.LogGapError")
+"""Failures of a log that is as it should be, although they derive from a wrong request."""
+
+WRONG_REQUEST = (
+    "builtins.ValueError",
+    "agent.cli.launch.LaunchError",
+    "arms.base.ArmError",
+    "arms.indexes.build_once.IndexMismatchError",
+    "arms.models.files.ModelNotFoundError",
+    "feedback.errors.StoreError",
+)
+"""What exits with 2. By name: a verb must not import the rooms that it does not use."""
+
+FAILURE = (
+    "builtins.OSError",
+    "agent.client.ClientError",
+    "agent.simulation.simulation.SimulationError",
+    "arms.llm.base.GeneratorError",
+)
+"""What exits with 1."""
 
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Turn what users can mend into one line and an exit code."""
+    """Turn what users can mend into one line and an exit code: 2 for a wrong request, 1 for a failure."""
     try:
         yield
-    except ValidationError as error:  # of the options of a verb; a configuration's is told before
-        for problem in error.errors():
-            where, message = ".".join(map(str, problem["loc"])), problem["msg"].removeprefix("Value error, ")
-            told = f"{where}: {message}, got {problem['input']!r}" if where else message
-            errors.print(told, style="red", markup=False, soft_wrap=True)
-        raise typer.Exit(2) from None
-    except (
-        ArmError,
-        ConfigError,
-        CorpusError,
-        IndexMismatchError,
-        ModelNotFoundError,
-        StoreError,
-        LaunchError,
-        ValueError,
-    ) as error:
-        errors.print(str(error), style="red", markup=False, soft_wrap=True)
-        raise typer.Exit(1 if isinstance(error, LogUnavailableError | LogGapError) else 2) from None
-    except (ClientError, SimulationError, GeneratorError, OSError, openai.OpenAIError) as error:
-        errors.print(str(error), style="red", markup=False, soft_wrap=True)
-        raise typer.Exit(1) from None
+    except Exception as error:
+        names = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__}
+        if not names.intersection((*WRONG_REQUEST, *FAILURE)):
+            raise
+        for line in _lines(error):
+            errors.print(line, style="red", markup=False, soft_wrap=True)
+        wrong = names.intersection(WRONG_REQUEST) and not names.intersection(UNAVAILABLE)
+        raise typer.Exit(2 if wrong else 1) from None
+
+
+def _lines(error: Exception) -> Iterator[str]:
+    """Return the message of an error; of the options of a verb a line for each that is wrong."""
+    if type(error).__name__ != "ValidationError":
+        yield str(error)
+        return
+    problems: list[dict[str, Any]] = error.errors()  # type: ignore[attr-defined]  # of pydantic
+    for problem in problems:
+        where, message = ".".join(map(str, problem["loc"])), problem["msg"].removeprefix("Value error, ")
+        yield f"{where}: {message}, got {problem['input']!r}" if where else message
 
 
 @contextmanager
 def progress() -> Iterator[ProgressCallback]:
-    """Show a bar for each piece of work that is told of; where there is no terminal, a line now and then."""
+    """Show a bar for each piece of work that is reported; where there is no terminal, a line now and then."""
     if not console.is_terminal:
         yield _Lines()
         return
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console) as bars:
-        tasks: dict[str, TaskID] = {}
+    from rich import progress as bar
 
-        def tell(what: str, done: int, total: int | None) -> None:
+    columns = (
+        bar.SpinnerColumn(),
+        bar.TextColumn("{task.description}"),
+        bar.BarColumn(),
+        bar.MofNCompleteColumn(),
+        bar.TimeElapsedColumn(),
+    )
+    with bar.Progress(*columns, console=console) as bars:
+        tasks: dict[str, bar.TaskID] = {}
+
+        def on_progress(what: str, done: int, total: int | None) -> None:
             if what not in tasks:
                 tasks[what] = bars.add_task(what, total=total)
             bars.update(tasks[what], completed=done, total=total)
 
-        yield tell
+        yield on_progress
 
 
 class _Lines:
-    """Print how far each piece of work is: at its first word, at its end, and every few seconds."""
+    """Print the progress of each piece of work: at its start, at its end, and every few seconds."""
 
     def __init__(self, every_s: float = 5.0) -> None:
         self._every_s = every_s

@@ -10,8 +10,8 @@ import typer
 
 from agent.api import Export, Format, Window
 from agent.cli.console import console, explained, progress
-from agent.cli.options import ConfigPath
-from agent.config import CONFIG, load
+from agent.cli.options import CONFIG, ConfigPath
+from agent.config import load
 from arms.base import Progress
 from feedback.events import Example
 from feedback.exchange import ExchangeError, Header, imported, jsonl, read_dsjson, read_obp, write_export

@@ -14,26 +14,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import httpx
 import yaml
 from rich.console import Console
 
-from agent.config import AppConfig
-from agent.routers import open_selector, saved
-from arms.base import Progress
-from arms.corpus import ingest
-from arms.indexes import Vectors
-from arms.llm import LateWriter
-from arms.retrievers import Resources
-from arms.retrievers import prepare as prepare_arms
-from feedback.log import open_log
+from agent.cli.console import PLAIN
 
 STOP_S = 30.0
 """Time to shut down in order before it is asked less kindly."""
-
-PLAIN: Any = {"markup": False, "highlight": False, "soft_wrap": True}
 
 START_S = 600.0
 """Longest start that is waited for before it is called stuck; it goes on all the same."""
@@ -68,21 +57,14 @@ def require_free_port(host: str, port: int) -> None:
             raise LaunchError(f"{message} http_options.port in the configuration") from None
 
 
-def prepare(config: AppConfig, progress: Progress) -> None:
-    """Open the log; ingest the corpus and build the indexes, where they are not there yet."""
-    config = config.settled()
-    open_log(config.database_url, config.reward).close()  # what stands against it is told here, and at once
-    corpus = ingest(config.corpus.source, config.corpus_path, progress=progress)
-    write = LateWriter(config.llm)  # an index may be made of what it reads in the passages
-    resources = Resources(
-        corpus, config.indexes_path, config.backbones, config.arms, write=write, open_selector=open_selector
-    )
-    prepare_arms(resources, progress=progress)
-    if config.router is not None:
-        saved.warn_of_corpus(saved.read_about(config.router.path), corpus.digest)
-    for name in saved.looked_at(config.router):
-        backbone = config.backbones[name]
-        Vectors.of(corpus, config.indexes_path, backbone).prepare(corpus, backbone, progress)
+def prepared(config: Path) -> int:
+    """Build what is missing in a process of its own, which gives back the memory that this takes.
+
+    Returns:
+        Its exit code.
+    """
+    words = ["serve", "--prepare-only", "--config", str(config)]
+    return subprocess.run([sys.executable, "-m", "agent.cli", *words], check=False).returncode
 
 
 def serve(
@@ -99,7 +81,7 @@ def serve(
     Returns:
         The exit code of Ray Serve; 0 after `once`.
     """
-    command = [str(Path(sys.executable).with_name("serve")), "run", str(config)]
+    command = [sys.executable, "-m", "agent.cli.start_ray", str(config)]
     environment = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", **os.environ}
     # also SIGINT: a job started in the background inherits that it is ignored, and would pass that on
     for number in (signal.SIGINT, signal.SIGTERM):

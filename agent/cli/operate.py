@@ -3,78 +3,45 @@
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
-import httpx
 import typer
-from rich.table import Table
-from rich.text import Text
 
-from agent.cli.console import console, errors, explained, progress
-from agent.cli.options import ConfigPath
-from agent.client import ClientError
-from agent.config import CONFIG, load, read_portfolio
-from agent.learning import rebuild as learning_rebuild
-from arms.retrievers import ArmSpec, closure
-from arms.suggestions import did_you_mean
-from feedback.log import Store
-from feedback.registry import promotions
-
-
-def rebuild(
-    config: ConfigPath = CONFIG,
-    verify: Annotated[bool, typer.Option("--verify", help="Compare only, and change nothing.")] = False,
-    version: Annotated[
-        int | None, typer.Option("--version", min=1, help="Compare this version, too; else the newest alone.")
-    ] = None,
-    every: Annotated[
-        bool, typer.Option("--all", help="Compare every version whose bytes are kept, too.")
-    ] = False,
-) -> None:
-    """Make the training log and the policy again from the facts alone, compare, and mend what differs.
-
-    Exits with 1 where something differs and is not mended. A learner that runs stops when
-    something is mended, and its service starts another one, which goes on from what is there then.
-    """
-    with explained():
-        settings = load(config)
-        store = Store(settings.database_url, settings.reward.join)
-        try:
-            with progress() as tell:
-                report = learning_rebuild.rebuild(
-                    store, settings, partial(tell, "facts"), number=version, every=every, mend=not verify
-                )
-        finally:
-            store.close()
-        console.print(report.table())
-        for note in report.notes:
-            console.print(note, markup=False, soft_wrap=True)
-        if not report.sound:
-            errors.print(report.remedy, style="red", markup=False, soft_wrap=True)
-            raise typer.Exit(1)
-
-
-Url = Annotated[str, typer.Option("--url", help="Address of the service.", envvar="ARMWISE_URL")]
-
-Key = Annotated[
-    str | None, typer.Option("--key", help="Key, where the service asks for one.", envvar="ARMWISE_API_KEY")
-]
+from agent.cli.console import console, errors, explained
+from agent.cli.options import URL, Key, Url
 
 Number = Annotated[int, typer.Argument(min=1, help="Number of the version; `GET /v1/policies` lists them.")]
 
 Reason = Annotated[str, typer.Option("--reason", help="Why; it is kept.")]
 
-URL = "http://127.0.0.1:8000"
-
 BUILD_S = 3600.0
 """How long the service may take to build the indexes of new arms, and to learn a policy again."""
+
+LARGEST_SHARE = 0.5
+"""Of a canary; the service has the same limit."""
+
+
+def request(
+    method: Literal["GET", "POST", "PUT"],
+    url: str,
+    path: str,
+    key: str | None,
+    body: Mapping[str, Any] | None = None,
+    timeout_s: float = 30.0,
+) -> dict[str, Any]:
+    """Return the reply of the service; the HTTP client is imported for it. Raises ClientError."""
+    from agent.cli import service
+
+    return service.request(method, url, path, key, body, timeout_s)
 
 
 def status(url: Url = URL, key: Key = None) -> None:
     """Show the policy that decides now, whether it is held, how much it has learned, and the arms."""
+    from rich.table import Table
+    from rich.text import Text
+
     with explained():
         policy = request("GET", url, "/v1/policy", key)
         arms = request("GET", url, "/v1/arms", key)["arms"]
@@ -108,6 +75,10 @@ def apply(
 ) -> None:
     """Make the arms of a portfolio the live ones, while the service runs; what was learned stays."""
     with explained():
+        from agent.config import read_portfolio
+        from arms.retrievers import ArmSpec, closure
+        from arms.suggestions import did_you_mean
+
         document = read_portfolio(portfolio)
         before = request("GET", url, "/v1/arms", key)
         live = {
@@ -146,7 +117,7 @@ def canary(
     version: Number,
     share: Annotated[
         float,
-        typer.Option("--share", min=0.0, max=promotions.LARGEST_SHARE, help="Of the traffic; 0 ends it."),
+        typer.Option("--share", min=0.0, max=LARGEST_SHARE, help="Of the traffic; 0 ends it."),
     ],
     reason: Reason,
     url: Url = URL,
@@ -242,6 +213,8 @@ def verify(
     key: Key = None,
 ) -> None:
     """Compute a decision again from the log; exit with 1 where something else comes out."""
+    from rich.table import Table
+
     with explained():
         path = f"/v1/decisions/{quote(decision_id, safe='')}/verify"
         found = request("GET", url, path, key, timeout_s=BUILD_S)
@@ -258,33 +231,3 @@ def verify(
         if not found["verified"]:
             raise typer.Exit(1)
         console.print(f"verified: arm {found['draw']['arm']}", markup=False)
-
-
-def request(
-    method: Literal["GET", "POST", "PUT"],
-    url: str,
-    path: str,
-    key: str | None,
-    body: Mapping[str, Any] | None = None,
-    timeout_s: float = 30.0,
-) -> dict[str, Any]:
-    """Return what the service answers.
-
-    Raises:
-        ClientError: It is out of reach, or refuses.
-    """
-    headers = {"Authorization": f"Bearer {key}"} if key else None
-    try:
-        response = httpx.request(method, url + path, json=body, headers=headers, timeout=timeout_s)
-    except httpx.HTTPError as error:
-        raise ClientError(f"no service answers at {url} ({error}); is it running there?") from None
-    try:
-        document: dict[str, Any] = response.json()
-    except ValueError:
-        raise ClientError(f"{url + path} gave {response.status_code} and no JSON") from None
-    if response.is_error:
-        try:
-            raise ClientError(f"{document['error']['code']}: {document['error']['message']}")
-        except (KeyError, TypeError):  # not in our words: a proxy, or another service
-            raise ClientError(f"{url + path} gave {response.status_code}, {response.text[:200]}") from None
-    return document

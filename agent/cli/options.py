@@ -1,8 +1,121 @@
-"""Options that several verbs share."""
+"""Options that several verbs share, and options that are generated from a settings model."""
 
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from enum import Enum
+from functools import wraps
 from pathlib import Path
-from typing import Annotated
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
 
 import typer
 
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+    from pydantic.fields import FieldInfo
+
+CONFIG = Path("serve_config.yaml")
+
+URL = "http://127.0.0.1:8000"
+
 ConfigPath = Annotated[Path, typer.Option("--config", "-c", help="The Ray Serve configuration file.")]
+
+Url = Annotated[str, typer.Option("--url", help="Address of the service.", envvar="ARMWISE_URL")]
+
+Key = Annotated[
+    str | None, typer.Option("--key", help="Key, where the service requires one.", envvar="ARMWISE_API_KEY")
+]
+
+ARGUMENT = ""
+"""In place of the flags of an option: the field is a positional argument."""
+
+SCALARS = (int, float, bool, str, Path)
+
+
+def settings_options(
+    model: "type[BaseModel]",
+    flags: Mapping[str, str] | None = None,
+    *,
+    without: Collection[str] = (),
+    text: Collection[str] = (),
+    help_texts: Mapping[str, str] | None = None,
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a verb an option for each field of a settings model.
+
+    The verb is called with a dictionary of the fields that differ from their defaults, and with its own
+    parameters by name. The model validates the values.
+
+    Args:
+        model: The settings; the description of a field is the help of its option.
+        flags: Flags of a field, separated by spaces, where they are not `--name-of-the-field`.
+        without: Fields that are no options.
+        text: Fields that the verb parses from text: a list of them where the field is a container.
+        help_texts: Help of an option where it is not the description of the field.
+    """
+    fields = {name: field for name, field in model.model_fields.items() if name not in without}
+
+    def decorate(verb: Callable[..., None]) -> Callable[..., None]:
+        _, *own = inspect.signature(verb, eval_str=True).parameters.values()
+
+        @wraps(verb)
+        def command(**values: Any) -> None:
+            given = {one.name: (values.pop(one.name), one.default) for one in generated}
+            verb(
+                {name: value for name, (value, default) in given.items() if value not in (None, default)},
+                **values,
+            )
+
+        generated = [
+            _parameter(
+                name,
+                field,
+                (flags or {}).get(name, f"--{name.replace('_', '-')}"),
+                (help_texts or {}).get(name, field.description or ""),
+                as_text=name in text,
+            )
+            for name, field in fields.items()
+        ]
+        parameters = sorted([*generated, *own], key=lambda one: one.default is not inspect.Parameter.empty)
+        keywords = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters]
+        command.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
+        command.__annotations__ = {one.name: one.annotation for one in keywords}
+        return command
+
+    return decorate
+
+
+def _parameter(name: str, field: "FieldInfo", flags: str, text: str, *, as_text: bool) -> inspect.Parameter:
+    """Return the parameter that Typer reads a field from."""
+    kind, many = _kind(field.annotation)
+    annotation: Any = str if as_text or (kind not in SCALARS and not issubclass(kind, Enum)) else kind
+    if many:
+        annotation = list[annotation]
+        if "repeatable" not in text.lower() and flags != ARGUMENT:
+            text = f"{text.removesuffix('.')}; repeatable."
+    info: Any = typer.Argument(help=text) if flags == ARGUMENT else typer.Option(*flags.split(), help=text)
+    default: Any = inspect.Parameter.empty
+    if not field.is_required():
+        default = None if many else field.get_default()
+        annotation = annotation | None if default is None else annotation
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[annotation, info]
+    )
+
+
+def _kind(annotation: Any) -> tuple[type, bool]:
+    """Return the type of one value, and whether an option may be repeated.
+
+    >>> _kind(tuple[Path, ...] | None), _kind(dict[str, float]), _kind(int | None)
+    ((<class 'pathlib.Path'>, True), (<class 'str'>, True), (<class 'int'>, False))
+    """
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return _kind(get_args(annotation)[0])
+    if origin in (Union, UnionType):
+        first, *others = [one for one in get_args(annotation) if one is not NoneType]
+        return (str, False) if others else _kind(first)
+    if origin is tuple and Ellipsis in get_args(annotation):
+        return _kind(get_args(annotation)[0])[0], True
+    if origin is dict:
+        return str, True
+    return (annotation, False) if isinstance(annotation, type) else (str, False)

@@ -1,18 +1,19 @@
-"""The verb that judges candidates on the log: `armwise replay`."""
+"""The verb that evaluates candidates on the log: `armwise replay`."""
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from datetime import datetime
+from functools import partial
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from agent.cli.console import console, explained, progress
-from agent.cli.options import ConfigPath
-from agent.config import CONFIG, load
+from agent.cli.options import CONFIG, ConfigPath, settings_options
+from agent.config import load
 from agent.evaluation import EvaluationRequest, candidate_names, evaluate_log
 from agent.evaluation import request as evaluation_request
 from feedback.dataset import ExportSource, LogSource
@@ -26,51 +27,33 @@ RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 Value = TypeVar("Value")
 
 
+FLAGS = {"candidates": "--policy", "features": "--feature", "versions": "--version"} | {
+    "cost": "--price",
+    "estimators": "--estimator",
+}
+
+
+@settings_options(
+    EvaluationRequest,
+    FLAGS,
+    text=("since", "until", "versions", "features", "cost"),
+    help_texts={
+        "candidates": f"{', '.join(candidate_names.NAMES)}; a policy is YAML or a file of it. "
+        "Repeatable; else uniform, each logged arm, and configured.",
+        "since": "Only decisions from then on, such as 2026-05-01T12:00.",
+        "versions": "Only decisions of these versions: FROM-TO, or one.",
+        "features": "Only decisions with this feature, such as tier=free; repeatable.",
+        "cost": "In place of a configured one, such as steps=0.02; repeatable.",
+        "estimators": "Repeatable; else ips, snips and dr.",
+        "interval": "Kind of the intervals; see docs/replay.md.",
+        "reward_model": "What predicts rewards: ridge, or the faster means.",
+        "gate": "Apply the gate to each candidate.",
+        "seed": "Of folds, of resamples, and of what is recomputed.",
+    },
+)
 def replay(
+    given: dict[str, Any],
     config: ConfigPath = CONFIG,
-    policy: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--policy",
-            help=f"{', '.join(candidate_names.NAMES)}; a policy is YAML or a file of it. "
-            "Repeatable; else uniform, "
-            "each logged arm, and configured.",
-        ),
-    ] = None,
-    baseline: Annotated[
-        str, typer.Option("--baseline", help="The candidate that the others are compared with.")
-    ] = candidate_names.BASELINE,
-    since: Annotated[
-        str | None, typer.Option("--since", help="Only decisions from then on, such as 2026-05-01T12:00.")
-    ] = None,
-    until: Annotated[str | None, typer.Option("--until", help="Only decisions before then.")] = None,
-    version: Annotated[
-        str | None, typer.Option("--version", help="Only decisions of these versions: FROM-TO, or one.")
-    ] = None,
-    feature: Annotated[
-        list[str] | None,
-        typer.Option("--feature", help="Only decisions with this feature, such as tier=free; repeatable."),
-    ] = None,
-    cost_weight: Annotated[
-        float | None, typer.Option("--cost-weight", help="In place of the configured one.")
-    ] = None,
-    price: Annotated[
-        list[str] | None,
-        typer.Option("--price", help="In place of a configured one, such as steps=0.02; repeatable."),
-    ] = None,
-    estimator: Annotated[
-        list[str] | None, typer.Option("--estimator", help="Repeatable; else ips, snips and dr.")
-    ] = None,
-    interval: Annotated[
-        str, typer.Option("--interval", help="How the intervals are made; see docs/reference/intervals.md.")
-    ] = "normal",
-    reward_model: Annotated[
-        str, typer.Option("--reward-model", help="What predicts rewards: ridge, or the faster means.")
-    ] = "ridge",
-    gate: Annotated[bool, typer.Option("--gate", help="Have the gate judge each candidate.")] = False,
-    seed: Annotated[
-        int, typer.Option("--seed", help="Of folds, of resamples, and of what is recomputed.")
-    ] = 0,
     export: Annotated[
         Path | None, typer.Option("--from", help="Read a file of `armwise export` instead of the log.")
     ] = None,
@@ -82,79 +65,76 @@ def replay(
     with explained():
         if output is not None and output.suffix not in SUFFIXES:
             raise ValueError(f"--output {output}: a name that ends with {' or '.join(SUFFIXES)} was expected")
-        asked = {
-            "candidates": [candidate_names.spelled_out(name) for name in policy or ()],
-            "baseline": candidate_names.spelled_out(baseline),
-            "since": _moment("--since", since),
-            "until": _moment("--until", until),
-            "versions": _versions(version),
-            "features": dict(_pair("--feature", one, _value) for one in feature or ()),
-            "cost_weight": cost_weight,
-            "cost": dict(_pair("--price", one, float) for one in price or ()),
-            "interval": interval,
-            "reward_model": reward_model,
-            "gate": gate,
-            "seed": seed,
-            **({"estimators": estimator} if estimator else {}),
-        }
-        request = EvaluationRequest.model_validate(asked)
+        request = EvaluationRequest.model_validate({**given, **_parsed(given)})
         settings = load(config)
-        with progress() as tell:
+        with progress() as on_progress:
             if export is None:
                 with closing(Store(settings.database_url, settings.reward.join)) as store:
-                    report = evaluate_log(settings, request, LogSource(store, settings.reward), store, tell)
+                    source = LogSource(store, settings.reward)
+                    report = evaluate_log(settings, request, source, store, on_progress)
             else:
-                found = evaluate_log(settings, request, ExportSource(export), None, tell)
+                found = evaluate_log(settings, request, ExportSource(export), None, on_progress)
                 report = found.model_copy(update={"source": str(export)})
         report = report.model_copy(update={"config": str(config)})
         console.print(report.table())
         for note in report.footnotes():
             console.print(note, markup=False, style="dim")
         if output is not None:
-            told = report.html() if output.suffix == ".html" else json.dumps(report.as_json(), indent=2)
-            output.write_text(told, encoding="utf-8")
+            html = output.suffix == ".html"
+            document = report.html() if html else json.dumps(report.as_json(), indent=2)
+            output.write_text(document, encoding="utf-8")
 
 
-def _moment(option: str, told: str | None) -> datetime | None:
-    """Read a date and a time, UTC where no zone is told. Raises ValueError."""
-    if told is None:
-        return None
+def _parsed(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of the options that are written in a form of their own. Raises ValueError."""
+    readers: Mapping[str, Callable[[Any], Any]] = {
+        "candidates": lambda names: [candidate_names.spelled_out(name) for name in names],
+        "baseline": candidate_names.spelled_out,
+        "since": partial(_moment, "--since"),
+        "until": partial(_moment, "--until"),
+        "versions": _versions,
+        "features": lambda pairs: dict(_pair("--feature", pair, _value) for pair in pairs),
+        "cost": lambda pairs: dict(_pair("--price", pair, float) for pair in pairs),
+    }
+    return {name: readers[name](value) for name, value in given.items() if name in readers}
+
+
+def _moment(option: str, text: str) -> datetime:
+    """Read a date and a time, UTC where no zone is given. Raises ValueError."""
     try:
-        return evaluation_request.moment_of(told)
+        return evaluation_request.moment_of(text)
     except ValueError as error:
         raise ValueError(f"{option} {error}") from None
 
 
-def _versions(told: str | None) -> tuple[int, int] | None:
+def _versions(text: str) -> tuple[int, int]:
     """Read a range of versions. Raises ValueError."""
-    if told is None:
-        return None
-    if not (found := RANGE.fullmatch(told)):
-        raise ValueError(f"--version {told!r}: FROM-TO such as 12-20, or one number, was expected")
+    if not (found := RANGE.fullmatch(text)):
+        raise ValueError(f"--version {text!r}: FROM-TO such as 12-20, or one number, was expected")
     first, last = found.groups()
     return int(first), int(last or first)
 
 
-def _pair(option: str, told: str, read: Callable[[str], Value]) -> tuple[str, Value]:
+def _pair(option: str, text: str, read: Callable[[str], Value]) -> tuple[str, Value]:
     """Read a name and a value. Raises ValueError."""
-    name, equals, value = told.partition("=")
+    name, equals, value = text.partition("=")
     if not (name and equals and value):
-        raise ValueError(f"{option} {told!r}: name=value was expected")
+        raise ValueError(f"{option} {text!r}: name=value was expected")
     try:
         return name, read(value)
     except ValueError:
-        raise ValueError(f"{option} {told!r}: {value!r} is no number") from None
+        raise ValueError(f"{option} {text!r}: {value!r} is no number") from None
 
 
-def _value(told: str) -> float | str | bool:
-    """Read what a caller may say of a context.
+def _value(text: str) -> float | str | bool:
+    """Read the value of a feature.
 
     >>> _value("2"), _value("true"), _value("free")
     (2.0, True, 'free')
     """
-    if told in ("true", "false"):
-        return told == "true"
+    if text in ("true", "false"):
+        return text == "true"
     try:
-        return float(told)
+        return float(text)
     except ValueError:
-        return told
+        return text

@@ -57,7 +57,9 @@ class Selection(BaseModel):
     seed: int = Field(default=0, ge=0, description="Of the splits and of the resamples of intervals.")
     delta: float = Field(default=0.05, gt=0, lt=1, description="Chance that the sample bound may not hold.")
     budgets: int = Field(default=8, ge=0, description="Points of value against budget; 0 leaves it out.")
-    output: Path = Field(description="Folder for the results; those of an earlier run are replaced.")
+    output: Path = Field(
+        default=Path("portfolio"), description="Folder for arms, figures and plot; earlier ones are replaced."
+    )
 
 
 def select_portfolio(settings: Selection, console: Console) -> PortfolioReport:

@@ -52,7 +52,7 @@ class Simulation(BaseModel):
     endpoint: Literal["retrieve", "chat"] = Field(
         default="chat", description="`retrieve` needs no language model and knows recall alone."
     )
-    k: int = Field(default=5, ge=1, description="Passages to ask for, and the cut of recall.")
+    k: int = Field(default=4, ge=1, description="Passages to ask for, and the cut of recall.")
     limit: int | None = Field(default=None, ge=1, description="Ask this many of the shuffled questions.")
     seed: int = Field(default=0, ge=0, description="Fixes the order of asking.")
     concurrency: int = Field(default=4, ge=1, description="Questions in flight.")
@@ -63,7 +63,10 @@ class Simulation(BaseModel):
     learned_timeout_s: float = Field(
         default=60.0, ge=0, description="Seconds to wait until all feedback is learned; 0 does not wait."
     )
-    output: Path = Field(description="Folder for the results; those of an earlier run are replaced.")
+    output: Path = Field(
+        default=Path("simulation"),
+        description="Folder for figures, plot and rows; earlier ones are replaced.",
+    )
 
 
 async def simulate(

@@ -1,12 +1,16 @@
 """The `armwise` verbs: what they print, and how they exit. 0 is done, 2 a wrong request, 1 a failure."""
 
+import importlib
 import json
 import re
 import socket
 import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +18,23 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
+from agent import config as agent_config
+from agent.cli import operate, options
+from agent.cli.console import FAILURE, UNAVAILABLE, WRONG_REQUEST, explained
+from agent.cli.main import VERBS as VERBS_OF_MAIN
 from agent.cli.main import app
 from agent.config import load
 from feedback.events import Feedback
 from feedback.log import Store, database, tables
+from feedback.log.migrations.versions import v1_first_log
+from feedback.registry import promotions
 from tests.agent.fakes import CONFIG
 
 VERBS = [
     *("serve", "ingest", "ask", "feedback", "status", "migrate", "apply", "simulate"),
     *("promote", "rollback", "canary", "verify"),
     *("score", "portfolio", "label", "train", "enter-labels", "warm-start", "replay"),
-    *("export", "import", "demo"),
+    *("export", "import", "rebuild"),
 ]
 PASSAGE = {"id": "p1", "title": "Danube", "text": "...", "score": 1.0}
 
@@ -132,6 +142,73 @@ def test_without_a_verb_the_verbs_are_listed() -> None:
     assert all(verb in output for verb in VERBS)
 
 
+HEAVY = (
+    *("torch", "river", "scipy", "numpy", "ray", "openai", "fastapi", "sqlalchemy", "sklearn", "faiss"),
+    *("vowpalwabbit", "httpx", "pyarrow", "transformers", "matplotlib"),
+)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(["--help"], ["--version"], ["status", "--help"], ["ask", "--help"], ["feedback", "--help"]),
+        *([verb, "--help"] for verb in ("apply", "promote", "rollback", "canary", "verify")),
+    ],
+    ids=" ".join,
+)
+def test_verbs_of_a_running_service_load_no_heavy_library(words: list[str]) -> None:
+    script = (
+        f"import sys; sys.argv = ['armwise', *{words}]\n"
+        "from agent.cli.main import main\n"
+        "try:\n    main()\n"
+        "except SystemExit as end:\n"
+        f"    print(end.code, *(name for name in {HEAVY} if name in sys.modules))"
+    )
+    printed = subprocess.run(
+        [sys.executable, "-c", script], check=True, capture_output=True, text=True
+    ).stdout
+    assert printed.splitlines()[-1].split() == ["0"]
+
+
+def test_a_request_loads_the_http_client_alone() -> None:
+    allowed = {"httpx", "numpy"}
+    script = (
+        "import sys; from agent.cli.service import request\n"
+        f"print(*(name for name in {HEAVY} if name in sys.modules))"
+    )
+    printed = subprocess.run(
+        [sys.executable, "-c", script], check=True, capture_output=True, text=True
+    ).stdout
+    assert set(printed.split()) <= allowed
+
+
+def test_every_verb_is_listed_in_its_panel() -> None:
+    output = run("--help").output
+    for name, verb in VERBS_OF_MAIN.items():
+        _, _, section = output.partition(f"{verb.panel}:\n")
+        assert f"  {name} " in section.split("\n\n")[0]
+
+
+def test_the_version_is_printed() -> None:
+    assert said(run("--version"), 0).strip() == f"armwise {metadata.version('armwise')}"
+
+
+@pytest.mark.parametrize("name", [*WRONG_REQUEST, *FAILURE, *UNAVAILABLE])
+def test_every_error_that_is_explained_by_name_exists(name: str) -> None:
+    module, _, error = name.rpartition(".")
+    assert issubclass(getattr(importlib.import_module(module), error), Exception)
+
+
+def test_a_defect_is_not_explained() -> None:
+    with pytest.raises(ZeroDivisionError), explained():
+        _ = 1 / 0
+
+
+def test_constants_that_a_verb_repeats_are_those_of_the_service() -> None:
+    assert options.CONFIG == agent_config.CONFIG
+    assert operate.LARGEST_SHARE == promotions.LARGEST_SHARE
+
+
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_explains_itself(verb: str) -> None:
     assert "Usage:" in said(run(verb, "--help"), 0)
@@ -155,13 +232,13 @@ def test_a_verb_unheard_of_is_refused() -> None:
 # -- serve and ingest -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("verb", [["serve"], ["ingest", "x", "--name", "x"], ["replay"]])
+@pytest.mark.parametrize("verb", [["serve", "--prepare-only"], ["ingest", "x", "--name", "x"], ["replay"]])
 def test_a_configuration_that_is_not_there_is_named(tmp_path: Path, verb: list[str]) -> None:
     output = said(run(*verb, "-c", tmp_path / "none.yaml"), 2)
     assert "no such file; start from serve_config.yaml" in output
 
 
-@pytest.mark.parametrize("verb", [["serve"], ["ingest", "x", "--name", "x"], ["replay"]])
+@pytest.mark.parametrize("verb", [["serve", "--prepare-only"], ["ingest", "x", "--name", "x"], ["replay"]])
 def test_a_typo_in_the_configuration_is_named(config: Path, verb: list[str]) -> None:
     document = yaml.safe_load(config.read_text())
     document["applications"][0]["args"]["polcy"] = {}
@@ -185,10 +262,13 @@ def test_serve_builds_what_is_missing_and_then_finds_it_there(config: Path, tmp_
     assert files(home) == built
 
 
-def test_serve_says_that_a_port_is_in_use_before_it_builds_anything(config: Path, tmp_path: Path) -> None:
+def test_serve_says_that_a_port_is_in_use_before_it_builds_anything(
+    config: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     port = yaml.safe_load(config.read_text())["http_options"]["port"]
     with socket.create_server(("127.0.0.1", port)):
-        output = said(run("serve", "-c", config), 2)
+        said(run("serve", "-c", config), 2)
+    output = capfd.readouterr().err  # of the process that builds
     assert f"port {port} of 127.0.0.1 cannot be used" in output
     assert "change http_options.port in the configuration" in output
     assert not (tmp_path / "home").exists()
@@ -199,7 +279,7 @@ def test_serve_does_not_start_on_the_log_of_a_newer_armwise(config: Path, tmp_pa
     with sqlite3.connect(tmp_path / "home" / "log.db") as log:
         log.execute("UPDATE alembic_version SET version_num = '9'")
     log.close()
-    output = said(run("serve", "-c", config), 2)
+    output = said(run("serve", "-c", config, "--prepare-only"), 2)
     assert "the log has schema 9" in output
     assert "newer Armwise" in output
 
@@ -212,7 +292,7 @@ def test_serve_does_not_start_where_a_metric_means_something_else_now(config: Pa
     document = yaml.safe_load(config.read_text())
     document["applications"][0]["args"]["reward"]["metrics"]["thumb"] = {"range": [0, 5]}
     config.write_text(yaml.safe_dump(document))
-    output = said(run("serve", "-c", config), 2)
+    output = said(run("serve", "-c", config, "--prepare-only"), 2)
     assert "'thumb'" in output
     assert "float in [0, 5]" in output
 
@@ -293,6 +373,27 @@ def test_ask_prints_the_answer_its_passages_and_its_cost(service: Canned) -> Non
     assert "armwise feedback d-1" in output
     (asked,) = service.asked
     assert (asked["model"], asked["messages"][0]["content"]) == ("arm/dense", "which river?")
+
+
+def test_ask_fails_where_the_answer_breaks_off_with_an_error(service: Canned) -> None:
+    broken = {"error": {"code": "generator_failed", "message": "the model ran out of memory"}}
+    service.reply("POST /v1/chat/completions", stream(word("The", agent=agent()), broken))
+    assert "generator_failed: the model ran out of memory" in said(run("ask", "?", "--url", service.url), 1)
+
+
+def test_ask_tries_again_where_the_service_is_busy(service: Canned, monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 2:
+            answer = stream(word("The Danube."), {"choices": [], "agent": agent()})
+            service.reply("POST /v1/chat/completions", answer)
+
+    monkeypatch.setattr("agent.cli.service.time.sleep", pause)
+    service.reply("POST /v1/chat/completions", refusal("too many requests", "overloaded"), 429)
+    assert "The Danube." in said(run("ask", "?", "--url", service.url), 0)
+    assert pauses == [0.5, 1.0]
 
 
 def test_ask_fails_with_the_words_of_the_service(service: Canned) -> None:
@@ -496,7 +597,7 @@ def test_serve_asks_its_one_question_with_the_key(
         once(service.url)
         return 0
 
-    monkeypatch.setattr("agent.cli.launch.prepare", lambda *_: None)
+    monkeypatch.setattr("agent.cli.launch.prepared", lambda _: 0)
     monkeypatch.setattr("agent.cli.launch.serve", ready)
     last = {"choices": [], "agent": agent()}
     service.reply("POST /v1/chat/completions", stream(word("The Danube."), last))
@@ -526,11 +627,11 @@ def test_a_failure_in_the_words_of_another_is_told_as_it_is(service: Canned, bod
     assert "/v1/policy gave 404, " + json.dumps(body) in said(run("status", "--url", service.url), 1)
 
 
-@pytest.mark.parametrize("verb", [["status"], ["feedback", "d-1", "thumb=1"]])
-def test_without_a_service_the_address_is_named(nowhere: str, verb: list[str]) -> None:
+@pytest.mark.parametrize("verb", [["status"], ["feedback", "d-1", "thumb=1"], ["ask", "?"]])
+def test_without_a_service_the_address_and_the_remedy_are_named(nowhere: str, verb: list[str]) -> None:
     output = said(run(*verb, "--url", nowhere), 1)
     assert f"no service answers at {nowhere}" in output
-    assert "is it running there?" in output
+    assert "`make serve`" in output
 
 
 # -- simulate -------------------------------------------------------------------------------------------

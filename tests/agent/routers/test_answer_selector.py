@@ -11,7 +11,7 @@ import pytest
 import yaml
 from ray import cloudpickle
 
-from agent.cli.launch import prepare
+from agent.cli.prepare import prepare
 from agent.config import AppConfig, parse
 from agent.offline import labelled_data, router_features
 from agent.routers.answer_selector import open_selector

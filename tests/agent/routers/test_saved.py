@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agent.cli.launch import prepare
+from agent.cli.prepare import prepare
 from agent.config import ConfigError, load, parse
 from agent.routers.catalog import RouterSpec, build_router
 from agent.routers.dataset import RouterError

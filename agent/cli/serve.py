@@ -1,0 +1,68 @@
+"""The verbs that start the service: serve, ingest."""
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from agent.cli import launch
+from agent.cli.ask import print_answer
+from agent.cli.console import PLAIN, console, errors, explained, progress
+from agent.cli.options import CONFIG, ConfigPath, Key
+
+
+def serve(
+    config: ConfigPath = CONFIG,
+    prepare_only: Annotated[
+        bool, typer.Option("--prepare-only", help="Build what is missing and stop.")
+    ] = False,
+    question: Annotated[
+        str | None, typer.Option("--ask", help="Ask this once it is ready, then stop.")
+    ] = None,
+    key: Key = None,
+) -> None:
+    """Build what is missing (corpus, indexes), then serve until interrupted or, with --ask, answered."""
+    with explained():
+        if prepare_only:
+            _prepare(config)
+            return
+        if code := launch.prepared(config):
+            raise typer.Exit(code)
+        once = None if question is None else partial(print_answer, question, None, key=key)
+        raise typer.Exit(launch.serve(config, launch.address_of(config), console, once))
+
+
+def _prepare(config: Path) -> None:
+    from agent.cli.prepare import prepare
+    from agent.config import load
+
+    settings = load(config)
+    launch.require_free_port(*launch.address_of(config))
+    with progress() as on_progress:
+        prepare(settings, on_progress)
+
+
+def ingest_corpus(
+    source: Annotated[
+        str, typer.Argument(help="JSONL file, BEIR folder, folder of Markdown and text, or `stdlib`.")
+    ],
+    name: Annotated[str, typer.Option("--name", help="Name of the corpus in the configuration.")],
+    config: ConfigPath = CONFIG,
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="Leave out what cannot be read, and list it.")
+    ] = False,
+) -> None:
+    """Read passages into a corpus; an interrupted run continues where it stopped."""
+    with explained():
+        from agent.config import CorpusSpec, load
+        from arms.corpus import ingest
+
+        spec = CorpusSpec(name=name, source=source)
+        target = load(config).home_path / "corpora" / spec.name
+        with progress() as on_progress:
+            corpus = ingest(source, target, skip_bad=skip_bad, progress=on_progress)
+        console.print(f"{len(corpus):,} passages in corpus {name!r}, digest {corpus.digest[:12]}", **PLAIN)
+        for line in corpus.skipped():
+            errors.print(f"skipped {line}", markup=False)
+        console.print(f"serve it with   corpus: {{name: {name}, source: {Path(source).absolute()}}}", **PLAIN)

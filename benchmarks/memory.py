@@ -1,0 +1,154 @@
+"""How much memory the idle default service takes, process by process, and how long its start is.
+
+    python benchmarks/memory.py [--config serve_config.yaml] [--source FOLDER]
+    python benchmarks/memory.py --pid PID
+
+Builds the indexes where they are not there yet, starts `armwise serve`, waits until it is ready and
+settled, and prints its processes as a Markdown table. `--source` takes the code of another checkout, to
+compare; `--pid` attaches to a service that runs. Memory is the proportional set size: a page that several
+processes share counts for its part in each, so that the sum is what the service takes.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import httpx
+import psutil
+import typer
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+
+START_S = 600.0
+"""Longest start that is waited for."""
+
+STOP_S = 60.0
+"""Time to shut down in order before the processes are killed."""
+
+SETTLE_S = 15.0
+"""Idle time before the measurement: workers that Ray started in reserve, and does not need, have gone."""
+
+MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What one process of the service takes."""
+
+    name: str
+    pss: int
+    rss: int
+
+
+def service(
+    config: Annotated[Path, typer.Option("--config", "-c", help="The Ray Serve configuration file.")] = ROOT
+    / "serve_config.yaml",
+    source: Annotated[Path, typer.Option("--source", help="The checkout whose code is served.")] = ROOT,
+    pid: Annotated[int | None, typer.Option("--pid", help="Measure this `armwise serve`.")] = None,
+    settle: Annotated[float, typer.Option("--settle", help="Seconds of idle time.")] = SETTLE_S,
+) -> None:
+    """Measure a service."""
+    if pid is not None:
+        print(table(usages(pid)))
+        return
+    document = yaml.safe_load(config.read_text(encoding="utf-8"))
+    http = document.get("http_options") or {}
+    ready = f"http://{http.get('host', '127.0.0.1')}:{http.get('port', 8000)}/ready"
+    command = [sys.executable, "-c", "from agent.cli.main import main; main()", "serve", "-c", str(config)]
+    environment = {**os.environ, "PYTHONPATH": str(source.resolve())}
+    if not (source / "agent" / "cli" / "main.py").exists():  # a checkout from before the rooms
+        command[2] = "from agent.cli import main; main()"
+    subprocess.run(
+        [*command, "--prepare-only"], cwd=source, env=environment, check=True, stdout=subprocess.DEVNULL
+    )
+    with started(command, source, environment, ready) as (process, seconds):
+        time.sleep(settle)
+        print(table(usages(process.pid)))
+        print(f"\nready after {seconds:.1f} s")
+
+
+@contextmanager
+def started(
+    command: list[str], folder: Path, environment: dict[str, str], ready: str
+) -> Iterator[tuple[subprocess.Popen[bytes], float]]:
+    """Start a service, wait until it is ready, and stop it when the block is left.
+
+    Yields:
+        The process, and the seconds from its start until it was ready.
+
+    Raises:
+        RuntimeError: It ended, or was not ready within `START_S`.
+    """
+    start = time.monotonic()
+    process = subprocess.Popen(
+        command, cwd=folder, env=environment, start_new_session=True, stdout=subprocess.DEVNULL
+    )
+    tree = psutil.Process(process.pid)
+    members = [tree]
+    try:
+        yield process, _wait(process, ready, start)
+        members = [tree, *tree.children(recursive=True)]
+    finally:
+        process.send_signal(signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(STOP_S)
+        for member in members:
+            with suppress(psutil.NoSuchProcess):
+                member.kill()
+
+
+def _wait(process: subprocess.Popen[bytes], ready: str, start: float) -> float:
+    while (seconds := time.monotonic() - start) < START_S:
+        if process.poll() is not None:
+            raise RuntimeError(f"the service ended with status {process.returncode}")
+        with suppress(httpx.HTTPError):
+            if httpx.get(ready, timeout=5).is_success:
+                return seconds
+        time.sleep(0.1)
+    raise RuntimeError(f"{ready}: the service was not ready within {START_S:g} s")
+
+
+def usages(pid: int) -> list[Usage]:
+    """Return what a process and its descendants take, the largest first."""
+    parent = psutil.Process(pid)
+    found = []
+    for process in [parent, *parent.children(recursive=True)]:
+        with suppress(psutil.NoSuchProcess):
+            memory = process.memory_full_info()  # reads /proc/PID/smaps_rollup
+            found.append(Usage(_named(process, parent), memory.pss, memory.rss))
+    return sorted(found, key=lambda usage: -usage.pss)
+
+
+def _named(process: psutil.Process, parent: psutil.Process) -> str:
+    """Return a name of a process that tells which part of the service it is."""
+    words = process.cmdline() or [process.name()]
+    if process == parent:
+        return "armwise serve"
+    title = words[0]
+    if title.startswith("ray::"):
+        return title.split(":", 4)[-1].split(".")[0] if "Replica" in title else title
+    names = [Path(word).name for word in words if not word.startswith("-")]
+    python = names[0].startswith("python") and len(names) > 1
+    return names[1] if python else names[0]
+
+
+def table(found: list[Usage]) -> str:
+    """Return a Markdown table with a row for each process, and the sum."""
+    rows = [(usage.name, usage.pss, usage.rss) for usage in found]
+    total = sum(usage.pss for usage in found)
+    lines = ["| process | PSS, MiB | RSS, MiB |", "|---|---:|---:|"]
+    lines += [f"| {name} | {pss / MIB:,.0f} | {rss / MIB:,.0f} |" for name, pss, rss in rows]
+    lines.append(f"| **all {len(rows)}** | **{total / MIB:,.0f}** | |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    typer.run(service)
