@@ -26,9 +26,9 @@ from typing import Any, TypeVar
 import uvicorn
 
 from agent.api import create_app
-from agent.app import LearnerHost
 from agent.config import parse
 from agent.evaluation import verdict
+from agent.hosts import LearnerHost
 from agent.learning import configuration_of
 from agent.serving import Replica, Telemetry
 from arms.base import ArmError, Passage, Query, Retrieval
@@ -160,7 +160,9 @@ def _end_when_ill(check: Callable[[], None]) -> threading.Thread:
 # -- in the parent -----------------------------------------------------------------------------------
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["agent.app", "agent.api.routes", "agent.policies.vowpal", "uvicorn"])
+_context.set_forkserver_preload(
+    ["agent.hosts.learner", "agent.api.routes", "agent.policies.vowpal", "uvicorn"]
+)
 
 _processes = threading.Lock()
 """Held while a process is started or its exit code is read: a start reads those of all others, too."""

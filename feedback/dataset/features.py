@@ -5,9 +5,6 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-from scipy import sparse
-from sklearn.feature_extraction import FeatureHasher
-from sklearn.feature_extraction.text import HashingVectorizer
 
 from feedback.arrays import Integers
 from feedback.dataset.log import Describe
@@ -26,6 +23,10 @@ def featurize(contexts: Sequence[Context]) -> Any:
 
     Embeddings are added where all contexts carry one of the same length.
     """
+    from scipy import sparse
+    from sklearn.feature_extraction import FeatureHasher
+    from sklearn.feature_extraction.text import HashingVectorizer
+
     words = HashingVectorizer(n_features=_WORDS).transform(c.question for c in contexts)
     features = FeatureHasher(n_features=_FEATURES).transform(c.features for c in contexts)
     blocks = [words, features]
@@ -36,6 +37,8 @@ def featurize(contexts: Sequence[Context]) -> Any:
 
 def interactions(features: Any, arm: Integers, n_arms: int) -> Any:
     """Return [features, the arm, features in the columns of the arm], shape (n, d + n_arms + n_arms * d)."""
+    from scipy import sparse
+
     n, d = features.shape
     ones = sparse.csr_matrix((np.ones(n), arm, np.arange(n + 1)), shape=(n, n_arms))
     own_columns = features.indices + d * np.repeat(arm, np.diff(features.indptr))

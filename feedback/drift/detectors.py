@@ -3,11 +3,12 @@
 from collections import deque
 from datetime import timedelta
 from statistics import fmean
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
-from river import drift
-from river.base import DriftDetector
+
+if TYPE_CHECKING:
+    from river.base import DriftDetector
 
 RECENT = 32
 """Values whose mean is reported as the value after a change."""
@@ -29,8 +30,10 @@ class Adwin(BaseModel):
     clock: int = Field(default=8, ge=1, description="Values between two checks.")
     grace: int = Field(default=32, ge=1, description="Values before the first check.")
 
-    def build(self) -> DriftDetector:
+    def build(self) -> "DriftDetector":
         """Return a detector that has seen nothing."""
+        from river import drift
+
         adwin: DriftDetector = drift.ADWIN(  # type: ignore[no-untyped-call]  # this class of river has no types
             delta=self.delta, clock=self.clock, grace_period=self.grace
         )
@@ -52,8 +55,10 @@ class PageHinkley(BaseModel):
     )
     grace: int = Field(default=32, ge=1, description="Values before the first check.")
 
-    def build(self) -> DriftDetector:
+    def build(self) -> "DriftDetector":
         """Return a detector that has seen nothing."""
+        from river import drift
+
         return drift.PageHinkley(
             min_instances=self.grace, delta=self.delta, threshold=self.threshold, alpha=self.alpha
         )
@@ -92,7 +97,7 @@ class DriftSpec(BaseModel):
                 f"raised_for {self.raised_for!r} is not an ISO 8601 duration: use PT1H"
             ) from None
 
-    def build(self) -> DriftDetector:
+    def build(self) -> "DriftDetector":
         """Return a detector that has seen nothing."""
         return (self.adwin if self.detector == "adwin" else self.page_hinkley).build()
 

@@ -9,7 +9,6 @@ Terms are neither hedged nor grouped here: a question that is asked twice counts
 from math import isinf
 
 import numpy as np
-from scipy import stats
 
 from feedback.ope.estimators import ESTIMATORS, Estimator, Rows
 from feedback.ope.intervals import LEVEL, Interval, difference, tail_of
@@ -109,6 +108,8 @@ def clopper_pearson(terms: Terms, level: float = LEVEL, low: float = 0.0, high: 
         other = kept[~(good | np.isclose(kept, low))][0]
         raise ValueError(f"rewards must be {low:.6g} or {high:.6g}, got {other:.6g}")
     n, hits, tail = len(kept), int(good.sum()), tail_of(level)
+    from scipy import stats  # takes a second to import
+
     share_low = float(stats.beta.ppf(tail, hits, n - hits + 1)) if hits else 0.0
     share_high = float(stats.beta.isf(tail, hits + 1, n - hits)) if hits < n else 1.0
     return low + (high - low) * share_low, low + (high - low) * share_high

@@ -11,8 +11,6 @@ reward it predicts biases the estimate upwards.
 from typing import Any, Literal
 
 import numpy as np
-from scipy import sparse
-from sklearn.linear_model import Ridge
 
 from feedback.arrays import Floats, Integers, refuse
 from feedback.dataset import features as dataset_features
@@ -111,6 +109,9 @@ def _ridge(
     penalty: float,
 ) -> Floats:
     """Return what a ridge regression on the other folds predicts, shape (n, n_arms)."""
+    from scipy import sparse
+    from sklearn.linear_model import Ridge
+
     features = sparse.csr_matrix(X, dtype=np.float64)
     # Only large features are scaled: rare words stay small, so that the penalty holds them down.
     largest = abs(features).max(axis=0).toarray().ravel()

@@ -294,7 +294,7 @@ class Service:
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """Answer evaluations meanwhile, in a thread where `agent.app.JobsHost` has processes."""
+        """Answer evaluations meanwhile, in a thread where `agent.hosts.JobsHost` has processes."""
         evaluations = partial(
             Evaluations,
             self._store,

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from agent.app import JobsHost
 from agent.config import AppConfig, parse
 from agent.evaluation import Evaluations
 from agent.evaluation.job import Evaluate
+from agent.hosts import JobsHost
 from agent.jobs.runner import BEAT_S, JobFailedError, Jobs, ProgressCallback
 from agent.learning import configuration_of
 from feedback.errors import LogUnavailableError
@@ -307,7 +307,7 @@ def test_a_host_answers_by_its_configuration_and_stops_when_it_is_told(
             answers.set()
         return answered(request, heard)
 
-    monkeypatch.setattr("agent.app.evaluate_apart", evaluate)
+    monkeypatch.setattr("agent.hosts.jobs.evaluate_apart", evaluate)
     for _ in range(2):
         evaluations.submit(store, configuration_of(config), REQUEST, NOW)
     host = JobsHost(config)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.app import LearnerHost
 from agent.config import AppConfig
+from agent.hosts import LearnerHost
 from agent.learning.candidate import publish_candidate
 from agent.learning.learner import Learner
 from agent.learning.rebuild import rebuild
@@ -239,7 +239,7 @@ def test_a_rebuild_puts_a_follower_after_a_promoted_version_that_learned_somethi
 def test_a_learner_host_follows_a_promotion_and_the_way_back(
     store: Store, config: AppConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.app.LearnerThread", lambda *_: None)  # the steps are ours
+    monkeypatch.setattr("agent.hosts.learner.LearnerThread", lambda *_: None)  # the steps are ours
     configured, other = Recipe.configured(config), Recipe(LINEAR, RULE, StartingPoint(runs=(1,)))
     live(store, range(10), a_learner(store, configured))
     imported_turns.insert(store, [label(number, run=1) for number in range(100, 112)])
@@ -267,7 +267,7 @@ def test_a_learner_host_follows_a_promotion_and_the_way_back(
 def test_a_learner_host_goes_on_with_the_configured_recipe_where_a_promoted_one_cannot_be_built(
     store: Store, config: AppConfig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("agent.app.LearnerThread", lambda *_: None)  # the steps are ours
+    monkeypatch.setattr("agent.hosts.learner.LearnerThread", lambda *_: None)  # the steps are ours
     fixed = Recipe(PolicySpec(kind="fixed", params={"arm": "gone"}), RULE)
     promoted(store, config, publish_candidate(store, fixed, [*ARMS, "gone"]))
     host = LearnerHost(config)

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from agent.app import LearnerHost
 from agent.config import parse
+from agent.hosts import LearnerHost
 from agent.learning.learner import Learner, LearnerThread
 from agent.learning.recipe import Recipe
 from agent.policies import Policy, PolicySpec, build_policy

@@ -1,0 +1,113 @@
+"""One replica of the HTTP surface."""
+
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any, TypeVar
+
+from ray import serve
+from ray.serve.handle import DeploymentHandle
+
+from agent.api import create_app
+from agent.config import AppConfig
+from agent.evaluation import verdict
+from agent.learning import configuration_of
+from agent.serving import Replica, Telemetry
+from arms.deployments import RemoteArms, RemoteEmbedders, RemoteGenerator, reach
+from feedback.clock import SteadyClock
+from feedback.errors import LogUnavailableError
+from feedback.log import open_log
+
+METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+
+OPENING_S = 1.0
+"""Pause between two attempts of a replica to open a log that is unavailable."""
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+
+@serve.ingress()
+class Ingress:
+    """A replica of the HTTP interface; it decides in its own process.
+
+    Args:
+        config: The configuration, with absolute paths.
+        arms: The hosts of the arms, by name.
+        embedders: The host of each backbone.
+        generator: The host of the language model.
+        learner: The learner.
+        jobs: The evaluations and warm starts.
+    """
+
+    def __init__(
+        self,
+        config: AppConfig,
+        arms: Mapping[str, DeploymentHandle[Any]],
+        embedders: Mapping[str, DeploymentHandle[Any]],
+        generator: DeploymentHandle[Any],
+        learner: DeploymentHandle[Any],
+        jobs: DeploymentHandle[Any],
+    ) -> None:
+        del learner, jobs  # bound so that they are deployed; they share the log alone
+        self._replica = once_the_log_answers(
+            partial(
+                open_replica,
+                config,
+                RemoteArms(arms, config.arms),
+                RemoteEmbedders(embedders),
+                RemoteGenerator(config.llm.engine, generator),
+                partial(reach, [*arms.values(), *embedders.values(), generator]),
+            )
+        )
+
+    def __serve_build_asgi_app__(self) -> Any:
+        """Build the application of this replica, once Ray Serve has constructed it."""
+        return create_app(self._replica)
+
+    async def check_health(self) -> None:
+        """Fail when the watcher of versions has stopped or the clock jumped: the replica is replaced."""
+        self._replica.check()
+
+
+def open_replica(
+    config: AppConfig,
+    arms: RemoteArms,
+    embedders: RemoteEmbedders,
+    generator: RemoteGenerator,
+    reach_hosts: Callable[[], Awaitable[None]],
+) -> Replica:
+    """Open the log and wire a replica to it. Raises LogUnavailableError."""
+    clock = SteadyClock()
+    store = open_log(config.database_url, config.reward, clock)
+    return Replica(
+        config,
+        store,
+        arms,
+        embedders,
+        generator,
+        gate=partial(verdict, store, configuration_of(config), clock=clock),
+        telemetry=Telemetry(os.environ.get(METRICS_FOLDER)),
+        clock=clock,
+        reach=reach_hosts,
+    )
+
+
+def once_the_log_answers(make: Callable[[], T], pause_s: float = OPENING_S) -> T:
+    """Return what `make` returns, called again while the log is unavailable.
+
+    Ray Serve abandons a deployment whose replicas fail a few times while they start.
+
+    Args:
+        make: Opens the log.
+        pause_s: Seconds between two attempts.
+    """
+    while True:
+        try:
+            return make()
+        except LogUnavailableError as error:
+            logger.warning("a replica waits for the log: %s", error)
+            time.sleep(pause_s)

@@ -1,0 +1,49 @@
+"""What runs beside the service: evaluations and warm starts."""
+
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from functools import partial
+
+from agent.config import AppConfig
+from agent.evaluation import Evaluations, evaluate_apart
+from agent.jobs import Jobs, Task, this_process
+from agent.learning import configuration_of
+from agent.warmstart import WarmStarts
+from feedback.clock import SteadyClock
+from feedback.log import Store
+
+
+class JobsHost:
+    """Evaluations and scheduled warm starts. Two replicas do no harm."""
+
+    def __init__(self, config: AppConfig) -> None:
+        self._config = config
+        self._clock = SteadyClock()
+        self._worker = this_process()
+        self._opened = ExitStack()
+        tasks: list[Callable[[], Task]] = [self._evaluations]
+        if config.warm_start is not None:
+            tasks.append(partial(self._warm_starts, self._clock()))
+        self._jobs = Jobs(tasks, config.learning.poll_s, self._clock)
+
+    def __del__(self) -> None:
+        """Stop running jobs: Ray Serve calls this when it stops the replica."""
+        self._jobs.stop()
+        self._opened.close()
+
+    def _store(self) -> Store:
+        """Open the log for a task."""
+        store = Store(self._config.database_url, self._config.reward.join, self._clock)
+        return self._opened.enter_context(closing(store))
+
+    def _evaluations(self) -> Task:
+        configured, evaluate = configuration_of(self._config), partial(evaluate_apart, self._config)
+        return Evaluations(self._store(), configured, self._worker, evaluate, self._clock)
+
+    def _warm_starts(self, since: float) -> Task:
+        return WarmStarts(self._store(), self._config, since, clock=self._clock)
+
+    def check_health(self) -> None:
+        """Fail when the clock jumped or the polling thread has stopped: the replica is replaced."""
+        self._clock.check()
+        self._jobs.check()

@@ -1,0 +1,62 @@
+"""The learner."""
+
+import gc
+import logging
+from functools import cached_property
+
+from agent.config import AppConfig
+from agent.jobs import this_process
+from agent.learning import DIGEST_CHARS, Learner, LearnerThread, Recipe, active_recipe
+from feedback.clock import SteadyClock
+from feedback.log import Store, open_log
+from feedback.registry import active_policy
+from feedback.training_log import lag, take_epoch
+
+logger = logging.getLogger(__name__)
+
+
+class LearnerHost:
+    """The only learner. It takes an epoch once; a replacement takes a newer one, and the old one stops."""
+
+    def __init__(self, config: AppConfig) -> None:
+        self._config = config
+        self._clock = SteadyClock()
+        self._promoted = ""  # the recipe of the promotion, which may not be the one that is active
+        gc.freeze()  # loaded modules stay; collecting them repeatedly takes a tenth of a replay
+        self._thread = LearnerThread(self._learner, config.learning.interval_s)
+
+    @cached_property
+    def _store(self) -> Store:
+        return open_log(self._config.database_url, self._config.reward, self._clock)
+
+    @cached_property
+    def _epoch(self) -> int:
+        return take_epoch(self._store, this_process(), self._clock())
+
+    @cached_property
+    def _succession(self) -> lag.Succession:
+        return lag.Succession(self._store)
+
+    def _learner(self, running: Learner | None = None) -> Learner:
+        """Return the running learner, or a new one where another recipe is active now."""
+        config = self._config
+        active = active_policy(self._store, Recipe.configured(config).digest)
+        if running is not None and active.recipe == self._promoted:
+            return running
+        recipe, self._promoted = active_recipe(self._store, config, active), active.recipe
+        if running is not None and running.recipe == recipe:
+            return running
+        if running is not None:
+            logger.info("learning continues with recipe %s", recipe.digest[:DIGEST_CHARS])
+        arms = list(config.actions)
+        return Learner(self._store, recipe, arms, self._epoch, self._clock, drift=config.drift)
+
+    def check_health(self) -> None:
+        """Fail when learning has failed or the clock jumped, so that the learner is replaced.
+
+        A superseded learner fails once its successor has stopped learning.
+        """
+        self._clock.check()
+        self._thread.check()
+        if self._thread.superseded:
+            self._succession.check()
