@@ -26,7 +26,6 @@ import math
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg.blas import dger
 
 Array = NDArray[np.float64]
 
@@ -117,6 +116,8 @@ def _update(block: Array, x: Array, targets: Array) -> Array:
     >>> block.round(6).tolist()
     [[0.5], [1.5]]
     """
+    from scipy.linalg.blas import dger
+
     d = len(x)
     error = block @ x
     error[d:] -= targets

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any, Literal, Self
 
-import faiss
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
@@ -69,6 +68,8 @@ class VectorIndex:
         identity = _identity(vectors, params)
 
         def write(unfinished: Path) -> None:
+            import faiss
+
             vectors.prepare(corpus, backbone, progress)
             faiss.write_index(_build(vectors.read(), params, progress), str(unfinished / INDEX))
 
@@ -77,6 +78,8 @@ class VectorIndex:
     @classmethod
     def open(cls, corpus: Corpus, indexes: Path, params: IndexParams, backbone: Backbone) -> Self:
         """Map the index that `prepare` built into memory. Raises IndexMismatchError."""
+        import faiss
+
         identity = _identity(Vectors.of(corpus, indexes, backbone), params)
         target = folder(indexes, "dense", identity)
         check(target, identity)
@@ -109,13 +112,17 @@ class VectorIndex:
     def _effort(self, width: int) -> Any:
         if self._params.index == "flat":
             return None
+        import faiss
+
         return faiss.SearchParametersHNSW(  # type: ignore[attr-defined]  # not in its stubs
             efSearch=max(self._params.search_width, width)
         )
 
 
 def _build(vectors: NDArray[np.float32], params: IndexParams, progress: Progress | None) -> Any:
-    """Build a FAISS index; two graphs over the same vectors may differ in some links."""
+    """Return a FAISS index over the vectors; two graphs over the same vectors may differ in some links."""
+    import faiss
+
     total, dim = vectors.shape
     index: Any = faiss.IndexFlatIP(dim)
     if params.index == "hnsw":

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
-from scipy.special import entr
 
 from arms.retrievers.dense import Candidates
 from arms.retrievers.diversity import Cosines, DiverseParams, Picks, diverse_kind
@@ -37,6 +36,8 @@ def vendi_score(kernels: NDArray[np.float64]) -> NDArray[np.float64]:
     Source: Friedman and Dieng 2022, The Vendi Score: A Diversity Evaluation Metric for
     Machine Learning, arXiv:2210.02410.
     """
+    from scipy.special import entr
+
     spectra = np.linalg.eigvalsh(kernels / kernels.shape[-1])
     entropies = entr(np.maximum(spectra, 0.0)).sum(axis=-1)  # an eigenvalue of 0 may be computed below 0
     scores: NDArray[np.float64] = np.exp(entropies)
@@ -59,6 +60,8 @@ def vendi_bound(purity: NDArray[np.float64], n: int) -> NDArray[np.float64]:
     Source: Harremoes and Topsoe 2001, Inequalities between entropy and index of
     coincidence derived from information diagrams, IEEE Transactions on Information Theory 47(7).
     """
+    from scipy.special import entr
+
     large = (1.0 + np.sqrt(np.maximum((n - 1) * (n * purity - 1.0), 0.0))) / n
     small = np.maximum(1.0 - large, 0.0) / (n - 1)
     scores: NDArray[np.float64] = np.exp(entr(large) + (n - 1) * entr(small))

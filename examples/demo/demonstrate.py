@@ -34,8 +34,10 @@ from examples.demo.service import Desk, prepare, serving
 from examples.demo.story import Narrator, Plan
 from examples.demo.traffic import METRIC, Traffic, World
 
+DEMO = Path("examples/demo.yaml")
+
 QUESTIONS = Path("examples/stdlib_questions.jsonl")
-"""Those that are asked unless others are told."""
+"""The default questions."""
 
 KINDS = ("exact", "two_facts"), ("paraphrase",)
 """Of these: what is asked by name at first, and what is asked in other words after the drift."""
@@ -60,14 +62,19 @@ class Demo(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    config: Path = Field(description="Configuration of the service.")
+    config: Path = Field(default=DEMO, description="Configuration of the service.")
     questions: Path = Field(
-        default=QUESTIONS, description="JSON lines with gold_ids; `dataset` or `type` says their kinds."
+        default=QUESTIONS, description="JSON lines with gold_ids and type or dataset; plain or .gz."
     )
-    before: tuple[str, ...] = Field(default=(), description="Kinds that are asked at first.")
-    after: tuple[str, ...] = Field(default=(), description="Kinds that are asked after the drift.")
-    corpus: CorpusSpec | None = Field(default=None, description="In place of the configured one.")
-    output: Path = Field(description="Folder of all that the demo writes; what it wrote before is replaced.")
+    before: tuple[str, ...] = Field(default=(), description="A kind of question asked at first.")
+    after: tuple[str, ...] = Field(default=(), description="A kind asked after the drift.")
+    corpus: CorpusSpec | None = Field(
+        default=None, description="name=source, in place of the configured corpus."
+    )
+    output: Path = Field(
+        default=Path("demo"),
+        description="Folder of the page and all else; earlier ones are replaced.",
+    )
     k: int = Field(default=2, ge=1, le=50, description="Passages to ask for, and the cut of recall.")
     concurrency: int = Field(default=4, ge=1, le=64, description="Questions in flight.")
     most: int = Field(

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from scipy.special import stdtrit
 
 from feedback.arrays import TOLERANCE, Floats
 
@@ -198,6 +197,8 @@ def slope(trials: Trials, delta: float = DELTA) -> int:
     >>> slope(Trials(grid, np.array([0.1, 0.5, 0.5]), np.array([0.01, 0.04, 1.0]), 101))
     1
     """
+    from scipy.special import stdtrit
+
     if trials.n < 2:
         return len(trials.grid) - 1
     half = np.sqrt(trials.variance / (trials.n - 1)) * stdtrit(trials.n - 1, 1.0 - delta)

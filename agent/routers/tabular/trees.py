@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
-from scipy.special import expit
 
 from agent.routers.base import Parametrised, Schema, StageParameters, State
 from agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, positions, scored_in_parts
@@ -209,6 +208,8 @@ class PairwiseXGBoost(BoostedTrees[Boosting]):
         return (ahead > 0.0).astype(np.float64), ~np.isnan(ahead) & (ahead != 0.0)
 
     def _ranked(self, sums: Floats) -> Floats:
+        from scipy.special import expit
+
         wins = expit(sums)
         return np.asarray(0.5 + (wins - wins.swapaxes(1, 2)).mean(axis=2) / 2.0)
 
