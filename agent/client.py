@@ -1,14 +1,11 @@
-"""A client of a running service: ask, send feedback, look at the policy and steer it.
+"""A client of a running service: ask, send feedback, read and promote policies.
 
-It is patient with a service that is busy (429, 503) or drops the connection:
-it waits as long as Retry-After says and asks again. Feedback carries ids, so
-sending it twice is one fact; an answer lost on the way leaves a decision
-without feedback, as a user who went away would.
+Requests to a service that is busy (429, 503) or drops the connection are sent
+again after Retry-After. Feedback carries ids, so sending it twice is one fact;
+a lost answer leaves a decision without feedback.
 
     ClientError               the service is out of reach, or refused the request
     `-- AnswerFailedError     it failed on this request alone; the next may do better
-
-More than 300 lines: what it understands of each reply stands above it.
 """
 
 import asyncio
@@ -48,7 +45,7 @@ class Cost(BaseModel):
 
 
 class PassageId(BaseModel):
-    """What is kept of a passage."""
+    """A passage of an answer."""
 
     id: str
 
@@ -85,7 +82,7 @@ class Answer(BaseModel):
     passages: list[PassageId] = []
     choices: list[Choice] = []
     latency_s: float = Field(
-        default=0.0, description="From asking to the whole answer, waiting for a busy service included."
+        default=0.0, description="From the request to the whole answer, retries included."
     )
 
     @property
@@ -95,7 +92,7 @@ class Answer(BaseModel):
 
     @property
     def text(self) -> str:
-        """What the language model wrote; empty when it was not asked."""
+        """The text of the language model; empty without one."""
         return (self.choices[0].message.content or "") if self.choices else ""
 
 
@@ -113,7 +110,7 @@ class Arms(BaseModel):
 
 
 class Serving(BaseModel):
-    """Which version decides, and whether it is held there."""
+    """Which version decides, and whether it is pinned."""
 
     version: int | None
     pinned: bool
@@ -131,14 +128,14 @@ class PolicyState(BaseModel):
     @field_validator("reward", mode="before")
     @classmethod
     def _known(cls, reward: Any) -> Any:
-        """Leave out what a newer service says of its reward and this client does not know."""
+        """Drop fields of the reward that this client does not know, of a newer service."""
         if not isinstance(reward, dict):
             return reward
         return {name: value for name, value in reward.items() if name in RewardRule.model_fields}
 
 
 class Verification(BaseModel):
-    """What came out when a decision was computed again."""
+    """The result of recomputing a decision."""
 
     verified: bool
     max_difference: float
@@ -146,7 +143,7 @@ class Verification(BaseModel):
 
 
 class Receipt(BaseModel):
-    """What became of one item of feedback."""
+    """The result of one item of feedback."""
 
     log_seq: int | None = None
     error: Any = None
@@ -180,12 +177,12 @@ class Client:
         return _parse(PolicyState, await self._send("GET", "/v1/policy"))
 
     async def retrieve(self, question: str, k: int, model: str = "auto") -> Answer:
-        """Return passages without an answer in words. Raises AnswerFailedError."""
+        """Return passages without a written answer. Raises AnswerFailedError."""
         body = {"query": question, "k": k, "model": model, "agent": {}}
         return await self._answer("/v1/retrieve", body)
 
     async def chat(self, question: str, model: str = "auto") -> Answer:
-        """Return an answer in words, and the passages it rests on. Raises AnswerFailedError."""
+        """Return a written answer and its passages. Raises AnswerFailedError."""
         messages = [{"role": "user", "content": question}]
         body = {"model": model, "messages": messages, "agent": {"return": ["passages"]}}
         return await self._answer("/v1/chat/completions", body)
@@ -215,19 +212,19 @@ class Client:
         return max((receipt.log_seq or 0 for receipt in receipts), default=0)
 
     async def rollback(self, version: int, reason: str) -> PolicyState:
-        """Let exactly this version decide until another word; return what is in force then."""
-        return await self._say("rollback", version, reason)
+        """Let exactly this version decide until another promotion; return the new state."""
+        return await self._promote("rollback", version, reason)
 
     async def promote(self, version: int, reason: str) -> PolicyState:
-        """Let the newest versions decide, from this one on; return what is in force then."""
-        return await self._say("promote", version, reason)
+        """Let the newest versions decide, from this one on; return the new state."""
+        return await self._promote("promote", version, reason)
 
-    async def _say(self, action: str, version: int, reason: str) -> PolicyState:
+    async def _promote(self, action: str, version: int, reason: str) -> PolicyState:
         path = f"/v1/policies/{version}/{action}"
         return _parse(PolicyState, await self._send("POST", path, {"reason": reason}))
 
     async def verify(self, decision_id: str) -> Verification:
-        """Have a decision computed again from the log."""
+        """Recompute a decision from the log."""
         return _parse(Verification, await self._send("GET", f"/v1/decisions/{decision_id}/verify"))
 
     async def _answer(self, path: str, body: Mapping[str, Any]) -> Answer:
@@ -257,7 +254,7 @@ class Client:
             if attempt < ATTEMPTS - 1:
                 self.retries += 1
                 await asyncio.sleep(pause_s)
-        raise ClientError(f"{method} {path} was tried {ATTEMPTS} times in vain, the last: {trouble}")
+        raise ClientError(f"{method} {path} failed {ATTEMPTS} times, the last time with: {trouble}")
 
 
 def retry_after_s(header: str | None, default: float) -> float:
@@ -291,13 +288,13 @@ def _accepted(response: httpx.Response) -> httpx.Response:
 
 
 def _describe(response: httpx.Response) -> str:
-    """Name the request, the status and what the error envelope says."""
+    """Name the request, the status and the message of the error envelope."""
     try:
         error = response.json()["error"]
-        said = f"{error['code']}: {error['message']}"
+        message = f"{error['code']}: {error['message']}"
     except (ValueError, KeyError, TypeError):
-        said = response.text[:200] or response.reason_phrase
-    return f"{_name(response)} gave {response.status_code}, {said}"
+        message = response.text[:200] or response.reason_phrase
+    return f"{_name(response)} gave {response.status_code}, {message}"
 
 
 def _parse(model: type[Model], response: httpx.Response) -> Model:

@@ -40,7 +40,7 @@ FAILURE = (
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Turn what users can mend into one line and an exit code: 2 for a wrong request, 1 for a failure."""
+    """Print an error that a user can correct; exit with 2 for a wrong request, 1 for a failure."""
     try:
         yield
     except Exception as error:

@@ -1,8 +1,7 @@
-"""Start the service on this machine: build what is missing, then hand over to Ray Serve.
+"""Start the service on this machine: build what is missing, then run and supervise Ray Serve.
 
-`armwise serve` ends in `serve run` with the same file; there is no second way
-to start. What it adds is progress, a clear word on a port in use, and a line
-that says when questions can be asked.
+`armwise serve` runs `serve run` with the same file, and adds progress, an error
+where the port is in use, and a line when the service is ready.
 """
 
 import os
@@ -22,10 +21,10 @@ from rich.console import Console
 from agent.cli.console import PLAIN
 
 STOP_S = 30.0
-"""Time to shut down in order before it is asked less kindly."""
+"""Time to shut down before the next, stronger signal."""
 
 START_S = 600.0
-"""Longest start that is waited for before it is called stuck; it goes on all the same."""
+"""Longest start before readiness is no longer polled; the service continues to start."""
 
 
 class LaunchError(Exception):
@@ -70,12 +69,12 @@ def prepared(config: Path) -> int:
 def serve(
     config: Path, address: tuple[str, int], console: Console, once: Callable[[str], None] | None = None
 ) -> int:
-    """Run Ray Serve until it is interrupted; say when it is ready.
+    """Run Ray Serve until it is interrupted; print when it is ready.
 
     Args:
         config: A Ray Serve configuration file.
         address: Host and port that it names.
-        console: Where to say so.
+        console: Where to print.
         once: Called with the address as soon as the service is ready; then the service is stopped.
 
     Returns:
@@ -83,10 +82,10 @@ def serve(
     """
     command = [sys.executable, "-m", "agent.cli.start_ray", str(config)]
     environment = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", **os.environ}
-    # also SIGINT: a job started in the background inherits that it is ignored, and would pass that on
+    # also SIGINT: a background job inherits that it is ignored, and would pass that to its children
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
-    # in a session of its own, so that Ctrl-C reaches it once, from here, and it can shut down in order
+    # a session of its own: Ctrl-C reaches it once, from here, so that it shuts down in order
     process = subprocess.Popen(command, env=environment, start_new_session=True)
     base = f"http://{address[0]}:{address[1]}"
     try:
@@ -102,7 +101,7 @@ def serve(
             console.print(
                 f"ask:     armwise ask 'Which function merges sorted inputs lazily?' --url {base}", **PLAIN
             )
-            console.print(f"look:    {base}/docs   {base}/v1/policy   {base}/metrics", **PLAIN)
+            console.print(f"see:     {base}/docs   {base}/v1/policy   {base}/metrics", **PLAIN)
         return process.wait()
     except KeyboardInterrupt:
         console.print("shutting down", **PLAIN)
@@ -110,7 +109,7 @@ def serve(
 
 
 def _stop(process: subprocess.Popen[bytes]) -> int:
-    """Ask Ray Serve to shut down in order; insist where it does not."""
+    """Interrupt Ray Serve; terminate, then kill it where it does not stop."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
         os.killpg(process.pid, number) if number is signal.SIGKILL else process.send_signal(number)
         try:

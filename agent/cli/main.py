@@ -44,16 +44,16 @@ VERBS = {
     "warm-start": Verb("training:warm_start", LEARN, "Run a warm start now."),
     "replay": Verb("replay:replay", EVALUATE, "Estimate from the log what other policies would have earned."),
     "simulate": Verb("simulate:simulate_traffic", EVALUATE, "Send questions with known answers, and score."),
-    "export": Verb("exchange:export", EVALUATE, "Write the training log to a file."),
-    "import": Verb("exchange:import_log", EVALUATE, "Convert the log of another system for `replay`."),
+    "export": Verb("log:export", EVALUATE, "Write the training log to a file."),
+    "import": Verb("log:import_log", EVALUATE, "Convert the log of another system for `replay`."),
     "status": Verb("operate:status", OPERATE, "Show the policy that decides, and the arms."),
     "apply": Verb("operate:apply", OPERATE, "Make the arms of a portfolio the live ones."),
     "promote": Verb("operate:promote", OPERATE, "Let the recipe of a version decide."),
     "rollback": Verb("operate:rollback", OPERATE, "Let exactly one version decide."),
     "canary": Verb("operate:canary", OPERATE, "Give a version a share of the traffic."),
     "verify": Verb("operate:verify", OPERATE, "Recompute a decision from the log."),
-    "rebuild": Verb("repair:rebuild", OPERATE, "Recompute the training log and the policy from the facts."),
-    "migrate": Verb("repair:migrate", OPERATE, "Migrate the log to the tables of this version."),
+    "rebuild": Verb("log:rebuild", OPERATE, "Recompute the training log and the policy from the facts."),
+    "migrate": Verb("log:migrate", OPERATE, "Migrate the log to the tables of this version."),
 }
 """Every verb, in the order of the help."""
 

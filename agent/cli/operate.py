@@ -1,4 +1,4 @@
-"""The verbs of an operator, who looks at a service that runs and steers it: each is a request or two."""
+"""The verbs that operate a running service: each is a request or two."""
 
 import json
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from agent.cli.options import URL, Key, Url
 
 Number = Annotated[int, typer.Argument(min=1, help="Number of the version; `GET /v1/policies` lists them.")]
 
-Reason = Annotated[str, typer.Option("--reason", help="Why; it is kept.")]
+Reason = Annotated[str, typer.Option("--reason", help="Why; it is logged.")]
 
 BUILD_S = 3600.0
 """How long the service may take to build the indexes of new arms, and to learn a policy again."""
@@ -38,7 +38,7 @@ def request(
 
 
 def status(url: Url = URL, key: Key = None) -> None:
-    """Show the policy that decides now, whether it is held, how much it has learned, and the arms."""
+    """Show the policy that decides, whether it is pinned, how much it has learned, and the arms."""
     from rich.table import Table
     from rich.text import Text
 
@@ -73,7 +73,7 @@ def apply(
     url: Url = URL,
     key: Key = None,
 ) -> None:
-    """Make the arms of a portfolio the live ones, while the service runs; what was learned stays."""
+    """Make the arms of a portfolio the live ones, without a restart; what was learned is kept."""
     with explained():
         from agent.config import read_portfolio
         from arms.retrievers import ArmSpec, closure
@@ -99,18 +99,18 @@ def promote(
     version: Number,
     reason: Reason,
     force: Annotated[
-        bool, typer.Option("--force", help="Promote it although the gate holds it; it is kept as forced.")
+        bool, typer.Option("--force", help="Promote it although the gate holds it; it is logged as forced.")
     ] = False,
     url: Url = URL,
     key: Key = None,
 ) -> None:
-    """Let the recipe of this version decide, always its newest version; the gate judges another recipe."""
-    _say(version, "promote", {"reason": reason, "force": force}, url, key)
+    """Let the recipe of this version decide, always its newest version; another recipe must pass the gate."""
+    _promote(version, "promote", {"reason": reason, "force": force}, url, key)
 
 
 def rollback(version: Number, reason: Reason, url: Url = URL, key: Key = None) -> None:
-    """Let exactly this version decide, until another word; learning goes on."""
-    _say(version, "rollback", {"reason": reason}, url, key)
+    """Let exactly this version decide, until another promotion; learning continues."""
+    _promote(version, "rollback", {"reason": reason}, url, key)
 
 
 def canary(
@@ -124,10 +124,10 @@ def canary(
     key: Key = None,
 ) -> None:
     """Give this version a share of the traffic, beside the one that decides."""
-    _say(version, "canary", {"reason": reason, "share": share}, url, key)
+    _promote(version, "canary", {"reason": reason, "share": share}, url, key)
 
 
-def _say(version: int, action: str, body: Mapping[str, Any], url: str, key: str | None) -> None:
+def _promote(version: int, action: str, body: Mapping[str, Any], url: str, key: str | None) -> None:
     with explained():
         path = f"/v1/policies/{version}/{action}"
         policy = request("POST", url, path, key, body, timeout_s=BUILD_S)
@@ -137,25 +137,25 @@ def _say(version: int, action: str, body: Mapping[str, Any], url: str, key: str 
 
 
 def _promoted(promotion: Mapping[str, Any]) -> str:
-    """Say which version was promoted, and what the gate had to do with it.
+    """Describe the promotion and the verdict of the gate.
 
-    >>> told = {"version": 7, "since": 0.0, "reason": "better", "forced": True, "evaluation": 3}
-    >>> _promoted(told)
+    >>> promotion = {"version": 7, "since": 0.0, "reason": "better", "forced": True, "evaluation": 3}
+    >>> _promoted(promotion)
     'version 7 since 1970-01-01 00:00:00 UTC (better), forced, evaluation 3'
     """
-    told = f"version {promotion['version']} since {_at(promotion['since'])} ({promotion['reason']})"
+    text = f"version {promotion['version']} since {_at(promotion['since'])} ({promotion['reason']})"
     if promotion["forced"]:
-        told += ", forced"
-    return told if promotion["evaluation"] is None else f"{told}, evaluation {promotion['evaluation']}"
+        text += ", forced"
+    return text if promotion["evaluation"] is None else f"{text}, evaluation {promotion['evaluation']}"
 
 
 def _canary(canary: Mapping[str, Any]) -> str:
-    """Say which candidate takes how much of the traffic.
+    """Describe a canary.
 
-    >>> told = {"version": 7, "share": 0.1, "since": 0.0, "reason": "new labels", "deciding": True}
-    >>> _canary(told)
+    >>> canary = {"version": 7, "share": 0.1, "since": 0.0, "reason": "new labels", "deciding": True}
+    >>> _canary(canary)
     'version 7 takes 10% of each decision since 1970-01-01 00:00:00 UTC (new labels)'
-    >>> _canary({**told, "deciding": False})
+    >>> _canary({**canary, "deciding": False})
     'version 7 was given 10%, and takes no part: it cannot be read, or gave no distribution'
     """
     version, share = canary["version"], f"{100 * canary['share']:g}%"
@@ -170,7 +170,7 @@ def _canary(canary: Mapping[str, Any]) -> str:
 
 
 def _at(seconds: float) -> str:
-    """Return a point in time as people read it.
+    """Format a point in time.
 
     >>> _at(0.0)
     '1970-01-01 00:00:00 UTC'
@@ -179,7 +179,7 @@ def _at(seconds: float) -> str:
 
 
 def _serving(policy: Mapping[str, Any]) -> str:
-    """Say which version decides, and whether it stays."""
+    """Describe the version that decides."""
     serving, newest = policy["serving"], policy["newest"]
     if not serving["pinned"]:
         return f"version {serving['version']} decides, and newer ones after it"
@@ -189,13 +189,13 @@ def _serving(policy: Mapping[str, Any]) -> str:
             f"({serving['reason']}): that cannot be read; promote another"
         )
     return (
-        f"version {serving['version']} decides since {_at(serving['since'])}, until another word "
+        f"version {serving['version']} decides since {_at(serving['since'])}, until another promotion "
         f"({serving['reason']}); the newest is {newest['version']}"
     )
 
 
 def _agreement(apprentice: Mapping[str, Any]) -> str:
-    """Say how far an apprentice would decide as its baseline does.
+    """Describe the agreement of an apprentice with its baseline.
 
     >>> _agreement({"decisions": 200, "agreement": 0.75, "same_best": 0.5})
     'shares 75.0% of the mass, and in 50.0% the best arm, over the newest 200 decisions'
@@ -208,11 +208,11 @@ def _agreement(apprentice: Mapping[str, Any]) -> str:
 
 
 def verify(
-    decision_id: Annotated[str, typer.Argument(help="The decision that is computed again.")],
+    decision_id: Annotated[str, typer.Argument(help="The decision that is recomputed.")],
     url: Url = URL,
     key: Key = None,
 ) -> None:
-    """Compute a decision again from the log; exit with 1 where something else comes out."""
+    """Recompute a decision from the log; exit with 1 where it differs."""
     from rich.table import Table
 
     with explained():

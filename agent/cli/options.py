@@ -1,12 +1,12 @@
-"""Options that several verbs share, and options that are generated from a settings model."""
+"""Options that several verbs share, options that are generated from a settings model, and their values."""
 
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import Enum
 from functools import wraps
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union, get_args, get_origin
 
 import typer
 
@@ -28,6 +28,8 @@ Key = Annotated[
 
 ARGUMENT = ""
 """In place of the flags of an option: the field is a positional argument."""
+
+T = TypeVar("T")
 
 SCALARS = (int, float, bool, str, Path)
 
@@ -119,3 +121,43 @@ def _kind(annotation: Any) -> tuple[type, bool]:
     if origin is dict:
         return str, True
     return (annotation, False) if isinstance(annotation, type) else (str, False)
+
+
+def renamed(text: str) -> tuple[str, str]:
+    """Read one `declared=score`; a name alone is both.
+
+    >>> renamed("answer_correct=em"), renamed("recall")
+    (('answer_correct', 'em'), ('recall', 'recall'))
+    """
+    name, _, score = text.partition("=")
+    return name, score or name
+
+
+def weighted(text: str) -> tuple[str, float]:
+    """Read one `score=weight`; a name alone has weight 1.
+
+    >>> weighted("em"), weighted("f1=0.2")
+    (('em', 1.0), ('f1', 0.2))
+    """
+    name, _, weight = text.partition("=")
+    try:
+        return name, float(weight or 1.0)
+    except ValueError:
+        raise ValueError(f"--measure {text}: {weight!r} is no number; score=weight was expected") from None
+
+
+def unique(option: str, pairs: Iterable[tuple[str, T]]) -> dict[str, T]:
+    """Return the value that an option gives each name.
+
+    Raises:
+        ValueError: A name is given twice.
+
+    >>> unique("--measure", [("em", 1.0), ("f1", 0.2)])
+    {'em': 1.0, 'f1': 0.2}
+    """
+    found: dict[str, T] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"{option} {name} is given twice: with {found[name]} and with {value}")
+        found[name] = value
+    return found

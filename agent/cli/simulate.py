@@ -4,8 +4,7 @@ import asyncio
 from typing import Any
 
 from agent.cli.console import console, explained
-from agent.cli.options import ARGUMENT, URL, Key, Url, settings_options
-from agent.cli.values import renamed, unique
+from agent.cli.options import ARGUMENT, URL, Key, Url, renamed, settings_options, unique
 from agent.simulation import Simulation, simulate
 
 FLAGS = {"questions": ARGUMENT, "metrics": "--metric", "output": "--output -o", "k": "-k"}

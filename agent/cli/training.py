@@ -6,8 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from agent.cli.console import console, errors, explained, progress
-from agent.cli.options import ARGUMENT, CONFIG, ConfigPath, settings_options
-from agent.cli.values import renamed, unique, weighted
+from agent.cli.options import ARGUMENT, CONFIG, ConfigPath, renamed, settings_options, unique, weighted
 from agent.config import load
 from agent.offline import Labelling, Training, train_router
 from agent.offline import label as offline_label

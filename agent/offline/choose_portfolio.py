@@ -1,4 +1,4 @@
-"""Choose a portfolio from a score matrix, and say what it is worth on questions it was not chosen on.
+"""Choose a portfolio from a score matrix, and validate it on held-out questions.
 
 scores -> split -> choose on one part -> compare on both -> portfolio.yaml   arms for a service
                                                             portfolio.json   all figures
@@ -27,32 +27,36 @@ from arms.retrievers import ArmSpec, catalog, closure
 from arms.suggestions import did_you_mean, matches
 
 TOLERABLE = 0.05
-"""Error of a mean score for which it is told how many questions it would take."""
+"""Error of a mean score for which the number of questions needed is reported."""
 
 YAML, FIGURES, PICTURE = "portfolio.yaml", "portfolio.json", "portfolio.png"
 
 
 class Selection(BaseModel):
-    """Which arms to choose from, how many or for what, and how to check the choice."""
+    """Which arms to choose from, how many or within which budget, and how to validate the choice."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     scores: Path = Field(description="Folder of a score matrix.")
-    k: int = Field(default=5, ge=1, description="Arms to choose, those of `start` included.")
+    k: int = Field(default=5, ge=1, description="Arms to choose, those of --start included.")
     budget: float | None = Field(
-        default=None, gt=0, description="What the arms may cost together; replaces k."
+        default=None, gt=0, description="What the arms may cost together, instead of -k."
     )
     cost: str | None = Field(
-        default=None, description="Cost that budgets are in; null is seconds, else the first of the matrix."
+        default=None,
+        description="Unit of a budget: seconds, steps, tokens, or of a log total_tokens; else seconds, "
+        "or the first of the matrix.",
     )
-    start: tuple[str, ...] = Field(default=(), description="Arms that must be chosen.")
-    include: tuple[str, ...] = Field(default=("*",), description="Patterns of arms to choose from.")
-    exclude: tuple[str, ...] = Field(default=(), description="Patterns of arms to leave out of these.")
-    held_out: float = Field(default=0.5, gt=0, lt=1, description="Part of the questions not chosen on.")
+    start: tuple[str, ...] = Field(default=(), description="An arm that must be chosen.")
+    include: tuple[str, ...] = Field(default=("*",), description="Pattern of arms to choose from.")
+    exclude: tuple[str, ...] = Field(default=(), description="Pattern of arms to leave out.")
+    held_out: float = Field(
+        default=0.5, gt=0, lt=1, description="Part of the questions to validate the choice on."
+    )
     splits: int = Field(
         default=1,
         ge=1,
-        description="Ways to split them; the first gives the portfolio, all of them its spread.",
+        description="Splits of the questions; the first gives the portfolio, all of them its spread.",
     )
     seed: int = Field(default=0, ge=0, description="Of the splits and of the resamples of intervals.")
     delta: float = Field(default=0.05, gt=0, lt=1, description="Chance that the sample bound may not hold.")
@@ -136,7 +140,7 @@ def _outcomes(scores: Scores, choice: Choice) -> Outcomes:
 def _report(
     pool: Pool, settings: Selection, table: ArmTable, choice: Choice, rng: np.random.Generator
 ) -> PortfolioReport:
-    """Work out all figures of one split."""
+    """Compute the statistics of one split."""
     picks, groups = choice.portfolio.arms, pool.groups[choice.chosen.shape[1] :]
     outcomes, resamples = _outcomes(choice.held_out, choice), rng if pool.whole else None
     held_out = outcomes.compare(resamples)
@@ -178,7 +182,7 @@ def _bound(pool: Pool, settings: Selection, choice: Choice) -> Bound:
 
 
 def _known(pool: Pool, choice: Choice) -> Known | None:
-    """Tell how much is known, unless everything is."""
+    """Return how many scores are known, None where all are."""
     if pool.whole and not pool.lost_arms and not pool.lost_questions:
         return None
     picks, cut = choice.portfolio.arms, choice.chosen.shape[1]
@@ -188,9 +192,9 @@ def _known(pool: Pool, choice: Choice) -> Known | None:
 
 
 def _write(output: Path, results: Mapping[str, bytes]) -> None:
-    """Write all files under other names first, so that none is ever half there, in their order.
+    """Write all files under temporary names, then rename them in their order, so that none is ever partial.
 
-    Where that fails, no folder is left behind that was not there and is empty.
+    Empty folders that it made are removed where that fails.
     """
     made = [folder for folder in (output, *output.parents) if not folder.exists()]
     try:

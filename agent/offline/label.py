@@ -1,6 +1,6 @@
-"""Label questions: what every arm's passages get as an answer, what that is worth, its steps and tokens.
+"""Label questions: the answer that each arm's passages give, its scores, steps and tokens.
 
-em, f1, acc           the answer against the right ones, word by word
+em, f1, acc           the answer against the right ones, token by token
 recall                the passages against those that support the answer
 answer_correctness    the claims of the answer against those of the right ones, by the language model
 judge                 the passages from five sides, by the language model
@@ -40,38 +40,40 @@ OF_ANSWERS = (*METRICS, CLAIMS, EQUIVALENCE)
 MEASURES = (*OF_ANSWERS, RECALL, JUDGE)
 
 SHOWN = 10
-"""Arms and measures with gaps whose first reason is told."""
+"""Arms and measures with missing scores whose first reason is printed."""
 
 
 class Labelling(BaseModel):
-    """Which arms answer what, how, and by what their answers are measured."""
+    """Which arms answer which questions, how, and by which measures."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     config: AppConfig = Field(description="Names the corpus, the arms and the language model.")
     queries: Path = Field(description=f"JSON lines, plain or .gz, each {SHAPE}.")
     output: Path = Field(description="Folder of the outcomes; must not hold others.")
-    form: prompts.Form = Field(default=prompts.Form.SHORT, description="What an answer shall look like.")
+    form: prompts.Form = Field(default=prompts.Form.SHORT, description="Form of an answer.")
     measures: tuple[str, ...] = Field(
         default=(),
-        description="em, f1, acc, recall, answer_correctness, judge, bem; none is em, f1, acc, "
+        description="em, f1, acc, recall, answer_correctness, judge, bem; else em, f1, acc, "
         "and recall where a question has gold_ids.",
     )
-    bem_model: str | None = Field(default=None, description="Model of bem, which is then measured, too.")
-    arms: tuple[str, ...] = Field(default=("*",), min_length=1, description="Patterns of arms to ask.")
+    bem_model: str | None = Field(default=None, description="Classifier of bem, which is then measured, too.")
+    arms: tuple[str, ...] = Field(
+        default=("*",), min_length=1, description="Pattern of arms to ask, else all."
+    )
     pool: Path | None = Field(
-        default=None, description="YAML with `backbones` and `pool`; null is the arms of the configuration."
+        default=None, description="YAML with `backbones` and `pool`; else the arms of the configuration."
     )
     corpus: str | None = Field(
-        default=None, description="Name of an ingested corpus; null is that of the configuration."
+        default=None, description="An ingested corpus; else that of the configuration."
     )
-    limit: int | None = Field(default=None, ge=1, description="Ask so many of the shuffled questions.")
+    limit: int | None = Field(default=None, ge=1, description="Ask this many of the shuffled questions.")
     seed: int = Field(default=0, ge=0, description="Of the shuffle, and of arms that draw.")
     block: int = Field(default=16, ge=1, description="Questions that are finished, and kept, together.")
     workers: int | None = Field(
         default=None,
         ge=1,
-        description="Processes; null is one a processor, and one where vLLM runs inside of it.",
+        description="Processes; else one a processor, and one where vLLM runs inside it.",
     )
     at_once: int = Field(
         default=64,
@@ -94,13 +96,13 @@ class Labelling(BaseModel):
         return self
 
 
-def run(settings: Labelling, console: Console, tell: Progress) -> Outcomes:
-    """Write the outcomes to `settings.output`, say what came of it, and return them.
+def run(settings: Labelling, console: Console, on_progress: Progress) -> Outcomes:
+    """Write the outcomes to `settings.output`, print the report, and return them.
 
     Args:
         settings: What is asked.
         console: Where the figures go.
-        tell: Told of the progress.
+        on_progress: Called with the progress.
 
     Raises:
         ValueError: Questions, arms, pool, measures or output do not fit; a subclass of it says which.
@@ -120,7 +122,7 @@ def run(settings: Labelling, console: Console, tell: Progress) -> Outcomes:
     questions = _questions(settings, measured, console)
     job = LabelJob(
         questions=questions,
-        corpus=corpus_of(config, settings.corpus, tell),
+        corpus=corpus_of(config, settings.corpus, on_progress),
         indexes=config.indexes_path,
         specs=specs,
         backbones={**config.backbones, **backbones},
@@ -138,8 +140,8 @@ def run(settings: Labelling, console: Console, tell: Progress) -> Outcomes:
         at_once=settings.at_once,
     )
     workers = settings.workers or (1 if isinstance(config.llm, catalog.VllmSpec) else None)
-    report = label(job, settings.output, workers=workers, progress=tell)
-    _tell(report, job, settings, console)
+    report = label(job, settings.output, workers=workers, progress=on_progress)
+    _print_report(report, job, settings, console)
     return report.outcomes
 
 
@@ -182,7 +184,7 @@ def _of_passages(settings: Labelling, measured: tuple[str, ...]) -> tuple[Measur
     return tuple(found)
 
 
-def _tell(report: LabelReport, job: LabelJob, settings: Labelling, console: Console) -> None:
+def _print_report(report: LabelReport, job: LabelJob, settings: Labelling, console: Console) -> None:
     before = f" ({report.resumed:,} of them before)" if report.resumed else ""
     console.print(
         f"{len(job.arms):,} arms on {len(job.questions):,} questions{before}; written to {settings.output}",
@@ -202,7 +204,7 @@ def _tell(report: LabelReport, job: LabelJob, settings: Labelling, console: Cons
         table.add_row(f"and {len(worst) - SHOWN:,} more", "", "")
     console.print(table)
     console.print(
-        f"what is missing is kept as missing: to ask again, delete {settings.output} and label anew",
+        f"missing scores are kept as missing: to retry, delete {settings.output} and label again",
         markup=False,
         highlight=False,
         soft_wrap=True,

@@ -31,7 +31,7 @@ def read_labelled(paths: Sequence[Path], questions: Sequence[Question] = ()) -> 
     Raises:
         OutcomesError: Outcomes cannot be read.
         MatrixError: A score matrix cannot be read.
-        RouterError: Two places say something else of the same question, or the same arm on it.
+        RouterError: Two folders contradict each other on a question, or on an arm and a question.
     """
     return joined([read_place(path, questions) for path in paths])
 
@@ -44,7 +44,7 @@ def read_place(
     Args:
         path: As in `read_labelled`.
         questions: As there.
-        arms: What arms of these names must be, where the place tells.
+        arms: Expected descriptions of arms, where a folder has them.
 
     Raises:
         OutcomesError: Outcomes cannot be read.
@@ -61,14 +61,14 @@ def read_place(
 
 
 def written(paths: Sequence[Path]) -> prompts.Writing | None:
-    """Return how the answers of these places were written, None where one of them does not tell.
+    """Return how the answers of these folders were written, None where one of them has no record of it.
 
     Raises:
-        RouterError: They were not written in one way, or what tells of it is damaged.
+        RouterError: They were not written in one way, or the record of it is damaged.
     """
-    told = [_written(path / build_once.MANIFEST) for path in paths]
-    found = [writing for writing in told if writing is not None]
-    if len(found) < len(told):
+    writings = [_written(path / build_once.MANIFEST) for path in paths]
+    found = [writing for writing in writings if writing is not None]
+    if len(found) < len(writings):
         return None
     first, *others = found
     for path, other in zip(paths[1:], others, strict=True):
@@ -88,7 +88,7 @@ def _written(manifest: Path) -> prompts.Writing | None:
         return prompts.Writing.of(facts) if facts.keys() >= {"form"} else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise RouterError(
-            f"{manifest} is damaged: {error!r}; without it nobody knows how the answers were written"
+            f"{manifest} is damaged: {error!r}; without it, it is unknown how the answers were written"
         ) from None
 
 
@@ -112,7 +112,7 @@ def joined(outcomes: Sequence[Outcomes]) -> Outcomes:
     for part in outcomes:
         at = np.ix_([row[question.id] for question in part.questions], [arms.index(arm) for arm in part.arms])
         parts.append(_Part(part, at, _told(part)))
-        count[at] += parts[-1].told
+        count[at] += parts[-1].known
     if (count > 1).any():
         twice, arm = np.argwhere(count > 1)[0].tolist()
         raise RouterError(f"arm {arms[arm]!r} on question {list(questions)[twice]!r} stands in two places")
@@ -140,11 +140,11 @@ def of_arms(outcomes: Outcomes, at: Sequence[int]) -> Outcomes:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Outcomes, their places in the whole, and which of these places they tell anything of."""
+    """Outcomes, their positions in the whole, and the mask of those that are known."""
 
     outcomes: Outcomes
     at: tuple[NDArray[np.intp], ...]
-    told: NDArray[np.bool_]
+    known: NDArray[np.bool_]
 
 
 def _questions(outcomes: Sequence[Outcomes]) -> dict[str, Question]:
@@ -164,7 +164,7 @@ def _numbers(
     for part, table in parts:
         for name, values in table.items():
             mine = whole.setdefault(name, np.full(shape, np.nan))
-            mine[part.at] = np.where(part.told, values, mine[part.at])
+            mine[part.at] = np.where(part.known, values, mine[part.at])
     return whole
 
 
@@ -172,14 +172,14 @@ def _things(parts: Sequence[tuple[_Part, Rows]], shape: tuple[int, int]) -> Rows
     whole = np.full(shape, None, dtype=object)
     for part, table in parts:
         rows, columns = part.at[0].ravel(), part.at[1].ravel()
-        for i, j in np.argwhere(part.told).tolist():
+        for i, j in np.argwhere(part.known).tolist():
             whole[rows[i], columns[j]] = table[i][j]
     return tuple(map(tuple, whole))
 
 
 def _told(outcomes: Outcomes) -> NDArray[np.bool_]:
     """Return of which arm on which question anything is known, shape (n_questions, n_arms)."""
-    told = np.array([[ids is not None for ids in row] for row in outcomes.passages])
+    known = np.array([[ids is not None for ids in row] for row in outcomes.passages])
     for values in (*outcomes.scores.values(), *outcomes.costs.values()):
-        told |= ~np.isnan(values)
-    return told
+        known |= ~np.isnan(values)
+    return known

@@ -1,8 +1,8 @@
-"""What a portfolio is worth beside the alternatives, in figures.
+"""The value of a portfolio beside the alternatives.
 
 Everything is compared on the same questions: the portfolio as it grows, as many arms of the
 largest means, the best single arm, and the oracle that may ask every arm. What was chosen on
-a question says little on that question, so all of it is told of questions held out, too.
+a question is no evidence on that question, so everything is reported on held-out questions, too.
 """
 
 from collections.abc import Mapping, Sequence
@@ -109,7 +109,7 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class PortfolioReport:
-    """How a portfolio was chosen, and what it is worth.
+    """How a portfolio was chosen, and its value.
 
     Attributes:
         measure: Of what the scores are.

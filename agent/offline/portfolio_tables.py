@@ -1,4 +1,4 @@
-"""The figures of a portfolio as tables, and what there is to say of them."""
+"""The statistics of a portfolio as tables, and notes on them."""
 
 from statistics import fmean, pstdev
 
@@ -19,28 +19,28 @@ def tables(report: PortfolioReport) -> list[Table]:
 
 def notes(report: PortfolioReport) -> list[str]:
     """Say what the sample proves, and what is not known."""
-    said = []
+    found = []
     if (bound := report.bound) is not None:
-        said.append(
+        found.append(
             f"With probability {1.0 - bound.delta:g}, {report.measure} on new questions like these is at "
             f"least {bound.factor:.3f} of the best possible less {bound.error:.3f}: it was chosen on "
             f"{bound.questions:,} questions; an error of {bound.tolerable:g} would take {bound.needed:,}."
         )
     if (known := report.known) is None:
-        return said
+        return found
     if known.share < 1.0:
         support = ", ".join(f"{arm} {n:,}" for arm, n in zip(report.arms, known.support, strict=True))
-        said.append(
+        found.append(
             f"{known.share:.1%} of the scores are known; the others count as what is expected of them, "
             f"so there are no intervals, and nothing is proved of new questions. "
             f"Held out, {report.measure} of the portfolio is {known.low:.3f} if they are all 0 and "
             f"{known.high:.3f} if they are all 1. Known scores behind each pick: {support}."
         )
     if known.questions_left_out:
-        said.append(f"{known.questions_left_out:,} questions without any known score are left out.")
+        found.append(f"{known.questions_left_out:,} questions without any known score are left out.")
     if known.arms_left_out:
-        said.append(f"Arms without any known score are left out: {', '.join(known.arms_left_out)}.")
-    return said
+        found.append(f"Arms without any known score are left out: {', '.join(known.arms_left_out)}.")
+    return found
 
 
 def _by_size(report: PortfolioReport) -> Table:
@@ -101,8 +101,8 @@ def _by_split(report: PortfolioReport) -> Table:
         ("best single arm", [split.single for split in splits]),
         ("oracle", [split.oracle for split in splits]),
     ):
-        shown = (fmean(values), pstdev(values), min(values), max(values))
-        table.add_row(name, *(f"{value:.3f}" for value in shown))
+        spread = (fmean(values), pstdev(values), min(values), max(values))
+        table.add_row(name, *(f"{value:.3f}" for value in spread))
     return table
 
 

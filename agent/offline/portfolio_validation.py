@@ -1,4 +1,4 @@
-"""Questions to choose arms on, and questions that are held out to see what the choice is worth."""
+"""Questions to choose arms on, and held-out questions to validate the choice."""
 
 import math
 from collections.abc import Sequence
@@ -118,9 +118,9 @@ class Pool:
             imputation.complete(first, self.groups[:cut]),
             imputation.complete(second, self.groups[cut:]),
         )
-        unseen = [arm for arm, row in enumerate(first) if np.isnan(row).all()]
-        if unseen:  # then scores are missing, and what was completed is a copy
-            chosen[unseen] = 0.0
+        unscored = [arm for arm, row in enumerate(first) if np.isnan(row).all()]
+        if unscored:  # then scores are missing, and what was completed is a copy
+            chosen[unscored] = 0.0
         return chosen, held_out
 
 

@@ -1,4 +1,4 @@
-"""What a router is shown of questions that were asked before: their vectors, what was found and answered."""
+"""Features of a router on recorded questions: embeddings, passages and answers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ Rankings = Sequence[Sequence[Sequence[str]]]
 
 @dataclass(frozen=True, slots=True)
 class ObservedFeatures:
-    """What a router is shown.
+    """The features of a router.
 
     Attributes:
         features: Of all questions, as far as its stage goes.
@@ -39,37 +39,37 @@ class ObservedFeatures:
 
 
 def observed_features(
-    outcomes: Outcomes, config: AppConfig, backbone: str, stage: Stage, tell: Progress
+    outcomes: Outcomes, config: AppConfig, backbone: str, stage: Stage, on_progress: Progress
 ) -> ObservedFeatures:
-    """Work out what a router of a stage is shown, as it will be when it is asked.
+    """Compute the features of a router's stage, the same as at serving time.
 
     Args:
         outcomes: The questions, and what was found and answered.
         config: Settled; names the corpus, whose vectors are made where they are missing.
         backbone: Name of the sentence encoder.
         stage: How far the router looks.
-        tell: Told of the progress.
+        on_progress: Called with the progress.
 
     Raises:
-        RouterError: The outcomes do not tell what was found, or all of it is of another corpus.
+        RouterError: The outcomes have no passages, or only those of another corpus.
         CorpusError: The corpus cannot be read.
         ModelNotFoundError: The model of the backbone is not where its name says.
     """
     found = [[ids or () for ids in row] for row in outcomes.passages]
     if stage is not Stage.QUESTION and not any(ids for row in found for ids in row):
-        raise RouterError("the router looks at what was retrieved; the outcomes tell of no passage")
+        raise RouterError("the router reads what was retrieved; the outcomes have no passages")
     texts = tuple(question.text for question in outcomes.questions)
-    embedding = _embedded(texts, config.backbones[backbone], tell)
+    embedding = _embedded(texts, config.backbones[backbone], on_progress)
     asked = Features(
         outcomes.arms, texts, router_features.QUESTION, router_features.question_table(texts), embedding
     )
     if stage is Stage.QUESTION:
         return ObservedFeatures(asked)
-    corpus = ingest(config.corpus.source, config.corpus_path, progress=tell)
-    vectors = _vectors(corpus, config, backbone, found, tell)
+    corpus = ingest(config.corpus.source, config.corpus_path, progress=on_progress)
+    vectors = _vectors(corpus, config, backbone, found, on_progress)
     passages = {one.id: one for one in corpus.passages(corpus.positions(list(vectors)))}
     known = [[[passages[name] for name in ids if name in vectors] for ids in row] for row in found]
-    retrieved = _retrieved(texts, embedding, known, vectors, tell)
+    retrieved = _retrieved(texts, embedding, known, vectors, on_progress)
     answers = [[answer or "" for answer in row] for row in outcomes.answers]
     answered = (
         router_features.answered_table(texts, outcomes.arms, answers, known)
@@ -84,21 +84,21 @@ def observed_features(
     )
 
 
-def _embedded(texts: Sequence[str], backbone: Backbone, tell: Progress) -> NDArray[np.float32]:
+def _embedded(texts: Sequence[str], backbone: Backbone, on_progress: Progress) -> NDArray[np.float32]:
     embedder = build_embedder(backbone)
     blocks = []
     for start in range(0, len(texts), BLOCK):
         blocks.append(embedder.encode_queries(texts[start : start + BLOCK]))
-        tell("embedding questions", min(start + BLOCK, len(texts)), len(texts))
+        on_progress("embedding questions", min(start + BLOCK, len(texts)), len(texts))
     return np.concatenate(blocks)
 
 
 def _vectors(
-    corpus: Corpus, config: AppConfig, name: str, found: Rankings, tell: Progress
+    corpus: Corpus, config: AppConfig, name: str, found: Rankings, on_progress: Progress
 ) -> Mapping[str, NDArray[np.float32]]:
     """Return the vectors of what was found, of those that are of the corpus. Raises RouterError."""
     backbone = config.backbones[name]
-    Vectors.of(corpus, config.indexes_path, backbone).prepare(corpus, backbone, tell)
+    Vectors.of(corpus, config.indexes_path, backbone).prepare(corpus, backbone, on_progress)
     wanted = sorted({name for row in found for ids in row for name in ids})
     vectors = PassageVectors(corpus, config.indexes_path, backbone).of(wanted)
     if not vectors:
@@ -114,7 +114,7 @@ def _retrieved(
     embedding: NDArray[np.float32],
     found: Sequence[Sequence[Sequence[Passage]]],
     vectors: Mapping[str, NDArray[np.float32]],
-    tell: Progress,
+    on_progress: Progress,
 ) -> dataset.ArmTable:
     blocks = []
     for start in range(0, len(found), BLOCK):
@@ -122,5 +122,5 @@ def _retrieved(
         blocks.append(
             router_features.retrieved_table(texts[start:end], embedding[start:end], found[start:end], vectors)
         )
-        tell("looking at passages", end, len(found))
+        on_progress("looking at passages", end, len(found))
     return dataset.ArmTable(blocks[0].names, np.concatenate([block.values for block in blocks]))

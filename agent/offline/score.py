@@ -1,9 +1,9 @@
-"""Score arms on questions into a matrix: by what is known to be right, by a judge, or by the log.
+"""Score arms on questions into a matrix: by known answers, by a judge, or by the log.
 
 R@4, nDCG@4, RR@4     the passages, against those that support the answer
 em, f1, acc           the answer that the language model writes from the passages
 judge                 the passages, graded by the language model
-a metric, or reward   what feedback said of the decisions in the log
+a metric, or reward   the feedback on the decisions in the log
 """
 
 import hashlib
@@ -37,22 +37,22 @@ from feedback.registry import arm_sets
 from feedback.training_log import logged_labels, read_examples
 
 Needed = Literal["answers", "gold_ids"]
-"""What a question must have to be measured."""
+"""What a measure needs of a question."""
 
 JUDGE = "judge"
 
 OF_LOG = " of the log"
-"""How the measure of a matrix ends that is made of the log."""
+"""Suffix of the measure of a matrix that was made from the log."""
 
 NOT_OF_LOG = ("block", "corpus", "k", "limit", "pool", "seed", "timed", "workers")
-"""Settings that say nothing of a log, which is read whole, with the arms that were live."""
+"""Settings that do not apply to a log, which is read whole, with the arms that were live."""
 
 SHOWN = 10
 """Arms with unknown scores that are named; the others are counted."""
 
 
 class Scoring(BaseModel):
-    """What to score, on what, and by what."""
+    """What to score, on which questions, by which measure."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -62,25 +62,25 @@ class Scoring(BaseModel):
         description="A measure of ir-measures, em, f1, acc, judge; of the log a metric, or reward.",
     )
     queries: Path | None = Field(default=None, description=f"JSON lines, plain or .gz, each {SHAPE}.")
-    from_log: bool = Field(default=False, description="Take questions and scores from the log.")
+    from_log: bool = Field(default=False, description="Take questions and scores from the log instead.")
     corpus: str | None = Field(
-        default=None, description="Name of an ingested corpus; null is that of the configuration."
+        default=None, description="An ingested corpus; else that of the configuration."
     )
     pool: Path | None = Field(
-        default=None, description="YAML with `backbones` and `pool`; null is the arms of the configuration."
+        default=None, description="YAML with `backbones` and `pool`; else the arms of the configuration."
     )
-    k: int = Field(default=4, ge=1, description="Passages to look at, where the measure does not say.")
-    limit: int | None = Field(default=None, ge=1, description="Score so many of the shuffled questions.")
+    k: int = Field(default=4, ge=1, description="Passages, where the measure has no cut-off.")
+    limit: int | None = Field(default=None, ge=1, description="Score this many of the shuffled questions.")
     seed: int = Field(default=0, ge=0, description="Of the shuffle, and of arms that draw.")
     block: int = Field(default=32, ge=1, description="Questions that are finished, and kept, together.")
-    workers: int | None = Field(default=None, ge=1, description="Processes; null is one a processor.")
+    workers: int | None = Field(default=None, ge=1, description="Processes; else one a processor.")
     timed: int = Field(default=4, ge=0, description="Searches to time each arm by; 0 times none.")
     output: Path = Field(description="Folder of the matrix; must not hold another one.")
 
     @model_validator(mode="after")
     def _one_source(self) -> "Scoring":
         if (self.queries is None) != self.from_log:
-            raise ValueError("either queries or from_log says which questions are scored")
+            raise ValueError("either queries or from_log names the questions that are scored")
         given = [
             name for name in NOT_OF_LOG if getattr(self, name) is not None and name in self.model_fields_set
         ]
@@ -91,13 +91,13 @@ class Scoring(BaseModel):
         return self
 
 
-def run(settings: Scoring, console: Console, tell: Progress) -> ScoreReport:
-    """Write the matrix to `settings.output`, say what came of it, and return that.
+def run(settings: Scoring, console: Console, on_progress: Progress) -> ScoreReport:
+    """Write the matrix to `settings.output`, print the report, and return it.
 
     Args:
-        settings: What is scored.
-        console: Where the outcome goes.
-        tell: Told of the progress.
+        settings: What to score.
+        console: Where the report goes.
+        on_progress: Called with the progress.
 
     Raises:
         ValueError: Questions, pool, measure or output do not fit; a subclass of it says which.
@@ -106,14 +106,14 @@ def run(settings: Scoring, console: Console, tell: Progress) -> ScoreReport:
         StoreError: The log cannot be read.
     """
     if settings.queries is None:
-        report = _from_log(settings, console, tell)
+        report = _from_log(settings, console, on_progress)
     else:
-        report = _score(settings, settings.queries, console, tell)
-    _tell(report, settings, console)
+        report = _score(settings, settings.queries, console, on_progress)
+    _print_report(report, settings, console)
     return report
 
 
-def _score(settings: Scoring, queries: Path, console: Console, tell: Progress) -> ScoreReport:
+def _score(settings: Scoring, queries: Path, console: Console, on_progress: Progress) -> ScoreReport:
     from arms.jobs import score
 
     config = settings.config.settled()
@@ -125,7 +125,7 @@ def _score(settings: Scoring, queries: Path, console: Console, tell: Progress) -
     )
     job = ScoreJob(
         questions=some_of(everything, settings.limit, settings.seed),
-        corpus=corpus_of(config, settings.corpus, tell),
+        corpus=corpus_of(config, settings.corpus, on_progress),
         indexes=config.indexes_path,
         specs=specs,
         backbones=backbones,
@@ -136,7 +136,7 @@ def _score(settings: Scoring, queries: Path, console: Console, tell: Progress) -
         timed=settings.timed,
         open_selector=open_selector,
     )
-    return score(job, settings.output, workers=settings.workers, progress=tell)
+    return score(job, settings.output, workers=settings.workers, progress=on_progress)
 
 
 def arms_of(config: AppConfig, pool: Path | None) -> tuple[dict[str, ArmSpec], dict[str, Backbone]]:
@@ -147,10 +147,10 @@ def arms_of(config: AppConfig, pool: Path | None) -> tuple[dict[str, ArmSpec], d
     return portfolio_pool.expand(file.pool), file.backbones
 
 
-def corpus_of(config: AppConfig, name: str | None, tell: Progress) -> Corpus:
+def corpus_of(config: AppConfig, name: str | None, on_progress: Progress) -> Corpus:
     """Open an ingested corpus, or ingest that of the configuration. Raises CorpusError."""
     if name is None:
-        return ingest(config.corpus.source, config.corpus_path, progress=tell)
+        return ingest(config.corpus.source, config.corpus_path, progress=on_progress)
     return Corpus.open(config.home_path / "corpora" / name)
 
 
@@ -162,7 +162,7 @@ def read_questions(queries: Path) -> list[Question]:
 
 
 def questions_of(queries: Path, needed: Needed | None, measure: str, console: Console) -> list[Question]:
-    """Return the questions that have what a measure needs; say how many have not. Raises ValueError."""
+    """Return the questions that have what a measure needs; print how many have not. Raises ValueError."""
     everything = read_questions(queries)
     found = [question for question in everything if needed is None or getattr(question, needed)]
     if not found:
@@ -173,12 +173,12 @@ def questions_of(queries: Path, needed: Needed | None, measure: str, console: Co
 
 
 def some_of(questions: list[Question], limit: int | None, seed: int) -> tuple[Question, ...]:
-    """Return so many of the shuffled questions; all, in their order, without a limit."""
+    """Return the first `limit` shuffled questions; all, in their order, without a limit."""
     return tuple(questions if limit is None else shuffled(questions, seed)[:limit])
 
 
 def _scorer(settings: Scoring) -> Callable[[Write], Scorer]:
-    """Return what makes the scorer of a measure, once there is a language model to ask."""
+    """Return the factory of the scorer of a measure, which takes a language model."""
     name, k, answering = settings.measure, settings.k, settings.config.answering
     if name in METRICS:
         return lambda write: AnswerScorer(
@@ -195,23 +195,23 @@ def _scorer(settings: Scoring) -> Callable[[Write], Scorer]:
     return lambda _: retrieval
 
 
-def _from_log(settings: Scoring, console: Console, tell: Progress) -> ScoreReport:
+def _from_log(settings: Scoring, console: Console, on_progress: Progress) -> ScoreReport:
     config = settings.config.settled()
     value = logged_labels.value_of(config.reward, settings.measure)
     store = Store(config.database_url, config.reward.join)
     try:
         total = store.counts()["examples"]
-        tell("reading the log", 0, total)
+        on_progress("reading the log", 0, total)
         # the arms that were live, whatever the configuration names now
         arms = {
             **config.arms,
-            **{n: ArmSpec.model_validate(told) for n, told in arm_sets.defined(store).items()},
+            **{n: ArmSpec.model_validate(spec) for n, spec in arm_sets.defined(store).items()},
         }
         found = logged_labels.labels(read_examples(store, config.reward.join, upto=total), value, arms)
         excluded = Counter(store.unlearned()) + Counter(found.excluded)
     finally:
         store.close()
-    tell("reading the log", total, total)
+    on_progress("reading the log", total, total)
     specs: dict[str, ArmSpec] = {arm: arms[arm] for arm in found.arms}
     for arm in found.arms:
         specs |= closure(arm, arms)
@@ -240,7 +240,7 @@ def _id(question: str) -> str:
     return hashlib.blake2b(question.encode(), digest_size=8).hexdigest()
 
 
-def _tell(report: ScoreReport, settings: Scoring, console: Console) -> None:
+def _print_report(report: ScoreReport, settings: Scoring, console: Console) -> None:
     n, unknown = report.n_questions, {arm: n for arm, n in report.unknown.items() if n}
     before = f" ({report.resumed:,} of them before)" if report.resumed else ""
     console.print(

@@ -1,9 +1,9 @@
-"""Train a router on what arms did on questions, see what it is worth on others, and keep it in a folder.
+"""Train a router on the outcomes of arms, validate it on held-out questions, and save it to a folder.
 
 outcomes --utility--> labels --fit--> router --> figures on held-out questions
                         '------------fit------> the router that is kept, of all questions
 
-What is said of held-out questions is kept beside the router (`agent.routers.out_of_fold`).
+Scores of held-out questions are saved beside the router (`agent.routers.out_of_fold`).
 """
 
 import math
@@ -48,30 +48,32 @@ PLAIN: Any = {"markup": False, "highlight": False, "soft_wrap": True}
 
 
 class Training(BaseModel):
-    """What a router is trained on, and to what end."""
+    """What a router is trained on, and for which utility."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     config: AppConfig = Field(description="Names the backbone, the corpus and its vectors.")
     outcomes: tuple[Path, ...] = Field(
-        min_length=1, description="Outcomes, or folders of `armwise label` or `armwise score`."
+        min_length=1, description="Outcomes of arms, from `armwise label`; or matrices, from `armwise score`."
     )
     queries: Path | None = Field(default=None, description=f"JSON lines, plain or .gz, each {SHAPE}.")
     arms: tuple[str, ...] = Field(
         default=("*",),
         min_length=1,
-        description="Patterns of the arms to choose among; the router sees nothing of others.",
+        description="Pattern of arms to choose among, else all; the router does not see others.",
     )
     router: RouterSpec = Field(description="Kind and parameters of the router.")
     utility: router_utility.Utility = Field(
-        default=router_utility.Utility(), description="What an answer is worth."
+        default=router_utility.Utility(), description="Utility of an answer."
     )
     quality: str | None = Field(
-        default=None, description="Score of what was retrieved, for routers that learn from it, too."
+        default=None, description="Score of the retrieved passages, for routers that learn it."
     )
-    backbone: str | None = Field(default=None, description="Of the configuration; null is its first.")
+    backbone: str | None = Field(
+        default=None, description="Of the configuration, to embed questions; else its first."
+    )
     held_out: float = Field(
-        default=0.2, ge=0, lt=1, description="Part of the questions to see its worth on; 0 for none."
+        default=0.2, ge=0, lt=1, description="Part of the questions to validate on; 0 for none."
     )
     folds: int | None = Field(
         default=None,
@@ -90,7 +92,7 @@ def read_spec(kind: str | None, stage: str | None, file: Path | None) -> RouterS
         RouterError: Neither or both are given, or the file describes no router.
     """
     if (kind is None) == (file is None):
-        raise RouterError("either a kind or a file says which router is trained")
+        raise RouterError("either a kind or a file must name the router that is trained")
     if file is None:
         return RouterSpec(kind=str(kind), params={"stage": stage} if stage else {})
     if stage is not None:
@@ -101,13 +103,13 @@ def read_spec(kind: str | None, stage: str | None, file: Path | None) -> RouterS
         raise RouterError(f"{file} describes no router: {error}") from None
 
 
-def run(settings: Training, console: Console, tell: Progress) -> Trained:
-    """Train a router, write it to `settings.output`, say what it is worth, and return it.
+def run(settings: Training, console: Console, on_progress: Progress) -> Trained:
+    """Train a router, write it to `settings.output`, print its validation, and return it.
 
     Args:
-        settings: What it is trained on.
-        console: Where the figures go.
-        tell: Told of the progress.
+        settings: What to train.
+        console: Where the report goes.
+        on_progress: Called with the progress.
 
     Raises:
         ValueError: Outcomes, questions, router, utility or backbone do not fit; a subclass of it says which.
@@ -121,16 +123,20 @@ def run(settings: Training, console: Console, tell: Progress) -> Trained:
     outcomes = _labelled(settings, console)
     writing = written(settings.outcomes) if stage is Stage.ANSWERED else None
     parts = _parts(settings, [question.text for question in outcomes.questions])
-    sight = observed_features(outcomes, config, name, stage, tell)
-    if sight.foreign:
+    observed = observed_features(outcomes, config, name, stage, on_progress)
+    if observed.foreign:
         corpus = config.corpus.name
-        console.print(f"{sight.foreign:,} passages not of corpus {corpus!r} count as not found", **PLAIN)
-    unseen = _unseen(settings, outcomes, sight.features, parts, tell)
-    tried = _tried(settings, outcomes, unseen, stage)
+        console.print(f"{observed.foreign:,} passages not of corpus {corpus!r} count as not found", **PLAIN)
+    held_out_scores = _out_of_fold_scores(settings, outcomes, observed.features, parts, on_progress)
+    validated = _validated(settings, outcomes, held_out_scores, stage)
     utility = settings.utility
-    if tried and utility.cost_weight > 0.0 and (free := validation.uncharged(outcomes, utility.cost, stage)):
+    if (
+        validated
+        and utility.cost_weight > 0.0
+        and (free := validation.uncharged(outcomes, utility.cost, stage))
+    ):
         console.print(free, **PLAIN)
-    router = build_router(settings.router).fit(_labels(settings, outcomes, sight.features))
+    router = build_router(settings.router).fit(_labels(settings, outcomes, observed.features))
     backbone = config.backbones[name]
     about = saved.About(
         kind=router.kind,
@@ -141,23 +147,23 @@ def run(settings: Training, console: Console, tell: Progress) -> Trained:
         backbone=name,
         encoder=digest_backbone(backbone),
         query_prefix=backbone.query_prefix,
-        k=sight.k,
-        corpus=sight.corpus,
+        k=observed.k,
+        corpus=observed.corpus,
         writing=writing,
         utility=settings.utility.model_dump(mode="json"),
         inputs={str(path): digest_of_file(path) for path in (*settings.outcomes, settings.queries) if path},
         questions=len(outcomes.questions),
-        held_out=None if tried is None else asdict(tried),
+        held_out=None if validated is None else asdict(validated),
     )
     trained = Trained(router, about)
     saved.write_trained(settings.output, trained)
-    out_of_fold.write_out_of_fold(settings.output, about, sight.features.texts, unseen)
-    _tell(tried, trained, settings, console)
+    out_of_fold.write_out_of_fold(settings.output, about, observed.features.texts, held_out_scores)
+    _print_report(validated, trained, settings, console)
     return trained
 
 
 def _check_output(folder: Path) -> None:
-    """Refuse a place that can be no folder of a router, before there is one. Raises RouterError."""
+    """Refuse an output that cannot become a folder, before anything is trained. Raises RouterError."""
     there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
         why = "is no folder" if not there.is_dir() else "cannot be written to"
@@ -176,7 +182,7 @@ def _backbone(settings: Training) -> str:
 
 
 def _labelled(settings: Training, console: Console) -> Outcomes:
-    """Read the outcomes of the arms of which anything is known. Raises ValueError."""
+    """Read the outcomes of the arms that have any known utility. Raises ValueError."""
     questions = [] if settings.queries is None else read_questions(settings.queries)
     outcomes = read_labelled(settings.outcomes, questions)
     if settings.quality is not None and settings.quality not in outcomes.scores:
@@ -186,9 +192,9 @@ def _labelled(settings: Training, console: Console) -> Outcomes:
     outcomes = of_arms(outcomes, dataset.positions(outcomes.arms, asked))
     known = ~np.isnan(router_utility.utilities(outcomes, settings.utility)).all(axis=0)
     left = of_arms(outcomes, np.flatnonzero(known).tolist())
-    if silent := [arm for arm in outcomes.arms if arm not in left.arms]:
-        names = ", ".join(silent)
-        console.print(f"left out, as nothing is known of what they are worth: {names}", **PLAIN)
+    if unknown := [arm for arm in outcomes.arms if arm not in left.arms]:
+        names = ", ".join(unknown)
+        console.print(f"left out, as their utility is unknown on every question: {names}", **PLAIN)
     return left
 
 
@@ -198,14 +204,14 @@ def _labels(settings: Training, outcomes: Outcomes, features: Features) -> Routi
     return RoutingDataset(features, router_utility.utilities(outcomes, settings.utility), quality)
 
 
-def _unseen(
+def _out_of_fold_scores(
     settings: Training,
     outcomes: Outcomes,
     features: Features,
     parts: Sequence[tuple[cross_validation.Rows, cross_validation.Rows]],
-    tell: Progress,
+    on_progress: Progress,
 ) -> dataset.Floats:
-    """Fit to some questions and ask on those held out; NaN for questions that never are.
+    """Return out-of-fold scores; NaN for questions that are never held out.
 
     Returns:
         Shape (n_questions, n_arms).
@@ -217,14 +223,14 @@ def _unseen(
     for number, (seen, held_out) in enumerate(parts, start=1):
         labels = _labels(settings, outcomes.only(seen), features.rows(seen))
         scores[held_out] = build_router(settings.router).fit(labels).scores(features.rows(held_out))
-        tell("fitting to a part", number, len(parts))
+        on_progress("fitting to a part", number, len(parts))
     return scores
 
 
-def _tried(
+def _validated(
     settings: Training, outcomes: Outcomes, scores: dataset.Floats, stage: Stage
 ) -> validation.RouterValidation | None:
-    """See what a router is worth by what was said of held-out questions; None where there are none."""
+    """Validate a router by its out-of-fold scores; None where there are none."""
     asked = ~np.isnan(scores).any(axis=1)
     if not asked.any():
         return None
@@ -234,7 +240,7 @@ def _tried(
 def _parts(
     settings: Training, texts: Sequence[str]
 ) -> list[tuple[cross_validation.Rows, cross_validation.Rows]]:
-    """Return questions to fit to and questions to ask, of other texts. Raises RouterError."""
+    """Return the questions to fit to and to validate on; equal texts stay together. Raises RouterError."""
     if settings.folds is not None:
         if settings.folds > (n := len(set(texts))):
             raise RouterError(f"{n} questions cannot be cut into {settings.folds} folds: take {n} or fewer")
@@ -250,15 +256,15 @@ def _parts(
     return [(np.flatnonzero(~held_out), np.flatnonzero(held_out))]
 
 
-def _tell(
-    tried: validation.RouterValidation | None, trained: Trained, settings: Training, console: Console
+def _print_report(
+    validated: validation.RouterValidation | None, trained: Trained, settings: Training, console: Console
 ) -> None:
-    """Print the figures, and how the router is served."""
-    if tried is None:
-        console.print("no question was held out on which every arm is known: its worth is not known", **PLAIN)
+    """Print the validation, and how to serve the router."""
+    if validated is None:
+        console.print("not validated: no held-out question has the outcomes of every arm", **PLAIN)
     else:
-        console.print(tried.table())
-        console.print(tried.conclusion(), **PLAIN)
+        console.print(validated.table())
+        console.print(validated.conclusion(), **PLAIN)
     about = trained.about
     console.print(
         f"{about.kind} on {about.questions:,} questions and {len(about.arms)} arms, written to "
@@ -273,12 +279,12 @@ def _tell(
         console.print(f"serve it as an arm   {_ensemble(about, folder)}", **PLAIN)
         return
     if about.k:
-        console.print("it looks at what every arm finds: all of them search before one is drawn", **PLAIN)
+        console.print("it reads the passages of every arm: all of them search before one is drawn", **PLAIN)
     console.print(f"serve it with   router: {{path: {folder}}}", **PLAIN)
 
 
 def _ensemble(about: saved.About, folder: Path) -> str:
-    """Return the arm whose answers a router picks from, as the configuration has it."""
+    """Return the ensemble arm of a router that selects among answers, as configuration."""
     params: dict[str, Any] = {"arms": list(about.arms), "select": "learned", "router": str(folder)}
     params["backbone"] = about.backbone
     if about.writing is not None:

@@ -24,7 +24,7 @@ class Question(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     id: str = Field(min_length=1, description="Unique in its file.")
-    question: str = Field(min_length=1, description="The words to ask.")
+    question: str = Field(min_length=1, description="The text of the question.")
     answers: tuple[str, ...] = Field(default=(), description="Right answers; any one will do.")
     gold_ids: tuple[str, ...] = Field(default=(), description="Ids of the passages that support the answer.")
     dataset: str | None = Field(default=None, description="Where it comes from.")

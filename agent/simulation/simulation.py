@@ -1,11 +1,11 @@
-"""Send questions with known answers to a live service, and tell it how it did.
+"""Send questions with known answers to a live service, and post the scores as feedback.
 
     questions -> ask (auto) -> score -> POST feedback -> turns.jsonl    the policy learns as it goes
     questions -> ask (each arm, forced) -> score -> truth.csv           with baselines; nothing is learned
     wait until learned -> summary.json, curve.png, tables
 
-A turn is written as soon as its feedback is acknowledged, so a run that breaks
-off has lost nothing that the service has learned from.
+A turn is written as soon as its feedback is acknowledged, so an interrupted run
+has lost nothing that the service has learned from.
 """
 
 import asyncio
@@ -35,11 +35,11 @@ Item = TypeVar("Item")
 
 
 class SimulationError(Exception):
-    """The run cannot start or go on; the message says why and what would be right."""
+    """The run cannot start or continue; the message says why and what would be right."""
 
 
 class Simulation(BaseModel):
-    """What to ask, how fast, and what to tell the service about its answers."""
+    """What to ask, how fast, and what feedback to post."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -47,17 +47,17 @@ class Simulation(BaseModel):
     api_key: SecretStr | None = Field(default=None, description="Sent as a bearer token.")
     questions: Path = Field(description=f"JSON lines, plain or .gz, each {SHAPE}.")
     metrics: dict[str, Literal["em", "f1", "acc", "recall"]] = Field(
-        min_length=1, description="Metric declared by the service to the score that is posted for it."
+        min_length=1, description="declared=score, where score is em, f1, acc or recall; repeatable."
     )
     endpoint: Literal["retrieve", "chat"] = Field(
-        default="chat", description="`retrieve` needs no language model and knows recall alone."
+        default="chat", description="chat or retrieve, which needs no language model and knows recall alone."
     )
     k: int = Field(default=4, ge=1, description="Passages to ask for, and the cut of recall.")
     limit: int | None = Field(default=None, ge=1, description="Ask this many of the shuffled questions.")
     seed: int = Field(default=0, ge=0, description="Fixes the order of asking.")
     concurrency: int = Field(default=4, ge=1, description="Questions in flight.")
     baselines: bool = Field(
-        default=False, description="Afterwards ask every arm every question, to know what each would earn."
+        default=False, description="Afterwards ask every arm every question, for the reward of each."
     )
     timeout_s: float = Field(default=120.0, gt=0, description="Seconds to wait for one answer.")
     learned_timeout_s: float = Field(
@@ -246,7 +246,7 @@ class _Run:
         return turn
 
     def _scores(self, question: Question, answer: Answer) -> dict[str, float]:
-        """Score the answer by each metric for which the question says what is right."""
+        """Score the answer by each metric for which the question has a right answer."""
         scores = {}
         for name, score in self._settings.metrics.items():
             if score == "recall":

@@ -107,12 +107,12 @@ class Split:
     labelled: tuple[Question, ...]
 
 
-def run(settings: Demo, tell: ProgressCallback) -> Story:
+def run(settings: Demo, on_progress: ProgressCallback) -> Story:
     """Run the demo from its start to its page, and leave no process behind.
 
     Args:
         settings: What is asked, and where the page goes.
-        tell: Told of the progress.
+        on_progress: Called with the progress.
 
     Raises:
         QuestionsError: The questions cannot be read, or are too few.
@@ -132,11 +132,11 @@ def run(settings: Demo, tell: ProgressCallback) -> Story:
     home, url = output / "home", f"http://{address[0]}:{address[1]}"
     prepare(config, home)
     story = Story(config=config.read_text(encoding="utf-8"), command=settings.command)
-    tell("starting the service", 0, 1)
+    on_progress("starting the service", 0, 1)
     with serving(config, home, output / PRINTED, url):
-        tell("starting the service", 1, 1)
+        on_progress("starting the service", 1, 1)
         try:
-            asyncio.run(_live(settings, url, before, after, story, tell))
+            asyncio.run(_live(settings, url, before, after, story, on_progress))
         finally:
             if story.turns:  # what broke off is told, too
                 (output / RECORD).write_bytes(orjson.dumps(story, option=orjson.OPT_NON_STR_KEYS))
@@ -145,7 +145,7 @@ def run(settings: Demo, tell: ProgressCallback) -> Story:
 
 
 async def _live(
-    settings: Demo, url: str, before: Split, after: Split, story: Story, tell: ProgressCallback
+    settings: Demo, url: str, before: Split, after: Split, story: Story, on_progress: ProgressCallback
 ) -> None:
     by_name = {split.world.name: split.labelled for split in (before, after)}
 
@@ -160,7 +160,9 @@ async def _live(
         rng = np.random.default_rng(settings.seed)
         traffic = Traffic(client, rule, settings.k, settings.concurrency, rng)
         operator = Operator(Desk(http), story)
-        await Narrator(operator, traffic, before.world, after.world, label, settings.plan, story, tell).live()
+        await Narrator(
+            operator, traffic, before.world, after.world, label, settings.plan, story, on_progress
+        ).live()
 
 
 def worlds(settings: Demo) -> tuple[Split, Split]:

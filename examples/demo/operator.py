@@ -73,7 +73,7 @@ class Operator:
         chapter.exchanges.append(self._desk.exchange("POST", path, body, answer))
 
     async def warm_start(self, chapter: Chapter) -> Document:
-        """Ask for a run, wait for its end, tell of its steps, and return it. Raises ClientError."""
+        """Ask for a run, wait for its end, on_progress of its steps, and return it. Raises ClientError."""
         path = "/v1/warm-starts"
         for _ in range(ATTEMPTS):  # an alarm may begin a run at any time, and one is done at a time
             await self.settled()

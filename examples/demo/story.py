@@ -45,7 +45,7 @@ class Narrator:
         label: Writes down the labels of a world, for the next run to find.
         plan: How much of everything.
         story: Takes what happens.
-        tell: Told of the progress.
+        on_progress: Called with the progress.
     """
 
     def __init__(
@@ -57,14 +57,14 @@ class Narrator:
         label: Callable[[World], int],
         plan: Plan,
         story: Story,
-        tell: Progress,
+        on_progress: Progress,
     ) -> None:
-        self._operator, self._traffic, self._plan, self._story, self._tell = (
+        self._operator, self._traffic, self._plan, self._story, self._on_progress = (
             operator,
             traffic,
             plan,
             story,
-            tell,
+            on_progress,
         )
         self._before, self._after, self._label = before, after, label
 
@@ -77,7 +77,7 @@ class Narrator:
         arms = await self._traffic.client.arms()
         story.arms = tuple(arms)
         for world in (self._before, self._after):
-            story.truth[world.name] = await self._traffic.truth(world, arms, self._tell)
+            story.truth[world.name] = await self._traffic.truth(world, arms, self._on_progress)
         for step in (
             self.cold,
             self.run,
@@ -253,7 +253,7 @@ class Narrator:
 
     async def _ask(self, world: World, n: int, enough: Callable[[], Awaitable[bool]] | None = None) -> float:
         """Ask questions until all that was said of the answers is learned; return the seconds of asking."""
-        took_s = await self._traffic.ask(world, n, self._tell, enough)
+        took_s = await self._traffic.ask(world, n, self._on_progress, enough)
         await self._traffic.learned()
         return took_s
 
@@ -265,7 +265,7 @@ class Narrator:
         """Begin a chapter; it is kept with what happened in it."""
         chapter = Chapter(title, first=len(self._story.turns))
         self._story.chapters.append(chapter)
-        self._tell(title, 0, 1)
+        self._on_progress(title, 0, 1)
         started = time.perf_counter()
         try:
             yield chapter
@@ -279,7 +279,7 @@ class Narrator:
             chapter.facts["questions"] = f"{chapter.last - chapter.first:,}"
             chapter.facts["earned a question"] = f"{self._story.earned(chapter.first, chapter.last):.3f}"
         chapter.facts["seconds"] = f"{chapter.took_s:.0f}"
-        self._tell(title, 1, 1)
+        self._on_progress(title, 1, 1)
 
 
 def _values(candidates: Sequence[Document]) -> Iterator[Value]:

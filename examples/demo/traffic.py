@@ -74,7 +74,7 @@ class Traffic:
         self,
         world: World,
         n: int,
-        tell: Progress,
+        on_progress: Progress,
         enough: Callable[[], Awaitable[bool]] | None = None,
         every: int = 50,
     ) -> float:
@@ -83,7 +83,7 @@ class Traffic:
         Args:
             world: What to draw from.
             n: How many.
-            tell: Told of the progress.
+            on_progress: Called with the progress.
             enough: Says whether to stop before that; asked now and then.
             every: How many questions lie between two times that it is asked.
 
@@ -95,12 +95,12 @@ class Traffic:
             drawn = self.rng.integers(len(world.questions), size=min(every, n - asked))
             questions = (world.questions[i] for i in drawn.tolist())
             await in_parallel(questions, self.concurrency, partial(self._turn, world))
-            tell(f"traffic: {world.name}", asked + len(drawn), n)
+            on_progress(f"traffic: {world.name}", asked + len(drawn), n)
             if enough is not None and await enough():
                 break
         return time.perf_counter() - started
 
-    async def truth(self, world: World, arms: Sequence[str], tell: Progress) -> Truth:
+    async def truth(self, world: World, arms: Sequence[str], on_progress: Progress) -> Truth:
         """Force each arm on each question of a world; return what it earns, where it does not fail."""
         earned: dict[str, dict[str, float]] = {question.id: {} for question in world.questions}
         cells = [(question, arm) for question in world.questions for arm in arms]
@@ -113,7 +113,7 @@ class Traffic:
                 self.failed += 1
                 return
             earned[question.id][arm] = self._reward(self._recall(question, answer), answer)
-            tell(f"what every arm earns: {world.name}", sum(map(len, earned.values())), len(cells))
+            on_progress(f"what every arm earns: {world.name}", sum(map(len, earned.values())), len(cells))
 
         await in_parallel(cells, self.concurrency, force)
         return earned

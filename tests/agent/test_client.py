@@ -80,7 +80,7 @@ async def test_a_busy_service_is_asked_again_after_the_pause_it_names() -> None:
 async def test_a_service_that_stays_busy_is_given_up_with_its_own_words() -> None:
     client = a_client(lambda _: BUSY)
     with pytest.raises(
-        ClientError, match=rf"tried {ATTEMPTS} times in vain, the last: .* 503, overloaded: full"
+        ClientError, match=rf"failed {ATTEMPTS} times, the last time with: .* 503, overloaded: full"
     ):
         await client.policy()
     assert client.retries == ATTEMPTS - 1

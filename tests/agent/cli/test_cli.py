@@ -485,7 +485,7 @@ def test_a_version_is_chosen_with_a_reason_and_what_is_in_force_is_told(service:
     service.reply(f"POST /v1/policies/7/{verb}", told)
     output = said(run(verb, 7, "--reason", "better", "--url", service.url), 0)
     assert output.strip() == (
-        "version 5 decides since 2023-11-14 22:13:20 UTC, until another word (somebody else's); "
+        "version 5 decides since 2023-11-14 22:13:20 UTC, until another promotion (somebody else's); "
         "the newest is 9"
     )
     more = {"force": False} if verb == "promote" else {}

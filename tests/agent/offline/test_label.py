@@ -120,7 +120,7 @@ def test_what_fails_is_counted_by_arm_and_by_measure(
     gaps = [" ".join(line.replace("│", " ").split()) for line in said.splitlines()]
     assert "away 2 question 's': it is away" in gaps
     assert any(line.startswith("answer_correctness 2 question 's': answer_correctness: ") for line in gaps)
-    assert f"to ask again, delete {tmp_path / 'labels'} and label anew" in said
+    assert f"to retry, delete {tmp_path / 'labels'} and label again" in said
 
 
 @pytest.mark.usefixtures("cluster")

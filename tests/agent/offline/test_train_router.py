@@ -172,7 +172,7 @@ def test_an_arm_of_which_nothing_is_known_is_left_out_and_named(config: AppConfi
     portfolio_outcomes.write_outcomes(tmp_path / "rows.jsonl", rows)
     made, said = train(config, tmp_path / "rows.jsonl")
     assert made.about.arms == ARMS
-    assert "left out, as nothing is known of what they are worth: away" in said
+    assert "left out, as their utility is unknown on every question: away" in said
 
 
 def test_where_no_question_is_known_for_every_arm_the_worth_is_not_known(
@@ -185,7 +185,7 @@ def test_where_no_question_is_known_for_every_arm_the_worth_is_not_known(
     portfolio_outcomes.write_outcomes(tmp_path / "rows.jsonl", partly)
     made, said = train(config, tmp_path / "rows.jsonl")
     assert made.about.held_out is None
-    assert "its worth is not known" in said
+    assert "not validated: no held-out question has the outcomes of every arm" in said
     portfolio_outcomes.write_outcomes(tmp_path / "rows.jsonl", partly[:60] + rows[90:])
     made, _ = train(config, tmp_path / "rows.jsonl", folds=3)
     assert made.about.held_out is not None
@@ -394,7 +394,7 @@ def test_a_score_matrix_is_trained_on_by_its_measure(config: AppConfig, tmp_path
     assert made.about.held_out["gap"] > 0.9
     with pytest.raises(RouterError, match="no score 'f1' among the outcomes"):
         train(config, tmp_path / "scores")
-    with pytest.raises(RouterError, match="the outcomes tell of no passage"):
+    with pytest.raises(RouterError, match="the outcomes have no passages"):
         train(config, tmp_path / "scores", utility={"measures": {"thumb": 1.0}}, router={"kind": "moran"})
 
 
@@ -470,7 +470,7 @@ def test_what_is_in_the_way_is_told_before_anything_is_embedded(
         with pytest.raises(RouterError, match=r"as .*outcomes\.jsonl is no folder: choose another output"):
             train(config, labelled, output=output)
     portfolio_outcomes.write_outcomes(tmp_path / "rows.jsonl", outcomes(passages=None))
-    with pytest.raises(RouterError, match="the outcomes tell of no passage"):
+    with pytest.raises(RouterError, match="the outcomes have no passages"):
         train(config, tmp_path / "rows.jsonl", router={"kind": "max_sim"})
 
 
@@ -545,7 +545,7 @@ def test_the_verb_says_in_a_line_what_is_wrong(config: AppConfig, labelled: Path
         (["--router", "moran", "--measure", "em=high"], "--measure em=high: 'high' is no number"),
         (["--router", "moran", "--measure", "em", "--measure", "em=2"], "--measure em is given twice: with"),
         (["--router", "moran", "--folds", "1"], "folds: Input should be greater than or equal to 2, got 1"),
-        ([], "either a kind or a file says which router is trained"),
+        ([], "either a kind or a file must name the router"),
     ):
         command = ["train", str(labelled), *words, "-o", str(target), "-c", str(path)]
         result = CliRunner().invoke(app, command)

@@ -1,24 +1,27 @@
-"""The verbs that carry logs out and in: export, import."""
+"""The verbs on the log, which need no service: export, import, migrate, rebuild."""
 
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from agent.api import Export, Format, Window
-from agent.cli.console import console, explained, progress
+from agent.cli.console import console, errors, explained, progress
 from agent.cli.options import CONFIG, ConfigPath
 from agent.config import load
+from agent.learning import rebuild as learning_rebuild
 from arms.base import Progress
 from feedback.events import Example
 from feedback.exchange import ExchangeError, Header, imported, jsonl, read_dsjson, read_obp, write_export
-from feedback.log import Store
+from feedback.log import Store, schema
 
-TOLD = 1000
-"""Rows between two words of progress."""
+REPORT_EVERY = 1000
+"""Rows between two reports of progress."""
 
 Foreign = Literal["dsjson", "obp"]
 
@@ -43,26 +46,22 @@ def export(
     with explained():
         window = Window.model_validate({"since": since, "until": until})
         settings = load(config, without=["router"])
-        store = Store(settings.database_url, settings.reward.join)
-        try:
+        with closing(Store(settings.database_url, settings.reward.join)) as store, progress() as on_progress:
             export = Export(store, settings.reward, settings.actions, window)
-            with progress() as tell:
-                lost = _write(export, output, form, tell)
-        finally:
-            store.close()
+            lost = _write(export, output, form, on_progress)
         written = export.count - export.left_out.total()
-        _tell_written(written, output, export.left_out)
+        _print_written(written, output, export.left_out)
         if lost:
             console.print(f"lost {lost:,} named features, those that fewest decisions have", markup=False)
 
 
-def _write(export: Export, output: Path, form: Format, tell: Progress) -> int:
+def _write(export: Export, output: Path, form: Format, on_progress: Progress) -> int:
     """Write an export; return how many named features it has no column for. Raises ExchangeError."""
     if form == "obp":
         with jsonl.appearing_folder(output) as folder:
-            return export.fill(folder, tell)
+            return export.fill(folder, on_progress)
     with jsonl.appearing(output) as file:
-        file.writelines(export.lines(form, tell))
+        file.writelines(export.lines(form, on_progress))
         if not export.count:
             raise ExchangeError(f"no example of {export.length:,} is of that time: nothing was written")
     return 0
@@ -78,26 +77,26 @@ def import_log(
         Path, typer.Option("--output", "-o", help="The file, such as log.jsonl or log.jsonl.gz.")
     ],
     metric: Annotated[
-        str, typer.Option("--metric", help="What the reward is called from now on.")
+        str, typer.Option("--metric", help="Name of the reward in the converted log.")
     ] = imported.REWARD,
     scale: Annotated[
         tuple[float, float], typer.Option("--range", help="Smallest and largest reward; others are left out.")
     ] = (-1.0, 1.0),
 ) -> None:
-    """Turn the log of another system into what `armwise replay --from` reads; no log of ours is touched."""
+    """Convert the log of another system to a file for `armwise replay --from`; the own log stays as it is."""
     with explained():
         rule = imported.rule_of(metric, scale)
         left_out: Counter[str] = Counter()
         read = read_dsjson if form == "dsjson" else read_obp
-        with progress() as tell, jsonl.appearing(output) as file:
-            rows = _Counted(read(source, metric, scale, left_out), tell)
+        with progress() as on_progress, jsonl.appearing(output) as file:
+            rows = _Counted(read(source, metric, scale, left_out), on_progress)
             write_export(rows, file, Header(written_at=time.time(), reward=rule))
             if not rows.count:
                 reasons = ", ".join(f"{n:,} {reason}" for reason, n in left_out.most_common())
                 raise ExchangeError(
                     f"{source}: no row can be used; left out: {reasons or 'none, it is empty'}"
                 )
-        _tell_written(rows.count, output, left_out)
+        _print_written(rows.count, output, left_out)
         low, high = scale
         console.print(
             f"to replay it, declare the metric: {{{metric}: {{range: [{low:g}, {high:g}]}}}}",
@@ -107,26 +106,62 @@ def import_log(
 
 
 class _Counted:
-    """Counts what goes by, and tells of it.
+    """Examples that are counted, with reports of progress.
 
     Attributes:
-        count: How many examples have gone by.
+        count: Examples so far.
     """
 
-    def __init__(self, examples: Iterator[Example], tell: Progress) -> None:
-        self._examples, self._tell = examples, tell
+    def __init__(self, examples: Iterator[Example], on_progress: Progress) -> None:
+        self._examples, self._on_progress = examples, on_progress
         self.count = 0
 
     def __iter__(self) -> Iterator[Example]:
         for example in self._examples:
             self.count += 1
-            if self.count % TOLD == 0:
-                self._tell("decisions", self.count, None)
+            if self.count % REPORT_EVERY == 0:
+                self._on_progress("decisions", self.count, None)
             yield example
-        self._tell("decisions", self.count, self.count)
+        self._on_progress("decisions", self.count, self.count)
 
 
-def _tell_written(count: int, output: Path, left_out: Counter[str]) -> None:
+def _print_written(count: int, output: Path, left_out: Counter[str]) -> None:
     console.print(f"{count:,} decisions written to {output}", markup=False, highlight=False, soft_wrap=True)
     for reason, n in left_out.most_common():
         console.print(f"left out {n:,}: {reason}", markup=False, highlight=False)
+
+
+def migrate(config: ConfigPath = CONFIG) -> None:
+    """Migrate the log to the tables of this version; stop the service first."""
+    with explained():
+        before, after = schema.migrate(load(config, without=["router"]).database_url)
+        console.print(f"the log had schema {before}, it has schema {after}", markup=False)
+
+
+def rebuild(
+    config: ConfigPath = CONFIG,
+    verify: Annotated[bool, typer.Option("--verify", help="Compare only, and change nothing.")] = False,
+    version: Annotated[
+        int | None, typer.Option("--version", min=1, help="Compare this version, too; else the newest alone.")
+    ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Compare every version whose bytes are kept, too.")
+    ] = False,
+) -> None:
+    """Recompute the training log and the policy from the facts alone, compare, and repair what differs.
+
+    Exits with 1 where something differs and is not repaired. A running learner stops when something is
+    repaired; its service starts another one, which continues from the repaired state.
+    """
+    with explained():
+        settings = load(config)
+        with closing(Store(settings.database_url, settings.reward.join)) as store, progress() as on_progress:
+            report = learning_rebuild.rebuild(
+                store, settings, partial(on_progress, "facts"), number=version, every=every, mend=not verify
+            )
+        console.print(report.table())
+        for note in report.notes:
+            console.print(note, markup=False, soft_wrap=True)
+        if not report.sound:
+            errors.print(report.remedy, style="red", markup=False, soft_wrap=True)
+            raise typer.Exit(1)
