@@ -12,7 +12,6 @@ from itertools import count
 from typing import Any
 
 import agent.hosts.learner
-from agent.learning import learner
 from agent.policies.vowpal import VowpalPolicy
 from agent.serving import TurnLoop
 from benchmarks.crash_points import LEARNER, REPLICA, Tripwire
@@ -65,7 +64,7 @@ def watch_learner(trip: Tripwire) -> None:
     """Place the points of the learner."""
     _watch_commits(trip)
     _wrap(Joiner, "advance", _committing("join"))
-    _wrap(learner, "publish", _committing("version"))
+    _wrap(versions, "publish", _committing("version"))
     _wrap(agent.hosts.learner, "take_epoch", _committing("epoch"))
     _wrap(Fold, "apply", _passing(trip, after="fact folded"))
     _wrap(VowpalPolicy, "load", _passing(trip, before="state about to be resumed"))

@@ -18,7 +18,7 @@ def prepare(config: AppConfig, progress: Progress) -> None:
     corpus = ingest(config.corpus.source, config.corpus_path, progress=progress)
     write = LateWriter(config.llm)  # an index may be made of what it reads in the passages
     resources = Resources(
-        corpus, config.indexes_path, config.backbones, config.arms, write=write, picker=open_selector
+        corpus, config.indexes_path, config.backbones, config.arms, write=write, open_selector=open_selector
     )
     prepare_arms(resources, progress=progress)
     if config.router is not None:

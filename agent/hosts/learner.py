@@ -34,8 +34,8 @@ class LearnerHost:
         return take_epoch(self._store, this_process(), self._clock())
 
     @cached_property
-    def _succession(self) -> lag.Succession:
-        return lag.Succession(self._store)
+    def _succession(self) -> lag.SuccessorCheck:
+        return lag.SuccessorCheck(self._store)
 
     def _learner(self, running: Learner | None = None) -> Learner:
         """Return the running learner, or a new one where another recipe is active now."""

@@ -24,7 +24,7 @@ from arms.suggestions import did_you_mean
 from feedback.events import Context, Decision
 
 if TYPE_CHECKING:
-    from river import base
+    from river.base import Regressor
 
 Decay = float | Literal["log"] | None
 """The decay of epsilon: the number of rewards after which it is halved, `log`, or None for no decay."""
@@ -201,7 +201,7 @@ class EpsilonGreedy:
         regressor = self._regressors.get(arm)
         return self.prior if regressor is None else float(regressor.predict_one(features))
 
-    def _regressor(self) -> "base.Regressor":
+    def _regressor(self) -> "Regressor":
         module, _, name = self.model.rpartition(".")
         try:
             if self.model == LINEAR:

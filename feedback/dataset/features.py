@@ -54,6 +54,8 @@ def described(examples: Callable[[], Iterator[Example]]) -> Describe:
     """
 
     def describe(seq: Integers) -> Any:
+        from scipy import sparse
+
         wanted = _contexts(examples(), seq)
         blocks = []
         while contexts := list(islice(wanted, _CHUNK)):

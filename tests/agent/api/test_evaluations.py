@@ -312,10 +312,8 @@ async def test_only_so_many_evaluations_wait_at_once(judged: Service) -> None:
     for _ in range(evaluations.MAX_PENDING):
         assert (await submitted(judged)).status_code == 202
     message = refused(await submitted(judged), 429, "too_many_evaluations")
-    assert (
-        message
-        == f"{evaluations.MAX_PENDING} evaluations are queued or running: at most {evaluations.MAX_PENDING} may be"
-    )
+    most = evaluations.MAX_PENDING
+    assert message == f"{most} evaluations are queued or running: at most {most} may be"
 
 
 # -- turns of the service ----------------------------------------------------------------------------

@@ -26,7 +26,6 @@ from agent.cli.main import app
 from agent.config import load
 from feedback.events import Feedback
 from feedback.log import Store, database, tables
-from feedback.log.migrations.versions import v1_first_log
 from feedback.registry import promotions
 from tests.agent.fakes import CONFIG
 
