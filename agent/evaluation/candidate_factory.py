@@ -7,7 +7,7 @@ from pathlib import Path
 from agent.config import AppConfig
 from agent.evaluation.candidate_names import CandidateError, CandidateName, Kind
 from agent.evaluation.candidates import Candidate, Learned, Recorded, Routed, note_label
-from agent.learning import Recipe, policy_of, spec_of
+from agent.learning import Recipe, restore_policy, spec_of
 from agent.policies import PolicyError, PolicySpec, build_policy
 from agent.serving import arms as serving_arms
 from feedback.events import Example
@@ -135,7 +135,7 @@ def _recipe(named: CandidateName, setting: Setting) -> Learned:
 def _version(named: CandidateName, setting: Setting) -> Learned:
     store, version = setting.version(named)
     _same_positions(version, setting)
-    policy = policy_of(
+    policy = restore_policy(
         store, version, setting.config.reward, list(arm_sets.defined(store)) or list(setting.arms)
     )
     return Learned(

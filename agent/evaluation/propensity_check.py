@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from agent.config import AppConfig
-from agent.learning import policy_of
+from agent.learning import restore_policy
 from agent.learning import verify as learning_verify
 from agent.policies import Policy, PolicyError
 from arms.base import Progress
@@ -100,5 +100,5 @@ class _Policies:
                 raise PolicyError(f"there is no version {number}")
             if len(self._found) > 1:
                 self._found.clear()
-            self._found[number] = policy_of(self._store, version, self._config.reward, self._arms)
+            self._found[number] = restore_policy(self._store, version, self._config.reward, self._arms)
         return self._found[number]

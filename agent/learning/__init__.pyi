@@ -2,7 +2,7 @@ from . import rebuild, restore, verify
 from .candidate import publish_candidate
 from .learner import Learner, LearnerThread
 from .recipe import DIGEST_CHARS, Recipe, active_recipe, configuration_of, spec_of
-from .restore import PolicyHistory, policy_of
+from .restore import PolicyHistory, restore_policy
 
 __all__ = [
     "DIGEST_CHARS",
@@ -12,10 +12,10 @@ __all__ = [
     "Recipe",
     "active_recipe",
     "configuration_of",
-    "policy_of",
     "publish_candidate",
     "rebuild",
     "restore",
+    "restore_policy",
     "spec_of",
     "verify",
 ]

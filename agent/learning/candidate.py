@@ -1,8 +1,8 @@
-"""Candidates: versions of other recipes than the one that is followed, published beside the live learner.
+"""Candidates: versions of other recipes than the active one, published beside the live learner.
 
-Whoever publishes one, in any process, takes no epoch: the live learner goes on. What is published is a
-function of the recipe's lessons alone, so that a learner which takes it up once it is promoted goes on as
-if it had always had that recipe.
+Publishing one takes no epoch, so the live learner goes on. A candidate is a function of its recipe and of
+the training log alone: a learner that continues it after its promotion gets the same versions as one that
+has had the recipe from the start.
 """
 
 import time
@@ -15,8 +15,8 @@ from feedback.log import Store
 from feedback.registry import Version, versions
 from feedback.training_log import StartingPoint, epochs, lag, learned_examples, position_of
 
-TOLD_AFTER = 1000
-"""Lessons between two words on the progress."""
+REPORT_EVERY = 1000
+"""Examples between two progress reports."""
 
 
 def publish_candidate(
@@ -24,25 +24,25 @@ def publish_candidate(
     recipe: Recipe,
     arms: Sequence[str],
     clock: Callable[[], float] = time.time,
-    tell: Progress = lambda *_: None,
+    on_progress: Progress = lambda *_: None,
 ) -> Version:
-    """Learn what a recipe learns of the log as it is joined now, and publish a version of it.
+    """Train a recipe on the training log as it is now, and publish a version of it.
 
     Args:
         store: The log.
-        recipe: What learns, and where it begins.
-        arms: All that it may have to choose among: a policy that names another one is refused.
+        recipe: The policy, the reward and the starting point.
+        arms: All arms that it may choose among; a policy that names another one is refused.
         clock: Seconds since the epoch.
-        tell: Told of the progress.
+        on_progress: Called with the progress.
 
     Returns:
-        The version; where one of the recipe has learned as much already, the newest of these.
+        The version; the newest one of the recipe where that has learned as much already.
 
     Raises:
         PolicyError: No such policy can be built.
         ValueError: The recipe starts after the end of the training log.
         LogGapError: Rows of the log are missing.
-        RebuiltError: The training log was made anew meanwhile: again, then.
+        RebuiltError: The training log was rebuilt meanwhile; call again.
         LogUnavailableError: Nothing was published; try again later.
     """
     policy = recipe.build(arms)
@@ -55,11 +55,11 @@ def publish_candidate(
     newest = versions.latest(store, recipe.digest)
     if newest is not None and newest.examples_seq >= joined:
         return newest
-    for done, lesson in enumerate(learned_examples(store, recipe.reward, recipe.start, upto=joined), 1):
-        train_on(policy, recipe.reward, (lesson,))
-        if done % TOLD_AFTER == 0:
-            tell("learning a candidate", lesson.seq, joined)
-    tell("learning a candidate", joined, joined)
+    for done, example in enumerate(learned_examples(store, recipe.reward, recipe.start, upto=joined), 1):
+        train_on(policy, recipe.reward, (example,))
+        if done % REPORT_EVERY == 0:
+            on_progress("learning a candidate", example.seq, joined)
+    on_progress("learning a candidate", joined, joined)
     state = policy.save()
     with store.reading() as connection:
         applied_seq = lag.applied_by(connection, recipe.reward.join, joined)

@@ -1,11 +1,11 @@
 """The learner: fold the training log into a policy, and publish versions of it.
 
-The state of a policy is a function of the training log and of its recipe,
-nothing else. A checkpoint only saves time: where a policy does not resume
-exactly from one, the log is replayed from its start.
+The state of a policy is a function of the training log and of its recipe, nothing else. A
+checkpoint only saves time: where a policy does not resume exactly from one, the log is
+replayed from its start.
 
-What is published never steps back: a learner that replays what was published before is
-silent until it is past that, and the first version of a recipe has learned all there is.
+Versions never step back: a learner that replays examples of published versions publishes nothing
+until it is past them, and the first version of a recipe has learned the whole training log.
 """
 
 import logging
@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from agent.learning.recipe import Recipe
-from agent.learning.restore import earlier, restore, train_on
+from agent.learning.restore import load_checkpoint, resume_point, train_on
 from agent.policies import PolicyError
 from feedback.drift import DriftSpec, Watch
 from feedback.errors import LogGapError, LogUnavailableError, SupersededError
@@ -29,27 +29,27 @@ BATCH = 5000
 """Examples that are learned in one step."""
 
 PUBLISH_S = 5.0
-"""How long a learner that is behind goes on before it publishes, and tells how far it is."""
+"""How long a learner that is behind trains before it publishes and logs its progress."""
 
-LONGEST_PAUSE_S = 10.0
-"""How long the log is left alone at most, while it is away."""
+MAX_PAUSE_S = 10.0
+"""Longest pause between two attempts while the log is unavailable."""
 
 
 class Learner:
-    """The only writer of the training log, and of what is learned of it live; fenced by an epoch in the log.
+    """The only writer of the training log and of the versions learned live; fenced by an epoch in the log.
 
     Args:
         store: The log.
-        recipe: What learns, from which reward, and where it begins.
-        arms: Names of the arms that it may choose among.
+        recipe: The policy, the reward and the starting point.
+        arms: Names of the arms that the policy may choose among.
         epoch: The right to write, from `take_epoch`.
         clock: Seconds since the epoch.
         timer: Seconds, never going back.
-        drift: How a change of the world is noticed; None not to look for any.
+        drift: How drift is detected; None to detect none.
 
     Attributes:
-        recipe: What it follows.
-        behind: Whether the last step has left something to be learned.
+        recipe: What it learns.
+        behind: Whether examples were left after the last step.
 
     Raises:
         PolicyError: No such policy can be built.
@@ -73,10 +73,10 @@ class Learner:
         self._epoch = epoch
         self._joiner = Joiner(store, recipe.reward, epoch)
         self._policy = recipe.build(arms)
-        self._known: int | None = None  # the last example that it knows; None before it has learned anything
+        self._known: int | None = None  # the last example learned; None before the first
         self._version: Version | None = None
-        self._published = -1  # examples that are learned in a version that can be served
-        self._heard_at = timer()  # when it last published, or told how far it is
+        self._published = -1  # examples learned by the newest version that can be loaded
+        self._reported_at = timer()  # when it last published or logged its progress
         self.behind = False
         self._resume()
         self._watch: Watch | None = None
@@ -85,39 +85,37 @@ class Learner:
 
     @property
     def learned(self) -> int:
-        """Position of the training log up to which its policy has learned what its recipe learns."""
+        """Position of the training log up to which the policy is trained."""
         if self._known is not None:
             return self._known
         return self.recipe.start.after if self.recipe.start else 0
 
     def _resume(self) -> None:
-        """Take up the newest version of this recipe, where its bytes are the same as a replay's."""
+        """Continue the newest version of this recipe, where its checkpoint is as good as a replay."""
         self._version = versions.latest(self._store, self.recipe.digest)
         if self._version is None:
             return
         self._published = self._version.examples_seq
         try:
-            saved = restore(
-                self._policy, self._version, versions.checkpoint(self._store, self._version.version)
-            )
+            saved = load_checkpoint(self._store, self._policy, self._version)
         except PolicyError as error:
-            # No replica can serve it either: it is published anew.
+            # No replica can load it either: it is published again.
             logger.warning("%s: replaying the log", error)
             self._published -= 1
-            self._policy, self._known = earlier(self._store, self._policy, self._version)
+            self._policy, self._known = resume_point(self._store, self._policy, self._version)
             return
         if saved.resumes_exactly:
             self._policy, self._known = saved, self._version.examples_seq
 
     def step(self) -> Version | None:
-        """Join and learn a batch of what is new; return the version if one is published.
+        """Join new facts and learn a batch of examples; return the version if one is published.
 
-        A version is published when something was learned and nothing is left to be learned. While
-        there is more, one is published every few seconds, if it is not the first of its recipe.
+        A version is published when something was learned and no example is left. While there are
+        more, one is published every few seconds, if it is not the first of its recipe.
 
         Raises:
-            SupersededError: Another learner has taken over.
-            RebuiltError: The training log was made anew: start again.
+            SupersededError: Another learner has taken the epoch.
+            RebuiltError: The training log was rebuilt; start a new learner.
             LogGapError: Rows of the log are missing.
             LogUnavailableError: Try again later, with a new learner; nothing was lost.
         """
@@ -137,23 +135,23 @@ class Learner:
             self._watch.report()
         self.behind = self._joiner.left > 0 or upto < position.examples_seq
         if self.behind:
-            if self._timer() < self._heard_at + PUBLISH_S:
+            if self._timer() < self._reported_at + PUBLISH_S:
                 return None
-            self._tell(position)
+            self._log_progress(position)
         if self.learned <= self._published or (self.behind and self._version is None):
             return None
         self._version = self._publish()
         self._published = self.learned
-        self._heard_at = self._timer()
+        self._reported_at = self._timer()
         return self._version
 
-    def _tell(self, position: Position) -> None:
+    def _log_progress(self, position: Position) -> None:
         facts = position.log_seq + self._joiner.left
         logger.info(
             "learning: %d of %d examples, from %d of %d facts",
             *(self.learned, position.examples_seq, position.log_seq, facts),
         )
-        self._heard_at = self._timer()
+        self._reported_at = self._timer()
 
     def _publish(self) -> Version:
         state = self._policy.save()
@@ -167,18 +165,17 @@ class Learner:
 class LearnerThread:
     """Run a learner until it is stopped or superseded.
 
-    A superseded one has its successor already: it ends without a failure, as starting it again
-    would take the right to write back.
+    A superseded one ends without a failure: restarting it would take the epoch from its successor.
 
     Args:
-        make: Returns, in the thread and before each step, the learner that is to go on: the one that it
-            is given, unless another recipe is followed now; a new one of the same epoch where it is
-            given None, at the start and after the log was away.
-        interval_s: Pause between two looks at the log, where nothing is left to be learned; it
-            grows while the log is away.
+        make: Called in the thread before each step; returns the learner for it. That is its argument,
+            unless another recipe is active now; for None, at the start and after the log was
+            unavailable, a new learner of the same epoch.
+        interval_s: Pause between two steps where no example is left; it grows while the log is
+            unavailable.
 
     Attributes:
-        superseded: Whether it has ended because another learner took over.
+        superseded: Whether it has ended because another learner took the epoch.
     """
 
     def __init__(self, make: Callable[[Learner | None], Learner], interval_s: float) -> None:
@@ -191,12 +188,12 @@ class LearnerThread:
         self._thread.start()
 
     def check(self) -> None:
-        """Raise what the learner failed of, if it did."""
+        """Raise the error that the learner failed with, if it did."""
         if self._failure is not None:
             raise self._failure
 
     def stop(self) -> None:
-        """Stop after the step under way."""
+        """Stop after the current step."""
         self._stop.set()
         self._thread.join()
 
@@ -209,9 +206,9 @@ class LearnerThread:
                 learner.step()
                 pause_s = 0.0 if learner.behind else self._interval_s
             except LogUnavailableError as error:
-                pause_s = min(max(self._interval_s, 2 * pause_s), LONGEST_PAUSE_S)
-                logger.warning("the learner waits %.3g s for the log: %s", pause_s, error)
-                learner = None  # its policy may have learned what was not published
+                pause_s = min(max(self._interval_s, 2 * pause_s), MAX_PAUSE_S)
+                logger.warning("the log is unavailable, the next step is in %.3g s: %s", pause_s, error)
+                learner = None  # its policy may have learned examples that were not published
             except SupersededError as error:
                 logger.warning("the learner stops: %s", error)
                 self.superseded = True

@@ -1,8 +1,8 @@
-"""Rebuild: what the log teaches, made again from its facts alone, and compared with what is there.
+"""Rebuild the training log and the versions from the facts of the log, and compare them with the stored ones.
 
-The training log is folded from the first fact on, and the policy learns it from nothing, as a
-learner would that had never been stopped. Equal logs give equal digests: where they differ, either
-was changed, or another library has learned.
+The training log is folded from the first fact on, and the policy learns it from the start, as a learner that
+was never stopped would. Equal logs give equal digests: where they differ, one of them was changed, or
+another version of a library has learned.
 """
 
 import time
@@ -31,20 +31,20 @@ UNREPAIRED_HINT = (
 
 
 class RebuildError(ValueError):
-    """What is asked for cannot be rebuilt; the message says why."""
+    """The requested version cannot be rebuilt; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """What the log gives, beside what is there.
+    """A digest rebuilt from the log beside the stored one.
 
     Attributes:
         what: What was compared.
-        upto: Rows of the training log that it is made of.
-        expected: Digest of what the log gives; empty where its join has not come so far.
-        found: Digest of what is there; empty where nothing is.
-        version: The version that it is about; None for the training log.
-        mended: Whether what the log gives was put in its place.
+        upto: Rows of the training log behind it.
+        expected: Digest of the rebuilt state; empty where the log has not been joined so far.
+        found: Digest of the stored state; empty where there is none.
+        version: The version; None for the training log.
+        mended: Whether the stored state was replaced by the rebuilt one.
     """
 
     what: str
@@ -56,18 +56,18 @@ class Compared:
 
     @property
     def equal(self) -> bool:
-        """Whether what is there is what ought to be."""
+        """Whether the stored state is the rebuilt one."""
         return self.expected == self.found
 
 
 @dataclass(frozen=True, slots=True)
 class RebuildReport:
-    """What came out.
+    """Result of a rebuild.
 
     Attributes:
-        compared: The training log, and versions of the recipe that is active, or that was asked for.
-        notes: What is to be said of it; one sentence each.
-        remedy: What is to be done where all is not sound.
+        compared: The training log, and versions of the active or the requested recipe.
+        notes: Remarks, one sentence each.
+        remedy: What to do where not all is sound.
     """
 
     compared: tuple[Compared, ...]
@@ -76,11 +76,11 @@ class RebuildReport:
 
     @property
     def sound(self) -> bool:
-        """Whether all is now as it ought to be."""
+        """Whether everything stored is now what the log gives."""
         return all(one.equal or one.mended for one in self.compared)
 
     def table(self) -> Table:
-        """Return what was compared as a table."""
+        """Return the comparison as a table."""
         table = Table("what", "rows", "from the log", "found", "equal", title="rebuilt from the log")
         for one in self.compared:
             equal = "yes" if one.equal else "no, mended" if one.mended else "no"
@@ -97,7 +97,7 @@ class RebuildReport:
 def rebuild(
     store: Store,
     config: AppConfig,
-    tell: Callable[[int, int], None],
+    on_progress: Callable[[int, int], None],
     *,
     number: int | None = None,
     every: bool = False,
@@ -108,21 +108,21 @@ def rebuild(
 
     Args:
         store: The log.
-        config: Says which recipe is active, unless another one was promoted under it.
-        tell: Told how many facts are folded, and how many will be.
-        number: A version to compare, too, of that recipe or of another one with the configured reward,
-            such as a candidate.
-        every: Compare every version of the recipe that is active whose bytes are kept, too.
-        mend: Put what the log gives in the place of what differs, under a new epoch, so that a
-            learner that runs starts again. A version that has learned something else stays as it
-            is, since it has decided; if it is the newest, a newer one follows it.
+        config: Names the configured recipe, which is active unless another one was promoted under it.
+        on_progress: Called with the number of facts folded, and of all facts.
+        number: A further version to compare, of that recipe or of another one with the configured
+            reward, such as a candidate.
+        every: Whether every version of the active recipe whose checkpoint is kept is compared.
+        mend: Whether differing state is replaced by the rebuilt one, under a new epoch, so that a
+            running learner starts again. A version that has learned something else stays, since it
+            has decided; if it is the newest, a newer one follows it.
         clock: Seconds since the epoch.
 
     Raises:
         RebuildError: There is no such version with the configured reward, or it cannot be built.
         LogGapError: Facts are missing: nothing can be rebuilt, and nothing was changed.
         LogUnavailableError: Try again later.
-        SupersededError: A learner has started meanwhile: again, then, which finds less to be done.
+        SupersededError: A learner has started meanwhile; call again.
     """
     recipe, arms = active_recipe(store, config), list(config.actions)
     replay, newest = _Replay(store, recipe, arms), registry_versions.latest(store, recipe.digest)
@@ -137,16 +137,16 @@ def rebuild(
             replays[1].expect([named])
     replay.expect(versions)
     refold = Refold(store, config.reward)
-    _learn(refold, tell, replays)
+    _replay(refold, on_progress, replays)
     others = _others(store, {one.recipe.digest for one in replays})
     epoch = 0
     damaged = any(one.lost for one in replays) or (newest is not None and newest.version in replay.wrong)
     if mend and (damaged or not refold.sound):
-        epoch = take_epoch(store, epochs.REBUILD, clock())  # what learners wrote before it is compared, too
+        epoch = take_epoch(store, epochs.REBUILD, clock())  # includes what learners wrote before it
         newest, known = registry_versions.latest(store, recipe.digest), newest
         if newest is not None and newest != known:
             replay.expect([newest])
-        _learn(refold, tell, replays)
+        _replay(refold, on_progress, replays)
     compared = [Compared("training log", refold.position.examples_seq, *refold.digests)]
     compared += [found for one in replays for found in one.compared]
     notes = [note for note in (refold.first, others) if note]
@@ -180,19 +180,13 @@ def rebuild(
 
 
 class _Replay:
-    """The policy of a recipe, which learns from nothing, and is compared with versions as it comes past them.
-
-    Args:
-        store: The log.
-        recipe: What it learns.
-        arms: Names of the arms that it may choose among.
+    """Learns a recipe from the start, and compares each expected version once it has learned as much.
 
     Attributes:
-        recipe: What it learns.
-        learned: Position of the training log up to which it has.
-        compared: What came out.
-        wrong: Versions that have learned something else than what the log gives.
-        lost: Bytes that ought to be kept, and are not, by version.
+        learned: Position of the training log up to which it has learned.
+        compared: Comparisons so far.
+        wrong: Versions whose state is not what the log gives.
+        lost: Checkpoints that should be kept and are not, by version.
     """
 
     def __init__(self, store: Store, recipe: Recipe, arms: Sequence[str]) -> None:
@@ -208,35 +202,35 @@ class _Replay:
 
     @property
     def state(self) -> bytes:
-        """What it is now."""
+        """The state of the policy now."""
         return self._policy.save()
 
     def expect(self, versions: Sequence[Version]) -> None:
-        """Compare these once it has learned as much as they have."""
+        """Compare these versions once it has learned as much as they have."""
         due = {version.version: version for version in versions}
         self._due.extend(sorted(due.values(), key=lambda version: version.examples_seq))
-        self._pass()
+        self._compare_due()
 
     def learn(self, example: Example) -> None:
-        """Learn the next example of the training log, if it is one that the recipe learns."""
+        """Learn the next example of the training log, if the recipe includes it."""
         if example.seq <= self.learned:
             return
         if examples.run_of(example.decision) is None:
             train_on(self._policy, self.recipe.reward, (example,))
         self.learned = example.seq
-        self._pass()
+        self._compare_due()
 
     def finish(self, position: Position) -> None:
-        """Note of each version that it never came to that it has learned more than the log gives."""
+        """Record the versions that have learned more examples than the log gives."""
         for version in self._due:
             expected = ""
-            if version.applied_seq <= position.log_seq:  # it has seen no more of the log than this
+            if version.applied_seq <= position.log_seq:  # the log is joined as far as it was for this version
                 expected = registry_versions.digest_of(self.state)
                 self.wrong.add(version.version)
             self._note(version, f"version {version.version}", expected, version.digest)
         self._due.clear()
 
-    def _pass(self) -> None:
+    def _compare_due(self) -> None:
         while self._due and self._due[0].examples_seq <= self.learned:
             self._compare(self._due.popleft())
 
@@ -262,9 +256,9 @@ class _Replay:
         self.compared.append(Compared(what, version.examples_seq, expected, found, version.version))
 
 
-def _learn(refold: Refold, tell: Callable[[int, int], None], replays: Sequence[_Replay]) -> None:
-    """Learn what is folded, and compare each version after as many examples as it has learned."""
-    for example in refold.examples(tell):
+def _replay(refold: Refold, on_progress: Callable[[int, int], None], replays: Sequence[_Replay]) -> None:
+    """Learn the folded examples, and compare each version after as many as it has learned."""
+    for example in refold.examples(on_progress):
         for one in replays:
             one.learn(example)
     for one in replays:
@@ -272,7 +266,7 @@ def _learn(refold: Refold, tell: Callable[[int, int], None], replays: Sequence[_
 
 
 def _named(store: Store, config: AppConfig, number: int) -> Version:
-    """Return the version that is asked for. Raises RebuildError."""
+    """Return the requested version. Raises RebuildError."""
     named = registry_versions.find(store, number)
     if named is None:
         newest = registry_versions.latest(store)
@@ -284,10 +278,10 @@ def _named(store: Store, config: AppConfig, number: int) -> Version:
     return named
 
 
-def _others(store: Store, looked_at: Collection[str]) -> str | None:
-    """Say which versions are not looked at, whatever is asked for; None where there are none."""
-    others = {other: n for other, n in registry_versions.counts(store).items() if other not in looked_at}
+def _others(store: Store, compared: Collection[str]) -> str | None:
+    """Return a note on the versions of other recipes, which are not compared; None for none."""
+    others = {other: n for other, n in registry_versions.counts(store).items() if other not in compared}
     if not others:
         return None
     named = ", ".join(f"{n} of {other[:DIGEST_CHARS]}" for other, n in sorted(others.items()))
-    return f"not looked at, as they are of other recipes: {named}"
+    return f"not compared, as they are of other recipes: {named}"

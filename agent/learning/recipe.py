@@ -1,7 +1,7 @@
-"""Recipes: all that shapes a policy besides the log, and the one that a configuration follows now.
+"""Recipes: everything besides the log that determines a policy, and the one that is active.
 
-A configuration names a policy and a reward. A candidate may be of another policy or may have started
-from labels; once one is promoted, its recipe is followed in the place of the configured one.
+A configuration names a policy and a reward. A candidate may have another policy, or start from labels;
+once it is promoted, its recipe is active in the place of the configured one.
 """
 
 import hashlib
@@ -23,17 +23,17 @@ from feedback.training_log import StartingPoint
 logger = logging.getLogger(__name__)
 
 DIGEST_CHARS = 12
-"""Digits of a digest that tell it from others."""
+"""Digits of a digest that are shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What makes a policy of a log.
+    """What a policy is learned by.
 
     Attributes:
-        policy: What learns.
-        reward: What it is told of each decision.
-        start: Where it begins to learn; None for the beginning of the log.
+        policy: Kind and parameters of the policy.
+        reward: How the reward of a decision is computed.
+        start: First example, and labels of warm starts; None for the beginning of the log.
     """
 
     policy: PolicySpec
@@ -42,7 +42,7 @@ class Recipe:
 
     @property
     def digest(self) -> str:
-        """Names it: equal recipes make equal versions of equal logs."""
+        """Identifies the recipe: equal recipes give equal versions of equal logs."""
         document: dict[str, Any] = {
             "policy": self.policy.model_dump(mode="json"),
             "reward": self.reward.model_dump(mode="json"),
@@ -53,19 +53,19 @@ class Recipe:
 
     @classmethod
     def configured(cls, config: AppConfig) -> Self:
-        """Return the one that a configuration names, whatever is promoted."""
+        """Return the recipe of the configuration, whatever is promoted."""
         return cls(config.policy, config.reward)
 
     @classmethod
     def of(cls, version: Version, reward: RewardRule) -> Self:
-        """Return the one of a version.
+        """Return the recipe of a version.
 
         Args:
-            version: What was published.
-            reward: How rewards are made.
+            version: A published version.
+            reward: The configured reward.
 
         Raises:
-            PolicyError: It names no policy of ours, or learned from another reward.
+            PolicyError: Its policy is unknown here, or it was learned by another reward.
         """
         recipe = cls(spec_of(version), reward, StartingPoint.of(version.start))
         if recipe.digest != version.recipe:
@@ -76,7 +76,7 @@ class Recipe:
         return recipe
 
     def build(self, arms: Sequence[str]) -> Policy:
-        """Build its policy without a history. Raises PolicyError, naming what does not fit."""
+        """Build the policy without a history. Raises PolicyError."""
         return build_policy(self.policy, arms)
 
     def draft(
@@ -88,7 +88,7 @@ class Recipe:
         epoch: int,
         now: float,
     ) -> Version:
-        """Return a version of it before it is published, with the number 0."""
+        """Return an unpublished version of the recipe, with the number 0."""
         return Version(
             version=0,
             parent=parent,
@@ -105,43 +105,43 @@ class Recipe:
 
 
 def configuration_of(config: AppConfig) -> str:
-    """Return a digest of all that is configured, but for where it runs, who may call and which arms are live.
+    """Return a digest of the configuration without paths, keys and arms.
 
-    What a candidate is judged by follows from it: the gate, the reward, the policy.
+    It covers what a candidate is judged by: the gate, the reward, the policy.
     """
     document = config.model_dump(mode="json", exclude={"home", "log_url", "keys", "arms"})
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
 def spec_of(version: Version) -> PolicySpec:
-    """Return the policy that a version is of. Raises PolicyError."""
+    """Return the policy specification of a version. Raises PolicyError."""
     try:
         return PolicySpec.model_validate(version.policy)
     except ValidationError as error:
         raise PolicyError(f"version {version.version} names no policy of ours: {error}") from None
 
 
-def active_recipe(store: Store, config: AppConfig, said: ActivePolicy | None = None) -> Recipe:
+def active_recipe(store: Store, config: AppConfig, active: ActivePolicy | None = None) -> Recipe:
     """Return the recipe that is learned and served under a configuration.
 
-    What was promoted and cannot be built here, as of an arm that was removed since, is passed over:
-    the configured recipe is active.
+    Where the promoted recipe cannot be built, for example because an arm was removed, the configured
+    one is active.
 
     Args:
         store: The log.
         config: Names the configured recipe, and the arms.
-        said: What is in force under it; None to look.
+        active: The promotions that hold under it; None to read them.
 
     Raises:
         LogUnavailableError: Try again later.
     """
     configured = Recipe.configured(config)
-    said = said or active_policy(store, configured.digest)
-    if said.recipe == configured.digest:
+    active = active or active_policy(store, configured.digest)
+    if active.recipe == configured.digest:
         return configured
-    assert said.promotion is not None
-    version = versions.find(store, said.promotion.version)
-    assert version is not None  # a word is about a version that was published
+    assert active.promotion is not None
+    version = versions.find(store, active.promotion.version)
+    assert version is not None  # a promotion names a version that was published
     try:
         recipe = Recipe.of(version, config.reward)
         recipe.build(list(config.actions))

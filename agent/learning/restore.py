@@ -1,4 +1,10 @@
-"""The policies of versions that may have been replaced long ago: from their bytes, or learned again."""
+"""Policies of published versions: from their bytes, or learned again from the training log.
+
+    checkpoint of the version  -->  checkpoint of an earlier one, and a replay  -->  replay from the start
+
+Every caller takes these steps in this order: `restore_policy` takes all of them; the watcher of a replica and
+the learner, which go on without the exact version, take the first ones alone.
+"""
 
 import logging
 import threading
@@ -11,26 +17,77 @@ from agent.policies import Policy, PolicyError, build_policy
 from feedback.errors import LogGapError
 from feedback.events import Example
 from feedback.log import Store
-from feedback.registry import Version, arm_sets
-from feedback.registry import versions as registry_versions
+from feedback.registry import Version, arm_sets, versions
 from feedback.reward import RewardRule
 from feedback.training_log import learned_examples
 
 logger = logging.getLogger(__name__)
 
 
-def restore(empty: Policy, version: Version, state: bytes | None) -> Policy:
-    """Return the policy of a version.
+def restore_policy(
+    store: Store,
+    version: Version,
+    rule: RewardRule,
+    arms: Sequence[str],
+    *,
+    empty: Policy | None = None,
+    relearn: bool = True,
+) -> Policy:
+    """Return the policy of a version, learned again where its checkpoint is lost.
 
     Args:
-        empty: A policy as the version's specification builds it.
-        version: What was published.
-        state: Its bytes; None when they were pruned.
+        store: The log.
+        version: Of any recipe; one with another reward needs its checkpoint.
+        rule: How rewards are made.
+        arms: All arms that the policy may choose among.
+        empty: The policy of the version without a history, where the caller has built it already.
+        relearn: Whether it is learned again, which may take minutes; else a lost checkpoint is an error.
 
     Raises:
-        PolicyError: The bytes are missing or damaged, or the policy refuses them.
+        PolicyError: The specification cannot be built; or the checkpoint is lost, and the log now gives
+            another state.
+        LogUnavailableError: Try again later.
     """
-    if state is None or registry_versions.digest_of(state) != version.digest:
+    if empty is None:
+        empty = build_policy(spec_of(version), arms)
+    try:
+        return load_checkpoint(store, empty, version)
+    except PolicyError as error:
+        if not relearn:
+            raise
+        lost = error
+    try:
+        recipe = Recipe.of(version, rule)
+    except PolicyError:
+        message = f"{lost}, and it was learned by another reward than the one that is configured"
+        raise PolicyError(message) from None
+    policy, known = resume_point(store, empty, version)
+    try:
+        train_on(policy, rule, learned_examples(store, rule, recipe.start, known, version.examples_seq))
+    except LogGapError as gap:
+        raise PolicyError(f"{lost}, and it cannot be learned again: {gap}") from gap
+    state = policy.save()
+    if (digest := versions.digest_of(state)) != version.digest:
+        raise PolicyError(
+            f"{lost}, and the log gives another state now, {digest[:DIGEST_CHARS]}: it was "
+            "learned by another library, or the training log was changed; see `armwise rebuild --verify`"
+        )
+    return empty.load(state)  # as every replica loads it
+
+
+def load_checkpoint(store: Store, empty: Policy, version: Version) -> Policy:
+    """Return the policy of a version from its checkpoint.
+
+    Args:
+        store: The log.
+        empty: A policy of the version's specification without a history.
+        version: The version.
+
+    Raises:
+        PolicyError: The checkpoint is missing or damaged, or the policy refuses it.
+    """
+    state = versions.checkpoint(store, version.version)
+    if state is None or versions.digest_of(state) != version.digest:
         raise PolicyError(f"checkpoint of version {version.version} is missing or damaged")
     try:
         return empty.load(state)
@@ -38,32 +95,28 @@ def restore(empty: Policy, version: Version, state: bytes | None) -> Policy:
         raise PolicyError(f"checkpoint of version {version.version} cannot be loaded: {error}") from error
 
 
-def earlier(store: Store, empty: Policy, version: Version) -> tuple[Policy, int | None]:
-    """Return a policy from which that of a version can be learned, and which example it knows last.
+def earlier_checkpoint(store: Store, empty: Policy, version: Version) -> tuple[Version, Policy] | None:
+    """Return the nearest loadable version of the recipe that has learned no more, and its policy."""
+    for earlier in versions.kept_upto(store, version.recipe, version.examples_seq):
+        if earlier.version != version.version:
+            try:
+                return earlier, load_checkpoint(store, empty, earlier)
+            except PolicyError as error:
+                logger.debug("%s: trying an earlier one", error)
+    return None
 
-    Args:
-        store: The log.
-        empty: A policy as the version's specification builds it.
-        version: Its own bytes are not looked at.
 
-    Returns:
-        The policy of the nearest earlier version of the recipe whose bytes are sound, where that
-        goes on from them exactly; else the empty one, and None.
+def resume_point(store: Store, empty: Policy, version: Version) -> tuple[Policy, int | None]:
+    """Return the policy that a replay of a version starts from, and the last example that it has learned.
+
+    That is an earlier checkpoint, where the policy resumes from it exactly; else the empty one, and None.
     """
-    if empty.resumes_exactly:
-        for one in registry_versions.kept_upto(store, version.recipe, version.examples_seq):
-            if one.version != version.version:
-                try:
-                    return restore(
-                        empty, one, registry_versions.checkpoint(store, one.version)
-                    ), one.examples_seq
-                except PolicyError as error:
-                    logger.warning("%s: going on from an earlier one", error)
-    return empty, None
+    found = earlier_checkpoint(store, empty, version) if empty.resumes_exactly else None
+    return (empty, None) if found is None else (found[1], found[0].examples_seq)
 
 
 def train_on(policy: Policy, rule: RewardRule, examples: Iterable[Example]) -> None:
-    """Let a policy learn examples, in order, as a rule rewards them."""
+    """Train a policy on examples, in order, with the rewards of a rule."""
     for example in examples:
         reward = rule.reward_of(example)
         if reward is not None:
@@ -71,23 +124,20 @@ def train_on(policy: Policy, rule: RewardRule, examples: Iterable[Example]) -> N
 
 
 MAX_QUEUED = 8
-"""Calls that may be under way or waiting at once; whoever comes then is sent away."""
+"""Calls that may wait or run at once; further ones are refused."""
 
 CACHED_POLICIES = 2
-"""Policies that are kept."""
+"""Policies that are kept: decisions are verified in order, and a canary decides with two."""
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 class BusyError(Exception):
-    """Too many policies of the past are being looked for already."""
+    """Too many calls to policies of earlier versions are queued already."""
 
 
 class PolicyHistory:
-    """Asks policies of the past in a thread of its own, one after another: to find one may take minutes.
-
-    The last two are kept, as decisions are verified in the order in which they were made, and a canary
-    makes them with two.
+    """Runs functions of the policies of earlier versions in one thread: to restore one may take minutes.
 
     Args:
         store: The log.
@@ -97,101 +147,48 @@ class PolicyHistory:
     def __init__(self, store: Store, rule: RewardRule) -> None:
         self._store = store
         self._rule = rule
-        self._thread = ThreadPoolExecutor(1, "past")
+        self._thread = ThreadPoolExecutor(1, "policy-history")
         self._counting = threading.Lock()
         self._calls = 0
-        self._found: dict[int, Policy] = {}  # by version, the one asked last at the end
+        self._cache: dict[int, Policy] = {}  # by version, the one used last at the end
 
-    def ask(self, versions: Sequence[Version], question: Callable[..., Found]) -> "Future[Found]":
-        """Return what a function says of the policies of one version or two, once they are found.
+    def submit(self, of: Sequence[Version], function: Callable[..., Result]) -> "Future[Result]":
+        """Call a function with the policies of one version or two, once they are restored.
 
         Args:
-            versions: What was published.
-            question: Takes their policies, in this order.
+            of: The versions.
+            function: Takes their policies, in this order.
 
         Returns:
-            A future, which raises PolicyError where the policy cannot be had.
+            A future of its result, which raises PolicyError where a policy cannot be restored.
 
         Raises:
-            BusyError: Too many are waiting already.
+            BusyError: Too many calls are queued already.
         """
         with self._counting:
             if self._calls >= MAX_QUEUED:
-                raise BusyError(f"{self._calls} policies of the past are being looked for already")
+                raise BusyError(f"{self._calls} calls to policies of earlier versions are queued already")
             self._calls += 1
-        answer = self._thread.submit(self._answer, versions, question)
-        answer.add_done_callback(self._done)
-        return answer
+        future = self._thread.submit(self._call, of, function)
+        future.add_done_callback(self._count_done)
+        return future
 
     def close(self) -> None:
         """Stop after the call that is under way."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _done(self, _answer: "Future[Found]") -> None:
+    def _count_done(self, _future: "Future[Result]") -> None:
         with self._counting:
             self._calls -= 1
 
-    def _answer(self, versions: Sequence[Version], question: Callable[..., Found]) -> Found:
-        return question(*[self._policy(version) for version in versions])
+    def _call(self, of: Sequence[Version], function: Callable[..., Result]) -> Result:
+        return function(*[self._policy(version) for version in of])
 
     def _policy(self, version: Version) -> Policy:
-        policy = self._found.pop(version.version, None)
+        policy = self._cache.pop(version.version, None)
         if policy is None:
-            policy = policy_of(self._store, version, self._rule, list(arm_sets.defined(self._store)))
-        self._found[version.version] = policy
-        for older in list(self._found)[:-CACHED_POLICIES]:
-            del self._found[older]
+            policy = restore_policy(self._store, version, self._rule, list(arm_sets.defined(self._store)))
+        self._cache[version.version] = policy
+        for older in list(self._cache)[:-CACHED_POLICIES]:
+            del self._cache[older]
         return policy
-
-
-def policy_of(store: Store, version: Version, rule: RewardRule, arms: Sequence[str]) -> Policy:
-    """Return the policy of a version, learned again where its bytes are lost.
-
-    Args:
-        store: The log.
-        version: What was published, by whichever recipe; of another one the bytes are needed.
-        rule: How rewards are made.
-        arms: All that it may have to choose among.
-
-    Raises:
-        PolicyError: It cannot be had, or no such policy can be built.
-        LogUnavailableError: Try again later.
-    """
-    return rebuilt(store, build_policy(spec_of(version), arms), rule, version)
-
-
-def rebuilt(store: Store, empty: Policy, rule: RewardRule, version: Version) -> Policy:
-    """Return the policy of a version, learned again where its bytes are lost.
-
-    Args:
-        store: The log.
-        empty: A policy as the version's specification builds it.
-        rule: How rewards are made.
-        version: What was published.
-
-    Raises:
-        PolicyError: Its bytes are lost, and what the log gives now is another policy.
-        LogUnavailableError: Try again later.
-    """
-    try:
-        return restore(empty, version, registry_versions.checkpoint(store, version.version))
-    except PolicyError as error:
-        lost = error
-    try:
-        recipe = Recipe.of(version, rule)
-    except PolicyError:
-        message = f"{lost}, and it was learned by another reward than the one that is configured"
-        raise PolicyError(message) from None
-    policy, known = earlier(store, empty, version)
-    try:
-        train_on(policy, rule, learned_examples(store, rule, recipe.start, known, version.examples_seq))
-    except LogGapError as gap:
-        raise PolicyError(f"{lost}, and it cannot be learned again: {gap}") from gap
-    state = policy.save()
-    if registry_versions.digest_of(state) != version.digest:
-        raise PolicyError(
-            f"{lost}, and the log gives another state now, "
-            f"{registry_versions.digest_of(state)[:DIGEST_CHARS]}: it was "
-            "learned by another library, or the training log was changed; see `armwise rebuild --verify`"
-        )
-    return empty.load(state)  # as every replica has it

@@ -1,9 +1,8 @@
-"""Verify a decision: compute its distribution and its draw again, from what the log holds.
+"""Verify a decision: recompute its distribution and its draw from the log.
 
-The policy of a version never changes, and a decision keeps all that the policy saw. So what was
-logged can be computed again at any time; where it comes out otherwise, the row was changed, or
-what made it was. What neither a distribution nor a draw depends on is not checked: the text of
-the question, say, or which arm a caller named.
+The policy of a version never changes, and a decision keeps everything that the policy saw. So both
+can be recomputed at any time; where they differ, the row or the policy was changed. Columns that neither
+depends on are not checked, such as the text of the question or which arm a caller named.
 """
 
 from dataclasses import dataclass
@@ -16,14 +15,14 @@ from agent.policies import Policy, choose, sampling, served_distribution
 from feedback.events import Decision, Mode
 
 TOLERANCE = 1e-12
-"""Largest difference of two probabilities that count as the same; on one machine there is none."""
+"""Largest difference of two probabilities that count as equal; on one machine it is 0."""
 
 Floats = tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A distribution as it was logged, and as it is computed now; both in the order of the arms."""
+    """A distribution as logged and as recomputed, in the order of the arms."""
 
     logged: Floats
     recomputed: Floats
@@ -40,21 +39,21 @@ class Compared:
 
     @property
     def same(self) -> bool:
-        """Whether both are the same distribution, or both are none."""
+        """Whether both are the same distribution, or both are empty."""
         return len(self.logged) == len(self.recomputed) and self.max_difference <= TOLERANCE
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What came out when a decision was computed again.
+    """Result of recomputing a decision.
 
     Attributes:
-        decision: As it stands in the log.
+        decision: The row of the log.
         distribution: What its arm was drawn from.
-        shadow: What the policy in the shadow would have drawn from; both empty where there is none.
-        u: The number that the arm was drawn with, in [0, 1); None where none was drawn.
-        arm: The arm that is chosen now; None where none can be.
-        why: What is wrong, or may be; one sentence for each thing, none where all is as logged.
+        shadow: Distribution of the shadow policy; both empty where there is none.
+        u: The uniform number of the draw, in [0, 1); None where nothing was drawn.
+        arm: The recomputed arm; None where it cannot be recomputed.
+        why: What differs, one sentence each; empty where all is as logged.
     """
 
     decision: Decision
@@ -66,11 +65,11 @@ class Verification:
 
     @property
     def verified(self) -> bool:
-        """Whether all that can be computed again is as it was logged."""
+        """Whether everything that is recomputed is as logged."""
         return not self.why
 
     def document(self) -> dict[str, Any]:
-        """Return it as a client reads it."""
+        """Return the body of the HTTP response."""
         arms, shadow = self.decision.arms, self.shadow
         return {
             "decision_id": self.decision.id,
@@ -80,9 +79,9 @@ class Verification:
             "mode": self.decision.mode.value,
             "verified": self.verified,
             "tolerance": TOLERANCE,
-            **_told(arms, self.distribution),
+            **_compared(arms, self.distribution),
             "draw": {"u": self.u, "arm": self.arm, "agrees": self.arm == self.decision.drawn},
-            "shadow": _told(arms, shadow) if shadow.logged or shadow.recomputed else None,
+            "shadow": _compared(arms, shadow) if shadow.logged or shadow.recomputed else None,
             "why": list(self.why),
         }
 
@@ -94,27 +93,25 @@ def verify(
     propensity: float | None = None,
     candidate: Policy | None = None,
 ) -> Verification:
-    """Compute a decision again, and compare.
+    """Recompute a decision, and compare it with the log.
 
-    An arm that was drawn is drawn again, with the salt of today: if that was another one when the
-    decision was made, the draw falls elsewhere although nothing was changed. Where the caller
-    asked for the most probable arm, that is taken again. Where the caller named the arm, it must
-    stand alone, with probability 1.
+    A drawn arm is drawn again with the current salt: after a change of the salt the draw differs although
+    the row is intact. A greedy decision takes the most probable arm again. A forced arm must be the only
+    one, with probability 1.
 
     Args:
-        decision: As it stands in the log; no label, which has no policy.
-        policy: Of the version that the decision names; None where the caller named the arm, for
-            which no policy is asked.
+        decision: The row of the log; not a label, which has no policy.
+        policy: Of the version that decided; None for a forced arm.
         salt: Enters the hash of the draw.
-        propensity: Of the arm, as it stands in the log beside the probabilities; None where it does not.
-        candidate: Of the version that took a share of the decision; None where none did.
+        propensity: The column of that name; None where the row has none.
+        candidate: Policy of the canary that had a share of the decision; None where there was none.
     """
     why = []
     try:
         p, shadow = _distributions(decision, policy, candidate)
-    except (ArithmeticError, LookupError, ValueError) as error:  # what is no context of this policy any more
+    except (ArithmeticError, LookupError, ValueError) as error:  # it does not fit this policy any more
         p, shadow = np.zeros(0), np.zeros(0)
-        why.append(f"the policy cannot be asked: {error}")
+        why.append(f"the policy has no distribution: {error}")
     distribution = Compared(decision.probabilities, tuple(p.tolist()))
     in_shadow = Compared(decision.shadow, tuple(shadow.tolist()))
     u = sampling.uniform_from(decision.id, salt, decision.arms) if decision.mode is Mode.EXPLORE else None
@@ -142,7 +139,7 @@ def verify(
 def _distributions(
     decision: Decision, policy: Policy | None, candidate: Policy | None
 ) -> "tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]":
-    """Return the distribution and the one in the shadow, which is empty where there is none."""
+    """Return the distribution and that of the shadow policy, which is empty where there is none."""
     if decision.mode is Mode.FORCED or policy is None:
         return np.ones(1), np.zeros(0)
     if decision.floor is None:
@@ -158,7 +155,7 @@ def _distributions(
     return p, sampling.shadow_distribution(policy, *seen)
 
 
-def _told(arms: tuple[str, ...], compared: Compared) -> dict[str, Any]:
+def _compared(arms: tuple[str, ...], compared: Compared) -> dict[str, Any]:
     return {
         "max_difference": compared.max_difference,
         "logged": dict(zip(arms, compared.logged, strict=False)),

@@ -1,11 +1,11 @@
-"""How each arm of this replica is doing: what keeps it from being drawn for now.
+"""Circuit breaker and concurrency cap of each arm of a replica.
 
-    down    it failed several times in a row, and rests; then it may be drawn again. If it fails
-            again it rests for twice as long; a success clears it
-    full    it has as many searches under way as its cap allows
+    open    the arm failed several times in a row and is not drawn until a pause has passed. If the next
+            search fails as well, the pause doubles; a success closes the breaker
+    full    the arm has as many searches under way as its cap allows
 
 Both are known before an arm is drawn, and mask it there. So the distribution that is logged is
-the one that was drawn from, and an arm that has no room is never drawn and then left out.
+the one that was drawn from, and an arm without room is never drawn and then skipped.
 """
 
 import time
@@ -15,24 +15,24 @@ from functools import partial
 from typing import Protocol
 
 DOUBLINGS = 6
-"""How often a rest is doubled at most: 5 seconds grow to about as many minutes."""
+"""How often a pause is doubled at most: 5 seconds grow to about as many minutes."""
 
 
 class Report(Protocol):
-    """Takes in how searches ended; one that was cancelled says nothing of its arm."""
+    """Records how searches ended. A cancelled search is not reported: it is no evidence about its arm."""
 
     def __call__(self, *, worked: Collection[str] = (), failed: Collection[str] = ()) -> None:
-        """Note the arms that answered, and those that did not."""
+        """Record the arms that answered and those that failed."""
         ...
 
 
 class ArmHealth:
-    """What is known of the arms before one is drawn.
+    """Failures and searches under way of each arm.
 
     Args:
-        failures: Failures in a row that put an arm down, at least 1.
-        rest_s: Seconds that it is down at first.
-        caps: Most searches of an arm at once, at least 1; an arm that is not named has no cap.
+        failures: Failures in a row that open the breaker of an arm, at least 1.
+        rest_s: Seconds that it stays open at first.
+        caps: Most concurrent searches by arm, at least 1; an arm that is not named has no cap.
         clock: Seconds, never going back.
     """
 
@@ -46,50 +46,49 @@ class ArmHealth:
         self._limit, self._rest_s = failures, rest_s
         self._caps = dict(caps or {})
         self._clock = clock
-        self._busy: dict[str, int] = {}
+        self._under_way: dict[str, int] = {}
         self._failures: dict[str, int] = {}  # in a row
-        self._until: dict[str, float] = {}  # end of the last rest
+        self._open_until: dict[str, float] = {}
 
-    def able(self, arms: Sequence[str], asked: Collection[str] = ()) -> list[str]:
+    def available(self, arms: Sequence[str], searched: Collection[str] = ()) -> list[str]:
         """Return the arms that may be drawn now, in their order.
 
-        Where all of them are down, none counts as down: something must be tried. Where those
-        that are up are full, there is none: a question is not sent to an arm that is down
-        because another has no room.
+        Where the breakers of all of them are open, none counts as open: one has to be tried. Where all
+        closed ones are full, the result is empty: load is not moved to an arm that fails.
 
         Args:
             arms: To choose among.
-            asked: Those that have searched already, and need no room.
+            searched: Those that have searched already and need no room.
         """
-        up = ([arm for arm in arms if not self.down(arm)] or arms) if self._until else arms
-        return [arm for arm in up if arm in asked or not self._full(arm)]
+        closed = ([arm for arm in arms if not self.is_open(arm)] or arms) if self._open_until else arms
+        return [arm for arm in closed if arm in searched or not self._full(arm)]
 
-    def down(self, arm: str) -> bool:
-        """Return whether an arm rests."""
-        return arm in self._until and self._clock() < self._until[arm]
+    def is_open(self, arm: str) -> bool:
+        """Return whether the breaker of an arm is open."""
+        return arm in self._open_until and self._clock() < self._open_until[arm]
 
     def _full(self, arm: str) -> bool:
-        return arm in self._caps and self._busy.get(arm, 0) >= self._caps[arm]
+        return arm in self._caps and self._under_way.get(arm, 0) >= self._caps[arm]
 
     @contextmanager
-    def searching(self, *arms: str) -> Iterator[Report]:
-        """Take a place of each arm while they search; yield what is told how it ended."""
-        begun = self._clock()
+    def track(self, *arms: str) -> Iterator[Report]:
+        """Count one search of each arm as under way; yield the function that reports how they ended."""
+        started = self._clock()
         for arm in arms:
-            self._busy[arm] = self._busy.get(arm, 0) + 1
+            self._under_way[arm] = self._under_way.get(arm, 0) + 1
         try:
-            yield partial(self._tell, begun)
+            yield partial(self._report, started)
         finally:
             for arm in arms:
-                self._busy[arm] -= 1
+                self._under_way[arm] -= 1
 
-    def _tell(self, begun: float, *, worked: Collection[str] = (), failed: Collection[str] = ()) -> None:
+    def _report(self, started: float, *, worked: Collection[str] = (), failed: Collection[str] = ()) -> None:
         for arm in worked:
             self._failures.pop(arm, None)
-            self._until.pop(arm, None)
+            self._open_until.pop(arm, None)
         for arm in failed:
-            if begun < self._until.get(arm, begun):
-                continue  # asked before its rest was over: no news
+            if started < self._open_until.get(arm, started):
+                continue  # started before the breaker half-opened: no new evidence
             failures = self._failures[arm] = self._failures.get(arm, 0) + 1
             if (again := failures - self._limit) >= 0:
-                self._until[arm] = self._clock() + self._rest_s * 2 ** min(again, DOUBLINGS)
+                self._open_until[arm] = self._clock() + self._rest_s * 2 ** min(again, DOUBLINGS)

@@ -1,12 +1,25 @@
-"""The live arms: how they are run, what a turn knows of them, and how the log keeps them."""
+"""The live arms: the seam that runs them, what a turn knows of them, and the set that a replica serves."""
 
+import asyncio
+import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from agent.config import AppConfig, ConfigError
+from agent.routers import saved
 from agent.serving.messages import ArmInfo
 from agent.serving.probe import Embeddings
-from arms.base import Query, Retrieval
+from agent.serving.turn import TurnLoop
+from arms.base import ArmError, Query, Retrieval
 from arms.retrievers import ArmSpec, catalog
+from feedback.log import Store
+from feedback.registry import ArmSet, arm_sets
+
+logger = logging.getLogger(__name__)
+
+REBUILD_S = 30.0
+"""Pause before a set of arms that could not be built is tried again."""
 
 
 class Arms(Protocol):
@@ -17,10 +30,10 @@ class Arms(Protocol):
         ...
 
     async def vectors(self, backbone: str, ids: Sequence[str]) -> Embeddings:
-        """Return unit vectors, of shape (dim,), of those of these passages that are of the corpus.
+        """Return unit vectors, of shape (dim,), of those of these passages that are in the corpus.
 
         Raises:
-            ArmError: They cannot be had.
+            ArmError: The vectors cannot be read.
         """
         ...
 
@@ -29,7 +42,7 @@ class Arms(Protocol):
         ...
 
     def know(self, specs: Mapping[str, ArmSpec]) -> None:
-        """Run these arms by their names from now on, besides those before. Raises ArmError."""
+        """Run these arms by name from now on, beside those known before. Raises ArmError."""
         ...
 
 
@@ -48,5 +61,127 @@ def documents(specs: Mapping[str, ArmSpec]) -> dict[str, dict[str, Any]]:
 
 
 def same_document(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Return whether two descriptions that the log keeps mean the same arm."""
+    """Return whether two descriptions in the log mean the same arm."""
     return catalog.same(ArmSpec.model_validate(one), ArmSpec.model_validate(other))
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedArms:
+    """What the log holds of the arms.
+
+    Attributes:
+        newer: The live set, where it is newer than the one that is served.
+        disabled: Arms that are switched off.
+    """
+
+    newer: ArmSet | None
+    disabled: frozenset[str]
+
+
+class ArmRegistry:
+    """The arm set that a replica serves: follows the log, and builds a new set before serving it.
+
+    Args:
+        config: Names the arms of the configuration file, and all that arms are built from.
+        store: The log.
+        arms: Builds and runs them.
+        turns: Draws among the arms of the set, which it has from here.
+        router: Metadata of the router that scores them; None for no router.
+
+    Attributes:
+        config: The configuration with the live arms.
+        seq: Position of the live set; 0 before the log was read.
+    """
+
+    def __init__(
+        self, config: AppConfig, store: Store, arms: Arms, turns: TurnLoop, router: saved.About | None
+    ) -> None:
+        self.config = config
+        self.seq = 0
+        self._store, self._arms, self._turns, self._router = store, arms, turns, router
+        self._configured = config.arms
+        self._started = False
+        self._disabled: frozenset[str] = frozenset()
+        self._unbuilt = 0  # the last set that could not be built, and when to try again
+        self._retry_at = 0.0
+        self._building: asyncio.Task[None] | None = None
+
+    def read(self) -> LoggedArms:
+        """Read the log, which blocks. Raises LogUnavailableError."""
+        if self._started:
+            newer = arm_sets.live(self._store, self.seq)
+        else:
+            newer = arm_sets.started(self._store, documents(self._configured))
+            self._started = True
+        return LoggedArms(newer, arm_sets.disabled(self._store))
+
+    async def follow(self, logged: LoggedArms) -> None:
+        """Serve what the log holds; a set that could not be built is tried again after a pause."""
+        self._disabled = logged.disabled
+        found, now = logged.newer, asyncio.get_running_loop().time()
+        if found is not None and (found.seq != self._unbuilt or now >= self._retry_at):
+            if not self.seq and found.seq != self._unbuilt:
+                await self._build(found)  # nothing is served yet that must not wait
+            elif self._building is None or self._building.done():
+                self._building = asyncio.create_task(self._build(found), name="arm-builder")
+        self._turns.arms = self._switched(self._turns.arms)
+
+    async def replace(self, arms: Mapping[str, Mapping[str, Any]]) -> None:
+        """Replace the live arms, here and in every replica that follows the log.
+
+        Args:
+            arms: Every arm that is live from now on, as the configuration writes them.
+
+        Raises:
+            ConfigError: They are described wrongly, do not fit the rest of the configuration,
+                or are code that the configuration file does not name.
+            ArmError: One of them cannot be built; nothing has changed.
+            ConflictError: A name stood for another arm before; nothing has changed.
+        """
+        own = {spec.kind for spec in self._configured.values()}
+        for name, document in arms.items():
+            if ":" in document["kind"] and document["kind"] not in own:
+                raise ConfigError(
+                    f"arm {name!r}: {document['kind']!r} is code of your own; only an arm of the "
+                    "configuration file can bring it in"
+                )
+        config = self.config.with_arms(arms)
+        await self._arms.load(config.arms)
+        logged, configured = documents(config.arms), documents(self._configured)
+        found = await asyncio.to_thread(arm_sets.replace, self._store, logged, configured, same_document)
+        self._serve(config, found.seq)
+
+    def stop(self) -> None:
+        """Cancel a build that is under way."""
+        if self._building is not None:
+            self._building.cancel()
+
+    async def _build(self, found: ArmSet) -> None:
+        """Build the arms of a set, which may take minutes, and serve it."""
+        try:
+            config = self.config.with_arms(found.arms)
+            if config.arms != self.config.arms:
+                await self._arms.load(config.arms)
+            self._serve(config, found.seq)
+        except (ConfigError, ArmError) as error:
+            if found.seq != self._unbuilt:
+                logger.warning("still serving the arms before set %d: %s", found.seq, error)
+            self._unbuilt = found.seq
+            self._retry_at = asyncio.get_running_loop().time() + REBUILD_S
+
+    def _serve(self, config: AppConfig, seq: int) -> None:
+        """Serve the arms of a configuration, unless a newer set is served already."""
+        if seq <= self.seq:
+            return
+        self._arms.know(config.arms)
+        if self._router is not None:
+            saved.warn_of_unknown(self._router, config.actions)
+        self.config, self.seq = config, seq
+        self._turns.former = {**self._turns.former, **self._turns.arms}
+        self._turns.arms = self._switched(arm_infos(config.arms))
+
+    def _switched(self, arms: Mapping[str, ArmInfo]) -> Mapping[str, ArmInfo]:
+        """Return the arms with the switches of the log applied."""
+        if {name for name, info in arms.items() if not info.enabled} == self._disabled & arms.keys():
+            return arms
+        return {name: replace(info, enabled=name not in self._disabled) for name, info in arms.items()}

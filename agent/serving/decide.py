@@ -1,11 +1,21 @@
-"""Which arms may be drawn for a question, and the context that the policy sees."""
+"""What decides a turn: which arms may be drawn, the context that the policy sees, and the draw."""
 
-from collections.abc import Mapping
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from agent.policies import FeatureSpec, describe
-from agent.serving.messages import ArmInfo, Ask, NoEligibleArmError
-from agent.serving.probe import Embeddings
-from feedback.events import Context
+import numpy as np
+from numpy.typing import NDArray
+
+from agent.policies import FeatureSpec, choose, describe, sampling, served_distribution
+from agent.serving.arm_health import ArmHealth
+from agent.serving.messages import ArmInfo, Ask, Canary, NoEligibleArmError, OverloadedError, Serving
+from agent.serving.probe import UNPROBED, Embeddings, Probes, Scorer, with_scores
+from arms.base import Query
+from feedback.events import Context, Decision, Mode
+
+logger = logging.getLogger(__name__)
 
 
 def context_of(
@@ -18,15 +28,15 @@ def context_of(
     """Return what a policy sees of a question: the same in a turn and in a label of a warm start.
 
     Args:
-        question: The text as it was asked.
-        spec: What to look at.
+        question: The text of the request.
+        spec: Which features the context has.
         embeddings: Of the question, by the backbone that `spec` names, if it names one.
         arms: The live arms.
-        extra: What the caller knows.
+        extra: The caller's own features.
 
     Raises:
-        FeatureError: An extra number that is not finite.
-        ValueError: An embedding that is too short.
+        FeatureError: An extra number is not finite.
+        ValueError: An embedding is too short.
     """
     return describe(
         question,
@@ -38,7 +48,7 @@ def context_of(
 
 
 def eligible(ask: Ask, arms: Mapping[str, ArmInfo]) -> list[str]:
-    """Return the arms that the caller and the switches leave to be drawn.
+    """Return the arms that are neither switched off nor excluded by the request.
 
     Raises:
         NoEligibleArmError: There is none.
@@ -55,3 +65,130 @@ def eligible(ask: Ask, arms: Mapping[str, ArmInfo]) -> list[str]:
     if not names:
         raise NoEligibleArmError(f"no arm is left of {', '.join(arms)}: all are disabled or excluded")
     return names
+
+
+@dataclass(slots=True)
+class Decider:
+    """Scores the eligible arms and draws one of them.
+
+    Attributes:
+        serving: The policy that decides now; replaced when a version is published.
+        floor: Least probability of every eligible arm.
+        salt: Enters the hash of the draw.
+        wait_s: Seconds in which feedback counts.
+        clock: Seconds since the epoch.
+        scorer: A trained router, whose scores the policy sees; None for none.
+        health: Circuit breakers and concurrency caps of the arms.
+        dropped: The last candidate whose policy failed; it takes part no more.
+    """
+
+    serving: Serving
+    floor: float
+    salt: str
+    wait_s: float
+    clock: Callable[[], float] = time.time
+    scorer: Scorer | None = None
+    health: ArmHealth = field(default_factory=ArmHealth)
+    dropped: Canary | None = None
+
+    @property
+    def canary(self) -> Canary | None:
+        """The candidate that takes part in decisions; None for none."""
+        return None if self.serving.canary is self.dropped else self.serving.canary
+
+    def available(self, names: Sequence[str], probes: Probes = UNPROBED) -> list[str]:
+        """Return the arms that may be drawn now; one whose probe failed, only where all of them did.
+
+        Raises:
+            OverloadedError: No arm has room.
+        """
+        names = [name for name in names if name not in probes.failed] or names
+        available = self.health.available(names, searched=probes.found.keys() | probes.failed.keys())
+        if not available:
+            raise OverloadedError(f"no arm that could be drawn has room: {', '.join(names)}")
+        return available
+
+    async def score(
+        self,
+        ask: Ask,
+        names: Sequence[str],
+        query: Query,
+        context: Context,
+        search_first: Callable[[Sequence[str]], Awaitable[Probes]],
+    ) -> tuple[Context, Probes]:
+        """Add the router's scores to the context; the arms search first if the router reads passages.
+
+        Args:
+            ask: The request; with a forced arm nothing is scored.
+            names: The arms that may be drawn; the router scores those that it was trained on.
+            query: The question, with the embedding that the router reads.
+            context: What the policy sees of it so far.
+            search_first: Has arms search before one is drawn.
+        """
+        scorer, probes = self.scorer, UNPROBED
+        if scorer is None or ask.forced is not None:
+            return context, probes
+        known = [name for name in names if name in scorer.arms]
+        if scorer.k:
+            with self.health.track(*known) as report:
+                probes = await search_first(known)
+                report(worked=probes.found, failed=probes.failed)
+            known = list(probes.found)
+        scores = await scorer.scores(query, known, probes.found) if known else {}
+        return with_scores(context, scores), probes
+
+    def choose(self, ask: Ask, names: Sequence[str], context: Context, probes: Probes = UNPROBED) -> Decision:
+        """Draw an arm from the policy's distribution, mixed with the canary's and with the floor.
+
+        Raises:
+            OverloadedError: The arms have no room any more.
+        """
+        serving, names = self.serving, self.available(names, probes)
+        candidate, share = 0, 0.0
+        if ask.forced is not None:
+            mode, floor, p, shadow = Mode.FORCED, 0.0, np.ones(1), np.zeros(0)
+        else:
+            mode = Mode.EXPLORE if ask.explore else Mode.GREEDY
+            floor = sampling.lowered(self.floor, len(names))
+            p = served_distribution(serving.policy, context, names, floor)
+            if canary := self.canary:
+                of_candidate = self._candidate_distribution(canary, context, names, floor)
+                if of_candidate.size:
+                    candidate, share = canary.version, canary.share
+                    p = sampling.mixed(p, of_candidate, share)
+            shadow = sampling.shadow_distribution(serving.policy, context, names, floor)
+        if mode is Mode.EXPLORE:
+            drawn = choose(p, sampling.uniform_from(ask.decision_id, self.salt, names))
+        else:
+            drawn = int(p.argmax())
+        now = self.clock()
+        return Decision(
+            id=ask.decision_id,
+            context=context,
+            arms=tuple(names),
+            probabilities=tuple(p.tolist()),
+            drawn=names[drawn],
+            policy=serving.policy.kind,
+            version=serving.version,
+            mode=mode,
+            decided_at=now,
+            deadline=now + self.wait_s,
+            episode_id=ask.episode_id,
+            request_digest=ask.request_digest,
+            floor=floor,
+            deferred=ask.deferred,
+            shadow=tuple(shadow.tolist()),
+            candidate=candidate,
+            share=share,
+        )
+
+    def _candidate_distribution(
+        self, canary: Canary, context: Context, names: Sequence[str], floor: float
+    ) -> NDArray[np.float64]:
+        """Return the distribution of a candidate, shape (n_arms,); (0,) where it fails and is dropped."""
+        try:
+            return served_distribution(canary.policy, context, names, floor)
+        except Exception:
+            logger.exception("version %d takes no part any more: it gave no distribution", canary.version)
+            self.dropped = canary
+            return np.zeros(0)

@@ -1,33 +1,30 @@
-"""What a turn knows of its arms, what it has done so far, and what becomes of it, however it ends."""
+"""The recorder of a turn: what it has done so far becomes its execution, however it ends."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from agent.serving.messages import ArmInfo
-from agent.serving.probe import Probes
+from agent.serving.probe import UNPROBED, Probes
 from arms.base import Retrieval
 from arms.llm import Chunk, base
 from feedback.errors import described
 from feedback.events import Cost, Decision, Execution, Status
 
-UNPROBED = Probes()
-"""Of a turn in which no arm was looked at before one was drawn."""
-
 
 @dataclass(slots=True)
 class TurnRecorder:
-    """What a turn has done so far; becomes its execution, however it ends.
+    """What a turn has done so far.
 
     Attributes:
         decision: What is carried out.
         arms: What is known of the arms, the same for the whole turn.
-        probes: What was found before an arm was drawn.
-        served: The arm whose passages are used; None as long as none is.
+        probes: Searches before the draw, whose costs are added to the four below.
+        served: The arm whose passages are used; None before one has answered.
         retrieval: What it found.
-        answer: What the language model has written so far; None where it was not asked.
-        usage: Its last word, which says what it took.
-        finish_reason: Why it ended.
-        steps: Rounds of retrieval, the probes not counted; so are the two below.
+        answer: Generated so far; None without a language model.
+        usage: The last chunk, with the token counts and the price.
+        finish_reason: Why generation ended.
+        steps: Rounds of retrieval.
         tokens: Read to find passages.
         retrieval_s: Seconds in arms.
         llm_s: Seconds in the language model.
@@ -49,13 +46,13 @@ class TurnRecorder:
     error: str = ""
 
     def note(self, chunk: Chunk) -> None:
-        """Take in a piece of the answer."""
+        """Add a chunk of the answer."""
         self.answer = (self.answer or "") + chunk.text
         if chunk.finish_reason is not None:
             self.usage, self.finish_reason = chunk, chunk.finish_reason
 
     def status(self, error: Exception | None, cancelled: bool) -> Status:
-        """Return how the turn has ended."""
+        """Return the status that the turn ends with."""
         if cancelled:
             return Status.CANCELLED
         if error is None:
@@ -66,7 +63,7 @@ class TurnRecorder:
         return Status.LLM_TIMEOUT if timed_out else Status.LLM_FAILED
 
     def execution(self, now: float, error: Exception | None = None, *, cancelled: bool = False) -> Execution:
-        """Return it as a fact."""
+        """Return the execution to be committed."""
         return Execution(
             decision_id=self.decision.id,
             served=self.served,

@@ -1,4 +1,4 @@
-"""What goes into a turn and comes out of it: requests, events, the served policy, errors."""
+"""Requests, events and errors of a turn, and the policy that it is decided by."""
 
 import asyncio
 from collections.abc import Mapping
@@ -16,11 +16,11 @@ class NoEligibleArmError(ValueError):
 
 
 class OverloadedError(Exception):
-    """Every arm that could be drawn has as many searches under way as it may have; nothing was decided."""
+    """Every arm that could be drawn is at its cap of searches; nothing was decided."""
 
 
 class TurnError(Exception):
-    """A turn failed after its decision: the row stays, marked.
+    """A turn failed after its decision, which stays in the log with the failure.
 
     Attributes:
         decision_id: The decision that was committed.
@@ -34,18 +34,18 @@ class TurnError(Exception):
 
 
 class AnsweredElsewhereError(Exception):
-    """Another process has carried out the same decision meanwhile; its answer is the one on record."""
+    """Another process has carried out the same decision meanwhile; its execution is the one in the log."""
 
 
 Commit = asyncio.Future[Any]
-"""Is done once facts are durable."""
+"""Done once facts are durable."""
 
 
 class Log(Protocol):
-    """Where facts go. A write goes on when its caller is cancelled."""
+    """Commits facts. A write goes on when its caller is cancelled."""
 
     def append(self, *facts: Decision | Execution) -> Commit:
-        """Queue facts to be committed, in order; the future holds their receipts, once they are durable."""
+        """Queue facts to be committed, in order; the future holds their receipts once they are durable."""
         ...
 
 
@@ -56,7 +56,7 @@ class Canary:
     Attributes:
         policy: Its policy.
         version: Its number.
-        share: How much of each distribution is its own, in (0, 1).
+        share: Its weight in the mixture with the served policy, in (0, 1).
     """
 
     policy: Policy
@@ -66,7 +66,7 @@ class Canary:
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """The policy that decides now, frozen until the next version replaces it; and a candidate beside it."""
+    """The policy that decides, frozen until the next version replaces it, and the canary beside it."""
 
     policy: Policy
     version: int
@@ -75,25 +75,25 @@ class Serving:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One question with what its caller wishes.
+    """One request.
 
     Attributes:
         decision_id: Names the turn; the draw is hashed from it and from the arms that could be drawn.
-        question: What is looked up and what the policy sees.
+        question: The query, and what the policy sees.
         messages: The conversation that the model answers; empty to retrieve only.
         k: Passages to retrieve.
-        forced: An arm that the caller named; it is recorded as forced.
+        forced: An arm that the caller named; recorded as forced.
         allowed: Arms to choose among; None for all.
         excluded: Arms not to choose.
-        explore: False takes the most probable arm; it is recorded as greedy.
+        explore: False takes the most probable arm; recorded as greedy.
         context: The caller's own features.
-        episode_id: Groups the turns of one conversation; kept and told again.
-        request_digest: Tells a retry from another request under the same id.
+        episode_id: Groups the turns of one conversation; kept and returned.
+        request_digest: Distinguishes a retry from another request under the same id.
         deferred: The decision counts only once its answer was shown.
         max_tokens: Longest answer.
-        temperature: Of the model.
-        top_p: The model draws from the likeliest tokens that hold this mass.
-        seed: Of the model's draws.
+        temperature: Sampling temperature of the model.
+        top_p: Nucleus sampling of the model.
+        seed: Of the model's sampling.
         stop: Strings that end the answer.
     """
 
@@ -118,7 +118,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """The decision is durable and its passages are here."""
+    """The decision is durable and its passages are found."""
 
     decision: Decision
     retrieval: Retrieval

@@ -1,7 +1,7 @@
-"""Looking before an arm is drawn: what a router makes of the question, and of what the arms find for it.
+"""Searches before an arm is drawn, for a router that reads what the arms retrieve.
 
-A router that looks at the question alone costs nothing. One that looks at what was retrieved has every
-eligible arm search: all of it is paid for, whichever arm answers, and the arm that is drawn has searched.
+A router that reads the question alone needs none. For one that reads passages every eligible arm searches:
+all of it is charged, whichever arm answers, and the drawn arm does not search again.
 """
 
 import asyncio
@@ -27,12 +27,12 @@ T = TypeVar("T")
 
 
 class Scorer(Protocol):
-    """A trained router at work.
+    """Scores arms with a trained router.
 
     Attributes:
-        backbone: Whose embedding of the question it looks at.
-        arms: Those that it knows.
-        k: Passages of each arm that it looks at; 0 where it looks at the question alone.
+        backbone: Whose embedding of the question it reads.
+        arms: Those that it was trained on.
+        k: Passages of each arm that it reads; 0 where it reads the question alone.
     """
 
     backbone: str
@@ -46,11 +46,11 @@ class Scorer(Protocol):
 
         Args:
             query: The question, embedded with the backbone.
-            arms: Which to score, all of them known.
-            found: What each of them found; empty where it looks at the question alone.
+            arms: Which to score, all of them among `arms`.
+            found: What each of them found; empty where it reads the question alone.
 
         Raises:
-            ArmError: What it looks at cannot be had.
+            ArmError: The router, or the vectors of passages, failed.
         """
         ...
 
@@ -60,9 +60,9 @@ class Probes:
     """What the arms found before one was drawn.
 
     Attributes:
-        found: Of the arms that answered, at least as many passages as were asked for.
-        failed: Why the others did not.
-        seconds: That all of them took together, the embedding of the question included.
+        found: Retrievals of the arms that answered.
+        failed: Errors of the others.
+        seconds: Sum over all of them, the embedding of the question included.
     """
 
     found: Mapping[str, Retrieval] = field(default_factory=dict)
@@ -80,21 +80,25 @@ class Probes:
         return sum(retrieval.tokens for retrieval in self.found.values())
 
     def of(self, arm: str) -> Retrieval | None:
-        """Return what an arm found, None when it was not asked. Raises what it failed with."""
+        """Return what an arm found, None when it did not search. Raises what it failed with."""
         if arm in self.failed:
             raise self.failed[arm]
         return self.found.get(arm)
 
 
+UNPROBED = Probes()
+"""Of a turn in which no arm searched before the draw."""
+
+
 async def probe(
     query: Query, k: int, needs: Mapping[str, frozenset[str]], embed: Embed, search: Search, limit_s: float
 ) -> Probes:
-    """Have arms search all at once; the question is embedded once a backbone.
+    """Search with all arms concurrently; the question is embedded once per backbone.
 
     Args:
         query: The question, with the embeddings that are there already.
         k: Passages to find.
-        needs: The arms, each with the backbones that it needs.
+        needs: Backbones that an arm needs, by arm.
         embed: Embeds the question.
         search: Runs an arm.
         limit_s: Seconds that each embedding, and each search, may take.
@@ -111,8 +115,8 @@ async def probe(
     missing = sorted(frozenset[str]().union(*needs.values()) - query.embeddings.keys())
     vectors = dict(zip(missing, await asyncio.gather(*map(embedded, missing)), strict=True))
     failures = {name: got for name, (_, got) in vectors.items() if isinstance(got, Exception)}
-    told = {name: got[name] for name, (_, got) in vectors.items() if not isinstance(got, Exception)}
-    query = replace(query, embeddings={**query.embeddings, **told})
+    embeddings = {name: got[name] for name, (_, got) in vectors.items() if not isinstance(got, Exception)}
+    query = replace(query, embeddings={**query.embeddings, **embeddings})
     tried = dict(zip(needs, await asyncio.gather(*map(searched, needs)), strict=True))
     return Probes(
         {arm: got for arm, (_, got) in tried.items() if isinstance(got, Retrieval)},
@@ -121,13 +125,13 @@ async def probe(
     )
 
 
-async def _attempt(work: Awaitable[T], limit_s: float) -> tuple[float, T | ArmError | TimeoutError]:
-    """Return how long work took, and what came of it."""
+async def _attempt(call: Awaitable[T], limit_s: float) -> tuple[float, T | ArmError | TimeoutError]:
+    """Return the seconds that an awaitable took, and its result or error."""
     started = time.perf_counter()
     result: T | ArmError | TimeoutError
     try:
         async with asyncio.timeout(limit_s):
-            result = await work
+            result = await call
     except (ArmError, TimeoutError) as error:
         result = error
     return time.perf_counter() - started, result

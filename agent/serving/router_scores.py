@@ -1,4 +1,4 @@
-"""A trained router at work in a replica: from a question, and what arms found for it, to their scores."""
+"""Scores of a trained router in a replica: from a question, and what arms found for it, to one per arm."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -13,32 +13,32 @@ from agent.routers import RouterError, Stage, Trained, features, read_trained
 from agent.serving.probe import Embed
 from arms.base import ArmError, Passage, Query, Retrieval
 
-SCORING = 4
+THREADS = 4
 """Questions that a replica scores at the same time; others wait."""
 
 Vectors = Mapping[str, NDArray[np.float32]]
 
-Look = Callable[[str, Sequence[str]], Awaitable[Vectors]]
+LoadVectors = Callable[[str, Sequence[str]], Awaitable[Vectors]]
 """A backbone and ids of passages -> their unit vectors; those that are not of the corpus are left out."""
 
 
 class RouterScorer:
-    """Scores arms with a trained router, as `agent.serving.probe.Advisor` has it.
+    """Implements `agent.serving.probe.Scorer`.
 
-    A passage that is not of the corpus, such as one that a search API returned, has no vector: it counts as
+    A passage that is not in the corpus, such as one that a search API returned, has no vector: it counts as
     not found.
 
     Args:
         trained: The router.
-        k: Passages of each arm to look at; None for as many as it was trained on.
-        vectors: Tells the vectors of passages.
+        k: Passages of each arm to read; None for as many as it was trained on.
+        vectors: Loads the vectors of passages.
         limit_s: Seconds that the vectors may take, and the scores.
 
     Attributes:
-        about: What is told of the router.
+        about: Metadata of the router.
     """
 
-    def __init__(self, trained: Trained, k: int | None, vectors: Look, limit_s: float) -> None:
+    def __init__(self, trained: Trained, k: int | None, vectors: LoadVectors, limit_s: float) -> None:
         self.about = trained.about
         self.backbone = trained.about.backbone
         self.arms = frozenset(trained.about.arms)
@@ -46,15 +46,17 @@ class RouterScorer:
         self._router = trained.router
         self._vectors = vectors
         self._limit_s = limit_s
-        # Its own, so that nothing else of a replica waits behind a router that is slow.
-        self._threads = ThreadPoolExecutor(SCORING, thread_name_prefix="router")
+        # A pool of its own, so that a slow router delays nothing else in the replica.
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="router")
 
-    async def rehearse(self, embed: Embed) -> None:
-        """Score a question for which nothing is found: what does not fit, or loads late, shows here."""
-        question = "Is anybody there?"
+    async def warm_up(self, embed: Embed) -> None:
+        """Score a question without passages: loads lazy parts, and fails where dimensions differ."""
+        question = "Warm-up question?"
         query = Query(question, await embed(question, frozenset({self.backbone})))
         nothing = [()] * len(self.about.arms) if self.k else None
-        await self._scored(query, self.about.arms, nothing, {}, None)  # a model that is loaded may take long
+        await self._scored(
+            query, self.about.arms, nothing, {}, None
+        )  # without a time limit: loading may take long
 
     async def scores(
         self, query: Query, arms: Sequence[str], found: Mapping[str, Retrieval]
@@ -103,8 +105,8 @@ class RouterScorer:
         return dict(zip(arms, self._router.scores(seen)[0].tolist(), strict=True))
 
 
-def router_scorer(config: AppConfig, vectors: Look) -> RouterScorer | None:
-    """Return the configured router at work, None where there is none. Raises RouterError."""
+def router_scorer(config: AppConfig, vectors: LoadVectors) -> RouterScorer | None:
+    """Return the scorer of the configured router, None where there is none. Raises RouterError."""
     if config.router is None:
         return None
     trained = read_trained(config.router.path)

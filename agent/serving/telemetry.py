@@ -28,10 +28,10 @@ from feedback.registry import Version
 from feedback.training_log import lag as training_log_lag
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+"""Upper bounds of the histogram buckets."""
 
-
-NOBODY = "none served"
-"""Stands for the arm where every arm failed."""
+NONE_SERVED = "none served"
+"""Label of the arm where every arm failed."""
 
 
 class Telemetry:
@@ -80,20 +80,20 @@ class Telemetry:
         self._decisions.labels(decision.drawn, decision.mode.value).inc()
 
     def took(self, served: str | None, seconds: float) -> None:
-        """Note how long a whole turn took, from admission to its last word."""
-        self._turns.labels(served or NOBODY).observe(seconds)
+        """Observe the duration of a turn, from admission to the last byte."""
+        self._turns.labels(served or NONE_SERVED).observe(seconds)
 
     def finished(self, execution: Execution, drawn: str) -> None:
         """Count how a turn ended, by the arm that was drawn for it."""
         self._executions.labels(drawn, execution.status.value).inc()
-        self._retrieval.labels(execution.served or NOBODY).observe(execution.cost.retrieval_s)
+        self._retrieval.labels(execution.served or NONE_SERVED).observe(execution.cost.retrieval_s)
         if execution.answer is not None:
             self._llm.observe(execution.cost.llm_s)
             self._tokens.labels("read").inc(execution.cost.prompt_tokens)
             self._tokens.labels("written").inc(execution.cost.completion_tokens)
 
     def fed_back(self, fact: Feedback, receipt: Receipt) -> None:
-        """Count an item of feedback, by its metric; what has none, by its kind."""
+        """Count an item of feedback, by its metric, or by its kind where it has none."""
         assert receipt.status is not None
         self._feedback.labels(fact.metric or fact.kind.value, receipt.status.value).inc()
 
@@ -114,15 +114,15 @@ class Telemetry:
         dangling: int = 0,
         jump_s: float = 0.0,
     ) -> bytes:
-        """Return the text that Prometheus scrapes, with the state of the log and of the learner.
+        """Return the text for a scrape, with the state of the log and of the learner.
 
         Args:
-            lag: What of the log the served version has learned; None where the log does not tell.
-            version: The one that is served; None before there is one.
+            lag: How far the served version is behind the log; None where the log is unavailable.
+            version: The served version; None before there is one.
             now: Seconds since the epoch.
-            alarms: Changes of the world that were noticed.
-            dangling: Feedback that is about no decision.
-            jump_s: How far the wall clock of this process is ahead of where it should be.
+            alarms: Drift alarms raised.
+            dangling: Feedback that refers to no decision.
+            jump_s: Seconds that the wall clock is ahead of the monotonic one.
         """
         if self._folder is None:
             text = generate_latest(self._own)
@@ -136,12 +136,12 @@ class Telemetry:
 
 
 class CountedLog:
-    """A log that counts the decisions and executions it was given, however their turns end."""
+    """A log that counts the decisions and executions that it commits."""
 
     def __init__(self, log: Log, telemetry: Telemetry) -> None:
         self._log = log
         self._telemetry = telemetry
-        self._drawn: dict[str, str] = {}  # of the turns under way
+        self._drawn: dict[str, str] = {}  # arm by decision, until its execution
 
     def append(self, *facts: Decision | Execution) -> "asyncio.Future[Any]":
         """Queue facts, and count them unless their commit fails."""
@@ -150,18 +150,19 @@ class CountedLog:
         return future
 
     def _count(self, facts: tuple[Decision | Execution, ...], future: "asyncio.Future[Any]") -> None:
-        if not future.cancelled() and future.exception() is not None:
-            return  # a cancelled wait is no failed commit: the write goes on
+        failed = not future.cancelled() and future.exception() is not None  # cancelled, the write goes on
         for fact in facts:
-            if isinstance(fact, Decision):
+            if isinstance(fact, Execution):
+                drawn = self._drawn.pop(fact.decision_id, NONE_SERVED)
+                if not failed:
+                    self._telemetry.finished(fact, drawn)
+            elif not failed:
                 self._drawn[fact.id] = fact.drawn
                 self._telemetry.decided(fact)
-            else:
-                self._telemetry.finished(fact, self._drawn.pop(fact.decision_id, NOBODY))
 
 
 class _State(Collector):
-    """Where the log and the learner stand, as read at the scrape."""
+    """Gauges of the log and the learner, read at the scrape."""
 
     def __init__(
         self,

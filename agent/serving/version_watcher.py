@@ -1,12 +1,10 @@
-"""Which version a replica serves: the newest of the recipe that is followed, or one that was chosen."""
+"""Which version a replica serves: the newest of the active recipe, or the one that an operator pinned."""
 
 import logging
-from contextlib import suppress
 from dataclasses import dataclass
 
 from agent.config import AppConfig
-from agent.learning import Recipe, active_recipe, policy_of
-from agent.learning import restore as learning_restore
+from agent.learning import Recipe, active_recipe, restore, restore_policy
 from agent.policies import Policy, PolicyError
 from agent.serving.messages import Canary
 from feedback.log import Store
@@ -17,12 +15,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ServedVersion:
-    """What a replica decides with.
-
-    Attributes:
-        version: What was published.
-        policy: Its policy.
-    """
+    """A version that decides, with its policy."""
 
     version: Version
     policy: Policy
@@ -30,30 +23,30 @@ class ServedVersion:
 
 @dataclass(frozen=True, slots=True)
 class ServingState:
-    """What a look has found.
+    """What a replica serves after a refresh.
 
     Attributes:
-        served: What is to be served; None before there is anything.
-        said: What operators said that holds. A version that was chosen is another one than what is
-            served where it cannot be read.
-        canary: The candidate that takes a share; None where none does, or it cannot be read.
+        served: The version that decides; None before there is one.
+        active: The promotions that hold. A pinned version that cannot be loaded is another one than
+            the served one.
+        canary: The candidate that takes a share; None where there is none, or it cannot be loaded.
     """
 
     served: ServedVersion | None
-    said: ActivePolicy
+    active: ActivePolicy
     canary: Canary | None = None
 
 
 class VersionWatcher:
-    """Looks for what is to be served.
+    """Reads from the log what is to be served.
 
     Args:
         store: The log.
-        config: Says which recipe is active, unless another one was promoted under it.
+        config: Names the configured recipe, which is active unless another one was promoted under it.
 
     Attributes:
         configured: The recipe of the configuration.
-        recipe: The one that is active, as of the last look.
+        recipe: The active one, as of the last refresh.
         empty: A policy of that recipe without a history.
         arms: Names of the arms that a policy may choose among.
     """
@@ -65,16 +58,13 @@ class VersionWatcher:
         self.configured = Recipe.configured(config)
         self.recipe = self.configured
         self.empty = self.recipe.build(self.arms)
-        self._word = self.recipe.digest  # the recipe that was said, which may not be the one that is active
-        self._in_vain = (0, 0)  # the last version that could not be read, and the word that asked for it
-        self._pin: tuple[int, promotions.Promotion | None] = (
-            0,
-            None,
-        )  # the last rollback, and whether it holds here
-        self._canary: tuple[int, Canary | None] = (0, None)  # the word on it, and what came of it
+        self._promoted = self.recipe.digest  # the recipe that was promoted, which may not be buildable here
+        self._unreadable = (0, 0)  # the last version that could not be loaded, and the promotion that pins it
+        self._pin: tuple[int, promotions.Promotion | None] = (0, None)  # last rollback; None: not buildable
+        self._canary: tuple[int, Canary | None] = (0, None)  # last promotion of a canary, and its policy
 
-    def look(self, served: ServedVersion | None) -> ServingState:
-        """Return what to serve from now on: what is served, if there is nothing else that can be read.
+    def refresh(self, served: ServedVersion | None) -> ServingState:
+        """Return what to serve from now on: what is served already, if nothing else can be loaded.
 
         Args:
             served: What is served; None before there is anything.
@@ -82,28 +72,29 @@ class VersionWatcher:
         Raises:
             LogUnavailableError: Try again later.
         """
-        said = active_policy(self._store, self.configured.digest)
-        if said.recipe != self._word:
-            self.recipe = active_recipe(self._store, self._config, said)
-            self.empty, self._word = self.recipe.build(self.arms), said.recipe
-        pin, recipe = self._held(said), self.recipe.digest
+        active = active_policy(self._store, self.configured.digest)
+        if active.recipe != self._promoted:
+            self.recipe = active_recipe(self._store, self._config, active)
+            self.empty, self._promoted = self.recipe.build(self.arms), active.recipe
+        pin, recipe = self._pinned(active), self.recipe.digest
         ours = served is not None and served.version.recipe == recipe
         number = served.version.version if served else 0
         if pin is None:
             version = versions.latest(self._store, recipe, number if ours else 0)
         else:
             version = None if pin.version == number else versions.find(self._store, pin.version)
-        found = None if version is None else self._read(version, pin)
+        found = None if version is None else self._load(version, pin)
         if version is not None and found is None and pin is None and not ours:
-            found = self._older(version)
-        return ServingState(found or served, said, self._beside(said))
+            earlier = restore.earlier_checkpoint(self._store, self.empty, version)
+            found = None if earlier is None else ServedVersion(*earlier)
+        return ServingState(found or served, active, self._canary_for(active))
 
-    def _held(self, said: ActivePolicy) -> promotions.Promotion | None:
+    def _pinned(self, active: ActivePolicy) -> promotions.Promotion | None:
         """Return the rollback that holds; None for none, or of a version that cannot be built here."""
-        pin = said.pin
+        pin = active.pin
         if pin is not None and pin.seq != self._pin[0]:
             version = versions.find(self._store, pin.version)
-            assert version is not None  # a word is about a version that was published
+            assert version is not None  # a promotion names a version that was published
             try:
                 self._empty_of(version)
                 self._pin = pin.seq, pin
@@ -112,71 +103,52 @@ class VersionWatcher:
                 self._pin = pin.seq, None
         return None if pin is None else self._pin[1]
 
-    def _beside(self, said: ActivePolicy) -> Canary | None:
-        """Return the candidate that takes a share; it is learned again, once, where its bytes are lost."""
-        word = said.canary
-        if word is None:
+    def _canary_for(self, active: ActivePolicy) -> Canary | None:
+        """Return the candidate that takes a share; a lost checkpoint is learned again once per promotion."""
+        promotion = active.canary
+        if promotion is None:
             return None
-        if self._canary[0] != word.seq or self._canary[1] is None:
-            first = self._canary[0] != word.seq
-            version, canary = versions.find(self._store, word.version), None
-            assert version is not None  # a word is about a version that was published
+        if self._canary[0] != promotion.seq or self._canary[1] is None:
+            first = self._canary[0] != promotion.seq
+            version, canary = versions.find(self._store, promotion.version), None
+            assert version is not None  # a promotion names a version that was published
             try:
-                canary = Canary(self._found(version, again=first), version.version, word.share)
+                policy = self._restore(version, relearn=first)
+                canary = Canary(policy, version.version, promotion.share)
             except PolicyError as error:
                 if first:
                     logger.warning("%s; it takes no part, although it is given a share", error)
-            self._canary = word.seq, canary
+            self._canary = promotion.seq, canary
         return self._canary[1]
 
-    def _older(self, version: Version) -> ServedVersion | None:
-        """Return the nearest version before one that can be read; None where none can."""
-        for one in versions.kept_upto(self._store, version.recipe, version.examples_seq):
-            if one.version < version.version:
-                with suppress(PolicyError):
-                    return ServedVersion(one, self._found(one, again=False))
-        return None
+    def _load(self, version: Version, pin: promotions.Promotion | None) -> ServedVersion | None:
+        """Return a version with its policy; None where it cannot be loaded, which is logged once.
 
-    def _read(self, version: Version, pin: promotions.Promotion | None) -> ServedVersion | None:
-        asked = version.version, pin.seq if pin else 0
+        A pinned version, in whose place no other may be served, is learned again where its checkpoint is
+        lost. That may take minutes, and is tried once per promotion.
+        """
+        wanted = version.version, pin.seq if pin else 0
         try:
-            return ServedVersion(
-                version, self._found(version, again=pin is not None and asked != self._in_vain)
-            )
+            relearn = pin is not None and wanted != self._unreadable
+            return ServedVersion(version, self._restore(version, relearn=relearn))
         except PolicyError as error:
             # Pruned since: a newer one is there. Damaged, or of another library: the next one will not be.
-            if asked != self._in_vain:
+            if wanted != self._unreadable:
                 stays = (
                     "still serving the version before"
                     if pin is None
                     else "and it was chosen: promote another"
                 )
                 logger.warning("%s; %s", error, stays)
-                self._in_vain = asked
+                self._unreadable = wanted
             return None
 
-    def _found(self, version: Version, *, again: bool) -> Policy:
-        """Return a policy from its bytes, which may have been put back since the last look.
-
-        Args:
-            version: What was published.
-            again: Whether it is learned again where they are lost: nothing else may be served. That
-                may take minutes, and is tried once for each word.
-
-        Raises:
-            PolicyError: It cannot be had.
-        """
-        try:
-            return learning_restore.restore(
-                self._empty_of(version), version, versions.checkpoint(self._store, version.version)
-            )
-        except PolicyError:
-            if not again:
-                raise
-            return policy_of(self._store, version, self._config.reward, self.arms)
+    def _restore(self, version: Version, *, relearn: bool) -> Policy:
+        rule, empty = self._config.reward, self._empty_of(version)
+        return restore_policy(self._store, version, rule, self.arms, empty=empty, relearn=relearn)
 
     def _empty_of(self, version: Version) -> Policy:
-        """Return a policy of the recipe of a version, without a history. Raises PolicyError."""
+        """Return a policy of the recipe of a version without a history. Raises PolicyError."""
         if version.recipe == self.recipe.digest:
             return self.empty
         return Recipe.of(version, self._config.reward).build(self.arms)

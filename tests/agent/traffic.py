@@ -18,6 +18,7 @@ from agent.policies import FeatureSpec, Policy, sampling, served_distribution
 from agent.policies.vowpal import VowpalPolicy
 from agent.serving import ArmInfo, Ask, TurnError, TurnLoop, messages, probe
 from agent.serving.arm_health import ArmHealth
+from agent.serving.decide import Decider
 from arms.base import ArmError, Passage, Query, Retrieval
 from arms.llm import Chunk, Generator, GeneratorError, Message, Prompt
 from feedback.events import Context, Decision, Execution, Mode, Status
@@ -181,8 +182,8 @@ class Traffic:
     Args:
         n: Questions.
         seed: Of what the clients wish; the arms and the draws follow from the ids.
-        make: Builds the loop; another one than ours shows that a lie is found.
-        advisor: A router that looks at what the arms retrieve.
+        make: Builds the decider; another one than ours shows that a lie is found.
+        scorer: A router that looks at what the arms retrieve.
         policies: What is served, by version; one after the other.
         caps: Of the arms.
         recompute: Every how many decisions the distribution is computed again.
@@ -190,8 +191,8 @@ class Traffic:
 
     n: int
     seed: int
-    make: Callable[..., TurnLoop] = TurnLoop
-    advisor: probe.Scorer | None = None
+    make: Callable[..., Decider] = Decider
+    scorer: probe.Scorer | None = None
     policies: Mapping[int, Policy] = field(default_factory=lambda: versions(4, seed=1))
     caps: Mapping[str, int] = field(default_factory=lambda: CAPS)
     recompute: int = 1
@@ -205,21 +206,23 @@ class Traffic:
         self.busy: Counter[str] = Counter()
         self.most: Counter[str] = Counter()
         self.copies = {v: policy.load(policy.save()) for v, policy in self.policies.items()}
-        self.loop = self.make(
+        self.loop = TurnLoop(
             arms=INFO,
-            serving=messages.Serving(self.policies[1], 1),
+            decider=self.make(
+                serving=messages.Serving(self.policies[1], 1),
+                floor=0.02,
+                salt=f"traffic-{self.seed}",
+                wait_s=60.0,
+                clock=lambda: self.now,
+                scorer=self.scorer,
+                health=ArmHealth(caps=self.caps, clock=lambda: self.now),
+            ),
             embed=self.embed,
             search=self.search,
             generator=Writer(),
             log=self,
             features=FeatureSpec(),
-            floor=0.02,
-            salt=f"traffic-{self.seed}",
-            wait_s=60.0,
             fallback=FALLBACK,
-            clock=lambda: self.now,
-            advisor=self.advisor,
-            standing=ArmHealth(caps=self.caps, clock=lambda: self.now),
         )
 
     async def run(self, progress: Callable[[int], object] = lambda _: None) -> Draws:
@@ -245,7 +248,7 @@ class Traffic:
                 off = ARMS[rng.integers(len(ARMS))] if rng.random() < 0.5 else None
                 self.loop.arms = {name: replace(INFO[name], enabled=name != off) for name in ARMS}
             if i % 1000 == 0:
-                self.loop.serving = self._serving(i // 1000)
+                self.loop.decider.serving = self._serving(i // 1000)
                 progress(1000)
             yield wish
 
@@ -276,7 +279,7 @@ class Traffic:
         except messages.OverloadedError:
             self.undecided["overloaded"] += 1
             able = self._able(self.wishes[ask.decision_id])
-            assert not able or self.advisor, "an arm that could be drawn has room"
+            assert not able or self.scorer, "an arm that could be drawn has room"
         except messages.NoEligibleArmError:
             self.undecided["no eligible arm"] += 1
             assert not self._eligible(self.wishes[ask.decision_id])
@@ -321,13 +324,13 @@ class Traffic:
     def _able(self, wish: Wish) -> list[str]:
         """Return the arms that may be drawn at this moment, by what the arms themselves see."""
         names = self._eligible(wish)
-        names = [name for name in names if not self.loop.standing.down(name)] or names
+        names = [name for name in names if not self.loop.decider.health.is_open(name)] or names
         return [name for name in names if self.busy[name] < self.caps.get(name, WORKERS)]
 
     def _decided(self, i: int, fact: Decision) -> None:
         draws, arms, wish = self.draws, list(fact.arms), self.wishes[fact.id]
         assert draws.drawn[i] == -1, "one decision a turn"
-        if self.advisor is None:
+        if self.scorer is None:
             assert arms == self._able(wish), "exactly the arms that could be drawn have a probability"
         else:
             assert set(arms) <= set(wish.arms)

@@ -101,7 +101,7 @@ class Numbered(base.ScriptedGenerator):
 
 async def test_of_two_retries_in_one_replica_one_finishes_the_turn(service: Service) -> None:
     await cut_off(service, seconds_ago=1000.0)
-    generator = service.replica.loop.generator = Numbered()
+    generator = service.replica.turns.generator = Numbered()
     key = {"idempotency-key": "d-1"}
     task = asyncio.create_task(ask(service, headers=key))
     while not generator.begun:
@@ -119,7 +119,7 @@ async def test_of_two_replicas_that_finish_a_turn_the_later_answers_from_the_log
     key = {"idempotency-key": "d-1"}
     async with Service(service.folder).running(ready=False) as other:
         await other.replica.refresh()
-        generator = service.replica.loop.generator = other.replica.loop.generator = Numbered()
+        generator = service.replica.turns.generator = other.replica.turns.generator = Numbered()
         tasks = []
         for one in (service, other):
             tasks.append(asyncio.create_task(ask(one, headers=key)))
@@ -183,11 +183,11 @@ async def test_a_deadline_that_passes_before_the_draw_names_no_decision_and_is_r
         async with asyncio.timeout(10):
             while not service.replica.ready:
                 await asyncio.sleep(0)
-        embed, service.replica.loop.embed = service.replica.loop.embed, never
+        embed, service.replica.turns.embed = service.replica.turns.embed, never
         response = await look_up(service, soon(KEY))
         refused(response, 408, "deadline_exceeded")
         assert response.json()["error"]["decision_id"] is None
-        service.replica.loop.embed = embed
+        service.replica.turns.embed = embed
         assert (await look_up(service, KEY)).status_code == 200
 
 
@@ -235,7 +235,7 @@ async def test_if_only_the_execution_cannot_be_stored_the_decision_is_named_and_
 async def test_an_arm_that_fails_while_its_decision_is_being_stored_is_recorded_after_a_deadline(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held, append = asyncio.Event(), service.replica.loop.log.append
+    held, append = asyncio.Event(), service.replica.turns.log.append
 
     def slowly(*facts: Any) -> "asyncio.Future[Any]":
         async def later() -> Any:
@@ -244,7 +244,7 @@ async def test_an_arm_that_fails_while_its_decision_is_being_stored_is_recorded_
 
         return asyncio.ensure_future(later()) if isinstance(facts[0], Decision) else append(*facts)
 
-    monkeypatch.setattr(service.replica.loop.log, "append", slowly)
+    monkeypatch.setattr(service.replica.turns.log, "append", slowly)
     service.arms.behaviour["bm25"] = failing
     refused(await look_up(service, soon(KEY), model="arm/bm25"), 408, "deadline_exceeded", final=True)
     held.set()

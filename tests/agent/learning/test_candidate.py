@@ -12,7 +12,7 @@ from agent.learning.candidate import publish_candidate
 from agent.learning.learner import Learner
 from agent.learning.rebuild import rebuild
 from agent.learning.recipe import Recipe
-from agent.learning.restore import policy_of
+from agent.learning.restore import restore_policy
 from agent.policies import PolicyError, PolicySpec
 from feedback.errors import RebuiltError
 from feedback.events import LABELS, Decision, Execution, Feedback
@@ -138,7 +138,9 @@ def test_a_candidate_may_be_there_before_any_learner(store: Store) -> None:
     state = versions.checkpoint(store, 1)
     assert state is not None
     lose(store, 1)
-    assert versions.digest_of(policy_of(store, candidate, RULE, ARMS).save()) == versions.digest_of(state)
+    assert versions.digest_of(restore_policy(store, candidate, RULE, ARMS).save()) == versions.digest_of(
+        state
+    )
 
 
 def test_what_a_candidate_has_learned_is_published_once(store: Store) -> None:
@@ -152,10 +154,10 @@ def test_what_a_candidate_has_learned_is_published_once(store: Store) -> None:
 
 
 def test_a_candidate_tells_how_far_it_is(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent.learning.candidate.TOLD_AFTER", 4)
+    monkeypatch.setattr("agent.learning.candidate.REPORT_EVERY", 4)
     live(store, range(10), a_learner(store, Recipe(EXACT, RULE)))
     heard: list[tuple[str, int, int | None]] = []
-    publish_candidate(store, Recipe(LINEAR, RULE), ARMS, tell=lambda *told: heard.append(told))
+    publish_candidate(store, Recipe(LINEAR, RULE), ARMS, on_progress=lambda *report: heard.append(report))
     assert heard == [("learning a candidate", done, 10) for done in (4, 8, 10)]
 
 
@@ -180,8 +182,8 @@ def test_what_was_learned_of_a_training_log_that_is_made_anew_meanwhile_is_not_p
         take_epoch(store, epochs.REBUILD, NOW)
         return real(store, version, state)
 
-    monkeypatch.setattr("agent.learning.candidate.publish_beside", after_a_rebuild)
-    with pytest.raises(RebuiltError, match="rebuilt the training log"):
+    monkeypatch.setattr("feedback.registry.versions.publish_beside", after_a_rebuild)
+    with pytest.raises(RebuiltError, match="made the training log anew"):
         publish_candidate(store, Recipe(LINEAR, RULE), ARMS)
     assert versions.latest(store, Recipe(LINEAR, RULE).digest) is None
 

@@ -447,7 +447,7 @@ def test_the_thread_outlives_a_log_that_is_away_and_starts_from_what_is_publishe
 def test_the_pause_grows_while_the_log_is_away_and_no_longer_than_so_long(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("agent.learning.learner.LONGEST_PAUSE_S", 0.004)
+    monkeypatch.setattr("agent.learning.learner.MAX_PAUSE_S", 0.004)
     away = LogUnavailableError("the disk is full")
     script = Scripted(*[away] * 4, None, None, away, None)
     thread = LearnerThread(script.make, interval_s=0.001)

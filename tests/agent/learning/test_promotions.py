@@ -453,17 +453,17 @@ async def test_what_is_said_while_a_rollback_is_ended_is_not_overridden(
 ) -> None:
     async with Service(tmp_path, gate=FakeGate(True)).running() as service:
         (chosen,) = await learned(service)
-        candidate, replica = publish(service).version, service.replica
+        candidate, replica, real = publish(service).version, service.replica, promotions.record
 
         def late(
             store: Store, configured: str, word: promotions.Promotion, state: bytes | None, after: int
         ) -> None:
-            record(
+            real(
                 store,
                 configured,
                 promotions.Promotion(0, candidate, promotions.Action.PROMOTE, "better", 1.0),
             )
-            record(store, configured, word, state, after=after)
+            real(store, configured, word, state, after=after)
 
         monkeypatch.setattr("feedback.registry.promotions.record", late)
         refused(await promote(service, chosen), 409, "changed_meanwhile", "version")
@@ -571,7 +571,7 @@ async def test_bytes_that_are_put_back_without_a_word_are_served(
         assert state is not None
         prune(service, chosen)
     with monkeypatch.context() as patch:
-        patch.setattr("agent.serving.version_watcher.policy_of", unreadable)
+        patch.setattr("agent.learning.restore.resume_point", unreadable)
         async with Service(tmp_path).running() as again:
             assert again.replica.served is None
             with again.replica.store.writing() as connection:
@@ -589,7 +589,7 @@ async def test_a_chosen_version_that_cannot_be_read_is_told_beside_the_one_that_
 ) -> None:
     chosen, newest = await learned(service, 2)
     monkeypatch.setattr("feedback.registry.versions.checkpoint", lambda *_: b"damaged")
-    monkeypatch.setattr("agent.serving.version_watcher.policy_of", unreadable)
+    monkeypatch.setattr("agent.learning.restore.resume_point", unreadable)
     message = refused(await say(service, "rollback", chosen, "worse"), 503, "not_ready", "version")
     assert message == f"version {chosen} was chosen and cannot be read here: version {newest} still decides"
     told = (await shown(service))["serving"]

@@ -16,8 +16,8 @@ from agent.learning import rebuild as module
 from agent.learning.learner import Learner, LearnerThread
 from agent.learning.rebuild import RebuildError, RebuildReport, rebuild
 from agent.learning.recipe import Recipe
-from agent.learning.restore import rebuilt
-from agent.policies import PolicyError, PolicySpec, build_policy
+from agent.learning.restore import restore_policy
+from agent.policies import PolicyError, PolicySpec
 from feedback.errors import LogGapError, RebuiltError, SupersededError
 from feedback.events import Example, Tick
 from feedback.log import Store
@@ -522,10 +522,10 @@ def test_the_thread_of_a_learner_that_ran_fails_so_that_another_one_is_started(s
 # -- the policy of a version ---------------------------------------------------------------------------------
 
 
-def again(store: Store, number: int, spec: PolicySpec = EXACT, rule: RewardRule = RULE) -> bytes:
+def again(store: Store, number: int, rule: RewardRule = RULE) -> bytes:
     version = registry_versions.find(store, number)
     assert version is not None
-    return rebuilt(store, build_policy(spec, ARMS), rule, version).save()
+    return restore_policy(store, version, rule, ARMS).save()
 
 
 def lose(store: Store, *versions: int) -> None:
@@ -563,7 +563,7 @@ def test_the_policy_of_a_version_is_had_again_by_the_shortest_replay(
             yield example
 
     monkeypatch.setattr("agent.learning.restore.learned_examples", noted)
-    assert again(store, 3, spec) == expected
+    assert again(store, 3) == expected
     assert seen == list(read)
 
 

@@ -319,7 +319,7 @@ async def test_to_verify_takes_the_scope_of_an_operator(
 
 
 async def test_policies_of_the_past_are_asked_one_at_a_time_and_only_so_many_wait(service: Service) -> None:
-    past, version = service.replica.past, service.replica.version
+    past, version = service.replica.history, service.replica.version
     assert version is not None
     gate, running, most = threading.Event(), 0, 0
 
@@ -330,9 +330,9 @@ async def test_policies_of_the_past_are_asked_one_at_a_time_and_only_so_many_wai
         running -= 1
         return "answered"
 
-    asked = [past.ask([version], question) for _ in range(MAX_QUEUED)]
-    with pytest.raises(BusyError, match=f"{MAX_QUEUED} policies of the past"):
-        past.ask([version], question)
+    asked = [past.submit([version], question) for _ in range(MAX_QUEUED)]
+    with pytest.raises(BusyError, match=f"{MAX_QUEUED} calls"):
+        past.submit([version], question)
     path = f"/v1/decisions/{await decided(service)}/verify"
     refused(await service.client.get(path), 503, "overloaded")
     gate.set()
@@ -350,7 +350,7 @@ async def test_a_question_that_fails_makes_room_too(service: Service) -> None:
 
     for _ in range(2 * MAX_QUEUED):
         with pytest.raises(PolicyError, match="no"):
-            await asyncio.wrap_future(service.replica.past.ask([version], failing))
+            await asyncio.wrap_future(service.replica.history.ask([version], failing))
 
 
 @pytest.mark.parametrize("policy", ["vowpal", "linear_thompson"])
@@ -384,7 +384,7 @@ async def test_a_policy_names_arms_that_are_gone_since(tmp_path: Path) -> None:
         assert (await verified(service, made))["verified"]
         assert version is not None
         past = PolicyHistory(service.replica.store, service.config.reward)
-        found = await asyncio.wrap_future(past.ask([version], lambda policy: policy))
+        found = await asyncio.wrap_future(past.submit([version], lambda policy: policy))
         assert isinstance(found, Fixed)
         past.close()
 

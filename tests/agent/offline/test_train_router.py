@@ -210,7 +210,7 @@ def test_a_router_is_shown_in_service_what_it_was_shown_in_training(
         return PassageVectors(corpus, settled.indexes_path, settled.backbones["tiny"]).of(ids)
 
     corpus = ingest(settled.corpus.source, settled.corpus_path)
-    advisor = RouterScorer(made, None, look, 1.0)
+    scorer = RouterScorer(made, None, look, 1.0)
     embedder = build_embedder(config.backbones["tiny"])
     for number, scores in enumerate(expected):
         text = rows[3 * number].question.text
@@ -219,7 +219,7 @@ def test_a_router_is_shown_in_service_what_it_was_shown_in_training(
             row.arm: Retrieval(tuple(corpus.passages(corpus.positions(row.passages or ()))))
             for row in rows[3 * number : 3 * number + 3]
         }
-        told = asyncio.run(advisor.scores(query, ARMS, found))
+        told = asyncio.run(scorer.scores(query, ARMS, found))
         assert [told[arm] for arm in ARMS] == pytest.approx(scores.tolist(), abs=1e-6)
 
 

@@ -28,25 +28,25 @@ class Clock:
 
 
 class Replica:
-    """A standing whose searches are told to fail or to work."""
+    """The health of arms whose searches fail or work as asked for."""
 
     def __init__(self, failures: int = 3, rest_s: float = 5.0, **caps: int) -> None:
         self.clock = Clock()
-        self.standing = ArmHealth(failures, rest_s, caps, self.clock)
+        self.health = ArmHealth(failures, rest_s, caps, self.clock)
 
     def search(self, arm: str, *outcomes: str) -> None:
         """Search once for each outcome, one after the other."""
         for outcome in outcomes:
-            with self.standing.searching(arm) as tell:
-                tell(**{outcome: (arm,)})
+            with self.health.track(arm) as report:
+                report(**{outcome: (arm,)})
 
-    def able(self, arms: Sequence[str] = ARMS, asked: Collection[str] = ()) -> list[str]:
-        return self.standing.able(arms, asked)
+    def able(self, arms: Sequence[str] = ARMS, searched: Collection[str] = ()) -> list[str]:
+        return self.health.available(arms, searched)
 
     def rest(self, arm: str) -> float:
         """Wait until an arm is up again; return how long that took, in quarters of a second."""
         began = self.clock.now
-        while self.standing.down(arm):
+        while self.health.is_open(arm):
             self.clock.now += 0.25
         return self.clock.now - began
 
@@ -107,7 +107,7 @@ def test_an_arm_that_answers_while_it_rests_is_up_again() -> None:
 
 def test_searches_that_began_before_the_rest_was_over_make_it_no_longer() -> None:
     replica = Replica(failures=2)
-    with replica.standing.searching("bm25") as late, replica.standing.searching("bm25") as later:
+    with replica.health.track("bm25") as late, replica.health.track("bm25") as later:
         replica.search("bm25", "failed", "failed")
         replica.clock.now += 1.0
         late(failed=["bm25"])
@@ -128,16 +128,16 @@ def test_where_all_are_down_any_may_be_drawn() -> None:
 
 def test_a_search_that_was_cancelled_says_nothing() -> None:
     replica = Replica(failures=1, bm25=1)
-    with pytest.raises(KeyboardInterrupt), replica.standing.searching("bm25"):
+    with pytest.raises(KeyboardInterrupt), replica.health.track("bm25"):
         raise KeyboardInterrupt
     assert replica.able() == list(ARMS)
 
 
 def test_an_arm_at_its_cap_is_full_until_a_search_ends() -> None:
     replica = Replica(bm25=2)
-    with replica.standing.searching("bm25", "none"):
+    with replica.health.track("bm25", "none"):
         assert replica.able() == list(ARMS)
-        with replica.standing.searching("bm25", "none"):
+        with replica.health.track("bm25", "none"):
             assert replica.able() == ["none", "dense"]
             assert replica.able(["bm25"]) == []
         assert replica.able() == list(ARMS)
@@ -145,14 +145,14 @@ def test_an_arm_at_its_cap_is_full_until_a_search_ends() -> None:
 
 def test_an_arm_that_has_searched_already_needs_no_room() -> None:
     replica = Replica(bm25=1)
-    with replica.standing.searching("bm25"):
-        assert replica.able(asked={"bm25"}) == list(ARMS)
+    with replica.health.track("bm25"):
+        assert replica.able(searched={"bm25"}) == list(ARMS)
 
 
 def test_what_has_no_room_does_not_send_a_question_to_what_is_down() -> None:
     replica = Replica(failures=1, bm25=1)
     replica.search("dense", "failed")
-    with replica.standing.searching("bm25"):
+    with replica.health.track("bm25"):
         assert replica.able(["bm25", "dense"]) == []
 
 
@@ -169,7 +169,7 @@ def test_an_arm_is_left_out_for_a_reason_and_for_no_other(history: list[tuple[st
         if event == "wait":
             replica.clock.now += 1.0
         elif event == "begin":
-            under_way[arm].append(replica.standing.searching(arm))
+            under_way[arm].append(replica.health.track(arm))
             under_way[arm][-1].__enter__()
         elif event == "end":
             if under_way[arm]:

@@ -76,7 +76,7 @@ async def test_another_replica_follows_at_its_next_look(service: Service) -> Non
     other = Service(service.folder)
     async with other.running(ready=False):
         await other.replica.refresh()
-        assert list(other.replica.loop.arms) == ["none", "fused"]
+        assert list(other.replica.turns.arms) == ["none", "fused"]
         assert other.arms.loaded == [frozenset(NEW)]
 
 
@@ -134,22 +134,22 @@ async def test_a_replica_that_cannot_build_them_says_so_once_and_serves_the_arms
         async with other.running(ready=False):
             for _ in range(5):
                 await other.replica.refresh()
-            assert list(other.replica.loop.arms) == list(CONFIG["arms"])
-    warned = [record.message for record in caplog.records if record.name == "agent.serving.replica"]
+            assert list(other.replica.turns.arms) == list(CONFIG["arms"])
+    warned = [record.message for record in caplog.records if record.name == "agent.serving.arms"]
     assert warned == ["still serving the arms before set 2: arm 'fused' cannot be built"]
 
 
 async def test_arms_that_could_not_be_built_are_tried_again_later(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.serving.replica.REBUILD_S", 0.0)
+    monkeypatch.setattr("agent.serving.arms.REBUILD_S", 0.0)
     await put(service, NEW)
     other = Service(service.folder)
     other.arms.unbuildable = frozenset({"fused"})
     async with other.running(ready=False):
         await other.replica.refresh()
         other.arms.unbuildable = frozenset()
-        while list(other.replica.loop.arms) != ["none", "fused"]:
+        while list(other.replica.turns.arms) != ["none", "fused"]:
             await other.replica.refresh()
 
 
@@ -168,13 +168,13 @@ async def test_versions_and_switches_are_followed_while_arms_are_built(service: 
         await tell(service, (await look_up(service)).json()["agent"]["decision_id"])
         await other.learn()
         await service.replica.refresh()
-        assert list(other.replica.loop.arms) == list(CONFIG["arms"])
-        assert not other.replica.loop.arms["none"].enabled
+        assert list(other.replica.turns.arms) == list(CONFIG["arms"])
+        assert not other.replica.turns.arms["none"].enabled
         assert other.replica.version == service.replica.version
         built.set()
-        while list(other.replica.loop.arms) != ["none", "fused"]:
+        while list(other.replica.turns.arms) != ["none", "fused"]:
             await other.replica.refresh()
-        assert not other.replica.loop.arms["none"].enabled
+        assert not other.replica.turns.arms["none"].enabled
 
 
 async def test_a_refused_set_leaves_the_arms_that_are_run_as_they_were(service: Service) -> None:
@@ -204,10 +204,10 @@ async def test_an_arm_that_vanished_meanwhile_is_refused_and_nothing_decided(
     record = service.replica.store.record
 
     def swap(key: str) -> Any:
-        service.replica.loop.arms = {"none": service.replica.loop.arms["none"]}
+        service.replica.turns.arms = {"none": service.replica.turns.arms["none"]}
         return record(key)
 
-    loop = service.replica.loop
+    loop = service.replica.turns
     monkeypatch.setattr(service.replica.store, "record", swap)
     body = {"query": "Who?", "model": "arm/dense"}
     refused = await service.client.post("/v1/retrieve", json=body, headers={"idempotency-key": "k"})

@@ -74,13 +74,13 @@ def taught(kind: type[LinUCB], best: str) -> Policy:
 
 def beside(loop: TurnLoop, policy: Policy, share: float, version: int = 9) -> TurnLoop:
     """Give a candidate a share of what a loop decides."""
-    loop.serving = replace(loop.serving, canary=Canary(policy, version, share))
+    loop.decider.serving = replace(loop.decider.serving, canary=Canary(policy, version, share))
     return loop
 
 
 def drawn(loop: TurnLoop, name: str = "d-1", names: Sequence[str] = NAMES, **wishes: Any) -> Decision:
     wished = replace(LOOK_UP, decision_id=name, **wishes)
-    return loop.choose(wished, names, Context("which river?", {"w=river": 1.0}))
+    return loop.decider.choose(wished, names, Context("which river?", {"w=river": 1.0}))
 
 
 # -- the mixture --------------------------------------------------------------------------------------------
@@ -170,8 +170,8 @@ def test_a_candidate_without_a_distribution_is_dropped_before_the_draw(
     assert candidate.asked == 1
     (told,) = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
     assert told == "version 9 takes no part any more: it gave no distribution"
-    assert loop.canary is None
-    assert beside(loop, Uniform(), 0.25, version=10).canary is not None, "another one is asked"
+    assert loop.decider.canary is None
+    assert beside(loop, Uniform(), 0.25, version=10).decider.canary is not None, "another one is asked"
     assert drawn(loop).candidate == 10
 
 
@@ -385,10 +385,10 @@ async def test_a_candidate_whose_bytes_are_lost_is_learned_again(tmp_path: Path)
 async def test_a_candidate_that_gives_no_distribution_is_told_to_take_no_part(service: Service) -> None:
     candidate = publish(service).version
     await canary(service, candidate, 0.25)
-    serving = service.replica.loop.serving
+    serving = service.replica.decider.serving
     assert serving.canary is not None
     monkeyed = replace(serving.canary, policy=Failing())
-    service.replica.lookout._canary = (1, monkeyed)  # noqa: SLF001 - as if its state gave none
+    service.replica.watcher._canary = (1, monkeyed)  # noqa: SLF001 - as if its state gave none
     await service.replica.refresh()
     assert (await made_by(service))["canary"] is None
     await service.replica.refresh()

@@ -152,10 +152,10 @@ async def asked(text: str) -> Query:
 
 async def test_a_router_of_the_question_is_shown_the_question_alone() -> None:
     router, corpus = Watched(Stage.QUESTION), Corpus()
-    advisor = RouterScorer(trained(router), None, corpus.look, 1.0)
-    assert (advisor.backbone, advisor.arms, advisor.k) == ("tiny", frozenset(ARMS), 0)
+    scorer = RouterScorer(trained(router), None, corpus.look, 1.0)
+    assert (scorer.backbone, scorer.arms, scorer.k) == ("tiny", frozenset(ARMS), 0)
     query = await asked("who wrote Emma?")
-    assert await advisor.scores(query, ["dense", "none"], {}) == {"dense": 0.0, "none": 1.0}
+    assert await scorer.scores(query, ["dense", "none"], {}) == {"dense": 0.0, "none": 1.0}
     (shown,) = router.shown
     assert (shown.arms, shown.texts, shown.retrieved) == (("dense", "none"), ("who wrote Emma?",), None)
     np.testing.assert_array_equal(shown.question, router_features.question_table(["who wrote Emma?"]))
@@ -165,10 +165,10 @@ async def test_a_router_of_the_question_is_shown_the_question_alone() -> None:
 
 async def test_a_router_of_what_was_retrieved_is_shown_the_first_passages_of_each_arm() -> None:
     router, corpus = Watched(Stage.RETRIEVED), Corpus("p1", "p2", "p3", "p4")
-    advisor = RouterScorer(trained(router), None, corpus.look, 1.0)
+    scorer = RouterScorer(trained(router), None, corpus.look, 1.0)
     query = await asked("who wrote Emma?")
     told = {"none": found(), "bm25": found("p1", "p2", "p3"), "dense": found("p4", "p1")}
-    await advisor.scores(query, list(ARMS), told)
+    await scorer.scores(query, list(ARMS), told)
     assert corpus.calls == [("tiny", ["p1", "p2", "p4"])], "each once, and k of them"
     embedding = query.embeddings["tiny"][None]
     seen = [[], list(found("p1", "p2").passages), list(found("p4", "p1").passages)]
@@ -181,9 +181,9 @@ async def test_a_router_of_what_was_retrieved_is_shown_the_first_passages_of_eac
 
 async def test_a_passage_of_no_corpus_counts_as_not_found() -> None:
     router, corpus = Watched(Stage.RETRIEVED), Corpus("p1")
-    advisor = RouterScorer(trained(router), 3, corpus.look, 1.0)
+    scorer = RouterScorer(trained(router), 3, corpus.look, 1.0)
     told = {"bm25": found("p1", "web-9"), "dense": found("web-8")}
-    await advisor.scores(await asked("?"), ["bm25", "dense"], told)
+    await scorer.scores(await asked("?"), ["bm25", "dense"], told)
     shown = router.shown[0].retrieved
     assert shown is not None
     assert np.isnan(shown.values[0, 1]).all()
@@ -197,9 +197,9 @@ async def test_vectors_that_do_not_come_are_given_up() -> None:
         await asyncio.Event().wait()
         raise AssertionError("nobody sets the event")
 
-    advisor = RouterScorer(trained(Watched(Stage.RETRIEVED)), None, never, 0.01)
+    scorer = RouterScorer(trained(Watched(Stage.RETRIEVED)), None, never, 0.01)
     with pytest.raises(ArmError, match=r"no vectors of 1 passages within 0\.01 s"):
-        await advisor.scores(await asked("?"), ["bm25"], {"bm25": found("p1")})
+        await scorer.scores(await asked("?"), ["bm25"], {"bm25": found("p1")})
 
 
 class Stuck(Watched):
@@ -216,9 +216,9 @@ class Stuck(Watched):
 
 async def test_a_router_that_is_stuck_is_given_up_and_keeps_no_thread_of_others() -> None:
     router = Stuck()
-    advisor = RouterScorer(trained(router), None, Corpus().look, 0.01)
+    scorer = RouterScorer(trained(router), None, Corpus().look, 0.01)
     query = await asked("?")
-    calls = [advisor.scores(query, ["bm25"], {}) for _ in range(40)]  # more than the loop has threads
+    calls = [scorer.scores(query, ["bm25"], {}) for _ in range(40)]  # more than the loop has threads
     try:
         failed = await asyncio.gather(*calls, return_exceptions=True)
         assert {str(error) for error in failed} == {"no scores of the router within 0.01 s"}
@@ -229,16 +229,16 @@ async def test_a_router_that_is_stuck_is_given_up_and_keeps_no_thread_of_others(
 
 
 async def test_a_router_that_cannot_score_is_away_and_no_bug() -> None:
-    advisor = RouterScorer(trained(Watched(Stage.QUESTION)), None, Corpus().look, 1.0)
+    scorer = RouterScorer(trained(Watched(Stage.QUESTION)), None, Corpus().look, 1.0)
     wrong = Query("?", {"tiny": np.full(DIM, np.nan, dtype=np.float32)})
     with pytest.raises(ArmError, match=r"the router cannot score the arms: embedding number 0 of .* is nan"):
-        await advisor.scores(wrong, ["bm25"], {})
+        await scorer.scores(wrong, ["bm25"], {})
 
 
 @pytest.mark.parametrize("stage", [Stage.QUESTION, Stage.RETRIEVED])
 async def test_a_rehearsal_asks_the_router_with_nothing_found(stage: Stage) -> None:
     router, corpus, embedders = Watched(stage), Corpus(), FakeEmbedders()
-    await RouterScorer(trained(router), None, corpus.look, 1.0).rehearse(embedders.embed)
+    await RouterScorer(trained(router), None, corpus.look, 1.0).warm_up(embedders.embed)
     assert [seen.arms for seen in router.shown] == [ARMS]
     assert embedders.calls == [frozenset({"tiny"})]
     assert corpus.calls == []
@@ -247,8 +247,8 @@ async def test_a_rehearsal_asks_the_router_with_nothing_found(stage: Stage) -> N
 async def test_a_real_router_asks_the_arm_whose_passage_is_nearest() -> None:
     corpus = Corpus("emma was written by austen", "the danube")
     router = build_router(RouterSpec(kind="max_sim"))
-    advisor = RouterScorer(trained(router), None, corpus.look, 1.0)
+    scorer = RouterScorer(trained(router), None, corpus.look, 1.0)
     told = {"none": found(), "bm25": found("the danube"), "dense": found("emma was written by austen")}
-    scores = await advisor.scores(await asked("emma was written by whom"), list(ARMS), told)
+    scores = await scorer.scores(await asked("emma was written by whom"), list(ARMS), told)
     assert max(scores, key=lambda arm: scores[arm]) == "dense"
     assert min(scores, key=lambda arm: scores[arm]) == "none"

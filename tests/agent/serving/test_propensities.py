@@ -13,11 +13,9 @@ from scipy.stats import chisquare, kstest
 
 from agent.policies import choose, sampling, served_distribution
 from agent.policies.router import Routed
-from agent.serving.decide import eligible
-from agent.serving.execution import UNPROBED
+from agent.serving.decide import Decider
 from agent.serving.messages import Ask
-from agent.serving.probe import Probes
-from agent.serving.turn import TurnLoop
+from agent.serving.probe import UNPROBED, Probes
 from arms.base import Query, Retrieval
 from feedback.events import Context, Decision, Mode, Status
 from tests.agent.draws import judge, verdicts
@@ -125,7 +123,7 @@ class Looking:
 def test_arms_that_were_looked_at_are_drawn_as_often_as_the_log_says() -> None:
     policies = {version: Routed("softmax", temperature=1.0 / version) for version in (1, 2)}
     caps = {"graph": 12, "paid": 2}
-    traffic = Traffic(10_000, seed=3, advisor=Looking(), policies=policies, caps=caps)
+    traffic = Traffic(10_000, seed=3, scorer=Looking(), policies=policies, caps=caps)
     draws = asyncio.run(traffic.run())
     found = [verdict for verdict in verdicts(draws) if verdict.stratum != "outcome"]
     assert [verdict for verdict in found if not verdict.holds] == []
@@ -138,14 +136,18 @@ def test_arms_that_were_looked_at_are_drawn_as_often_as_the_log_says() -> None:
 # -- lies are found -----------------------------------------------------------------------------------
 
 
-class MaskedAfterTheDraw(TurnLoop):
-    """Draws from all arms, and passes over the one drawn where it is down or full."""
+class MaskedAfterTheDraw(Decider):
+    """Draws from all arms, and passes over the one drawn where its breaker is open or it is full."""
+
+    def available(self, names: Sequence[str], probes: Probes = UNPROBED) -> list[str]:
+        del probes
+        return list(names)
 
     def choose(self, ask: Ask, names: Sequence[str], context: Context, probes: Probes = UNPROBED) -> Decision:
-        honest = super().choose(ask, names, context, probes)
+        honest = super().choose(ask, super().available(names, probes), context, probes)
         if honest.mode is not Mode.EXPLORE:
             return honest
-        everything = eligible(ask, self.arms)
+        everything = list(names)
         p = served_distribution(self.serving.policy, context, everything, self.floor)
         drawn = everything[choose(p, sampling.uniform_from(ask.decision_id, self.salt, everything))]
         return replace(honest, drawn=drawn if drawn in honest.arms else honest.arms[0])

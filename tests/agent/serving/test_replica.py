@@ -41,10 +41,10 @@ async def test_a_replica_that_starts_on_a_damaged_version_serves_the_one_before(
     with replica.store.writing() as connection:
         connection.execute(sa.update(t.checkpoints).where(t.checkpoints.c.version == 2).values(state=b"x"))
     started = VersionWatcher(replica.store, replica.config)
-    served = started.look(None).served
+    served = started.refresh(None).served
     assert served is not None
     assert served.version.version == 1
-    assert started.look(served).served is served
+    assert started.refresh(served).served is served
 
 
 async def test_a_replica_whose_wall_clock_jumped_says_so_and_asks_to_be_replaced(

@@ -16,7 +16,7 @@ from agent.policies import features as policy_features
 from agent.policies.linear import LinUCB
 from agent.policies.router import Routed
 from agent.serving.arm_health import ArmHealth
-from agent.serving.decide import eligible
+from agent.serving.decide import Decider, eligible
 from agent.serving.messages import (
     ArmInfo,
     Ask,
@@ -55,17 +55,13 @@ def a_loop(
     **options: Any,
 ) -> TurnLoop:
     """A loop whose policy draws bm25 unless it is told otherwise."""
-    settings: dict[str, Any] = {
-        "arms": ARMS,
-        "embed": FakeEmbedders().embed,
-        "features": FeatureSpec(),
-        "floor": 0.01,
-        "salt": "salt",
-        "wait_s": 60.0,
-        "clock": lambda: 1000.0,
-    }
+    settings: dict[str, Any] = {"arms": ARMS, "embed": FakeEmbedders().embed, "features": FeatureSpec()}
+    deciding: dict[str, Any] = {"floor": 0.01, "salt": "salt", "wait_s": 60.0, "clock": lambda: 1000.0}
+    for name in ("floor", "salt", "scorer", "health"):
+        if name in options:
+            deciding[name] = options.pop(name)
     return TurnLoop(
-        serving=Serving(policy or Preferring(none=0, bm25=1, dense=0), 7),
+        decider=Decider(Serving(policy or Preferring(none=0, bm25=1, dense=0), 7), **deciding),
         search=(arms or FakeArms()).search,
         generator=generator or base.ScriptedGenerator({}, default=ANSWER),
         log=log,
@@ -401,8 +397,8 @@ async def test_a_time_out_reaches_the_reader_and_never_cancels_it() -> None:
 
 def drawn(loop: TurnLoop, **wishes: Any) -> Decision:
     ask = replace(CHAT, **wishes)
-    _, context = asyncio.run(loop.look(ask, loop.arms))
-    return loop.choose(ask, eligible(ask, loop.arms), context)
+    _, context = asyncio.run(loop.describe(ask, loop.arms))
+    return loop.decider.choose(ask, eligible(ask, loop.arms), context)
 
 
 def test_a_forced_arm_is_recorded_with_probability_one() -> None:
@@ -449,7 +445,7 @@ def test_the_same_id_draws_the_same_arm() -> None:
     again = [drawn(loop, decision_id=name).drawn for name in reversed(ids)]
     assert first == again[::-1]
     assert set(first) == set(ARMS)
-    loop.salt = "another"
+    loop.decider.salt = "another"
     assert [drawn(loop, decision_id=name).drawn for name in ids] != first
 
 
@@ -504,7 +500,7 @@ class Gate:
         return Retrieval()
 
 
-def standing(failures: int = 3, **caps: int) -> ArmHealth:
+def health(failures: int = 3, **caps: int) -> ArmHealth:
     """A standing whose clock stands still: who is down stays down."""
     return ArmHealth(failures, 5.0, caps, clock=lambda: 0.0)
 
@@ -513,7 +509,7 @@ def standing(failures: int = 3, **caps: int) -> ArmHealth:
 async def test_an_arm_that_fails_again_and_again_is_masked_and_the_rest_renormalised(outcome: str) -> None:
     log, arms = MemoryLog(), FakeArms({"bm25": failing if outcome == "fails" else hanging})
     policy = Preferring(none=1, bm25=8, dense=1)
-    loop = a_loop(log, arms, policy, standing=standing(2), arm_timeout_s=0.01)
+    loop = a_loop(log, arms, policy, health=health(2), arm_timeout_s=0.01)
     for i in range(2):
         with pytest.raises(TurnError):
             await run(loop, replace(LOOK_UP, decision_id=f"d-{i}", forced="bm25"))
@@ -525,7 +521,7 @@ async def test_an_arm_that_fails_again_and_again_is_masked_and_the_rest_renormal
 
 async def test_where_every_arm_is_down_one_is_drawn_nevertheless() -> None:
     log, arms = MemoryLog(), FakeArms(dict.fromkeys(ARMS, failing))
-    loop = a_loop(log, arms, standing=standing(1))
+    loop = a_loop(log, arms, health=health(1))
     for name in ARMS:
         with pytest.raises(TurnError):
             await run(loop, replace(LOOK_UP, decision_id=name, forced=name))
@@ -537,19 +533,19 @@ async def test_where_every_arm_is_down_one_is_drawn_nevertheless() -> None:
 
 async def test_a_language_model_that_fails_puts_no_arm_down() -> None:
     generator = base.ScriptedGenerator({}, error=GeneratorError("out of memory"))
-    loop = a_loop(MemoryLog(), generator=generator, standing=standing(1))
+    loop = a_loop(MemoryLog(), generator=generator, health=health(1))
     with pytest.raises(TurnError):
         await run(loop, CHAT)
     assert drawn_now(loop).drawn == "bm25"
 
 
 def drawn_now(loop: TurnLoop) -> Decision:
-    return loop.choose(LOOK_UP, eligible(LOOK_UP, loop.arms), Context("?"))
+    return loop.decider.choose(LOOK_UP, eligible(LOOK_UP, loop.arms), Context("?"))
 
 
 async def test_a_client_that_leaves_puts_no_arm_down_and_frees_its_place() -> None:
     arms = FakeArms({"bm25": hanging})
-    loop = a_loop(MemoryLog(), arms, standing=standing(1, bm25=1))
+    loop = a_loop(MemoryLog(), arms, health=health(1, bm25=1))
     task = asyncio.create_task(run(loop, CHAT))
     await _until(lambda: arms.calls)
     assert drawn_now(loop).arms == ("none", "dense")
@@ -559,7 +555,7 @@ async def test_a_client_that_leaves_puts_no_arm_down_and_frees_its_place() -> No
 
 async def test_an_arm_at_its_cap_is_masked_before_the_draw() -> None:
     log, gate = MemoryLog(), Gate()
-    loop = a_loop(log, FakeArms({"bm25": gate}), standing=standing(bm25=3))
+    loop = a_loop(log, FakeArms({"bm25": gate}), health=health(bm25=3))
     turns = [
         asyncio.create_task(run(loop, replace(LOOK_UP, decision_id=f"d-{i}", forced=forced)))
         for i, forced in enumerate(["bm25", None, "bm25", None, None])
@@ -580,7 +576,7 @@ async def test_an_arm_at_its_cap_is_masked_before_the_draw() -> None:
 @pytest.mark.parametrize("wishes", [{"forced": "bm25"}, {"allowed": frozenset({"bm25"})}])
 async def test_without_room_nothing_is_drawn(wishes: dict[str, Any]) -> None:
     log, arms = MemoryLog(), FakeArms({"bm25": hanging})
-    loop = a_loop(log, arms, standing=standing(bm25=1))
+    loop = a_loop(log, arms, health=health(bm25=1))
     task = asyncio.create_task(run(loop, LOOK_UP))
     await _until(lambda: arms.calls)
     log.committed.clear()
@@ -592,7 +588,7 @@ async def test_without_room_nothing_is_drawn(wishes: dict[str, Any]) -> None:
 
 async def test_the_place_of_an_arm_is_free_while_the_model_writes() -> None:
     generator = Stuck()
-    loop = a_loop(MemoryLog(), generator=generator, standing=standing(bm25=1))
+    loop = a_loop(MemoryLog(), generator=generator, health=health(bm25=1))
     async with aclosing(loop.turn(CHAT)) as turn:
         assert isinstance(await anext(turn), Decided)
         assert await anext(turn) == Chunk("The")
@@ -607,7 +603,7 @@ async def test_an_arm_keeps_its_place_while_its_question_is_embedded() -> None:
         await gate.wait()
         return {"tiny": np.ones(DIM, dtype=np.float32)}
 
-    loop = a_loop(MemoryLog(), embed=embed, standing=standing(dense=1))
+    loop = a_loop(MemoryLog(), embed=embed, health=health(dense=1))
     task = asyncio.create_task(run(loop, replace(LOOK_UP, forced="dense")))
     await _until(lambda: asked)
     assert "dense" not in drawn_now(loop).arms
@@ -618,7 +614,7 @@ async def test_an_arm_keeps_its_place_while_its_question_is_embedded() -> None:
 
 async def test_a_fallback_without_room_is_not_asked() -> None:
     log, arms = MemoryLog(), FakeArms({"bm25": failing, "none": hanging})
-    loop = a_loop(log, arms, fallback="none", standing=standing(none=1))
+    loop = a_loop(log, arms, fallback="none", health=health(none=1))
     gate = Gate()
     arms.behaviour["bm25"] = lambda _query, _k: fail_after(gate)
     turn = asyncio.create_task(run(loop, LOOK_UP))
@@ -640,7 +636,7 @@ async def fail_after(gate: Gate) -> Retrieval:
 
 async def test_a_fallback_that_is_down_is_not_asked() -> None:
     log, arms = MemoryLog(), FakeArms({"bm25": failing, "none": failing})
-    loop = a_loop(log, arms, fallback="none", standing=standing(1))
+    loop = a_loop(log, arms, fallback="none", health=health(1))
     with pytest.raises(TurnError):
         await run(loop, replace(LOOK_UP, decision_id="d-0", forced="none"))
     with pytest.raises(TurnError):
@@ -658,7 +654,7 @@ async def test_many_turns_at_once_never_pass_a_cap() -> None:
         busy -= 1
         return Retrieval()
 
-    loop = a_loop(MemoryLog(), FakeArms({"bm25": search}), standing=standing(bm25=3))
+    loop = a_loop(MemoryLog(), FakeArms({"bm25": search}), health=health(bm25=3))
     await asyncio.gather(*(run(loop, replace(LOOK_UP, decision_id=f"d-{i}")) for i in range(50)))
     assert most == 3
 
@@ -728,7 +724,7 @@ async def test_a_turn_is_finished_with_an_arm_that_was_live_before() -> None:
 
 async def test_without_room_a_turn_is_neither_finished_nor_said_again() -> None:
     log, arms = MemoryLog(), FakeArms({"bm25": hanging})
-    loop = a_loop(log, arms, standing=standing(bm25=1))
+    loop = a_loop(log, arms, health=health(bm25=1))
     task = asyncio.create_task(run(loop, LOOK_UP))
     await _until(lambda: arms.calls)
     before = list(log.committed)
@@ -782,7 +778,7 @@ async def test_a_repeated_answer_is_found_again_with_the_same_seed_and_no_new_fa
 
 async def test_a_repeated_answer_needs_no_encoder_that_its_arm_does_not() -> None:
     log, embedders = MemoryLog(), FakeEmbedders()
-    loop = a_loop(log, embed=embedders.embed, advisor=Advice(**ALL))
+    loop = a_loop(log, embed=embedders.embed, scorer=Advice(**ALL))
     first, *_ = await run(loop, CHAT)
     assert log.decision.drawn == "bm25"
     assert embedders.calls == [frozenset({"tiny"})], "for the router"
@@ -835,7 +831,7 @@ ALL = {"none": 0.1, "bm25": 0.2, "dense": 0.9}
 
 async def test_the_scores_of_a_router_are_features_in_the_logged_context() -> None:
     log, arms, advice = MemoryLog(), FakeArms(), Advice(**ALL)
-    await run(a_loop(log, arms, advisor=advice), CHAT)
+    await run(a_loop(log, arms, scorer=advice), CHAT)
     assert log.decision.context.arms == {
         "none": {"steps": 0.0, "router": 0.1},
         "bm25": {"steps": 1.0, "router": 0.2},
@@ -849,7 +845,7 @@ async def test_the_scores_of_a_router_are_features_in_the_logged_context() -> No
 
 async def test_a_policy_follows_the_router_and_the_log_tells_why() -> None:
     log = MemoryLog()
-    await run(a_loop(log, policy=Routed(epsilon=0.3), advisor=Advice(**ALL)), CHAT)
+    await run(a_loop(log, policy=Routed(epsilon=0.3), scorer=Advice(**ALL)), CHAT)
     decision = log.decision
     assert decision.policy == "routed"
     again = sampling.mix_floor(Routed(epsilon=0.3).probabilities(decision.context, decision.arms), 0.01)
@@ -859,7 +855,7 @@ async def test_a_policy_follows_the_router_and_the_log_tells_why() -> None:
 
 async def test_an_arm_that_the_router_does_not_know_has_no_score_and_can_be_drawn() -> None:
     log, arms, advice = MemoryLog(), FakeArms(), Advice(k=4, none=0.1, dense=0.9)
-    await run(a_loop(log, arms, advisor=advice), CHAT)
+    await run(a_loop(log, arms, scorer=advice), CHAT)
     assert log.decision.context.arms["bm25"] == {"steps": 1.0}
     assert log.decision.drawn == "bm25"
     assert arms.asked == ["none", "dense", "bm25"], "it searches when it was drawn, as without a router"
@@ -868,7 +864,7 @@ async def test_an_arm_that_the_router_does_not_know_has_no_score_and_can_be_draw
 
 async def test_a_router_of_what_was_retrieved_has_every_eligible_arm_search_once() -> None:
     log, arms, advice = MemoryLog(), FakeArms({"dense": spending}), Advice(k=4, **ALL)
-    first, *_ = await run(a_loop(log, arms, advisor=advice), replace(LOOK_UP, excluded=frozenset({"none"})))
+    first, *_ = await run(a_loop(log, arms, scorer=advice), replace(LOOK_UP, excluded=frozenset({"none"})))
     assert sorted(arms.asked) == ["bm25", "dense"], "an arm that cannot be drawn is not asked"
     assert isinstance(first, Decided)
     ((names, found),) = advice.shown
@@ -886,7 +882,7 @@ async def spending(_query: Query, _k: int) -> Retrieval:
 async def test_what_every_arm_took_to_be_looked_at_is_paid_for_whichever_answers(drawn: str) -> None:
     log, weights = MemoryLog(), {name: float(name == drawn) for name in ARMS}
     arms = FakeArms({"dense": spending})
-    loop = a_loop(log, arms, Preferring(**weights), advisor=Advice(k=4, **ALL))
+    loop = a_loop(log, arms, Preferring(**weights), scorer=Advice(k=4, **ALL))
     await run(loop, LOOK_UP)
     cost = log.execution.cost
     assert (log.execution.served, cost.steps, cost.prompt_tokens) == (drawn, 0 + 1 + 3, 50)
@@ -896,7 +892,7 @@ async def test_what_every_arm_took_to_be_looked_at_is_paid_for_whichever_answers
 async def test_an_arm_that_fails_before_the_draw_is_not_eligible() -> None:
     log, arms, advice = MemoryLog(), FakeArms({"bm25": failing}), Advice(k=4, **ALL)
     policy = Preferring(none=0.25, bm25=0.5, dense=0.25)
-    first, *_ = await run(a_loop(log, arms, policy, advisor=advice, fallback="bm25"), CHAT)
+    first, *_ = await run(a_loop(log, arms, policy, scorer=advice, fallback="bm25"), CHAT)
     assert isinstance(first, Decided)
     assert log.decision.arms == ("none", "dense")
     assert log.decision.probabilities == pytest.approx((0.5, 0.5))
@@ -908,7 +904,7 @@ async def test_an_arm_that_fails_before_the_draw_is_not_eligible() -> None:
 
 async def test_an_arm_that_hangs_before_the_draw_is_given_up_and_paid_for() -> None:
     log, arms = MemoryLog(), FakeArms({"dense": hanging})
-    await run(a_loop(log, arms, advisor=Advice(k=4, **ALL), arm_timeout_s=0.01), CHAT)
+    await run(a_loop(log, arms, scorer=Advice(k=4, **ALL), arm_timeout_s=0.01), CHAT)
     assert log.decision.arms == ("none", "bm25")
     assert log.execution.cost.retrieval_s >= 0.01
 
@@ -916,7 +912,7 @@ async def test_an_arm_that_hangs_before_the_draw_is_given_up_and_paid_for() -> N
 async def test_where_every_arm_fails_before_the_draw_the_failure_is_on_record() -> None:
     log, arms = MemoryLog(), FakeArms(dict.fromkeys(ARMS, failing))
     with pytest.raises(TurnError, match="ArmError: the index is gone"):
-        await run(a_loop(log, arms, advisor=Advice(k=4, **ALL), fallback="none"), CHAT)
+        await run(a_loop(log, arms, scorer=Advice(k=4, **ALL), fallback="none"), CHAT)
     assert log.decision.arms == ("none", "bm25", "dense")
     assert (log.execution.served, log.execution.status) == (None, Status.ARM_FAILED)
     assert sorted(arms.asked) == ["bm25", "dense", "none"], "none of them is asked again"
@@ -926,7 +922,7 @@ async def test_a_fallback_that_has_searched_is_not_searched_again() -> None:
     log = MemoryLog()
     arms = FakeArms({"bm25": failing})
     advice = Advice(k=4, none=0.1, dense=0.9)
-    first, *_ = await run(a_loop(log, arms, advisor=advice, fallback="dense"), CHAT)
+    first, *_ = await run(a_loop(log, arms, scorer=advice, fallback="dense"), CHAT)
     assert isinstance(first, Decided)
     assert (log.decision.drawn, first.served) == ("bm25", "dense")
     assert arms.asked == ["none", "dense", "bm25"]
@@ -935,7 +931,7 @@ async def test_a_fallback_that_has_searched_is_not_searched_again() -> None:
 
 async def test_a_forced_arm_is_neither_scored_nor_compared() -> None:
     log, arms, advice, embedders = MemoryLog(), FakeArms(), Advice(k=4, **ALL), FakeEmbedders()
-    await run(a_loop(log, arms, advisor=advice, embed=embedders.embed), replace(CHAT, forced="bm25"))
+    await run(a_loop(log, arms, scorer=advice, embed=embedders.embed), replace(CHAT, forced="bm25"))
     assert arms.asked == ["bm25"]
     assert advice.shown == []
     assert embedders.calls == []
@@ -945,7 +941,7 @@ async def test_a_forced_arm_is_neither_scored_nor_compared() -> None:
 async def test_a_router_may_look_at_more_passages_than_are_asked_for() -> None:
     log, arms, advice = MemoryLog(), FakeArms(), Advice(k=6, **ALL)
     ask = replace(LOOK_UP, k=2)
-    loop = a_loop(log, arms, advisor=advice)
+    loop = a_loop(log, arms, scorer=advice)
     first, *_ = await run(loop, ask)
     assert isinstance(first, Decided)
     assert {k for _, _, k in arms.calls} == {6}
@@ -960,7 +956,7 @@ async def test_a_router_may_look_at_more_passages_than_are_asked_for() -> None:
 async def test_what_the_policy_and_the_router_look_at_is_embedded_in_one_call() -> None:
     embedders = FakeEmbedders()
     features = FeatureSpec(embedding=policy_features.EmbeddingSpec(backbone="other", dims=4))
-    loop = a_loop(MemoryLog(), embed=embedders.embed, features=features, advisor=Advice(k=4, **ALL))
+    loop = a_loop(MemoryLog(), embed=embedders.embed, features=features, scorer=Advice(k=4, **ALL))
     await run(loop, CHAT)
     assert embedders.calls == [frozenset({"other", "tiny"})]
 
@@ -968,7 +964,7 @@ async def test_what_the_policy_and_the_router_look_at_is_embedded_in_one_call() 
 async def test_a_probe_takes_a_place_of_every_arm_and_tells_how_it_is_doing() -> None:
     log, gate = MemoryLog(), Gate()
     arms = FakeArms({"bm25": failing, "dense": gate})
-    loop = a_loop(log, arms, advisor=Advice(k=4, **ALL), standing=standing(1, none=1, dense=2))
+    loop = a_loop(log, arms, scorer=Advice(k=4, **ALL), health=health(1, none=1, dense=2))
     turns = [asyncio.create_task(run(loop, replace(LOOK_UP, decision_id=f"d-{i}"))) for i in range(2)]
     await _until(lambda: len(arms.calls) == 5)
     assert sorted(arms.asked) == ["bm25", "bm25", "dense", "dense", "none"], "the second has no room for none"
@@ -982,7 +978,7 @@ async def test_a_probe_takes_a_place_of_every_arm_and_tells_how_it_is_doing() ->
 
 async def test_an_arm_that_has_been_looked_at_needs_no_second_place() -> None:
     log, arms = MemoryLog(), FakeArms()
-    loop = a_loop(log, arms, advisor=Advice(k=4, **ALL), standing=standing(none=1, bm25=1, dense=1))
+    loop = a_loop(log, arms, scorer=Advice(k=4, **ALL), health=health(none=1, bm25=1, dense=1))
     await run(loop, LOOK_UP)
     assert log.decision.arms == tuple(ARMS)
     assert len(arms.calls) == 3
@@ -991,7 +987,7 @@ async def test_an_arm_that_has_been_looked_at_needs_no_second_place() -> None:
 async def test_an_arm_that_fills_up_during_a_probe_is_masked_where_it_was_not_looked_at() -> None:
     log, gate = MemoryLog(), Gate()
     arms = FakeArms({"dense": gate, "bm25": hanging})
-    loop = a_loop(log, arms, advisor=Advice(k=4, none=0.1, dense=0.9), standing=standing(bm25=1))
+    loop = a_loop(log, arms, scorer=Advice(k=4, none=0.1, dense=0.9), health=health(bm25=1))
     turn = asyncio.create_task(run(loop, LOOK_UP))
     await _until(lambda: len(arms.calls) == 2)
     other = asyncio.create_task(run(loop, replace(LOOK_UP, decision_id="d-2", forced="bm25")))
@@ -1005,7 +1001,7 @@ async def test_an_arm_that_fills_up_during_a_probe_is_masked_where_it_was_not_lo
 
 async def test_a_client_that_leaves_before_the_draw_leaves_nothing_on_record() -> None:
     log, arms = MemoryLog(), FakeArms({"dense": hanging})
-    task = asyncio.create_task(run(a_loop(log, arms, advisor=Advice(k=4, **ALL)), CHAT))
+    task = asyncio.create_task(run(a_loop(log, arms, scorer=Advice(k=4, **ALL)), CHAT))
     await _cancelled(task, _until(lambda: len(arms.calls) == 3))
     assert log.waiting == []
     assert log.committed == []
@@ -1015,5 +1011,5 @@ async def test_a_router_that_cannot_be_asked_leaves_nothing_decided() -> None:
     log, advice = MemoryLog(), Advice(**ALL)
     advice.error = ArmError("no vectors")
     with pytest.raises(ArmError, match="no vectors"):
-        await run(a_loop(log, advisor=advice), CHAT)
+        await run(a_loop(log, scorer=advice), CHAT)
     assert log.committed == []
