@@ -1,4 +1,4 @@
-"""From a spec to the object that it describes: a kind of a catalogue, and the arguments of its class."""
+"""Build objects from specs (a kind of a catalogue, and parameters), and describe invalid settings."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -10,10 +10,10 @@ from arms.suggestions import did_you_mean
 
 
 def lines(error: ValidationError, root: type[BaseModel]) -> list[str]:
-    """Say what is wrong with the settings of a model, a line a key."""
+    """Return one line per invalid key of the settings of a model."""
     lines = []
     for problem in error.errors():
-        key, known = _follow(problem["loc"], root)
+        key, known = _locate(problem["loc"], root)
         message = problem["msg"].removeprefix("Value error, ")
         match problem["type"]:
             case "extra_forbidden":
@@ -22,21 +22,21 @@ def lines(error: ValidationError, root: type[BaseModel]) -> list[str]:
                 lines.append(f"key {key!r} is missing")
             case "union_tag_not_found":
                 lines.append(f"key {key + '.' + _tag(problem['ctx']['discriminator'])!r} is missing")
-            case "value_error":  # one of ours, which names the value
+            case "value_error":  # raised by a validator here, which names the value
                 lines.append(f"{key}: {message}" if key else message)
             case _:
                 lines.append(f"{key or 'args'}: {message}, got {problem['input']!r}")
     return lines
 
 
-def _follow(place: tuple[int | str, ...], root: type[BaseModel]) -> tuple[str, list[str]]:
-    """Return a place as it is written in the file, and the keys that may stand beside its last part."""
+def _locate(place: tuple[int | str, ...], root: type[BaseModel]) -> tuple[str, list[str]]:
+    """Return a location as the file writes it, and the keys that are valid for its last part."""
     annotation: Any = root
     written: list[str] = []
     known: list[str] = []
     for part in place:
         models, container = models_in(annotation), get_origin(annotation) in (dict, list, tuple)
-        if len(models) > 1 and not container:  # the part says which of them was chosen, and is no key
+        if len(models) > 1 and not container:  # the part is the tag of the chosen model, not a key
             annotation = next(model for model in models if part in tags_of(model).values())
             continue
         written.append(str(part))
@@ -50,7 +50,7 @@ def _follow(place: tuple[int | str, ...], root: type[BaseModel]) -> tuple[str, l
 
 
 def _tag(discriminator: str) -> str:
-    """Return the key that tells models apart, as pydantic quotes it.
+    """Return the discriminating key, which pydantic quotes.
 
     >>> _tag("'kind'")
     'kind'
@@ -59,7 +59,7 @@ def _tag(discriminator: str) -> str:
 
 
 def tags_of(model: type[BaseModel]) -> dict[str, Any]:
-    """Return the keys of a model that can have one value only, with that value: they tell it from others.
+    """Return the keys of a model with a single possible value, which discriminate it from others.
 
     >>> class Circle(BaseModel):
     ...     kind: Literal["circle"]
@@ -83,7 +83,7 @@ Built = TypeVar("Built")
 
 
 class Spec(BaseModel):
-    """What to build, as data."""
+    """A kind and its parameters, as data."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -94,13 +94,13 @@ class Spec(BaseModel):
 def build(
     spec: Spec, what: str, catalogue: Mapping[str, Callable[..., Built]], error: type[ValueError]
 ) -> Built:
-    """Build what a spec describes.
+    """Build the object that a spec describes.
 
     Args:
-        spec: What to build.
-        what: What the catalogue holds, for messages.
-        catalogue: Classes by kind; an argument whose name begins with an underscore is not for specs.
-        error: What to raise.
+        spec: Its kind and parameters.
+        what: Noun for the entries of the catalogue, for messages.
+        catalogue: Classes by kind; parameters that begin with an underscore are not available to specs.
+        error: Class of the error.
 
     Raises:
         error: An unknown kind or parameter, or a value that the class refuses.

@@ -11,9 +11,9 @@ from functools import wraps
 from itertools import count
 from typing import Any
 
-import agent.hosts.learner
+import agent.app
 from agent.policies.vowpal import VowpalPolicy
-from agent.serving import TurnLoop
+from agent.serving import Decider
 from benchmarks.crash_points import LEARNER, REPLICA, Tripwire
 from feedback.events import Decision, Execution, Feedback, Tick
 from feedback.fold import Fold
@@ -37,7 +37,7 @@ def _wrap(owner: Any, name: str, wrapper: Callable[[Function], Function]) -> Non
 def watch_replica(trip: Tripwire) -> None:
     """Place the points of an ingress replica."""
     _watch_commits(trip)
-    _wrap(TurnLoop, "choose", _passing(trip, after="arm drawn"))
+    _wrap(Decider, "choose", _passing(trip, after="arm drawn"))
     loaded = count()
 
     def queueing(append: Function) -> Function:
@@ -65,7 +65,7 @@ def watch_learner(trip: Tripwire) -> None:
     _watch_commits(trip)
     _wrap(Joiner, "advance", _committing("join"))
     _wrap(versions, "publish", _committing("version"))
-    _wrap(agent.hosts.learner, "take_epoch", _committing("epoch"))
+    _wrap(agent.app, "take_epoch", _committing("epoch"))
     _wrap(Fold, "apply", _passing(trip, after="fact folded"))
     _wrap(VowpalPolicy, "load", _passing(trip, before="state about to be resumed"))
     _wrap(VowpalPolicy, "learn", _passing(trip, after="example learned"))

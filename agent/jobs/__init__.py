@@ -1,4 +1,4 @@
-"""Work beside the service, in threads and child processes."""
+"""Background tasks of the service, in threads and child processes."""
 
 import lazy_loader
 

@@ -1,10 +1,10 @@
-"""Work beside the service: evaluations that were asked for, and whatever else falls due.
+"""Background tasks: requested evaluations, and scheduled work.
 
-    with every look, in a thread for each task:   task.due(now) --yes--> task.run(stop)
+    polled in a thread per task:   task.due(now) --yes--> task.run(stop)
 
-Nothing here can take the service down. A task that fails is told in the log and asked again later; one that
-finds the log away waits for it. The heavy part of a task belongs into a process of its own, at a priority
-that leaves serving alone: see `agent.evaluation.job`.
+A failing task never stops the service: the failure is logged and the task polled again later; one that finds
+the log unavailable waits for it. The heavy part of a task belongs into a process of its own with a low
+priority: see `agent.evaluation.job`.
 """
 
 import logging
@@ -18,56 +18,56 @@ from feedback.errors import LogUnavailableError
 logger = logging.getLogger(__name__)
 
 BEAT_S = 2.0
-"""How often a worker says that it is alive: far more often than its lease ends."""
+"""Seconds between two heartbeats of a worker, a small part of its lease."""
 
-LONGEST_PAUSE_S = 10.0
-"""How long a task is left alone at most after it failed, or while the log is away."""
+MAX_PAUSE_S = 10.0
+"""Longest pause after a failure, or while the log is unavailable."""
 
 ProgressCallback = Callable[[float], None]
-"""Told the share of the work that is done, 0 to 1, every second or so; raises what ends the work early."""
+"""Called every second or so with the share of the work that is done, 0 to 1; raises to end the work early."""
 
 
 class JobFailedError(Exception):
-    """An evaluation cannot be made; the message says why, in the words that are recorded."""
+    """An evaluation failed; the message is recorded."""
 
 
 class UndecidedError(Exception):
-    """An evaluation that is needed is still under way; the message names it."""
+    """A required evaluation is still under way; the message names it."""
 
 
 class StoppedError(Exception):
-    """The service stops: what is under way is given up."""
+    """The service stops; work under way is cancelled."""
 
 
 class Task(Protocol):
-    """Work that falls due by itself. It is made in the thread that runs it, and asked by no other."""
+    """Scheduled work. Constructed and called in one thread."""
 
     def due(self, now: float) -> bool:
-        """Return whether it is to run now: asked at every look, so it must be cheap.
+        """Return whether to run now. Called at every poll, so it must be cheap.
 
         Args:
             now: Seconds since the epoch.
 
         Raises:
-            LogUnavailableError: It is asked again later.
+            LogUnavailableError: It is called again later.
         """
         ...
 
     def run(self, stop: threading.Event) -> None:
-        """Do the work, and return soon once `stop` is set.
+        """Do the work; return soon once `stop` is set.
 
         Raises:
-            LogUnavailableError: Nothing is recorded as failed; it is asked again later whether it is due.
+            LogUnavailableError: Nothing is recorded as failed; `due` is called again later.
         """
         ...
 
 
 class Jobs:
-    """Runs tasks until it is stopped, each in a thread of its own: one may wait for what another does.
+    """Runs tasks until it is stopped, each in a thread of its own, as one may wait for another.
 
     Args:
-        makes: Make the tasks, in their threads; called again where that fails.
-        poll_s: Seconds between two looks.
+        makes: Construct the tasks, in their threads; called again where that fails.
+        poll_s: Seconds between two polls.
         clock: Seconds since the epoch.
     """
 
@@ -87,13 +87,13 @@ class Jobs:
             thread.start()
 
     def check(self) -> None:
-        """Raise RuntimeError where a thread is no more, which nothing here ends but `stop`."""
+        """Raise RuntimeError where a thread has ended, which only `stop` should cause."""
         for thread in self._threads:
             if not thread.is_alive():
                 raise RuntimeError(f"{thread.name} has ended")
 
     def stop(self) -> None:
-        """Give up what is under way, and return once that is done."""
+        """Cancel work under way, and return once the threads have ended."""
         self._stop.set()
         for thread in self._threads:
             thread.join()
@@ -114,7 +114,7 @@ class Jobs:
                 logger.warning("a task waits %.3g s for the log: %s", pause_s, error)
             except Exception:
                 pause_s = self._longer(pause_s)
-                logger.exception("a task failed; it is asked again in %.3g s", pause_s)
+                logger.exception("a task failed; the next attempt is in %.3g s", pause_s)
 
     def _longer(self, pause_s: float) -> float:
-        return min(max(self._poll_s, 2 * pause_s), LONGEST_PAUSE_S)
+        return min(max(self._poll_s, 2 * pause_s), MAX_PAUSE_S)

@@ -207,7 +207,7 @@ class LearnerThread:
                 pause_s = 0.0 if learner.behind else self._interval_s
             except LogUnavailableError as error:
                 pause_s = min(max(self._interval_s, 2 * pause_s), MAX_PAUSE_S)
-                logger.warning("the log is unavailable, the next step is in %.3g s: %s", pause_s, error)
+                logger.warning("the learner waits %.3g s for the log: %s", pause_s, error)
                 learner = None  # its policy may have learned examples that were not published
             except SupersededError as error:
                 logger.warning("the learner stops: %s", error)

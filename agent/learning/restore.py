@@ -95,14 +95,16 @@ def load_checkpoint(store: Store, empty: Policy, version: Version) -> Policy:
         raise PolicyError(f"checkpoint of version {version.version} cannot be loaded: {error}") from error
 
 
-def earlier_checkpoint(store: Store, empty: Policy, version: Version) -> tuple[Version, Policy] | None:
+def earlier_checkpoint(
+    store: Store, empty: Policy, version: Version, *, warn: bool = False
+) -> tuple[Version, Policy] | None:
     """Return the nearest loadable version of the recipe that has learned no more, and its policy."""
     for earlier in versions.kept_upto(store, version.recipe, version.examples_seq):
         if earlier.version != version.version:
             try:
                 return earlier, load_checkpoint(store, empty, earlier)
             except PolicyError as error:
-                logger.debug("%s: trying an earlier one", error)
+                logger.log(logging.WARNING if warn else logging.DEBUG, "%s: trying an earlier one", error)
     return None
 
 
@@ -111,7 +113,7 @@ def resume_point(store: Store, empty: Policy, version: Version) -> tuple[Policy,
 
     That is an earlier checkpoint, where the policy resumes from it exactly; else the empty one, and None.
     """
-    found = earlier_checkpoint(store, empty, version) if empty.resumes_exactly else None
+    found = earlier_checkpoint(store, empty, version, warn=True) if empty.resumes_exactly else None
     return (empty, None) if found is None else (found[1], found[0].examples_seq)
 
 

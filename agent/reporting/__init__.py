@@ -1,4 +1,4 @@
-"""Drawing and rendering: colours, SVG, HTML templates."""
+"""Rendering: colours, SVG, HTML templates."""
 
 import lazy_loader
 

@@ -11,7 +11,7 @@ PALETTE = (
     *("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377"),
     *("#ee8866", "#332288", "#44aa99", "#882255", "#bbcc33", "#999999"),
 )
-"""Told apart with any colour vision; they repeat after twelve arms."""
+"""Distinguishable with any colour vision; they repeat after twelve arms."""
 
 LEGEND = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5), "frameon": False, "alignment": "left"}
 

@@ -11,7 +11,7 @@ from agent.reporting.style import GREY, INK, PALETTE
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Told = TypeVar("Told")
+Data = TypeVar("Data")
 
 GRID = "#e6e8eb"
 
@@ -22,18 +22,18 @@ COLOURS = {
     GRID: "var(--grid)",
     **{colour: f"var(--c{number})" for number, colour in enumerate(PALETTE)},
 }
-"""What each colour is called in the style sheet of the page."""
+"""CSS variable of each colour."""
 
 
-def draw_svg(told: Told, draw: Callable[[Told], "Figure"], title: str) -> str:
-    """Draw one of the pictures below, or another one that has their colours.
+def draw_svg(data: Data, draw: Callable[[Data], "Figure"], title: str) -> str:
+    """Draw a figure as SVG whose colours are variables of the page.
 
     Args:
-        told: What is drawn.
-        draw: One of the functions of this module.
-        title: What is to be seen, for those who hear the page.
+        data: What is drawn.
+        draw: Makes the figure, with the colours of `COLOURS`.
+        title: Text alternative for screen readers.
     """
-    # Imported here as it takes a second, which no other command of the program should wait for.
+    # Imported here as it takes a second that no other command should spend.
     from matplotlib import rc_context
 
     file = StringIO()
@@ -46,7 +46,7 @@ def draw_svg(told: Told, draw: Callable[[Told], "Figure"], title: str) -> str:
     with rc_context(looks), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font")  # the font is the reader's
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        draw(told).savefig(file, format="svg", transparent=True, metadata=nothing)
+        draw(data).savefig(file, format="svg", transparent=True, metadata=nothing)
     picture = file.getvalue()
     picture = picture[picture.index("<svg") :]
     picture = re.sub(r' xmlns(:\w+)?="[^"]*"|(?<=<g) id="[^"]*"', "", picture)

@@ -1,11 +1,11 @@
-"""Numbers and times as people read them."""
+"""Numbers and times for people."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
 
 def moment(at: float) -> str:
-    """Return seconds since the epoch as people read them.
+    """Return seconds since the epoch as a date and time in UTC.
 
     >>> moment(0.0)
     '1970-01-01 00:00 UTC'
@@ -14,7 +14,7 @@ def moment(at: float) -> str:
 
 
 def counted(reasons: Mapping[str, int]) -> str:
-    """Say how many there are for each reason.
+    """Return the count for each reason as text.
 
     >>> counted({"forced": 1200, "not judged": 3})
     '1,200 forced, 3 not judged'

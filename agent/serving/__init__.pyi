@@ -1,5 +1,5 @@
 from . import arms, messages, probe
-from .decide import context_of
+from .decide import Decider, context_of
 from .messages import ArmInfo, Ask, Decided, Finished, TurnError
 from .replica import Replica
 from .telemetry import CountedLog, Telemetry
@@ -10,6 +10,7 @@ __all__ = [
     "Ask",
     "CountedLog",
     "Decided",
+    "Decider",
     "Finished",
     "Replica",
     "Telemetry",

@@ -224,7 +224,7 @@ def test_tasks_do_not_wait_for_each_other() -> None:
 def test_a_task_waits_for_a_log_that_is_away_the_longer_the_longer_it_is(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.jobs.runner.LONGEST_PAUSE_S", 0.004)
+    monkeypatch.setattr("agent.jobs.runner.MAX_PAUSE_S", 0.004)
     task = Scripted(AWAY, AWAY, AWAY, AWAY, False, AWAY)
     jobs = Jobs([lambda: task], 0.001, lambda: NOW)
     assert task.done.wait(30)
@@ -241,7 +241,7 @@ def test_a_task_that_fails_is_told_of_and_asked_again(caplog: pytest.LogCaptureF
     jobs.stop()
     assert task.ran == 1
     (said,) = (record for record in caplog.records if record.levelno == logging.ERROR)
-    assert said.getMessage() == "a task failed; it is asked again in 0.001 s"
+    assert said.getMessage() == "a task failed; the next attempt is in 0.001 s"
     assert said.exc_info is not None
     assert said.exc_info[0] is KeyError
 

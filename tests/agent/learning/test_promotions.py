@@ -20,7 +20,6 @@ from feedback.log import Store
 from feedback.log import tables as t
 from feedback.registry import Version, promotions
 from feedback.registry import versions as registry_versions
-from feedback.registry.promotions import record
 from tests.agent.asking import ask, look_up, refused, tell
 from tests.agent.fakes import CONFIG, FakeGate, Service
 
@@ -580,7 +579,7 @@ async def test_bytes_that_are_put_back_without_a_word_are_served(
             assert await deciding(again) == chosen
 
 
-def unreadable(*_: object) -> Policy:
+def unreadable(*_: object, **__: object) -> Policy:
     raise PolicyError("cannot be learned again")
 
 
@@ -588,8 +587,7 @@ async def test_a_chosen_version_that_cannot_be_read_is_told_beside_the_one_that_
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chosen, newest = await learned(service, 2)
-    monkeypatch.setattr("feedback.registry.versions.checkpoint", lambda *_: b"damaged")
-    monkeypatch.setattr("agent.learning.restore.resume_point", unreadable)
+    monkeypatch.setattr("agent.serving.version_watcher.restore_policy", unreadable)
     message = refused(await say(service, "rollback", chosen, "worse"), 503, "not_ready", "version")
     assert message == f"version {chosen} was chosen and cannot be read here: version {newest} still decides"
     told = (await shown(service))["serving"]

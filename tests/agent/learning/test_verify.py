@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from agent.learning.restore import MAX_QUEUED, BusyError, PolicyHistory
 from agent.learning.verify import verify
-from agent.policies import Fixed, Policy, PolicyError, choose, sampling, served_distribution
+from agent.policies import Fixed, Policy, PolicyError, ShadowPolicy, choose, sampling, served_distribution
 from agent.policies.linear import LinUCB
 from feedback.events import LABELS, Context, Decision, Mode
 from feedback.log import tables as t
@@ -83,9 +83,9 @@ def test_what_a_policy_gave_and_a_hash_drew_comes_out_again(
         ({"probabilities": (1.0,)}, "a probability differs by"),
         ({"probabilities": (0.2, 0.2, 0.2, 0.2, 0.2)}, "a probability differs by"),
         ({"floor": 0.1}, "a probability differs by"),
-        ({"floor": -0.1}, "the policy cannot be asked"),
-        ({"arms": ("a", "b", "z")}, "the policy cannot be asked"),
-        ({"arms": ()}, "the policy cannot be asked"),
+        ({"floor": -0.1}, "the policy has no distribution"),
+        ({"arms": ("a", "b", "z")}, "the policy has no distribution"),
+        ({"arms": ()}, "the policy has no distribution"),
         ({"policy": "uniform"}, "version 7 is of policy 'preferring', not 'uniform'"),
         ({"shadow": (0.2, 0.2, 0.6)}, "a probability of the policy in the shadow differs by 0.6"),
         ({"mode": Mode.FORCED}, "a probability differs by"),
@@ -102,6 +102,19 @@ def test_a_changed_row_is_not_verified_and_told_why(change: dict[str, Any], why:
 
 
 @pytest.mark.parametrize("mode", [Mode.EXPLORE, Mode.GREEDY])
+@pytest.mark.parametrize("column", ["probabilities", "shadow"])
+def test_a_distribution_that_was_padded_with_zeros_is_not_verified(column: str) -> None:
+    policy = ShadowPolicy(Fixed("a"), LinUCB())
+    made = drawn_by(policy)
+    seen = made.context, made.arms, 0.05
+    made = replace(made, shadow=tuple(sampling.shadow_distribution(policy, *seen).tolist()))
+    assert verify(made, policy, SALT).verified
+    padded = replace(made, **{column: (*getattr(made, column), 0.0)})
+    found = verify(padded, policy, SALT)
+    assert not found.verified
+    assert len(found.why) == 1
+
+
 def test_an_arm_that_was_not_drawn_is_not_verified_whatever_the_probabilities(mode: Mode) -> None:
     policy = Preferring(a=0.5, b=0.3, c=0.2)
     made = drawn_by(policy, mode=mode)
@@ -350,7 +363,7 @@ async def test_a_question_that_fails_makes_room_too(service: Service) -> None:
 
     for _ in range(2 * MAX_QUEUED):
         with pytest.raises(PolicyError, match="no"):
-            await asyncio.wrap_future(service.replica.history.ask([version], failing))
+            await asyncio.wrap_future(service.replica.history.submit([version], failing))
 
 
 @pytest.mark.parametrize("policy", ["vowpal", "linear_thompson"])

@@ -28,6 +28,12 @@ def names(response: httpx.Response) -> list[str]:
     return [arm["name"] for arm in response.json()["arms"]]
 
 
+async def refreshed_until_served(service: Service, *arms: str) -> None:
+    async with asyncio.timeout(30):
+        while tuple(service.replica.turns.arms) != arms:
+            await service.replica.refresh()
+
+
 async def test_the_new_arms_are_built_and_then_chosen_among(service: Service) -> None:
     replaced = await put(service, NEW)
     assert replaced.status_code == 200, replaced.text
@@ -149,8 +155,7 @@ async def test_arms_that_could_not_be_built_are_tried_again_later(
     async with other.running(ready=False):
         await other.replica.refresh()
         other.arms.unbuildable = frozenset()
-        while list(other.replica.turns.arms) != ["none", "fused"]:
-            await other.replica.refresh()
+        await refreshed_until_served(other, "none", "fused")
 
 
 async def test_versions_and_switches_are_followed_while_arms_are_built(service: Service) -> None:
@@ -172,8 +177,7 @@ async def test_versions_and_switches_are_followed_while_arms_are_built(service: 
         assert not other.replica.turns.arms["none"].enabled
         assert other.replica.version == service.replica.version
         built.set()
-        while list(other.replica.turns.arms) != ["none", "fused"]:
-            await other.replica.refresh()
+        await refreshed_until_served(other, "none", "fused")
         assert not other.replica.turns.arms["none"].enabled
 
 

@@ -119,7 +119,7 @@ def test_draws_follow_the_mixture_and_every_row_verifies() -> None:
         assert learning_verify.verify(one, live, SALT, one.propensity, candidate).verified
         assert not learning_verify.verify(replace(one, share=0.2), live, SALT, None, candidate).verified
     alone = learning_verify.verify(made[0], live, SALT)
-    assert alone.why[0] == "the policy cannot be asked: 0.3 of it is of version 9, which is not here"
+    assert alone.why[0] == "the policy has no distribution: 0.3 of it is of version 9, which is not here"
 
 
 def test_the_draw_stays_one_hash_over_the_mixture() -> None:

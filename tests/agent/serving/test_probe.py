@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -69,6 +70,27 @@ async def test_an_arm_that_fails_or_hangs_leaves_the_others_alone() -> None:
     assert str(probes.failed["bm25"]) == "the index is gone"
     assert isinstance(probes.failed["none"], TimeoutError)
     assert probes.seconds >= 0.01, "what an arm that fails took is paid for, too"
+
+
+async def test_the_seconds_of_the_embedding_are_charged_beside_those_of_the_search(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+
+    class Slow(FakeEmbedders):
+        async def embed(self, question: str, backbones: frozenset[str]) -> dict[str, NDArray[np.float32]]:
+            nonlocal now
+            now += 2.0
+            return await super().embed(question, backbones)
+
+    async def search(_query: Query, _k: int) -> Retrieval:
+        nonlocal now
+        now += 0.5
+        return Retrieval()
+
+    monkeypatch.setattr("agent.serving.probe.time", SimpleNamespace(perf_counter=lambda: now))
+    probes = await looked(FakeArms({"dense": search}), Slow(), needs={"dense": NEEDS["dense"]})
+    assert probes.seconds == 2.5
 
 
 async def test_an_encoder_that_fails_fails_the_arms_that_need_it() -> None:

@@ -1,18 +1,21 @@
 """Metrics: what Prometheus reads is what happened, in all replicas of a machine together."""
 
+import asyncio
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from agent.serving.telemetry import Telemetry
+from agent.serving.telemetry import CountedLog, Telemetry
 from feedback.events import Context, Cost, Decision, Execution, Feedback, Mode, Status
 from feedback.log import Receipt
 from feedback.log.batch import FeedbackStatus
 from feedback.registry import Version
 from feedback.training_log import lag
+from tests.agent.fakes import MemoryLog
 
 DECISION = Decision("d", Context("?"), ("a", "b"), (0.5, 0.5), "a", "uniform", 1)
 EXECUTION = Execution("d", "a", Status.OK, Cost(1, 100, 20, 0.02, 0.3), ("p",), "words")
@@ -88,6 +91,22 @@ def test_a_forced_arm_is_counted_apart() -> None:
     telemetry.decided(Decision("e", Context("?"), ("b",), (1.0,), "b", "uniform", 1, Mode.FORCED))
     found = samples(telemetry.exposition(EMPTY, None, now=0.0))
     assert found["armwise_decisions_total arm=b mode=forced"] == 1.0
+
+
+@pytest.mark.parametrize("refused", [None, Execution])
+async def test_a_decision_is_forgotten_with_its_execution_also_where_that_is_refused(
+    refused: type[Execution] | None,
+) -> None:
+    log, telemetry = MemoryLog(), Telemetry()
+    log.refuse = refused
+    counted = CountedLog(log, telemetry)
+    futures = [counted.append(DECISION), counted.append(EXECUTION)]
+    await asyncio.wait(futures)
+    found = samples(telemetry.exposition(EMPTY, None, now=0.0))
+    assert found["armwise_decisions_total arm=a mode=explore"] == 1.0
+    assert found.get("armwise_executions_total arm=a status=ok") == (None if refused else 1.0)
+    assert counted._drawn == {}, "a replica answers millions of turns"  # noqa: SLF001 - nothing else shows it
+    assert [future.exception() is None for future in futures] == [True, refused is None]
 
 
 def test_replicas_are_summed_through_their_folder(tmp_path: Path) -> None:

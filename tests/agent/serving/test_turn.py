@@ -2,8 +2,9 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -1013,3 +1014,28 @@ async def test_a_router_that_cannot_be_asked_leaves_nothing_decided() -> None:
     with pytest.raises(ArmError, match="no vectors"):
         await run(a_loop(log, scorer=advice), CHAT)
     assert log.committed == []
+
+
+@pytest.mark.parametrize(("fallback", "seconds"), [(None, 2.0), ("none", 2.5)])
+async def test_a_search_that_fails_is_charged_its_seconds(
+    monkeypatch: pytest.MonkeyPatch, fallback: str | None, seconds: float
+) -> None:
+    now = 0.0
+
+    async def slow_failure(_query: Query, _k: int) -> Retrieval:
+        nonlocal now
+        now += 2.0
+        raise ArmError("the index is gone")
+
+    async def search(_query: Query, _k: int) -> Retrieval:
+        nonlocal now
+        now += 0.5
+        return Retrieval()
+
+    monkeypatch.setattr("agent.serving.turn.time", SimpleNamespace(perf_counter=lambda: now))
+    log = MemoryLog()
+    turns = a_loop(log, FakeArms({"bm25": slow_failure, "none": search}), fallback=fallback)
+    with nullcontext() if fallback else pytest.raises(TurnError):
+        await run(turns, LOOK_UP)
+    assert log.execution.status is (Status.FELL_BACK if fallback else Status.ARM_FAILED)
+    assert log.execution.cost.retrieval_s == seconds

@@ -98,11 +98,12 @@ def test_what_a_failed_step_found_is_kept_with_the_failure(store: Store) -> None
     assert read.steps[1]["found"] == {"exam": 12}
 
 
-def test_who_has_lost_a_run_finds_out_before_the_next_step(store: Store) -> None:
+@pytest.mark.parametrize("worker", ["there:1", "here:1"], ids=["another worker", "the same worker again"])
+def test_who_has_lost_a_run_finds_out_before_the_next_step(store: Store, worker: str) -> None:
     run = begun(store)
 
     def decide(journal: Journal) -> None:
-        runs.claim(store, "ours", runs.Trigger.RESUMED, "there:1", 101.0 + runs.LEASE_S)
+        runs.take(store, "ours", runs.Trigger.RESUMED, worker, 101.0 + runs.LEASE_S)
         with journal.step("decide"):
             raise AssertionError("it must not be begun")
 
@@ -170,18 +171,18 @@ def test_a_run_waits_for_a_worker_that_was_faster(
 
     monkeypatch.setattr("agent.evaluation.gate.time.sleep", sleep)
     monkeypatch.setattr("agent.evaluation.gate.Evaluations.due", lambda *_: False)
-    number = 1
+    number, real = 1, evaluations.submit
 
     def submitted(store: Store, ours: str, request: Mapping[str, Any], now: float, most: None) -> Any:
         nonlocal theirs
-        evaluation = evaluations.submit(store, ours, request, now, most)
+        evaluation = real(store, ours, request, now, most)
         theirs = evaluations.claim(store, ours, "there:1", now)
         assert theirs is not None
         assert theirs.seq == evaluation.seq == number
         return evaluation
 
     theirs: Any = None
-    monkeypatch.setattr("feedback.registry.evaluations.submit", submitted)
+    monkeypatch.setattr(evaluations, "submit", submitted)
     assert ask(store, config) == REPORT
 
 

@@ -212,6 +212,22 @@ def test_a_judge_is_asked_of_each_question_of_the_traffic_once(world: World) -> 
     assert texts(third) == {"question 7"}
 
 
+def test_a_judge_is_asked_of_no_question_that_any_of_three_runs_took(world: World) -> None:
+    world.ask(*range(8))
+    before: list[Run] = []
+    taken: list[set[str]] = []
+    for size in (3, 3, 2):
+        *old, new = fetched(world.gathering(JUDGE, *before))
+        assert [texts(lot) for lot in old] == [set()] * len(before)
+        assert [lot.path for lot in old] == [Path(run.inputs["lots"][-1]["path"]) for run in before]
+        assert (new.new, len(new.questions)) == (True, size)
+        taken.append(texts(new))
+        before.append(judged([*old, new]))
+    assert set.union(*taken) == {f"question {number}" for number in range(8)}
+    assert len(world.scored) == 3, "each sample is scored once"
+    assert not any(lot.new for lot in lots_of(world.gathering(JUDGE, *before)))
+
+
 def test_a_sample_that_was_cut_short_is_taken_again_whatever_was_asked_since(world: World) -> None:
     world.ask(*range(5))
     world.broken = True

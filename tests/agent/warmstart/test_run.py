@@ -384,8 +384,8 @@ class BrokenError(Exception):
         ("gather", "agent.warmstart.label_sources.digest_of"),
         ("enter", "feedback.training_log.imported_turns.enter"),
         ("learn", "agent.warmstart.run.publish_candidate"),
-        ("evaluate", "agent.warmstart.run.run_evaluation"),
-        ("decide", "agent.warmstart.journal.record"),
+        ("evaluate", "agent.warmstart.run.answered"),
+        ("decide", "feedback.registry.promotions.record"),
     ],
 )
 def test_a_run_that_fails_says_where_and_leaves_what_is_served(
@@ -474,17 +474,17 @@ def test_a_promotion_that_cannot_be_noted_whole_is_not_made(
 def test_what_is_said_as_the_run_promotes_holds_the_candidate(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world.gate, version = PROMOTE, world.newest()
+    world.gate, version, real = PROMOTE, world.newest(), promotions.record
 
-    def late(store: Store, configured: str, said: promotions.Promotion, **rest: Any) -> None:
-        promotions.record(
+    def late(store: Store, configured: str, promotion: promotions.Promotion, **rest: Any) -> None:
+        real(
             store,
             configured,
             promotions.Promotion(0, version.version, promotions.Action.ROLLBACK, "incident", LATE),
         )
-        promotions.record(store, configured, said, **rest)
+        real(store, configured, promotion, **rest)
 
-    monkeypatch.setattr("feedback.registry.promotions.record", late)
+    monkeypatch.setattr(promotions, "record", late)
     assert reasons_of(world.warmed()) == ["What is served was changed while it was judged."]
     assert active_policy(world.store, world.ours).pin is not None
 
@@ -492,17 +492,17 @@ def test_what_is_said_as_the_run_promotes_holds_the_candidate(
 def test_after_a_run_that_died_while_it_entered_labels_the_next_one_enters_them_all(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world.gate, left = PROMOTE, iter(range(2))
+    world.gate, left, real = PROMOTE, iter(range(2)), imported_turns.enter
 
     def dying(store: Store, batch: Sequence[imported_turns.PastTurn]) -> int:
         if next(left, None) is None:
             raise LogUnavailableError("the machine is gone")
-        return imported_turns.insert(store, batch)
+        return real(store, batch)
 
     with monkeypatch.context() as patch:
         patch.setattr("agent.warmstart.insert_labels.BATCH", 10)
-        patch.setattr("feedback.training_log.imported_turns.enter", dying)
-        patch.setattr("feedback.registry.runs.end", lambda *_: None)  # who is dead records nothing
+        patch.setattr(imported_turns, "enter", dying)
+        patch.setattr(runs, "end", lambda *_: None)  # who is dead records nothing
         with pytest.raises(RunFailedError):
             world.warmed()
     assert [run.status for run in runs.page(world.store, 5)] == [runs.State.RUNNING]

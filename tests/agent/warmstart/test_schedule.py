@@ -1,5 +1,6 @@
 """The schedule: what is due follows from the newest run, the alarm and the configuration, whoever looks."""
 
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -65,6 +66,24 @@ def test_a_cron_line_is_read_in_utc_and_what_was_missed_is_made_up_for_once() ->
     assert found is not None
     assert found.at <= friday, "it is due"
     assert planned(spec, run(started_at=friday), None, friday) == Planned(monday, runs.Trigger.SCHEDULE)
+
+
+@pytest.fixture(params=["Asia/Kolkata", "America/New_York"])
+def time_zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The machine is in another time zone than UTC."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", request.param)
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("time_zone")
+def test_a_cron_line_means_utc_whatever_the_time_zone_of_the_machine() -> None:
+    assert time.localtime(0).tm_hour != 0
+    assert warm_start.next_of("0 3 * * *", 0.0) == 3 * 3600.0
+    night = at("2026-03-07T00:00")  # New York changes to summer time then
+    assert warm_start.next_of("30 2 * * *", night + 86400.0) == at("2026-03-08T02:30")
 
 
 @given(times, st.sampled_from(["0 3 * * *", "*/5 * * * *", "15 4 1 * *", "0 0 29 2 *", "7 7 * * SUN"]))
