@@ -99,7 +99,8 @@ def build(
     Args:
         spec: Its kind and parameters.
         what: Noun for the entries of the catalogue, for messages.
-        catalogue: Classes by kind; parameters that begin with an underscore are not available to specs.
+        catalogue: Classes by kind. Their parameters are the fields of their model `Params`, where they have
+            one; else those of the signature that do not begin with an underscore.
         error: Class of the error.
 
     Raises:
@@ -114,7 +115,10 @@ def build(
     if spec.kind not in catalogue:
         raise error(f"no {what} of kind {spec.kind!r}{did_you_mean(spec.kind, catalogue)}")
     make = catalogue[spec.kind]
-    known = [name for name in inspect.signature(make).parameters if not name.startswith("_")]
+    if fields := getattr(make, "Params", None):  # a model describes them
+        known = list(fields.model_fields)
+    else:
+        known = [name for name in inspect.signature(make).parameters if not name.startswith("_")]
     for name in spec.params:
         if name not in known:
             raise error(f"{what} {spec.kind!r} has no parameter {name!r}{did_you_mean(name, known)}")

@@ -10,7 +10,7 @@ from agent.api.errors import RESPONSES, ApiError
 from agent.api.middleware import AppReplica, require
 from agent.api.schemas import PageBefore, PageLimit, PathNumber
 from agent.serving import Replica
-from agent.warmstart import Planned, look
+from agent.warmstart import Planned, next_run
 from feedback.errors import UnderWayError
 from feedback.registry import Run
 from feedback.registry import runs as registry_runs
@@ -63,7 +63,7 @@ class WarmStartRoutes:
         spec, configured = replica.config.warm_start, replica.watcher.configured.digest
         if spec is None or registry_runs.under_way(replica.store, now):
             return None
-        return look(replica.store, spec, configured, replica.alarms, now)
+        return next_run(replica.store, spec, configured, replica.alarms, now)
 
 
 @router.post("/v1/warm-starts", status_code=202, dependencies=[require("admin")])

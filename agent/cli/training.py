@@ -10,7 +10,7 @@ from agent.cli.options import ARGUMENT, CONFIG, ConfigPath, renamed, settings_op
 from agent.config import load
 from agent.offline import Labelling, Training, train_router
 from agent.offline import label as offline_label
-from agent.warmstart import RunFailedError, foreseen, insert_labels
+from agent.warmstart import RunFailedError, insert_labels, preview_lots
 from agent.warmstart import warm_start as run_warm_start
 from feedback.registry import runs
 
@@ -47,12 +47,20 @@ def enter_labels(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
     scores, too: of a question that it was trained on the out-of-fold score, which `train --folds 5` keeps.
     """
     with explained():
-        given["metrics"] = unique("--metric", map(renamed, given["metrics"]))
-        if given.get("draws") == "all":
-            del given["draws"]
-        settings = insert_labels.Entering.model_validate({"config": load(config), **given})
-        with progress() as on_progress:
-            insert_labels.run(settings, console, on_progress)
+        settings = insert_labels.InsertSettings.model_validate(
+            {
+                "config": load(config),
+                "outcomes": outcomes,
+                "metrics": named_once("--metric", map(scored, metric)),
+                "queries": queries,
+                "limit": limit,
+                "draws": None if draws == "all" else draws,
+                "seed": seed,
+                "dry_run": dry_run,
+            }
+        )
+        with progress() as tell:
+            insert_labels.run(settings, console, tell)
 
 
 def warm_start(
@@ -69,8 +77,8 @@ def warm_start(
     with explained():
         settings = load(config)
         if dry_run:
-            with progress() as on_progress:
-                lots = foreseen(settings, on_progress)
+            with progress() as tell:
+                lots = preview_lots(settings, tell)
             for lot in lots:
                 line = f"{lot.source}: {lot.kind}, {'new' if lot.new else 'known'}, {lot.path}"
                 console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -1,6 +1,6 @@
-"""Every setting of the service, typed and described; `args` in `serve_config.yaml`.
+"""Every setting of the service, typed and described: `args` in `serve_config.yaml`.
 
-A typo is an error that names the key and the nearest right one.
+An unknown key is an error that names it and the closest valid one.
 """
 
 import os
@@ -25,12 +25,12 @@ from feedback.drift import DriftSpec
 from feedback.ope import GateSpec
 from feedback.reward import RewardRule
 
-TAKEN = ("Ingress", "Learner", "Jobs", "Generator")
-"""Deployments that no host of arms can be called."""
+RESERVED_HOSTS = ("Ingress", "Learner", "Jobs", "Generator")
+"""Names of deployments, which a host of arms cannot have."""
 
 
 class ConfigError(ValueError):
-    """The configuration cannot be used; one line for each thing that is wrong."""
+    """The configuration is invalid; one line per error."""
 
 
 class AppConfig(BaseModel):
@@ -47,16 +47,14 @@ class AppConfig(BaseModel):
         description="Where the log is: `sqlite:////path/log.db`, or `postgresql://user@host/name` (15 or "
         "later; its password best in PGPASSFILE); null is an SQLite file in home.",
     )
-    keys: tuple[Key, ...] = Field(
-        default=(), description="Who may call the service; none leaves it open, as on a laptop."
-    )
+    keys: tuple[Key, ...] = Field(default=(), description="Keys of callers; without any the service is open.")
     salt: str = Field(default="armwise", min_length=1, description="Enters the hash that draws an arm.")
     corpus: CorpusSpec = CorpusSpec()
     backbones: dict[str, Backbone] = Field(default_factory=dict, description="Sentence encoders by name.")
     arms: dict[str, ArmSpec] = Field(min_length=1, description="The actions of the bandit, by name.")
     portfolio: str | None = Field(
         default=None,
-        description="A file that `armwise portfolio` wrote: its arms and backbones stand beside these.",
+        description="A file that `armwise portfolio` wrote; its arms and backbones are added to these.",
     )
     fallback: str | None = Field(
         default=None, description="Arm that answers when the drawn one fails; null makes a failure a 502."
@@ -66,25 +64,24 @@ class AppConfig(BaseModel):
     policy: PolicySpec = PolicySpec(kind="vowpal")
     features: FeatureSpec = FeatureSpec()
     router: saved.RouterConfig | None = Field(
-        default=None, description="A trained router, whose scores the policy sees; null for none."
+        default=None, description="A trained router, whose scores are a feature of the policy; null for none."
     )
     floor: float = Field(default=0.01, gt=0, lt=1, description="Least probability of every eligible arm.")
     reward: RewardRule
     learning: Learning = Learning()
     drift: DriftSpec | None = Field(
         default=DriftSpec(),
-        description="How a change of the world is noticed, and what is done then; null for neither.",
+        description="How drift is detected, and what happens after an alarm; null for neither.",
     )
     gate: GateSpec = GateSpec()
     warm_start: WarmStartSpec | None = Field(
         default=None,
-        description="How labels become a candidate, and who promotes it, see `docs/guide/warm-start.md`; "
-        "null for no such runs.",
+        description="How labels become a candidate, and what promotes it; null for no warm starts.",
     )
     limits: Limits = Limits()
 
     @model_validator(mode="after")
-    def _consistent(self) -> "AppConfig":
+    def _check_arms(self) -> "AppConfig":
         for name in (*self.arms, *self.backbones):
             if not NAME.fullmatch(name):
                 raise ValueError(f"{name!r} is no name: 1 to 100 of A-Z a-z 0-9 . _ - are")
@@ -104,39 +101,39 @@ class AppConfig(BaseModel):
                 f"floor {self.floor} is too large for {len(names)} arms: at most {1 / len(names):.4g}"
             )
         for key, largest in (("passages", "passages"), ("max_tokens", "completion_tokens")):
-            usual, limit = getattr(self.answering, key), getattr(self.limits, largest)
-            if usual > limit:
-                raise ValueError(f"answering.{key} {usual} is above limits.{largest} {limit}")
+            default, limit = getattr(self.answering, key), getattr(self.limits, largest)
+            if default > limit:
+                raise ValueError(f"answering.{key} {default} is above limits.{largest} {limit}")
         return self
 
     @model_validator(mode="after")
-    def _routed(self) -> "AppConfig":
+    def _check_router(self) -> "AppConfig":
         if self.router is not None:
             self.router.check(self.backbones, self.actions)
         return self
 
     @model_validator(mode="after")
-    def _warmed(self) -> "AppConfig":
+    def _check_warm_start(self) -> "AppConfig":
         if self.warm_start is not None:
             self.warm_start.check(self.reward, self.backbones)
         return self
 
     @model_validator(mode="after")
-    def _capped(self) -> "AppConfig":
+    def _check_caps(self) -> "AppConfig":
         for name in self.limits.arm_caps:
             if name not in self.actions:
                 raise ValueError(f"limits.arm_caps: {name!r} is no arm{did_you_mean(name, self.actions)}")
         return self
 
     @model_validator(mode="after")
-    def _hosted(self) -> "AppConfig":
+    def _check_hosts(self) -> "AppConfig":
         for name, spec in self.arms.items():
-            if spec.host in TAKEN or spec.host.startswith("Embedder-"):
+            if spec.host in RESERVED_HOSTS or spec.host.startswith("Embedder-"):
                 raise ValueError(f"arm {name!r}: host {spec.host!r} is another deployment of the service")
         return self
 
     @model_validator(mode="after")
-    def _learnable(self) -> "AppConfig":
+    def _check_reward(self) -> "AppConfig":
         if (least := self.limits.answer_s) >= self.reward.wait_s:
             raise ValueError(
                 f"reward.wait_time {self.reward.wait_time} is shorter than a turn: up to {least:g} s"
@@ -147,12 +144,12 @@ class AppConfig(BaseModel):
 
     @property
     def actions(self) -> dict[str, ArmSpec]:
-        """The arms that a policy chooses among; the others are only parts of these."""
+        """The arms that a policy chooses among; the others are parts of these."""
         return {name: spec for name, spec in self.arms.items() if spec.action}
 
     @property
     def home_path(self) -> Path:
-        """The folder where everything is kept, absolute."""
+        """The folder of all data, absolute."""
         return Path(os.environ.get("ARMWISE_HOME") or self.home).expanduser().absolute()
 
     @property
@@ -171,18 +168,18 @@ class AppConfig(BaseModel):
         return self.home_path / "indexes"
 
     def with_arms(self, arms: Mapping[str, Mapping[str, Any]]) -> "AppConfig":
-        """Return the same configuration with other arms, as it is written, and the caps of its actions.
+        """Return the configuration with other arms, and with the caps of those that are still actions.
 
         Raises:
             ConfigError: They do not fit the rest.
         """
-        told = self.model_dump(mode="json")
+        document = self.model_dump(mode="json")
         actions = {name for name, arm in arms.items() if arm.get("action", True)}
         caps = {name: cap for name, cap in self.limits.arm_caps.items() if name in actions}
-        return parse({**told, "arms": dict(arms), "limits": {**told["limits"], "arm_caps": caps}})
+        return parse({**document, "arms": dict(arms), "limits": {**document["limits"], "arm_caps": caps}})
 
     def settled(self) -> "AppConfig":
-        """Return the same configuration with the paths of this machine and environment written in."""
+        """Return the configuration with the paths of this machine and environment filled in."""
         source = self.corpus.source
         if source != "stdlib":
             source = str(Path(source).expanduser().absolute())
@@ -194,7 +191,7 @@ class AppConfig(BaseModel):
 
 
 def parse(args: object) -> AppConfig:
-    """Validate the `args` of the application; read the portfolio they name. Raises ConfigError."""
+    """Validate the `args` of the application, and read the portfolio that they name. Raises ConfigError."""
     try:
         return AppConfig.model_validate(_with_portfolio(args))
     except ValidationError as error:
@@ -202,29 +199,29 @@ def parse(args: object) -> AppConfig:
 
 
 def _with_portfolio(args: object) -> object:
-    """Write the arms and backbones of the portfolio into the arguments. Raises ConfigError."""
+    """Add the arms and backbones of the portfolio to the arguments. Raises ConfigError."""
     if not isinstance(args, dict) or not isinstance(args.get("portfolio"), str):
         return args
     merged = {**args, "portfolio": None}
     for key, chosen in read_portfolio(Path(args["portfolio"]).expanduser()).items():
         here = args.get(key) or {}
         if not isinstance(here, dict):
-            return args  # told as what it is, with all else that is wrong
+            return args  # reported with all other errors
         for name in chosen.keys() & here.keys():
-            if not _alike(key, chosen[name], here[name]):
+            if not _equivalent(key, chosen[name], here[name]):
                 raise ConfigError(f"{args['portfolio']}: {key}.{name} is another in the configuration")
-        merged[key] = {**here, **{name: told for name, told in chosen.items() if name not in here}}
+        merged[key] = {**here, **{name: spec for name, spec in chosen.items() if name not in here}}
     return merged
 
 
-def _alike(key: str, one: object, other: object) -> bool:
+def _equivalent(key: str, one: object, other: object) -> bool:
     """Return whether two descriptions of an arm or a backbone mean the same."""
     try:
         if key == "backbones":
             return Backbone.model_validate(one) == Backbone.model_validate(other)
         return catalog.same(ArmSpec.model_validate(one), ArmSpec.model_validate(other))
     except ValueError:
-        return one == other  # what is wrong with them is told later
+        return one == other  # their errors are reported later
 
 
 def read_portfolio(path: Path) -> dict[str, dict[str, Any]]:
@@ -246,10 +243,10 @@ def load(path: Path, without: Collection[str] = ()) -> AppConfig:
 
     Args:
         path: The file.
-        without: Keys of `args` that are passed over, whatever they hold.
+        without: Keys of `args` that are ignored.
 
     Raises:
-        ConfigError: It cannot be read, or what it says cannot be used.
+        ConfigError: It cannot be read, or is invalid.
     """
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -270,3 +267,4 @@ def load(path: Path, without: Collection[str] = ()) -> AppConfig:
 
 
 CONFIG = Path("serve_config.yaml")
+"""Default of `--config`."""

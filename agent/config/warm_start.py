@@ -1,4 +1,4 @@
-"""Settings of the warm start: when it is done, where its labels come from, what is made of them."""
+"""Settings of the warm start: schedule, label sources, portfolio, router, promotion."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
@@ -29,8 +29,8 @@ def next_of(cron: str, after: float) -> float:
     """Return the first time of a cron line after another time, seconds since the epoch, UTC.
 
     Raises:
-        CronSimError: It is no cron line.
-        StopIteration: No such time comes within fifty years.
+        CronSimError: It is not a cron line.
+        StopIteration: There is no such time within fifty years.
 
     >>> next_of("0 3 * * *", 0.0), next_of("0 3 * * *", 10800.0)
     (10800.0, 97200.0)
@@ -38,8 +38,8 @@ def next_of(cron: str, after: float) -> float:
     return next(CronSim(cron, datetime.fromtimestamp(after, UTC))).timestamp()
 
 
-LEAST_S = 60.0
-"""Shortest interval."""
+MIN_INTERVAL_S = 60.0
+"""Shortest interval between two runs."""
 
 _DURATION = TypeAdapter(timedelta)
 
@@ -48,7 +48,7 @@ def seconds_of(duration: str) -> float:
     """Return the seconds of an ISO 8601 duration.
 
     Raises:
-        ValueError: It is none, or it is not above 0.
+        ValueError: It is not a duration, or not above 0.
 
     >>> seconds_of("PT6H"), seconds_of("P7D")
     (21600.0, 604800.0)
@@ -63,7 +63,7 @@ def seconds_of(duration: str) -> float:
 
 
 class Schedule(BaseModel):
-    """When warm starts are done by themselves."""
+    """When warm starts run without a request."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -80,8 +80,8 @@ class Schedule(BaseModel):
 
     @field_validator("every")
     @classmethod
-    def _long_enough(cls, every: str | None) -> str | None:
-        if every is not None and seconds_of(every) < LEAST_S:
+    def _check_interval(cls, every: str | None) -> str | None:
+        if every is not None and seconds_of(every) < MIN_INTERVAL_S:
             raise ValueError(f"every {every} is too often: PT1M or more was expected")
         return every
 
@@ -97,7 +97,7 @@ class Schedule(BaseModel):
         return cron
 
     @model_validator(mode="after")
-    def _one_of_two(self) -> "Schedule":
+    def _check_exclusive(self) -> "Schedule":
         if self.every is not None and self.cron is not None:
             raise ValueError(f"every {self.every} and cron {self.cron!r} are two schedules: give one of them")
         return self
@@ -109,41 +109,41 @@ Metrics = Annotated[
 
 
 class OutcomesSource(BaseModel):
-    """What arms did, as somebody else has labelled them."""
+    """Outcomes of arms that exist already."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    kind: Literal["outcomes"] = Field(description="Says which source it is.")
+    kind: Literal["outcomes"] = Field(description="Kind of the source.")
     path: Path = Field(description="Folder of `armwise label` or `armwise score`, or a file of outcomes.")
     metrics: Metrics
 
 
 class QuestionsSource(BaseModel):
-    """Questions with known answers, which every live arm is asked."""
+    """Questions with known answers, on which every live arm is run."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    kind: Literal["questions"] = Field(description="Says which source it is.")
+    kind: Literal["questions"] = Field(description="Kind of the source.")
     path: Path = Field(description=f"JSON lines, plain or .gz, each {SHAPE}.")
     metrics: Metrics
     measure: str | None = Field(
         default=None,
-        description="Score what is retrieved, as `armwise score --measure`; null has answers written and "
-        "scores these, as `armwise label`.",
+        description="Score the retrieved passages, as `armwise score --measure`; null generates answers and "
+        "scores those, as `armwise label`.",
     )
-    form: prompts.Form = Field(default=prompts.Form.SHORT, description="What an answer shall look like.")
-    limit: int | None = Field(default=None, ge=1, description="Ask so many of the shuffled questions.")
+    form: prompts.Form = Field(default=prompts.Form.SHORT, description="Form of an answer.")
+    limit: int | None = Field(default=None, ge=1, description="Take so many of the shuffled questions.")
 
 
 class JudgeSource(BaseModel):
-    """Questions of the traffic, which every live arm is asked, and a language model grades the passages."""
+    """Questions of the traffic, on which every live arm is run and a language model grades the passages."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    kind: Literal["judge"] = Field(description="Says which source it is.")
+    kind: Literal["judge"] = Field(description="Kind of the source.")
     metrics: Metrics
     questions: int = Field(
-        default=50, ge=1, le=10_000, description="How many a run takes at most that none has taken before."
+        default=50, ge=1, le=10_000, description="Most questions of a run; no question is taken twice."
     )
     within: str = Field(default="P7D", description="ISO 8601 duration: how old a question may be.")
 
@@ -155,11 +155,11 @@ class JudgeSource(BaseModel):
 
 
 class FeedbackSource(BaseModel):
-    """What feedback says of the traffic. The policy learns that anyway: it is for portfolio and router."""
+    """Feedback on the traffic, for portfolio and router; the policy learns it anyway."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    kind: Literal["feedback"] = Field(description="Says which source it is.")
+    kind: Literal["feedback"] = Field(description="Kind of the source.")
     measure: str = Field(default=logged_labels.REWARD, description="A metric, or reward.")
 
 
@@ -169,48 +169,46 @@ Source = Annotated[
 
 
 class PortfolioPlan(BaseModel):
-    """Which arms are proposed, of those that were labelled."""
+    """Which of the labelled arms are proposed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     measure: str = Field(description="Score of the labels by which arms are chosen.")
     k: int = Field(default=5, ge=1, description="Arms to choose.")
     budget: float | None = Field(
-        default=None, gt=0, description="What the arms may cost together; replaces k."
+        default=None, gt=0, description="Largest total cost of the arms; replaces k."
     )
-    cost: str | None = Field(default=None, description="Cost that a budget is in; null is seconds, if known.")
+    cost: str | None = Field(default=None, description="Unit of the budget; null is seconds, if known.")
 
 
 class RouterPlan(RouterSpec):
     """Which router is trained and proposed."""
 
     utility: router_utility.Utility = Field(
-        default=router_utility.Utility(), description="What an answer is worth."
+        default=router_utility.Utility(), description="Utility of an answer."
     )
-    folds: int = Field(default=5, ge=2, description="Parts that are held out in turn, to see its worth.")
+    folds: int = Field(default=5, ge=2, description="Folds of its cross-validation.")
     backbone: str | None = Field(default=None, description="Of the configuration; null is its first.")
 
 
 class WarmStartSpec(Schedule):
-    """Runs from labels to a verdict: when, of what, and whether they may change what is served."""
+    """Runs from labels to a verdict: when, from which sources, and whether they may promote."""
 
-    sources: dict[str, Source] = Field(
-        min_length=1, description="Where labels come from, by a name that runs tell of."
-    )
+    sources: dict[str, Source] = Field(min_length=1, description="Sources of labels by name.")
     portfolio: PortfolioPlan | None = Field(
-        default=None, description="Choose arms by the labels, too, and propose them; null does not."
+        default=None, description="How arms are chosen by the labels and proposed; null for no proposal."
     )
     router: RouterPlan | None = Field(
-        default=None, description="Train a router of the labels, too, and propose it; null does not."
+        default=None, description="Which router is trained on the labels and proposed; null for none."
     )
     promote: Literal["gate", "never"] = Field(
-        default="gate", description="Who promotes a candidate: the gate, or never a run by itself."
+        default="gate", description="What promotes a candidate: the gate, or an operator alone."
     )
-    workers: int = Field(default=1, ge=1, description="Processes in which arms are asked.")
+    workers: int = Field(default=1, ge=1, description="Worker processes that run arms.")
 
     @property
     def scores(self) -> frozenset[str]:
-        """Scores that are wanted of questions: for metrics, the portfolio and the router."""
+        """Scores that labels must have: for metrics, the portfolio and the router."""
         found = {score for source in self.sources.values() for score in _metrics(source).values()}
         if self.portfolio is not None:
             found.add(self.portfolio.measure)
@@ -222,14 +220,14 @@ class WarmStartSpec(Schedule):
 
     @field_validator("sources")
     @classmethod
-    def _named(cls, sources: dict[str, Source]) -> dict[str, Source]:
+    def _check_names(cls, sources: dict[str, Source]) -> dict[str, Source]:
         for name in sources:
             if not NAME.fullmatch(name):
                 raise ValueError(f"{name!r} is no name: 1 to 100 of A-Z a-z 0-9 . _ - are")
         return sources
 
     @model_validator(mode="after")
-    def _useful(self) -> "WarmStartSpec":
+    def _check_useful(self) -> "WarmStartSpec":
         feedback_alone = all(isinstance(source, FeedbackSource) for source in self.sources.values())
         if feedback_alone and self.portfolio is None and self.router is None:
             raise ValueError(
@@ -242,8 +240,8 @@ class WarmStartSpec(Schedule):
         """Refuse what does not fit the rest of the configuration.
 
         Raises:
-            ValueError: A metric or a backbone is not declared, or the router is none that can be asked
-                before an arm is drawn.
+            ValueError: A metric or a backbone is not declared, or the router needs answers, which do not
+                exist before an arm is drawn.
         """
         for name, source in self.sources.items():
             where = f"warm_start.sources.{name}"
@@ -265,7 +263,7 @@ class WarmStartSpec(Schedule):
             )
 
     def settled(self) -> "WarmStartSpec":
-        """Return the same with the paths as they are on this machine."""
+        """Return the settings with absolute paths."""
         sources = {
             name: source
             if isinstance(source, JudgeSource | FeedbackSource)
@@ -276,7 +274,7 @@ class WarmStartSpec(Schedule):
 
 
 def _metrics(source: Source) -> dict[str, str]:
-    """Return which declared metric gets which score; nothing where no labels are entered."""
+    """Return the score of each declared metric; empty where no labels are inserted."""
     return {} if isinstance(source, FeedbackSource) else source.metrics
 
 

@@ -4,7 +4,6 @@ outcomes, scores, judge, log --utility--> RoutingDataset --fit--> Router --score
 """
 
 import hashlib
-import inspect
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -272,14 +271,7 @@ class Parametrised(Router, Generic[P]):
     """
 
     Params: ClassVar[type[Any]]
-    __signature__: ClassVar[inspect.Signature]
     chosen: P
-
-    def __init_subclass__(cls) -> None:
-        """Make the fields of `Params` the signature of the class."""
-        super().__init_subclass__()
-        if hasattr(cls, "Params"):
-            cls.__signature__ = inspect.signature(cls.Params)
 
     def __init__(self, **params: Any) -> None:
         try:

@@ -1,4 +1,4 @@
-"""A scheduled warm start: labels, candidate, verdict, promotion."""
+"""Scheduled warm starts: labels, candidate, verdict, promotion."""
 
 import lazy_loader
 

@@ -1,6 +1,14 @@
 from . import insert_labels
 from .job import WarmStarts
-from .run import RunFailedError, foreseen, warm_start
-from .schedule import Planned, look
+from .run import RunFailedError, preview_lots, warm_start
+from .schedule import Planned, next_run
 
-__all__ = ["Planned", "RunFailedError", "WarmStarts", "foreseen", "insert_labels", "look", "warm_start"]
+__all__ = [
+    "Planned",
+    "RunFailedError",
+    "WarmStarts",
+    "insert_labels",
+    "next_run",
+    "preview_lots",
+    "warm_start",
+]

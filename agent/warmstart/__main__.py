@@ -1,7 +1,7 @@
-"""The child of `agent.warmstart.job`. It gives way to everybody else before it loads anything.
+"""Child process of `agent.warmstart.job`. Lowers its priority before importing anything heavy.
 
-It writes to the log, so it must not wait for its turn for long while it holds the lock: it has the lowest
-priority of the usual kind. What evaluates for it only reads, and runs while nobody else wants to.
+It writes to the log, so it must not starve while it holds the lock: it has the highest nice value, not the
+idle policy. Its own evaluations only read, and run with the idle policy.
 """
 
 import os
@@ -11,23 +11,23 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Do the run that the standard input tells of."""
-    give_way()
-    from agent.warmstart.job import be_the_child
+    """Do the run that the standard input names."""
+    lower_priority()
+    from agent.warmstart.job import run_child
 
-    be_the_child(sys.stdin.fileno())
+    run_child(sys.stdin.fileno())
 
 
-def give_way() -> None:
-    """Take the lowest priority on one processor, for all that this session does.
+def lower_priority() -> None:
+    """Take the lowest priority on one processor, for this session.
 
-    Linux shares a processor among sessions first, where it groups tasks by these, and a process is nice
-    only to those of its own session: so the session has to be nice as well.
+    Linux with autogroups first divides a processor among sessions, and a nice value counts only within
+    one: so the session needs a nice value as well.
     """
     os.nice(19)
-    if hasattr(os, "sched_setaffinity"):  # whoever wakes finds the other processors at rest
+    if hasattr(os, "sched_setaffinity"):  # leaves the other processors to serving
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    if os.getsid(0) == os.getpid():  # a session of its own, and nobody else's
+    if os.getsid(0) == os.getpid():  # the leader of a session of its own
         with suppress(OSError):  # no Linux, or no groups
             Path("/proc/self/autogroup").write_text("19")
 

@@ -1,22 +1,22 @@
-"""Enter labels into the log: decisions that whoever learns meets by the one door there is.
+"""Insert labels into the log as decisions, so that every learner reads them the same way.
 
     outcomes or scores of arms, questions --> decisions of the policy `labels` --> the log --> the learner
 
-A service that runs learns them at its next look at the log, another one when it starts. Labels also close
-what an alarm of drift has opened. Those that a run of the warm start enters are learned by its candidate
-alone, see `agent.warmstart.run`.
+A running service learns them with its next step, another one when it starts. Labels also close an open drift
+alarm. Those that a run of the warm start inserts are learned by its candidate alone, see
+`agent.warmstart.run`.
 
 Labels reach a policy in two ways; either is enough.
 
-    as decisions   this module: the policy finds out by itself what they say, as from traffic. For policies
-                   without a router, for a few labels or a few arms a question, for arms that are new.
+    as decisions   this module: the policy learns from them as from traffic. For policies without a router,
+                   for few labels or few arms per question, for new arms.
     as a router    `armwise train`, and a policy with `prior_feature: router`, which starts from its scores
-                   and learns the rest. Where every arm was labelled on hundreds of questions: it is worth
-                   more from the first question on.
+                   and learns the rest. Better from the first question on where every arm was labelled on
+                   hundreds of questions.
 
-With a router in the configuration, labels tell its scores, too: a policy that looks at them as at any
-feature of an arm learns how far to trust them. Of the questions that the router was trained on these are
-scores of routers that were not, which `armwise train --folds` keeps.
+With a router in the configuration, the contexts of labels have its scores, so that a policy learns how
+reliable that feature is. Questions that the router was trained on have out-of-fold scores, which
+`armwise train --folds` keeps.
 """
 
 import time
@@ -40,9 +40,9 @@ from agent.simulation import SHAPE, shuffled
 from agent.warmstart.label_decisions import (
     LabelDecisions,
     WarmStartError,
+    label_digest,
     labels_of,
     reward_of,
-    told_by,
     turns,
 )
 from agent.warmstart.router_features import RouterScores, score_labelled
@@ -56,23 +56,23 @@ from feedback.registry import arm_sets
 from feedback.training_log import imported_turns, traffic
 
 BATCH = 64
-"""Labels in one commit: a service on the same log waits for no more than these."""
+"""Labels in one commit, the longest that a service on the same log waits for."""
 
-EMBEDDED = 256
+EMBEDDING_BATCH = 256
 """Questions that are embedded together."""
 
 
 class Beside(BaseModel):
-    """Labels that are learned beside those that are entered, and are not entered again."""
+    """Labels that are learned beside those that are inserted, and are not inserted again."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    runs: tuple[int, ...] = Field(default=(), description="Warm starts that have entered them.")
-    others: bool = Field(default=True, description="Whether those count that no warm start has entered.")
+    runs: tuple[int, ...] = Field(default=(), description="Warm starts that have inserted them.")
+    others: bool = Field(default=True, description="Whether labels of no warm start count.")
 
 
-class Entering(BaseModel):
-    """Which labels are entered, and what they say."""
+class InsertSettings(BaseModel):
+    """Which labels are inserted, and with which metrics."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -80,49 +80,49 @@ class Entering(BaseModel):
     outcomes: Path = Field(description="Outcomes, or the folder of a job, or that of a score matrix.")
     queries: Path | None = Field(
         default=None,
-        description=f"Enter the labels of these questions alone: JSON lines, plain or .gz, each {SHAPE}.",
+        description=f"Insert the labels of these questions alone: JSON lines, plain or .gz, each {SHAPE}.",
     )
     metrics: dict[str, str] = Field(min_length=1, description="Declared metric to the score that it gets.")
-    limit: int | None = Field(default=None, ge=1, description="Enter so many of the shuffled questions.")
+    limit: int | None = Field(default=None, ge=1, description="Insert so many of the shuffled questions.")
     draws: int | None = Field(default=None, ge=1, description="Arms to draw on a question; null for all.")
     seed: int = Field(default=0, ge=0, description="Of the questions, of the draws, and of the order.")
-    dry_run: bool = Field(default=False, description="Say what would be entered, and enter nothing.")
+    dry_run: bool = Field(default=False, description="Report what would be inserted, and insert nothing.")
     run: int | None = Field(
         default=None,
         ge=1,
-        description="The warm start that enters them; null lets everybody learn them.",
+        description="The warm start that inserts them; null for labels that every recipe learns.",
     )
     beside: Beside | None = Field(
-        default=None, description="Labels that whoever learns these learns anyway; null for none."
+        default=None, description="Labels that the same recipe learns already; null for none."
     )
 
 
-def run(settings: Entering, console: Console, tell: Progress) -> int:
-    """Enter labels into the log, say what came of it, and return how many are new.
+def run(settings: InsertSettings, console: Console, on_progress: Progress) -> int:
+    """Insert labels into the log, print a summary, and return how many are new.
 
-    What is in the log is not entered again: a run that was interrupted is simply run again.
+    Labels in the log are not inserted again: an interrupted run is simply repeated.
 
     Args:
-        settings: What is entered.
-        console: Where the outcome goes.
-        tell: Told of the progress.
+        settings: What is inserted.
+        console: Prints the summary.
+        on_progress: Called with the progress.
 
     Raises:
         ValueError: Outcomes, questions, arms, metrics or router do not fit; a subclass of it says which.
-        CorpusError: The corpus of a router that looks at what was retrieved cannot be read.
+        CorpusError: The corpus of a router that reads passages cannot be read.
         ModelNotFoundError: The model of a backbone is not where its name says.
         StoreError: The log cannot be read or written.
     """
     store = Store(settings.config.database_url)
     try:
-        # the arms that are live, whatever the configuration names besides
+        # the live arms, which may differ from those of the configuration
         config = settings.config.with_arms(
             arm_sets.at_start(store, serving_arms.documents(settings.config.arms))
         )
         outcomes = _outcomes(settings, config, console)
-        advice = None if config.router is None else score_labelled(outcomes, config.settled(), tell)
-        if advice is not None:
-            outcomes = advice.outcomes
+        scored = None if config.router is None else score_labelled(outcomes, config.settled(), on_progress)
+        if scored is not None:
+            outcomes = scored.outcomes
         labels = labels_of(
             outcomes,
             config.reward,
@@ -131,30 +131,32 @@ def run(settings: Entering, console: Console, tell: Progress) -> int:
             draws=settings.draws,
             seed=settings.seed,
         )
-        contexts = contexts_of(config, [question.text for question in outcomes.questions], tell, advice)
-        source = seen_as(config) + ("" if advice is None else advice.source)
+        contexts = contexts_of(
+            config, [question.text for question in outcomes.questions], on_progress, scored
+        )
+        source = seen_as(config) + ("" if scored is None else scored.source)
         rewards: defaultdict[str, list[float]] = defaultdict(list)
         done, new, total = 0, 0, len(labels.cells)
         known = _known(store, settings.beside)
         found = turns(labels, contexts, seen_as=source, run=settings.run)
         while batch := list(islice(found, BATCH)):
-            unheard = [turn for turn in batch if told_by(turn.decision.id) not in known]
+            unknown = [turn for turn in batch if label_digest(turn.decision.id) not in known]
             new += (
-                len(imported_turns.missing_from_log(store, unheard))
+                len(imported_turns.new_among(store, unknown))
                 if settings.dry_run
-                else imported_turns.insert(store, unheard)
+                else imported_turns.enter(store, unknown)
             )
             done += len(batch)
             for turn in batch:
                 rewards[turn.decision.drawn].append(reward_of(turn, config.reward))
-            tell("entering labels", done, total)
-        if new and settings.run is None and not settings.dry_run:  # a run says so once it is served
-            record_warm_start(store, new, time.time())
+            on_progress("inserting labels", done, total)
+        if new and settings.run is None and not settings.dry_run:  # a run reports it with its promotion
+            warm_started(store, new, time.time())
     finally:
         store.close()
-    _tell(labels, list(config.actions), rewards, new, settings.dry_run, console)
-    if advice is not None:
-        console.print(advice.told(), markup=False, highlight=False, soft_wrap=True)
+    _print_summary(labels, list(config.actions), rewards, new, settings.dry_run, console)
+    if scored is not None:
+        console.print(scored.summary(), markup=False, highlight=False, soft_wrap=True)
         stage = Stage.RETRIEVED if saved.looked_at(config.router) else Stage.QUESTION
         if config.reward.cost_weight > 0.0 and (
             free := validation.uncharged(outcomes, config.reward.cost, stage)
@@ -164,14 +166,14 @@ def run(settings: Entering, console: Console, tell: Progress) -> int:
 
 
 def _known(store: Store, beside: Beside | None) -> set[str]:
-    """Return what is told by labels that are not entered again."""
+    """Return the digests of labels that are not inserted again."""
     if beside is None:
         return set()
-    return {told_by(one) for one in traffic.label_ids(store, beside.runs, others=beside.others)}
+    return {label_digest(one) for one in traffic.label_ids(store, beside.runs, others=beside.others)}
 
 
 def seen_as(config: AppConfig) -> str:
-    """Return what a context follows from beside the question: features, the encoder, what is known of arms.
+    """Return what a context depends on besides the question: features, the encoder, features of arms.
 
     Raises:
         ModelNotFoundError: The model of the backbone is not where its name says.
@@ -185,50 +187,54 @@ def seen_as(config: AppConfig) -> str:
 
 
 def contexts_of(
-    config: AppConfig, texts: Sequence[str], tell: Progress, advice: RouterScores | None = None
+    config: AppConfig, texts: Sequence[str], on_progress: Progress, scored: RouterScores | None = None
 ) -> list[Context]:
-    """Return what a policy sees of questions, as a service of this configuration would describe them.
+    """Return the contexts of questions, as a service with this configuration would make them.
 
     Args:
         config: Names the features and the arms.
         texts: The questions.
-        tell: Told of the progress.
-        advice: What the configured router tells of these questions; None leaves it out.
+        on_progress: Called with the progress.
+        scored: Scores of the configured router; None for none.
     """
     arms, seen = serving_arms.arm_infos(config.arms), config.features.embedding
-    vectors = [{}] * len(texts) if seen is None else _embedded(config, seen.backbone, texts, tell, advice)
+    vectors = (
+        [{}] * len(texts) if seen is None else _embedded(config, seen.backbone, texts, on_progress, scored)
+    )
     contexts = [
         context_of(text, config.features, embedding, arms)
         for text, embedding in zip(texts, vectors, strict=True)
     ]
-    if advice is None:
+    if scored is None:
         return contexts
-    return [probe.with_scores(context, told) for context, told in zip(contexts, advice.scores, strict=True)]
+    return [
+        probe.with_scores(context, scores) for context, scores in zip(contexts, scored.scores, strict=True)
+    ]
 
 
 def _embedded(
-    config: AppConfig, backbone: str, texts: Sequence[str], tell: Progress, advice: RouterScores | None
+    config: AppConfig, backbone: str, texts: Sequence[str], on_progress: Progress, scored: RouterScores | None
 ) -> list[probe.Embeddings]:
-    """Return the embedding of each question, the router's where it has one by the same backbone."""
-    if advice is not None and advice.backbone == backbone:
-        return [{backbone: vector} for vector in advice.embedding]
+    """Return the embedding of each question, reused from the router where the backbone is the same."""
+    if scored is not None and scored.backbone == backbone:
+        return [{backbone: vector} for vector in scored.embedding]
     embedder = build_embedder(config.backbones[backbone])
     found: list[probe.Embeddings] = []
-    for first in range(0, len(texts), EMBEDDED):
-        some = texts[first : first + EMBEDDED]
+    for first in range(0, len(texts), EMBEDDING_BATCH):
+        some = texts[first : first + EMBEDDING_BATCH]
         found += [{backbone: vector} for vector in embedder.encode_queries(some)]
-        tell("embedding questions", len(found), len(texts))
+        on_progress("embedding questions", len(found), len(texts))
     return found
 
 
-def _outcomes(settings: Entering, config: AppConfig, console: Console) -> Outcomes:
-    """Read the outcomes, those of the questions that are asked for. Raises ValueError."""
+def _outcomes(settings: InsertSettings, config: AppConfig, console: Console) -> Outcomes:
+    """Read the outcomes of the requested questions. Raises ValueError."""
     path = settings.outcomes
-    asked = [] if settings.queries is None else score.read_questions(settings.queries)
-    outcomes = labelled_data.read_place(path, asked, {arm: config.arms[arm] for arm in config.actions})
+    requested = [] if settings.queries is None else score.read_questions(settings.queries)
+    outcomes = labelled_data.read_place(path, requested, {arm: config.arms[arm] for arm in config.actions})
     rows = list(range(len(outcomes.questions)))
     if settings.queries is not None:
-        ids = {question.id for question in asked}
+        ids = {question.id for question in requested}
         rows = [row for row in rows if outcomes.questions[row].id in ids]
         if not rows:
             raise WarmStartError(f"{path} has no question of {settings.queries}")
@@ -237,7 +243,7 @@ def _outcomes(settings: Entering, config: AppConfig, console: Console) -> Outcom
     return outcomes.only(shuffled(rows, settings.seed)[: settings.limit])
 
 
-def _tell(
+def _print_summary(
     labels: LabelDecisions,
     actions: Sequence[str],
     rewards: dict[str, list[float]],
@@ -246,17 +252,17 @@ def _tell(
     console: Console,
 ) -> None:
     total, questions = len(labels.cells), len(np.unique(labels.cells[:, 0]))
-    told = [
+    lines = [
         f"{total:,} labels of {len(rewards):,} arms on {questions:,} questions: "
         f"{new:,} {'would be ' if dry_run else ''}new, {total - new:,} in the log before"
     ]
-    told += [f"left out: {n:,} labels {reason}" for reason, n in labels.left_out.items()]
-    told += [
+    lines += [f"left out: {n:,} labels {reason}" for reason, n in labels.left_out.items()]
+    lines += [
         f"left out: arm {arm!r}, which is no action" for arm in labels.outcomes.arms if arm not in actions
     ]
-    if silent := [arm for arm in actions if arm not in rewards]:
-        told.append(f"without any label: {', '.join(silent)}")
-    for line in told:
+    if unlabelled := [arm for arm in actions if arm not in rewards]:
+        lines.append(f"without any label: {', '.join(unlabelled)}")
+    for line in lines:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     table = Table("arm", "labels", "mean reward")
     for column in table.columns[1:]:

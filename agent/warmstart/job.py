@@ -1,11 +1,11 @@
-"""Warm starts as a task of the service: each run in a process of its own, at a low priority.
+"""Warm starts as a background task: each run in a child process with a low priority.
 
-    task.due    the newest run, the open alarm and the schedule say when
-    task.run    takes the run, starts the child, and says that it is alive for as long as it is
+    task.due    from the newest run, the open alarm and the schedule
+    task.run    takes the run, starts the child, and renews the lease while it lives
 
-So a run is on record whatever becomes of the child. What the child starts, such as the workers that ask arms,
-has the priority that it has, and it ends with whoever started it. A run that was cut short like that is begun
-again once its lease is over.
+So a run is in the log whatever happens to the child. Processes that the child starts, such as workers that
+run arms, have its priority, and all of them end with this process. An interrupted run is started again once
+its lease has ended.
 """
 
 import logging
@@ -24,35 +24,35 @@ from rich.console import Console
 from agent.config import AppConfig, parse
 from agent.jobs import environment_of_a_child, this_process
 from agent.learning import Recipe
-from agent.warmstart.journal import BEAT_S
-from agent.warmstart.schedule import look
-from feedback.drift import read_alarms
+from agent.warmstart.journal import HEARTBEAT_S
+from agent.warmstart.schedule import next_run
+from feedback.drift import standing_alarms
 from feedback.errors import LogUnavailableError, SupersededError, UnderWayError
 from feedback.log import Store
 from feedback.registry import active_policy, runs
 
 logger = logging.getLogger(__name__)
 
-LOOK_S = 1.0
-"""Seconds between two looks at the log."""
+READ_S = 1.0
+"""Seconds between two reads of the log."""
 
 POLL_S = 0.2
-"""Seconds between two looks at a child."""
+"""Seconds between two polls of a child."""
 
 END_S = 5.0
-"""How long a child that is to end may take until it is killed."""
+"""Seconds until a child that was terminated is killed."""
 
 CHILD = "agent.warmstart"
 
 
 class WarmStarts:
-    """Does the runs that fall due. Implements `agent.jobs.Task`.
+    """Does the runs that are due. Implements `agent.jobs.Task`.
 
     Args:
         store: The log.
         config: Settled; a warm start is configured.
-        since: From when on a cron line counts where there was no run, seconds since the epoch.
-        begin: Starts a child that is handed the configuration and the number of its run.
+        since: Start of a cron schedule before the first run, seconds since the epoch.
+        begin: Starts a child process for the configuration and the number of its run.
         clock: Seconds since the epoch.
     """
 
@@ -68,42 +68,42 @@ class WarmStarts:
         self._store, self._config, self._spec, self._since = store, config, config.warm_start, since
         self._begin, self._clock = begin or begin_child, clock
         self._configured = Recipe.configured(config).digest
-        self._next_look = 0.0
+        self._next_read = 0.0
         self._trigger = runs.Trigger.SCHEDULE
 
     def due(self, now: float) -> bool:
-        """Look at the schedule once a second."""
-        if now < self._next_look:
+        """Read the schedule and the log, once a second."""
+        if now < self._next_read:
             return False
-        self._next_look = now + LOOK_S
-        said = active_policy(self._store, self._configured)
-        alarms = read_alarms(self._store, self._config.reward.join, said)
-        found = look(self._store, self._spec, self._configured, alarms, self._since)
+        self._next_read = now + READ_S
+        active = active_policy(self._store, self._configured)
+        alarms = standing_alarms(self._store, self._config.reward.join, active)
+        found = next_run(self._store, self._spec, self._configured, alarms, self._since)
         if found is None or found.at > now:
             return False
         self._trigger = found.trigger
         return True
 
     def run(self, stop: threading.Event) -> None:
-        """Do a run; it ends early where the service stops, or where the run was taken for dead."""
+        """Do a run; it ends early where the service stops, or where the run was abandoned."""
         try:
             mine = runs.claim(self._store, self._configured, self._trigger, this_process(), self._clock())
         except UnderWayError as error:
             logger.info("%s", error)
             return
         logger.info("warm start %d begins, by %s", mine.seq, mine.trigger)
-        child, told_at = self._begin(self._config, mine.seq), self._clock()
+        child, renewed_at = self._begin(self._config, mine.seq), self._clock()
         try:
             while child.poll() is None:
                 if stop.wait(POLL_S):
                     return
-                if self._clock() >= told_at + BEAT_S:
-                    told_at = self._clock()
-                    with suppress(LogUnavailableError):  # the lease is longer than most of that
-                        runs.renew(self._store, mine, told_at)
+                if self._clock() >= renewed_at + HEARTBEAT_S:
+                    renewed_at = self._clock()
+                    with suppress(LogUnavailableError):  # most outages are shorter than the lease
+                        runs.renew(self._store, mine, renewed_at)
             if child.returncode:
-                told = f"its process ended with status {child.returncode}: see its output"
-                runs.finish(self._store, mine, runs.State.FAILED, self._clock(), told)
+                ended = f"its process ended with status {child.returncode}: see its output"
+                runs.end(self._store, mine, runs.State.FAILED, self._clock(), ended)
         except SupersededError as error:
             logger.warning("%s", error)
         finally:
@@ -111,15 +111,15 @@ class WarmStarts:
 
 
 def begin_child(config: AppConfig, number: int) -> "subprocess.Popen[bytes]":
-    """Start a child that does a run; what it says goes where this process says things."""
+    """Start a child process that does a run; it writes to the standard error of this process."""
     child = subprocess.Popen(
         [sys.executable, "-m", CHILD],
-        stdin=subprocess.PIPE,  # kept open: its end tells the child that nobody waits for it any more
+        stdin=subprocess.PIPE,  # kept open: its end signals that this process has ended
         env=environment_of_a_child(),
         start_new_session=True,
     )
     assert child.stdin is not None
-    with suppress(BrokenPipeError):  # it is gone already, which its status tells
+    with suppress(BrokenPipeError):  # it has ended already, which its status shows
         task = {"config": config.model_dump(mode="json"), "run": number}
         child.stdin.write(orjson.dumps(task, option=orjson.OPT_APPEND_NEWLINE))
         child.stdin.flush()
@@ -127,7 +127,7 @@ def begin_child(config: AppConfig, number: int) -> "subprocess.Popen[bytes]":
 
 
 def _end(child: "subprocess.Popen[bytes]") -> None:
-    """See to it that a child is gone, and all that it has started."""
+    """End a child and all processes that it has started."""
     with suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGTERM)
     with suppress(subprocess.TimeoutExpired):
@@ -140,14 +140,14 @@ def _end(child: "subprocess.Popen[bytes]") -> None:
             child.stdin.close()
 
 
-def be_the_child(descriptor: int) -> None:
-    """Do the run that a line tells of; how it went is in the log, and failures are no failure of the child.
+def run_child(descriptor: int) -> None:
+    """Do the run that a line of input names; its failure is recorded in the log, not by the exit status.
 
     Args:
-        descriptor: Of what gives the line, and then nothing for as long as somebody waits for this process.
+        descriptor: Of the input, which stays open after the line while the parent lives.
     """
     from agent.warmstart.run import (
-        RunFailedError,  # brings in all that learns and is judged
+        RunFailedError,  # imports the learning and evaluation libraries
         carry_out,
     )
 

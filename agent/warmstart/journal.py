@@ -1,6 +1,6 @@
-"""The journal of a run: each step as it was done, on record before the next begins.
+"""The journal of a run: each step is written to the log before the next one starts.
 
-While it is open, its worker is heard of; whoever lost the run finds that out before the next step.
+While it is open, it renews the lease of the run; a worker that has lost the run stops before the next step.
 """
 
 import threading
@@ -15,20 +15,20 @@ from feedback.errors import StoreError, described
 from feedback.log import Store
 from feedback.registry import Run, promotions, runs
 
-BEAT_S = runs.LEASE_S / 6
-"""How often the worker of a run says that it is alive."""
+HEARTBEAT_S = runs.LEASE_S / 6
+"""Seconds between two renewals of the lease of a run."""
 
 
 @dataclass(slots=True)
 class Step:
-    """What was done.
+    """One step, as the log keeps it.
 
     Attributes:
         name: Of the step.
-        at: When it began, seconds since the epoch, UTC.
-        seconds: How long it took.
-        said: What came of it, in a sentence or more.
-        found: The same for programs, as JSON can say it.
+        at: Start, seconds since the epoch, UTC.
+        seconds: Duration.
+        said: Its result in a sentence or more.
+        found: Its result as JSON.
     """
 
     name: str
@@ -39,37 +39,39 @@ class Step:
 
 
 class Journal:
-    """What is on record of a run that is under way.
+    """Writes the progress of a run to the log.
 
     Args:
         store: The log.
-        run: As it was taken.
-        tell: Told of each step once it is done.
+        run: The run, as it was taken.
+        on_step: Called with each step once it is done.
         clock: Seconds since the epoch.
-        beat_s: Seconds between two words that its worker is alive; None where another process says so.
+        heartbeat_s: Seconds between two renewals of the lease; None where another process renews it.
 
     Attributes:
-        inputs: What the run follows from; kept with the next step.
+        inputs: What the run depends on; written with the next step.
         candidate: The version that it published.
-        evaluation: Of that one.
-        promoted: Whether that one was promoted, with which the run is at its end.
+        evaluation: Evaluation of the candidate.
+        promoted: Whether the candidate was promoted, which ends the run.
     """
 
     def __init__(
         self,
         store: Store,
         run: Run,
-        tell: Callable[[Step], None],
+        on_step: Callable[[Step], None],
         clock: Callable[[], float] = time.time,
-        beat_s: float | None = BEAT_S,
+        heartbeat_s: float | None = HEARTBEAT_S,
     ) -> None:
-        self._store, self._run, self._tell, self._clock = store, run, tell, clock
+        self._store, self._run, self._on_step, self._clock = store, run, on_step, clock
         self._steps: list[Step] = []
         self._failed = ""
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
-        if beat_s is not None:
-            self._thread = threading.Thread(target=self._beat, args=(beat_s,), name="journal", daemon=True)
+        if heartbeat_s is not None:
+            self._thread = threading.Thread(
+                target=self._renew, args=(heartbeat_s,), name="journal", daemon=True
+            )
         self._status: runs.State | None = None
         self.inputs: dict[str, Any] = {}
         self.candidate: int | None = None
@@ -77,7 +79,7 @@ class Journal:
         self.promoted = False
 
     def __enter__(self) -> Self:
-        """Begin to say that the worker is alive."""
+        """Start to renew the lease."""
         if self._thread is not None:
             self._thread.start()
         return self
@@ -85,7 +87,7 @@ class Journal:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Record how the run ended, as far as the log can be written."""
+        """Record how the run ended, if the log can be written."""
         del kind, trace
         self._closed.set()
         if self._thread is not None:
@@ -93,55 +95,55 @@ class Journal:
         if self.promoted:
             return
         if error is None:
-            assert self._status is not None  # whoever ends without an error has said how
-            runs.finish(self._store, self._run, self._status, self._clock())
+            assert self._status is not None  # set by `ends` before a run ends without an error
+            runs.end(self._store, self._run, self._status, self._clock())
             return
-        with suppress(StoreError):  # it will be found dead, and what was raised counts more
-            told = described(error) if isinstance(error, Exception) else type(error).__name__
+        with suppress(StoreError):  # the lease will end, and what was raised matters more
+            message = described(error) if isinstance(error, Exception) else type(error).__name__
             self.keep()
-            runs.finish(self._store, self._run, runs.State.FAILED, self._clock(), f"{self._failed}{told}")
+            runs.end(self._store, self._run, runs.State.FAILED, self._clock(), f"{self._failed}{message}")
 
     @contextmanager
     def step(self, name: str) -> Iterator[Step]:
-        """Do a step; what it says and finds is kept with it, even where it fails.
+        """Do a step; its results are written even where it fails.
 
         Raises:
-            SupersededError: The run was abandoned meanwhile: nothing more may be done for it.
+            SupersededError: The run was abandoned meanwhile; this worker must stop.
         """
         self.keep()
         step = Step(name, self._clock())
         self._steps.append(step)
-        begun = time.monotonic()
+        started = time.monotonic()
         try:
             yield step
         except BaseException:
             self._failed = f"{name}: "
             raise
         finally:
-            step.seconds = round(time.monotonic() - begun, 3)
+            step.seconds = round(time.monotonic() - started, 3)
         self.keep()
-        self._tell(step)
+        self._on_step(step)
 
     def keep(self) -> None:
-        """Write what is known. Raises SupersededError where the run was abandoned meanwhile."""
+        """Write the journal so far. Raises SupersededError where the run was abandoned meanwhile."""
         if not self.promoted:
             runs.save_progress(self._store, self._run, self._clock(), **self._known())
 
-    def promote(self, configured: str, said: promotions.Promotion, after: int) -> None:
-        """End the run with a promotion: all of it is on record then, or nothing.
+    def promote(self, configured: str, promotion: promotions.Promotion, after: int) -> None:
+        """End the run with a promotion, in one transaction.
 
         Args:
             configured: Digest of the configured recipe, under which the promotion holds.
-            said: The promotion.
-            after: Number of the last word that the run knows of; 0 for none.
+            promotion: The promotion.
+            after: Number of the last promotion that the run has read; 0 for none.
 
         Raises:
-            ChangedMeanwhileError: Something was said since.
+            ChangedMeanwhileError: There is a newer promotion.
             SupersededError: The run was abandoned meanwhile.
         """
-        self._steps[-1].seconds = round(said.at - self._steps[-1].at, 3)
+        self._steps[-1].seconds = round(promotion.at - self._steps[-1].at, 3)
         finished = promotions.Finished(self._run, self._known())
-        promotions.record(self._store, configured, said, after=after, finished=finished)
+        promotions.record(self._store, configured, promotion, after=after, finished=finished)
         self.promoted = True
 
     def _known(self) -> dict[str, Any]:
@@ -153,10 +155,10 @@ class Journal:
         }
 
     def ends(self, status: runs.State) -> None:
-        """Say how the run ends, which is recorded when the journal is closed."""
+        """Set how the run ends, which is recorded when the journal is closed."""
         self._status = status
 
-    def _beat(self, beat_s: float) -> None:
-        while not self._closed.wait(beat_s):
-            with suppress(StoreError):  # the next step finds out
+    def _renew(self, heartbeat_s: float) -> None:
+        while not self._closed.wait(heartbeat_s):
+            with suppress(StoreError):  # the next step raises
                 runs.renew(self._store, self._run, self._clock())

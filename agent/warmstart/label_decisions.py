@@ -1,14 +1,13 @@
-"""Labels as decisions: what is known of arms on questions becomes what a policy learns from.
+"""Labels as decisions: known outcomes of arms on questions become examples that a policy learns.
 
-    outcomes of arms --labels_of--> what is entered --turns--> decision, execution, feedback
+    outcomes of arms --labels_of--> labels --turns--> decision, execution, feedback
 
-A label is a decision of the policy `labels`: of the arms that are known on a question one was drawn,
-each as likely as any other. A learner takes it like any decision; evaluation leaves it out.
+A label is a decision of the policy `labels`: one of the arms with a known outcome on the question was drawn
+uniformly. A learner handles it like any decision; evaluation excludes it.
 
-What its propensity means: with n known arms it is 1 / n. When all n are drawn, one decision each, that
-is a stratified sample: any one of these draws, seen alone, is uniform, and their mean, weighted by one
-over the propensity, is that of the question exactly, not only on average. But they exclude one
-another: they are no independent draws, as those of a service are.
+With n known arms its propensity is 1 / n. When all n are drawn, one decision each, that is a stratified
+sample: each draw alone is uniform, and their mean weighted by the inverse propensity is exactly that of the
+question. But they exclude one another, so they are not independent, as those of a service are.
 """
 
 import time
@@ -35,28 +34,28 @@ COSTS = ("steps", "prompt_tokens", "completion_tokens", "retrieval_s", "llm_s", 
 """The fields of `Cost`."""
 
 IN_TWO = {"kilotokens": ("prompt_tokens", "completion_tokens"), "seconds": ("retrieval_s", "llm_s")}
-"""Components of a price that are two fields; where only a total is told, the first one holds it."""
+"""Components of a price that are two fields; a total is stored in the first one."""
 
 OF_RUN = "."
-"""Stands between what a label tells and the run that entered it, in the id of its decision."""
+"""Separates the digest of a label from the run that inserted it, in the id of its decision."""
 
 
 class WarmStartError(ValueError):
-    """There is nothing to learn from; the message says what is left out, and why."""
+    """There are no usable labels or sources; the message says what is left out, and why."""
 
 
 @dataclass(frozen=True, slots=True)
 class LabelDecisions:
-    """What of the outcomes becomes decisions. All tables have the shape (n_questions, n_arms).
+    """The outcomes that become decisions. All tables have the shape (n_questions, n_arms).
 
     Attributes:
-        outcomes: What the arms did.
-        arms: Those that are labelled and are actions, in the order of the actions.
-        columns: Where each stands in the outcomes.
+        outcomes: Outcomes of the arms.
+        arms: Labelled actions, in the order of the actions.
+        columns: Column of each in the outcomes.
         values: The value of each metric, NaN where unknown.
-        costs: What each arm took, by field of `Cost`, NaN where unknown.
+        costs: By field of `Cost`, NaN where unknown.
         known: Which cells could be drawn.
-        cells: Question and arm of each decision, in the order in which they are entered, shape (n, 2).
+        cells: Question and arm of each decision, in the order of insertion, shape (n, 2).
         left_out: How many cells are left out, by reason.
     """
 
@@ -79,34 +78,34 @@ def labels_of(
     draws: int | None = None,
     seed: int = 0,
 ) -> LabelDecisions:
-    """Choose what becomes a decision, and in which order.
+    """Choose the cells that become decisions, and their order.
 
     A cell is known when it has a value of every metric that some arm has on the question, and every cost
-    that has a price: no arm shall look better for what nobody measured of it.
+    that has a price: no arm gains from a missing measurement.
 
     Args:
-        outcomes: What the arms did.
+        outcomes: Outcomes of the arms.
         rule: Declares the metrics, and the prices.
         metrics: Declared metric to the score that is its value, at least one.
-        arms: The actions; those without labels are passed over, and labels of other arms, too.
+        arms: The actions; those without labels, and labels of other arms, are skipped.
         draws: Arms to draw on each question, without replacement; None for all.
-        seed: Of the draws, which follow from it and the id of the question, and of the order.
+        seed: Of the order, and with the id of the question of the draws.
 
     Raises:
         RewardError: A metric is not declared, or does not take a value.
         WarmStartError: There is no such score, or nothing is left.
     """
-    asked = tuple(arm for arm in arms if arm in outcomes.arms)
-    if not asked:
+    labelled = tuple(arm for arm in arms if arm in outcomes.arms)
+    if not labelled:
         raise WarmStartError(
             f"labelled are {', '.join(outcomes.arms)}: none of them is an action, which are {', '.join(arms)}"
         )
-    columns = tuple(outcomes.arms.index(arm) for arm in asked)
+    columns = tuple(outcomes.arms.index(arm) for arm in labelled)
     values = {metric: _values(outcomes, rule, metric, score)[:, columns] for metric, score in metrics.items()}
     costs = {field: values[:, columns] for field, values in _costs(outcomes).items()}
-    told = ~np.isnan(list(values.values()))
-    lacking = told.any(axis=2, keepdims=True) & ~told
-    gaps = {"without a score": lacking.any(axis=0) | ~told.any(axis=0)}
+    given = ~np.isnan(list(values.values()))
+    lacking = given.any(axis=2, keepdims=True) & ~given
+    gaps = {"without a score": lacking.any(axis=0) | ~given.any(axis=0)}
     remedies: list[tuple[NDArray[np.bool_], str]] = []
     for component, names in (
         utility.needed(rule.cost, outcomes.costs).items() if rule.cost_weight > 0.0 else ()
@@ -115,7 +114,7 @@ def labels_of(
         unknown: NDArray[np.bool_] = np.isnan(spent).any(axis=0)
         gaps[f"without {component}, which have a price"] = unknown
         remedies.append((unknown, utility.remedy(component)))
-    known = np.ones((len(outcomes.questions), len(asked)), dtype=np.bool_)
+    known = np.ones((len(outcomes.questions), len(labelled)), dtype=np.bool_)
     left_out: dict[str, int] = {}
     for reason, gap in gaps.items():
         if n := int((known & gap).sum()):
@@ -123,15 +122,15 @@ def labels_of(
         known &= ~gap
     if not known.any():
         why = ", ".join(f"{n:,} {reason}" for reason, n in left_out.items())
-        do = "; ".join(told for unknown, told in remedies if unknown.any())
-        raise WarmStartError(f"no label of {', '.join(asked)} is left: {why}" + (f"; {do}" if do else ""))
+        do = "; ".join(remedy for unknown, remedy in remedies if unknown.any())
+        raise WarmStartError(f"no label of {', '.join(labelled)} is left: {why}" + (f"; {do}" if do else ""))
     cells = np.argwhere(_drawn(known, outcomes.questions, draws, seed))
-    order = np.random.default_rng(seed).permutation(len(cells))  # a policy shall see no arm in a block
-    return LabelDecisions(outcomes, asked, columns, values, costs, known, cells[order], left_out)
+    order = np.random.default_rng(seed).permutation(len(cells))  # so that no arm comes in one block
+    return LabelDecisions(outcomes, labelled, columns, values, costs, known, cells[order], left_out)
 
 
 def _values(outcomes: Outcomes, rule: RewardRule, metric: str, score: str) -> Floats:
-    """Return the values of a metric, once it takes them."""
+    """Return the values of a metric, checked against its declaration."""
     declared = rule.metric(metric)
     if score not in outcomes.scores:
         raise WarmStartError(f"metric {metric!r} is to get {score!r}{did_you_mean(score, outcomes.scores)}")
@@ -151,7 +150,7 @@ def _costs(outcomes: Outcomes) -> dict[str, Floats]:
 
 
 def _cost_of(outcomes: Outcomes, name: str) -> Floats:
-    """Return a cost, all NaN where nobody tells it."""
+    """Return a cost, all NaN where it was not measured."""
     shape = len(outcomes.questions), len(outcomes.arms)
     return outcomes.costs.get(name, np.full(shape, np.nan))
 
@@ -159,7 +158,7 @@ def _cost_of(outcomes: Outcomes, name: str) -> Floats:
 def _drawn(
     known: NDArray[np.bool_], questions: Sequence[Question], draws: int | None, seed: int
 ) -> NDArray[np.bool_]:
-    """Draw cells that are known; more draws are the same ones, and some more."""
+    """Draw known cells; a larger number of draws extends a smaller one."""
     if draws is None:
         return known
     drawn = np.zeros_like(known)
@@ -177,28 +176,28 @@ def turns(
     run: int | None = None,
     clock: Callable[[], float] = time.time,
 ) -> Iterator[imported_turns.PastTurn]:
-    """Yield what the log is told of each label.
+    """Yield the facts of each label.
 
-    The id of a decision follows from what the arm did on the question, from `seen_as` and from the run:
-    the same label is the same decision whenever it is entered, whatever the other labels and the order.
+    The id of a decision is a digest of the outcome of the arm on the question, of `seen_as` and of the run:
+    the same label is the same decision whenever it is inserted, whatever the other labels and the order.
 
     Args:
-        labels: What to tell of.
+        labels: The labels.
         contexts: What a policy sees of each question, shape (n_questions,).
-        seen_as: How the contexts were made: a question that is described anew is another label.
-        run: The warm start that enters them; None for labels that everybody learns.
+        seen_as: How the contexts were made: a question with other features is another label.
+        run: The warm start that inserts them; None for labels that every recipe learns.
         clock: Seconds since the epoch.
     """
     episode = None if run is None else examples.episode_of(run)
     outcomes = labels.outcomes
     for row, at in labels.cells.tolist():
         question, arm, column = outcomes.questions[row], labels.arms[at], labels.columns[at]
-        values = _told(labels.values, row, at)
-        cost = _cost(_told(labels.costs, row, at))
+        values = _known_of(labels.values, row, at)
+        cost = _cost(_known_of(labels.costs, row, at))
         passages, answer = outcomes.passages[row][column] or (), outcomes.answers[row][column]
         content = [seen_as, question.id, question.text, arm, values, cost, passages, answer]
-        told = f"label-{blake2b(orjson.dumps(content), digest_size=16).hexdigest()}"
-        name = told if run is None else f"{told}{OF_RUN}{run}"
+        digest = f"label-{blake2b(orjson.dumps(content), digest_size=16).hexdigest()}"
+        name = digest if run is None else f"{digest}{OF_RUN}{run}"
         arms = tuple(other for other, could in zip(labels.arms, labels.known[row], strict=True) if could)
         now = clock()
         yield imported_turns.PastTurn(
@@ -211,7 +210,7 @@ def turns(
                 policy=LABELS,
                 version=0,
                 decided_at=now,
-                deadline=now,  # it is judged already: there is nothing to wait for
+                deadline=now,  # its feedback is known already
                 episode_id=episode,
             ),
             Execution(name, arm, Status.OK, cost, passages, answer, finished_at=now),
@@ -219,33 +218,33 @@ def turns(
         )
 
 
-def told_by(decision_id: str) -> str:
-    """Return the id that a label has whichever run enters it.
+def label_digest(decision_id: str) -> str:
+    """Return the part of the id of a label that does not depend on the run.
 
-    >>> told_by("label-5eed.7"), told_by("label-5eed")
+    >>> label_digest("label-5eed.7"), label_digest("label-5eed")
     ('label-5eed', 'label-5eed')
     """
     return decision_id.partition(OF_RUN)[0]
 
 
-def _told(tables: Mapping[str, Floats], row: int, column: int) -> dict[str, float]:
-    """Return what is known of a cell."""
+def _known_of(tables: Mapping[str, Floats], row: int, column: int) -> dict[str, float]:
+    """Return the known values of a cell."""
     found = {name: table[row, column].item() for name, table in tables.items()}
     return {name: value for name, value in found.items() if not np.isnan(value)}
 
 
-def _cost(told: Mapping[str, float]) -> Cost:
-    """Return a cost as the log keeps it: counts are whole, and what is not told is 0.
+def _cost(known: Mapping[str, float]) -> Cost:
+    """Return a cost as the log keeps it: counts are integers, and a missing one is 0.
 
     >>> _cost({"steps": 1.6, "llm_s": 0.5})
     Cost(steps=2, prompt_tokens=0, completion_tokens=0, retrieval_s=0.0, llm_s=0.5, usd=0.0)
     """
-    steps, read, written, retrieval_s, llm_s, usd = (told.get(name, 0.0) for name in COSTS)
+    steps, read, written, retrieval_s, llm_s, usd = (known.get(name, 0.0) for name in COSTS)
     return Cost(round(steps), round(read), round(written), retrieval_s, llm_s, usd)
 
 
 def reward_of(turn: imported_turns.PastTurn, rule: RewardRule) -> float:
-    """Return what a label is worth."""
+    """Return the reward of a label."""
     reward = rule.reward(rule.aggregate(turn.feedback), turn.execution.cost)
     assert reward is not None  # every label has a value
     return reward
@@ -261,9 +260,9 @@ def label_decisions(
     draws: int | None = None,
     seed: int = 0,
 ) -> Iterator[tuple[Decision, float]]:
-    """Return labels as a learner reads them from the log: for `policy.learn`, one after the other.
+    """Return labels as a learner reads them from the log, for `policy.learn`.
 
-    `contexts` are what a policy sees of the questions; all else is as `labels_of` says.
+    `contexts` is what a policy sees of each question; the other arguments are those of `labels_of`.
     """
     labels = labels_of(outcomes, rule, metrics, arms, draws=draws, seed=seed)
     return ((turn.decision, reward_of(turn, rule)) for turn in turns(labels, contexts, clock=lambda: 0.0))

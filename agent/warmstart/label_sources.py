@@ -1,10 +1,10 @@
-"""Labels for a warm start: what each source would give, whether that is new, and how it is had.
+"""Labels for a warm start: what each source would give, whether that is new, and how it is fetched.
 
-    sources --lots--> what each follows from, as a digest --fetch--> a place that `read_labelled` reads
-                      new, unless a run that came to a verdict took it before
+    sources --lots--> a digest of the inputs of each --fetch--> a path that `read_labelled` reads
+                      new, unless a run that ended with a verdict took it before
 
-Arms are asked by the jobs of `armwise label` and `armwise score`. Their folders are named by what they
-follow from: work that was cut short goes on where it stopped, and is not done twice.
+Arms are run by the jobs of `armwise label` and `armwise score`. Their folders are named by a digest of the
+inputs: interrupted work continues where it stopped, and is not repeated.
 """
 
 import math
@@ -28,31 +28,31 @@ from feedback.log import Store
 from feedback.registry import Run
 from feedback.training_log import traffic
 
-NAMED = 16
+DIGEST_CHARS = 16
 """Digits of a digest in the name of a folder."""
 
 SAMPLE = ".jsonl"
-"""What the file of the questions of a sample is called, behind the name of the folder of their labels."""
+"""Suffix of the file with the questions of a sample, beside the folder of their labels."""
 
 GROWTH = 1.1
-"""How much more traffic there is until what users said of it is taken anew."""
+"""Growth of the traffic after which its feedback is taken again."""
 
 TIMED = 4
-"""Searches to time each arm by, where seconds have a price."""
+"""Searches that each arm is timed by, where seconds have a price."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lot:
-    """What a source gives to a run.
+    """Labels of one source for a run.
 
     Attributes:
-        source: Its name in the configuration.
-        kind: Of the source.
-        digest: Of all that the labels follow from.
-        path: Where they are, or will be.
-        metrics: Declared metric to the score that it gets; none where no labels are entered.
-        new: Whether no run took them before that came to a verdict.
-        questions: Of a sample: their texts.
+        source: Name of the source in the configuration.
+        kind: Kind of the source.
+        digest: Of all inputs of the labels.
+        path: Where the labels are, or will be.
+        metrics: Declared metric to the score that it gets; empty where no labels are inserted.
+        new: Whether no run that ended with a verdict took them before.
+        questions: Texts of the questions of a sample.
     """
 
     source: str
@@ -64,7 +64,7 @@ class Lot:
     questions: tuple[str, ...] = ()
 
     def document(self) -> dict[str, Any]:
-        """Return it as a run keeps it."""
+        """Return the lot as a run keeps it."""
         return {
             "source": self.source,
             "kind": self.kind,
@@ -74,14 +74,14 @@ class Lot:
         }
 
 
-class Gathering:
-    """What the sources of a configuration give.
+class LabelSources:
+    """The label sources of a configuration.
 
     Args:
-        config: Settled, with the arms that are live.
+        config: Settled, with the live arms.
         spec: Names the sources.
         store: The log.
-        before: Runs that came to a verdict, in order.
+        before: Runs that ended with a verdict, in order.
         clock: Seconds since the epoch.
     """
 
@@ -97,11 +97,11 @@ class Gathering:
         self._folder = config.home_path / "warm_starts"
         self._taken = [lot for run in before for lot in run.inputs["lots"] if lot["new"]]
 
-    def lots(self, tell: Progress) -> list[Lot]:
-        """Return what each source would give now; nothing is asked of an arm, or written.
+    def lots(self, on_progress: Progress) -> list[Lot]:
+        """Return the lots of each source now; no arm is run, and nothing is written.
 
         Args:
-            tell: Told of the progress, where the corpus has yet to be ingested.
+            on_progress: Called with the progress, where the corpus is not ingested yet.
 
         Raises:
             WarmStartError: A file or folder is not there.
@@ -109,31 +109,31 @@ class Gathering:
             ModelNotFoundError: The model of a backbone is not where its name says.
             LogUnavailableError: The log cannot be read.
         """
-        asking = self._asking(tell)
+        setup = self._setup(on_progress)
         found: list[Lot] = []
         for name, source in self._spec.sources.items():
             match source:
                 case warm_start.OutcomesSource():
                     found.append(self._outcomes(name, source))
                 case warm_start.QuestionsSource():
-                    found.append(self._questions(name, source, asking))
+                    found.append(self._questions(name, source, setup))
                 case warm_start.JudgeSource():
-                    found += self._judged(name, source, asking)
+                    found += self._judged(name, source, setup)
                 case warm_start.FeedbackSource():
                     found += self._feedback(name, source)
         return found
 
-    def fetch(self, lot: Lot, console: Console, tell: Progress) -> None:
-        """See to it that the labels of a lot are at its path.
+    def fetch(self, lot: Lot, console: Console, on_progress: Progress) -> None:
+        """Produce the labels of a lot at its path, unless they are there.
 
         Args:
-            lot: One of those that were told of.
-            console: Where the figures go.
-            tell: Told of the progress.
+            lot: One of `lots`.
+            console: Prints the results.
+            on_progress: Called with the progress.
 
         Raises:
             ValueError: Questions or settings do not fit; a subclass of it says which.
-            JobError: Arms cannot be asked; what is finished is kept.
+            JobError: Arms cannot be run; finished work is kept.
         """
         if lot.path.exists():
             return
@@ -141,23 +141,23 @@ class Gathering:
         lot.path.parent.mkdir(parents=True, exist_ok=True)
         match source:
             case warm_start.QuestionsSource(measure=None):
-                self._label(lot, source, console, tell)
+                self._label(lot, source, console, on_progress)
             case warm_start.QuestionsSource():
-                self._score(lot, source.path, str(source.measure), source.limit, console, tell)
+                self._score(lot, source.path, str(source.measure), source.limit, console, on_progress)
             case warm_start.JudgeSource():
                 sample = _sample_of(lot.path)
                 _write_sample(sample, lot.questions)
-                self._score(lot, sample, score.JUDGE, None, console, tell)
+                self._score(lot, sample, score.JUDGE, None, console, on_progress)
             case warm_start.FeedbackSource():
                 settings = Scoring(
                     config=self._config, from_log=True, measure=source.measure, output=lot.path
                 )
-                score.run(settings, console, tell)
-            case warm_start.OutcomesSource():  # it went between two looks
+                score.run(settings, console, on_progress)
+            case warm_start.OutcomesSource():  # removed since `lots`
                 raise WarmStartError(f"source {lot.source!r}: there is no {lot.path} any more")
 
-    def _asking(self, tell: Progress) -> str:
-        """Return the digest of all that the answers of the live arms follow from beside the questions."""
+    def _setup(self, on_progress: Progress) -> str:
+        """Return a digest of the inputs of answers besides the question: arms, encoders, corpus, model."""
         if not any(
             isinstance(one, warm_start.QuestionsSource | warm_start.JudgeSource)
             for one in self._spec.sources.values()
@@ -168,7 +168,7 @@ class Gathering:
             {
                 "arms": arms.documents(config.arms),
                 "encoders": {name: digest_backbone(one) for name, one in config.backbones.items()},
-                "corpus": score.corpus_of(config, None, tell).digest,
+                "corpus": score.corpus_of(config, None, on_progress).digest,
                 "llm": config.llm.model_dump(mode="json"),
                 "answering": config.answering.model_dump(mode="json"),
                 "scores": sorted(self._spec.scores),
@@ -179,14 +179,14 @@ class Gathering:
         digest = digest_of_document([_file(name, source.path), source.metrics])
         return self._lot(name, source.kind, digest, source.path, source.metrics)
 
-    def _questions(self, name: str, source: warm_start.QuestionsSource, asking: str) -> Lot:
-        told = source.model_dump(mode="json", exclude={"path"})
-        digest = digest_of_document([_file(name, source.path), told, asking])
-        path = self._folder / name / digest[:NAMED]
+    def _questions(self, name: str, source: warm_start.QuestionsSource, setup: str) -> Lot:
+        fields = source.model_dump(mode="json", exclude={"path"})
+        digest = digest_of_document([_file(name, source.path), fields, setup])
+        path = self._folder / name / digest[:DIGEST_CHARS]
         return self._lot(name, source.kind, digest, path, source.metrics)
 
-    def _judged(self, name: str, source: warm_start.JudgeSource, asking: str) -> list[Lot]:
-        """Return the samples that runs took before, and one more where there is anything to sample."""
+    def _judged(self, name: str, source: warm_start.JudgeSource, setup: str) -> list[Lot]:
+        """Return the samples that runs took before, and a new one where there are new questions."""
         before = [
             Lot(name, source.kind, lot["digest"], Path(lot["path"]), source.metrics, new=False)
             for lot in self._taken
@@ -194,23 +194,23 @@ class Gathering:
         ]
         taken = [_sample_of(lot.path) for lot in before]
         for file in sorted((self._folder / name).glob("*" + SAMPLE)):
-            lot = self._sampled(name, source, asking, _texts(file))
-            if _sample_of(lot.path) == file and file not in taken:  # of a run that was cut short
+            lot = self._sampled(name, source, setup, _texts(file))
+            if _sample_of(lot.path) == file and file not in taken:  # of an interrupted run
                 return [*before, lot]
         known = {text for file in taken for text in _texts(file)}
         recent = traffic.asked_since(self._store, self._clock() - warm_start.seconds_of(source.within))
         fresh = sorted((text for text in recent if text not in known), key=digest_of_document)
         if not fresh:
             return before
-        return [*before, self._sampled(name, source, asking, fresh[: source.questions])]
+        return [*before, self._sampled(name, source, setup, fresh[: source.questions])]
 
-    def _sampled(self, name: str, source: warm_start.JudgeSource, asking: str, texts: Sequence[str]) -> Lot:
-        digest = digest_of_document([texts, source.metrics, asking])
-        path = self._folder / name / digest[:NAMED]
+    def _sampled(self, name: str, source: warm_start.JudgeSource, setup: str, texts: Sequence[str]) -> Lot:
+        digest = digest_of_document([texts, source.metrics, setup])
+        path = self._folder / name / digest[:DIGEST_CHARS]
         return Lot(name, source.kind, digest, path, source.metrics, True, tuple(texts))
 
     def _feedback(self, name: str, source: warm_start.FeedbackSource) -> list[Lot]:
-        """Return what feedback says, where there is any and something is to be made of it."""
+        """Return the feedback on the traffic, where there is any and a portfolio or a router uses it."""
         if self._spec.portfolio is None and self._spec.router is None:
             return []
         n = traffic.decisions_of_traffic(self._store, self._config.reward.join)
@@ -218,13 +218,15 @@ class Gathering:
             return []
         rule = self._config.reward.model_dump(mode="json")
         digest = digest_of_document([source.measure, rule, _level(n), arms.documents(self._config.arms)])
-        return [self._lot(name, source.kind, digest, self._folder / name / digest[:NAMED], {})]
+        return [self._lot(name, source.kind, digest, self._folder / name / digest[:DIGEST_CHARS], {})]
 
     def _lot(self, name: str, kind: str, digest: str, path: Path, metrics: Mapping[str, str]) -> Lot:
         taken = any(lot["source"] == name and lot["digest"] == digest for lot in self._taken)
         return Lot(name, kind, digest, path, metrics, not taken)
 
-    def _label(self, lot: Lot, source: warm_start.QuestionsSource, console: Console, tell: Progress) -> None:
+    def _label(
+        self, lot: Lot, source: warm_start.QuestionsSource, console: Console, on_progress: Progress
+    ) -> None:
         settings = Labelling(
             config=self._config,
             queries=source.path,
@@ -234,10 +236,16 @@ class Gathering:
             limit=source.limit,
             workers=self._spec.workers,
         )
-        label.run(settings, console, tell)
+        label.run(settings, console, on_progress)
 
     def _score(
-        self, lot: Lot, queries: Path, measure: str, limit: int | None, console: Console, tell: Progress
+        self,
+        lot: Lot,
+        queries: Path,
+        measure: str,
+        limit: int | None,
+        console: Console,
+        on_progress: Progress,
     ) -> None:
         priced = self._config.reward.cost.seconds > 0.0
         settings = Scoring(
@@ -249,11 +257,11 @@ class Gathering:
             workers=self._spec.workers,
             timed=TIMED if priced else 0,
         )
-        score.run(settings, console, tell)
+        score.run(settings, console, on_progress)
 
 
 def _level(n: int) -> int:
-    """Return how often a number of decisions has grown by a tenth since the first.
+    """Return how many times a count of decisions has grown by a tenth since the first.
 
     >>> _level(100), _level(104), _level(110)
     (48, 48, 49)
@@ -269,7 +277,7 @@ def _file(name: str, path: Path) -> str:
 
 
 def _sample_of(path: Path) -> Path:
-    """Return the file of the questions whose labels are at a path."""
+    """Return the file with the questions of the labels at a path."""
     return path.with_name(path.name + SAMPLE)
 
 
@@ -278,7 +286,7 @@ def _texts(sample: Path) -> list[str]:
 
 
 def _write_sample(sample: Path, texts: Sequence[str]) -> None:
-    """Write questions whose ids follow from their texts: several samples fit together."""
+    """Write questions with ids derived from their texts, so that samples can be combined."""
     lines = [
         orjson.dumps({"id": digest_of_document(text), "question": text}, option=orjson.OPT_APPEND_NEWLINE)
         for text in texts

@@ -1,7 +1,7 @@
 """What a warm start proposes beside its candidate: a portfolio of arms, and a router.
 
-Neither takes the place of what is served by itself. Arms are built where they run, and a router is named in
-the configuration; so both are left in folders, with their figures, for somebody to apply.
+Neither is applied by the run. Arms are built where they run, and a router is named in the configuration; so
+both are written to folders, with their results, for an operator to apply.
 """
 
 import shutil
@@ -27,13 +27,13 @@ KEPT = 5
 """Runs whose proposals are kept."""
 
 
-def forget_older(folder: Path, run: int, configured: Path | None) -> None:
-    """Remove what runs long before this one proposed, but for what is configured.
+def remove_older(folder: Path, run: int, configured: Path | None) -> None:
+    """Remove the proposals of all but the last runs, except a configured one.
 
     Args:
         folder: Has a folder for each run, named by its number.
         run: The newest one.
-        configured: Is kept, whoever proposed it; None where nothing is.
+        configured: The configured router, which is kept; None for none.
     """
     runs = sorted(int(one.name) for one in folder.glob("*") if one.name.isdecimal() and int(one.name) <= run)
     for number in runs[:-KEPT]:
@@ -50,15 +50,15 @@ def propose_portfolio(
     step: Step,
     console: Console,
 ) -> None:
-    """Choose arms by the labels, and leave the choice in a folder.
+    """Choose arms by the labels, and write the choice to a folder.
 
     Args:
-        plan: How many, and by what.
+        plan: How many, and by which measure.
         config: Names the live arms.
         lots: Labels, all of them fetched.
-        folder: Of the run; what it holds is replaced.
-        step: Takes what came of it.
-        console: Where the tables go.
+        folder: Of the run; its content is replaced.
+        step: Takes the result.
+        console: Prints the tables.
 
     Raises:
         ValueError: There is no such score, or nothing can be chosen by it; a subclass of it says which.
@@ -69,7 +69,7 @@ def propose_portfolio(
         raise WarmStartError(f"portfolio.measure: no label has a score {plan.measure!r}{hint}")
     specs, backbones = dict(config.arms), dict(config.backbones)
     for lot in lots:
-        if (lot.path / score_matrix.ARMS).exists():  # a score matrix tells what its arms are
+        if (lot.path / score_matrix.ARMS).exists():  # a score matrix has the specs of its arms
             table = score_matrix.read_arms(lot.path)
             specs, backbones = {**table.specs, **specs}, {**table.backbones, **backbones}
     shutil.rmtree(folder, ignore_errors=True)
@@ -98,7 +98,7 @@ def propose_portfolio(
 def _write_scores(
     outcomes: Outcomes, measure: str, specs: dict[str, ArmSpec], backbones: dict[str, Backbone], folder: Path
 ) -> None:
-    """Write a score of outcomes as a matrix, of those arms of which anybody tells what they are."""
+    """Write a score of outcomes as a matrix, for the arms whose specs are known."""
     arms = [arm for arm in outcomes.arms if arm in specs]
     if not arms:
         raise WarmStartError(
@@ -108,7 +108,7 @@ def _write_scores(
     table: dict[str, ArmSpec] = {arm: specs[arm] for arm in arms}
     for arm in arms:
         table |= closure(arm, specs)
-    parts = len(table) - len(arms)  # parts of arms, which were not asked themselves, come last
+    parts = len(table) - len(arms)  # parts of arms, which were not run themselves, come last
     costs = {
         name: dict(zip(table, [*values.mean(axis=0).tolist(), *[0.0] * parts], strict=True))
         for name, values in known.costs.items()
@@ -126,21 +126,21 @@ def propose_router(
     folder: Path,
     step: Step,
     console: Console,
-    tell: Progress,
+    on_progress: Progress,
 ) -> str | None:
-    """Train a router on the labels, see what it is worth on questions that it has not seen, and keep it.
+    """Train a router on the labels, validate it out of fold, and keep it.
 
     Args:
-        plan: Which router, and what an answer is worth.
+        plan: Which router, and the utility of an answer.
         config: Names the live arms and the backbones.
         lots: Labels, all of them fetched.
-        folder: Where the router is kept; what it holds is replaced.
-        step: Takes what came of it.
-        console: Where the tables go.
-        tell: Told of the progress.
+        folder: Where the router is kept; its content is replaced.
+        step: Takes the result.
+        console: Prints the tables.
+        on_progress: Called with the progress.
 
     Returns:
-        What the router is called as a candidate, where the log can judge it; else None.
+        Name of the router as a candidate, where the log can evaluate it; else None.
 
     Raises:
         ValueError: The labels do not fit the plan; a subclass of it says which.
@@ -159,27 +159,27 @@ def propose_router(
         folds=plan.folds,
         output=folder,
     )
-    trained = train_router.run(training, console, tell)
+    trained = train_router.run(training, console, on_progress)
     about = trained.about
-    worth = about.held_out
-    judged = trained.router.stage is Stage.QUESTION
+    held_out = about.held_out
+    evaluable = trained.router.stage is Stage.QUESTION
     step.found = {
         "path": str(folder),
         "kind": about.kind,
         "digest": about.digest,
         "questions": about.questions,
-        "held_out": worth,
+        "held_out": held_out,
         "utility": plan.utility.model_dump(mode="json"),
         "configure": f"router: {{path: {folder}}}",
     }
     step.said = f"trained {about.kind} on {about.questions:,} questions"
-    if worth is not None:
-        single = worth["single"]
+    if held_out is not None:
+        single = held_out["single"]
         step.said += (
-            f": of those that it has not seen it earns {worth['router']['utility']:.4f}, "
-            f"the best single arm, {single}, {worth['arms'][single]['utility']:.4f}"
+            f": of those that it has not seen it earns {held_out['router']['utility']:.4f}, "
+            f"the best single arm, {single}, {held_out['arms'][single]['utility']:.4f}"
         )
     step.said += f"; serve it with `{step.found['configure']}`"
-    if not judged:
+    if not evaluable:
         step.said += "; it looks at what every arm retrieves, of which the log keeps one: it is not evaluated"
-    return f"router:{folder}" if judged else None
+    return f"router:{folder}" if evaluable else None

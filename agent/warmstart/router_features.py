@@ -1,10 +1,10 @@
-"""What a trained router tells of labelled questions: what a service that it advises would have been told.
+"""Router scores of labelled questions, as a service with this router would have computed them.
 
-    question that the router was trained on  -->  what was said of it unseen      (agent.routers.out_of_fold)
-    any other question                       -->  what the router says of it
+    question that the router was trained on  -->  out-of-fold score      (agent.routers.out_of_fold)
+    any other question                       -->  score of the router
 
-A router that looks at what was retrieved has every arm that it knows search first. So a label costs what
-a turn does: the searches of all of them, whichever arm answered.
+For a router that reads passages, every arm that it knows searches first. So a label is charged what a turn
+would be: the searches of all of them, whichever arm answered.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,52 +23,52 @@ from arms.portfolio import Outcomes
 
 @dataclass(frozen=True, slots=True)
 class RouterScores:
-    """What a router tells of some questions.
+    """Scores of a router on some questions.
 
     Attributes:
         scores: Of each question, by arm.
-        unseen: How many of the questions it was trained on: of these, it is what was said before.
-        backbone: Name of the sentence encoder that it looks through.
+        out_of_fold: Number of questions that the router was trained on, whose scores are out-of-fold.
+        backbone: Name of the sentence encoder that it reads questions with.
         embedding: Unit vectors of the questions by it, shape (n_questions, dim).
-        outcomes: What the arms did, at the costs of turns with this router.
-        source: What the scores follow from.
+        outcomes: Outcomes of the arms, at the costs of turns with this router.
+        source: Digests of what the scores depend on.
     """
 
     scores: tuple[Mapping[str, float], ...]
-    unseen: int
+    out_of_fold: int
     backbone: str
     embedding: NDArray[np.float32]
     outcomes: Outcomes
     source: str
 
-    def told(self) -> str:
-        """Say in a line whose scores the policy learns from."""
+    def summary(self) -> str:
+        """Return a line on the scores."""
         return (
-            f"the router scores {len(self.scores) - self.unseen:,} questions as in service, and "
-            f"{self.unseen:,} that it was trained on as routers that were not"
+            f"the router scores {len(self.scores) - self.out_of_fold:,} questions as in service, and "
+            f"{self.out_of_fold:,} that it was trained on as routers that were not"
         )
 
 
-def score_labelled(outcomes: Outcomes, config: AppConfig, tell: Progress) -> RouterScores:
-    """Ask the configured router of labelled questions.
+def score_labelled(outcomes: Outcomes, config: AppConfig, on_progress: Progress) -> RouterScores:
+    """Score labelled questions with the configured router.
 
     Args:
-        outcomes: What arms did on them.
-        config: Names the router, and the arms that are live: it scores those of them that it knows.
-        tell: Told of the progress.
+        outcomes: Outcomes of arms on them.
+        config: Names the router and the live arms, of which it scores those that it knows.
+        on_progress: Called with the progress.
 
     Raises:
-        RouterError: The router cannot be read, was trained on questions of which nobody knows what it would
-            have said, or looks at what an arm finds of which the outcomes tell nothing.
+        RouterError: The router cannot be read, has no out-of-fold scores of questions that it was trained
+            on, or reads passages of an arm without outcomes.
         CorpusError: The corpus cannot be read.
         ModelNotFoundError: The model of the backbone is not where its name says.
     """
     assert config.router is not None
     trained = read_trained(config.router.path)
-    about, unseen = trained.about, out_of_fold.read_out_of_fold(config.router.path, trained.about)
+    about, kept = trained.about, out_of_fold.read_out_of_fold(config.router.path, trained.about)
     arms = [arm for arm in config.actions if arm in about.arms]
     texts = [question.text for question in outcomes.questions]
-    fitted, before = unseen.of(texts, len(about.arms))
+    fitted, before = kept.of(texts, len(about.arms))
     if lacking := int((fitted & np.isnan(before).any(axis=1)).sum()):
         raise RouterError(
             f"the router was trained on {lacking:,} of these {len(texts):,} questions, and nobody knows what "
@@ -76,53 +76,56 @@ def score_labelled(outcomes: Outcomes, config: AppConfig, tell: Progress) -> Rou
         )
     k = config.router.k or about.k
     if trained.router.stage is Stage.QUESTION:
-        shown = router_features.observed_features(
-            outcomes, config, about.backbone, Stage.QUESTION, tell
+        observed = router_features.observed_features(
+            outcomes, config, about.backbone, Stage.QUESTION, on_progress
         ).features
-        features, which = replace(shown, arms=tuple(arms)), np.ones((len(texts), len(arms)), dtype=np.bool_)
+        features, which = (
+            replace(observed, arms=tuple(arms)),
+            np.ones((len(texts), len(arms)), dtype=np.bool_),
+        )
     else:
-        features = _looked(outcomes, config, about.backbone, arms, k, tell)
+        features = _features_with_passages(outcomes, config, about.backbone, arms, k, on_progress)
         which, outcomes = _answering(outcomes, arms), charged(outcomes, arms)
     scores = trained.router.scores(features)
     scores[fitted] = before[fitted][:, dataset.positions(about.arms, arms)]
     return RouterScores(
         tuple(
-            {arm: score for arm, score, told in zip(arms, row, answering, strict=True) if told}
+            {arm: score for arm, score, answered in zip(arms, row, answering, strict=True) if answered}
             for row, answering in zip(scores.tolist(), which.tolist(), strict=True)
         ),
         int(fitted.sum()),
         about.backbone,
         features.embedding,
         outcomes,
-        orjson.dumps([about.digest, k, unseen.digest]).decode(),
+        orjson.dumps([about.digest, k, kept.digest]).decode(),
     )
 
 
-def _looked(
-    outcomes: Outcomes, config: AppConfig, backbone: str, arms: Sequence[str], k: int, tell: Progress
+def _features_with_passages(
+    outcomes: Outcomes, config: AppConfig, backbone: str, arms: Sequence[str], k: int, on_progress: Progress
 ) -> Features:
-    """Return what the router sees after all arms have searched.
+    """Return the features of the router after all arms have searched.
 
     Raises:
-        RouterError: The outcomes tell nothing of what an arm found.
+        RouterError: An arm has no outcomes.
     """
     if silent := [arm for arm in arms if arm not in outcomes.arms]:
         raise RouterError(
             f"the router looks at what every arm finds, and the outcomes do not tell of {', '.join(silent)}: "
             "label these arms, too"
         )
-    asked = labelled_data.of_arms(outcomes, dataset.positions(outcomes.arms, arms))
-    passages = tuple(tuple(ids and ids[:k] for ids in row) for row in asked.passages)
+    known = labelled_data.of_arms(outcomes, dataset.positions(outcomes.arms, arms))
+    passages = tuple(tuple(ids and ids[:k] for ids in row) for row in known.passages)
     return router_features.observed_features(
-        replace(asked, passages=passages), config, backbone, Stage.RETRIEVED, tell
+        replace(known, passages=passages), config, backbone, Stage.RETRIEVED, on_progress
     ).features
 
 
 def charged(outcomes: Outcomes, arms: Sequence[str]) -> Outcomes:
     """Return outcomes at the costs of turns in which some arms search before one is drawn.
 
-    One of these costs what all do, any other arm its own search besides. Failed ones cost nothing. What
-    the searches of others spend on a language model is not told apart in outcomes, and is not charged.
+    Each of these costs the sum of all, any other arm its own search in addition. Failed searches cost
+    nothing. Outcomes do not separate what the searches spend on a language model, so that is not charged.
 
     Args:
         outcomes: At the costs of turns without a router.

@@ -1,7 +1,6 @@
-"""When the next warm start is due: an interval, a cron line, an alarm, a request or one that was cut short.
+"""When the next warm start is due: by interval, cron line, alarm or request, or after an interrupted run.
 
-A function of what is configured and of what the log says, and of nothing else: whoever looks, and however
-often, comes to the same.
+A function of the configuration and the log alone: every process computes the same.
 """
 
 from dataclasses import dataclass
@@ -12,18 +11,18 @@ from feedback.log import Store
 from feedback.registry import Run, runs
 
 RETRY_S = 3600.0
-"""How long an alarm waits for the next run where one has failed."""
+"""Pause after a failed run for an alarm before the next one."""
 
-CUT_SHORT = (runs.State.RUNNING, runs.State.ABANDONED)
-"""How a run stands that is begun again, once its worker is dead."""
+INTERRUPTED = (runs.State.RUNNING, runs.State.ABANDONED)
+"""States of a run that is started again once its worker is dead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A run that is to come.
+    """The next run.
 
     Attributes:
-        at: From when on it is due, seconds since the epoch, UTC.
+        at: When it is due, seconds since the epoch, UTC.
         trigger: What it is started by.
     """
 
@@ -31,29 +30,29 @@ class Planned:
     trigger: runs.Trigger
 
 
-def look(store: Store, spec: Schedule, configured: str, alarms: Alarms, since: float) -> Planned | None:
-    """Return the next run for a configured recipe, as the log says; see `planned`."""
+def next_run(store: Store, spec: Schedule, configured: str, alarms: Alarms, since: float) -> Planned | None:
+    """Return the next run for a configured recipe, from the log; see `planned`."""
     last, alarm = runs.newest(store, configured), alarms.newest if alarms.warm_start_open else None
     if alarm is not None:
         ended = runs.newest(store, configured, runs.ENDED)
         if ended is not None and ended.inputs.get("alarm") == alarm.example_seq:
-            alarm = None  # a run has done what can be done, whatever came of it
+            alarm = None  # a run has answered it, with whatever result
     return planned(spec, last, alarm, since)
 
 
 def planned(spec: Schedule, last: Run | None, alarm: Alarm | None, since: float) -> Planned | None:
-    """Return the next run, which is due once its time has come; None where none is to come by itself.
+    """Return the next run; None where none is scheduled.
 
-    What was missed while no service ran is made up for once. A run whose worker died is begun again as
-    soon as its lease is over; where that one dies as well, the schedule's time is waited for. An alarm
-    that a run has failed to answer waits for an hour.
+    Runs missed while no service ran are replaced by one. A run whose worker died is started again as soon
+    as its lease has ended; where that one dies as well, the next is that of the schedule. After a failed
+    run for an alarm the next one is an hour later.
 
     Args:
         spec: The schedule.
-        last: The newest run, or request for one; None where there was none.
-        alarm: The drift that no labels were entered for since, and that no run has answered; None where
-            there is none.
-        since: From when on a cron line counts where there was no run.
+        last: The newest run or request; None where there was none.
+        alarm: The newest alarm since which no labels were inserted and that no run has answered; None
+            for none.
+        since: Start of a cron schedule before the first run.
     """
     if last is not None and last.status is runs.State.ASKED:
         return Planned(last.started_at, runs.Trigger.REQUEST)
@@ -61,7 +60,7 @@ def planned(spec: Schedule, last: Run | None, alarm: Alarm | None, since: float)
     if last is not None and last.status is runs.State.RUNNING:
         earliest = last.alive_at + runs.LEASE_S
     found = []
-    if last is not None and last.status in CUT_SHORT and last.trigger is not runs.Trigger.RESUMED:
+    if last is not None and last.status in INTERRUPTED and last.trigger is not runs.Trigger.RESUMED:
         found.append(Planned(last.alive_at, runs.Trigger.RESUMED))
     if spec.on_alarm and alarm is not None:
         failed = None if last is None or last.status in runs.ENDED else last

@@ -1,6 +1,6 @@
-"""How things stand as a warm start begins: what is followed, what was judged, what there is to judge by.
+"""Snapshot of what a warm start begins from: the active recipe, earlier runs, the traffic.
 
-What a candidate would be follows from this, and whether it would be anything new.
+It determines the recipe of a candidate, and whether that would be new.
 """
 
 from dataclasses import dataclass, replace
@@ -20,24 +20,24 @@ from feedback.training_log import traffic as training_log_traffic
 
 @dataclass(frozen=True, slots=True)
 class RunSnapshot:
-    """How things stand as a run begins.
+    """State of the log and the configuration as a run begins.
 
     Attributes:
-        config: Settled, with the arms that are live.
-        spec: What is to be done.
-        live: The recipe that is active.
-        said: What operators and gates said, under the configuration.
-        alarm: The drift that no labels were entered for since; None where there is none.
+        config: Settled, with the live arms.
+        spec: The configured warm start.
+        live: The active recipe.
+        active: The promotions that hold under the configuration.
+        alarm: The newest alarm since which no labels were inserted; None for none.
         log_seq: Position of the log.
         examples: Position of the training log.
         traffic: Decisions of the traffic in the training log.
-        before: Runs for the configured recipe that came to a verdict, in order.
+        before: Runs for the configured recipe that ended with a verdict, in order.
     """
 
     config: AppConfig
     spec: WarmStartSpec
     live: Recipe
-    said: ActivePolicy
+    active: ActivePolicy
     alarm: Alarm | None
     log_seq: int
     examples: int
@@ -46,7 +46,7 @@ class RunSnapshot:
 
     @classmethod
     def of(cls, config: AppConfig, store: Store) -> "RunSnapshot":
-        """Look at the log.
+        """Read the log.
 
         Raises:
             ConfigError: No warm start is configured.
@@ -55,16 +55,16 @@ class RunSnapshot:
         config = config.with_arms(arm_sets.at_start(store, arms.documents(config.arms))).settled()
         spec, join = warm_start_spec(config), config.reward.join
         configured = Recipe.configured(config).digest
-        said = active_policy(store, configured)
-        alarms = read_alarms(store, join, said)
+        active = active_policy(store, configured)
+        alarms = standing_alarms(store, join, active)
         with store.reading() as connection:
             examples = position_of(connection, join).examples_seq
         alarm = alarms.newest if alarms.warm_start_open else None
         return cls(
             config,
             spec,
-            active_recipe(store, config, said),
-            said,
+            active_recipe(store, config, active),
+            active,
             alarm if alarm is not None and alarm.example_seq <= examples else None,
             store.log_seq(),
             examples,
@@ -74,7 +74,7 @@ class RunSnapshot:
 
     @property
     def after(self) -> int:
-        """Position of the training log up to which all is left behind."""
+        """Position of the training log before which a candidate learns nothing."""
         before = 0 if self.live.start is None else self.live.start.after
         return before if self.alarm is None else max(before, self.alarm.example_seq)
 
@@ -85,20 +85,20 @@ class RunSnapshot:
         return tuple(run.seq for run in known if run.inputs["labels"])
 
     def candidate(self, run: int | None = None) -> Recipe:
-        """Return the recipe of a candidate, which learns the labels of this run, too, if one is given."""
+        """Return the recipe of a candidate, with the labels of a further run if one is given."""
         start = StartingPoint(self.runs if run is None else (*self.runs, run), self.after)
         return replace(self.live, start=None if start == StartingPoint() else start)
 
     def judged(self, recipe: Recipe) -> bool:
-        """Whether a recipe is what is active, or was judged by the same traffic and settings before."""
+        """Whether a recipe is the active one, or was judged by the same traffic and settings before."""
         now = {**self.inputs(), "recipe": recipe.digest}
-        told = {name: now[name] for name in ("recipe", "traffic", "configuration", "arms")}
+        compared = {name: now[name] for name in ("recipe", "traffic", "configuration", "arms")}
         return recipe == self.live or any(
-            told == {name: run.inputs.get(name) for name in told} for run in self.before
+            compared == {name: run.inputs.get(name) for name in compared} for run in self.before
         )
 
     def inputs(self) -> dict[str, Any]:
-        """Return what a run follows from, as it is kept; its labels are added as they are gathered."""
+        """Return what a run depends on, as the log keeps it; its labels are added as they are gathered."""
         config = self.config
         live = self.live.start
         return {
@@ -116,7 +116,7 @@ class RunSnapshot:
 
 
 def warm_start_spec(config: AppConfig) -> WarmStartSpec:
-    """Return what is configured of warm starts. Raises ConfigError where nothing is."""
+    """Return the configured warm start. Raises ConfigError where there is none."""
     if config.warm_start is None:
         raise ConfigError("warm_start is not configured: see examples/warm_start.yaml")
     return config.warm_start

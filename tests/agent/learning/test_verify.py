@@ -101,7 +101,6 @@ def test_a_changed_row_is_not_verified_and_told_why(change: dict[str, Any], why:
     json.dumps(found.document(), allow_nan=False)
 
 
-@pytest.mark.parametrize("mode", [Mode.EXPLORE, Mode.GREEDY])
 @pytest.mark.parametrize("column", ["probabilities", "shadow"])
 def test_a_distribution_that_was_padded_with_zeros_is_not_verified(column: str) -> None:
     policy = ShadowPolicy(Fixed("a"), LinUCB())
@@ -115,6 +114,7 @@ def test_a_distribution_that_was_padded_with_zeros_is_not_verified(column: str) 
     assert len(found.why) == 1
 
 
+@pytest.mark.parametrize("mode", [Mode.EXPLORE, Mode.GREEDY])
 def test_an_arm_that_was_not_drawn_is_not_verified_whatever_the_probabilities(mode: Mode) -> None:
     policy = Preferring(a=0.5, b=0.3, c=0.2)
     made = drawn_by(policy, mode=mode)

@@ -1,4 +1,4 @@
-"""Entering labels: they are decisions, entered once, learned by the one door, and no traffic."""
+"""InsertSettings labels: they are decisions, entered once, learned by the one door, and no traffic."""
 
 import gzip
 import json
@@ -35,7 +35,7 @@ from agent.policies import (
     served_distribution,
 )
 from agent.routers import RouterError, utility
-from agent.warmstart.insert_labels import Entering, contexts_of, run, seen_as
+from agent.warmstart.insert_labels import InsertSettings, contexts_of, run, seen_as
 from agent.warmstart.label_decisions import WarmStartError, label_decisions, labels_of, reward_of, turns
 from arms.portfolio import ArmTable, Outcomes, read_matrix, write_matrix
 from arms.portfolio import outcomes as portfolio_outcomes
@@ -313,7 +313,7 @@ def warmed(config: AppConfig, outcomes: Path, **fields: Any) -> str:
     """Run, and return what was printed."""
     output = StringIO()
     fields.setdefault("metrics", {"right": "em"})
-    settings = Entering.model_validate({"config": config, "outcomes": outcomes, **fields})
+    settings = InsertSettings.model_validate({"config": config, "outcomes": outcomes, **fields})
     run(settings, Console(file=output, width=120), lambda *_: None)
     return output.getvalue()
 

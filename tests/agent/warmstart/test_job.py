@@ -156,7 +156,7 @@ def test_a_child_that_dies_leaves_a_failed_run_and_the_schedule_goes_on(
 def test_a_run_is_heard_of_for_as_long_as_its_child_lives(
     store: Store, task: WarmStarts, children: Children, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.warmstart.job.BEAT_S", 0.0)
+    monkeypatch.setattr("agent.warmstart.job.HEARTBEAT_S", 0.0)
     monkeypatch.setattr("agent.warmstart.job.POLL_S", 0.005)
     children.script = "import sys; sys.stdin.read()"
     assert task.due(100.0)
@@ -308,8 +308,8 @@ def test_the_example_configuration_can_be_used() -> None:
 def test_a_run_gives_way_with_its_whole_session() -> None:
     script = (
         "import os, pathlib\n"
-        "from agent.warmstart.__main__ import give_way\n"
-        "give_way()\n"
+        "from agent.warmstart.__main__ import lower_priority\n"
+        "lower_priority()\n"
         "group = pathlib.Path('/proc/self/autogroup')\n"
         "print(os.nice(0), group.read_text() if group.exists() else 'no groups nice 19')\n"
     )
@@ -322,10 +322,10 @@ def test_a_run_gives_way_with_its_whole_session() -> None:
 def test_a_run_in_the_session_of_others_leaves_that_alone() -> None:
     script = (
         "import pathlib\n"
-        "from agent.warmstart.__main__ import give_way\n"
+        "from agent.warmstart.__main__ import lower_priority\n"
         "group = pathlib.Path('/proc/self/autogroup')\n"
         "before = group.read_text() if group.exists() else ''\n"
-        "give_way()\n"
+        "lower_priority()\n"
         "print(before == (group.read_text() if group.exists() else ''))\n"
     )
     command = [sys.executable, "-c", script]

@@ -76,7 +76,7 @@ def test_each_step_is_on_record_before_the_next_begins(store: Store) -> None:
 
 def test_the_worker_of_an_open_journal_is_heard_of(store: Store) -> None:
     run, times = begun(store), count(200.0)
-    with Journal(store, run, lambda _: None, lambda: next(times), beat_s=0.005) as journal:
+    with Journal(store, run, lambda _: None, lambda: next(times), heartbeat_s=0.005) as journal:
         until(lambda: found(store, run).alive_at >= 203.0)
         journal.ends(runs.State.HELD)
 

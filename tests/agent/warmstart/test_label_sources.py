@@ -16,7 +16,7 @@ from agent.config import AppConfig, parse
 from agent.offline import Labelling, Scoring
 from agent.simulation import load_questions
 from agent.warmstart.label_decisions import WarmStartError
-from agent.warmstart.label_sources import Gathering, Lot
+from agent.warmstart.label_sources import LabelSources, Lot
 from arms.portfolio import ArmTable, outcomes, write_matrix
 from arms.questions import Question
 from feedback.log import Store
@@ -52,11 +52,11 @@ class World:
         document = {**CONFIG, "home": str(self.folder / "home"), "corpus": corpus}
         return parse({**document, "log_url": f"sqlite:///{self.folder / 'log.db'}", **changes}).settled()
 
-    def gathering(self, sources: Mapping[str, Any], *before: Run, **changes: Any) -> Gathering:
+    def gathering(self, sources: Mapping[str, Any], *before: Run, **changes: Any) -> LabelSources:
         plan = {"warm_start": {"sources": sources, "portfolio": {"measure": "em"}}}
         config = self.config(**{**plan, **changes})
         assert config.warm_start is not None
-        return Gathering(config, config.warm_start, self.store, before, lambda: NOW)
+        return LabelSources(config, config.warm_start, self.store, before, lambda: NOW)
 
     def label(self, settings: Labelling, *_: object) -> None:
         """Stand in for `armwise label`."""
@@ -103,11 +103,11 @@ def exam(path: Path, n: int) -> None:
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def lots_of(gathering: Gathering) -> list[Lot]:
+def lots_of(gathering: LabelSources) -> list[Lot]:
     return gathering.lots(lambda *_: None)
 
 
-def fetched(gathering: Gathering) -> list[Lot]:
+def fetched(gathering: LabelSources) -> list[Lot]:
     lots = lots_of(gathering)
     for lot in lots:
         gathering.fetch(lot, Console(file=StringIO()), lambda *_: None)
@@ -248,7 +248,7 @@ def test_old_questions_and_labels_are_not_sampled(world: World) -> None:
     recent = {"traffic": {**JUDGE["traffic"], "within": "PT1H"}}
     config = world.config(warm_start={"sources": recent})
     assert config.warm_start is not None
-    later = Gathering(config, config.warm_start, world.store, [], lambda: 4e9)
+    later = LabelSources(config, config.warm_start, world.store, [], lambda: 4e9)
     assert lots_of(later) == []
 
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from agent.config import AppConfig, parse
 from agent.offline import Training, labelled_data, router_features, train_router
 from agent.routers import RouterError, Stage, Trained, out_of_fold, read_trained
-from agent.warmstart.insert_labels import Entering, contexts_of
+from agent.warmstart.insert_labels import InsertSettings, contexts_of
 from agent.warmstart.insert_labels import run as enter_labels
 from agent.warmstart.router_features import RouterScores, charged, score_labelled
 from arms.portfolio import Outcomes
@@ -95,7 +95,7 @@ def warmed(config: AppConfig, path: Path, **fields: Any) -> str:
     """Enter labels into the log, and return what was said."""
     said = StringIO()
     given = {"config": config, "outcomes": path, "metrics": {"right": "em"}}
-    enter_labels(Entering.model_validate(given | fields), Console(file=said, width=150), silent)
+    enter_labels(InsertSettings.model_validate(given | fields), Console(file=said, width=150), silent)
     return said.getvalue()
 
 
@@ -143,7 +143,7 @@ def test_a_label_does_not_tell_what_the_router_knows_from_it(config: AppConfig, 
         router_features.observed_features(outcomes, config, "tiny", Stage.QUESTION, silent).features
     )
     right = outcomes.scores["em"]
-    assert advice.unseen == 120
+    assert advice.out_of_fold == 120
     assert np.corrcoef(fitted.ravel(), right.ravel())[0, 1] > 0.4
     assert abs(np.corrcoef(table(advice).ravel(), right.ravel())[0, 1]) < 0.2
 
@@ -154,8 +154,8 @@ def test_a_question_that_was_trained_on_is_told_of_as_by_a_router_that_was_not(
     first, second = rows(24, seed=1), rows(6, seed=2)
     config = trained(config, TREES, file_of(tmp_path, first, "first"), folds=3)
     advice, outcomes, router = asked(config, file_of(tmp_path, [*second, *first], "both"))
-    assert advice.unseen == 24
-    assert advice.told() == (
+    assert advice.out_of_fold == 24
+    assert advice.summary() == (
         "the router scores 6 questions as in service, and 24 that it was trained on as routers that were not"
     )
     plain = router.router.scores(

@@ -18,8 +18,8 @@ from agent.config import AppConfig, ConfigError, parse
 from agent.evaluation import EvaluationFailedError
 from agent.evaluation.gate import FinishedEvaluation
 from agent.learning import Learner, Recipe, active_recipe
-from agent.warmstart.proposals import forget_older
-from agent.warmstart.run import RunFailedError, foreseen, warm_start
+from agent.warmstart.proposals import remove_older
+from agent.warmstart.run import RunFailedError, preview_lots, warm_start
 from arms.portfolio import outcomes
 from arms.questions import Question
 from feedback.drift import Alarm, read_alarms
@@ -535,7 +535,7 @@ def test_digests_change_with_what_goes_in_and_with_nothing_else(world: World) ->
 
 
 def test_what_a_run_would_gather_is_told_without_a_run(world: World) -> None:
-    (lot,) = foreseen(world.config, lambda *_: None)
+    (lot,) = preview_lots(world.config, lambda *_: None)
     assert (lot.source, lot.kind, lot.new) == ("exam", "outcomes", True)
     assert runs.page(world.store, 1) == []
     assert world.store.counts()["decisions"] == TRAFFIC
@@ -592,7 +592,7 @@ def test_a_portfolio_by_a_score_that_no_label_has_fails_the_run(world: World) ->
 def test_proposals_of_the_newest_runs_are_kept_and_those_that_are_configured(tmp_path: Path) -> None:
     for name in (*range(1, 10), "mine", 2024):
         (tmp_path / str(name)).mkdir()
-    forget_older(tmp_path, 9, tmp_path / "2")
+    remove_older(tmp_path, 9, tmp_path / "2")
     assert {one.name for one in tmp_path.iterdir()} == {*"256789", "mine", "2024"}
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from agent.config import Schedule, warm_start
-from agent.warmstart.schedule import RETRY_S, Planned, look, planned
+from agent.warmstart.schedule import RETRY_S, Planned, next_run, planned
 from feedback.drift import Alarm, Alarms
 from feedback.log import Store
 from feedback.registry import Run, runs
@@ -122,7 +122,7 @@ def test_an_alarm_that_a_run_failed_to_answer_waits_for_an_hour() -> None:
 
 def test_an_alarm_is_answered_by_a_run_that_named_it_and_came_to_its_end(store: Store) -> None:
     def due(example_seq: int) -> Planned | None:
-        return look(store, Schedule(), OURS, Alarms(1, alarm(50.0, example_seq), True), 0.0)
+        return next_run(store, Schedule(), OURS, Alarms(1, alarm(50.0, example_seq), True), 0.0)
 
     def done(configured: str, named: int | None, state: runs.State) -> None:
         mine = runs.claim(store, configured, runs.Trigger.ALARM, "here:1", 100.0)
@@ -138,7 +138,7 @@ def test_an_alarm_is_answered_by_a_run_that_named_it_and_came_to_its_end(store: 
     done(OURS, 5, runs.State.HELD)
     assert due(5) is None, "held, it stays open"
     assert due(9) == Planned(50.0, runs.Trigger.ALARM), "a later one starts another"
-    assert look(store, Schedule(), OURS, Alarms(1, alarm(50.0, 9), False), 0.0) is None
+    assert next_run(store, Schedule(), OURS, Alarms(1, alarm(50.0, 9), False), 0.0) is None
 
 
 def test_what_comes_first_is_next() -> None:
