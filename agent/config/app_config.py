@@ -84,7 +84,7 @@ class AppConfig(BaseModel):
     def _check_arms(self) -> "AppConfig":
         for name in (*self.arms, *self.backbones):
             if not NAME.fullmatch(name):
-                raise ValueError(f"{name!r} is no name: 1 to 100 of A-Z a-z 0-9 . _ - are")
+                raise ValueError(f"{name!r} is not a valid name: use 1 to 100 of A-Z a-z 0-9 . _ -")
         catalog.validate_specs(self.arms, self.backbones)
         names = list(self.actions)
         if not names:

@@ -56,9 +56,9 @@ def seconds_of(duration: str) -> float:
     try:
         found = _DURATION.validate_python(duration).total_seconds()
     except ValidationError:
-        raise ValueError(f"{duration!r} is no ISO 8601 duration, such as PT6H") from None
+        raise ValueError(f"{duration!r} is not an ISO 8601 duration, such as PT6H") from None
     if found <= 0.0:
-        raise ValueError(f"{duration!r} is no time at all: a duration above 0 was expected, such as PT6H")
+        raise ValueError(f"{duration!r} is not above 0: a duration such as PT6H was expected")
     return found
 
 
@@ -93,7 +93,7 @@ class Schedule(BaseModel):
                 next_of(cron, 0.0)
             except (CronSimError, StopIteration) as error:
                 why = str(error) or "no such day ever comes"
-                raise ValueError(f"{cron!r} is no cron line, such as `0 3 * * *`: {why}") from None
+                raise ValueError(f"{cron!r} is not a cron line, such as `0 3 * * *`: {why}") from None
         return cron
 
     @model_validator(mode="after")
@@ -223,7 +223,7 @@ class WarmStartSpec(Schedule):
     def _check_names(cls, sources: dict[str, Source]) -> dict[str, Source]:
         for name in sources:
             if not NAME.fullmatch(name):
-                raise ValueError(f"{name!r} is no name: 1 to 100 of A-Z a-z 0-9 . _ - are")
+                raise ValueError(f"{name!r} is not a valid name: use 1 to 100 of A-Z a-z 0-9 . _ -")
         return sources
 
     @model_validator(mode="after")

@@ -118,7 +118,7 @@ def spec_of(version: Version) -> PolicySpec:
     try:
         return PolicySpec.model_validate(version.policy)
     except ValidationError as error:
-        raise PolicyError(f"version {version.version} names no policy of ours: {error}") from None
+        raise PolicyError(f"version {version.version} has no valid policy: {error}") from None
 
 
 def active_recipe(store: Store, config: AppConfig, active: ActivePolicy | None = None) -> Recipe:

@@ -258,7 +258,7 @@ def _print_summary(
     ]
     lines += [f"left out: {n:,} labels {reason}" for reason, n in labels.left_out.items()]
     lines += [
-        f"left out: arm {arm!r}, which is no action" for arm in labels.outcomes.arms if arm not in actions
+        f"left out: arm {arm!r}, which is not an action" for arm in labels.outcomes.arms if arm not in actions
     ]
     if unlabelled := [arm for arm in actions if arm not in rewards]:
         lines.append(f"without any label: {', '.join(unlabelled)}")

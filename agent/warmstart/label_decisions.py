@@ -97,9 +97,7 @@ def labels_of(
     """
     labelled = tuple(arm for arm in arms if arm in outcomes.arms)
     if not labelled:
-        raise WarmStartError(
-            f"labelled are {', '.join(outcomes.arms)}: none of them is an action, which are {', '.join(arms)}"
-        )
+        raise WarmStartError(f"no labelled arm ({', '.join(outcomes.arms)}) is an action ({', '.join(arms)})")
     columns = tuple(outcomes.arms.index(arm) for arm in labelled)
     values = {metric: _values(outcomes, rule, metric, score)[:, columns] for metric, score in metrics.items()}
     costs = {field: values[:, columns] for field, values in _costs(outcomes).items()}

@@ -101,9 +101,7 @@ def _write_scores(
     """Write a score of outcomes as a matrix, for the arms whose specs are known."""
     arms = [arm for arm in outcomes.arms if arm in specs]
     if not arms:
-        raise WarmStartError(
-            f"portfolio: labelled are {', '.join(outcomes.arms)}, and no arm is one of these"
-        )
+        raise WarmStartError(f"portfolio: no labelled arm has a known spec: {', '.join(outcomes.arms)}")
     known = labelled_data.of_arms(outcomes, dataset.positions(outcomes.arms, arms))
     table: dict[str, ArmSpec] = {arm: specs[arm] for arm in arms}
     for arm in arms:

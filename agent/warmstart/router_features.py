@@ -71,8 +71,8 @@ def score_labelled(outcomes: Outcomes, config: AppConfig, on_progress: Progress)
     fitted, before = kept.of(texts, len(about.arms))
     if lacking := int((fitted & np.isnan(before).any(axis=1)).sum()):
         raise RouterError(
-            f"the router was trained on {lacking:,} of these {len(texts):,} questions, and nobody knows what "
-            "it would have said of them unseen: train it with --folds 5, or take other questions"
+            f"the router was trained on {lacking:,} of these {len(texts):,} questions and has no "
+            "out-of-fold scores of them: train it with --folds 5, or take other questions"
         )
     k = config.router.k or about.k
     if trained.router.stage is Stage.QUESTION:
@@ -109,9 +109,9 @@ def _features_with_passages(
     Raises:
         RouterError: An arm has no outcomes.
     """
-    if silent := [arm for arm in arms if arm not in outcomes.arms]:
+    if missing := [arm for arm in arms if arm not in outcomes.arms]:
         raise RouterError(
-            f"the router looks at what every arm finds, and the outcomes do not tell of {', '.join(silent)}: "
+            f"the router reads what every arm retrieves, and there are no outcomes of {', '.join(missing)}: "
             "label these arms, too"
         )
     known = labelled_data.of_arms(outcomes, dataset.positions(outcomes.arms, arms))

@@ -81,7 +81,7 @@ def test_a_key_like_no_other_lists_those_that_are_known() -> None:
         ("arms/bm25/kind", "bm52", "arm 'bm25': unknown kind 'bm52'; did you mean 'bm25'?"),
         ("arms/bm25/params", {"k": 1}, "unknown parameter 'k'; did you mean 'k1'?"),
         ("arms/dense/params", {"backbone": "tny"}, "unknown backbone 'tny'; did you mean 'tiny'?"),
-        ("arms", {"a/b": {"kind": "none"}}, "'a/b' is no name: 1 to 100 of A-Z a-z 0-9 . _ - are"),
+        ("arms", {"a/b": {"kind": "none"}}, "'a/b' is not a valid name: use 1 to 100 of A-Z a-z 0-9 . _ -"),
         ("arms", {}, "arms: Dictionary should have at least 1 item"),
         ("arms/mine", {"kind": "no_such:Arm"}, "arm 'mine': cannot import 'no_such:Arm'"),
         ("fallback", "bm52", "fallback 'bm52' is no arm; did you mean 'bm25'?"),

@@ -59,7 +59,7 @@ def test_a_version_says_of_which_recipe_it_is(tmp_path: Path, start: StartingPoi
     assert Recipe.of(version, RULE) == recipe
     with pytest.raises(PolicyError, match=r"version 1 is of recipe .* learned by another reward"):
         Recipe.of(version, RULE.model_copy(update={"cost_weight": 0.7}))
-    with pytest.raises(PolicyError, match="version 1 names no policy of ours"):
+    with pytest.raises(PolicyError, match="version 1 has no valid policy"):
         Recipe.of(replace(version, policy={"params": {}}), RULE)
     store.close()
 

@@ -225,7 +225,7 @@ def test_labels_of_one_arm_tell_what_it_earns_and_leave_no_choice() -> None:
         ({"em": [[1.0] * 3]}, {"metrics": {"wrong": "em"}}, RewardError, "'wrong' is not declared"),
         ({"em": [[1.0] * 3]}, {"metrics": {"right": "f1"}}, WarmStartError, "'right' is to get 'f1'"),
         ({"f1": [[0.5] * 3]}, {"metrics": {"right": "f1"}}, RewardError, "boolean: 0.5 is neither"),
-        ({"em": [[1.0] * 3]}, {"arms": ["rrf"]}, WarmStartError, "none, bm25, dense: none of them is an act"),
+        ({"em": [[1.0] * 3]}, {"arms": ["rrf"]}, WarmStartError, "no labelled arm .none, bm25, dense. is an act"),
         ({"em": [[NAN] * 3]}, {}, WarmStartError, "no label of .* is left: 3 without a score"),
     ],
 )
@@ -538,7 +538,7 @@ def test_arms_that_are_no_actions_and_actions_without_labels_are_named(
 ) -> None:
     said = warmed(config, outcomes_file(tmp_path, 4, ["dense", "rrf", "bm25"]))
     assert "8 labels of 2 arms on 4 questions" in said
-    assert "left out: arm 'rrf', which is no action" in said
+    assert "left out: arm 'rrf', which is not an action" in said
     assert "without any label: none" in said
 
 

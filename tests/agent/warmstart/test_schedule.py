@@ -192,13 +192,16 @@ def test_the_schedule_never_goes_back_and_does_not_depend_on_who_looks(
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"every": "6h"}, "'6h' is no ISO 8601 duration, such as PT6H"),
-        ({"every": "PT0S"}, "'PT0S' is no time at all"),
-        ({"every": "-PT6H"}, "is no time at all"),
+        ({"every": "6h"}, "'6h' is not an ISO 8601 duration, such as PT6H"),
+        ({"every": "PT0S"}, "'PT0S' is not above 0"),
+        ({"every": "-PT6H"}, "is not above 0"),
         ({"every": "PT59S"}, "every PT59S is too often: PT1M or more"),
-        ({"cron": "0 25 * * *"}, "'0 25 \\* \\* \\*' is no cron line, such as `0 3 \\* \\* \\*`: Bad hour"),
-        ({"cron": "daily"}, "'daily' is no cron line.*: Wrong number of fields"),
-        ({"cron": "0 0 30 2 *"}, "is no cron line.*: Bad day-of-month"),
+        (
+            {"cron": "0 25 * * *"},
+            "'0 25 \\* \\* \\*' is not a cron line, such as `0 3 \\* \\* \\*`: Bad hour",
+        ),
+        ({"cron": "daily"}, "'daily' is not a cron line.*: Wrong number of fields"),
+        ({"cron": "0 0 30 2 *"}, "is not a cron line.*: Bad day-of-month"),
         ({"every": "PT6H", "cron": "0 3 * * *"}, "every PT6H and cron '0 3 \\* \\* \\*' are two schedules"),
     ],
 )
