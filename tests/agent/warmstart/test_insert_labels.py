@@ -225,7 +225,7 @@ def test_labels_of_one_arm_tell_what_it_earns_and_leave_no_choice() -> None:
         ({"em": [[1.0] * 3]}, {"metrics": {"wrong": "em"}}, RewardError, "'wrong' is not declared"),
         ({"em": [[1.0] * 3]}, {"metrics": {"right": "f1"}}, WarmStartError, "'right' is to get 'f1'"),
         ({"f1": [[0.5] * 3]}, {"metrics": {"right": "f1"}}, RewardError, "boolean: 0.5 is neither"),
-        ({"em": [[1.0] * 3]}, {"arms": ["rrf"]}, WarmStartError, "no labelled arm .none, bm25, dense. is an act"),
+        ({"em": [[1.0] * 3]}, {"arms": ["rrf"]}, WarmStartError, "no labelled arm .none, bm25, dense. is"),
         ({"em": [[NAN] * 3]}, {}, WarmStartError, "no label of .* is left: 3 without a score"),
     ],
 )
