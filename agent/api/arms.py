@@ -20,10 +20,10 @@ router = APIRouter(responses=RESPONSES)
 @router.get("/v1/arms", dependencies=[require("decide")])
 async def arms(replica: AppReplica) -> JSONResponse:
     """The live arms, as configured and as switched, and the arms that are only parts of other arms."""
-    live, specs = replica.loop.arms, replica.config.arms
+    live, specs = replica.turns.arms, replica.config.arms
     described = [_document(name, specs[name], info) for name, info in live.items()]
     parts = {name: spec.model_dump(mode="json") for name, spec in specs.items() if not spec.action}
-    return JSONResponse({"arms": described, "parts": parts, "arm_set": replica.arm_set})
+    return JSONResponse({"arms": described, "parts": parts, "arm_set": replica.arms.seq})
 
 
 @router.put("/v1/arms", dependencies=[require("admin")])
@@ -52,13 +52,13 @@ async def switch(replica: AppReplica, name: str, body: ArmSwitch) -> JSONRespons
     require_arm(replica, name, "name")
     await replica.switch(name, body.enabled)
     require_arm(replica, name, "name")  # the arms may have been replaced meanwhile
-    return JSONResponse(_document(name, replica.config.arms[name], replica.loop.arms[name]))
+    return JSONResponse(_document(name, replica.config.arms[name], replica.turns.arms[name]))
 
 
 def require_arm(replica: Replica, arm: str, param: str) -> None:
     """Refuse the name of an arm that is not live. Raises ApiError, which names `param`."""
-    if arm not in replica.loop.arms:
-        known = ", ".join(replica.loop.arms)
+    if arm not in replica.turns.arms:
+        known = ", ".join(replica.turns.arms)
         raise ApiError("unknown_arm", f"arm {arm!r} is not configured; there are: {known}", param)
 
 

@@ -76,7 +76,7 @@ async def with_policies(
         ApiError: Too many calls wait, or a policy cannot be restored; the latter names `param`.
     """
     try:
-        return await asyncio.wrap_future(replica.history.submit(versions, question))
+        return await asyncio.wrap_future(replica.history.submit(versions, compute))
     except restore.BusyError as error:
         raise ApiError("overloaded", str(error)) from None
     except PolicyError as error:
@@ -146,99 +146,10 @@ def _fact(found: Record) -> DecisionFact:
     return DecisionFact(found.seq, *columns, found.feedback)
 
 
-        def again(policy: Policy | None, candidate: Policy | None = None) -> learning_verify.Verification:
-            return learning_verify.verify(decision, policy, salt, found.propensity, candidate)
-
-        if decision.policy == LABELS:
-            raise ApiError(409, "not_drawn", f"{decision_id!r} is a label: no policy drew it", "decision_id")
-        if decision.mode is Mode.FORCED:  # no policy was asked
-            return JSONResponse(again(None).document())
-        if decision.floor is None:
-            message = f"decision {decision_id!r} is of a log that did not keep which floor was mixed in"
-            raise ApiError(409, "not_recorded", message, "decision_id")
-        versions = []
-        for number in (decision.version, decision.candidate) if decision.share else (decision.version,):
-            version = await asyncio.to_thread(registry_versions.find, self._replica.store, number)
-            if version is None:
-                message = f"there is no version {number}, which decision {decision_id!r} names"
-                raise ApiError(409, "version_unavailable", message, "decision_id")
-            versions.append(version)
-        found_again = await of_the_past(self._replica, versions, again, "decision_id")
-        return JSONResponse(found_again.document())
-
-    async def _record(self, decision_id: str) -> Record:
-        found = await asyncio.to_thread(self._replica.store.record, decision_id)
-        if found is None:
-            raise ApiError(404, "decision_not_found", f"there is no decision {decision_id!r}", "decision_id")
-        return found
-
-    async def arms(self) -> JSONResponse:
-        """The live arms, as described and as switched, and the arms that are only parts of these."""
-        live, specs = self._replica.turns.arms, self._config.arms
-        arms = [replies.arm(name, specs[name], info) for name, info in live.items()]
-        parts = {name: spec.model_dump(mode="json") for name, spec in specs.items() if not spec.action}
-        return JSONResponse({"arms": arms, "parts": parts, "arm_set": self._replica.arms.seq})
-
-    async def replace_arms(self, body: ArmsReplacement) -> JSONResponse:
-        """Replace the live arms; returns once they are built, and every replica follows within a second."""
-        arms = {name: spec.model_dump() for name, spec in body.arms.items()}
-        for name, backbone in body.backbones.items():
-            here = self._config.backbones.get(name)
-            if backbone != here:
-                what = "is not configured" if here is None else f"is {here.model_dump()} here"
-                raise ApiError(400, "invalid_value", f"backbone {name!r} {what}", "backbones")
-        try:
-            await self._replica.replace_arms(arms)
-        except ConfigError as error:
-            raise ApiError(400, "invalid_value", str(error), "arms") from None
-        except ArmBuildError as error:
-            raise ApiError(400, "invalid_value", str(error), "arms") from None
-        except ArmError as error:
-            raise ApiError(502, "arm_failed", str(error)) from None
-        except ConflictError as error:
-            raise ApiError(409, "arm_conflict", str(error), "arms") from None
-        return await self.arms()
-
-    async def switch(self, name: str, body: ArmSwitch) -> JSONResponse:
-        """Switch an arm on or off; a disabled arm is not drawn."""
-        require_arm(self._replica, name, "name")
-        await self._replica.switch(name, body.enabled)
-        require_arm(self._replica, name, "name")  # the arms may have been replaced meanwhile
-        return JSONResponse(replies.arm(name, self._config.arms[name], self._replica.turns.arms[name]))
-
-    async def models(self) -> JSONResponse:
-        """The models that a client can name: `auto`, or an arm."""
-        names = ["auto", *(f"arm/{name}" for name in self._replica.turns.arms)]
-        models = [{"id": name, "object": "model", "created": 0, "owned_by": "armwise"} for name in names]
-        return JSONResponse({"object": "list", "data": models})
-
-    async def health(self) -> JSONResponse:
-        """Whether the process answers."""
-        return JSONResponse({"status": "ok"})
-
-    async def ready(self) -> JSONResponse:
-        """Whether questions can be answered and kept: a version is loaded, the log reads and writes."""
-        if not self._replica.ready:
-            raise ApiError(503, "not_ready", "the arms, the model or the policy are not loaded yet")
-        await asyncio.to_thread(self._replica.log.check)
-        await asyncio.to_thread(self._replica.store.log_seq)
-        return JSONResponse({"status": "ready", "version": self._replica.decider.serving.version})
-
-    async def metrics(self) -> Response:
-        """Counters and latencies for Prometheus, of all replicas on this machine.
-
-        While the log is away, what only it knows is left out.
-        """
-        replica = self._replica
-        lag, lost = None, 0
-        with suppress(LogUnavailableError):  # the counters are here
-            learned = None if replica.version is None else replica.version.examples_seq
-            lag = await asyncio.to_thread(
-                training_log_lag.lag_of, replica.store, self._config.reward.join, learned
-            )
-            lost = await asyncio.to_thread(
-                training_log_lag.dangling, replica.store, self._config.reward.wait_s
-            )
-        now, jump_s = replica.clock(), replica.clock.jump_s
-        text = self._telemetry.exposition(lag, replica.version, now, replica.alarms.count, lost, jump_s)
-        return Response(text, media_type=self._telemetry.media_type)
+def _state(found: Record, waits: bool) -> str:
+    """Return whether a decision is learned, open to feedback, or closed without being learned."""
+    if found.example_seq is not None:
+        return "learned"
+    if not waits:
+        return "closed"
+    return "running" if found.execution is None else "open"

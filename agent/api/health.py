@@ -17,7 +17,7 @@ router = APIRouter(responses=RESPONSES)
 @router.get("/v1/models", dependencies=[require("decide")])
 async def models(replica: AppReplica) -> JSONResponse:
     """The models that a client can name: `auto`, or an arm."""
-    names = ["auto", *(f"arm/{name}" for name in replica.loop.arms)]
+    names = ["auto", *(f"arm/{name}" for name in replica.turns.arms)]
     listed = [{"id": name, "object": "model", "created": 0, "owned_by": "armwise"} for name in names]
     return JSONResponse({"object": "list", "data": listed})
 
@@ -35,7 +35,7 @@ async def ready(replica: AppReplica) -> JSONResponse:
         raise ApiError("not_ready", "the arms, the model or the policy are not loaded yet")
     await asyncio.to_thread(replica.log.check)
     await asyncio.to_thread(replica.store.log_seq)
-    return JSONResponse({"status": "ready", "version": replica.loop.serving.version})
+    return JSONResponse({"status": "ready", "version": replica.decider.serving.version})
 
 
 @router.get("/metrics", response_class=PlainTextResponse)

@@ -32,7 +32,7 @@ def was_cut_off(replica: Replica, ask: Ask, record: Record) -> bool:
 
 def _remaining_s(replica: Replica, record: Record) -> float:
     """Return for how many seconds another replica may still be answering a decision."""
-    return record.decision.decided_at + replica.config.limits.answer_s - replica.loop.clock()
+    return record.decision.decided_at + replica.config.limits.answer_s - replica.decider.clock()
 
 
 async def repeated(replica: Replica, ask: Ask, record: Record) -> AsyncGenerator[messages.Event, None]:
@@ -42,7 +42,7 @@ async def repeated(replica: Replica, ask: Ask, record: Record) -> AsyncGenerator
         ApiError: It was another request, has not ended, or has failed.
     """
     execution = _execution_of(replica, ask, record)
-    yield await replica.loop.again(ask, record.decision, execution)
+    yield await replica.turns.again(ask, record.decision, execution)
     if execution.answer:
         yield Chunk(execution.answer)
     # The log holds no finish reason: an answer of the greatest length allowed was cut.
@@ -66,7 +66,7 @@ def _execution_of(replica: Replica, ask: Ask, record: Record) -> Execution:
 
 def require_known(replica: Replica, ask: Ask, arm: str | None, what: str) -> None:
     """Refuse to continue with an arm that has been removed. Raises ApiError."""
-    if arm not in replica.loop.known:
+    if arm not in replica.turns.known:
         raise _conflict(f"{ask.decision_id!r} was {what} arm {arm!r}, which is gone")
 
 

@@ -45,43 +45,9 @@ class ShadowAgreement:
         self._agreement = shadow.Agreement(0, 0.0, 0.0)
         self._valid_until = -float("inf")
 
-    async def policy(self) -> JSONResponse:
-        """The policy that decides now, how much of the log it has learned, and what it hears.
-
-        `serving` says whether it is held at its version, since when and why; `promotion` which version
-        was promoted, and whether it was forced; `canary` which candidate takes a share, and whether it
-        can; `newest` is the newest version that there is. Of an `apprentice` the newest decisions say
-        how far it agrees with the baseline that decides: `agreement` is the mean mass that both
-        distributions share, `same_best` how often both would most probably take the same arm.
-        """
-        # all of one look: the next one may come while the log is read
-        replica, version, said = self._replica, self._replica.version, self._replica.active
-        canary = replica.decider.canary is not None
-        learned = None if version is None else version.examples_seq
-        lag = await asyncio.to_thread(
-            training_log_lag.lag_of, replica.store, replica.config.reward.join, learned
-        )
-        last = await asyncio.to_thread(versions.latest, replica.store, said.recipe)
-        router = None if replica.scorer is None else replica.scorer.about
-        compared = await self._agreement()
-        return JSONResponse(
-            policy_replies.policy(
-                self._replica.config,
-                version,
-                said,
-                canary,
-                last,
-                lag,
-                router,
-                compared,
-                replica.alarms,
-                replica.decider.floor,
-            )
-        )
-
-    async def _agreement(self) -> shadow.Agreement | None:
-        """Return how an apprentice agrees with its baseline; None where none is followed."""
-        recipe = self._replica.watcher.recipe
+    async def of(self, replica: Replica) -> shadow.Agreement | None:
+        """Return the agreement; None where the recipe has no shadow policy."""
+        recipe = replica.watcher.recipe
         if recipe.policy.kind != ShadowPolicy.kind:
             return None
         if time.monotonic() >= self._valid_until:
@@ -105,54 +71,231 @@ async def _shadow_agreement(request: Request) -> ShadowAgreement:
     return agreement
 
 
-        Where another recipe is followed, the gate is asked: 409 tells its `reasons` to hold the
-        version, unless it is forced. It must be of the configured reward. Where somebody else has said
-        something while it was judged, it is refused as `changed_meanwhile`. Every replica follows within
-        a second. A canary and a rollback end. The reply is that of `GET /v1/policy`: it tells what is in
-        force, which may be what somebody else just said.
-        """
-        replica = self._replica
-        found, recipe = await self._named(version)
-        said = await asyncio.to_thread(active_policy, replica.store, replica.watcher.configured.digest)
-        forced, evaluation, state = False, None, None
-        if recipe.digest != said.recipe:
-            self._require_built(recipe, version)
-            since = 0.0 if said.newest is None else said.newest.at
-            forced, evaluation = await self._judged(version, since, force=body.force)
-            state = await self._bytes(found)
-        word = promotions.Promotion(
-            0, version, promotions.Action.PROMOTE, body.reason, replica.clock(), forced, 0.0, evaluation
-        )
-        await self._say(word, state, after=said.seq)
-        served, said = replica.version, replica.active
-        if said.pin is None and (served is None or served.recipe != said.recipe):
-            chosen = said.promotion.version if said.promotion else version
-            raise self._unread(chosen, "promoted")
-        return await self.policy()
+Agreement = Annotated[ShadowAgreement, Depends(_shadow_agreement)]
 
 
-        Learning goes on and publishes newer versions, which wait for a promotion. It must be a
-        version of the configured recipe or of one that was promoted: another one has to pass the gate.
-        A canary ends. The reply is that of `GET /v1/policy`: it tells what is in force, which may be
-        what somebody else just said.
-        """
-        replica, (found, recipe) = self._replica, await self._named(version)
-        configured = replica.watcher.configured.digest
-        if not await asyncio.to_thread(promotions.was_followed, replica.store, configured, recipe.digest):
-            message = (
-                f"version {version} is of recipe {recipe.digest[:DIGEST_CHARS]}, which has never decided "
-                "here: promote it, or give it a share as a canary"
-            )
-            raise ApiError(409, "promotion_refused", message, "version")
-        self._require_built(recipe, version)
-        state = await self._bytes(found)
-        await self._say(
-            promotions.Promotion(0, version, promotions.Action.ROLLBACK, body.reason, replica.clock()), state
+@router.get("/v1/policy", dependencies=[require("decide")])
+async def policy(replica: AppReplica, agreement: Agreement) -> JSONResponse:
+    """The policy that decides now, how much of the log it has learned, and its router.
+
+    `serving` says whether it is pinned to a version, since when and why; `promotion` which version was
+    promoted, and whether that was forced; `canary` which candidate has a share of the traffic, and
+    whether it can decide; `newest` is the newest version of the recipe. With the policy `apprentice`,
+    `agreement` is the mean probability mass that the shadow distribution and the served one have in
+    common over the newest decisions, `same_best` how often both have the same most probable arm.
+    """
+    # read once: the replica may refresh while the log is read
+    version, active, canary_decides = replica.version, replica.active, replica.decider.canary is not None
+    learned = None if version is None else version.examples_seq
+    lag = await asyncio.to_thread(training_log_lag.lag_of, replica.store, replica.config.reward.join, learned)
+    newest = await asyncio.to_thread(registry_versions.latest, replica.store, active.recipe)
+    compared = await agreement.of(replica)
+    config, floor = replica.config, replica.decider.floor
+    router_info = None if replica.scorer is None else replica.scorer.about
+    configured = config.policy.model_dump(mode="json")
+    pin, promotion, candidate = active.pin, active.promotion, active.canary
+    return JSONResponse(
+        {
+            **{name: (version.policy if version else configured)[name] for name in ("kind", "params")},
+            "floor": config.floor,
+            **(_NO_VERSION if version is None else _summary(version)),
+            "applied_seq": lag.applied_seq,
+            "log_seq": lag.log_seq,
+            "serving": {
+                "version": version and version.version,
+                "pinned": pin is not None,
+                "chosen": pin and pin.version,
+                "since": pin and pin.at,
+                "reason": pin and pin.reason,
+            },
+            "promotion": promotion
+            and {
+                "version": promotion.version,
+                "since": promotion.at,
+                "reason": promotion.reason,
+                "forced": promotion.forced,
+                "evaluation": promotion.evaluation,
+                "deciding": version is not None and version.recipe == active.recipe,
+            },
+            "canary": candidate
+            and {
+                "version": candidate.version,
+                "share": candidate.share,
+                "since": candidate.at,
+                "reason": candidate.reason,
+                "deciding": canary_decides,
+            },
+            "newest": newest and _summary(newest),
+            "apprentice": compared
+            and {
+                "decisions": compared.decisions,
+                "agreement": compared.shared if compared.decisions else None,
+                "same_best": compared.same_arm if compared.decisions else None,
+            },
+            "drift": config.drift
+            and _drift(config.drift, replica.alarms, floor, raised=floor > config.floor),
+            "reward": config.reward.model_dump(mode="json"),
+            "router": router_info
+            and {
+                "kind": router_info.kind,
+                "params": router_info.params,
+                "stage": router_info.stage,
+                "digest": router_info.digest,
+                "arms": router_info.arms,
+            },
+        }
+    )
+
+
+_NO_VERSION: Mapping[str, Any] = {
+    "version": None,
+    "parent": None,
+    "digest": None,
+    "examples_seq": 0,
+    "created_at": None,
+}
+"""The summary of a version before there is one."""
+
+
+def _summary(version: Version) -> dict[str, Any]:
+    return {name: getattr(version, name) for name in _NO_VERSION}
+
+
+def _drift(spec: DriftSpec, alarms: Alarms, floor: float, *, raised: bool) -> dict[str, Any]:
+    """Return the alarms, how they raise the floor, and whether they request a warm start."""
+    last = alarms.newest
+    return {
+        "alarms": alarms.count,
+        "last": last
+        and {
+            "subject": last.subject,
+            "detector": last.detector,
+            "before": last.before,
+            "after": last.after,
+            "example_seq": last.example_seq,
+            "at": last.at,
+        },
+        "floor": floor,
+        "until": alarms.raised_until(spec) if raised else None,
+        "warm_start_open": alarms.warm_start_open,
+    }
+
+
+@router.get("/v1/policies", dependencies=[require("decide")])
+async def policies(replica: AppReplica, limit: PageLimit = 50, before: PageBefore = None) -> JSONResponse:
+    """The versions of all policies, newest first, and the promotions, rollbacks and canaries.
+
+    A page ends with version N: get the next one with `before=N`. The policy of a version whose bytes
+    are not `kept` is learned again from the log when it is needed.
+    """
+    listed = await asyncio.to_thread(registry_versions.page, replica.store, limit, before)
+    recorded = await asyncio.to_thread(promotions.newest, replica.store, limit)
+    return JSONResponse(
+        {
+            "versions": _versions(listed, replica.version),
+            "promotions": [
+                {
+                    "seq": one.seq,
+                    "version": one.version,
+                    "action": one.action.value,
+                    "reason": one.reason,
+                    "at": one.at,
+                    "forced": one.forced,
+                    "share": one.share,
+                    "evaluation": one.evaluation,
+                }
+                for one in recorded
+            ],
+        }
+    )
+
+
+def _versions(page: Sequence[tuple[Version, bool]], serving: Version | None) -> list[dict[str, Any]]:
+    """Return versions, with whether their bytes are kept and whether they serve."""
+    return [
+        {
+            "version": version.version,
+            "parent": version.parent,
+            "recipe": version.recipe[:DIGEST_CHARS],
+            "kind": version.policy.get("kind"),
+            "params": version.policy.get("params"),
+            "start": version.start,
+            "examples_seq": version.examples_seq,
+            "applied_seq": version.applied_seq,
+            "digest": version.digest,
+            "created_at": version.created_at,
+            "kept": kept,
+            "serving": version == serving,
+        }
+        for version, kept in page
+    ]
+
+
+@router.post("/v1/policies/{version}/promote", dependencies=[require("admin")])
+async def promote(
+    replica: AppReplica, version: PathNumber, body: PromotionChoice, agreement: Agreement
+) -> JSONResponse:
+    """Learn and serve the recipe of this version from now on, always its newest version.
+
+    If another recipe is active, the version has to pass the gate: a 409 has the `reasons` to hold it,
+    unless `force` is set. It must have the configured reward. If another promotion or rollback is
+    recorded while it is judged, it is refused as `changed_meanwhile`. Every replica follows within a
+    second. A canary and a rollback end. The response is that of `GET /v1/policy`: it shows what is
+    active, which may be what another operator has just set.
+    """
+    found, recipe = await _servable(replica, version)
+    active = await asyncio.to_thread(active_policy, replica.store, replica.watcher.configured.digest)
+    forced, evaluation, state = False, None, None
+    if recipe.digest != active.recipe:
+        _require_buildable(replica, recipe, version)
+        since = 0.0 if active.newest is None else active.newest.at
+        forced, evaluation = await _judged(replica, version, since, force=body.force)
+        state = await _state(replica, found)
+    promotion = promotions.Promotion(
+        0, version, promotions.Action.PROMOTE, body.reason, replica.clock(), forced, 0.0, evaluation
+    )
+    await _record(replica, promotion, state, after=active.seq)
+    served, active = replica.version, replica.active
+    if active.pin is None and (served is None or served.recipe != active.recipe):
+        promoted = active.promotion.version if active.promotion else version
+        raise _unreadable(replica, promoted, "promoted")
+    return await policy(replica, agreement)
+
+
+@router.post("/v1/policies/{version}/rollback", dependencies=[require("admin")])
+async def rollback(
+    replica: AppReplica, version: PathNumber, body: VersionChoice, agreement: Agreement
+) -> JSONResponse:
+    """Serve exactly this version until the next promotion or rollback; every replica follows in a second.
+
+    Learning continues and publishes newer versions, which wait for a promotion. It must be a version
+    of the configured recipe or of one that was promoted: any other has to pass the gate. A canary
+    ends. The response is that of `GET /v1/policy`: it shows what is active, which may be what another
+    operator has just set.
+    """
+    found, recipe = await _servable(replica, version)
+    configured = replica.watcher.configured.digest
+    if not await asyncio.to_thread(promotions.was_active, replica.store, configured, recipe.digest):
+        message = (
+            f"version {version} is of recipe {recipe.digest[:DIGEST_CHARS]}, which has never decided "
+            "here: promote it, or give it a share as a canary"
         )
-        pin, served = replica.active.pin, replica.version
-        if pin is not None and (served is None or served.version != pin.version):
-            raise self._unread(pin.version, "chosen")
-        return await self.policy()
+        raise ApiError("promotion_refused", message, "version")
+    _require_buildable(replica, recipe, version)
+    state = await _state(replica, found)
+    promotion = promotions.Promotion(0, version, promotions.Action.ROLLBACK, body.reason, replica.clock())
+    await _record(replica, promotion, state)
+    pin, served = replica.active.pin, replica.version
+    if pin is not None and (served is None or served.version != pin.version):
+        raise _unreadable(replica, pin.version, "chosen")
+    return await policy(replica, agreement)
+
+
+@router.post("/v1/policies/{version}/canary", dependencies=[require("admin")])
+async def canary(
+    replica: AppReplica, version: PathNumber, body: CanaryChoice, agreement: Agreement
+) -> JSONResponse:
+    """Give exactly this version a share of the traffic, beside the served one; a share of 0 ends it.
 
     Every distribution is a mixture of both, and decisions record the share. The version must have the
     configured reward. If it gives no distribution it takes no part any more, and `deciding` is false.
@@ -181,18 +324,11 @@ async def _servable(replica: Replica, number: int) -> tuple[Version, Recipe]:
     except PolicyError as error:
         raise ApiError("promotion_refused", str(error), "version") from None
 
-    def _require_built(self, recipe: Recipe, number: int) -> None:
-        """See to it that a policy of a recipe can be built here. Raises ApiError."""
-        try:
-            recipe.build(self._replica.watcher.arms)
-        except PolicyError as error:
-            message = f"version {number} cannot serve here: {error}"
-            raise ApiError(409, "promotion_refused", message, "version") from None
 
 def _require_buildable(replica: Replica, recipe: Recipe, number: int) -> None:
     """Refuse a version whose policy cannot be built here. Raises ApiError."""
     try:
-        recipe.build(replica.lookout.arms)
+        recipe.build(replica.watcher.arms)
     except PolicyError as error:
         raise ApiError(
             "promotion_refused", f"version {number} cannot serve here: {error}", "version"
@@ -203,14 +339,6 @@ async def _state(replica: Replica, version: Version) -> bytes:
     """Return the state of a version, which is learned again where it was pruned. Raises ApiError."""
     return await with_policies(replica, [version], lambda restored: restored.save(), "version")
 
-    async def _say(self, word: promotions.Promotion, state: bytes | None, after: int | None = None) -> None:
-        """Record what an operator wants, and follow it here at once. Raises ApiError."""
-        replica, configured = self._replica, self._replica.watcher.configured.digest
-        try:
-            await asyncio.to_thread(promotions.record, replica.store, configured, word, state, after=after)
-        except ChangedMeanwhileError as error:
-            raise ApiError(409, "changed_meanwhile", str(error), "version") from None
-        await replica.refresh()
 
 async def _judged(replica: Replica, number: int, since: float, *, force: bool) -> tuple[bool, int | None]:
     """Consult the gate; return whether the promotion is forced, and the evaluation behind the verdict.
@@ -237,7 +365,7 @@ async def _record(
     replica: Replica, promotion: promotions.Promotion, state: bytes | None, after: int | None = None
 ) -> None:
     """Record a promotion, rollback or canary, and follow it here at once. Raises ApiError."""
-    configured = replica.lookout.configured.digest
+    configured = replica.watcher.configured.digest
     try:
         await asyncio.to_thread(promotions.record, replica.store, configured, promotion, state, after=after)
     except ChangedMeanwhileError as error:

@@ -15,55 +15,7 @@ from feedback.errors import UnderWayError
 from feedback.registry import Run
 from feedback.registry import runs as registry_runs
 
-
-class WarmStartRoutes:
-    """The routes of warm starts. Each docstring is what the OpenAPI document says."""
-
-    def __init__(self, replica: Replica) -> None:
-        self._replica = replica
-
-    async def ask(self) -> JSONResponse:
-        """Ask for a warm start now, whatever the schedule says, and get a number to look for it by.
-
-        One is done at a time: where one is under way, or was asked for already, this is refused.
-        """
-        if self._replica.config.warm_start is None:
-            message = "the configuration has no `warm_start`, so nobody knows what to learn from"
-            raise ApiError(409, "not_configured", message)
-        try:
-            configured = self._replica.watcher.configured.digest
-            asked = await asyncio.to_thread(
-                registry_runs.ask, self._replica.store, configured, self._replica.clock()
-            )
-        except UnderWayError as error:
-            raise ApiError(409, "under_way", str(error)) from None
-        return JSONResponse(_document(asked), 202, {"location": f"/v1/warm-starts/{asked.seq}"})
-
-    async def runs(self, limit: Limit = 50, before: Before = None) -> JSONResponse:
-        """The warm starts, newest first, and when the `next` one is due.
-
-        `status` is `asked`, `running`, `promoted`, `held`, `nothing_new`, `failed` or `abandoned`, the
-        last one where the process that did it died. `next` is null where none comes by itself, and while
-        one is under way. A page ends with the run of id N: the next one is asked for with `before=N`.
-        """
-        listed = await asyncio.to_thread(registry_runs.page, self._replica.store, limit, before)
-        comes = await asyncio.to_thread(self._next)
-        told = None if comes is None else {"at": comes.at, "trigger": comes.trigger.value}
-        return JSONResponse({"warm_starts": [_document(one) for one in listed], "next": told})
-
-    async def run(self, number: Number) -> JSONResponse:
-        """One warm start: what went into it, as digests and positions, and each step with what it found."""
-        found = await asyncio.to_thread(registry_runs.find, self._replica.store, number)
-        if found is None:
-            raise ApiError(404, "warm_start_not_found", f"there is no warm start {number}", "number")
-        return JSONResponse({**_document(found), "inputs": found.inputs, "steps": list(found.steps)})
-
-    def _next(self) -> Planned | None:
-        replica, now = self._replica, self._replica.clock()
-        spec, configured = replica.config.warm_start, replica.watcher.configured.digest
-        if spec is None or registry_runs.under_way(replica.store, now):
-            return None
-        return next_run(replica.store, spec, configured, replica.alarms, now)
+router = APIRouter(responses=RESPONSES)
 
 
 @router.post("/v1/warm-starts", status_code=202, dependencies=[require("admin")])
@@ -75,7 +27,7 @@ async def ask(replica: AppReplica) -> JSONResponse:
     if replica.config.warm_start is None:
         message = "the configuration has no `warm_start`, so there are no labels to learn from"
         raise ApiError("not_configured", message)
-    configured = replica.lookout.configured.digest
+    configured = replica.watcher.configured.digest
     try:
         run = await asyncio.to_thread(registry_runs.request, replica.store, configured, replica.clock())
     except UnderWayError as error:
@@ -107,10 +59,10 @@ async def run(replica: AppReplica, number: PathNumber) -> JSONResponse:
 
 
 def _planned(replica: Replica) -> Planned | None:
-    spec, configured, now = replica.config.warm_start, replica.lookout.configured.digest, replica.clock()
+    spec, configured, now = replica.config.warm_start, replica.watcher.configured.digest, replica.clock()
     if spec is None or registry_runs.under_way(replica.store, now):
         return None
-    return look(replica.store, spec, configured, replica.alarms, now)
+    return next_run(replica.store, spec, configured, replica.alarms, now)
 
 
 def _document(one: Run) -> dict[str, Any]:

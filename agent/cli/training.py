@@ -28,7 +28,7 @@ def label(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
 
 
 @settings_options(
-    insert_labels.Entering,
+    insert_labels.InsertSettings,
     {"outcomes": ARGUMENT, "metrics": "--metric"},
     without=("config", "run", "beside"),
     text=("metrics", "draws"),
@@ -47,20 +47,12 @@ def enter_labels(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
     scores, too: of a question that it was trained on the out-of-fold score, which `train --folds 5` keeps.
     """
     with explained():
-        settings = insert_labels.InsertSettings.model_validate(
-            {
-                "config": load(config),
-                "outcomes": outcomes,
-                "metrics": named_once("--metric", map(scored, metric)),
-                "queries": queries,
-                "limit": limit,
-                "draws": None if draws == "all" else draws,
-                "seed": seed,
-                "dry_run": dry_run,
-            }
-        )
-        with progress() as tell:
-            insert_labels.run(settings, console, tell)
+        given["metrics"] = unique("--metric", map(renamed, given["metrics"]))
+        if given.get("draws") == "all":
+            del given["draws"]
+        settings = insert_labels.InsertSettings.model_validate({"config": load(config), **given})
+        with progress() as on_progress:
+            insert_labels.run(settings, console, on_progress)
 
 
 def warm_start(
@@ -77,8 +69,8 @@ def warm_start(
     with explained():
         settings = load(config)
         if dry_run:
-            with progress() as tell:
-                lots = preview_lots(settings, tell)
+            with progress() as on_progress:
+                lots = preview_lots(settings, on_progress)
             for lot in lots:
                 line = f"{lot.source}: {lot.kind}, {'new' if lot.new else 'known'}, {lot.path}"
                 console.print(line, markup=False, highlight=False, soft_wrap=True)

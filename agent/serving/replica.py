@@ -233,7 +233,7 @@ class Replica:
         """Raise the floor for a while after an alarm."""
         floor, drift, join = self.config.floor, self.config.drift, self.config.reward.join
         if drift is not None:
-            self.alarms = await asyncio.to_thread(standing_alarms, self.store, join, self.active)
+            self.alarms = await asyncio.to_thread(read_alarms, self.store, join, self.active)
             until = self.alarms.raised_until(drift)
             if until is not None and self.clock() < until:
                 floor = max(floor, drift.floor)

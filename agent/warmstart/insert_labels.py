@@ -142,16 +142,16 @@ def run(settings: InsertSettings, console: Console, on_progress: Progress) -> in
         while batch := list(islice(found, BATCH)):
             unknown = [turn for turn in batch if label_digest(turn.decision.id) not in known]
             new += (
-                len(imported_turns.new_among(store, unknown))
+                len(imported_turns.missing_from_log(store, unknown))
                 if settings.dry_run
-                else imported_turns.enter(store, unknown)
+                else imported_turns.insert(store, unknown)
             )
             done += len(batch)
             for turn in batch:
                 rewards[turn.decision.drawn].append(reward_of(turn, config.reward))
             on_progress("inserting labels", done, total)
         if new and settings.run is None and not settings.dry_run:  # a run reports it with its promotion
-            warm_started(store, new, time.time())
+            record_warm_start(store, new, time.time())
     finally:
         store.close()
     _print_summary(labels, list(config.actions), rewards, new, settings.dry_run, console)

@@ -26,7 +26,7 @@ from agent.jobs import environment_of_a_child, this_process
 from agent.learning import Recipe
 from agent.warmstart.journal import HEARTBEAT_S
 from agent.warmstart.schedule import next_run
-from feedback.drift import standing_alarms
+from feedback.drift import read_alarms
 from feedback.errors import LogUnavailableError, SupersededError, UnderWayError
 from feedback.log import Store
 from feedback.registry import active_policy, runs
@@ -77,7 +77,7 @@ class WarmStarts:
             return False
         self._next_read = now + READ_S
         active = active_policy(self._store, self._configured)
-        alarms = standing_alarms(self._store, self._config.reward.join, active)
+        alarms = read_alarms(self._store, self._config.reward.join, active)
         found = next_run(self._store, self._spec, self._configured, alarms, self._since)
         if found is None or found.at > now:
             return False
@@ -103,7 +103,7 @@ class WarmStarts:
                         runs.renew(self._store, mine, renewed_at)
             if child.returncode:
                 ended = f"its process ended with status {child.returncode}: see its output"
-                runs.end(self._store, mine, runs.State.FAILED, self._clock(), ended)
+                runs.finish(self._store, mine, runs.State.FAILED, self._clock(), ended)
         except SupersededError as error:
             logger.warning("%s", error)
         finally:

@@ -96,12 +96,12 @@ class Journal:
             return
         if error is None:
             assert self._status is not None  # set by `ends` before a run ends without an error
-            runs.end(self._store, self._run, self._status, self._clock())
+            runs.finish(self._store, self._run, self._status, self._clock())
             return
         with suppress(StoreError):  # the lease will end, and what was raised matters more
             message = described(error) if isinstance(error, Exception) else type(error).__name__
             self.keep()
-            runs.end(self._store, self._run, runs.State.FAILED, self._clock(), f"{self._failed}{message}")
+            runs.finish(self._store, self._run, runs.State.FAILED, self._clock(), f"{self._failed}{message}")
 
     @contextmanager
     def step(self, name: str) -> Iterator[Step]:

@@ -74,7 +74,7 @@ def warm_start(
     warm_start_spec(config)
     with closing(Store(config.database_url, config.reward.join, clock)) as store:
         worker = this_process()
-        mine = registry_runs.take(store, Recipe.configured(config).digest, trigger, worker, clock())
+        mine = registry_runs.claim(store, Recipe.configured(config).digest, trigger, worker, clock())
         return _do(config, store, mine, console, on_progress, clock, HEARTBEAT_S)
 
 
@@ -223,16 +223,16 @@ class _Steps:
                 try:
                     number, step.found[router] = self._judged(router)
                     results.append(f"evaluation {number}: {router} {step.found[router]['verdict']}")
-                except UnansweredError as error:
+                except EvaluationFailedError as error:
                     results.append(f"{router} is not judged: {error}")
             step.said = "; ".join(results)
         return None if name is None else step.found[name]
 
     def _judged(self, name: str) -> tuple[int, dict[str, Any]]:
-        """Return the evaluation of a candidate, and the verdict of the gate. Raises UnansweredError."""
+        """Return the evaluation of a candidate, and the verdict of the gate. Raises EvaluationFailedError."""
         request = EvaluationRequest(candidates=(name,), gate=True).model_dump(mode="json")
         worker = f"{this_process()}:run-{self.run}"
-        found = answered(self.store, self.now.config, request, worker, self.on_progress, self.clock)
+        found = run_evaluation(self.store, self.now.config, request, worker, self.on_progress, self.clock)
         return found.number, verdict_on(found.report, name)
 
     def _decide(self, version: Version | None, verdict: dict[str, Any] | None) -> registry_runs.State:

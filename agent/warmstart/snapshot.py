@@ -56,7 +56,7 @@ class RunSnapshot:
         spec, join = warm_start_spec(config), config.reward.join
         configured = Recipe.configured(config).digest
         active = active_policy(store, configured)
-        alarms = standing_alarms(store, join, active)
+        alarms = read_alarms(store, join, active)
         with store.reading() as connection:
             examples = position_of(connection, join).examples_seq
         alarm = alarms.newest if alarms.warm_start_open else None

@@ -341,7 +341,7 @@ async def test_while_the_log_is_unavailable_metrics_leave_out_what_comes_from_it
     def away(*_: object) -> None:
         raise LogUnavailableError("gone")
 
-    monkeypatch.setattr("feedback.training_log.lag.lag_of", away)
+    monkeypatch.setattr("agent.api.health.training_log_lag.lag_of", away)
     response = await service.client.get("/metrics")
     assert response.status_code == 200
     lines = response.text.splitlines()

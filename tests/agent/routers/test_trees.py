@@ -1,5 +1,6 @@
 """Routers of boosted trees: their rows and targets, and that trees saved as arrays are still read."""
 
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path

@@ -122,7 +122,7 @@ def test_a_log_that_is_away_does_not_hide_what_was_raised(
 
     def gather(journal: Journal) -> None:
         with journal.step("gather"):
-            monkeypatch.setattr("feedback.registry.runs.note", away)
+            monkeypatch.setattr("feedback.registry.runs.save_progress", away)
             raise ValueError("first")
 
     with pytest.raises(ValueError, match="first"):

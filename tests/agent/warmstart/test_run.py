@@ -382,7 +382,7 @@ class BrokenError(Exception):
     ("step", "broken"),
     [
         ("gather", "agent.warmstart.label_sources.digest_of"),
-        ("enter", "feedback.training_log.imported_turns.enter"),
+        ("enter", "feedback.training_log.imported_turns.insert"),
         ("learn", "agent.warmstart.run.publish_candidate"),
         ("evaluate", "agent.warmstart.run.answered"),
         ("decide", "feedback.registry.promotions.record"),
