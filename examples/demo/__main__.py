@@ -33,7 +33,7 @@ def main(given: dict[str, Any]) -> None:
         with progress() as on_progress:
             story = demonstrate.run(settings, on_progress)
         for chapter in story.chapters:
-            outcome = "" if chapter.hoped else "  did not come about"
+            outcome = "" if chapter.succeeded else "  did not come about"
             console.print(f"{chapter.took_s:5.0f} s  {chapter.title}{outcome}", markup=False)
         page = (settings.output / demonstrate.PAGE).absolute()
         console.print(f"the page: {page}", markup=False, soft_wrap=True)

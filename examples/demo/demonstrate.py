@@ -1,4 +1,4 @@
-"""The demo: a service of its own is started, lives through a story, and is told of on one page.
+"""The demo: start a service, run a scenario on it, and report on one page.
 
     questions --> labels, and the traffic of two worlds
     examples/demo.yaml --> config.yaml --> `armwise serve` --HTTP--> story --> story.json, index.html
@@ -40,10 +40,10 @@ QUESTIONS = Path("examples/stdlib_questions.jsonl")
 """The default questions."""
 
 KINDS = ("exact", "two_facts"), ("paraphrase",)
-"""Of these: what is asked by name at first, and what is asked in other words after the drift."""
+"""Of these: the kind that is asked at first, and the paraphrased kind after the drift."""
 
 MADE = ("corpora", "indexes")
-"""What the home of the demo shares with the user's: it follows from its name, and nobody changes it."""
+"""What the home of the demo shares with the user's: it is derived from its name, and immutable."""
 
 LABELLED = "labelled.jsonl"
 """Where the labels are, which runs of the warm start look for."""
@@ -87,10 +87,10 @@ class Demo(BaseModel):
     @property
     def command(self) -> str:
         """The command that asks for the same."""
-        usual = type(self).model_fields
+        configured = type(self).model_fields
         words = ["python", "-m", "examples.demo", "--config", str(self.config), "--output", str(self.output)]
         for name in ("questions", "k", "concurrency", "seed"):
-            if getattr(self, name) != usual[name].default:
+            if getattr(self, name) != configured[name].default:
                 words += [f"--{name}" if len(name) > 1 else f"-{name}", str(getattr(self, name))]
         for name in ("before", "after"):
             words += [word for kind in getattr(self, name) for word in (f"--{name}", kind)]
@@ -124,10 +124,10 @@ def run(settings: Demo, on_progress: ProgressCallback) -> Story:
     output = settings.output.absolute()
     address = address_of(settings.config)
     require_free_port(*address)
-    usual = load(settings.config)
-    if usual.warm_start is None or usual.drift is None or METRIC not in usual.reward.metrics:
+    configured = load(settings.config)
+    if configured.warm_start is None or configured.drift is None or METRIC not in configured.reward.metrics:
         raise ConfigError(f"{settings.config}: a demo needs `warm_start`, `drift` and a metric {METRIC!r}")
-    config = lay_out(settings, output, usual.home_path)
+    config = lay_out(settings, output, configured.home_path)
     write_labels(output / LABELLED, before.labelled)
     home, url = output / "home", f"http://{address[0]}:{address[1]}"
     prepare(config, home)
@@ -138,7 +138,7 @@ def run(settings: Demo, on_progress: ProgressCallback) -> Story:
         try:
             asyncio.run(_live(settings, url, before, after, story, on_progress))
         finally:
-            if story.turns:  # what broke off is told, too
+            if story.turns:  # an interrupted run is reported, too
                 (output / RECORD).write_bytes(orjson.dumps(story, option=orjson.OPT_NON_STR_KEYS))
                 (output / PAGE).write_text(page(story), encoding="utf-8")
     return story
@@ -168,7 +168,7 @@ async def _live(
 def worlds(settings: Demo) -> tuple[Split, Split]:
     """Return what is asked before and after the drift, and what is labelled for each.
 
-    Kinds that are not told are taken as they come: the first half of them, and the others.
+    Kinds that are not given are split in their order: the first half, and the others.
 
     Raises:
         QuestionsError: The questions cannot be read, are of one kind, or are too few.
@@ -219,7 +219,7 @@ def write_labels(path: Path, questions: Sequence[Question]) -> None:
 
 
 def lay_out(settings: Demo, output: Path, shared: Path) -> Path:
-    """Make the folder of the demo anew.
+    """Replace the folder of the demo.
 
     Args:
         settings: What is asked, and of which corpus.

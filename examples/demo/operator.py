@@ -33,7 +33,7 @@ Document = Mapping[str, Any]
 
 
 class Operator:
-    """Speaks to the service, and writes down what was said.
+    """Operates the service over HTTP, and records the exchanges.
 
     Args:
         desk: Sends the requests.
@@ -63,8 +63,8 @@ class Operator:
         self._require(status, path, answer)
         found = [passage["id"] for passage in answer["passages"]]
         agent = {name: answer["agent"][name] for name in ("decision_id", "arm_drawn", "propensity", "pmf")}
-        told = {"passages": [{"id": name} for name in found], "agent": agent}
-        chapter.exchanges.append(self._desk.exchange("POST", path, body, told))
+        shown = {"passages": [{"id": name} for name in found], "agent": agent}
+        chapter.exchanges.append(self._desk.exchange("POST", path, body, shown))
         value = recall_at_k(found, question.gold_ids, k)
         item = {"decision_id": agent["decision_id"], "metric_name": METRIC, "value": value}
         path, body = "/v1/feedback", {"items": [item]}
@@ -131,8 +131,8 @@ class Operator:
             chapter.exchanges.append(self._desk.exchange("POST", path, body, answer))
             return False, list(answer["error"].get("reasons", [answer["error"]["message"]]))
         self._require(status, path, answer)
-        told = {name: answer[name] for name in ("version", "promotion", "canary")}
-        chapter.exchanges.append(self._desk.exchange("POST", path, body, told))
+        shown = {name: answer[name] for name in ("version", "promotion", "canary")}
+        chapter.exchanges.append(self._desk.exchange("POST", path, body, shown))
         return True, []
 
     async def canary(self, chapter: Chapter, version: int, share: float, reason: str) -> None:
@@ -140,16 +140,16 @@ class Operator:
         path, body = f"/v1/policies/{version}/canary", {"share": share, "reason": reason}
         status, answer = await self._desk.send("POST", path, body)
         self._require(status, path, answer)
-        told = {name: answer[name] for name in ("version", "canary")}
-        chapter.exchanges.append(self._desk.exchange("POST", path, body, told))
+        shown = {name: answer[name] for name in ("version", "canary")}
+        chapter.exchanges.append(self._desk.exchange("POST", path, body, shown))
 
     async def _keep(self, chapter: Chapter, run: Document) -> None:
         """Keep a run: its steps, and how the evidence for its candidate grew."""
         self._story.runs.append(dict(run))
         for step in run["steps"]:
-            chapter.told.append(f"Run {run['id']}, {step['name']}: {step['said']}.".replace("..", "."))
+            chapter.paragraphs.append(f"Run {run['id']}, {step['name']}: {step['said']}.".replace("..", "."))
         if run["error"]:
-            chapter.told.append(f"Run {run['id']} failed: {run['error']}")
+            chapter.paragraphs.append(f"Run {run['id']} failed: {run['error']}")
         if run["evaluation"] is not None and run["candidate"] is not None:
             found = await self._desk.get(f"/v1/evaluations/{run['evaluation']}")
             self._verdict(found, run["candidate"])
@@ -170,7 +170,7 @@ class Operator:
         return dict(verdict)
 
     async def _once(self, path: str, so: Callable[[Document], bool]) -> Document:
-        """Return what a path tells, once it is so. Raises ClientError where it does not become so."""
+        """Poll a path until its reply meets a condition; return it. Raises ClientError on timeout."""
         deadline = time.monotonic() + self._patience_s
         while True:
             found: Document = await self._desk.get(path)
@@ -187,5 +187,5 @@ class Operator:
 
 def _short(document: Document) -> dict[str, Any]:
     """Return of a run or an evaluation what fits a line or two."""
-    told = ("id", "trigger", "status", "candidate", "evaluation", "error", "next")
-    return {name: document[name] for name in told if name in document}
+    shown = ("id", "trigger", "status", "candidate", "evaluation", "error", "next")
+    return {name: document[name] for name in shown if name in document}

@@ -43,13 +43,13 @@ def page(story: Story) -> str:
 
 def summary(story: Story) -> str:
     """Say what came of it, in a few sentences."""
-    missed = [chapter.title for chapter in story.chapters if not chapter.hoped]
-    promoted = sum(mark.said.endswith("promoted") for mark in story.marks)
-    told = (
+    missed = [chapter.title for chapter in story.chapters if not chapter.succeeded]
+    promoted = sum(mark.label.endswith("promoted") for mark in story.marks)
+    summary = (
         f"{len(story.turns):,} questions in {story.took_s / 60:.1f} minutes. {promoted} of "
         f"{len(story.trails)} candidates that the gate judged went live. "
     )
-    return told + (
+    return summary + (
         f"Not all came about: {', '.join(missed)}." if missed else "All that the story is about has happened."
     )
 
@@ -117,8 +117,8 @@ def evidence(story: Story) -> "Figure":
         span = np.concatenate([gain[late], low[late], [trail.margin]])
         room = 0.1 * max(float(np.ptp(span)), 1e-3)
         axes.set_ylim(span.min() - room, span.max() + room)
-        said = "promoted" if trail.promote else "held"
-        axes.set_title(f"version {trail.candidate}: {said}", loc="left", fontsize=10, color=INK)
+        verdict = "promoted" if trail.promote else "held"
+        axes.set_title(f"version {trail.candidate}: {verdict}", loc="left", fontsize=10, color=INK)
         axes.set_xlabel("Decisions that it is judged by", color=INK, fontsize=9)
         _plain(axes)
     panels[0].set_ylabel("Reward beyond what was served", color=INK, fontsize=9)
@@ -137,15 +137,15 @@ def _stretches(story: Story) -> list[tuple[int, int, str]]:
 
 
 def _marks(axes: Any, story: Story) -> None:
-    """Say above the plot what happened when; words that would overlap go up a line."""
+    """Label the events above the plot; labels that would overlap move up a line."""
     total, heights = max(1, len(story.turns)), [-1.0, -1.0, -1.0]
     for mark in story.marks:
         axes.axvline(mark.position, color=INK, linewidth=0.8, linestyle=(0, (3, 3)))
         along = mark.position / total
         line = next((i for i, end in enumerate(heights) if end <= along), len(heights) - 1)
-        heights[line] = along + 0.011 * len(mark.said) + 0.01
+        heights[line] = along + 0.011 * len(mark.label) + 0.01
         axes.annotate(
-            mark.said,
+            mark.label,
             (mark.position, 1.0),
             xycoords=("data", "axes fraction"),
             xytext=(2, 3 + 11 * line),

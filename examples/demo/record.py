@@ -32,7 +32,7 @@ class Value:
         low: Lower end of its 95 % interval.
         high: Upper end.
         gain: Beyond what was served; None for that itself.
-        effective_n: As many decisions of the candidate itself would tell as much.
+        effective_n: Effective sample size.
     """
 
     name: str
@@ -50,25 +50,25 @@ class Chapter:
 
     Attributes:
         title: What happens.
-        told: What came of it, a paragraph each.
+        paragraphs: The results.
         exchanges: What was sent for it.
         facts: Figures, by what they are.
         values: What candidates would have earned, where that was asked for.
         first: Turns of the traffic before it.
         last: Turns of the traffic at its end.
         took_s: How long it took.
-        hoped: Whether what it is about has happened.
+        succeeded: Whether its subject happened.
     """
 
     title: str
-    told: list[str] = field(default_factory=list)
+    paragraphs: list[str] = field(default_factory=list)
     exchanges: list[Exchange] = field(default_factory=list)
     facts: dict[str, str] = field(default_factory=dict)
     values: list[Value] = field(default_factory=list)
     first: int = 0
     last: int = 0
     took_s: float = 0.0
-    hoped: bool = True
+    succeeded: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,20 +77,20 @@ class Mark:
 
     Attributes:
         position: Turns before it.
-        said: What it is, in a few words.
+        label: Its text in the plot.
     """
 
     position: int
-    said: str
+    label: str
 
 
 @dataclass(frozen=True, slots=True)
 class Trail:
-    """How the evidence for a candidate grew, as the gate told it.
+    """How the evidence for a candidate grew, as the gate reported it.
 
     Attributes:
         candidate: Its version.
-        promote: What the gate said in the end.
+        promote: The final verdict of the gate.
         margin: What the bound has to be above.
         level: Chance that the bound is right.
         points: Decisions, gain and lower bound.
@@ -115,7 +115,7 @@ class Story:
         chapters: In the order of time.
         marks: What happened between turns.
         trails: The last one of each candidate that was judged.
-        runs: The warm starts, as the service tells them.
+        runs: The warm starts, as the service reports them.
         report: Page of an evaluation, as the service hands it out; empty where there is none.
         config: The configuration of the service.
         command: What the demo was started by.
@@ -136,9 +136,9 @@ class Story:
     took_s: float = 0.0
 
     @property
-    def hoped(self) -> int:
+    def succeeded(self) -> int:
         """Chapters in which what they are about has happened."""
-        return sum(chapter.hoped for chapter in self.chapters)
+        return sum(chapter.succeeded for chapter in self.chapters)
 
     def earned(self, first: int, last: int) -> float:
         """Return the mean reward of turns; NaN for none."""

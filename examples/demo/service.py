@@ -1,4 +1,4 @@
-"""The service of the demo: a process of its own, and what is sent to it."""
+"""The service of the demo: its process, and requests to it."""
 
 import asyncio
 import os
@@ -36,10 +36,10 @@ def armwise(*words: str) -> list[str]:
 
 
 def prepare(config: Path, home: Path) -> None:
-    """Build what the service needs: what it takes is told where this process tells things.
+    """Build what the service needs: the child prints its own progress.
 
     Raises:
-        LaunchError: It cannot be built; why has been told.
+        LaunchError: It cannot be built; the child printed why.
     """
     built = subprocess.run(
         armwise("serve", "--prepare-only", "--config", str(config)), env=_environment(home), check=False
@@ -98,12 +98,12 @@ def _wait_until_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> 
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            raise LaunchError(f"the service ended with status {process.returncode}: {log} tells why")
+            raise LaunchError(f"the service ended with status {process.returncode}: see {log}")
         with suppress(httpx.HTTPError):
             if httpx.get(f"{url}/ready", timeout=5).is_success:
                 return
         time.sleep(0.5)
-    raise LaunchError(f"the service was not ready within {START_S:g} s: {log} tells more")
+    raise LaunchError(f"the service was not ready within {START_S:g} s: see {log}")
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
@@ -130,7 +130,7 @@ class Desk:
         self._http = http
 
     async def get(self, path: str) -> Any:
-        """Return what a path tells. Raises ClientError."""
+        """Return the reply of a path. Raises ClientError."""
         status, document = await self.send("GET", path)
         if status >= httpx.codes.BAD_REQUEST:
             raise ClientError(f"GET {path} gave {status}: {document}")
@@ -162,7 +162,7 @@ class Desk:
             if response.status_code not in BUSY:
                 return response
             await asyncio.sleep(retry_after_s(response.headers.get("retry-after"), default=2.0**attempt / 10))
-        raise ClientError(f"{method} {path} was tried {ATTEMPTS} times in vain")
+        raise ClientError(f"{method} {path} failed {ATTEMPTS} times")
 
     def exchange(self, method: str, path: str, body: Mapping[str, Any] | None, answer: Any) -> Exchange:
         """Say how a request would be typed, and what was answered."""
@@ -170,7 +170,7 @@ class Desk:
         words = ["curl", *(["-X", method] if method != "GET" else []), url]
         if body is not None:
             words += ["-H", "'content-type: application/json'", "-d", f"'{orjson.dumps(body).decode()}'"]
-        told = orjson.dumps(answer, option=orjson.OPT_INDENT_2).decode()
+        text = orjson.dumps(answer, option=orjson.OPT_INDENT_2).decode()
         return Exchange(
-            " ".join(words), told if len(told) <= LONGEST_ANSWER else f"{told[:LONGEST_ANSWER]}\n…"
+            " ".join(words), text if len(text) <= LONGEST_ANSWER else f"{text[:LONGEST_ANSWER]}\n…"
         )

@@ -95,7 +95,7 @@ class Narrator:
     async def cold(self) -> None:
         """Ask a service that knows nothing."""
         async with self._chapter("A cold service") as chapter:
-            chapter.told.append(
+            chapter.paragraphs.append(
                 "The service starts without a single decision in its log. "
                 f"{self._before.about} For each question it draws an arm, logs with which "
                 "probability, searches, and answers; whoever asked says how much of what was needed was "
@@ -109,7 +109,7 @@ class Narrator:
         """Warm it up."""
         async with self._chapter("A warm start, and the gate") as chapter:
             n = self._label(self._before)
-            chapter.told.append(
+            chapter.paragraphs.append(
                 f"{n} questions that nobody of the traffic asks are labelled: the passages that answer them "
                 "are known, so every arm can be asked without a user seeing it. A run of the warm start "
                 "scores the arms, teaches a candidate what they did beside what the log holds, evaluates it "
@@ -117,16 +117,18 @@ class Narrator:
             )
             for attempt in range(self._plan.attempts):
                 if attempt:
-                    chapter.told.append(f"So {self._plan.again:,} more questions are asked, and a run again.")
+                    chapter.paragraphs.append(
+                        f"So {self._plan.again:,} more questions are asked, and a run again."
+                    )
                     await self._ask(self._before, self._plan.again)
                 found = await self._operator.warm_start(chapter)
                 if found["status"] not in ("held", "nothing_new"):
                     break
-            chapter.hoped = found["status"] == "promoted"
-            if chapter.hoped:
+            chapter.succeeded = found["status"] == "promoted"
+            if chapter.succeeded:
                 self._mark(f"v{found['candidate']} promoted")
             else:
-                chapter.told.append("No candidate went live: what was served goes on as it was.")
+                chapter.paragraphs.append("No candidate went live: what was served goes on as it was.")
 
     async def report(self) -> None:
         """See what the log says of others."""
@@ -135,7 +137,7 @@ class Narrator:
             found = await self._operator.evaluate(chapter, {"candidates": candidates})
             chapter.values = [*_values(found["result"]["candidates"])]
             self._story.report = await self._operator.report(found["id"])
-            chapter.told.append(
+            chapter.paragraphs.append(
                 f"The {found['result']['rows']:,} decisions so far tell what other policies would have "
                 "earned on them, as each was drawn with a known probability: every arm by itself, an even "
                 "draw, the configured policy learning anew. The page that the service hands out is below."
@@ -146,7 +148,7 @@ class Narrator:
         async with self._chapter("The warm service") as chapter:
             await self._ask(self._before, self._plan.warm)
             best, value = next(iter(self._story.worth(self._before.name).items()))
-            chapter.told.append(
+            chapter.paragraphs.append(
                 f"After {self._plan.warm:,} questions more. The best single arm, {best}, would earn "
                 f"{value:.3f} a question, which nobody told the service."
             )
@@ -167,17 +169,17 @@ class Narrator:
             used = next(iter(self._story.worth(self._before.name)))
             worth = self._story.worth(self._after.name)
             best = next(iter(worth))
-            chapter.told.append(
+            chapter.paragraphs.append(
                 f"{self._after.about} The best single arm until now, {used}, earns {worth[used]:.3f} on "
                 f"such questions; {best} would earn {worth[best]:.3f}."
             )
-            chapter.hoped = seen["alarms"] > known
-            if not chapter.hoped:
-                chapter.told.append(f"No alarm was raised within {asked:,} questions.")
+            chapter.succeeded = seen["alarms"] > known
+            if not chapter.succeeded:
+                chapter.paragraphs.append(f"No alarm was raised within {asked:,} questions.")
                 return
             last = seen["last"]
             self._mark("alarm")
-            chapter.told.append(
+            chapter.paragraphs.append(
                 f"Within {asked:,} questions an alarm is raised: {last['subject']}, {last['before']:.2f} "
                 f"before and {last['after']:.2f} now. The floor under every arm is {seen['floor']:g} for a "
                 "while: more is tried where it is no longer known what is best."
@@ -185,14 +187,14 @@ class Narrator:
             self._operator.show(chapter, "/v1/policy", {"drift": seen})
             await self._ask(self._after, self._plan.settle)
             for run in (await self._operator.settled())[earlier:]:
-                chapter.told.append(f"Run {run['id']} began by itself: {run['trigger']}.")
+                chapter.paragraphs.append(f"Run {run['id']} began by itself: {run['trigger']}.")
                 await self._operator.told_of(chapter, run["id"])
 
     async def labels(self) -> None:
         """Label questions like the new ones, and warm up again."""
         async with self._chapter("Labels of the new questions") as chapter:
             n, seen = self._label(self._after), (await self._operator.policy())["drift"]
-            chapter.told.append(
+            chapter.paragraphs.append(
                 f"{n} questions like the new ones are labelled, and a run is asked for. "
                 + (
                     "As an alarm is open, its candidate leaves behind what was known before that."
@@ -201,7 +203,7 @@ class Narrator:
                 )
             )
             found = await self._operator.warm_start(chapter)
-            chapter.hoped = found["candidate"] is not None
+            chapter.succeeded = found["candidate"] is not None
             if found["status"] == "promoted":
                 self._mark(f"v{found['candidate']} promoted")
 
@@ -211,31 +213,33 @@ class Narrator:
             run, operator = self._story.runs[-1], self._operator
             version = run["candidate"]
             if version is None or run["status"] != "held":
-                chapter.hoped = run["status"] == "promoted"
-                chapter.told.append(f"No canary is needed: the run ended as {run['status']}.")
+                chapter.succeeded = run["status"] == "promoted"
+                chapter.paragraphs.append(f"No canary is needed: the run ended as {run['status']}.")
                 return
             await operator.canary(chapter, version, self._plan.share, "evidence for the gate")
             self._mark(f"canary v{version}")
-            chapter.told.append(
+            chapter.paragraphs.append(
                 f"Version {version} takes {self._plan.share:.0%} of the traffic. Every distribution is mixed "
                 "of both policies and logged as it was drawn from, so evidence grows faster and stays exact."
             )
             for _ in range(self._plan.attempts):
                 await self._ask(self._after, self._plan.again)
                 verdict = await operator.judge(chapter, version)
-                told = " ".join(verdict["reasons"]) or "nothing speaks against it."
+                why = " ".join(verdict["reasons"]) or "nothing speaks against it."
                 asked = len(self._story.turns) - chapter.first
-                chapter.told.append(f"After {asked:,} questions the gate says {verdict['verdict']}: {told}")
+                chapter.paragraphs.append(
+                    f"After {asked:,} questions the gate says {verdict['verdict']}: {told}"
+                )
                 if verdict["promote"]:
                     granted, reasons = await operator.promote(chapter, version, "the gate lets it through")
-                    chapter.hoped = granted
+                    chapter.succeeded = granted
                     if granted:
                         self._mark(f"v{version} promoted")
                         return
-                    chapter.told.append(f"The promotion was refused: {' '.join(reasons)}")
-            chapter.hoped = False
+                    chapter.paragraphs.append(f"The promotion was refused: {' '.join(reasons)}")
+            chapter.succeeded = False
             await operator.canary(chapter, version, 0.0, "the gate holds it")
-            chapter.told.append("So the canary ends, and what was served goes on.")
+            chapter.paragraphs.append("So the canary ends, and what was served goes on.")
 
     async def recovery(self) -> None:
         """See where it ends."""
@@ -245,11 +249,11 @@ class Narrator:
             (drift,) = (one for one in story.chapters if one.title == "The traffic drifts")
             fallen, last = story.earned(drift.first, drift.last), story.earned(-half, len(story.turns))
             best, value = next(iter(story.worth(self._after.name).items()))
-            chapter.told.append(
+            chapter.paragraphs.append(
                 f"While the traffic drifted, a question earned {fallen:.3f}; the last {half:,} earned "
                 f"{last:.3f} each. The best single arm, {best}, would earn {value:.3f}."
             )
-            chapter.hoped = last > fallen
+            chapter.succeeded = last > fallen
 
     async def _ask(self, world: World, n: int, enough: Callable[[], Awaitable[bool]] | None = None) -> float:
         """Ask questions until all that was said of the answers is learned; return the seconds of asking."""
@@ -270,8 +274,8 @@ class Narrator:
         try:
             yield chapter
         except BaseException:
-            chapter.hoped = False
-            chapter.told.append("The demo was broken off here.")
+            chapter.succeeded = False
+            chapter.paragraphs.append("The demo was broken off here.")
             raise
         finally:
             chapter.last, chapter.took_s = len(self._story.turns), time.perf_counter() - started

@@ -249,11 +249,11 @@ def as_hoped(tmp_path_factory: pytest.TempPathFactory) -> tuple[ToyService, Stor
 
 def test_the_story_goes_from_a_cold_service_to_recovery(as_hoped: tuple[ToyService, Story]) -> None:
     toy, story = as_hoped
-    assert [mark.said for mark in story.marks] == [
+    assert [mark.label for mark in story.marks] == [
         *("v101 promoted", "drift", "alarm", "canary v102", "v102 promoted")
     ]
     assert toy.said == [("canary", 0.5), ("promote", 102)]
-    told = " ".join(chapter(story, "A canary, and a promotion").told)
+    told = " ".join(chapter(story, "A canary, and a promotion").paragraphs)
     assert "After 10 questions the gate says hold: The gain" in told
     assert "After 20 questions the gate says promote" in told
     assert len(story.turns) == story.chapters[-1].last
@@ -275,7 +275,7 @@ def test_what_every_arm_earns_is_asked_with_the_arm_forced_and_not_fed_back(
 async def test_a_candidate_that_stays_held_is_told_of_and_its_canary_ended(tmp_path: Path) -> None:
     toy = ToyService(False)
     story = await lived(toy, tmp_path)
-    missed = {one.title for one in story.chapters if not one.hoped}
+    missed = {one.title for one in story.chapters if not one.succeeded}
     assert {"A warm start, and the gate", "A canary, and a promotion"} <= missed
     assert toy.said == [("canary", 0.5), ("canary", 0.0)]
     assert len(toy.runs) == PLAN.attempts + 1
@@ -286,9 +286,9 @@ async def test_a_candidate_that_stays_held_is_told_of_and_its_canary_ended(tmp_p
 async def test_a_drift_without_an_alarm_is_told_as_such(tmp_path: Path) -> None:
     story = await lived(ToyService(alarm_after=None), tmp_path)
     drift = chapter(story, "The traffic drifts")
-    assert not drift.hoped
-    assert "No alarm was raised within 50 questions." in drift.told
-    assert "As no alarm is open" in chapter(story, "Labels of the new questions").told[0]
+    assert not drift.succeeded
+    assert "No alarm was raised within 50 questions." in drift.paragraphs
+    assert "As no alarm is open" in chapter(story, "Labels of the new questions").paragraphs[0]
     assert story.chapters[-1].title == "Recovery"
 
 
@@ -297,8 +297,8 @@ async def test_a_refused_promotion_is_told_with_its_reasons(tmp_path: Path) -> N
     toy.refuse = True
     story = await lived(toy, tmp_path)
     canary = chapter(story, "A canary, and a promotion")
-    assert not canary.hoped
-    assert f"The promotion was refused: {HELD}" in canary.told
+    assert not canary.succeeded
+    assert f"The promotion was refused: {HELD}" in canary.paragraphs
     assert any("promotion_gate_failed" in exchange.answer for exchange in canary.exchanges)
 
 
@@ -308,8 +308,8 @@ async def test_a_story_that_breaks_off_says_where(tmp_path: Path) -> None:
     with pytest.raises(ClientError, match="POST /v1/warm-starts gave 409: another one is under way"):
         await lived(toy, tmp_path, story=story)
     assert [one.title for one in story.chapters] == ["A cold service", "A warm start, and the gate"]
-    assert [one.hoped for one in story.chapters] == [True, False]
-    assert story.chapters[-1].told[-1] == "The demo was broken off here."
+    assert [one.succeeded for one in story.chapters] == [True, False]
+    assert story.chapters[-1].paragraphs[-1] == "The demo was broken off here."
 
 
 async def test_a_run_that_never_ends_is_given_up_with_a_word() -> None:
@@ -525,7 +525,7 @@ def test_a_service_that_does_not_start_is_told_with_its_log(
 ) -> None:
     url, _ = stand_in(monkeypatch, "raise SystemExit(3)")
     with (
-        pytest.raises(LaunchError, match=r"ended with status 3: .*log tells why"),
+        pytest.raises(LaunchError, match=r"ended with status 3: .*see .*log"),
         serving(EXAMPLE, tmp_path, tmp_path / "log", url),
     ):
         raise AssertionError("it is never ready")
