@@ -150,7 +150,7 @@ class Narrator:
             best, value = next(iter(self._story.worth(self._before.name).items()))
             chapter.paragraphs.append(
                 f"After {self._plan.warm:,} questions more. The best single arm, {best}, would earn "
-                f"{value:.3f} a question, which nobody told the service."
+                f"{value:.3f} a question, which the service does not know."
             )
 
     async def drift(self) -> None:
@@ -228,7 +228,7 @@ class Narrator:
                 why = " ".join(verdict["reasons"]) or "nothing speaks against it."
                 asked = len(self._story.turns) - chapter.first
                 chapter.paragraphs.append(
-                    f"After {asked:,} questions the gate says {verdict['verdict']}: {told}"
+                    f"After {asked:,} questions the gate says {verdict['verdict']}: {why}"
                 )
                 if verdict["promote"]:
                     granted, reasons = await operator.promote(chapter, version, "the gate lets it through")
@@ -288,8 +288,8 @@ class Narrator:
 
 def _values(candidates: Sequence[Document]) -> Iterator[Value]:
     """Yield the figure that stands for each candidate, where there is one."""
-    for told in candidates:
-        one = CandidateResult.model_validate(told)
+    for candidate in candidates:
+        one = CandidateResult.model_validate(candidate)
         best = one.headline
         if best is not None and best.value is not None:
             gain = None if best.difference is None else best.difference.value
