@@ -275,6 +275,3 @@ def _table(path: Path) -> Iterator[dict[str, str]]:
 def _lines(path: Path) -> Iterator[dict[str, str]]:
     with gzip.open(path, "rb") as file:
         yield from map(orjson.loads, file)
-
-
-__all__ = ["DataSet", "Encoder", "mba", "qa", "routers"]

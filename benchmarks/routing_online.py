@@ -203,6 +203,3 @@ def players(data: DataSet) -> dict[str, Player]:
     """Return the policies of a data set: all whose labels it has."""
     told = {"reward", *data.outcomes.scores}
     return {name: one for name, one in (COLD | WARM).items() if one.measure in told}
-
-
-__all__ = ["BLENDED", "CALIBRATED", "Curve", "Player", "learn_online", "players"]

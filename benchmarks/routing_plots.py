@@ -152,6 +152,3 @@ def _dress(axes: Any, title: str) -> None:
     axes.grid(color="#e6e8eb")
     axes.set_axisbelow(True)
     axes.tick_params(colors=INK, labelsize=9)
-
-
-__all__ = ["draw_costs", "draw_curves"]
