@@ -115,7 +115,7 @@ def build(
     if spec.kind not in catalogue:
         raise error(f"no {what} of kind {spec.kind!r}{did_you_mean(spec.kind, catalogue)}")
     make = catalogue[spec.kind]
-    if fields := getattr(make, "Params", None):  # a model describes them
+    if fields := getattr(inspect.unwrap(make), "Params", None):  # a model describes them
         known = list(fields.model_fields)
     else:
         known = [name for name in inspect.signature(make).parameters if not name.startswith("_")]
