@@ -11,7 +11,7 @@ from functools import wraps
 from itertools import count
 from typing import Any
 
-import agent.app
+import agent.hosts.learner
 from agent.policies.vowpal import VowpalPolicy
 from agent.serving import Decider
 from benchmarks.crash_points import LEARNER, REPLICA, Tripwire
@@ -65,7 +65,7 @@ def watch_learner(trip: Tripwire) -> None:
     _watch_commits(trip)
     _wrap(Joiner, "advance", _committing("join"))
     _wrap(versions, "publish", _committing("version"))
-    _wrap(agent.app, "take_epoch", _committing("epoch"))
+    _wrap(agent.hosts.learner, "take_epoch", _committing("epoch"))
     _wrap(Fold, "apply", _passing(trip, after="fact folded"))
     _wrap(VowpalPolicy, "load", _passing(trip, before="state about to be resumed"))
     _wrap(VowpalPolicy, "learn", _passing(trip, after="example learned"))

@@ -55,8 +55,8 @@ def write(folder: Path, questions: int) -> Path:
     """Write a log and its configuration, and return the path of the latter."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "serve_config.yaml"
-    told = {**CONFIG, "log_url": f"sqlite:///{(folder / 'log.db').absolute()}"}
-    path.write_text(yaml.safe_dump({"applications": [{"name": "agent", "args": told}]}))
+    args = {**CONFIG, "log_url": f"sqlite:///{(folder / 'log.db').absolute()}"}
+    path.write_text(yaml.safe_dump({"applications": [{"name": "agent", "args": args}]}))
     config, rng = load(path), np.random.default_rng(0)
     arms = tuple(config.actions)
     empty = build_policy(config.policy, arms)

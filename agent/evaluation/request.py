@@ -101,7 +101,9 @@ class EvaluationRequest(BaseModel):
             raise ValueError(f"versions {first} to {last}: the first is at least 1 and not above the last")
         if self.versions is not None and self.versions[1] - self.versions[0] >= MOST_VERSIONS:
             first, last = self.versions
-            raise ValueError(f"versions {first} to {last}: at most {MOST_VERSIONS:,}; a window tells more")
+            raise ValueError(
+                f"versions {first} to {last}: at most {MOST_VERSIONS:,}; select a window instead"
+            )
         return self
 
     @property

@@ -169,9 +169,7 @@ def _warnings(weight: dataset.Floats, seen: Diagnostics, gate: GateSpec) -> list
     """Return warnings about the weights, by the thresholds of the gate."""
     warnings = []
     if seen.effective_n < gate.least_effective_n:
-        warnings.append(
-            f"The {seen.n:,} decisions tell as much as {seen.effective_n:,.0f} of its own: that is little."
-        )
+        warnings.append(f"The {seen.n:,} decisions are worth {seen.effective_n:,.0f} of its own: too few.")
     largest = float(weight.max() / weight.sum())
     if largest > gate.largest_share:
         warnings.append(f"A single decision has {largest:.0%} of all weight.")

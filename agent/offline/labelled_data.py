@@ -26,7 +26,7 @@ def read_labelled(paths: Sequence[Path], questions: Sequence[Question] = ()) -> 
     Args:
         paths: Files of outcomes, folders that `armwise label` wrote, or folders that `armwise score` wrote,
             whose score is called by its measure.
-        questions: Tell texts by id, where outcomes leave them out.
+        questions: Texts by id, where the outcomes leave them out.
 
     Raises:
         OutcomesError: Outcomes cannot be read.
@@ -74,8 +74,8 @@ def written(paths: Sequence[Path]) -> prompts.Writing | None:
     for path, other in zip(paths[1:], others, strict=True):
         if other != first:
             raise RouterError(
-                f"answers of {paths[0]} were written with {_told_of(first)}, those of {path} with "
-                f"{_told_of(other)}: a router that compares answers learns from one way"
+                f"answers of {paths[0]} were written with {_described(first)}, those of {path} with "
+                f"{_described(other)}: a router that compares answers learns from one way"
             )
     return first
 
@@ -92,7 +92,7 @@ def _written(manifest: Path) -> prompts.Writing | None:
         ) from None
 
 
-def _told_of(writing: prompts.Writing) -> str:
+def _described(writing: prompts.Writing) -> str:
     return ", ".join(f"{fact} {value}" for fact, value in writing.facts.items())
 
 
@@ -111,7 +111,7 @@ def joined(outcomes: Sequence[Outcomes]) -> Outcomes:
     count = np.zeros((len(questions), len(arms)), dtype=np.intp)
     for part in outcomes:
         at = np.ix_([row[question.id] for question in part.questions], [arms.index(arm) for arm in part.arms])
-        parts.append(_Part(part, at, _told(part)))
+        parts.append(_Part(part, at, _known(part)))
         count[at] += parts[-1].known
     if (count > 1).any():
         twice, arm = np.argwhere(count > 1)[0].tolist()
@@ -177,7 +177,7 @@ def _things(parts: Sequence[tuple[_Part, Rows]], shape: tuple[int, int]) -> Rows
     return tuple(map(tuple, whole))
 
 
-def _told(outcomes: Outcomes) -> NDArray[np.bool_]:
+def _known(outcomes: Outcomes) -> NDArray[np.bool_]:
     """Return of which arm on which question anything is known, shape (n_questions, n_arms)."""
     known = np.array([[ids is not None for ids in row] for row in outcomes.passages])
     for values in (*outcomes.scores.values(), *outcomes.costs.values()):

@@ -17,7 +17,6 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr
 
 from agent.policies.base import PolicyError
 from agent.policies.encoding import check_context, check_reward, check_whole, hashed
@@ -330,6 +329,8 @@ def highest(mean: Array, deviation: Array) -> Array:
     >>> highest(np.array([0.0, 0.0, -9.0]), np.array([1.0, 0.1, 1.0])).round(3).tolist()
     [0.5, 0.5, 0.0]
     """
+    from scipy.special import ndtr
+
     at = (mean + QUADRATURE_NODES[:, None] * deviation).ravel()
     at = at[
         at >= (mean + QUADRATURE_NODES[0] * deviation).max()

@@ -85,7 +85,7 @@ def read_out_of_fold(folder: Path, about: About) -> OutOfFoldScores:
         first, *lines = map(orjson.loads, content.splitlines())
         router, scores = first["router"], {line["question"]: line["scores"] for line in lines}
     except OSError as error:
-        raise RouterError(f"nobody knows what {folder} was trained on: {error}; train it again") from None
+        raise RouterError(f"it is unknown what {folder} was trained on: {error}; train it again") from None
     except (orjson.JSONDecodeError, ValueError, KeyError, TypeError) as error:
         raise RouterError(f"{file} is damaged: {error!r}; train the router again") from None
     if router != about.digest:

@@ -150,7 +150,7 @@ def uncharged(outcomes: Outcomes, prices: Prices, stage: Stage) -> str:
     names = " and ".join(name for name, costs in components.items() if not set(costs) & set(PAID[stage]))
     return names and (
         f"all arms search before one is drawn, and {names} have a price: a turn pays the {names} of these "
-        "searches, but the outcomes tell no search from its answer, so they are not charged here"
+        "searches, but the outcomes do not separate a search from its answer, so they are not charged here"
     )
 
 

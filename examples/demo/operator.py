@@ -97,8 +97,8 @@ class Operator:
         listed = await self._once("/v1/warm-starts", quiet)
         return list(listed["warm_starts"][::-1])
 
-    async def told_of(self, chapter: Chapter, number: int) -> None:
-        """Tell of a run that began by itself."""
+    async def describe_run(self, chapter: Chapter, number: int) -> None:
+        """Describe a run that began by itself."""
         run = await self._desk.get(f"/v1/warm-starts/{number}")
         self.show(chapter, f"/v1/warm-starts/{number}", _short(run))
         await self._keep(chapter, run)

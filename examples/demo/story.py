@@ -98,7 +98,7 @@ class Narrator:
             chapter.paragraphs.append(
                 "The service starts without a single decision in its log. "
                 f"{self._before.about} For each question it draws an arm, logs with which "
-                "probability, searches, and answers; whoever asked says how much of what was needed was "
+                "probability, searches, and answers; feedback says how much of what was needed was "
                 "found, and the policy learns from that."
             )
             took_s = await self._ask(self._before, self._plan.cold)
@@ -110,7 +110,7 @@ class Narrator:
         async with self._chapter("A warm start, and the gate") as chapter:
             n = self._label(self._before)
             chapter.paragraphs.append(
-                f"{n} questions that nobody of the traffic asks are labelled: the passages that answer them "
+                f"{n} questions that are not part of the traffic are labelled: the passages that answer them "
                 "are known, so every arm can be asked without a user seeing it. A run of the warm start "
                 "scores the arms, teaches a candidate what they did beside what the log holds, evaluates it "
                 "on the log, and asks the gate whether it may go live."
@@ -138,7 +138,7 @@ class Narrator:
             chapter.values = [*_values(found["result"]["candidates"])]
             self._story.report = await self._operator.report(found["id"])
             chapter.paragraphs.append(
-                f"The {found['result']['rows']:,} decisions so far tell what other policies would have "
+                f"The {found['result']['rows']:,} decisions so far show what other policies would have "
                 "earned on them, as each was drawn with a known probability: every arm by itself, an even "
                 "draw, the configured policy learning anew. The page that the service hands out is below."
             )
@@ -188,7 +188,7 @@ class Narrator:
             await self._ask(self._after, self._plan.settle)
             for run in (await self._operator.settled())[earlier:]:
                 chapter.paragraphs.append(f"Run {run['id']} began by itself: {run['trigger']}.")
-                await self._operator.told_of(chapter, run["id"])
+                await self._operator.describe_run(chapter, run["id"])
 
     async def labels(self) -> None:
         """Label questions like the new ones, and warm up again."""

@@ -1,7 +1,7 @@
 """Traffic of the demo: questions are drawn, asked, judged by their passages, and fed back.
 
 A world is what is asked at a time: the questions that are drawn from, as often as one another. What every
-arm earns on each of them is asked beforehand, with the arm forced, which nobody learns from: so what is
+arm earns on each of them is asked beforehand, with the arm forced, which is not learned from: so what is
 earned can be seen beside what could have been.
 """
 

@@ -47,7 +47,9 @@ class Header(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
-    format: Literal["armwise-log"] = Field(default="armwise-log", description="Tells it from other files.")
+    format: Literal["armwise-log"] = Field(
+        default="armwise-log", description="Distinguishes it from other files."
+    )
     number: int = Field(default=SCHEMA, alias="schema", description="Shape of the lines.")
     written_at: float = Field(description="Seconds since the epoch, UTC.")
     arms: tuple[str, ...] = Field(default=(), description="Arms that were live; lines may have others.")

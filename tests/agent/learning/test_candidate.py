@@ -183,7 +183,7 @@ def test_what_was_learned_of_a_training_log_that_is_made_anew_meanwhile_is_not_p
         return real(store, version, state)
 
     monkeypatch.setattr("feedback.registry.versions.publish_beside", after_a_rebuild)
-    with pytest.raises(RebuiltError, match="made the training log anew"):
+    with pytest.raises(RebuiltError, match="rebuilt the training log"):
         publish_candidate(store, Recipe(LINEAR, RULE), ARMS)
     assert versions.latest(store, Recipe(LINEAR, RULE).digest) is None
 

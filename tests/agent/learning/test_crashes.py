@@ -53,6 +53,7 @@ def test_on_sqlite_no_kill_loses_a_row_or_moves_a_digest(tmp_path: Path) -> None
     assert service.stranded == 0
 
 
+@pytest.mark.slow
 def test_on_postgresql_no_kill_loses_a_row_or_moves_a_digest(
     killable_postgres: Server, tmp_path: Path
 ) -> None:
@@ -71,6 +72,7 @@ def check(verdict: Verdict, odd: list[str], *, acknowledged: int) -> None:
     assert len(verdict.versions) > 5
 
 
+@pytest.mark.slow
 def test_nothing_is_acknowledged_while_nothing_can_be_kept(
     killable_postgres: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,6 +93,7 @@ def test_nothing_is_acknowledged_while_nothing_can_be_kept(
         assert service.end().faults == ()
 
 
+@pytest.mark.slow
 def test_rows_that_were_acknowledged_before_their_commit_are_found_to_be_lost(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'log.db'}"
     with stage(url, EXACT, tmp_path, clients=2, seed=5, sabotage="early") as service:
@@ -105,6 +108,7 @@ def test_rows_that_were_acknowledged_before_their_commit_are_found_to_be_lost(tm
     assert {fault.round for fault in lost} == {0}
 
 
+@pytest.mark.slow
 def test_a_learner_that_learns_something_twice_is_found_by_its_digests(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'log.db'}"
     with stage(url, EXACT, tmp_path, clients=2, seed=6, sabotage="twice") as service:

@@ -218,7 +218,7 @@ def test_a_checkpoint_of_another_library_is_replayed_and_published_anew(
 ) -> None:
     store = a_store("log")
     with monkeypatch.context() as before:
-        before.setattr("agent.policies.vowpal.VW", "8.0.0")
+        before.setattr("agent.policies.vowpal.VW_VERSION", "8.0.0")
         old = live(store, range(14), a_learner(store, spec))
     with caplog.at_level(logging.WARNING):
         again = a_learner(store, spec).step()

@@ -381,7 +381,7 @@ def test_a_repair_that_is_stopped_half_way_is_finished_by_the_next(
         raise KeyError("a bug")
 
     with monkeypatch.context() as broken:
-        broken.setattr(registry_versions, "put_back", cut)
+        broken.setattr(registry_versions, "store_checkpoint", cut)
         with pytest.raises(KeyError, match="a bug"):
             rebuild_quietly(any_store, mend=True)
     for name in ("progress", "versions", "checkpoints"):

@@ -378,7 +378,7 @@ def test_a_job_asks_such_an_arm_in_its_workers_and_follows_from_the_router(
         form=prompts.Form.SHORT,
         of_answers=(answer_measures.by_words("em", METRICS["em"]),),
         max_tokens=32,
-    ).sound()
+    ).validated()
     job.prepare(lambda *_: None)
     found = LabelWorker(cloudpickle.loads(cloudpickle.dumps(job))).block(0).outcomes
     assert [(row.arm, row.scores["em"], row.costs["steps"]) for row in found] == [

@@ -375,7 +375,7 @@ def test_a_run_that_was_killed_goes_on_and_gives_what_an_uninterrupted_one_gives
     )
     warmed(whole, path)
     with monkeypatch.context() as patch:
-        patch.setattr(imported_turns, "enter", dying_after(2))
+        patch.setattr(imported_turns, "insert", dying_after(2))
         with pytest.raises(LogUnavailableError):
             warmed(killed, path)
     found = []
@@ -397,7 +397,7 @@ def test_a_run_that_was_killed_goes_on_and_gives_what_an_uninterrupted_one_gives
 
 def dying_after(commits: int) -> Callable[[Store, Sequence[imported_turns.PastTurn]], int]:
     """Return what enters so many batches, and then finds the disk full."""
-    left, real = iter(range(commits)), imported_turns.enter
+    left, real = iter(range(commits)), imported_turns.insert
 
     def enter_or_die(store: Store, batch: Sequence[imported_turns.PastTurn]) -> int:
         if next(left, None) is None:

@@ -103,7 +103,7 @@ def test_who_has_lost_a_run_finds_out_before_the_next_step(store: Store, worker:
     run = begun(store)
 
     def decide(journal: Journal) -> None:
-        runs.take(store, "ours", runs.Trigger.RESUMED, worker, 101.0 + runs.LEASE_S)
+        runs.claim(store, "ours", runs.Trigger.RESUMED, worker, 101.0 + runs.LEASE_S)
         with journal.step("decide"):
             raise AssertionError("it must not be begun")
 

@@ -227,7 +227,7 @@ def test_what_is_missing_damaged_or_of_another_router_is_refused(config: AppConf
         with pytest.raises(RouterError, match=told):
             asked(config, path)
     file.unlink()
-    with pytest.raises(RouterError, match=r"nobody knows what .* was trained on: .* train it again"):
+    with pytest.raises(RouterError, match=r"it is unknown what .* was trained on: .* train it again"):
         asked(config, path)
 
 

@@ -384,7 +384,7 @@ class BrokenError(Exception):
         ("gather", "agent.warmstart.label_sources.digest_of"),
         ("enter", "feedback.training_log.imported_turns.insert"),
         ("learn", "agent.warmstart.run.publish_candidate"),
-        ("evaluate", "agent.warmstart.run.answered"),
+        ("evaluate", "agent.warmstart.run.run_evaluation"),
         ("decide", "feedback.registry.promotions.record"),
     ],
 )
@@ -492,7 +492,7 @@ def test_what_is_said_as_the_run_promotes_holds_the_candidate(
 def test_after_a_run_that_died_while_it_entered_labels_the_next_one_enters_them_all(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world.gate, left, real = PROMOTE, iter(range(2)), imported_turns.enter
+    world.gate, left, real = PROMOTE, iter(range(2)), imported_turns.insert
 
     def dying(store: Store, batch: Sequence[imported_turns.PastTurn]) -> int:
         if next(left, None) is None:
@@ -501,7 +501,7 @@ def test_after_a_run_that_died_while_it_entered_labels_the_next_one_enters_them_
 
     with monkeypatch.context() as patch:
         patch.setattr("agent.warmstart.insert_labels.BATCH", 10)
-        patch.setattr(imported_turns, "enter", dying)
+        patch.setattr(imported_turns, "insert", dying)
         patch.setattr(runs, "end", lambda *_: None)  # who is dead records nothing
         with pytest.raises(RunFailedError):
             world.warmed()

@@ -253,7 +253,7 @@ def test_late_means_after_it_was_learned(ruled: Store) -> None:
     assert status_of(ruled, value("d1")) == "duplicate"
 
 
-def test_pending_means_that_no_decision_is_there_and_it_is_told_again_as_a_duplicate(ruled: Store) -> None:
+def test_pending_means_that_no_decision_is_there_and_repeating_it_is_a_duplicate(ruled: Store) -> None:
     assert status_of(ruled, value("d1")) == "pending_decision"
     ruled.append([decision("d1")])
     assert status_of(ruled, value("d1")) == "duplicate"

@@ -1,0 +1,64 @@
+"""Plain technical English: words that stand for a term of the field do not come back.
+
+CONTRIBUTING.md has the terms that are written instead.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+WORDS = {
+    "whoever": "the learner, the caller, a replica",
+    "tell": "report, return, show; a progress callback is `on_progress`",
+    "tells": "reports, returns, shows",
+    "told": "reported; `params`",
+    "heard": "applied, received",
+    "hears": "applies, receives",
+    "lookout": "version watcher",
+    "hired": "worker pool",
+    "outset": "snapshot",
+    "apprentices": "shadow policies",
+    "in force": "active",
+    "until another word": "until the next promote or rollback",
+    "gives way": "lowers its priority",
+}
+"""What is not written, and what is written instead."""
+
+EXEMPT = {
+    "CONTRIBUTING.md": "lists the words",
+    "docs/benchmarks/replay-accuracy.md": "prints the output of a command",
+}
+
+PAGES = [
+    *(
+        path
+        for package in ("agent", "arms", "feedback", "examples")
+        for path in (ROOT / package).rglob("*.py")
+    ),
+    *(path for name in ("agent", "examples") for path in (ROOT / name).rglob("*.html")),
+    *(path for path in (ROOT / "docs").rglob("*.md")),
+    *ROOT.glob("*.md"),
+]
+
+
+def words_in(text: str) -> list[str]:
+    """Return the words of the list that a text contains, in identifiers too; `.tell()` of a file is not one.
+
+    >>> words_in("def told(): return file.tell()")
+    ['told']
+    >>> words_in("retell, the_told_words, storyteller")
+    ['told']
+    """
+    plain = text.replace(".tell()", "").replace("_", " ").lower()
+    return [word for word in WORDS if re.search(rf"\b{word}\b", plain)]
+
+
+@pytest.mark.parametrize("path", sorted(PAGES), ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_page_is_written_in_the_terms_of_the_field(path: Path) -> None:
+    if str(path.relative_to(ROOT)) in EXEMPT:
+        return
+    found = words_in(path.read_text(encoding="utf-8"))
+    assert not found, "; ".join(f"{word!r}: write {WORDS[word]}" for word in found)
