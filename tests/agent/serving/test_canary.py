@@ -307,8 +307,8 @@ async def test_versions_whose_bytes_are_lost_are_learned_again_to_verify(service
     changed = sa.update(t.decisions).where(t.decisions.c.id == record["decision_id"])
     with service.replica.store.writing() as connection:
         connection.execute(changed.values(share=0.125))
-    (why,) = (await verified(service, record["decision_id"]))["why"]
-    assert "the share or the probabilities were changed" in why
+    why = (await verified(service, record["decision_id"]))["why"]  # the draw may differ, too
+    assert any("the share or the probabilities were changed" in reason for reason in why)
     with service.replica.store.writing() as connection:
         connection.execute(changed.values(candidate=77))
     response = await service.client.get(f"/v1/decisions/{record['decision_id']}/verify")

@@ -502,7 +502,7 @@ def test_after_a_run_that_died_while_it_entered_labels_the_next_one_enters_them_
     with monkeypatch.context() as patch:
         patch.setattr("agent.warmstart.insert_labels.BATCH", 10)
         patch.setattr(imported_turns, "insert", dying)
-        patch.setattr(runs, "end", lambda *_: None)  # who is dead records nothing
+        patch.setattr(runs, "finish", lambda *_: None)  # who is dead records nothing
         with pytest.raises(RunFailedError):
             world.warmed()
     assert [run.status for run in runs.page(world.store, 5)] == [runs.State.RUNNING]

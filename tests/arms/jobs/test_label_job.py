@@ -28,7 +28,7 @@ from arms.portfolio import outcomes as portfolio_outcomes
 from arms.portfolio import read_outcomes
 from arms.questions import Question
 from arms.retrievers import ArmSpec, Resources, build_arm
-from arms.scoring import ScoringError, correctness, equivalence
+from arms.scoring import ScoringError, correctness
 from tests.arms.contract import ask
 from tests.arms.jobs.test_score_job import HERE as SCORING
 from tests.arms.jobs.test_score_worker import QUESTIONS, SPECS, TINY
@@ -340,7 +340,7 @@ def test_a_classifier_says_whether_an_answer_may_stand_for_a_right_one(
             return 0.25 if answer in references else 0.125
 
     speaking(lambda _: "the Danube")
-    monkeypatch.setattr(equivalence, "Equivalence", Shorter)
+    monkeypatch.setattr("arms.scoring.Equivalence", Shorter)
     (tmp_path / "bem").mkdir()
     measure = by_equivalence(str(tmp_path / "bem"))
     outcomes = labelled(make_job(corpus, tmp_path, of_answers=(measure,), arms=("none",)))
