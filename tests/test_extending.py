@@ -1,0 +1,66 @@
+"""The code of the pages on extending runs, and keeps the contracts of arms, policies and routers."""
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from agent.policies import catalog as policy_catalog
+from agent.routers import catalog as router_catalog
+from arms.retrievers import ArmSpec, Resources, build_arm
+from tests import contracts, router_contracts
+
+PAGES = Path(__file__).parents[1] / "docs" / "guide" / "extending"
+
+
+@pytest.fixture
+def page(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
+    """Return a function that runs all Python of a page as one module, its assertions included."""
+
+    def run(name: str) -> ModuleType:
+        text = (PAGES / f"{name}.md").read_text(encoding="utf-8")
+        module = ModuleType(f"extending_{name}")
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        source = "\n\n".join(re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
+        exec(compile(source, f"{name}.md", "exec"), vars(module))
+        return module
+
+    return run
+
+
+def test_the_arm_can_be_named_by_its_import_path(page: Callable[[str], Any], tmp_path: Path) -> None:
+    arm = page("arm")
+    spec = ArmSpec(
+        kind=f"{arm.__name__}:GlossaryArm", params={"terms": {"heap": "A tree.", "heap sort": "b"}}
+    )
+    built = build_arm("glossary", Resources(None, tmp_path, {}, {"glossary": spec}))
+    found = built.search(arm.Query("What is heap sort?"), 1)
+    assert [passage.id for passage in found.passages] == ["heap sort"]
+
+
+@pytest.mark.parametrize("check", [*contracts.CHECKS, *contracts.EXACT_CHECKS], ids=lambda one: one.__name__)
+def test_the_policy_keeps_the_contract(
+    page: Callable[[str], Any], check: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = page("policy").MeanSoftmax
+    monkeypatch.setitem(policy_catalog.POLICIES, policy.kind, policy)  # type: ignore[arg-type]
+    check(policy)
+
+
+@pytest.mark.parametrize("check", router_contracts.CHECKS, ids=lambda one: one.__name__)
+def test_the_router_keeps_the_contract(
+    page: Callable[[str], Any], check: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    router = page("router").MeanUtility
+    monkeypatch.setitem(router_catalog.ROUTERS, router.kind, router)  # type: ignore[arg-type]
+    check(router)
+
+
+def test_the_estimator_is_right_on_a_log_of_known_answer(page: Callable[[str], Any]) -> None:
+    estimator = page("estimator")
+    assert estimator.clipped_snips(estimator.log).value == 2 / 3
+    assert estimator.registered(estimator.log).value == 2 / 3
