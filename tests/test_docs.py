@@ -14,6 +14,12 @@ from tests.test_commands import ELSEWHERE, PAGES, blocks_of, lines_of
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 
+OF_THE_READER = {
+    "docs/guide/extending/policy.md: agent/policies/mean_softmax.py",
+    "docs/guide/extending/router.md: agent/routers/tabular/mean_utility.py",
+}
+"""Files that a page asks its reader to write."""
+
 
 def text_of(page: str) -> str:
     return (DOCS / page).read_text(encoding="utf-8")
@@ -75,3 +81,25 @@ def test_every_page_that_shows_commands_is_run() -> None:
 def test_every_command_that_is_run_elsewhere_is_shown() -> None:
     lines = [line for page in PAGES for block in blocks_of(page) for line in lines_of(block)]
     assert [part for part in ELSEWHERE if not any(part in line for line in lines)] == []
+
+
+def test_every_file_that_is_named_exists() -> None:
+    """A path in a page, a docstring or the Makefile leads to a file, so that no rename leaves one behind."""
+    named = re.compile(
+        r"(?<![\w/.-])((?:agent|arms|feedback|tests|docs|benchmarks|examples)/[\w/.-]+\.(?:pyi?|md|yaml|jsonl))\b"
+    )
+    pages = [
+        *(path for path in (*ROOT.glob("*.md"), ROOT / "Makefile", *DOCS.rglob("*.md"))),
+        *(
+            path
+            for package in ("agent", "arms", "feedback", "benchmarks")
+            for path in (ROOT / package).rglob("*.py")
+        ),
+    ]
+    missing = {
+        f"{page.relative_to(ROOT)}: {name}"
+        for page in pages
+        for name in named.findall(page.read_text(encoding="utf-8"))
+        if not (ROOT / name).exists() and not (page.parent / name).exists()
+    }
+    assert missing - OF_THE_READER == set()

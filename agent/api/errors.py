@@ -136,14 +136,16 @@ _KINDS = (
     ErrorKind(
         "not_ready",
         503,
-        "The arms, the language model or the policy are not loaded yet, or cannot be reached.",
+        "The arms, the language model or a policy are not loaded yet, or cannot be reached; an encoder, "
+        "a router or the search of a repeated request failed.",
         retryable=True,
-        raised_by={ArmError: None},  # before a decision: an encoder, vectors or a router are unreachable
+        raised_by={ArmError: None},  # outside a turn, whose own failures are `arm_failed`
     ),
     ErrorKind(
         "overloaded",
         503,
-        "Too many requests are in progress, or every eligible arm is at its limit. Nothing was decided.",
+        "Too many requests are in progress, every eligible arm is at its limit, or too many exports or reads "
+        "of former policies are under way. Nothing was decided anew.",
         retryable=True,
         raised_by={messages.OverloadedError: None},
     ),

@@ -45,7 +45,7 @@ FLAGS = {"candidates": "--policy", "features": "--feature", "versions": "--versi
         "features": "Only decisions with this feature, such as tier=free; repeatable.",
         "cost": "In place of a configured one, such as steps=0.02; repeatable.",
         "estimators": "Repeatable; else ips, snips and dr.",
-        "interval": "Kind of the intervals; see docs/replay.md.",
+        "interval": "Kind of the intervals; see docs/guide/replay.md.",
         "reward_model": "What predicts rewards: ridge, or the faster means.",
         "gate": "Apply the gate to each candidate.",
         "seed": "Of folds, of resamples, and of what is recomputed.",

@@ -1,6 +1,7 @@
 """Generates the reference of every setting from the settings classes.
 
-`python -m agent.config.reference > docs/configuration.md`; a test fails when the file is out of date.
+`python -m agent.config.reference > docs/reference/configuration.md`; a test fails when the file is
+out of date.
 """
 
 import inspect

@@ -12,8 +12,8 @@
     mrdr           `dr` with a model that was fitted to make it vary least
     cressie_read   weigh rows so that the weights average 1, at the least distance from the log
 
-Each is a function from a `Sample` to `Terms`. `ESTIMATORS` has them by name, with their traits: an
-estimator that is added there needs no other change.
+Each is a function from a `Sample` to `Terms`. `ESTIMATORS` has them by name, with their traits: reports,
+the command line and HTTP find an estimator that is added there.
 
 Source: for each estimator, in its docstring; see also docs/reference/estimators.md.
 """

@@ -5,7 +5,7 @@
 
 `feedback.ope.exact_intervals` has two more, which hold at every sample size.
 `feedback.ope.confidence_sequences` has bounds that stay valid under repeated evaluation while the
-log grows, which no other interval does. Their coverage is in docs/intervals.md.
+log grows, which no other interval does. Coverage: docs/benchmarks/interval-coverage.md.
 
 A log whose policy keeps a small floor hides its own variance: the few rows with a large weight may not
 have been drawn at all, and an interval of the drawn rows alone cannot include them. `hedged` adds them as

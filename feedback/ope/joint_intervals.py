@@ -14,7 +14,7 @@ from feedback.ope.intervals import Interval, by_group, difference, hedged, norma
 from feedback.ope.sample import Terms
 
 INTERVALS = ("normal", "bootstrap", "bernstein", "clopper_pearson", "anytime")
-"""Kinds of interval by name; docs/intervals.md has which estimators each is for."""
+"""Kinds of interval by name; docs/reference/intervals.md has which estimators each is for."""
 
 
 @dataclass(frozen=True, slots=True)
