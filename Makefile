@@ -7,7 +7,7 @@ CONFIG ?= serve_config.yaml
 DOCS   := .venv-docs
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help serve demo test test-slow check docs bench models lock vllm-ask test-vllm clean
+.PHONY: help serve demo test test-slow mutants check docs bench models lock vllm-ask test-vllm clean
 
 help:  ## say what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -23,6 +23,10 @@ test: $(VENV)/ready-dev check  ## set up, lint, type-check, run the tests
 
 test-slow: $(VENV)/ready-dev  ## run the tests that take long: kills under traffic, restarts of a real service, soaks
 	$(BIN)/python -m pytest -m slow
+
+mutants: $(VENV)/ready-dev  ## change the code here and there, and list the changes that no test notices; MUTANTS="feedback.ope.gate*"
+	PYTHONPATH= $(BIN)/mutmut run $(MUTANTS)
+	$(BIN)/mutmut results
 
 check: $(VENV)/ready-dev  ## lint, types, arrows between the packages
 	$(BIN)/ruff check .
@@ -89,4 +93,4 @@ lock: $(VENV)/ready-dev  ## write the locks of requirements/ from pyproject.toml
 	sh requirements/lock.sh $(BIN)/uv $(UPGRADE)
 
 clean:  ## remove the virtual environments and caches
-	rm -rf .venv .venv-docs .venv-vllm build site .cache *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-docs .venv-vllm build site mutants .cache *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
