@@ -36,6 +36,13 @@ def verdict_of(log: Log, candidate: Floats = CANDIDATE, spec: GateSpec = SPEC, *
     return judge(spec, log, np.tile(candidate, (len(log), 1)), reward_range=(0.0, 1.0), **told)
 
 
+def without_the_third_arm() -> Log:
+    """Return a log that could draw 90 % of what `CANDIDATE` chooses."""
+    log = made_log().where(made_log().drawn < 2)
+    p_log = np.tile([2 / 3, 1 / 3, 0.0], (len(log), 1))
+    return replace(log, p_log=p_log, propensity=p_log[0][log.drawn])
+
+
 def test_a_candidate_that_is_truly_better_is_promoted_without_a_reason_against_it() -> None:
     verdict = verdict_of(made_log())
     true_gain = (CANDIDATE - SERVED) @ np.array([0.4, 0.7, 0.4])
@@ -86,9 +93,7 @@ def test_propensities_that_nobody_recomputed_hold_unless_that_is_asked_for() -> 
 
 
 def test_choices_that_the_log_could_not_draw_hold() -> None:
-    part = made_log().where(made_log().drawn < 2)
-    p_log = np.tile([2 / 3, 1 / 3, 0.0], (len(part), 1))
-    verdict = verdict_of(replace(part, p_log=p_log, propensity=p_log[0][part.drawn]))
+    verdict = verdict_of(without_the_third_arm())
     assert verdict.figures.overlap == pytest.approx(0.9)
     assert verdict.reasons == (
         "The log could have drawn 90.0% of what the candidate chooses; 99.0% are needed.",
@@ -209,7 +214,7 @@ def test_reach_and_overlap_follow_their_rows_into_the_order_of_decisions() -> No
 def test_a_log_whose_first_decision_waits_is_held_by_that_alone() -> None:
     log = made_log(40)
     verdict = judge(SPEC, log, np.tile(CANDIDATE, (40, 1)), reward_range=(0.0, 1.0), settled=1_000.0)
-    assert not verdict.promote
+    assert verdict.promote is False
     assert verdict.reasons == (
         "No decision is left to judge it by: all 40 are after a decision that still waits for feedback.",
     )
@@ -252,6 +257,84 @@ def test_the_trail_is_the_sequence_at_some_decisions_and_ends_at_the_verdict() -
     assert (verdict.trail[-1].n, verdict.trail[-1].low) == (3_000, verdict.figures.low)
 
 
+def test_the_trail_has_the_level_of_the_conditions_and_the_overlap_of_each_row() -> None:
+    log = made_log(400, quality=(0.4, 0.7, 0.9))
+    log = log.where(log.drawn < 2)
+    log = replace(
+        log, p_log=np.tile([0.6, 0.4, 0.0], (len(log), 1)), propensity=np.array([0.6, 0.4])[log.drawn]
+    )
+    weight = np.array([0.1 / 0.6, 0.8 / 0.4])[log.drawn]
+    evidence = sequences.Evidence(weight, log.reward, (0.0, 1.0), 2.0, 0.9)
+    expected = sequences.difference(evidence, 0.8, one_sided=True)
+    verdict = verdict_of(log, spec=GateSpec(level=0.8))
+    rows = [point.n - 1 for point in verdict.trail]
+    np.testing.assert_allclose([point.low for point in verdict.trail], expected.low[rows])
+    assert verdict.figures.level == 0.8
+
+
+def test_decisions_made_at_the_same_time_are_judged_in_the_order_of_the_log() -> None:
+    log = made_log()
+    at_once = replace(log, at=np.repeat(1_000.0 + np.arange(30), 100))
+    assert [p.low for p in verdict_of(at_once).trail] == [p.low for p in verdict_of(log).trail]
+
+
+def test_figures_exactly_at_their_limits_pass() -> None:
+    log = without_the_third_arm()
+    figures = verdict_of(log).figures
+    limits = GateSpec(
+        least_overlap=figures.overlap,
+        least_effective_n=figures.effective_n,
+        largest_share=figures.largest_share,
+        least_checked=100,
+    )
+    assert verdict_of(log, spec=limits).reasons == ()
+
+
+def test_a_bound_exactly_at_the_margin_holds_and_needs_the_least_number_of_further_decisions() -> None:
+    log = made_log()
+    [reason] = verdict_of(log, spec=GateSpec(margin=verdict_of(log).figures.low)).reasons
+    assert reason.endswith("; if the gain is so, about 100 more decisions would show it.")
+
+
+def test_a_gain_exactly_at_the_margin_does_not_look_better() -> None:
+    log = made_log()
+    [reason] = verdict_of(log, spec=GateSpec(margin=verdict_of(log).figures.gain)).reasons
+    assert reason.endswith("; the candidate does not look better.")
+
+
+@pytest.mark.parametrize(("n", "margin"), [(150, 0.02), (600, 0.08), (1_000, 0.1)])
+def test_further_decisions_grow_with_the_square_of_the_distances_of_bound_and_margin(
+    n: int, margin: float
+) -> None:
+    log = made_log(n)
+    verdict = verdict_of(log, spec=GateSpec(margin=margin))
+    seen, [reason] = verdict.figures, verdict.reasons
+    more = int(reason.split("about ")[1].split(" more")[0].replace(",", ""))
+    ratio = (seen.gain - seen.low) / (seen.gain - margin)
+    assert more % 100 == 0
+    assert more > 100
+    assert n + more == pytest.approx(n * ratio * ratio, abs=50)
+
+
+def test_a_candidate_that_is_the_served_policy_is_held_for_its_gain_alone() -> None:
+    verdict = verdict_of(made_log(), SERVED)
+    assert (verdict.figures.mean_weight, verdict.figures.weight_error) == (1.0, 0.0)
+    [reason] = verdict.reasons
+    assert "; the candidate does not look better." in reason
+
+
+def test_a_verdict_counts_no_decision_as_checked_unless_it_is_given() -> None:
+    log = made_log()
+    verdict = judge(SPEC, log, np.tile(CANDIDATE, (len(log), 1)), reward_range=(0.0, 1.0))
+    assert (verdict.figures.checked, verdict.figures.mismatched) == (0, 0)
+    assert verdict.reasons == ("The propensities of 0 decisions were recomputed; 100 are needed.",)
+
+
+def test_the_document_of_a_promotion_says_so() -> None:
+    document = verdict_of(made_log()).document()
+    assert (document["verdict"], document["promote"], document["reasons"]) == ("promote", True, ())
+
+
 def test_the_document_survives_json() -> None:
     verdict = verdict_of(made_log(150))
     read = json.loads(json.dumps(verdict.document()))
@@ -271,7 +354,7 @@ def test_a_log_of_any_length_has_a_verdict(n: int, seed: int) -> None:
 def test_a_higher_level_asks_for_more() -> None:
     log = made_log(1_000)
     lows = [verdict_of(log, spec=GateSpec(level=level)).figures.low for level in (0.9, 0.95, 0.99)]
-    assert lows == sorted(lows, reverse=True)
+    assert lows[0] > lows[1] > lows[2]
 
 
 @pytest.mark.parametrize("situation", ["another arm of the same value, weights to 47", *list(SITUATIONS)[4:]])
