@@ -1,7 +1,7 @@
 """The verdict before a promotion: asked for once, waited for, and found again by whoever comes back."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -10,10 +10,18 @@ from typing import Any
 import httpx
 import pytest
 
-from agent.config import parse
-from agent.evaluation.gate import FRESH_S, verdict
+from agent.config import AppConfig, parse
+from agent.evaluation import gate, job
+from agent.evaluation.gate import (
+    FRESH_S,
+    EvaluationFailedError,
+    FinishedEvaluation,
+    run_evaluation,
+    verdict,
+    verdict_on,
+)
 from agent.evaluation.request import EvaluationRequest
-from agent.jobs import UndecidedError
+from agent.jobs import JobFailedError, ProgressCallback, UndecidedError
 from agent.learning import Recipe, configuration_of, publish_candidate
 from agent.policies import PolicySpec
 from feedback.errors import QueueFullError
@@ -197,3 +205,108 @@ async def test_a_promotion_waits_for_what_the_log_says_of_the_candidate(tmp_path
         (said,) = (await service.client.get("/v1/policies")).json()["promotions"]
         assert (said["version"], said["forced"], said["evaluation"]) == (better, False, 2)
         assert (await service.client.get("/v1/evaluations/2/report")).status_code == 200
+
+
+REQUEST = EvaluationRequest(candidates=("recipe:3",), gate=True).model_dump(mode="json")
+
+Progress = list[tuple[str, int, int | None]]
+
+
+def run_here(store: Store, clock: Callable[[], float] = lambda: NOW) -> tuple[FinishedEvaluation, Progress]:
+    """Run an evaluation of `REQUEST` as worker `here`; return the result and the reported progress."""
+    progress: Progress = []
+    found = run_evaluation(
+        store, parse(CONFIG), REQUEST, "here", lambda *step: progress.append(step), clock=clock
+    )
+    return found, progress
+
+
+def test_an_evaluation_is_run_with_the_given_configuration_and_request(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = []
+
+    def evaluate(config: AppConfig, request: Mapping[str, Any], _: ProgressCallback) -> evaluations.Answer:
+        given.append((config, request))
+        return report(3)
+
+    monkeypatch.setattr(gate, "evaluate_apart", evaluate)
+    found, _ = run_here(store)
+    assert given == [(parse(CONFIG), REQUEST)]
+    assert found == FinishedEvaluation(1, report(3).report)
+    (row,) = evaluations.page(store, 10)
+    assert (row.configured, row.worker) == (configuration_of(parse(CONFIG)), "here")
+    assert (row.submitted_at, row.started_at, row.finished_at) == (NOW, NOW, NOW)
+
+
+def test_progress_goes_to_the_caller_in_per_cent_and_to_the_log_as_a_share(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shares = []
+
+    def evaluate(_: AppConfig, __: Mapping[str, Any], on_progress: ProgressCallback) -> evaluations.Answer:
+        for done in (0.25, 0.506):
+            on_progress(done)
+            shares.append(evaluations.page(store, 1)[0].done)
+        return report(3)
+
+    monkeypatch.setattr(job, "BEAT_S", 0.0)
+    monkeypatch.setattr(gate, "evaluate_apart", evaluate)
+    _, progress = run_here(store)
+    assert progress == [("evaluating", 25, 100), ("evaluating", 51, 100)]
+    assert shares == [0.25, 0.506]
+
+
+def test_an_evaluation_is_run_beside_a_full_queue_which_it_leaves_alone(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configured = configuration_of(parse(CONFIG))
+    for _ in range(evaluations.MAX_PENDING):
+        evaluations.submit(store, configured, {}, NOW)
+    monkeypatch.setattr(gate, "evaluate_apart", lambda *_: report(3))
+    found, _ = run_here(store)
+    assert found.number == evaluations.MAX_PENDING + 1
+    newest, *others = evaluations.page(store, 100)
+    assert newest.status is evaluations.State.DONE
+    assert {one.status for one in others} == {evaluations.State.QUEUED}
+
+
+def test_an_evaluation_that_fails_is_an_error_with_its_number_and_reason(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def evaluate(*_: object) -> evaluations.Answer:
+        raise JobFailedError("no such recipe")
+
+    monkeypatch.setattr(gate, "evaluate_apart", evaluate)
+    with pytest.raises(EvaluationFailedError, match=r"^evaluation 1 failed: no such recipe$"):
+        run_here(store)
+
+
+def test_an_evaluation_that_another_process_runs_is_waited_for(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configured, waits = configuration_of(parse(CONFIG)), []
+
+    def claimed_elsewhere() -> float:
+        """Return the time; as soon as there is an evaluation, another process claims it."""
+        evaluations.claim(store, configured, "elsewhere", NOW)
+        return NOW
+
+    def finished_elsewhere(seconds: float) -> None:
+        """Replace the second wait by the end of the evaluation."""
+        waits.append(seconds)
+        if len(waits) == 2:
+            mine = evaluations.find(store, 1)
+            assert mine is not None
+            evaluations.finish(store, mine, report(3), NOW)
+
+    monkeypatch.setattr("agent.evaluation.gate.time.sleep", finished_elsewhere)
+    found, progress = run_here(store, claimed_elsewhere)
+    assert (found.number, found.report, progress) == (1, report(3).report, [])
+    assert waits == [gate.POLL_S] * 2
+
+
+def test_the_verdict_on_a_candidate_is_found_by_its_name() -> None:
+    candidates = [{"name": "recipe:2", "verdict": {"verdict": "promote"}}, *report(3).report["candidates"]]
+    assert verdict_on({"candidates": candidates}, "recipe:3") == SAID
+    assert verdict_on({"candidates": candidates}, "recipe:2") == {"verdict": "promote"}
