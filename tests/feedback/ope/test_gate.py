@@ -274,8 +274,10 @@ def test_the_trail_has_the_level_of_the_conditions_and_the_overlap_of_each_row()
 
 def test_decisions_made_at_the_same_time_are_judged_in_the_order_of_the_log() -> None:
     log = made_log()
-    at_once = replace(log, at=np.repeat(1_000.0 + np.arange(30), 100))
-    assert [p.low for p in verdict_of(at_once).trail] == [p.low for p in verdict_of(log).trail]
+    twice = replace(log, at=np.tile([2_000.0, 1_000.0], 1_500))
+    rows = np.r_[1:3_000:2, 0:3_000:2]
+    in_order = replace(log, drawn=log.drawn[rows], propensity=log.propensity[rows], reward=log.reward[rows])
+    assert [p.low for p in verdict_of(twice).trail] == [p.low for p in verdict_of(in_order).trail]
 
 
 def test_figures_exactly_at_their_limits_pass() -> None:
