@@ -1,6 +1,7 @@
 """Epsilon-greedy: its numbers by hand, its model against river itself."""
 
 import importlib
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from river import base, linear_model, optim
 
 from agent.policies.base import Policy, PolicyError
 from agent.policies.catalog import PolicySpec, build_policy
-from agent.policies.epsilon_greedy import LINEAR, MODELS, EpsilonGreedy, Model
+from agent.policies.epsilon_greedy import LINEAR, MODELS, EpsilonGreedy, Exploration, Model
 from feedback.events import Context, Decision
 from tests.agent.attacks import CALLS, Trap, a_trap, in_apprentices
 from tests.contracts import ARMS, contexts, epsilon_of, history, teach
@@ -48,6 +49,33 @@ def test_epsilon_has_halved_after_decay_rewards() -> None:
     assert epsilon_of(policy) == pytest.approx(0.2)
     teach(policy, history(policy, 1000, seed=31))
     assert epsilon_of(policy) == 0.05
+
+
+def test_by_default_a_tenth_explores_for_ever_and_an_untried_arm_is_worth_1() -> None:
+    policy = EpsilonGreedy()
+    assert policy.prior == 1.0
+    assert epsilon_of(policy) == pytest.approx(0.1)
+    teach(policy, history(policy, 200, seed=38))
+    assert epsilon_of(policy) == pytest.approx(0.1)
+    vanishing = EpsilonGreedy(epsilon=0.1, decay=1e-9)
+    teach(vanishing, history(vanishing, 3, seed=39))
+    assert epsilon_of(vanishing) < 1e-8, "min_epsilon is 0 by default"
+
+
+def test_the_logarithmic_decay_divides_by_the_logarithm_of_one_more_than_the_rewards() -> None:
+    decay = Exploration(0.8, "log", 0.1)
+    assert [decay.at(0), decay.at(1)] == [0.8, 0.8], "a logarithm below 1 does not count"
+    assert decay.at(99) == pytest.approx(0.8 / math.log(100))
+    assert decay.at(10**6) == 0.1
+
+
+def test_the_ends_of_the_range_of_epsilon_are_allowed() -> None:
+    for epsilon, least in ((0.0, 0.0), (1.0, 1.0), (1.0, 0.0)):
+        assert Exploration(epsilon, None, least).at(5) == epsilon
+    with pytest.raises(PolicyError, match="decay 'exp' is neither a number of rewards nor 'log'"):
+        Exploration(0.1, "exp", 0.0)  # type: ignore[arg-type]
+    with pytest.raises(PolicyError, match=r"does not hold for -0\.1 and 0\.1"):
+        Exploration(0.1, None, -0.1)
 
 
 @given(st.floats(0, 1), st.floats(0.1, 1e6), st.integers(0, 20))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy import integrate, linalg, stats
 
 from agent.policies.base import PolicyError
-from agent.policies.linear import LinearThompson, LinUCB, highest
+from agent.policies.linear import LinearThompson, LinUCB, RidgePolicy, highest
 from agent.policies.ridge import ArmRidge
 from agent.policies.sampling import served_distribution
 from feedback.events import Context, Decision
@@ -246,6 +246,24 @@ def test_the_score_of_a_router_is_learned_from_where_it_is_no_prior(shared: bool
     assert np.mean(best) > 0.9 if shared else np.mean(best) < 0.6
 
 
+def test_a_router_that_is_the_prior_is_no_column_of_the_model() -> None:
+    """What is learned is the residual of the reward: as without the score, from the difference alone."""
+    on_prior, on_residuals = LinUCB(prior_feature="router", ridge=2.0), LinUCB(prior=0.0, ridge=2.0)
+    about: dict[str, dict[str, float]] = {"bm25": {"k1": 0.9}, "dense": {"kind": 1.0}, "none": {}}
+    rng = np.random.default_rng(17)
+    for _ in range(30):
+        scores = dict(zip(ARMS, rng.uniform(size=3).tolist(), strict=True))
+        bare = Context("?", {"long": 1.0}, arms=about)
+        scored = replace(bare, arms={arm: {**about[arm], "router": scores[arm]} for arm in ARMS})
+        drawn, reward = ARMS[rng.integers(3)], float(rng.uniform())
+        mean, covariance = on_prior.posterior(scored, ARMS)
+        residual, expected = on_residuals.posterior(bare, ARMS)
+        np.testing.assert_allclose(mean - [scores[arm] for arm in ARMS], residual, atol=1e-12)
+        np.testing.assert_allclose(covariance, expected, atol=1e-12)
+        on_prior.learn(decision(drawn, scored), reward)
+        on_residuals.learn(decision(drawn, bare), reward - scores[drawn])
+
+
 def test_an_arm_without_the_routers_score_starts_at_the_prior() -> None:
     policy = LinUCB(prior_feature="router", prior=0.25)
     mean, _ = policy.posterior(Context("?", arms={"bm25": {"router": 0.5}}), ARMS)
@@ -330,11 +348,13 @@ def test_less_is_explored_as_more_is_known() -> None:
     [
         (LinUCB, {"alpha": -0.1}, "alpha -0.1 is not a finite number of at least 0"),
         (LinUCB, {"alpha": float("nan")}, "alpha nan is not a finite number"),
+        (LinUCB, {"alpha": float("inf")}, "alpha inf is not a finite number"),
         (LinUCB, {"ridge": 0.0}, "ridge 0.0 is not a positive number"),
         (LinUCB, {"dims": -1}, "dims -1 is not an integer of at least 0"),
         (LinUCB, {"dims": 2.5}, "dims 2.5 is not an integer"),
         (LinUCB, {"prior": float("nan")}, "prior nan is not finite"),
         (LinearThompson, {"scale": 0.0}, "scale 0.0 is not a positive number"),
+        (LinearThompson, {"scale": float("inf")}, "scale inf is not a positive number"),
         (LinearThompson, {"ridge": float("inf")}, "ridge inf is not a positive number"),
     ],
 )
@@ -343,6 +363,29 @@ def test_a_parameter_out_of_range_is_refused(
 ) -> None:
     with pytest.raises(PolicyError, match=message):
         build(**arguments)  # type: ignore[arg-type]
+
+
+def test_the_smallest_values_of_the_range_are_taken() -> None:
+    assert LinUCB(alpha=0.0, dims=0, ridge=1e-9).probabilities(Context("?"), ARMS).sum() == 1.0
+
+
+@pytest.mark.parametrize(
+    ("default", "explicit"),
+    [
+        (LinUCB(), LinUCB(alpha=0.2, ridge=10.0, dims=32, shared=True, prior=1.0, prior_feature=None)),
+        (LinUCB(prior_feature="router"), LinUCB(prior_feature="router", ridge=3000.0)),
+        (
+            LinearThompson(),
+            LinearThompson(scale=0.1, ridge=10.0, dims=32, shared=True, prior=1.0, prior_feature=None),
+        ),
+        (LinearThompson(prior_feature="router"), LinearThompson(prior_feature="router", ridge=3000.0)),
+    ],
+)
+def test_a_state_of_the_defaults_is_that_of_the_documented_values(
+    default: RidgePolicy, explicit: RidgePolicy
+) -> None:
+    """A default that changes makes every state saved before unreadable."""
+    assert default.save() == explicit.save()
 
 
 def test_an_embedding_of_another_length_is_refused() -> None:

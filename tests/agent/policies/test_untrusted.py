@@ -1,0 +1,114 @@
+"""A policy that a request names may import no code and open no file; the configured one may."""
+
+from typing import Any
+
+import pytest
+
+from agent.policies.base import PolicyError
+from agent.policies.catalog import PolicySpec
+from agent.policies.untrusted import check_untrusted
+
+PLAIN = PolicySpec(kind="uniform")
+ADF = "--cb_explore_adf"
+
+
+def vowpal(args: object) -> PolicySpec:
+    return PolicySpec(kind="vowpal", params={"args": args})
+
+
+def apprentice(**params: Any) -> PolicySpec:
+    return PolicySpec(kind="apprentice", params={"baseline": {"kind": "uniform"}, **params})
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        PLAIN,
+        PolicySpec(kind="neural"),
+        PolicySpec(kind="vowpal"),
+        vowpal(f"{ADF} -q sa --bag 3 --epsilon=0.05"),
+        vowpal(f"{ADF} -qsa -b18"),
+        vowpal(f"{ADF} '--epsilon' \"0.05\""),
+        vowpal(f"{ADF} --cb_min_cost -1"),
+        PolicySpec(kind="epsilon_greedy"),
+        PolicySpec(
+            kind="epsilon_greedy", params={"model": "river.tree.SGTRegressor", "params": {"delta": 0.1}}
+        ),
+        # Only the parameters of the policies that load files are read as such.
+        PolicySpec(kind="fixed", params={"encoder": "/etc", "args": "-p /etc"}),
+        PolicySpec(kind="uniform", params={"model": "os.system", "params": {"command": "true"}}),
+        PolicySpec(kind="uniform", params={"policy": {"kind": "vowpal", "params": {"args": "-p /etc"}}}),
+        apprentice(policy={"kind": "vowpal", "params": {"args": f"{ADF} --epsilon 0.05"}}),
+    ],
+)
+def test_a_policy_of_plain_parameters_passes(spec: PolicySpec) -> None:
+    check_untrusted(spec, PLAIN)
+
+
+FILES = [
+    (PolicySpec(kind="neural", params={"encoder": "/etc"}), "encoder '/etc'"),
+    (vowpal(f"{ADF} -p /etc/motd"), "vw argument '-p'"),
+    (vowpal(f"{ADF} -p/etc/motd"), "vw argument '-p'"),
+    (vowpal(f"{ADF} --cache_file=/etc/motd"), "vw argument '--cache_file'"),
+    (vowpal(f"{ADF} '-p' /etc/motd"), "vw argument '-p'"),
+    (vowpal(f'{ADF} "--cache_file" /etc/motd'), "vw argument '--cache_file'"),
+    (vowpal(f"{ADF} --epsilon 0.1'--cache_file'"), "vw argument '--cache_file'"),
+    (vowpal([ADF, "-p", "/etc/motd"]), "vw arguments that are no text"),
+]
+"""A policy that may name a file, and the parameter that does."""
+
+
+@pytest.mark.parametrize(("spec", "parameter"), FILES)
+def test_a_parameter_that_may_name_a_file_is_refused_at_any_depth(spec: PolicySpec, parameter: str) -> None:
+    inner = spec.model_dump()
+    for outer in (
+        spec,
+        apprentice(policy=inner),
+        PolicySpec(kind="apprentice", params={"baseline": inner, "policy": {"kind": "uniform"}}),
+        apprentice(policy=apprentice(policy=inner).model_dump()),
+    ):
+        with pytest.raises(PolicyError) as error:
+            check_untrusted(outer, PLAIN)
+        assert str(error.value).startswith(f"{parameter} may name a file")
+
+
+@pytest.mark.parametrize(("spec", "parameter"), FILES)
+def test_the_configured_policy_and_its_parts_may_name_files(spec: PolicySpec, parameter: str) -> None:
+    check_untrusted(spec, spec)
+    check_untrusted(spec, apprentice(policy=spec.model_dump()))
+    with pytest.raises(PolicyError, match=parameter):
+        check_untrusted(spec, PolicySpec(kind=spec.kind))
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"model": "os.system"}, "model 'os.system' is not allowed"),
+        ({"params": {"optimizer": {"lr": 1}}}, "params of model 'linear': 'optimizer' must be"),
+        ({"model": "river.tree.SGTRegressor", "params": ["x"]}, "params of model 'river.tree.SGTRegressor'"),
+    ],
+)
+def test_a_model_that_is_code_is_refused_even_where_the_configuration_names_it(
+    params: dict[str, Any], message: str
+) -> None:
+    spec = PolicySpec(kind="epsilon_greedy", params=params)
+    for outer in (spec, apprentice(policy=spec.model_dump())):
+        with pytest.raises(PolicyError) as error:
+            check_untrusted(outer, outer)
+        assert str(error.value).startswith(message)
+
+
+def test_a_kind_that_does_not_exist_is_refused_with_what_was_meant() -> None:
+    for outer in (PolicySpec(kind="linucp"), apprentice(policy={"kind": "linucp"})):
+        with pytest.raises(PolicyError, match="no policy of kind 'linucp'; did you mean 'linucb'"):
+            check_untrusted(outer, PLAIN)
+
+
+def test_a_part_that_is_no_specification_hides_none_beside_it() -> None:
+    broken = PolicySpec(
+        kind="apprentice",
+        params={"baseline": "uniform", "policy": {"kind": "neural", "params": {"encoder": "/etc"}}},
+    )
+    with pytest.raises(PolicyError, match="encoder '/etc' may name a file"):
+        check_untrusted(broken, PLAIN)
+    check_untrusted(PolicySpec(kind="apprentice", params={"baseline": 3}), PLAIN)
