@@ -93,6 +93,22 @@ async def test_the_seconds_of_the_embedding_are_charged_beside_those_of_the_sear
     assert probes.seconds == 2.5
 
 
+async def test_an_embedding_that_fails_is_charged_once_however_many_arms_need_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+
+    async def embed(_question: str, _backbones: frozenset[str]) -> dict[str, NDArray[np.float32]]:
+        nonlocal now
+        now += 2.0
+        raise ArmError("no encoder")
+
+    monkeypatch.setattr("agent.serving.probe.time", SimpleNamespace(perf_counter=lambda: now))
+    needs = dict.fromkeys(("dense", "rrf"), frozenset({"tiny"}))
+    probes = await probe(QUERY, 3, needs, embed, FakeArms().search, 10.0)
+    assert (probes.seconds, list(probes.failed)) == (2.0, ["dense", "rrf"])
+
+
 async def test_an_encoder_that_fails_fails_the_arms_that_need_it() -> None:
     class Half(FakeEmbedders):
         async def embed(self, question: str, backbones: frozenset[str]) -> dict[str, NDArray[np.float32]]:

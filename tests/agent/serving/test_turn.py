@@ -1,7 +1,7 @@
 """Whole turns without a cluster: what is recorded, in which order, however the turn ends."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
@@ -31,7 +31,7 @@ from agent.serving.messages import (
     TurnError,
 )
 from agent.serving.turn import TurnLoop, paced
-from arms.base import ArmError, Query, Retrieval
+from arms.base import ArmError, Passage, Query, Retrieval
 from arms.llm import Chunk, Generator, GeneratorError, Prompt, base
 from feedback.errors import LogUnavailableError
 from feedback.events import Context, Cost, Decision, Execution, Mode, Status
@@ -406,6 +406,21 @@ def test_a_forced_arm_is_recorded_with_probability_one() -> None:
     decision = drawn(a_loop(MemoryLog()), forced="dense")
     assert (decision.drawn, decision.arms, decision.probabilities) == ("dense", ("dense",), (1.0,))
     assert decision.mode is Mode.FORCED
+
+
+def test_a_decision_keeps_what_the_request_says_of_itself() -> None:
+    decision = drawn(a_loop(MemoryLog()), decision_id="d-9", episode_id="e-1", request_digest="abc")
+    assert (decision.id, decision.episode_id, decision.request_digest) == ("d-9", "e-1", "abc")
+    plain = drawn(a_loop(MemoryLog()))
+    assert (plain.episode_id, plain.request_digest, plain.deferred) == (None, "", False)
+    assert (plain.candidate, plain.share, plain.shadow) == (0, 0.0, ())
+
+
+def test_a_forced_arm_that_is_not_live_is_refused_with_those_that_are() -> None:
+    with pytest.raises(
+        NoEligibleArmError, match="arm 'gone' is not live any more; there are: none, bm25, dense"
+    ):
+        eligible(replace(CHAT, forced="gone"), ARMS)
 
 
 def test_without_exploring_the_most_probable_arm_is_taken_and_recorded_as_greedy() -> None:
@@ -785,6 +800,59 @@ async def test_a_repeated_answer_needs_no_encoder_that_its_arm_does_not() -> Non
     assert embedders.calls == [frozenset({"tiny"})], "for the router"
     assert await loop.again(CHAT, log.decision, log.execution) == first
     assert len(embedders.calls) == 1
+
+
+async def test_a_repeated_answer_whose_arm_hangs_is_given_up() -> None:
+    log, arms = MemoryLog(), FakeArms()
+    loop = a_loop(log, arms, arm_timeout_s=0.01)
+    await run(loop, CHAT)
+    arms.behaviour["bm25"] = hanging
+    with pytest.raises(ArmError, match=r"arm 'bm25' took longer than 0\.01 s"):
+        await loop.again(CHAT, log.decision, log.execution)
+
+
+async def test_the_seed_of_an_arm_is_a_hash_of_the_decision_that_a_later_release_computes_again() -> None:
+    arms = FakeArms()
+    await run(a_loop(MemoryLog(), arms, salt="salt"), CHAT)
+    ((_, query, _),) = arms.calls
+    assert query.seed == int(sampling.uniform_from("d-1", "salt/arm") * 2**53)
+
+
+async def test_the_model_reads_as_many_words_of_the_passages_as_are_configured() -> None:
+    long = Passage("p", "title", " ".join(f"w{i}" for i in range(1000)), 1.0)
+
+    async def find(_query: Query, _k: int) -> Retrieval:
+        return Retrieval((long,))
+
+    for options, words in (({"word_budget": 7}, 7), ({}, 400)):
+        generator = base.ScriptedGenerator({}, default=ANSWER)
+        await run(a_loop(MemoryLog(), FakeArms({"bm25": find}), generator=generator, **options), CHAT)
+        assert generator.last_prompt is not None
+        read = generator.last_prompt.messages[0]["content"]
+        last = words - 2  # after the title
+        assert f"w{last}" in read
+        assert f"w{last + 1}" not in read
+
+
+async def test_the_seconds_of_the_arm_and_of_the_model_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+
+    async def search(_query: Query, _k: int) -> Retrieval:
+        nonlocal now
+        now += 0.5
+        return Retrieval(steps=1)
+
+    class Slow(base.ScriptedGenerator):
+        async def stream(self, prompt: Prompt) -> AsyncIterator[Chunk]:
+            nonlocal now
+            now += 2.0
+            async for chunk in super().stream(prompt):
+                yield chunk
+
+    monkeypatch.setattr("agent.serving.turn.time", SimpleNamespace(perf_counter=lambda: now))
+    log = MemoryLog()
+    await run(a_loop(log, FakeArms({"bm25": search}), generator=Slow({}, default=ANSWER)), CHAT)
+    assert (log.execution.cost.retrieval_s, log.execution.cost.llm_s) == (0.5, 2.0)
 
 
 async def test_a_stochastic_arm_gets_a_seed_of_its_own_from_each_decision() -> None:

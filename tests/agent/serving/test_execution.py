@@ -1,0 +1,80 @@
+"""What a turn has done so far becomes its execution: every status, and the sum of every cost."""
+
+from dataclasses import replace
+
+import pytest
+
+from agent.serving.execution import TurnRecorder
+from agent.serving.messages import ArmInfo
+from agent.serving.probe import Probes
+from arms.base import ArmError, Passage, Retrieval
+from arms.llm import Chunk, GeneratorError, base
+from feedback.events import Context, Cost, Decision, Status
+
+DECISION = Decision("d-1", Context("?"), ("none", "bm25"), (0.5, 0.5), "bm25", "uniform", 1)
+ARMS = {"none": ArmInfo(), "bm25": ArmInfo()}
+
+
+def recorder(served: str | None = "bm25") -> TurnRecorder:
+    return TurnRecorder(DECISION, ARMS, served=served)
+
+
+@pytest.mark.parametrize(
+    ("served", "error", "cancelled", "status"),
+    [
+        ("bm25", None, False, Status.OK),
+        ("none", None, False, Status.FELL_BACK),
+        (None, ArmError("gone"), False, Status.ARM_FAILED),
+        (None, TimeoutError(), False, Status.ARM_FAILED),
+        ("bm25", GeneratorError("gone"), False, Status.LLM_FAILED),
+        ("none", GeneratorError("gone"), False, Status.LLM_FAILED),
+        ("bm25", TimeoutError(), False, Status.LLM_TIMEOUT),
+        ("bm25", base.GeneratorTimeoutError("slow"), False, Status.LLM_TIMEOUT),
+        ("bm25", None, True, Status.CANCELLED),
+        (None, GeneratorError("gone"), True, Status.CANCELLED),
+    ],
+)
+def test_a_turn_ends_with_the_status_of_what_stopped_it(
+    served: str | None, error: Exception | None, cancelled: bool, status: Status
+) -> None:
+    done = recorder(served).execution(7.0, error, cancelled=cancelled)
+    assert (done.status, done.served, done.finished_at) == (status, served, 7.0)
+
+
+def test_costs_before_the_draw_and_after_it_are_added_up() -> None:
+    turn = recorder()
+    turn.probes = Probes(
+        {"none": Retrieval(steps=2, tokens=30), "bm25": Retrieval(steps=1, tokens=4)}, seconds=0.25
+    )
+    turn.steps, turn.tokens, turn.retrieval_s, turn.llm_s = 5, 100, 0.5, 2.0
+    turn.note(Chunk("The Danube", finish_reason="length", prompt_tokens=1000, completion_tokens=9, usd=0.125))
+    assert turn.execution(7.0).cost == Cost(
+        steps=8, prompt_tokens=1134, completion_tokens=9, retrieval_s=0.75, llm_s=2.0, usd=0.125
+    )
+
+
+def test_a_turn_that_did_nothing_yet_cost_nothing() -> None:
+    done = recorder(None).execution(7.0, ArmError("gone"))
+    assert done.cost == Cost(steps=0)
+    assert (done.decision_id, done.passages, done.answer) == ("d-1", (), None)
+
+
+def test_the_answer_is_the_text_of_all_chunks_and_its_end_that_of_the_last() -> None:
+    turn = recorder()
+    assert (turn.answer, turn.finish_reason) == (None, "stop"), "before the first chunk"
+    for part in ("The ", "Danube"):
+        turn.note(Chunk(part))
+    assert (turn.answer, turn.finish_reason, turn.usage) == ("The Danube", "stop", Chunk())
+    last = Chunk("", finish_reason="length", completion_tokens=2)
+    turn.note(last)
+    assert (turn.answer, turn.finish_reason, turn.usage) == ("The Danube", "length", last)
+    turn.retrieval = replace(Retrieval(), passages=(Passage("p-1", "", ""), Passage("p-2", "", "")))
+    assert turn.execution(7.0).passages == ("p-1", "p-2")
+
+
+def test_the_error_that_ended_a_turn_is_recorded_before_that_of_the_drawn_arm() -> None:
+    turn = recorder("none")
+    assert turn.execution(7.0).error == ""
+    turn.error = "the index is gone"
+    assert turn.execution(7.0).error == "the index is gone"
+    assert "no model" in turn.execution(7.0, GeneratorError("no model")).error
