@@ -154,7 +154,7 @@ def _require_eligible(replica: Replica, ask: Ask) -> None:
 
 
 def _message(role: str, text: str) -> Message:
-    return Message(role="system" if role in ("system", "developer") else role, content=text)  # type: ignore[typeddict-item]
+    return Message(role="system" if role == "developer" else role, content=text)  # type: ignore[typeddict-item]
 
 
 async def _whole(events: AsyncGenerator[messages.Event, None]) -> tuple[Decided, str, Finished]:

@@ -62,6 +62,22 @@ async def test_a_turn_that_may_still_run_is_not_run_twice(service: Service) -> N
     assert latest - 5.0 < int(response.headers["retry-after"]) <= latest + 1.0, "not before it can be resumed"
 
 
+async def test_a_retry_may_come_in_a_second_where_the_turn_runs_here_or_its_time_is_almost_over(
+    service: Service,
+) -> None:
+    decision, replica = await cut_off(service, seconds_ago=10.0), service.replica
+    replica.under_way.add("d-1")
+    here = await ask(service, headers=KEY)
+    refused(here, 503, "in_progress", "Idempotency-Key")
+    replica.under_way.discard("d-1")
+    end = decision.decided_at + service.config.limits.answer_s
+    waits = [here.headers["retry-after"]]
+    for left in (0.5, 1.5, 7.0):
+        replica.decider.clock = lambda left=left: end - left  # type: ignore[misc]
+        waits.append((await ask(service, headers=KEY)).headers["retry-after"])
+    assert waits == ["1", "1", "2", "7"]
+
+
 async def test_a_turn_that_was_cut_off_is_not_finished_by_another_request(service: Service) -> None:
     await cut_off(service, seconds_ago=1000.0)
     other = await ask(service, headers={"idempotency-key": "d-1"}, temperature=1.0)

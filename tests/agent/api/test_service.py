@@ -149,6 +149,19 @@ async def test_the_last_user_message_is_the_query_and_its_parts_are_joined(servi
     assert query.text == "which river\nis longest?"
 
 
+async def test_the_model_reads_a_developer_as_the_system_and_every_other_role_as_it_is(
+    service: Service,
+) -> None:
+    roles = ("system", "developer", "user", "assistant", "user")
+    messages = [{"role": role, "content": f"message {i}"} for i, role in enumerate(roles)]
+    assert (await ask(service, model="arm/none", messages=messages)).status_code == 200
+    prompt = service.generator.last_prompt
+    assert prompt is not None
+    system, *conversation = prompt.messages
+    assert system["content"].startswith("message 0\n\nmessage 1\n\n")
+    assert conversation == messages[2:]
+
+
 async def test_switched_off_excluded_and_not_allowed_arms_are_not_drawn(service: Service) -> None:
     switched = await service.client.patch("/v1/arms/none", json={"enabled": False})
     assert (switched.status_code, switched.json()["enabled"]) == (200, False)
