@@ -50,6 +50,12 @@ async def test_a_value_on_an_episode_counts_for_each_of_its_decisions(service: S
     assert (await read_decision(service, first))["feedback"][0]["episode_id"] == "e-1"
 
 
+async def test_a_refused_value_is_named_with_its_metric(service: Service) -> None:
+    body = {"decision_id": "d", "metric_name": "thumb", "value": 7}
+    response = await service.client.post("/v1/feedback", json=body)
+    assert "metric 'thumb' takes values in" in response.json()["error"]["message"]
+
+
 async def test_feedback_on_an_unknown_episode_is_pending(service: Service) -> None:
     response = await on_episode(service, "e-9", 1.0)
     assert (response.status_code, response.json()["status"]) == (202, "pending_decision")
