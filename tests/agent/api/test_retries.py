@@ -5,11 +5,13 @@ from collections.abc import AsyncGenerator
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
+from agent.api.idempotency import new_id
 from agent.serving import Finished, messages
 from arms.llm import Chunk, Prompt, base
 from feedback.errors import LogUnavailableError
@@ -21,6 +23,18 @@ from tests.agent.fakes import FakeArms, MemoryLog, Service, failing, hanging
 from tests.agent.serving.test_turn import CHAT, a_loop
 
 KEY = {"idempotency-key": "d-1"}
+
+
+def test_an_id_is_12_digits_of_milliseconds_and_20_random_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = []
+    for milliseconds in (255, 256):
+        monkeypatch.setattr(
+            "agent.api.idempotency.time", SimpleNamespace(time_ns=lambda ms=milliseconds: ms * 1_000_000)
+        )
+        ids += [new_id(), new_id()]
+    assert [name[:12] for name in ids] == ["0000000000ff"] * 2 + ["000000000100"] * 2
+    assert {len(name) for name in ids} == {32}
+    assert len({name[12:] for name in ids}) == 4
 
 
 async def cut_off(service: Service, seconds_ago: float) -> Decision:
