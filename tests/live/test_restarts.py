@@ -32,13 +32,13 @@ def test_a_killed_replica_takes_nothing_with_it_that_was_acknowledged(live: Live
     assert ledger.odd == []
     for one in ledger.answered:
         kept = live.client.get(f"/v1/decisions/{one.id}").json()
-        assert {name: kept[name] for name in one.told} == one.told
+        assert {name: kept[name] for name in one.fields} == one.fields
         assert one.status in (None, kept["status"])
         assert one.text in (None, kept["answer"])
-    for said in ledger.kept:
-        _, decision_id, _, metric, value = said.said
+    for kept in ledger.kept:
+        _, decision_id, _, metric, value = kept.content
         if metric and value is not None and decision_id is not None:
-            told = live.client.get(f"/v1/decisions/{decision_id}").json()["feedback"]
-            (found,) = (row for row in told if row["feedback_id"] == said.id and row["value"] is not None)
+            listed = live.client.get(f"/v1/decisions/{decision_id}").json()["feedback"]
+            (found,) = (row for row in listed if row["feedback_id"] == kept.id and row["value"] is not None)
             assert (found["metric_name"], found["value"]) == (metric, value)
     live.learned(live.policy()["log_seq"])

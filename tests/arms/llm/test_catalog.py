@@ -111,7 +111,9 @@ async def test_a_model_answers_from_a_passage(engine: Generator) -> None:
 
 
 async def test_an_answer_streams_and_its_last_chunk_counts_the_tokens(engine: Generator) -> None:
-    chunks = [chunk async for chunk in engine.stream(asking("Write a long story about a river.", max_tokens=10))]
+    chunks = [
+        chunk async for chunk in engine.stream(asking("Write a long story about a river.", max_tokens=10))
+    ]
     assert len([chunk for chunk in chunks if chunk.text]) >= 5
     assert [chunk.finish_reason for chunk in chunks] == [None] * (len(chunks) - 1) + ["length"]
     assert chunks[-1].completion_tokens == 10
