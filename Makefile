@@ -40,7 +40,7 @@ docs: $(DOCS)/ready  ## build the documentation into site/; a broken link, a bro
 	$(DOCS)/bin/zensical build --clean --strict
 
 bench: $(VENV)/ready-dev  ## print the figures of the benchmarks beside their peers
-	for file in decision routers estimators log learner bm25 pool portfolio service; do $(BIN)/python benchmarks/$$file.py || exit 1; done
+	for file in decision routers estimators log learner bm25 pool portfolio memory service; do $(BIN)/python benchmarks/$$file.py || exit 1; done
 
 models: $(VENV)/ready  ## install the default models
 
