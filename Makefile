@@ -19,7 +19,7 @@ demo: $(VENV)/ready  ## set up, live through the whole loop in minutes, leave de
 	$(BIN)/python -m examples.demo
 
 test: $(VENV)/ready-dev check  ## set up, lint, type-check, run the tests
-	$(BIN)/python -m pytest -n auto --dist loadgroup -m "not slow"
+	$(BIN)/python -m pytest -n auto --dist loadfile -m "not slow"
 
 test-slow: $(VENV)/ready-dev  ## run the tests that take long: kills under traffic, restarts of a real service, soaks
 	$(BIN)/python -m pytest -m slow

@@ -25,29 +25,9 @@ os.environ["TZ"] = "Asia/Kathmandu"  # UTC+5:45, without daylight saving time
 time.tzset()
 
 
-SHARED = ("live", "ray", "postgres")
-"""Groups of tests that share what is expensive to start, the longest first."""
-
-
-def group_of(item: pytest.Item) -> str:
-    """Return the tests that have to run in the same process as this one: by default those of its file."""
-    fixtures = getattr(item, "fixturenames", ())
-    if item.path.parent.name == "live":
-        return "live"
-    if "cluster" in fixtures:
-        return "ray"
-    if {"postgres", "killable_postgres"} & {*fixtures} or "[postgresql" in item.nodeid:
-        return "postgres"
-    return str(item.path)
-
-
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep together what shares a service, for pytest-xdist, and begin with what takes longest."""
-    groups = {item: group_of(item) for item in items}
-    for item, group in groups.items():
-        item.add_marker(pytest.mark.xdist_group(group))
-    items.sort(key=lambda item: SHARED.index(groups[item]) if groups[item] in SHARED else len(SHARED))
+    """Begin with the tests of a real service, whose file takes longest to finish."""
+    items.sort(key=lambda item: item.path.parent.name != "live")
 
 
 @sa.event.listens_for(sa.Engine, "connect")

@@ -53,7 +53,7 @@ ELSEWHERE = {
 }
 """Commands that are not run here, by a part of their line, and who runs them."""
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(PAGE_S + START_S), pytest.mark.xdist_group("live")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(PAGE_S + START_S)]
 
 
 @dataclass(frozen=True)
