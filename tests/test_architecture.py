@@ -26,8 +26,8 @@ NAMELESS = {"utils", "util", "helpers", "helper", "common", "core", "manager", "
 LONGEST = 450
 """Lines that a source file may have."""
 
-FULL = 18
-"""Files that a room may have; about 15 is what it should have."""
+FULL = 16
+"""Files that a room may have."""
 
 WIDEST = 12
 """Names that the face of a room may have, besides modules that serve as namespaces."""
