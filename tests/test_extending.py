@@ -12,6 +12,7 @@ import pytest
 from agent.policies import catalog as policy_catalog
 from agent.routers import catalog as router_catalog
 from arms.retrievers import ArmSpec, Resources, build_arm
+from arms.retrievers import catalog as arm_catalog
 from tests import contracts, router_contracts
 
 PAGES = Path(__file__).parents[1] / "docs" / "guide" / "extending"
@@ -40,6 +41,12 @@ def test_the_arm_can_be_named_by_its_import_path(page: Callable[[str], Any], tmp
     built = build_arm("glossary", Resources(None, tmp_path, {}, {"glossary": spec}))
     found = built.search(arm.Query("What is heap sort?"), 1)
     assert [passage.id for passage in found.passages] == ["heap sort"]
+
+
+def test_an_arm_is_light_only_where_its_class_says_so(page: Callable[[str], Any]) -> None:
+    module = page("arm").__name__
+    specs = {name: ArmSpec(kind=f"{module}:{name}") for name in ("GlossaryArm", "FirstDimension", "Nothing")}
+    assert [name for name in specs if arm_catalog.is_light(name, specs)] == ["Nothing"]
 
 
 @pytest.mark.parametrize("check", [*contracts.CHECKS, *contracts.EXACT_CHECKS], ids=lambda one: one.__name__)

@@ -83,7 +83,7 @@ class PoolJob:
     def facts(self) -> dict[str, str]:
         """Return the identity of what the arms find. Raises ModelNotFoundError."""
         arms = [(name, spec.kind, spec.params) for name, spec in self.specs.items()]
-        encoders = {name: backbone.model_dump() for name, backbone in self.backbones.items()}
+        encoders = {name: backbone.model_dump(exclude={"host"}) for name, backbone in self.backbones.items()}
         return {
             "corpus": self.corpus.digest,
             "questions": digest_of_document(self.questions),

@@ -202,7 +202,8 @@ class Estimator:
 
     Attributes:
         function: Returns the terms of a sample.
-        rank: Place among the estimators when one figure has to represent a policy; the lowest does.
+        rank: Place among the estimators when one figure has to represent a policy: the lowest does, and of
+            equal ones the first that was requested.
         rows: What a row of its terms is.
         predictions: Which predictions of rewards it reads.
         anytime: Whether a confidence sequence is for its values.

@@ -201,6 +201,7 @@ class Traffic:
         self.now = 0.0
         self.draws = Draws.empty(self.n)
         self.wishes: dict[str, Wish] = {}  # of the turns under way
+        self.able: dict[str, list[str]] = {}  # which arms could be drawn, when one was
         self.undecided: Counter[str] = Counter()
         self.recomputed = 0
         self.busy: Counter[str] = Counter()
@@ -208,7 +209,7 @@ class Traffic:
         self.copies = {v: policy.load(policy.save()) for v, policy in self.policies.items()}
         self.loop = TurnLoop(
             arms=INFO,
-            decider=self.make(
+            decider=self._watched()(
                 serving=messages.Serving(self.policies[1], 1),
                 floor=0.02,
                 salt=f"traffic-{self.seed}",
@@ -315,6 +316,18 @@ class Traffic:
         future.set_result([Receipt(1)] * len(facts))
         return future
 
+    def _watched(self) -> Callable[..., Decider]:
+        """Return what makes the decider, which notes at each draw what could be drawn."""
+        traffic = self
+
+        class Watched(self.make):  # type: ignore[name-defined, misc]
+            def choose(self, ask: Ask, *seen: Any) -> Decision:
+                traffic.able[ask.decision_id] = traffic._able(traffic.wishes[ask.decision_id])
+                decision: Decision = super().choose(ask, *seen)
+                return decision
+
+        return Watched
+
     # -- what must hold of every row ----------------------------------------------------------------
 
     def _eligible(self, wish: Wish) -> list[str]:
@@ -331,7 +344,7 @@ class Traffic:
         draws, arms, wish = self.draws, list(fact.arms), self.wishes[fact.id]
         assert draws.drawn[i] == -1, "one decision a turn"
         if self.scorer is None:
-            assert arms == self._able(wish), "exactly the arms that could be drawn have a probability"
+            assert arms == self.able.pop(fact.id), "exactly the arms that could be drawn have a probability"
         else:
             assert set(arms) <= set(wish.arms)
         places = [PLACE[name] for name in arms]

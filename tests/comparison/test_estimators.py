@@ -10,7 +10,7 @@ from scipy import stats
 
 from feedback.arrays import Floats
 from feedback.ope import ESTIMATORS, Sample, Terms, intervals
-from feedback.ope.doubly_robust import dr, dros, mrdr, sndr, switch_dr
+from feedback.ope.doubly_robust import dros, sndr, switch_dr
 from feedback.ope.estimators import clipped_ips, cressie_read, estimate, ips, replay, snips
 
 
@@ -58,6 +58,10 @@ def test_cressie_read_is_that_of_vw(sample: Sample, scale: float, least: float, 
     assert ours == pytest.approx(theirs(vw, sample, wmin=least, wmax=largest), abs=1e-9)
 
 
+MEANS = [name for name, one in ESTIMATORS.items() if one.is_mean]
+"""Estimators that a loop over rows can compute; a new one needs a line in `by_row`."""
+
+
 def by_row(sample: Sample, kind: str, parameter: float) -> float:
     """An estimate, one row at a time."""
     q = sample.q_mrdr if kind == "mrdr" else sample.q_hat
@@ -87,15 +91,17 @@ def test_the_estimates_equal_a_loop_over_rows(sample: Sample, parameter: float) 
         "switch_dr": switch_dr(sample, threshold=parameter),
         "dros": dros(sample, shrinkage=parameter),
     }
-    for kind in ("ips", "clipped_ips", "dm", "dr", "switch_dr", "dros", "mrdr"):
+    for kind in MEANS:
         ours = chosen[kind] if kind in chosen else estimate(sample, kind)
         assert ours.value == pytest.approx(by_row(sample, kind, parameter), abs=1e-12)
 
 
 TRUTH_ROWS = 200_000
+BIASED = {"clipped_ips", "dm", "switch_dr", "dros"}
+"""Estimators that do not find the true value with a wrong model, or with weights above a limit."""
 
 
-@pytest.mark.parametrize("name", ["replay", "ips", "snips", "dr", "sndr", "mrdr", "cressie_read"])
+@pytest.mark.parametrize("name", [name for name in ESTIMATORS if name not in BIASED])
 def test_a_long_log_finds_the_true_value(name: str) -> None:
     rng = np.random.default_rng(11)
     quality, p_log, p_target = np.array([0.2, 0.5, 0.8]), np.array([0.6, 0.3, 0.1]), np.array([0.1, 0.3, 0.6])
@@ -127,14 +133,10 @@ def jackknife_error(sample: Sample, value: Callable[[Sample], Terms]) -> float:
 @pytest.mark.parametrize(
     "value",
     [
-        ips,
-        snips,
+        *(one for name, one in ESTIMATORS.items() if name not in {"replay", *BIASED}),
         lambda sample: clipped_ips(sample, clip=2.0),
-        dr,
-        sndr,
         lambda sample: switch_dr(sample, threshold=3.0),
         lambda sample: dros(sample, shrinkage=9.0),
-        mrdr,
         lambda sample: cressie_read(sample, largest=20.0),
         lambda sample: cressie_read(replace(sample, propensity=0.8 * sample.propensity)),
         lambda sample: cressie_read(replace(sample, propensity=(1.3 * sample.propensity).clip(max=1.0))),
@@ -176,6 +178,5 @@ def test_influences_subtract_to_the_error_of_a_difference() -> None:
     )
 
 
-def test_every_estimator_is_compared_with_something() -> None:
-    compared = {"replay", "ips", "clipped_ips", "snips", "dm", "dr", "sndr", "switch_dr", "dros", "mrdr"}
-    assert compared | {"cressie_read"} == set(ESTIMATORS)
+def test_what_is_not_compared_with_the_truth_is_compared_with_a_loop_over_rows() -> None:
+    assert set(MEANS) >= BIASED

@@ -1,8 +1,23 @@
-"""Which version a replica serves when the promoted recipe changes."""
+"""Which version a replica serves, by the versions and promotions of the log."""
 
+import logging
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
-from tests.agent.fakes import FakeGate, Service
+import pytest
+import sqlalchemy as sa
+
+from agent.config import AppConfig, parse
+from agent.learning import Recipe
+from agent.policies import Policy, PolicyError, PolicySpec
+from agent.serving.version_watcher import ServedVersion, ServingState, VersionWatcher
+from feedback.log import Store
+from feedback.log import tables as t
+from feedback.registry import ActivePolicy, Version, promotions, versions
+from feedback.registry.promotions import Action, Promotion
+from tests.agent.fakes import CONFIG, FakeGate, Service
 from tests.agent.learning.test_promotions import deciding, learned, say
 from tests.agent.serving.test_canary import publish
 
@@ -20,3 +35,230 @@ async def test_a_promoted_recipe_serves_its_newest_version_although_another_reci
         watcher = service.replica.watcher
         assert watcher.recipe.policy.kind == watcher.empty.kind == "fixed"
         assert watcher.configured.policy.kind != "fixed", "the configured recipe stays known"
+
+
+# -- over a log without a service ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> AppConfig:
+    return parse({**CONFIG, "log_url": f"sqlite:///{tmp_path / 'log.db'}", "policy": {"kind": "linucb"}})
+
+
+@pytest.fixture
+def store(config: AppConfig) -> Iterator[Store]:
+    with closing(Store(config.database_url)) as store:
+        yield store
+
+
+class Restored:
+    """Stands in for restoring: counts what is asked, and fails on demand."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, bool]] = []
+        self.failing = True
+
+    def __call__(self, *args: Any, empty: Policy, relearn: bool) -> Policy:
+        _, version, *_ = args
+        self.asked.append((version.version, relearn))
+        if self.failing:
+            raise PolicyError("it is lost")
+        return empty
+
+
+@pytest.fixture
+def restored(monkeypatch: pytest.MonkeyPatch) -> Restored:
+    found = Restored()
+    monkeypatch.setattr("agent.serving.version_watcher.restore_policy", found)
+    return found
+
+
+def published(
+    store: Store, config: AppConfig, kind: str = "linucb", examples: int = 0, **params: Any
+) -> Version:
+    """Publish a version of a policy without a history; it may name the arm `gone`, which is not live."""
+    recipe = Recipe(PolicySpec(kind=kind, params=params), config.reward)
+    state = recipe.build([*config.actions, "gone"]).save()
+    number = versions.publish_beside(store, recipe.draft(state, examples, 0, None, 0, 0.0), state)
+    version = versions.find(store, number)
+    assert version is not None
+    return version
+
+
+def record(store: Store, config: AppConfig, action: Action, version: Version, share: float = 0.0) -> None:
+    promotion = Promotion(0, version.version, action, "because", 0.0, share=share)
+    promotions.record(store, Recipe.configured(config).digest, promotion)
+
+
+def damage(store: Store, *damaged: Version) -> None:
+    numbers = [version.version for version in damaged]
+    with store.writing() as connection:
+        named = t.checkpoints.c.version.in_(numbers)
+        connection.execute(sa.update(t.checkpoints).where(named).values(state=b"damaged"))
+
+
+def served(state: ServingState) -> ServedVersion:
+    assert state.served is not None
+    return state.served
+
+
+def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
+
+
+def test_before_there_is_a_version_nothing_is_served(store: Store, config: AppConfig) -> None:
+    watcher = VersionWatcher(store, config)
+    assert watcher.refresh(None) == ServingState(None, ActivePolicy(Recipe.configured(config).digest), None)
+    assert watcher.recipe is watcher.configured
+    assert watcher.arms == list(config.actions)
+    assert watcher.empty.kind == "linucb"
+
+
+def test_a_newer_version_replaces_the_served_one_and_an_older_never(store: Store, config: AppConfig) -> None:
+    watcher = VersionWatcher(store, config)
+    first = published(store, config)
+    state = watcher.refresh(None)
+    assert (served(state).version, served(state).policy.kind) == (first, "linucb")
+    assert watcher.refresh(served(state)).served is served(state)
+    published(store, config, kind="uniform", examples=9)
+    assert watcher.refresh(served(state)).served is served(state), "it is of another recipe"
+    second = published(store, config, examples=1)
+    assert served(watcher.refresh(served(state))).version == second
+
+
+def test_a_version_is_restored_with_the_policy_of_its_recipe(
+    store: Store, config: AppConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[Any, ...]] = []
+
+    def restore(*args: Any, empty: Policy, relearn: bool) -> Policy:
+        calls.append((*args, empty.kind, relearn))
+        return empty
+
+    monkeypatch.setattr("agent.serving.version_watcher.restore_policy", restore)
+    ours, other = published(store, config), published(store, config, kind="fixed", arm="none")
+    watcher = VersionWatcher(store, config)
+    assert served(watcher.refresh(None)).policy is watcher.empty
+    record(store, config, Action.ROLLBACK, other)
+    assert served(watcher.refresh(None)).version == other
+    rest = config.reward, list(config.actions)
+    assert calls == [(store, ours, *rest, "linucb", False), (store, other, *rest, "fixed", True)]
+
+
+def test_the_pinned_version_is_served_and_no_newer_one(store: Store, config: AppConfig) -> None:
+    first, newest = published(store, config), published(store, config, examples=1)
+    watcher = VersionWatcher(store, config)
+    state = watcher.refresh(None)
+    assert served(state).version == newest
+    record(store, config, Action.ROLLBACK, first)
+    state = watcher.refresh(served(state))
+    assert served(state).version == first
+    assert state.active.pin is not None
+    assert watcher.refresh(served(state)).served is served(state)
+
+
+def test_a_pin_that_cannot_be_built_here_is_passed_over_and_warned_of_once(
+    store: Store, config: AppConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, newest = published(store, config), published(store, config, examples=1)
+    gone = published(store, config, kind="fixed", arm="gone")
+    watcher = VersionWatcher(store, config)
+    record(store, config, Action.ROLLBACK, gone)
+    for _ in range(3):
+        assert served(watcher.refresh(None)).version == newest
+    (warning,) = warned(caplog)
+    assert warning.startswith(f"version {gone.version} was chosen and is passed over: policy 'fixed' names")
+    record(store, config, Action.ROLLBACK, first)
+    assert served(watcher.refresh(None)).version == first
+    record(store, config, Action.ROLLBACK, gone)
+    assert served(watcher.refresh(None)).version == newest
+    assert warned(caplog) == [warning, warning], "once for each rollback"
+
+
+def test_a_damaged_version_is_warned_of_once_and_the_one_before_stays(
+    store: Store, config: AppConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = published(store, config)
+    watcher = VersionWatcher(store, config)
+    state = watcher.refresh(None)
+    second = published(store, config, examples=1)
+    damage(store, second)
+    for _ in range(2):
+        assert watcher.refresh(served(state)).served is served(state)
+    lost = "checkpoint of version {} is missing or damaged; still serving the version before"
+    assert warned(caplog) == [lost.format(second.version)]
+    third = published(store, config, examples=2)
+    damage(store, third)
+    assert watcher.refresh(served(state)).served is served(state)
+    assert warned(caplog) == [lost.format(second.version), lost.format(third.version)]
+    assert served(VersionWatcher(store, config).refresh(None)).version == first
+
+
+def test_where_all_versions_are_damaged_nothing_is_served(store: Store, config: AppConfig) -> None:
+    damage(store, published(store, config), published(store, config, examples=1))
+    assert VersionWatcher(store, config).refresh(None).served is None
+
+
+def test_a_damaged_pinned_version_is_not_replaced_and_learned_again_once_per_rollback(
+    store: Store, config: AppConfig, restored: Restored, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, _ = published(store, config), published(store, config, examples=1)
+    watcher = VersionWatcher(store, config)
+    for attempts in ([True, False, False], [True, False]):
+        restored.asked.clear()
+        record(store, config, Action.ROLLBACK, first)
+        for _ in attempts:
+            assert watcher.refresh(None).served is None
+        assert restored.asked == [(first.version, relearn) for relearn in attempts]
+    assert warned(caplog) == ["it is lost; and it was chosen: promote another"] * 2
+    restored.failing = False
+    assert served(watcher.refresh(None)).version == first
+
+
+def test_a_lost_candidate_is_learned_again_once_per_promotion_and_then_only_read(
+    store: Store, config: AppConfig, restored: Restored, caplog: pytest.LogCaptureFixture
+) -> None:
+    candidate = published(store, config, kind="fixed", arm="none")
+    watcher = VersionWatcher(store, config)
+    assert watcher.refresh(None).canary is None
+    for attempts in ([True, False, False], [True, False]):
+        restored.asked.clear()
+        record(store, config, Action.CANARY, candidate, 0.25)
+        for _ in attempts:
+            assert watcher.refresh(None).canary is None
+        assert restored.asked == [(candidate.version, relearn) for relearn in attempts]
+    assert warned(caplog) == ["it is lost; it takes no part, although it is given a share"] * 2
+    restored.failing = False
+    canary = watcher.refresh(None).canary
+    assert canary is not None
+    assert (canary.version, canary.share, canary.policy.kind) == (candidate.version, 0.25, "fixed")
+    restored.asked.clear()
+    assert watcher.refresh(None).canary is canary
+    assert restored.asked == []
+    record(store, config, Action.CANARY, candidate, 0.5)
+    canary = watcher.refresh(None).canary
+    assert canary is not None
+    assert canary.share == 0.5
+    record(store, config, Action.CANARY, candidate, 0.0)
+    assert watcher.refresh(None).canary is None
+
+
+def test_a_promoted_recipe_is_followed_and_the_configured_one_comes_back(
+    store: Store, config: AppConfig
+) -> None:
+    ours, fixed = published(store, config), published(store, config, kind="fixed", arm="none")
+    watcher = VersionWatcher(store, config)
+    state = watcher.refresh(None)
+    record(store, config, Action.PROMOTE, fixed)
+    state = watcher.refresh(served(state))
+    assert (served(state).version, watcher.recipe.digest, watcher.empty.kind) == (
+        fixed,
+        fixed.recipe,
+        "fixed",
+    )
+    empty = watcher.empty
+    assert watcher.refresh(served(state)).served is served(state)
+    assert watcher.empty is empty, "it is built once"
+    record(store, config, Action.PROMOTE, ours)
+    state = watcher.refresh(served(state))
+    assert (served(state).version, watcher.recipe, watcher.empty.kind) == (ours, watcher.configured, "linucb")

@@ -70,6 +70,13 @@ def diary_job(corpus: Corpus, folder: Path) -> ScoreJob:
     return make_job(corpus, folder / "indexes", specs=specs, block=1, timed=1)
 
 
+def test_where_a_backbone_serves_does_not_change_a_job(corpus: Corpus, tmp_path: Path) -> None:
+    job = make_job(corpus, tmp_path / "indexes")
+    own = {name: one.model_copy(update={"host": "own"}) for name, one in job.backbones.items()}
+    assert own.keys() == job.backbones.keys() != set()
+    assert replace(job, backbones=own).facts() == job.facts()
+
+
 @pytest.mark.usefixtures("cluster")
 def test_the_matrix_is_that_of_every_arm_searched_by_itself(corpus: Corpus, tmp_path: Path) -> None:
     names = ["none", "away", "bm25", "dense", "hnsw", "rrf", "drawn"]

@@ -12,19 +12,19 @@ from arms.base import MissingEmbeddingError, Query
 from arms.corpus import Corpus
 from arms.indexes import VectorIndex
 from arms.models import Backbone
-from arms.retrievers import diversity as discounted
-from arms.retrievers import vendi
-from arms.retrievers.diversity import Cosines
+from arms.retrievers.catalog import KINDS
+from arms.retrievers.diversity import Cosines, DiverseParams
 from arms.retrievers.kind import Kind, Resources
 from tests.arms.contract import DIM, QUESTIONS, ask, check_arm
 
 WORDS = frozenset({"words"})
-DISCOUNTED = [
-    {"gamma": gamma, "threshold": threshold} for gamma in (0.0, 0.6, 4.0) for threshold in (0.0, 0.4)
-]
-VENDI = [{"diversity": diversity} for diversity in (0.0, 0.35, 0.8, 1.0)]
-FAMILIES = pytest.mark.parametrize(
-    ("kind", "grid"), [(discounted.KIND, DISCOUNTED), (vendi.KIND, VENDI)], ids=["discounted", "vendi"]
+FAMILIES = {
+    "ds": [{"gamma": gamma, "threshold": threshold} for gamma in (0.0, 0.6, 4.0) for threshold in (0.0, 0.4)],
+    "vendi": [{"diversity": diversity} for diversity in (0.0, 0.35, 0.8, 1.0)],
+}
+"""Parameters of the arms of each family, by kind."""
+EACH_FAMILY = pytest.mark.parametrize(
+    ("kind", "grid"), [(KINDS[name], grid) for name, grid in FAMILIES.items()], ids=list(FAMILIES)
 )
 
 
@@ -56,13 +56,18 @@ def batches(kind: Kind[Any], group: dict[str, Any], have: Resources) -> list[Any
     return list(kind.batch(group, have))
 
 
-@FAMILIES
+def test_every_family_of_the_catalogue_is_tested() -> None:
+    chosen = {name for name, kind in KINDS.items() if issubclass(kind.params, DiverseParams) and kind.batch}
+    assert chosen == FAMILIES.keys(), "give the arms of a new kind their parameters in FAMILIES"
+
+
+@EACH_FAMILY
 def test_each_arm_keeps_the_contract(kind: Kind[Any], grid: list[dict[str, float]], have: Resources) -> None:
     for name, params in family(kind, grid, have, depth=9).items():
         check_arm(build(kind, name, params, have), have.corpus)
 
 
-@FAMILIES
+@EACH_FAMILY
 @pytest.mark.parametrize("k", [1, 4, 20])
 def test_a_batch_finds_what_each_of_its_arms_does(
     kind: Kind[Any], grid: list[dict[str, float]], have: Resources, k: int
@@ -81,7 +86,7 @@ def test_a_batch_finds_what_each_of_its_arms_does(
             assert (row[len(found) :] == -1).all()
 
 
-@FAMILIES
+@EACH_FAMILY
 def test_a_passage_scores_as_when_picked_but_never_more_than_one_before_it(
     kind: Kind[Any], grid: list[dict[str, float]], have: Resources
 ) -> None:
@@ -94,7 +99,7 @@ def test_a_passage_scores_as_when_picked_but_never_more_than_one_before_it(
         assert {ids.index(p.id): p.score for p in found} == falling
 
 
-@FAMILIES
+@EACH_FAMILY
 def test_arms_of_another_depth_are_a_batch_of_their_own(
     kind: Kind[Any], grid: list[dict[str, float]], have: Resources
 ) -> None:
@@ -111,8 +116,8 @@ def test_arms_of_another_depth_are_a_batch_of_their_own(
 def test_the_families_search_a_corpus_once(have: Resources, monkeypatch: pytest.MonkeyPatch) -> None:
     found = [
         batch
-        for kind, grid in ((discounted.KIND, DISCOUNTED), (vendi.KIND, VENDI))
-        for batch in batches(kind, family(kind, grid, have), have)
+        for name, grid in FAMILIES.items()
+        for batch in batches(KINDS[name], family(KINDS[name], grid, have), have)
     ]
     searched: list[int] = []
     nearest = VectorIndex.nearest
@@ -127,7 +132,7 @@ def test_the_families_search_a_corpus_once(have: Resources, monkeypatch: pytest.
     assert searched == [1000]
 
 
-@FAMILIES
+@EACH_FAMILY
 def test_a_query_without_the_embedding_is_told_which_one_it_lacks(
     kind: Kind[Any], grid: list[dict[str, float]], have: Resources
 ) -> None:

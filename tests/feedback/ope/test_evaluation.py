@@ -173,7 +173,7 @@ def test_a_single_question_leaves_out_what_needs_a_model(log: Log) -> None:
         predict(one, rng())
 
 
-MEANS = ("ips", "clipped_ips", "dm", "dr", "switch_dr", "dros", "mrdr")
+MEANS = tuple(name for name, one in ESTIMATORS.items() if one.is_mean)
 """Estimators whose rows are independent of each other once the reward model is given."""
 
 

@@ -1,5 +1,8 @@
 """Epoch fencing: only the newest epoch of the log may write."""
 
+from contextlib import closing
+from pathlib import Path
+
 import pytest
 
 from feedback.errors import RebuiltError, SupersededError
@@ -16,6 +19,16 @@ def test_each_epoch_is_newer_than_all_before(store: Store) -> None:
     assert [take_epoch(store, name, 1.0) for name in ("a", "b", "c")] == [1, 2, 3]
     with store.reading() as connection:
         assert epochs.newest_epoch(connection) == (3, "c")
+
+
+@pytest.mark.parametrize("reverse", ["ON", "OFF"])
+def test_the_newest_epoch_is_the_highest_in_whatever_order_rows_come(tmp_path: Path, reverse: str) -> None:
+    with closing(Store(f"sqlite:///{tmp_path / 'log.db'}")) as store:
+        for name in ("a", "b", "c"):
+            take_epoch(store, name, 1.0)
+        with store.reading() as connection:
+            connection.exec_driver_sql(f"PRAGMA reverse_unordered_selects = {reverse}")
+            assert epochs.newest_epoch(connection) == (3, "c")
 
 
 def test_only_the_newest_epoch_may_write(store: Store) -> None:

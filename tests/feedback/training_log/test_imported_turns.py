@@ -6,11 +6,11 @@ import pytest
 
 from feedback.dataset import Log
 from feedback.errors import ConflictError
-from feedback.events import LABELS, Example, Tick
+from feedback.events import LABELS, Decision, Example, Kind, Tick
 from feedback.log import Store
 from feedback.reward import Complete, Metric, RewardRule
 from feedback.training_log.epochs import take_epoch
-from feedback.training_log.imported_turns import PastTurn, insert, missing_from_log
+from feedback.training_log.imported_turns import PastTurn, insert, missing_from_log, read_turns
 from feedback.training_log.joiner import Joiner, read_examples
 from tests.feedback.conftest import decision, execution, value
 
@@ -60,6 +60,19 @@ def test_turns_are_learned_once_in_order_and_whole_however_late_they_are_entered
     joiner.advance(2000.0)
     found = [(example.decision.id, dict(example.metrics)) for example in read_examples(store, rule.join)]
     assert found == [(name, {"right": 1.0, "thumb": 0.5}) for name in ("z", "c", "a", "b")]
+
+
+def test_labels_are_read_as_they_were_inserted_without_what_was_said_later(store: Store) -> None:
+    one, other = (replace(past(name), decision=in_episode(past(name).decision)) for name in ("a", "b"))
+    store.append([in_episode(decision("traffic")), execution("traffic")])
+    insert(store, [one, other, past("of no episode")])
+    store.append([replace(one.feedback[0], value=None, kind=Kind.RETRACTION)])
+    store.append([value("b", key="later", at=100.5)])
+    assert list(read_turns(store, ["e", "another"])) == [one, other]
+
+
+def in_episode(made: Decision) -> Decision:
+    return replace(made, episode_id="e")
 
 
 def test_a_label_is_not_evaluated() -> None:

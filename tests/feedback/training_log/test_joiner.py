@@ -73,6 +73,14 @@ def test_time_that_passed_is_written_down_once_something_waited_for_it(store: St
     assert learned(store, rule(default=0.0)) == [(1, "d1", {})]
 
 
+def test_time_that_closes_one_decision_leaves_a_later_one_open(store: Store, turn: Turn) -> None:
+    turn("d1", at=100.0), turn("d2", at=130.0)
+    how = rule(default=0.0)
+    closing = 160.0 + GRACE_S + 0.5
+    assert joiner(store, how).advance(now=closing) == Position(5, closing, 1)
+    assert learned(store, how) == [(1, "d1", {})]
+
+
 def test_each_rule_has_a_training_log_of_its_own(store: Store, turn: Turn) -> None:
     turn("d1"), turn("d2", at=101.0)
     for said in (value("d1"), value("d2", "thumb", 0.5), value("d2", at=150.0), value("other", at=900.0)):
@@ -120,10 +128,13 @@ def test_small_batches_give_the_same_training_log_as_one_large(store: Store, tur
     for name in shuffled:
         store.append([value(name)])
     join = joiner(store, batch=7)
+    assert join.left == 0, "nothing is known before it looked"
     reached = [join.advance(now=110.0).log_seq]
+    assert join.left == 143
     while reached[-1] < store.log_seq():
         reached.append(join.advance(now=110.0).log_seq)
     assert reached == [*range(7, 150, 7), 150]
+    assert join.left == 0
     assert [name for _, name, _ in learned(store)] == shuffled
 
 
@@ -142,6 +153,15 @@ def test_a_restart_takes_up_what_was_waiting(store: Store) -> None:
     joiner(store).advance(now=106.0)
     store.append([execution("d1")])
     joiner(store).advance(now=108.0)
+    assert learned(store) == [(1, "d1", {"right": 1.0})]
+
+
+def test_a_restart_does_not_learn_again_what_was_learned(store: Store, turn: Turn) -> None:
+    turn("d1")
+    store.append([value("d1")])
+    joiner(store).advance(now=110.0)
+    store.append([value("d1", "thumb")])
+    assert joiner(store).advance(now=110.0) == Position(4, 105.0, 1)
     assert learned(store) == [(1, "d1", {"right": 1.0})]
 
 
@@ -210,6 +230,16 @@ def test_the_training_log_is_read_in_pieces(store: Store, turn: Turn) -> None:
     assert whole == list(range(1, 11))
     assert [e.seq for e in read_examples(store, rule().join, after=3, upto=8, chunk=2)] == [4, 5, 6, 7, 8]
     assert list(read_examples(store, "another rule")) == []
+
+
+def test_a_piece_of_the_training_log_is_read_when_it_is_reached(judged: Store) -> None:
+    joiner(judged).advance(now=110.0)
+    examples = read_examples(judged, rule().join, chunk=2)
+    read = [next(examples).metrics]
+    with judged.writing() as connection:
+        connection.execute(sa.update(t.examples).values(metrics={"right": 0.25}))
+    read += [example.metrics for example in examples]
+    assert read == [{"right": 1.0}, {"right": 1.0}, {"right": 0.25}]
 
 
 # -- what a status promises ---------------------------------------------------------------------------

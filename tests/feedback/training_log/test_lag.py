@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from feedback.errors import SupersededError
+from feedback.errors import LogUnavailableError, SupersededError
 from feedback.events import Tick
 from feedback.log import Store
 from feedback.log import tables as t
-from feedback.reward import Metric, RewardRule
+from feedback.reward import Complete, Metric, RewardRule
 from feedback.training_log.epochs import take_epoch
 from feedback.training_log.joiner import Joiner
 from feedback.training_log.lag import ABANDONED_S, SuccessorCheck, applied_by, dangling, lag_of
@@ -49,6 +49,16 @@ def test_what_teaches_is_applied_by_who_has_learned_it(store: Store, turn: Turn)
     store.append([value("d1", "thumb"), value("d2"), value("d2", "thumb")])
     assert joined(store) == 2, "by the facts at 5 and 8: what is sent together is learned together"
     assert [applied(store, learned) for learned in (0, 1, 2)] == [4, 7, 8]
+
+
+def test_each_rule_is_applied_as_far_as_its_own_examples(store: Store, turn: Turn) -> None:
+    turn("d1"), turn("d2")
+    store.append([value("d1"), value("d1", "thumb"), value("d2")])
+    any_ = RULE.model_copy(update={"complete": Complete.ANY})
+    all_ = RULE.model_copy(update={"complete": Complete.ALL})
+    for rule in (any_, all_):
+        Joiner(store, rule, take_epoch(store, "test", 0.0)).advance(110.0)
+    assert [lag_of(store, rule.join, 1).applied_seq for rule in (any_, all_)] == [6, 7]
 
 
 def test_it_never_goes_back_while_the_log_grows(store: Store) -> None:
@@ -131,7 +141,8 @@ def test_a_successor_that_reads_nothing_of_what_waits_is_gone(store: Store) -> N
     succession.check()
     now += 1.0
     with pytest.raises(
-        SupersededError, match="1 facts wait for epoch 1 of another, which has read none for 6"
+        SupersededError,
+        match=r"1 facts wait for epoch 1 of another, which has read none for 61 s: restart a learner$",
     ):
         succession.check()
 
@@ -152,3 +163,34 @@ def test_a_successor_that_is_behind_or_reads_by_another_rule_is_there(store: Sto
     now += ABANDONED_S + 1.0
     with pytest.raises(SupersededError, match="of a third"):
         succession.check()
+
+
+def test_a_successor_that_has_read_all_may_be_idle(store: Store) -> None:
+    now = 0.0
+    succession = SuccessorCheck(store, lambda: now)
+    store.append([Tick(100.0)])
+    joined(store)
+    for _ in range(4):
+        now += ABANDONED_S
+        succession.check()
+
+
+def test_the_time_of_a_log_that_nobody_can_read_does_not_count(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    succession = SuccessorCheck(store, lambda: now)
+    store.append([Tick(100.0)])
+    succession.check()
+    now = ABANDONED_S + 1.0
+    with monkeypatch.context() as away:
+        away.setattr(store, "reading", unavailable)
+        succession.check()
+    succession.check()
+    now += ABANDONED_S + 1.0
+    with pytest.raises(SupersededError, match="1 facts wait for epoch 0 of nobody"):
+        succession.check()
+
+
+def unavailable() -> None:
+    raise LogUnavailableError("the connection is lost")

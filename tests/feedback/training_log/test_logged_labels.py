@@ -86,24 +86,37 @@ def test_labels_of_a_warm_start_count_for_nothing_but_its_candidate() -> None:
 
 
 def test_what_cannot_be_a_label_is_left_out_and_counted() -> None:
-    log = [
-        example("q1", "a", 1.0),
+    entered = example("q6", "a", 1.0)
+    of_run = replace(entered, decision=replace(entered.decision, policy=LABELS, episode_id=episode_of(7)))
+    left_out = [
         example("q2", "a", 1.0, mode=Mode.FORCED),
         example("q3", "a", 1.0, mode=Mode.GREEDY),
         example("q4", "a", None),
         example("q5", "gone", 1.0),
+        of_run,
     ]
-    found = labels(log, value_of(RULE, "thumb"), ARMS)
+    found = labels([example("q1", "a", 1.0), *left_out, *left_out], value_of(RULE, "thumb"), ARMS)
     assert found.questions == ("q1",)
     assert found.excluded == {
-        "forced": 1,
-        "greedy": 1,
-        "not judged": 1,
-        "of arm 'gone', which there is no longer": 1,
+        "forced": 2,
+        "greedy": 2,
+        "not judged": 2,
+        "of arm 'gone', which there is no longer": 2,
+        "labels of a warm start": 2,
     }
 
 
-@pytest.mark.parametrize(("log", "message"), [([], "none"), ([example("q", "a", None)], "1 not judged")])
+@pytest.mark.parametrize(
+    ("log", "message"),
+    [
+        ([], "none"),
+        ([example("q", "a", None)], "1 not judged"),
+        (
+            [example("q", "gone", 1.0), example("q", "a", None)],
+            "1 of arm 'gone', which there is no longer, 1 not judged",
+        ),
+    ],
+)
 def test_a_log_without_a_label_is_refused(log: list[Example], message: str) -> None:
     with pytest.raises(LabelsError, match=f"decisions left out: {message}"):
         labels(log, value_of(RULE, "thumb"), ARMS)

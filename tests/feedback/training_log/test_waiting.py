@@ -1,14 +1,17 @@
 """Which decisions still wait for feedback, as the facts come in."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from feedback.dataset import LogSource
-from feedback.events import Context, Cost, Decision, Execution, Feedback, Mode, Status, Tick
+from feedback.events import LABELS, Context, Cost, Decision, Execution, Feedback, Mode, Status, Tick
 from feedback.log import Store
+from feedback.log import tables as t
 from feedback.reward import Metric, RewardRule
 from feedback.training_log.epochs import take_epoch
 from feedback.training_log.joiner import Joiner
@@ -55,6 +58,50 @@ def test_one_that_is_never_judged_is_waited_for_until_its_deadline(store: Store)
     assert waiting(store, [Tick(200.0)]) == inf
 
 
+@pytest.mark.parametrize(("log_at", "until"), [(112.0, 10.0), (112.5, inf)])
+def test_it_is_waited_for_until_the_grace_after_its_deadline_is_over(
+    store: Store, log_at: float, until: float
+) -> None:
+    assert waiting(store, [asked(1, 10.0), ended(1), Tick(log_at)]) == until
+
+
+@pytest.mark.parametrize(("log_at", "until"), [(152.0, 10.0), (152.5, inf)])
+def test_one_that_was_committed_after_its_deadline_is_waited_for_from_then_on(
+    store: Store, log_at: float, until: float
+) -> None:
+    store.append([Tick(150.0)])
+    assert waiting(store, [asked(1, 10.0), ended(1), Tick(log_at)]) == until
+
+
+def test_a_decision_at_the_beginning_of_the_window_is_waited_for(store: Store) -> None:
+    facts = [asked(1, 10.0), ended(1), asked(2, 20.0), ended(2), asked(3, 30.0), ended(3)]
+    assert waiting(store, facts, since=20.0) == 20.0
+
+
+def test_what_another_rule_has_learned_is_waited_for(store: Store) -> None:
+    other = RULE.model_copy(update={"wait_time": "PT90S"})
+    waiting(store, [asked(1, 10.0), ended(1), said(1, 20.0)])
+    store.append([asked(2, 30.0)])
+    assert LogSource(store, RULE).settled() == 30.0
+    assert LogSource(store, other).settled() == 10.0
+    waiting(store, [], other)
+    assert LogSource(store, other).settled() == 30.0
+
+
+@pytest.mark.parametrize(("failed", "until"), [(None, inf), (-1.0, 10.0)])
+@pytest.mark.parametrize("status", [Status.ARM_FAILED, Status.FELL_BACK])
+def test_a_failure_that_will_be_learned_is_waited_for_until_it_is(
+    store: Store, status: Status, failed: float | None, until: float
+) -> None:
+    rule = RULE.model_copy(update={"failed": failed})
+    store.append([asked(1, 10.0), ended(1, status)])
+    assert LogSource(store, rule).settled() == until
+
+
+def test_a_label_is_not_waited_for(store: Store) -> None:
+    assert waiting(store, [replace(asked(1, 10.0), policy=LABELS), ended(1)]) == inf
+
+
 def test_what_is_answered_still_is_waited_for(store: Store) -> None:
     assert waiting(store, [asked(1, 10.0)]) == 10.0
 
@@ -76,3 +123,11 @@ def test_what_was_learned_after_a_log_was_read_was_waiting_there(store: Store) -
     assert len(list(source.examples())) == 1
     assert waiting(store, [said(2, 40.0)]) == inf
     assert source.settled() == 20.0
+
+
+def test_what_another_rule_learned_later_was_not_waiting(store: Store) -> None:
+    assert waiting(store, [asked(1, 10.0), ended(1), said(1, 30.0)]) == inf
+    row = {"join": "another", "seq": 2, "decision_id": "d-1", "metrics": {}, "joined_by": 3}
+    with store.writing() as connection:
+        connection.execute(sa.insert(t.examples), row)
+    assert LogSource(store, RULE).settled() == inf

@@ -1,0 +1,56 @@
+"""What a warm start asks of the log: how many decisions of the traffic, and which questions."""
+
+from dataclasses import replace
+
+from feedback.events import LABELS, Decision, Tick
+from feedback.log import Store
+from feedback.reward import Metric, RewardRule
+from feedback.training_log.epochs import take_epoch
+from feedback.training_log.examples import episode_of
+from feedback.training_log.imported_turns import PastTurn, insert
+from feedback.training_log.joiner import Joiner
+from feedback.training_log.traffic import asked_since, decisions_of_traffic, label_ids
+from tests.feedback.conftest import decision, execution, value
+
+RULE = RewardRule(metrics={"right": Metric()}, wait_time="PT1M")
+
+
+def label(name: str, run: int | None = None) -> PastTurn:
+    episode = None if run is None else episode_of(run)
+    made = replace(decision(name, at=100.0, wait_s=0.0), policy=LABELS, episode_id=episode)
+    return PastTurn(made, execution(name), (value(name, at=100.0),))
+
+
+def about(name: str, question: str) -> Decision:
+    made = decision(name)
+    return replace(made, context=replace(made.context, question=question))
+
+
+def test_a_label_that_was_learned_is_no_traffic(store: Store) -> None:
+    store.append([decision("d1"), execution("d1"), value("d1")])
+    insert(store, [label("label")])
+    assert Joiner(store, RULE, take_epoch(store, "test", 0.0)).advance(110.0).examples_seq == 2
+    assert decisions_of_traffic(store, RULE.join) == 1
+    assert decisions_of_traffic(store, "another rule") == 0
+
+
+def test_questions_are_listed_once_in_the_order_of_their_first_use(store: Store) -> None:
+    store.append([about(f"d{n}", question) for n, question in enumerate("bcabc")])
+    insert(store, [label("label")])
+    assert asked_since(store, 0.0) == ["b", "c", "a"]
+
+
+def test_a_question_counts_from_the_time_of_the_log_at_which_it_was_committed(store: Store) -> None:
+    store.append([about("d1", "before")])
+    store.append([Tick(150.0)])
+    store.append([about("d2", "after")])
+    assert asked_since(store, 150.0) == ["after"]
+    assert asked_since(store, 150.5) == []
+
+
+def test_labels_are_found_by_their_runs_and_those_of_none_on_demand(store: Store) -> None:
+    store.append([replace(decision("traffic"), episode_id=episode_of(1)), decision("more")])
+    insert(store, [label("of none"), label("of 1", 1), label("of 2", 2), label("of 3", 3)])
+    assert label_ids(store, [], others=False) == set()
+    assert label_ids(store, [1, 3], others=False) == {"of 1", "of 3"}
+    assert label_ids(store, [2], others=True) == {"of none", "of 2"}
