@@ -13,12 +13,13 @@ from typing import Any
 import sqlalchemy as sa
 
 from feedback.clock import check_behind
-from feedback.errors import LogGapError
 from feedback.events import Cost, Decision, Execution, Feedback, Status
 from feedback.log import tables as t
-from feedback.log.batch import Batch, Fact, Known
+from feedback.log.batch import Batch, Fact, Known, Receipt
 from feedback.log.database import Database, Statement
+from feedback.log.episodes import Episodes
 from feedback.log.rows import execution_row
+from feedback.log.schema import require_head
 
 PROBE_BYTES = 64 * 1024
 """Bytes that a probe writes: more than most commits."""
@@ -39,16 +40,16 @@ class Appender:
         self._join = join
         e, f, d, x = t.executions.c, t.feedback.c, t.decisions.c, t.examples.c
         learned = (x.decision_id == d.id) & (x.join == sa.bindparam("join", type_=sa.String))
-        about = sa.select(d.id, d.episode_id, d.decided_at, d.deadline, d.logged_at, x.seq)
+        about = sa.select(d.id, d.decided_at, d.deadline, d.logged_at, x.seq)
         about = about.outerjoin(t.examples, learned)
         items = sa.select(f.id, f.kind, f.decision_id, f.episode_id, f.metric, f.value, f.seq)
         among = database.among
+        self.episodes = Episodes(database, join)
         self._head = self._compiled(sa.select(t.log_head.c.seq, t.log_head.c.at).with_for_update())
         self._lookups = {
             "executions": self._compiled(sa.select(e.decision_id).where(among(e.decision_id))),
             "feedback": self._compiled(items.where(among(f.id))),
             "decisions": self._compiled(about.where(among(d.id))),
-            "episodes": self._compiled(about.where(among(d.episode_id))),
         }
         moved = sa.update(t.log_head).values(seq=sa.bindparam("to_seq"), at=sa.bindparam("to_at"))
         cleared = sa.delete(t.executions).where(e.seq == sa.literal_column("0"))
@@ -61,23 +62,31 @@ class Appender:
 
     def begin(self, driver: Any, facts: Sequence[Fact], now: float) -> Batch:
         """Begin a transaction; return a batch at the head of the log that knows what the facts refer to."""
-        wanted = {name: self._database.ids(sorted(ids)) for name, ids in subjects(facts).items() if ids}
-        lookups = [(self._lookups[name], {"ids": ids, "join": self._join}) for name, ids in wanted.items()]
-        (seq, at), *found = self._locked(driver, lookups, now)
-        return Batch(seq, at, now, Known.of(**dict(zip(wanted, found, strict=True))))
+        wanted = {name: self._lookup(name, ids) for name, ids in subjects(facts).items() if ids}
+        (seq, at), *rows = self._locked(driver, [*wanted.values()], now)
+        found = dict(zip(wanted, rows, strict=True))
+        self.episodes.remember(found.get("episodes", ()))
+        return Batch(seq, at, now, Known.of(**found))
+
+    def _lookup(self, name: str, ids: set[str]) -> Statement:
+        if name == "episodes":
+            return self.episodes.oldest(ids)
+        return self._lookups[name], {"ids": self._database.ids(sorted(ids)), "join": self._join}
 
     def _locked(self, driver: Any, lookups: Sequence[Statement], now: float) -> list[Any]:
         """Lock the head; return its position and time, then the rows of each lookup."""
         head, *found = self._database.exchange(driver, [(self._head, {}), *lookups])
-        if len(head) != 1:
-            raise LogGapError(f"`log_head` has {len(head)} rows: it must have one")
+        require_head(len(head))
         check_behind(now, head[0][1])
         return [head[0], *found]
 
-    def write(self, driver: Any, batch: Batch) -> None:
-        """Write a batch, and commit."""
+    def write(self, driver: Any, batch: Batch) -> list[Receipt]:
+        """Write a batch, commit, and return the receipt of each of its facts."""
         moved = {"to_seq": batch.seq, "to_at": batch.at}
-        self._database.exchange(driver, [*self._add(batch.rows, moved), _COMMIT])
+        asked = [self.episodes.awaiting(one.item, one.oldest, one.at) for one in batch.unclear.values()]
+        # before the rows of the batch, whose decisions it has compared itself
+        found = self._database.exchange(driver, [*asked, *self._add(batch.rows, moved), _COMMIT])
+        return batch.settled([bool(rows) for rows in found[: len(asked)]])
 
     def probe(self, driver: Any, now: float) -> None:
         """Insert and delete a row under the lock of the head, and commit, to show that writes succeed."""

@@ -6,8 +6,8 @@ so a fact that is new stays new until then.
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import sqlalchemy as sa
@@ -73,6 +73,36 @@ def _target(decided_at: float, deadline: float, logged_at: float, example_seq: i
 
 
 @dataclass(slots=True)
+class _Episode:
+    """An episode that feedback refers to.
+
+    Attributes:
+        exists: Whether the log has a decision of it.
+        oldest: Position of its oldest open decision; None if the log has none.
+        targets: That decision, and those of the batch.
+    """
+
+    exists: bool = False
+    oldest: int | None = None
+    targets: list[_Target] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Unclear:
+    """Feedback on an episode that counts if another decision in the log awaits it.
+
+    Attributes:
+        item: The feedback.
+        oldest: Position of the oldest open decision of the episode.
+        at: The log's time at which it is committed.
+    """
+
+    item: Feedback
+    oldest: int
+    at: float
+
+
+@dataclass(slots=True)
 class Known:
     """What the log contains already about the facts of a batch.
 
@@ -80,27 +110,28 @@ class Known:
         executions: Decisions that have an execution.
         feedback: Feedback with one of these ids, by id and kind, with its position.
         decisions: Decisions that feedback refers to, and those that are not new.
-        episodes: Decisions of the episodes that feedback refers to.
+        episodes: Episodes that feedback refers to.
     """
 
     executions: set[str]
     feedback: dict[tuple[str, Kind], tuple[Feedback, int]]
     decisions: dict[str, _Target]
-    episodes: dict[str, list[_Target]]
+    episodes: defaultdict[str, _Episode]
 
     @classmethod
     def of(
         cls, executions: Found = (), feedback: Found = (), decisions: Found = (), episodes: Found = ()
     ) -> "Known":
-        """Build it from the rows of the lookups; `feedback.log.append` has their columns."""
-        known = cls({name for (name,) in executions}, {}, {}, defaultdict(list))
+        """Build it from the rows of the lookups; `feedback.log.append` and `episodes` have their columns."""
+        known = cls({name for (name,) in executions}, {}, {}, defaultdict(_Episode))
         for name, kind, decision_id, episode_id, metric, value, seq in feedback:
             item = Feedback(name, decision_id, metric, value, episode_id=episode_id, kind=Kind(kind))
             known.feedback[name, item.kind] = item, seq
-        for name, _, *target in decisions:
+        for name, *target in decisions:
             known.decisions[name] = _target(*target)
-        for _, name, *target in episodes:
-            known.episodes[name].append(_target(*target))
+        for name, _, exists, oldest, *open_one in episodes:
+            targets = [] if oldest is None else [_target(*open_one)]
+            known.episodes[name] = _Episode(exists is not None, oldest, targets)
         return known
 
 
@@ -114,6 +145,8 @@ class Batch:
         now: Seconds since the epoch, by the clock.
         known: What the log contains; `add` extends it.
         rows: Rows to insert, by table.
+        receipts: Of the facts so far.
+        unclear: Feedback whose status is not known yet, by its place among the receipts.
     """
 
     seq: int
@@ -121,8 +154,10 @@ class Batch:
     now: float
     known: Known
     rows: Mapping[sa.Table, list[dict[str, object]]] = field(default_factory=lambda: defaultdict(list))
+    receipts: list[Receipt] = field(default_factory=list)
+    unclear: dict[int, Unclear] = field(default_factory=dict)
 
-    def add(self, fact: Fact) -> Receipt:
+    def add(self, fact: Fact) -> None:
         """Assign the next position to a fact, unless the log has it.
 
         Raises:
@@ -130,6 +165,20 @@ class Batch:
             ClockError: Its stamp is in the future.
             StoreError: A value is not finite.
         """
+        self.receipts.append(self._add(fact))
+
+    def settled(self, awaited: Sequence[bool]) -> list[Receipt]:
+        """Return the receipts of all facts.
+
+        Args:
+            awaited: For each item that is unclear, whether a decision in the log awaits it.
+        """
+        for place, accepted in zip(self.unclear, awaited, strict=True):
+            if accepted:
+                self.receipts[place] = replace(self.receipts[place], status=FeedbackStatus.ACCEPTED)
+        return self.receipts
+
+    def _add(self, fact: Fact) -> Receipt:
         match fact:
             case Decision():
                 if fact.id in self.known.decisions:
@@ -139,7 +188,7 @@ class Batch:
                 target = _target(fact.decided_at, fact.deadline, self.at)
                 self.known.decisions[fact.id] = target
                 if fact.episode_id is not None:
-                    self.known.episodes.setdefault(fact.episode_id, []).append(target)
+                    self.known.episodes[fact.episode_id].targets.append(target)
             case Execution():
                 if fact.decision_id in self.known.executions:
                     return Receipt()
@@ -179,14 +228,16 @@ class Batch:
         """Return the status of new feedback; a decision that is not in the log has no deadline."""
         if item.decision_id is not None:
             found = self.known.decisions.get(item.decision_id)
-            targets = [] if found is None else [found]
+            episode = _Episode(targets=[] if found is None else [found])
         else:
-            targets = self.known.episodes.get(item.episode_id or "", [])
-        if not targets:
-            return FeedbackStatus.PENDING_DECISION
-        if any(one.awaits(item, self.at) for one in targets):
+            episode = self.known.episodes[item.episode_id or ""]
+        if any(one.awaits(item, self.at) for one in episode.targets):
             return FeedbackStatus.ACCEPTED
-        return FeedbackStatus.LATE_NOT_LEARNED
+        if episode.oldest is not None:
+            self.unclear[len(self.receipts)] = Unclear(item, episode.oldest, self.at)
+        if episode.exists or episode.targets:
+            return FeedbackStatus.LATE_NOT_LEARNED
+        return FeedbackStatus.PENDING_DECISION
 
 
 def _same_or_conflict(stored: Feedback, item: Feedback) -> None:

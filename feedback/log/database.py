@@ -64,6 +64,13 @@ class Database(Protocol):
         """Return the value of the parameter `ids`."""
         ...
 
+    def numbered(self) -> tuple[sa.FromClause, sa.ColumnElement[str], sa.ColumnElement[int]]:
+        """Return the rows of the parameter `numbered`, and their columns.
+
+        The parameter is a JSON array of pairs: an id and an integer.
+        """
+        ...
+
     def addition(self, tables: Sequence[sa.Table], end: str) -> Addition:
         """Return a builder of statements that insert rows, each with every column, and then execute `end`."""
         ...

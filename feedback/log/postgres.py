@@ -86,6 +86,13 @@ class PostgreSQL:
         """Return a list."""
         return list(ids)
 
+    def numbered(self) -> tuple[sa.FromClause, sa.ColumnElement[str], sa.ColumnElement[int]]:
+        """Read a JSON array."""
+        array = sa.cast(sa.bindparam("numbered", type_=sa.String), sa.JSON)
+        pairs = sa.func.json_array_elements(array).table_valued("value")
+        first, second = (pairs.c.value.op("->>")(sa.literal_column(n)) for n in "01")
+        return pairs, sa.cast(first, sa.String), sa.cast(second, sa.BigInteger)
+
     def addition(self, tables: Sequence[sa.Table], end: str) -> Addition:
         """Insert by one statement with the rows as JSON: the least work for client and server."""
         parts = {table: _insertion(table) for table in tables}

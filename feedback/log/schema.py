@@ -11,7 +11,7 @@ from pathlib import Path
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from feedback.errors import SchemaError
+from feedback.errors import LogGapError, SchemaError
 from feedback.log import tables as t
 from feedback.log.database import open_database, translated
 
@@ -49,6 +49,27 @@ def prepare(engine: sa.Engine) -> None:
                 return
     if found != t.SCHEMA:
         raise _refused(found, t.SCHEMA)
+
+
+def check(connection: sa.Connection) -> None:
+    """Check that a database still has the tables that `prepare` found, and the head of the log.
+
+    Raises:
+        SchemaError: The tables are those of another Armwise.
+        LogGapError: The head of the log is missing.
+        DBAPIError: A table is missing.
+    """
+    if (found := _stamped(connection)) != t.SCHEMA:
+        raise _refused(found, t.SCHEMA)
+    rows = [sa.select(sa.literal(1)).select_from(one).limit(1) for one in t.metadata.tables.values()]
+    connection.execute(sa.select(*(row.scalar_subquery() for row in rows)))
+    require_head(connection.scalar(sa.select(sa.func.count()).select_from(t.log_head)))
+
+
+def require_head(rows: int | None) -> None:
+    """Raise LogGapError unless `log_head` has one row."""
+    if rows != 1:
+        raise LogGapError(f"`log_head` has {rows} rows: it must have one")
 
 
 def migrate(url: str, migrations: Path = MIGRATIONS) -> tuple[int, int]:

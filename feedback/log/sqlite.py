@@ -67,6 +67,13 @@ class SQLite:
         """Return a JSON array."""
         return dumps(ids)
 
+    def numbered(self) -> tuple[sa.FromClause, sa.ColumnElement[str], sa.ColumnElement[int]]:
+        """Read a JSON array."""
+        pairs = sa.func.json_each(sa.bindparam("numbered", type_=sa.String)).table_valued("value")
+        first, second = (sa.literal_column(f"'$[{n}]'", sa.String) for n in (0, 1))
+        number = sa.func.json_extract(pairs.c.value, second, type_=sa.Integer)
+        return pairs, sa.func.json_extract(pairs.c.value, first, type_=sa.String), number
+
     def addition(self, tables: Sequence[sa.Table], end: str) -> Addition:
         """Insert row by row, which needs no round trips here."""
         into = {table: _insertion(table) for table in tables}

@@ -6,7 +6,7 @@ commits: a reader at a position has missed nothing before it.
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -20,7 +20,7 @@ from feedback.log.append import Appender
 from feedback.log.batch import Fact, Receipt
 from feedback.log.database import CONNECTIONS, RESERVED, WAIT_S, borrowed, open_database, translated
 from feedback.log.rows import DECISION, decision_of, feedback_of, load_executions
-from feedback.log.schema import prepare
+from feedback.log.schema import check, prepare
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +92,17 @@ class Store:
         with translated(self._database):
             check_clock(self._clock(), log_at, self._database.time())
 
+    def check_tables(self) -> None:
+        """Check that the log can be read: it has all of its tables, in this schema, and its head.
+
+        Raises:
+            SchemaError: A table is missing, or they are those of another Armwise.
+            LogGapError: The head of the log is missing.
+            LogUnavailableError: The database cannot be reached.
+        """
+        with self.reading() as connection:
+            check(connection)
+
     # -- writing ---------------------------------------------------------------------------------
 
     def append(self, facts: Sequence[Fact]) -> list[Receipt]:
@@ -108,10 +119,9 @@ class Store:
         now = self._clock()
         with borrowed(self._database) as driver:
             batch = self._appender.begin(driver, facts, now)
-            receipts = [batch.add(fact) for fact in facts]
-            if batch.rows:
-                self._appender.write(driver, batch)
-        return receipts
+            for fact in facts:
+                batch.add(fact)
+            return self._appender.write(driver, batch) if batch.rows else batch.receipts
 
     def probe(self) -> None:
         """Check that facts can be committed, without leaving one. Raises StoreError."""
@@ -187,6 +197,16 @@ class Store:
         )
         with self.reading() as connection:
             return [decision_of(row) for row in connection.execute(query)]
+
+    def settle(self, episodes: Iterable[str]) -> None:
+        """Pass over the settled decisions of episodes, so that `append` need not do so under its lock.
+
+        Raises:
+            LogUnavailableError: Nothing was passed over.
+        """
+        sql, values = self._appender.episodes.oldest(episodes)
+        with self.reading() as connection:
+            self._appender.episodes.remember(connection.exec_driver_sql(sql, values).all())
 
     def log_seq(self) -> int:
         """Return the position of the newest fact; 0 if there is none."""

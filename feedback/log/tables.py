@@ -48,7 +48,7 @@ from sqlalchemy import (
     text,
 )
 
-SCHEMA = 3
+SCHEMA = 4
 """Number of the newest migration: the shape of the tables that this code reads and writes."""
 
 # Named, so that migrations find them on both databases.
@@ -97,7 +97,7 @@ decisions = Table(
     Column("drawn", String(128), nullable=False),
     Column("propensity", Double, nullable=False),
     Column("deferred", Boolean, nullable=False),
-    Column("episode_id", String(128), index=True),
+    Column("episode_id", String(128)),
     Column("request_digest", String(64), nullable=False),
     Column("question", Text, nullable=False),
     Column("arms", JSON, nullable=False),
@@ -106,6 +106,7 @@ decisions = Table(
     Column("features", JSON, nullable=False),
     Column("candidate", _SEQ, nullable=False, server_default="0"),
     Column("share", Double, nullable=False, server_default="0"),
+    Index(None, "episode_id", "seq"),
 )
 
 executions = Table(

@@ -225,6 +225,19 @@ def test_the_revisions_create_the_tables_that_are_created_at_once(
     prepare(engine)
 
 
+def test_a_log_of_the_first_schema_is_brought_to_this_one(engine: sa.Engine, tmp_path: Path) -> None:
+    first = tmp_path / "first"
+    shutil.copytree(MIGRATIONS, first, ignore=shutil.ignore_patterns("000[2-9]*"))
+    assert migrate(url(engine), first) == (0, 3)
+    with pytest.raises(SchemaError, match="has schema 3, and schema 4 is expected: run `armwise migrate`"):
+        prepare(engine)
+    with engine.begin() as connection:
+        connection.execute(sa.insert(t.ticks), {"seq": 1, "at": 1.0})
+    assert migrate(url(engine)) == (3, t.SCHEMA)
+    prepare(engine)
+    assert rows_of(engine)["ticks"] == [{"seq": 1, "at": 1.0}]
+
+
 def test_a_log_of_the_newest_schema_is_left_alone(filled: sa.Engine) -> None:
     before = shape(filled), rows_of(filled)
     assert migrate(url(filled)) == (t.SCHEMA, t.SCHEMA)
