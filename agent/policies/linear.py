@@ -46,12 +46,25 @@ class _ArmColumns:
         return self.arms == tuple(arms) and self.features == features
 
 
+@dataclass(frozen=True, slots=True)
+class _Description:
+    """The scaled features of one arm by their columns after the question's, cached for its next reward."""
+
+    features: Mapping[str, float]
+    columns: list[int]
+    values: list[float]
+
+
 class RidgePolicy(ABC):
     """A ridge regression of every arm's reward; a subclass adds the distribution.
 
     Args:
         settings: Arguments of the policy's class: `ridge`, `dims`, `shared`, `prior`,
             `prior_feature` and its own.
+
+    Attributes:
+        resumes_exactly: False for a state of the first layout, which kept more weights than needed: it
+            decides as before, and what is learned from there on differs in the last digits.
 
     Raises:
         PolicyError: A value out of its range.
@@ -76,6 +89,7 @@ class RidgePolicy(ABC):
         self._columns: dict[str, int] = {}
         self._model: ArmRidge | None = None
         self._cached: _ArmColumns | None = None
+        self._descriptions: dict[str, _Description] = {}
         self._lock = Lock()
 
     @abstractmethod
@@ -113,10 +127,11 @@ class RidgePolicy(ABC):
         context, arm = decision.context, decision.drawn
         x = self._question(context)
         with self._lock:
-            self._cached = None  # rows and columns may move
-            model = self._model = self._model or self._empty(x)
+            model = self._model or self._empty(x)
             known = len(self._columns)
-            z = self._shared(self._model_features(context, (arm,)), (arm,), x, self._columns)[0]
+            z = self._learned_columns(context, arm, x)
+            if self._model is None or arm not in self._rows or len(self._columns) > known:
+                self._model, self._cached = model, None  # rows or columns move
             if len(self._columns) > known:
                 model.add_shared(len(self._columns) - known)
             if arm not in self._rows:
@@ -136,12 +151,15 @@ class RidgePolicy(ABC):
             PolicyError: The state is damaged, or of another kind or other settings.
         """
         facts, arrays = unpack(unseal(state, self._made_by))
+        model, exact = ArmRidge.restore(self._settings["ridge"], **arrays) if arrays else (None, True)
         loaded = copy.copy(self)
         vars(loaded).update(
             _rows={arm: row for row, arm in enumerate(facts["arms"])},
             _columns={name: column for column, name in enumerate(facts["columns"])},
-            _model=ArmRidge(self._settings["ridge"], **arrays) if arrays else None,
+            _model=model,
             _cached=None,
+            _descriptions={},
+            resumes_exactly=exact,
             _lock=Lock(),
         )
         return loaded
@@ -171,7 +189,7 @@ class RidgePolicy(ABC):
                 arms=tuple(arms),
                 features={arm: dict(values) for arm, values in features.items()},
                 rows=np.array([self._rows.get(arm, -1) for arm in arms], dtype=np.intp),
-                z=self._shared(features, arms, x, dict(self._columns)),
+                z=self._shared(features, arms, x),
             )
         if self._settings["shared"]:
             cached.z[:, : len(x)] = x
@@ -187,10 +205,11 @@ class RidgePolicy(ABC):
             features.pop(prior_feature, None)
         return kept
 
-    def _shared(self, features: Features, arms: Sequence[str], x: Array, columns: dict[str, int]) -> Array:
-        """Return the shared columns of each arm, shape (n_arms, n_shared); adding names to `columns`."""
+    def _shared(self, features: Features, arms: Sequence[str], x: Array) -> Array:
+        """Return the shared columns of each arm, shape (n_arms, n_shared); unknown names come last."""
         if not self._settings["shared"]:
             return np.zeros((len(arms), 0))
+        columns = dict(self._columns)
         cells = [
             (i, len(x) + columns.setdefault(name, len(columns)), value)
             for i, arm in enumerate(arms)
@@ -200,6 +219,22 @@ class RidgePolicy(ABC):
         z[:, : len(x)] = x
         for i, column, value in cells:
             z[i, column] = value
+        return z
+
+    def _learned_columns(self, context: Context, arm: str, x: Array) -> Array:
+        """Return the shared columns of one arm, shape (n_shared,); adding names to those of the policy."""
+        if not self._settings["shared"]:
+            return np.zeros(0)
+        features = self._model_features(context, (arm,)).get(arm, {})
+        known = self._descriptions.get(arm)
+        if known is None or known.features != features:
+            scaled = _scaled(features)
+            columns = [self._columns.setdefault(name, len(self._columns)) for name in scaled]
+            known = self._descriptions[arm] = _Description(dict(features), columns, [*scaled.values()])
+        z = np.zeros(len(x) + len(self._columns))
+        z[: len(x)] = x
+        if known.columns:
+            z[len(x) :][known.columns] = known.values
         return z
 
     def _prior(self, context: Context, arm: str) -> float:

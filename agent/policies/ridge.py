@@ -15,6 +15,9 @@ a row at a time (recursive least squares):
     own, of arm a    on x: predicts z and the reward together
     shared           on the residual of z: predicts the residual of the reward
 
+The shared columns begin with x itself, and what a ridge regression on x leaves of x is `ridge` times
+its inverse times x: that is no block of weights, but a vector which every step computes anyway.
+
 Each is one block, [inverse; solutions], and a row changes a block by a matrix of rank
 one (Sherman and Morrison's formula, the solutions included), which BLAS adds in place.
 
@@ -23,6 +26,8 @@ recommendation, arXiv:1003.0146, algorithms 1 and 2.
 """
 
 import math
+from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +42,8 @@ class ArmRidge:
 
     Attributes:
         ridge: Penalty on the square of every weight, positive.
-        own: One block an arm, and one more, shape (n_arms + 1, n_own + n_shared + 1, n_own).
+        own: One block an arm, and one more: its inverse, its weights for the shared columns after x, and
+            those for the reward, shape (n_arms + 1, max(n_own, n_shared) + 1, n_own).
         shared: The block of the shared weights, shape (n_shared + 1, n_shared).
     """
 
@@ -46,11 +52,22 @@ class ArmRidge:
 
     @classmethod
     def empty(cls, ridge: float, n_own: int, n_shared: int) -> "ArmRidge":
-        """Return a model without arms and without rows."""
-        own, shared = np.zeros((1, n_own + n_shared + 1, n_own)), np.zeros((n_shared + 1, n_shared))
+        """Return a model without arms and without rows; `n_shared` is 0, or at least `n_own`."""
+        own = np.zeros((1, max(n_own, n_shared) + 1, n_own))
+        shared = np.zeros((n_shared + 1, n_shared))
         np.fill_diagonal(own[0], 1.0 / ridge)
         np.fill_diagonal(shared, 1.0 / ridge)
         return cls(ridge, own, shared)
+
+    @classmethod
+    def restore(cls, ridge: float, own: Array, shared: Array) -> tuple["ArmRidge", bool]:
+        """Return a model from its saved arrays, and whether they are all that is needed.
+
+        The first layout also kept each arm's weights for x among the shared columns, after its inverse.
+        """
+        n_own, n_shared = own.shape[2], shared.shape[1]
+        needed = own.shape[1] == max(n_own, n_shared) + 1
+        return cls(ridge, own if needed else np.delete(own, np.s_[n_own : 2 * n_own], axis=1), shared), needed
 
     def posterior(self, rows: NDArray[np.intp], x: Array, z: Array) -> tuple[Array, Array]:
         """Return the mean and the covariance of some arms' rewards, without the noise.
@@ -58,17 +75,23 @@ class ArmRidge:
         Args:
             rows: Row of each arm, shape (n,); -1 is an unknown arm.
             x: The question's columns, shape (n_own,).
-            z: The shared columns of each arm, shape (n, n_shared).
+            z: The shared columns of each arm, x first, shape (n, n_shared).
 
         Returns:
             Shapes (n,) and (n, n).
         """
         n_own = len(x)
         product = (self.own.reshape(-1, n_own) @ x).reshape(len(self.own), -1).take(rows, axis=0)
-        residual = z - product[:, n_own:-1]
+        gain = product[:, :n_own]
+        variance, mean = gain @ x, product[:, -1]
+        if not self.shared.size:
+            return mean, np.diag(variance)
+        residual = np.empty(z.shape)
+        np.multiply(gain, self.ridge, out=residual[:, :n_own])
+        np.subtract(z[:, n_own:], product[:, n_own:-1], out=residual[:, n_own:])
         covariance = residual @ self.shared[:-1] @ residual.T
-        covariance.flat[:: len(rows) + 1] += product[:, :n_own] @ x
-        return product[:, -1] + residual @ self.shared[-1], covariance
+        covariance.flat[:: len(rows) + 1] += variance
+        return mean + residual @ self.shared[-1], covariance
 
     def learn(self, row: int, x: Array, z: Array, reward: float) -> None:
         """Update from one reward of one arm.
@@ -76,12 +99,18 @@ class ArmRidge:
         Args:
             row: Row of the arm.
             x: The question's columns, shape (n_own,).
-            z: The arm's shared columns, shape (n_shared,).
+            z: The arm's shared columns, x first, shape (n_shared,).
             reward: Of the arm.
         """
-        residual = _update(self.own[row], x, np.append(z, reward))
-        if self.shared.size:
-            _update(self.shared, residual[:-1], residual[-1:])
+        n_own, n_shared = len(x), len(z)
+        if not n_shared:
+            _update(self.own[row], x, np.array((reward,)))
+            return
+        targets = np.empty(n_shared - n_own + 1)
+        targets[:-1], targets[-1] = z[n_own:], reward
+        residual = _update(self.own[row], x, targets)
+        residual[:n_own] *= -self.ridge
+        _update(self.shared, -residual[:-1], -residual[-1:])
 
     def add_arm(self) -> int:
         """Add an arm, and return its row."""
@@ -108,20 +137,28 @@ def _update(block: Array, x: Array, targets: Array) -> Array:
         targets: Shape (n_targets,).
 
     Returns:
-        The residuals, over their standard deviation, shape (n_targets,).
+        The inverse times x, and the errors of the prediction, before the update and over the standard
+        deviation of these errors, shape (d + n_targets,).
 
     >>> block = np.array([[1.0], [0.0]])
     >>> (_update(block, np.array([1.0]), np.array([3.0])) * np.sqrt(2)).round(6).tolist()
-    [3.0]
+    [1.0, -3.0]
     >>> block.round(6).tolist()
     [[0.5], [1.5]]
     """
-    from scipy.linalg.blas import dger
-
     d = len(x)
     error = block @ x
     error[d:] -= targets
     error /= math.sqrt(1.0 + error[:d] @ x)
     # The inverse loses the outer product of a vector with itself, so it stays symmetric.
-    dger(-1.0, error[:d], error, a=block.T, overwrite_a=True)
-    return -error[d:]
+    _dger()(-1.0, error[:d], error, a=block.T, overwrite_a=True)
+    return error
+
+
+@cache
+def _dger() -> Callable[..., Array]:
+    """Return BLAS's update of rank one; a process that learns nothing does not load SciPy."""
+    from scipy.linalg.blas import dger
+
+    found: Callable[..., Array] = dger
+    return found

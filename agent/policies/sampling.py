@@ -1,8 +1,10 @@
 """From a policy's distribution to one drawn arm: validation, the uniform floor, mixing, the draw."""
 
 import hashlib
+from bisect import bisect_right
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -165,9 +167,10 @@ def choose(probabilities: NDArray[np.float64], u: float) -> int:
     >>> choose(np.array([0.25, 0.0, 0.75]), 0.25)
     2
     """
-    index = int(probabilities.cumsum().searchsorted(u, side="right"))
+    values = probabilities.tolist()  # for a few numbers, Python is faster than numpy
+    index = bisect_right(list(accumulate(values)), u)
     # Rounding can leave the last cumulative probability below `u`.
-    return index if index < len(probabilities) else int(np.flatnonzero(probabilities)[-1])
+    return index if index < len(values) else max(i for i, p in enumerate(values) if p)
 
 
 def greedy(scores: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -1,6 +1,7 @@
 """Linear bandits: their numbers against Li et al.'s own matrices, one batch, and the integral itself."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -401,3 +402,45 @@ def test_state_of_other_settings_is_refused() -> None:
     for other in (LinUCB(ridge=1.0), LinUCB(shared=False), LinUCB(alpha=0.3), LinearThompson()):
         with pytest.raises(PolicyError, match="is damaged, or not of"):
             other.load(state)
+
+
+def test_a_state_of_the_first_layout_decides_as_before_and_asks_for_a_replay() -> None:
+    """`LinUCB(dims=2)` wrote it after the same 30 rewards, with every arm's weights for its own columns."""
+    empty = LinUCB(dims=2)
+    old = empty.load(Path(__file__, "../linucb_of_the_first_layout.state").resolve().read_bytes())
+    anew = LinUCB(dims=2)
+    teach(anew, history(anew, 30, seed=31))
+    for seen in contexts(10, seed=32):
+        for found, expected in zip(old.posterior(seen, ARMS), anew.posterior(seen, ARMS), strict=True):
+            np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
+    assert not old.resumes_exactly
+    assert empty.load(old.save()).resumes_exactly
+    assert anew.resumes_exactly
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_features_of_arms_that_change_and_new_arms_are_not_taken_from_the_last_decision(
+    shared: bool,
+) -> None:
+    """One policy keeps what it caches; the other is loaded before every reward, which drops it."""
+    rng = np.random.default_rng(33)
+    names = ("steps", "size", "free")
+    lasting, loaded = LinUCB(shared=shared), LinUCB(shared=shared)
+    first = contexts(1, seed=0)[0]
+    for i in range(60):
+        arms = {
+            arm: {name: float(rng.integers(1, 3)) for name in names if rng.random() < 0.6}
+            for arm in (*ARMS, "late")[: 3 + (i > 30)]
+        }
+        seen, drawn = replace(contexts(1, seed=i)[0], arms=arms), str(rng.choice([*arms]))
+        loaded = loaded.load(loaded.save())
+        for asked in (first, seen, first):
+            found, expected = (
+                lasting.posterior(asked, (*ARMS, "late")),
+                loaded.posterior(asked, (*ARMS, "late")),
+            )
+            assert [one.tolist() for one in found] == [one.tolist() for one in expected]
+        reward = float(rng.integers(2))
+        for policy in (lasting, loaded):
+            policy.learn(decision(drawn, seen, (*arms,)), reward)
+    assert lasting.save() == loaded.save()
