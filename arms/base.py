@@ -96,6 +96,9 @@ class Arm(Protocol):
     Attributes:
         name: Its name in the configuration; the action of the bandit.
         backbones: The embeddings that a query must have.
+
+    A class of a user's own may also have `light = True`: a search takes at most a few milliseconds of
+    one thread and waits for nothing, so it may run beside HTTP.
     """
 
     name: str

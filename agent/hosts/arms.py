@@ -1,30 +1,88 @@
-"""Which arms a host runs."""
+"""Which arms a host runs, and those that run in a replica of the ingress."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import closing
 
 from agent.config import AppConfig, ConfigError
+from agent.routers import open_selector, saved
 from agent.serving import arms as serving_arms
-from arms.retrievers import ArmSpec, closure
+from arms.deployments import ArmHost, ArmSettings, Embedders, HostedArms, SearchHost, placement
+from arms.llm import Generator
+from arms.retrievers import ArmSpec, catalog, closure
 from feedback.errors import LogUnavailableError
 from feedback.log import Store
 from feedback.registry import arm_sets
 
+Arms = Mapping[str, ArmSpec]
 
-def arms_on(host: str, arms: Mapping[str, ArmSpec]) -> dict[str, dict[str, ArmSpec]]:
-    """Return the arms that a host runs, each with its members."""
+
+def settings_of(config: AppConfig) -> ArmSettings:
+    """Return what every host builds its arms from."""
+    return ArmSettings(
+        config.corpus.source,
+        config.corpus_path,
+        config.indexes_path,
+        config.backbones,
+        config.limits.arm_timeout_s,
+        open_selector,
+    )
+
+
+def arms_on(host: str | None, arms: Arms, deployments: Collection[str]) -> dict[str, dict[str, ArmSpec]]:
+    """Return the arms that a deployment runs, or a replica of the ingress for None, each with its members."""
     return {
         name: closure(name, arms)
         for name, spec in arms.items()
-        if spec.host == host and spec.action and spec.kind != "none"
+        if spec.action and spec.kind != "none" and placement.place(name, arms, deployments) == host
     }
 
 
-def live_on(host: str, config: AppConfig) -> dict[str, dict[str, ArmSpec]]:
-    """Return the live arms of a host; those of the configuration where the log is unavailable."""
+def live(config: AppConfig) -> Arms:
+    """Return the live arms; those of the configuration where the log is unavailable."""
     try:
         with closing(Store(config.database_url)) as store:
-            arms = config.with_arms(arm_sets.at_start(store, serving_arms.documents(config.arms))).arms
+            return config.with_arms(arm_sets.at_start(store, serving_arms.documents(config.arms))).arms
     except (LogUnavailableError, ConfigError):
-        arms = config.arms
-    return arms_on(host, arms)
+        return config.arms
+
+
+def live_on(host: str, config: AppConfig) -> dict[str, dict[str, ArmSpec]]:
+    """Return the live arms of a deployment."""
+    return arms_on(host, live(config), placement.needed(config.arms))
+
+
+def open_here(
+    config: AppConfig, deployed: Mapping[str, SearchHost], embedders: Embedders, generator: Generator
+) -> HostedArms:
+    """Build the arms that a replica of the ingress runs, and load the encoders that it needs.
+
+    Args:
+        config: The configuration.
+        deployed: The other hosts of arms, by deployment.
+        embedders: The encoders.
+        generator: The language model, for arms that prompt it.
+
+    Returns:
+        All arms, here and elsewhere.
+
+    Raises:
+        ArmError: An arm of the configuration cannot be built, or an encoder not be loaded.
+    """
+    now = live(config)
+    embedders.open(_encoders(config, now))
+    here = ArmHost(
+        settings_of(config),
+        arms_on(None, config.arms, deployed),
+        lambda: arms_on(None, now, deployed),
+        embedders,
+        generator,
+        saved.looked_at(config.router),
+    )
+    return HostedArms(here, deployed, embedders, config.arms)
+
+
+def _encoders(config: AppConfig, arms: Arms) -> frozenset[str]:
+    """Return the backbones that questions are embedded with: by arms, the policy and the router."""
+    features = set() if config.features.embedding is None else {config.features.embedding.backbone}
+    router = set() if config.router is None else {saved.read_about(config.router.path).backbone}
+    return catalog.embeddings_of_actions(arms) | features | router

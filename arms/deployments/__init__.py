@@ -1,4 +1,4 @@
-"""Arms, encoders and the language model behind Ray Serve handles."""
+"""Where arms, encoders and the language model run: in this process, or behind Ray Serve handles."""
 
 import lazy_loader
 

@@ -1,12 +1,22 @@
-from .arms import ArmHost, RemoteArms
-from .models import EmbedderHost, GeneratorHost, RemoteEmbedders, RemoteGenerator, reach
+from . import placement
+from .arm_host import ArmHost, ArmSettings
+from .embedders import EmbedderHost, Embedders
+from .generator_host import GeneratorHost
+from .handles import ArmReplica, RemoteArmHost, RemoteEmbedder, RemoteGenerator, reach
+from .hosted_arms import HostedArms, SearchHost
 
 __all__ = [
     "ArmHost",
+    "ArmReplica",
+    "ArmSettings",
     "EmbedderHost",
+    "Embedders",
     "GeneratorHost",
-    "RemoteArms",
-    "RemoteEmbedders",
+    "HostedArms",
+    "RemoteArmHost",
+    "RemoteEmbedder",
     "RemoteGenerator",
+    "SearchHost",
+    "placement",
     "reach",
 ]

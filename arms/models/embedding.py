@@ -40,6 +40,15 @@ class Backbone(BaseModel):
         description="Of the weights. bfloat16 is about three times as fast on processors with "
         "support for it, and changes cosines by about .001.",
     )
+    host: Literal["ingress", "own"] = Field(
+        "ingress",
+        description="Where questions are embedded: in every replica of `Ingress`, or in a deployment "
+        "`Embedder-<name>` of its own, which all of them share, such as one on a GPU.",
+    )
+
+    def vectors_as(self, other: "Backbone") -> bool:
+        """Return whether another backbone has the same settings, wherever it runs."""
+        return self.model_copy(update={"host": other.host}) == other
 
 
 class Embedder(Protocol):

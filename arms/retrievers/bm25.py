@@ -217,4 +217,4 @@ def _build(name: str, params: BM25Params, have: Resources, _: Members) -> BM25:
     return BM25.open(name, have.corpus, have.indexes, params)
 
 
-KIND = Kind(BM25Params, _build, _prepare)
+KIND = Kind(BM25Params, _build, _prepare, light=True)

@@ -2,7 +2,8 @@
 
 An arm is data: a name, a kind, parameters. `KINDS` lists the kinds of this package. A class
 of the user's own is given by its import path, `package.module:Class`, and built as
-`Class(name=name, **params)`; its class attribute `backbones` names the backbones it needs.
+`Class(name=name, **params)`; its class attribute `backbones` names the backbones it needs, and
+`light = True` says that it may search beside HTTP.
 """
 
 import importlib
@@ -44,7 +45,7 @@ class OwnParams(BaseModel):
 
 
 KINDS: dict[str, Kind[Any]] = {
-    "none": Kind(NoParams, lambda name, *_: NoRetrieval(name), steps=lambda _: 0.0),
+    "none": Kind(NoParams, lambda name, *_: NoRetrieval(name), steps=lambda _: 0.0, light=True),
     "bm25": lexical.KIND,
     "dense": dense.KIND,
     "ds": discounted.KIND,
@@ -163,6 +164,35 @@ def embeddings_of(name: str, specs: Mapping[str, ArmSpec]) -> frozenset[str]:
     return frozenset[str]().union(*((kind.embeds or kind.backbones)(params) for kind, params in parts))
 
 
+def embeddings_of_actions(specs: Mapping[str, ArmSpec]) -> frozenset[str]:
+    """Return the backbones whose embeddings the queries of all arms must have. Raises ArmSpecError."""
+    actions = (name for name, spec in specs.items() if spec.action)
+    return frozenset[str]().union(*(embeddings_of(name, specs) for name in actions))
+
+
+def embedded_by(name: str, specs: Mapping[str, ArmSpec]) -> frozenset[str]:
+    """Return the backbones with which an arm or a member embeds texts of its own. Raises ArmSpecError.
+
+    >>> specs = {"d": ArmSpec(kind="dense", params={"backbone": "minilm"})}
+    >>> embedded_by("m", {**specs, "m": ArmSpec(kind="multistep", params={"arm": "d"})})
+    frozenset({'minilm'})
+    """
+    parts = closure(name, specs).items()
+    writers = [part for part, spec in parts if described(part, spec)[0].embeds_texts]
+    return frozenset[str]().union(*(embeddings_of(part, specs) for part in writers))
+
+
+def is_light(name: str, specs: Mapping[str, ArmSpec]) -> bool:
+    """Return whether an arm and all of its members are light. Raises ArmSpecError.
+
+    >>> specs = {"b": ArmSpec(kind="bm25"), "m": ArmSpec(kind="multistep", params={"arm": "b"})}
+    >>> fused = ArmSpec(kind="rrf", params={"arms": ["b", "m"]})
+    >>> is_light("b", specs), is_light("f", {**specs, "f": fused})
+    (True, False)
+    """
+    return all(described(*part)[0].light for part in closure(name, specs).items())
+
+
 def arm_features(name: str, spec: ArmSpec) -> dict[str, float]:
     """Return the features of an arm, so that a policy generalises to new arms.
 
@@ -248,11 +278,15 @@ def _own_kind(name: str, path: str) -> Kind[Any]:
     declared: Any = getattr(found, "backbones", frozenset())
     if not isinstance(declared, frozenset | set | tuple | list):
         raise ArmSpecError(f"arm {name!r}: {found.__name__}.backbones must be names, set on the class")
+    light: Any = getattr(found, "light", False)
+    if not isinstance(light, bool):
+        raise ArmSpecError(f"arm {name!r}: {found.__name__}.light must be True or False, set on the class")
     needed = tuple(declared)
     return Kind(
         OwnParams,
         lambda name, params, *_: _own_arm(name, found, params.model_dump()),
         backbones=lambda _: needed,
+        light=light,
     )
 
 

@@ -196,4 +196,6 @@ def _batches(group: Mapping[str, DenseParams], have: Resources) -> list[Batch]:
     return [DenseBatch(names, first_stage(params, have)) for params, names in by_index.items()]
 
 
-KIND = Kind(DenseParams, _build, prepare_index, _batches, backbones=lambda params: (params.backbone,))
+KIND = Kind(
+    DenseParams, _build, prepare_index, _batches, backbones=lambda params: (params.backbone,), light=True
+)

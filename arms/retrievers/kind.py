@@ -25,7 +25,7 @@ P = TypeVar("P", bound=BaseModel)
 T = TypeVar("T")
 
 DEFAULT_HOST = "Arms"
-"""The default deployment of arms."""
+"""The default deployment of arms that are not light."""
 
 Members = Callable[[str], Arm]
 """The name of an arm -> the arm."""
@@ -45,7 +45,9 @@ class ArmSpec(BaseModel):
     host: str = Field(
         default=DEFAULT_HOST,
         pattern=r"^[A-Za-z0-9_-]{1,100}$",
-        description="Deployment that runs it, with processes and a number of replicas of its own.",
+        description="Deployment that runs it, with processes and a number of replicas of its own. At the "
+        "default, a light arm runs in `Ingress` instead: `none`, `bm25`, `dense`, and `rrf` and "
+        "`plackett_luce` of such arms.",
     )
 
     @field_validator("params")
@@ -223,6 +225,9 @@ class Kind(Generic[P]):
         models: Return the models that it loads itself, for `arms.models.locate`.
         features: Numeric parameters that a policy sees.
         steps: Return the expected rounds of retrieval.
+        light: Whether a search takes a few milliseconds of one thread, members apart, and waits for
+            nothing: such an arm runs beside HTTP.
+        embeds_texts: Whether it embeds texts of its own, such as follow-up queries.
     """
 
     params: type[P]
@@ -235,3 +240,5 @@ class Kind(Generic[P]):
     models: Callable[[P], tuple[str, ...]] = _none
     features: tuple[str, ...] = ()
     steps: Callable[[P], float] = lambda _: 1.0
+    light: bool = False
+    embeds_texts: bool = False

@@ -141,4 +141,5 @@ KIND = Kind(
     members=lambda params: (params.arm,),
     features=("max_steps",),
     steps=lambda params: float(params.max_steps),
+    embeds_texts=True,
 )

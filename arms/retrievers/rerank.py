@@ -200,5 +200,9 @@ REGULARIZE = Kind(
 )
 
 PLACKETT_LUCE = Kind(
-    PlackettLuceParams, _plackett_luce, members=lambda params: (params.arm,), features=("depth", "power")
+    PlackettLuceParams,
+    _plackett_luce,
+    members=lambda params: (params.arm,),
+    features=("depth", "power"),
+    light=True,
 )

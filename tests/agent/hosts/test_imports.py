@@ -1,9 +1,15 @@
 """What a worker of the service imports: a deployment's module alone, and no library that it does not use."""
 
+import json
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
+
+from tests.agent.fakes import CONFIG
+from tests.neighbours import write_corpus
 
 HEAVY = ("torch", "transformers", "sentence_transformers", "sklearn", "river", "scipy", "faiss", "matplotlib")
 
@@ -14,12 +20,49 @@ def imported(module: str, names: tuple[str, ...]) -> set[str]:
     return set(found.split())
 
 
+OPEN = """
+import json, sys
+from agent.config import parse
+from agent.hosts import ingress
+from agent.hosts.arms import open_here
+from arms.deployments import Embedders
+from arms.llm.base import ScriptedGenerator
+config = parse(json.loads(sys.argv[1])).settled()
+open_here(config, {}, Embedders(config.backbones), ScriptedGenerator({}))
+print(*(name for name in sys.argv[2:] if name in sys.modules))
+"""
+"""A replica of the ingress opens its arms and encoders."""
+
+
+def opened(folder: Path, arms: dict[str, Any]) -> set[str]:
+    source = str(write_corpus(folder / "corpus.jsonl"))
+    backbones = {"tiny": {"model": "hashing:8"}, "absent": {"model": "/there/is/none"}}
+    config = {**CONFIG, "arms": arms, "backbones": backbones, "corpus": {"name": "a", "source": source}}
+    words = [json.dumps({**config, "home": str(folder)}), *HEAVY]
+    found = subprocess.run([sys.executable, "-c", OPEN, *words], check=True, capture_output=True, text=True)
+    return set(found.stdout.split())
+
+
+WORDS_ALONE = {"none": {"kind": "none"}, "bm25": {"kind": "bm25"}}
+
+
+def test_a_replica_without_dense_arms_imports_neither_torch_nor_faiss(tmp_path: Path) -> None:
+    assert opened(tmp_path, WORDS_ALONE) == set()
+
+
+def test_a_replica_with_dense_arms_imports_faiss_and_no_more_than_its_encoder_needs(tmp_path: Path) -> None:
+    arms = {**WORDS_ALONE, "dense": {"kind": "dense", "params": {"backbone": "tiny"}}}
+    assert opened(tmp_path, arms) == {"faiss"}
+
+
 @pytest.mark.parametrize("module", ["ingress", "learner", "jobs", "arms"])
 def test_a_host_imports_no_library_that_only_some_settings_need(module: str) -> None:
     assert imported(f"agent.hosts.{module}", HEAVY) == set()
 
 
-@pytest.mark.parametrize("module", ["arms.deployments.arms", "arms.deployments.models"])
+@pytest.mark.parametrize(
+    "module", ["arms.deployments.handles", "arms.deployments.embedders", "arms.deployments.generator_host"]
+)
 def test_a_host_of_arms_or_models_knows_no_agent(module: str) -> None:
     assert imported(module, ("agent.app", "agent.api.routes", "agent.hosts.ingress", "sqlalchemy")) == set()
 

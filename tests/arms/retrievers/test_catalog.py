@@ -20,7 +20,9 @@ from arms.retrievers.catalog import (
     arm_features,
     build_arm,
     closure,
+    embedded_by,
     embeddings_of,
+    is_light,
     prepare,
     same,
     validate_specs,
@@ -69,6 +71,18 @@ class Own:
     def search(self, query: Query, k: int) -> Retrieval:
         del query, k
         return Retrieval()
+
+
+class LightOwn(Own):
+    """An arm of a user's own that may search beside HTTP."""
+
+    light = True
+
+
+class OddlyLight(Own):
+    """An arm that does not say whether it is light."""
+
+    light = "yes"
 
 
 class NoArm:
@@ -186,6 +200,7 @@ def test_nothing_is_prepared_from_a_wrong_description(corpus: Corpus, tmp_path: 
     [
         (ArmSpec(kind="tests.arms.retrievers.test_catalog:NoArm"), "is not an arm: it lacks search"),
         (ArmSpec(kind="tests.arms.retrievers.test_catalog:Own"), "cannot be built: .*greeting"),
+        (ArmSpec(kind="tests.arms.retrievers.test_catalog:OddlyLight"), "OddlyLight.light must be True or"),
     ],
 )
 def test_a_class_that_is_no_arm_is_refused(
@@ -194,6 +209,23 @@ def test_a_class_that_is_no_arm_is_refused(
     resources = Resources(corpus, tmp_path, BACKBONES, {"mine": spec})
     with pytest.raises(ArmSpecError, match=message):
         build_arm("mine", resources)
+
+
+def test_only_cheap_kinds_are_light_and_a_user_s_own_only_where_it_says_so() -> None:
+    own = ArmSpec(kind=f"{LightOwn.__module__}:LightOwn", params={"greeting": "hello"})
+    specs = {**SPECS, "light own": own}
+    light = {name for name in specs if is_light(name, specs)}
+    assert {specs[name].kind for name in light} == {"none", "bm25", "dense", "rrf", "plackett_luce", own.kind}
+
+
+def test_an_arm_embeds_texts_of_its_own_where_a_member_does() -> None:
+    specs = {
+        "near": ArmSpec(kind="dense", params={"backbone": "hashed"}),
+        "steps": ArmSpec(kind="multistep", params={"arm": "near"}),
+        "fused": ArmSpec(kind="rrf", params={"arms": ["near", "steps"]}),
+    }
+    found = {name: embedded_by(name, specs) for name in specs}
+    assert found == {"near": frozenset(), "steps": {"hashed"}, "fused": {"hashed"}}
 
 
 def test_an_unknown_arm_is_named_with_its_nearest(resources: Resources) -> None:

@@ -1,0 +1,196 @@
+"""The host of arms: builds them, and searches in threads.
+
+The event loop of the process stays free for HTTP, health checks and cancellation.
+"""
+
+import asyncio
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from arms.async_bridge import Blocking
+from arms.base import Arm, ArmBuildError, ArmError, Query, Retrieval
+from arms.corpus import CorpusError, ingest
+from arms.deployments.embedders import Embedders
+from arms.indexes import IndexMismatchError, PassageVectors, Vectors
+from arms.llm import Generator, blocking_writer
+from arms.models import Backbone, ModelNotFoundError
+from arms.retrievers import ArmSpec, ArmSpecError, OpenSelector, Resources, build_arm, catalog, kind, prepare
+
+THREADS = max(4, os.cpu_count() or 4)
+"""Concurrent searches of each arm in a process."""
+
+Specs = Mapping[str, ArmSpec]
+
+logger = logging.getLogger(__name__)
+
+
+class UnknownArmError(ArmError):
+    """This host has not built the arm yet, and needs its description."""
+
+
+@dataclass(frozen=True)
+class ArmSettings:
+    """What every host builds its arms from.
+
+    Attributes:
+        source: Source of the corpus, if it is not ingested yet.
+        corpus: Folder of the ingested corpus.
+        indexes: Folder of all indexes.
+        backbones: Sentence encoders by name.
+        limit_s: Seconds that an arm waits for an encoder, or for an answer of the model.
+        open_selector: Opens a trained router that selects answers.
+    """
+
+    source: str
+    corpus: Path
+    indexes: Path
+    backbones: Mapping[str, Backbone]
+    limit_s: float
+    open_selector: OpenSelector = kind.no_selector
+
+
+class ArmHost:
+    """Hosts arms, and builds them with their indexes when needed.
+
+    The key of an arm is a hash of its description and its members', so that two arms of one
+    name are never confused. Live arms are built at the start, others when they are loaded or
+    first searched. Each arm has threads of its own: one that waits for a language model
+    does not delay another. The corpus is opened for the first arm.
+
+    Args:
+        settings: What they are built from.
+        arms: Arms of the configuration, each with its members.
+        live: Returns the arms to build at the start: these, or those that replaced them.
+        embedders: Encoders of the texts that arms write.
+        generator: The language model.
+        looked_at: Backbones whose passage vectors are served.
+    """
+
+    def __init__(
+        self,
+        settings: ArmSettings,
+        arms: Mapping[str, Specs],
+        live: Callable[[], Mapping[str, Specs]],
+        embedders: Embedders,
+        generator: Generator,
+        looked_at: frozenset[str] = frozenset(),
+    ) -> None:
+        self._settings, self._embedders, self._generator = settings, embedders, generator
+        self._arms: dict[str, _Built] = {}
+        self._builder = ThreadPoolExecutor(1, thread_name_prefix="arm-builder")  # one arm at a time
+        self._reader = ThreadPoolExecutor(THREADS, thread_name_prefix="vectors")
+        self._vectors = {name: self._prepared(name) for name in looked_at}
+        for name, specs in live().items():
+            try:
+                self._build(name, specs)
+            except ArmBuildError as error:
+                if arms.get(name) == specs:
+                    raise
+                logger.warning("%s", error)  # replicas continue with the arms that they serve
+
+    async def ready(self) -> None:
+        """Return once the host is ready."""
+
+    async def load(self, arms: Mapping[str, Specs]) -> None:
+        """Build arms, each with its members. Raises ArmBuildError."""
+        for name, specs in arms.items():
+            await self._built(name, specs)
+
+    async def search(self, arm: str, key: str, query: Query, k: int, specs: Specs | None = None) -> Retrieval:
+        """Run one arm.
+
+        Args:
+            arm: Its name.
+            key: Its key.
+            query: The question.
+            k: Passages to find.
+            specs: The arm and its members, for a host that does not know the key.
+
+        Raises:
+            ArmError: The arm failed.
+            UnknownArmError: The key is unknown, and `specs` is None.
+        """
+        found = self._arms.get(key)
+        if found is None:
+            if specs is None:
+                raise UnknownArmError(arm)
+            found = await self._built(arm, specs)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(found.pool, found.arm.search, query, k)
+        except ArmError:
+            raise
+        except Exception as error:
+            logger.exception("arm %r failed", arm)
+            raise ArmError(f"{type(error).__name__}: {error}") from error
+
+    async def vectors(self, backbone: str, ids: Sequence[str]) -> dict[str, NDArray[np.float32]]:
+        """Return the unit vectors, shape (dim,), of the passages in the corpus, by one of `looked_at`.
+
+        Raises:
+            ArmError: They cannot be read.
+        """
+        read = self._vectors[backbone].of
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._reader, read, ids)
+        except Exception as error:
+            raise ArmError(f"vectors of {backbone!r}: {type(error).__name__}: {error}") from error
+
+    @cached_property
+    def _resources(self) -> Resources:
+        settings, waiting = self._settings, Blocking(self._settings.limit_s)
+        return Resources(
+            ingest(settings.source, settings.corpus),
+            settings.indexes,
+            settings.backbones,
+            {},
+            lambda text, names: waiting.run(self._embedders.embed(text, names)),
+            blocking_writer(waiting, self._generator),
+            settings.open_selector,
+        )
+
+    def _prepared(self, name: str) -> PassageVectors:
+        corpus, indexes = self._resources.corpus, self._resources.indexes
+        backbone = self._resources.backbones[name]
+        Vectors.of(corpus, indexes, backbone).prepare(corpus, backbone)
+        return PassageVectors(corpus, indexes, backbone)
+
+    async def _built(self, name: str, specs: Specs) -> "_Built":
+        return await asyncio.get_running_loop().run_in_executor(self._builder, self._build, name, specs)
+
+    def _build(self, name: str, specs: Specs) -> "_Built":
+        """Build an arm. Raises ArmBuildError."""
+        key = key_of(name, specs)
+        if key not in self._arms:
+            try:
+                resources = replace(self._resources, specs=specs)
+                prepare(resources, [name])
+                arm = build_arm(name, resources)
+                self._embedders.open(catalog.embedded_by(name, specs))
+            except (ArmError, ArmSpecError, CorpusError, IndexMismatchError, ModelNotFoundError) as error:
+                raise ArmBuildError(f"arm {name!r} cannot be built: {error}") from error
+            self._arms[key] = _Built(arm, ThreadPoolExecutor(THREADS, thread_name_prefix=name))
+        return self._arms[key]
+
+
+@dataclass(frozen=True, slots=True)
+class _Built:
+    """An arm and its threads."""
+
+    arm: Arm
+    pool: ThreadPoolExecutor
+
+
+def key_of(name: str, specs: Specs) -> str:
+    """Return a hash of an arm's name, its description and its members'."""
+    facts = [name, *((n, s.kind, sorted(s.params.items())) for n, s in sorted(specs.items()))]
+    return hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=16).hexdigest()

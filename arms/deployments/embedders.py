@@ -1,0 +1,98 @@
+"""Sentence encoders: the host of one, and the client of all, wherever they run."""
+
+import asyncio
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from arms.base import ArmError
+from arms.deployments.batches import Batches
+from arms.models import Backbone, build_embedder
+
+AT_ONCE = 32
+"""Questions in a batch."""
+
+
+class QuestionEmbedder(Protocol):
+    """Embeds questions with one backbone: an `EmbedderHost`, or the handle of one."""
+
+    async def embed(self, question: str) -> NDArray[np.float32]:
+        """Return a unit vector of shape (dim,). Raises ArmError."""
+        ...
+
+
+class EmbedderHost:
+    """Embeds questions with one backbone, in one thread; concurrent questions share a batch.
+
+    Args:
+        backbone: The backbone, whose model is loaded.
+
+    Raises:
+        ModelNotFoundError: The model cannot be found.
+    """
+
+    def __init__(self, backbone: Backbone) -> None:
+        encode = build_embedder(backbone).encode_queries
+        self._batches: Batches[str, NDArray[np.float32]] = Batches(
+            lambda questions: list(encode(questions)), AT_ONCE, "encoder"
+        )
+
+    async def ready(self) -> None:
+        """Return once the host is ready."""
+
+    async def embed(self, question: str) -> NDArray[np.float32]:
+        """Return a unit vector of shape (dim,). Raises ArmError."""
+        try:
+            return await self._batches.run(question)
+        except Exception as error:
+            raise ArmError(f"{type(error).__name__}: {error}") from error
+
+
+class Embedders:
+    """Embeds a question with any backbone by name: in a deployment where there is one, else in this process.
+
+    Encoders of this process are loaded by `open` and `load`, or by the first question.
+
+    Args:
+        backbones: Every backbone by name.
+        deployed: Those that run elsewhere, by name.
+    """
+
+    def __init__(
+        self, backbones: Mapping[str, Backbone], deployed: Mapping[str, QuestionEmbedder] | None = None
+    ) -> None:
+        self._backbones = backbones
+        self._hosts: dict[str, QuestionEmbedder] = dict(deployed or {})
+        self._opener = ThreadPoolExecutor(1, thread_name_prefix="encoder-opener")
+
+    @property
+    def loaded(self) -> frozenset[str]:
+        """The encoders that can be asked without loading a model here."""
+        return frozenset(self._hosts)
+
+    def open(self, names: frozenset[str]) -> None:
+        """Load encoders, and wait for it. Raises ArmError."""
+        if names - self.loaded:
+            self._opener.submit(self._open, names).result()
+
+    async def load(self, names: frozenset[str]) -> None:
+        """Load encoders. Raises ArmError."""
+        if names - self.loaded:
+            await asyncio.get_running_loop().run_in_executor(self._opener, self._open, names)
+
+    async def embed(self, question: str, backbones: frozenset[str]) -> dict[str, NDArray[np.float32]]:
+        """Return a unit vector of shape (dim,) for each backbone. Raises ArmError."""
+        await self.load(backbones)
+        names = sorted(backbones)
+        vectors = await asyncio.gather(*(self._hosts[name].embed(question) for name in names))
+        return dict(zip(names, vectors, strict=True))
+
+    def _open(self, names: frozenset[str]) -> None:
+        for name in sorted(names - self.loaded):
+            try:
+                self._hosts[name] = EmbedderHost(self._backbones[name])
+            except Exception as error:  # libraries raise what they like
+                raise ArmError(f"backbone {name!r} cannot be loaded: {error}") from error

@@ -1,0 +1,132 @@
+"""What Ray Serve runs of this room, and the clients of its handles."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from copy import copy
+from typing import Any, Generic, TypeVar
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+from ray.exceptions import RayError, RayTaskError
+from ray.serve.exceptions import RayServeException
+from ray.serve.handle import DeploymentHandle
+
+from arms.base import ArmError, Query, Retrieval
+from arms.deployments.arm_host import ArmHost, ArmSettings, Specs
+from arms.deployments.embedders import Embedders
+from arms.llm import Chunk, Generator, GeneratorError, Prompt
+
+T = TypeVar("T")
+
+
+class _PerLoop(Generic[T]):
+    """An object for each event loop that uses it.
+
+    Where the router of a handle shares its event loop (RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP=0), a handle
+    belongs to the loop that used it first. Arms that prompt or embed run a loop of their own.
+    """
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._made: WeakKeyDictionary[asyncio.AbstractEventLoop, T] = WeakKeyDictionary()
+
+    def here(self) -> T:
+        """Return the one of the running loop."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._made:
+            self._made[loop] = self._make()
+        return self._made[loop]
+
+
+class RemoteGenerator(Generator):
+    """The client of a GeneratorHost."""
+
+    def __init__(self, model: str, handle: DeploymentHandle[Any]) -> None:
+        self.model = model
+        self._stream: _PerLoop[Any] = _PerLoop(lambda: copy(handle).options(stream=True).stream)
+
+    async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
+        """Yield the answer as it is written."""
+        response: Any = self._stream.here().remote(prompt)
+        try:
+            async for chunk in response:
+                yield chunk
+        except (RayError, RayServeException) as error:
+            raise _local_error(error, GeneratorError) from None
+        finally:
+            response.cancel()
+
+    async def close(self) -> None:
+        """Do nothing: the engine belongs to the host."""
+
+
+class RemoteEmbedder:
+    """The client of a deployed EmbedderHost."""
+
+    def __init__(self, handle: DeploymentHandle[Any]) -> None:
+        self._embed: _PerLoop[Any] = _PerLoop(lambda: copy(handle).embed)
+
+    async def embed(self, question: str) -> NDArray[np.float32]:
+        """Return a unit vector of shape (dim,). Raises ArmError."""
+        vector: NDArray[np.float32] = await _returned(self._embed.here().remote(question))
+        return vector
+
+
+class RemoteArmHost:
+    """The client of an ArmReplica."""
+
+    def __init__(self, handle: DeploymentHandle[Any]) -> None:
+        self._handle = handle
+
+    async def load(self, arms: Mapping[str, Specs]) -> None:
+        """Build arms in one replica. Raises ArmError."""
+        await _returned(self._handle.load.remote(arms))
+
+    async def search(self, arm: str, key: str, query: Query, k: int, specs: Specs | None = None) -> Retrieval:
+        """Run one arm. Raises ArmError, UnknownArmError."""
+        retrieval: Retrieval = await _returned(self._handle.search.remote(arm, key, query, k, specs))
+        return retrieval
+
+
+class ArmReplica(ArmHost):
+    """An ArmHost as a deployment.
+
+    Args:
+        settings: What the arms are built from.
+        arms: Arms of the configuration, each with its members.
+        live: Returns the arms to build at the start.
+        embedders: Deployed encoders by name; others are loaded here, by the first arm that embeds its texts.
+        generator: Host of the language model.
+    """
+
+    def __init__(
+        self,
+        settings: ArmSettings,
+        arms: Mapping[str, Specs],
+        live: Callable[[], Mapping[str, Specs]],
+        embedders: Mapping[str, DeploymentHandle[Any]],
+        generator: DeploymentHandle[Any],
+    ) -> None:
+        deployed = {name: RemoteEmbedder(handle) for name, handle in embedders.items()}
+        encoders = Embedders(settings.backbones, deployed)
+        super().__init__(settings, arms, live, encoders, RemoteGenerator("the language model", generator))
+
+
+async def reach(hosts: Sequence[DeploymentHandle[Any]]) -> None:
+    """Wait until every host is ready, which may take minutes."""
+    await asyncio.gather(*(host.ready.remote() for host in hosts))
+
+
+async def _returned(response: Awaitable[Any]) -> Any:
+    """Return what a replica returned. Raises ArmError."""
+    try:
+        return await response
+    except (RayError, RayServeException) as error:
+        raise _local_error(error, ArmError) from None
+
+
+def _local_error(error: Exception, kind: type[ArmError] | type[GeneratorError]) -> Exception:
+    """Return the error that a replica raised, or an error of `kind` for one of Ray."""
+    cause = error.cause if isinstance(error, RayTaskError) else error
+    return cause if isinstance(cause, kind) else kind(f"{type(cause).__name__}: {cause}")

@@ -1,0 +1,78 @@
+"""The arms of a replica of the ingress: those that are live, with the encoders that something reads."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.config import AppConfig, parse
+from agent.hosts import arms as hosted
+from agent.serving.arms import documents, same_document
+from arms.base import Query
+from arms.deployments import Embedders, HostedArms
+from arms.llm.base import ScriptedGenerator
+from feedback.log import open_log
+from feedback.registry import arm_sets
+from tests.agent.fakes import CONFIG
+from tests.neighbours import write_corpus
+
+TWO = {"tiny": {"model": "hashing:16"}, "other": {"model": "hashing:8"}}
+
+
+def configured(folder: Path, **settings: Any) -> AppConfig:
+    source = str(write_corpus(folder / "corpus.jsonl"))
+    args = {**CONFIG, "home": str(folder / "home"), "corpus": {"name": "small", "source": source}, **settings}
+    return parse(args).settled()
+
+
+def opened(config: AppConfig) -> tuple[HostedArms, Embedders]:
+    embedders = Embedders(config.backbones)
+    return hosted.open_here(config, {}, embedders, ScriptedGenerator({})), embedders
+
+
+async def test_the_arms_of_the_configuration_search_in_this_process(tmp_path: Path) -> None:
+    arms, embedders = opened(configured(tmp_path, backbones={"tiny": {"model": "hashing:64"}}))
+    vectors = await embedders.embed("Where is the sea?", frozenset({"tiny"}))
+    for arm in ("bm25", "dense"):
+        found = await arms.search(arm, Query("Where is the sea?", vectors), 1)
+        assert [passage.title for passage in found.passages] == ["sea"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "loaded"),
+    [
+        ({"arms": {"bm25": {"kind": "bm25"}}}, set()),
+        ({}, {"tiny"}),
+        ({"arms": {"bm25": {"kind": "bm25"}}, "features": {"embedding": {"backbone": "other"}}}, {"other"}),
+    ],
+    ids=["nothing", "an arm", "the policy"],
+)
+def test_an_encoder_is_loaded_only_where_something_reads_it(
+    tmp_path: Path, settings: dict[str, Any], loaded: set[str]
+) -> None:
+    _, embedders = opened(configured(tmp_path, backbones=TWO, **settings))
+    assert embedders.loaded == loaded
+
+
+async def test_the_live_arms_of_the_log_are_built_instead_of_those_of_the_file(tmp_path: Path) -> None:
+    config = configured(tmp_path, backbones=TWO)
+    store = open_log(config.database_url, config.reward)
+    now = {"near": {"kind": "dense", "params": {"backbone": "other"}}}
+    arm_sets.replace(store, now, documents(config.arms), same_document)
+    store.close()
+    _, embedders = opened(config)
+    assert embedders.loaded == {"other"}
+
+
+def test_a_deployment_builds_the_live_arms_that_are_placed_there(tmp_path: Path) -> None:
+    arms = {
+        "bm25": {"kind": "bm25"},
+        "steps": {"kind": "multistep", "params": {"arm": "bm25"}},
+        "far": {"kind": "bm25", "host": "Far"},
+    }
+    config = configured(tmp_path, arms=arms)
+    assert {host: set(hosted.live_on(host, config)) for host in ("Arms", "Far")} == {
+        "Arms": {"steps"},
+        "Far": {"far"},
+    }
+    assert set(hosted.arms_on(None, config.arms, ["Arms", "Far"])) == {"bm25"}

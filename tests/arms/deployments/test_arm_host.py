@@ -1,0 +1,105 @@
+"""The host of arms: what it builds, in which threads it searches, what its errors are."""
+
+import asyncio
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from arms.base import ArmBuildError, ArmError, Query
+from arms.deployments import Embedders
+from arms.deployments.arm_host import UnknownArmError, key_of
+from arms.models.embedding import HashingEmbedder
+from arms.retrievers import closure
+from tests.arms.deployments.places import BACKBONES, SPECS, Broken, Waiting, open_host, own
+
+MOON = "Where is the moon?"
+
+ODD = own(Broken).model_copy(update={"params": {"odd": 1}})
+"""An arm that can be described and not be built."""
+
+
+def asked(text: str = MOON) -> Query:
+    return Query(text, {"tiny": HashingEmbedder(64).encode_queries([text])[0]})
+
+
+@pytest.mark.parametrize("arm", ["bm25", "dense", "rrf"])
+async def test_a_live_arm_is_built_at_the_start_and_known_by_its_key(tmp_path: Path, arm: str) -> None:
+    host = open_host(tmp_path, arm)
+    found = await host.search(arm, key_of(arm, closure(arm, SPECS)), asked(), 1)
+    assert [passage.title for passage in found.passages] == ["moon"]
+
+
+async def test_an_unknown_arm_is_built_from_its_description(tmp_path: Path) -> None:
+    host, specs = open_host(tmp_path), closure("bm25", SPECS)
+    key = key_of("bm25", specs)
+    with pytest.raises(UnknownArmError, match="bm25"):
+        await host.search("bm25", key, asked(), 1)
+    first = await host.search("bm25", key, asked(), 1, specs)
+    assert [passage.title for passage in first.passages] == ["moon"]
+    assert await host.search("bm25", key, asked(), 1) == first
+
+
+async def test_a_loaded_arm_is_known(tmp_path: Path) -> None:
+    host, specs = open_host(tmp_path), closure("rrf", SPECS)
+    await host.load({"rrf": specs})
+    found = await host.search("rrf", key_of("rrf", specs), asked(), 1)
+    assert [passage.title for passage in found.passages] == ["moon"]
+
+
+def test_an_arm_of_the_configuration_that_cannot_be_built_is_an_error_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(ArmBuildError, match=r"arm 'odd' cannot be built: .*keyword argument 'odd'"):
+        open_host(tmp_path, "odd", specs={"odd": ODD})
+
+
+async def test_an_arm_that_replaced_others_and_cannot_be_built_is_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    host = open_host(tmp_path, "odd", "bm25", specs={**SPECS, "odd": ODD}, configured={})
+    assert "arm 'odd' cannot be built" in caplog.text
+    assert (await host.search("bm25", key_of("bm25", closure("bm25", SPECS)), asked(), 1)).passages
+
+
+async def test_a_mistake_in_an_arm_is_an_error_of_the_arm_and_its_trace_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    specs = {"broken": own(Broken)}
+    host = open_host(tmp_path, "broken", specs=specs)
+    with pytest.raises(ArmError, match="ZeroDivisionError: a mistake"):
+        await host.search("broken", key_of("broken", specs), asked(), 1)
+    assert "arm 'broken' failed" in caplog.text
+    assert "Traceback" in caplog.text
+
+
+async def test_an_arm_that_waits_holds_up_neither_the_event_loop_nor_another_arm(tmp_path: Path) -> None:
+    specs = {**SPECS, "slow": own(Waiting)}
+    host = open_host(tmp_path, "slow", "bm25", specs=specs)
+    slow = asyncio.create_task(host.search("slow", key_of("slow", closure("slow", specs)), asked(), 1))
+    try:
+        assert await asyncio.to_thread(Waiting.began.acquire, timeout=30)
+        assert (await host.search("bm25", key_of("bm25", closure("bm25", specs)), asked(), 1)).passages
+        assert not slow.done()
+    finally:
+        Waiting.gate.release()
+    (passage,) = (await slow).passages
+    assert passage.id != threading.current_thread().name
+
+
+async def test_an_arm_that_writes_queries_has_its_encoder_loaded_when_it_is_built(tmp_path: Path) -> None:
+    embedders = Embedders(BACKBONES)
+    plain = open_host(tmp_path, "dense", embedders=embedders)
+    assert embedders.loaded == frozenset()
+    specs = closure("steps", SPECS)
+    await plain.load({"steps": specs})
+    assert embedders.loaded == {"tiny"}
+    found = await plain.search("steps", key_of("steps", specs), asked("Where is the sea?"), 2)
+    assert {passage.title for passage in found.passages} == {"sea", "moon"}
+
+
+async def test_vectors_of_passages_are_those_of_the_corpus_and_others_are_left_out(tmp_path: Path) -> None:
+    host = open_host(tmp_path, looked_at=frozenset({"tiny"}))
+    found = await host.vectors("tiny", ["p7", "elsewhere"])
+    (expected,) = HashingEmbedder(64).encode_passages(["moon. The moon stands beside the queen."])
+    assert found.keys() == {"p7"}
+    assert np.array_equal(found["p7"], expected)

@@ -1,0 +1,83 @@
+"""Encoders: those of this process and those of a deployment, behind one client."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from arms.base import ArmError
+from arms.deployments import EmbedderHost, Embedders, embedders
+from arms.models import Backbone
+from arms.models.embedding import HashingEmbedder
+
+HERE, FAR = Backbone(model="hashing:8"), Backbone(model="hashing:16", host="own")
+
+
+class Deployed:
+    """An encoder behind a handle, of ones."""
+
+    async def embed(self, question: str) -> NDArray[np.float32]:
+        del question
+        return np.ones(16, dtype=np.float32)
+
+
+@pytest.fixture
+def loaded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The models that were loaded, in order."""
+    models: list[str] = []
+
+    def build(backbone: Backbone) -> Any:
+        models.append(backbone.model)
+        if backbone.model == "missing":
+            raise OSError("there is no such model")
+        return HashingEmbedder(8)
+
+    monkeypatch.setattr(embedders, "build_embedder", build)
+    return models
+
+
+async def test_a_question_has_the_vector_of_the_model() -> None:
+    (expected,) = HashingEmbedder(8).encode_queries(["Where is the sea?"])
+    assert np.array_equal(await EmbedderHost(HERE).embed("Where is the sea?"), expected)
+
+
+async def test_an_encoder_of_a_deployment_is_asked_there_and_another_is_loaded_here(
+    loaded: list[str],
+) -> None:
+    client = Embedders({"here": HERE, "far": FAR}, {"far": Deployed()})
+    found = await client.embed("x", frozenset({"here", "far"}))
+    assert {name: vector.shape for name, vector in found.items()} == {"here": (8,), "far": (16,)}
+    assert loaded == ["hashing:8"]
+
+
+async def test_an_encoder_is_loaded_once(loaded: list[str]) -> None:
+    client = Embedders({"here": HERE})
+    client.open(frozenset({"here"}))
+    await client.load(frozenset({"here"}))
+    await client.embed("x", frozenset({"here"}))
+    assert loaded == ["hashing:8"]
+
+
+def test_an_encoder_that_nothing_needs_is_not_loaded(loaded: list[str]) -> None:
+    client = Embedders({"here": HERE, "other": Backbone(model="missing")})
+    client.open(frozenset({"here"}))
+    assert loaded == ["hashing:8"]
+
+
+async def test_a_model_that_cannot_be_loaded_is_an_error_that_names_its_backbone(loaded: list[str]) -> None:
+    client = Embedders({"other": Backbone(model="missing")})
+    with pytest.raises(ArmError, match="backbone 'other' cannot be loaded: there is no such model"):
+        client.open(frozenset({"other"}))
+    with pytest.raises(ArmError, match="backbone 'other' cannot be loaded: there is no such model"):
+        await client.embed("x", frozenset({"other"}))
+    assert loaded == ["missing", "missing"]
+
+
+async def test_what_a_model_raises_is_an_error_of_the_arm(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(HashingEmbedder, "encode_queries", fail)
+    with pytest.raises(ArmError, match="RuntimeError: out of memory"):
+        await EmbedderHost(HERE).embed("x")
