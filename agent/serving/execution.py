@@ -1,13 +1,16 @@
-"""The recorder of a turn: what it has done so far becomes its execution, however it ends."""
+"""What a turn leaves in the log: the record of what it has done so far, and the commits of its two facts."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
 
-from agent.serving.messages import ArmInfo
+from agent.serving.messages import ArmInfo, Commit, Log
 from agent.serving.probe import UNPROBED, Probes
 from arms.base import Retrieval
 from arms.llm import Chunk, base
-from feedback.errors import described
+from feedback.errors import LogUnavailableError, described
 from feedback.events import Cost, Decision, Execution, Status
 
 
@@ -23,6 +26,8 @@ class TurnRecorder:
         retrieval: What it found.
         answer: Generated so far; None without a language model.
         usage: The last chunk, with the token counts and the price.
+        pieces: Chunks with text so far: about the tokens written, where the last chunk never came.
+        prompt_words: Words that the model was given: about the tokens read.
         finish_reason: Why generation ended.
         steps: Rounds of retrieval.
         tokens: Read to find passages.
@@ -38,6 +43,8 @@ class TurnRecorder:
     retrieval: Retrieval = field(default_factory=lambda: Retrieval(steps=0))
     answer: str | None = None
     usage: Chunk = field(default_factory=Chunk)
+    pieces: int = 0
+    prompt_words: int = 0
     finish_reason: str = "stop"
     steps: int = 0
     tokens: int = 0
@@ -48,6 +55,7 @@ class TurnRecorder:
     def note(self, chunk: Chunk) -> None:
         """Add a chunk of the answer."""
         self.answer = (self.answer or "") + chunk.text
+        self.pieces += bool(chunk.text)
         if chunk.finish_reason is not None:
             self.usage, self.finish_reason = chunk, chunk.finish_reason
 
@@ -64,20 +72,106 @@ class TurnRecorder:
 
     def execution(self, now: float, error: Exception | None = None, *, cancelled: bool = False) -> Execution:
         """Return the execution to be committed."""
+        usage = self.usage
+        if self.pieces and usage.finish_reason is None:  # cut off before the engine reported its counts
+            usage = replace(usage, prompt_tokens=self.prompt_words, completion_tokens=self.pieces)
         return Execution(
             decision_id=self.decision.id,
             served=self.served,
             status=self.status(error, cancelled),
             cost=Cost(
                 steps=self.probes.steps + self.steps,
-                prompt_tokens=self.usage.prompt_tokens + self.probes.tokens + self.tokens,
-                completion_tokens=self.usage.completion_tokens,
+                prompt_tokens=usage.prompt_tokens + self.probes.tokens + self.tokens,
+                completion_tokens=usage.completion_tokens,
                 retrieval_s=self.probes.seconds + self.retrieval_s,
                 llm_s=self.llm_s,
-                usd=self.usage.usd,
+                usd=usage.usd,
             ),
             passages=tuple(passage.id for passage in self.retrieval.passages),
             answer=self.answer,
             error=described(error) if error else self.error,
             finished_at=now,
         )
+
+
+class TurnCommit:
+    """The commits of a turn's decision and of its execution: two, or one where the turn is quick.
+
+    Args:
+        log: Where both are committed.
+        decision: The decision.
+        on_commit: Called with the commit of the decision as soon as it is queued.
+        wait_s: Seconds that the decision waits for its execution; 0 to commit it at once.
+        is_durable: Whether the decision is in the log already.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        decision: Decision,
+        on_commit: Callable[[Commit], object],
+        *,
+        wait_s: float = 0.0,
+        is_durable: bool = False,
+    ) -> None:
+        self._log, self._decision, self._on_commit = log, decision, on_commit
+        self._queued: Commit | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        if is_durable:
+            done: Commit = asyncio.get_running_loop().create_future()
+            done.set_result(None)
+            self._queue(done)
+        elif wait_s:
+            self._timer = asyncio.get_running_loop().call_later(wait_s, self._begin)
+        else:
+            self._begin()
+
+    async def decision_durable(self) -> None:
+        """Wait until the decision is durable."""
+        await asyncio.shield(self._begin())
+
+    async def finish(self, execution: Execution) -> bool:
+        """Commit the execution, after the decision or with it; return whether the log had none."""
+        if self._queued is None:
+            _, receipt = await asyncio.shield(self._together(execution))
+        else:
+            try:
+                await asyncio.shield(self._queued)
+            except asyncio.CancelledError:
+                self.abandon(execution)
+                raise
+            (receipt,) = await self._log.append(execution)
+        return bool(receipt.seq)
+
+    def abandon(self, execution: Execution) -> None:
+        """Commit the execution of a turn whose caller is gone, without waiting for it."""
+        if self._queued is None:
+            with suppress(LogUnavailableError):  # nothing was acknowledged, and the caller's leaving counts
+                self._together(execution)
+        else:
+            self._queued.add_done_callback(partial(self._record_abandoned, execution))
+
+    def _begin(self) -> Commit:
+        return self._queued or self._queue(self._log.append(self._decision))
+
+    def _together(self, execution: Execution) -> Commit:
+        return self._queue(self._log.append(self._decision, execution))
+
+    def _queue(self, commit: Commit) -> Commit:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._queued = commit
+        commit.add_done_callback(_retrieve_exception)
+        self._on_commit(commit)
+        return commit
+
+    def _record_abandoned(self, execution: Execution, committed: Commit) -> None:
+        """Record the execution, unless the decision was refused: the id may be another's."""
+        if not committed.cancelled() and committed.exception() is None:
+            self._log.append(execution).add_done_callback(_retrieve_exception)
+
+
+def _retrieve_exception(future: Commit) -> None:
+    """Retrieve the exception of a commit, so that asyncio does not log it where the turn ends first."""
+    if not future.cancelled():
+        future.exception()

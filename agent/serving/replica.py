@@ -17,6 +17,7 @@ from agent.serving.arm_health import ArmHealth
 from agent.serving.arms import ArmRegistry, Arms, LoggedArms, arm_infos
 from agent.serving.decide import Decider
 from agent.serving.messages import Serving
+from agent.serving.places import Places
 from agent.serving.probe import Embeddings
 from agent.serving.router_scores import router_scorer
 from agent.serving.telemetry import CountedLog, Telemetry
@@ -88,6 +89,7 @@ class Replica:
         scorer: The configured router; None where there is none.
         alarms: Drift alarms, as of the last refresh.
         under_way: Decisions that are being made and carried out.
+        chats: Places of the language model.
     """
 
     def __init__(
@@ -116,6 +118,9 @@ class Replica:
         self.under_way = set[str]()
         self.scorer = router_scorer(config, arms.vectors)
         limits = config.limits
+        self.chats = Places(
+            "places of the language model", config.chats, limits.chat_queue, limits.chat_queue_s
+        )
         self.decider = Decider(
             serving=Serving(self.watcher.empty, 0),
             floor=config.floor,

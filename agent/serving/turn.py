@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from agent.policies import FeatureSpec, sampling
 from agent.serving.decide import Decider, context_of, eligible
-from agent.serving.execution import TurnRecorder
+from agent.serving.execution import TurnCommit, TurnRecorder
 from agent.serving.messages import (
     AnsweredElsewhereError,
     ArmInfo,
@@ -32,6 +32,9 @@ from arms.base import ArmError, Passage, Query, Retrieval
 from arms.llm import Chunk, Generator, GeneratorError, Prompt, prompts
 from feedback.errors import described
 from feedback.events import Context, Decision, Execution
+
+TOGETHER_S = 0.002
+"""Seconds that a decision waits for a quick search, so that both are committed at once."""
 
 
 @dataclass(slots=True)
@@ -94,11 +97,10 @@ class TurnLoop:
         context, probes = await decider.score(ask, names, query, context, search_first)
         decision = decider.choose(ask, names, context, probes)
         # Nothing is awaited from here until the search has begun, and counts against the arm's cap.
-        committed = self.log.append(decision)  # while the arm searches; nothing leaves before it is durable
-        on_commit(committed)
-        async with aclosing(
-            self._carry_out(ask, query, TurnRecorder(decision, arms, probes), committed)
-        ) as events:
+        # The decision is committed while the arm searches; nothing leaves before it is durable.
+        commit = TurnCommit(self.log, decision, on_commit, wait_s=0.0 if ask.messages else TOGETHER_S)
+        recorder = TurnRecorder(decision, arms, probes)
+        async with aclosing(self._carry_out(ask, query, recorder, commit)) as events:
             async for event in events:
                 yield event
 
@@ -119,12 +121,9 @@ class TurnLoop:
         """
         arms = self.known
         self.decider.available([decision.drawn])
-        committed: Commit = asyncio.get_running_loop().create_future()
-        committed.set_result(None)
-        on_commit(committed)
-        async with aclosing(
-            self._carry_out(ask, self._query(ask), TurnRecorder(decision, arms), committed)
-        ) as events:
+        commit = TurnCommit(self.log, decision, on_commit, is_durable=True)
+        recorder = TurnRecorder(decision, arms)
+        async with aclosing(self._carry_out(ask, self._query(ask), recorder, commit)) as events:
             async for event in events:
                 yield event
 
@@ -146,40 +145,34 @@ class TurnLoop:
         return Decided(decision, retrieval, served)
 
     async def _carry_out(
-        self, ask: Ask, query: Query, recorder: TurnRecorder, committed: Commit
+        self, ask: Ask, query: Query, recorder: TurnRecorder, commit: TurnCommit
     ) -> AsyncGenerator[Event, None]:
         """Search and generate, and record the execution, however the turn ends."""
-        committed.add_done_callback(_retrieve_exception)
-        decision = recorder.decision
+        decision, decided = recorder.decision, None
         failure: Exception | None = None
         try:
             try:
                 retrieval = await self.retrieve(query, ask.k, recorder)
-                await asyncio.shield(committed)
-                yield Decided(decision, retrieval, recorder.served or decision.drawn)
-                if ask.messages and self.generator is not None:
+                decided = Decided(decision, retrieval, recorder.served or decision.drawn)
+                if ask.messages:
+                    await commit.decision_durable()
+                    yield decided
                     async with aclosing(self.generate(ask, retrieval.passages, recorder)) as chunks:
                         async for chunk in chunks:
                             yield chunk
             except (ArmError, GeneratorError, TimeoutError) as error:
                 failure = error
-                await asyncio.shield(committed)
         except (asyncio.CancelledError, GeneratorExit):
-            execution = recorder.execution(self.decider.clock(), failure, cancelled=failure is None)
-            committed.add_done_callback(partial(self._record_abandoned, execution))
+            commit.abandon(recorder.execution(self.decider.clock(), failure, cancelled=failure is None))
             raise
         execution = recorder.execution(self.decider.clock(), failure)
-        (receipt,) = await self.log.append(execution)
-        if not receipt.seq:
+        if not await commit.finish(execution):
             raise AnsweredElsewhereError(f"{decision.id!r} was answered by another process meanwhile")
         if failure is not None:
             raise TurnError(decision.id, execution.status, execution.error) from failure
+        if decided is not None and not ask.messages:
+            yield decided
         yield Finished(execution, recorder.finish_reason)
-
-    def _record_abandoned(self, execution: Execution, committed: Commit) -> None:
-        """Record a turn whose caller is gone, unless its decision was refused: the id may be another's."""
-        if not committed.cancelled() and committed.exception() is None:
-            self.log.append(execution).add_done_callback(_retrieve_exception)
 
     async def describe(self, ask: Ask, arms: Mapping[str, ArmInfo]) -> tuple[Query, Context]:
         """Return the query and the context, embedded where the policy or the router needs that."""
@@ -257,8 +250,9 @@ class TurnLoop:
     async def generate(
         self, ask: Ask, passages: Sequence[Passage], recorder: TurnRecorder
     ) -> AsyncGenerator[Chunk, None]:
-        """Generate the answer from the passages, chunk by chunk."""
-        assert self.generator is not None
+        """Generate the answer from the passages, chunk by chunk; nothing without a language model."""
+        if self.generator is None:
+            return
         prompt = Prompt(
             prompts.answer_prompt(ask.messages, passages, word_budget=self.word_budget),
             max_tokens=ask.max_tokens,
@@ -268,6 +262,7 @@ class TurnLoop:
             stop=ask.stop,
         )
         recorder.answer = ""
+        recorder.prompt_words = sum(len(message["content"].split()) for message in prompt.messages)
         started = time.perf_counter()
         deadline = asyncio.get_running_loop().time() + self.llm_timeout_s
         try:
@@ -294,9 +289,3 @@ async def paced(items: AsyncIterator[T], deadline: float) -> AsyncGenerator[T, N
             except StopAsyncIteration:
                 return
         yield item
-
-
-def _retrieve_exception(future: Commit) -> None:
-    """Retrieve the exception of a commit, so that asyncio does not log it where the turn ends first."""
-    if not future.cancelled():
-        future.exception()

@@ -369,13 +369,78 @@ async def test_a_cancelled_request_whose_decision_was_refused_records_nothing() 
 
 async def test_a_request_cancelled_at_its_very_end_is_finished_all_the_same() -> None:
     log = MemoryLog()
-    turn = a_loop(log).turn(LOOK_UP)
-    assert isinstance(await anext(turn), Decided)
     log.held = True
-    task = asyncio.ensure_future(anext(turn))
+    task = asyncio.create_task(run(a_loop(log), LOOK_UP))
     await _cancelled(task, _until(lambda: log.waiting))
     log.release()
+    assert [type(fact) for fact in log.committed] == [Decision, Execution]
     assert log.execution.status is Status.OK
+
+
+async def test_a_quick_search_is_committed_together_with_its_decision() -> None:
+    log = MemoryLog()
+    log.held = True
+    task = asyncio.create_task(run(a_loop(log), LOOK_UP))
+    await _until(lambda: log.waiting)
+    ((facts, _),) = log.waiting
+    assert [type(fact) for fact in facts] == [Decision, Execution]
+    assert not task.done(), "nothing leaves before it is durable"
+    log.release()
+    first, last = await task
+    assert isinstance(first, Decided)
+    assert isinstance(last, Finished)
+
+
+async def test_the_decision_of_a_slow_search_is_committed_before_the_search_ends() -> None:
+    found = asyncio.Event()
+
+    async def slow(query: Query, k: int) -> Retrieval:
+        del query, k
+        await found.wait()
+        return Retrieval()
+
+    log = MemoryLog()
+    task = asyncio.create_task(run(a_loop(log, FakeArms({"bm25": slow})), LOOK_UP))
+    await _until(lambda: log.committed)
+    assert [type(fact) for fact in log.committed] == [Decision]
+    found.set()
+    await task
+    assert [type(fact) for fact in log.committed] == [Decision, Execution]
+
+
+async def test_a_caller_who_leaves_while_the_log_refuses_facts_is_still_cancelled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_facts: object) -> None:
+        raise LogUnavailableError("the log is closed")
+
+    log, arms = MemoryLog(), FakeArms({"bm25": hanging})
+    monkeypatch.setattr(log, "append", refuse)
+    task = asyncio.create_task(run(a_loop(log, arms), LOOK_UP))
+    await _cancelled(task, _until(lambda: arms.calls))
+
+
+async def test_a_quick_search_that_fails_is_committed_together_with_its_decision() -> None:
+    log = MemoryLog()
+    log.held = True
+    task = asyncio.create_task(run(a_loop(log, FakeArms({"bm25": failing})), LOOK_UP))
+    await _until(lambda: log.waiting)
+    log.release()
+    with pytest.raises(TurnError, match="the index is gone"):
+        await task
+    assert [type(fact) for fact in log.committed] == [Decision, Execution]
+    assert log.execution.status is Status.ARM_FAILED
+
+
+async def test_a_stream_that_was_cut_off_is_charged_for_what_was_written() -> None:
+    log, generator = MemoryLog(), Stuck()
+    async with aclosing(a_loop(log, generator=generator).turn(CHAT)) as turn:
+        await anext(turn)
+        await anext(turn)
+    await _until(lambda: len(log.committed) == 2)
+    cost = log.execution.cost
+    assert (log.execution.status, cost.completion_tokens) == (Status.CANCELLED, 1)
+    assert cost.prompt_tokens > 10, "about the words that it was given"
 
 
 async def test_a_time_out_reaches_the_reader_and_never_cancels_it() -> None:
@@ -577,7 +642,8 @@ async def test_an_arm_at_its_cap_is_masked_before_the_draw() -> None:
         for i, forced in enumerate(["bm25", None, "bm25", None, None])
     ]
     await _until(lambda: len(log.committed) == 3 + 2 * 2)
-    assert [one.arms for one in log.committed if isinstance(one, Decision)] == [
+    decisions = {one.id: one.arms for one in log.committed if isinstance(one, Decision)}
+    assert [decisions[f"d-{i}"] for i in range(5)] == [
         ("bm25",),
         ("none", "bm25", "dense"),
         ("bm25",),
@@ -742,7 +808,7 @@ async def test_without_room_a_turn_is_neither_finished_nor_said_again() -> None:
     log, arms = MemoryLog(), FakeArms({"bm25": hanging})
     loop = a_loop(log, arms, health=health(bm25=1))
     task = asyncio.create_task(run(loop, LOOK_UP))
-    await _until(lambda: arms.calls)
+    await _until(lambda: log.committed)
     before = list(log.committed)
     with pytest.raises(OverloadedError):
         await finish(loop, LOOK_UP, log.decision)

@@ -1,0 +1,51 @@
+"""Places where work may go on at the same time, and a bounded queue in front of them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from agent.serving.messages import OverloadedError
+
+
+class Places:
+    """A number of places, such as the answers that a language model writes at once.
+
+    Args:
+        what: What they are places of, for messages.
+        size: Places, at least 1.
+        queue: How many may wait for one.
+        wait_s: Seconds that one may wait.
+    """
+
+    def __init__(self, what: str, size: int, queue: int, wait_s: float) -> None:
+        self._what, self._queue, self._wait_s = what, queue, wait_s
+        self._free = asyncio.Semaphore(size)
+        self._waiting = 0
+
+    @asynccontextmanager
+    async def hold(self) -> AsyncIterator[None]:
+        """Wait for a place, first come first served, and hold it.
+
+        Raises:
+            OverloadedError: Too many wait already, or none was free in time.
+        """
+        if self._free.locked():
+            if self._waiting >= self._queue:
+                raise OverloadedError(f"all {self._what} are taken, and {self._waiting} requests wait")
+            await self._wait()
+        else:
+            await self._free.acquire()
+        try:
+            yield
+        finally:
+            self._free.release()
+
+    async def _wait(self) -> None:
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(self._wait_s):
+                await self._free.acquire()
+        except TimeoutError:
+            raise OverloadedError(f"all {self._what} were taken for {self._wait_s:g} s") from None
+        finally:
+            self._waiting -= 1
