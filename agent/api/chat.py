@@ -55,7 +55,7 @@ async def chat(
         seed=body.seed,
         stop=(body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ()),
     )
-    events = await _events(replica, ask, key, timeout_s)
+    events = _events(replica, ask, key, timeout_s)
     if body.stream:
         first = await anext(events)
         assert isinstance(first, Decided)
@@ -77,7 +77,7 @@ async def retrieve(
         message = f"k is {k}; at most {replica.config.limits.passages} passages can be requested"
         raise ApiError("invalid_value", message, "k")
     ask = _ask(replica, body.query, body, key, k=k, param="query")
-    decided, _, finished = await _whole(await _events(replica, ask, key, timeout_s))
+    decided, _, finished = await _whole(_events(replica, ask, key, timeout_s))
     return responses.retrieval(decided, finished, replica.config, body.agent.returns)
 
 
@@ -96,8 +96,6 @@ def _ask(
     if len(question) > limit:
         message = f"the question has {len(question)} characters; at most {limit} are read"
         raise ApiError("invalid_value", message, param)
-    # Fields at their defaults are left out: a field that is added later changes no digest.
-    explicit = body.model_dump_json(exclude_defaults=True, warnings=False)  # of numbers in the context
     return Ask(
         decision_id=key or new_id(),
         question=question,
@@ -108,9 +106,15 @@ def _ask(
         context=options.context,
         episode_id=options.episode_id,
         deferred=options.defer_activation,
-        request_digest=hashlib.sha256(explicit.encode()).hexdigest() if key else "",
+        request_digest=_digest(body) if key else "",
         **rest,
     )
+
+
+def _digest(body: ChatRequest | RetrieveRequest) -> str:
+    """Return a hash of a request; a field at its default is left out, so that a new field changes none."""
+    explicit = body.model_dump_json(exclude_defaults=True, warnings=False)  # of numbers in the context
+    return hashlib.sha256(explicit.encode()).hexdigest()
 
 
 def _forced_arm(model: str) -> str | None:
@@ -123,20 +127,23 @@ def _forced_arm(model: str) -> str | None:
     return arm
 
 
-async def _events(
+def _events(
     replica: Replica, ask: Ask, key: str | None, timeout_s: float | None
 ) -> AsyncGenerator[messages.Event, None]:
-    """Return the events of a new turn, or of the earlier turn under the same key."""
-    loop, commits = replica.turns, list[messages.Commit]()
-    record = None if key is None else await asyncio.to_thread(replica.store.record, key)
-    if record is None:
-        _require_eligible(replica, ask)
-        return admitted(replica, ask, key, timeout_s, loop.turn(ask, commits.append), commits)
-    if idempotency.was_cut_off(replica, ask, record):
-        idempotency.require_known(replica, ask, record.decision.drawn, "decided on")
-        resumed = loop.resume(ask, record.decision, commits.append)
-        return admitted(replica, ask, key, timeout_s, resumed, commits)
-    return idempotency.repeated(replica, ask, record)  # also where an arm was switched off since
+    """Return the events of a new turn, or of the earlier turn under the same key, where there is room."""
+
+    async def opened(commits: list[messages.Commit]) -> AsyncGenerator[messages.Event, None]:
+        loop = replica.turns
+        record = None if key is None else await asyncio.to_thread(replica.store.record, key)
+        if record is None:
+            _require_eligible(replica, ask)
+            return loop.turn(ask, commits.append)
+        if idempotency.was_cut_off(replica, ask, record):
+            idempotency.require_known(replica, ask, record.decision.drawn, "decided on")
+            return loop.resume(ask, record.decision, commits.append)
+        return idempotency.repeated(replica, ask, record)  # also where an arm was switched off since
+
+    return admitted(replica, ask, key, timeout_s, opened)
 
 
 def _require_eligible(replica: Replica, ask: Ask) -> None:

@@ -19,9 +19,19 @@ from agent.policies import FeatureError
 from agent.serving import TurnError, messages
 from arms.base import ArmError
 from arms.llm import base
-from feedback.errors import ConflictError, LogUnavailableError, QueueFullError
+from feedback.errors import (
+    BehindError,
+    ConflictError,
+    LogGapError,
+    LogUnavailableError,
+    QueueFullError,
+    SchemaError,
+)
 from feedback.events import Status
 from feedback.reward import RewardError, UnknownMetricError
+
+LOG_UNUSABLE = (LogUnavailableError, SchemaError, LogGapError, BehindError)
+"""What is raised while the log as a whole cannot be used, whatever is read or written."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +106,12 @@ _KINDS = (
         retryable=True,
     ),
     ErrorKind(
+        "request_timeout",
+        408,
+        "The client sent its request too slowly: `http.request_s`, `limits.body_s`.",
+        retryable=True,
+    ),
+    ErrorKind(
         "idempotency_conflict",
         409,
         "The idempotency key, or the id of the feedback, was used for something else, or its turn failed.",
@@ -111,7 +127,8 @@ _KINDS = (
     ErrorKind("not_done", 409, "Only an evaluation that is done has a report."),
     ErrorKind("not_configured", 409, "The configuration has no section `warm_start`."),
     ErrorKind("under_way", 409, "A warm start is already queued or running."),
-    ErrorKind("payload_too_large", 413, "The body is larger than `limits.body_bytes`.", framework=True),
+    ErrorKind("payload_too_large", 413, "The body is larger than `limits.body_bytes`."),
+    ErrorKind("header_too_large", 431, "The header of the request is larger than `http.header_bytes`."),
     ErrorKind(
         "too_many_evaluations",
         429,
@@ -159,9 +176,16 @@ _KINDS = (
     ErrorKind(
         "log_unavailable",
         503,
-        "The log cannot be read or written.",
+        "The log cannot be read or written: it is away or full, its tables or rows are missing or of another "
+        "schema, or this machine's clock is behind it.",
         retryable=True,
-        raised_by={LogUnavailableError: None},
+        raised_by=dict.fromkeys(LOG_UNUSABLE),
+    ),
+    ErrorKind(
+        "replica_lost",
+        503,
+        "The replica that was answering has ended, or does not respond. What it committed is kept.",
+        retryable=True,
     ),
     ErrorKind(
         "evaluation_under_way",
@@ -199,7 +223,9 @@ class Failure(BaseModel):
     request_id: str | None
     retryable: bool = Field(description="Whether the same request may succeed later.")
     decision_id: str | None = Field(description="The decision that is kept nevertheless.")
-    reasons: list[str] | None = Field(description="Why the gate holds a candidate.")
+    reasons: list[str] | None = Field(
+        description="Why the gate holds a candidate, or each item of a batch was refused."
+    )
 
 
 class Envelope(BaseModel):
@@ -225,7 +251,7 @@ class ApiError(Exception):
         decision_id: The decision that is kept nevertheless, if one was made.
         retry_after_s: Seconds after which a retry may succeed.
         final: Whether the same request, under its idempotency key, can only be refused from now on.
-        reasons: Why the gate holds a candidate; None for other errors.
+        reasons: Why the gate holds a candidate, or each item of a batch was refused; None for other errors.
     """
 
     code: str
@@ -280,6 +306,8 @@ def translate(error: Exception) -> ApiError:
             return ApiError(_CODE_OF_ENDING[error.status], str(error), decision_id=error.decision_id)
         case RequestValidationError():
             return _invalid(error)
+        case HTTPException(__cause__=ApiError() as cause):
+            return cause
         case HTTPException(__cause__=UnicodeDecodeError() as cause):
             return ApiError("invalid_request", f"the body is not UTF-8: {cause}")
         case HTTPException():
@@ -338,6 +366,7 @@ def page() -> Iterator[str]:
     yield ""
     yield 'The body of a response that is not a success is `{"error": {...}}`, with one of these codes.'
     yield "A failure that is recorded under an idempotency key is never `retryable`, whatever its code."
+    yield "[Every 503](failures.md#every-503) has the messages behind a 503, their reasons and what to do."
     yield ""
     yield "| code | status | retryable | when |"
     yield "| --- | --- | --- | --- |"

@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -30,6 +32,7 @@ async def feedback(replica: AppReplica, body: FeedbackRequest, key: IdempotencyK
 
     A value of null retracts the value of the same `feedback_id`. An item without one gets the
     idempotency key of the request as its id, in a batch with its index from 0: `<key>:<index>`.
+    A batch of which no item was kept is refused as a whole; `reasons` then has the error of each item.
     """
     if isinstance(body, FeedbackItem):
         return await _keep_one(replica, _fact(replica, body, key))
@@ -37,7 +40,7 @@ async def feedback(replica: AppReplica, body: FeedbackRequest, key: IdempotencyK
     checked = [_fact_or_error(replica, *item) for item in zip(body.items, names, strict=True)]
     facts = [fact for fact in checked if isinstance(fact, Feedback)]
     outcomes = iter(zip(facts, await _accept(replica, facts), strict=True))
-    rows = []
+    rows, failures = [], list[ApiError]()
     for one in checked:
         if isinstance(one, Feedback):
             fact, outcome = next(outcomes)
@@ -46,8 +49,26 @@ async def feedback(replica: AppReplica, body: FeedbackRequest, key: IdempotencyK
                 rows.append(_document(fact, outcome))
                 continue
             one = outcome
-        rows.append(errors.translate(one).body(None))
+        failures.append(errors.translate(one))
+        rows.append(failures[-1].body(None))
+    if len(failures) == len(rows):
+        raise _refusal(failures)
     return JSONResponse({"items": rows}, 202)
+
+
+def _refusal(failures: Sequence[ApiError]) -> ApiError:
+    """Return the error for a batch of which nothing was kept: one that may pass later, or the first item's.
+
+    Args:
+        failures: The error of each item, in order.
+    """
+    passing = (index for index, one in enumerate(failures) if one.retryable)
+    index = next(passing, 0)
+    found = failures[index]
+    param = f"items.{index}" if found.param is None else f"items.{index}.{found.param}"
+    reasons = [f"items.{n}: {one.code}: {one.message}" for n, one in enumerate(failures)]
+    message = f"no item was kept; items.{index}: {found.message}"
+    return replace(found, message=message, param=None if found.retryable else param, reasons=reasons)
 
 
 @router.post("/v1/decisions/{decision_id}/activate", status_code=202, dependencies=[require("feedback")])
@@ -111,6 +132,10 @@ async def _accept(replica: Replica, items: Sequence[Feedback]) -> list[Receipt |
 
     Items of one decision are committed together, so that none is learned without the others.
     """
+    episodes = {item.episode_id for item in items if item.episode_id is not None}
+    if episodes and not replica.log.trouble:
+        with suppress(StoreError):  # the commit will say what is wrong
+            await asyncio.to_thread(replica.store.settle, episodes)
     groups: dict[tuple[str | None, str | None], list[int]] = {}
     for index, item in enumerate(items):
         groups.setdefault((item.decision_id, item.episode_id), []).append(index)

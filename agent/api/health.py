@@ -6,9 +6,8 @@ from contextlib import suppress
 from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 
-from agent.api.errors import RESPONSES, ApiError
+from agent.api.errors import LOG_UNUSABLE, RESPONSES, ApiError
 from agent.api.middleware import AppReplica, require
-from feedback.errors import LogUnavailableError
 from feedback.training_log import lag as training_log_lag
 
 router = APIRouter(responses=RESPONSES)
@@ -34,7 +33,7 @@ async def ready(replica: AppReplica) -> JSONResponse:
     if not replica.ready:
         raise ApiError("not_ready", "the arms, the model or the policy are not loaded yet")
     await asyncio.to_thread(replica.log.check)
-    await asyncio.to_thread(replica.store.log_seq)
+    await asyncio.to_thread(replica.store.check_tables)
     return JSONResponse({"status": "ready", "version": replica.decider.serving.version})
 
 
@@ -45,7 +44,7 @@ async def metrics(replica: AppReplica) -> Response:
     While the log is unavailable, the metrics that come from it are left out.
     """
     lag, lost, reward = None, 0, replica.config.reward
-    with suppress(LogUnavailableError):
+    with suppress(*LOG_UNUSABLE):
         learned = None if replica.version is None else replica.version.examples_seq
         lag = await asyncio.to_thread(training_log_lag.lag_of, replica.store, reward.join, learned)
         lost = await asyncio.to_thread(training_log_lag.dangling, replica.store, reward.wait_s)

@@ -17,7 +17,7 @@ from agent.api import (
     policies,
     warm_starts,
 )
-from agent.api.middleware import Access, BodyLimit
+from agent.api.middleware import Access, RequestGuard
 from agent.serving import Replica
 
 _RESOURCES = (chat, decisions, feedback, arms, policies, evaluations, warm_starts, export, health)
@@ -37,7 +37,7 @@ def create_app(replica: Replica) -> FastAPI:
 
     app = FastAPI(title="Armwise", version="0.1.0", lifespan=lifespan, routes=ROUTES)
     app.state.replica = replica
-    app.state.access = Access(replica.config.keys)
+    access = app.state.access = Access(replica.config.keys)
     errors.install(app)
-    app.add_middleware(BodyLimit, limit=replica.config.limits.body_bytes)
+    app.add_middleware(RequestGuard, access=access, limits=replica.config.limits)
     return app

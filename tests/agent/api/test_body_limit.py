@@ -1,5 +1,6 @@
-"""The limit of a body, against the smallest application behind it."""
+"""The limits of a body, and the key before it, against the smallest application behind them."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -7,9 +8,12 @@ from fastapi import HTTPException
 from starlette.types import Message, Receive, Send
 from starlette.types import Scope as AsgiScope
 
-from agent.api.middleware import BodyLimit
+from agent.api.errors import ApiError
+from agent.api.middleware import Access, RequestGuard
+from agent.config import Key, Limits
 
 LIMIT = 10
+LIMITS = Limits.model_construct(body_bytes=LIMIT, body_s=60.0)
 
 
 class Behind:
@@ -35,7 +39,11 @@ class Behind:
 
 
 async def serve(
-    app: Behind, parts: list[bytes], headers: dict[str, str] | None = None, kind: str = "http"
+    app: Behind,
+    parts: list[bytes],
+    headers: dict[str, str] | None = None,
+    kind: str = "http",
+    access: Access = Access(()),  # noqa: B008 - it holds no state
 ) -> list[Message]:
     """Serve one request whose body comes in parts; return what was sent."""
     sent: list[Message] = []
@@ -49,8 +57,8 @@ async def serve(
         sent.append(message)
 
     raw = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
-    scope: dict[str, Any] = {"type": kind, "method": "POST", "path": "/", "headers": raw}
-    await BodyLimit(app, LIMIT)(scope, receive, send)
+    scope: dict[str, Any] = {"type": kind, "method": "POST", "path": "/v1/x", "headers": raw}
+    await RequestGuard(app, access, LIMITS)(scope, receive, send)
     return sent
 
 
@@ -76,7 +84,10 @@ async def test_a_body_that_grows_above_the_limit_is_refused_where_it_does(declar
     headers = {} if declared is None else {"content-length": declared}
     with pytest.raises(HTTPException) as error:
         await serve(app, [b"x" * 4, b"x" * 6, b"x", b"y" * 100], headers)
-    assert (error.value.status_code, error.value.detail) == (413, "the body is larger than 10 bytes")
+    assert error.value.status_code == 413
+    cause = error.value.__cause__
+    assert isinstance(cause, ApiError)
+    assert (cause.code, cause.message) == ("payload_too_large", "the body is larger than 10 bytes")
     assert app.read == b"x" * LIMIT, "no part after the limit is kept"
 
 
@@ -84,3 +95,49 @@ async def test_what_is_no_request_has_no_limit() -> None:
     app = Behind()
     await serve(app, [b"x" * 100], {"content-length": "100"}, kind="websocket")
     assert app.read == b"x" * 100
+
+
+async def test_a_body_that_never_ends_is_refused_when_its_time_is_over() -> None:
+    async def silent() -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError("nothing comes")
+
+    async def refused(message: Message) -> None:
+        raise AssertionError(f"nothing is sent, least of all {message}")
+
+    limits = Limits.model_construct(body_bytes=LIMIT, body_s=0.01)
+    scope = {"type": "http", "method": "POST", "path": "/v1/x", "headers": []}
+    with pytest.raises(HTTPException) as error:
+        await RequestGuard(Behind(), Access(()), limits)(scope, silent, refused)
+    cause = error.value.__cause__
+    assert isinstance(cause, ApiError)
+    assert (cause.code, cause.status) == ("request_timeout", 408)
+
+
+@pytest.mark.parametrize("headers", [{}, {"authorization": "Bearer wrong"}])
+async def test_a_request_without_a_key_is_refused_before_its_body_is_read(
+    headers: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("APP_KEY", "right")
+    app, access = Behind(), Access((Key(env="APP_KEY"),))
+    start, _ = await serve(app, [b"x"], headers, access=access)
+    assert (app.calls, start["status"]) == (0, 401)
+    assert await serve(app, [b"x"], {"authorization": "Bearer right"}, access=access) == []
+    assert app.calls == 1
+
+
+class Answering(Behind):
+    """An application that answers at once."""
+
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        del scope, receive
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"a", b"b")]})
+
+
+async def test_the_id_of_a_request_is_returned_with_every_answer() -> None:
+    (start,) = await serve(Answering(), [], {"x-request-id": "r-1"})
+    assert start["headers"] == [(b"a", b"b"), (b"x-request-id", b"r-1")]
+    start, _ = await serve(Answering(), [], {"content-length": str(LIMIT + 1), "x-request-id": "r-2"})
+    assert (b"x-request-id", b"r-2") in start["headers"]
+    (start,) = await serve(Answering(), [])
+    assert start["headers"] == [(b"a", b"b")]

@@ -5,16 +5,27 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from agent.api import errors
 from agent.api.errors import ERRORS
+from feedback.errors import (
+    BehindError,
+    ClockError,
+    LogGapError,
+    LogUnavailableError,
+    SchemaError,
+    StoreError,
+)
 
 ROOM = Path(errors.__file__).parent
+PROXY = ROOM.parent / "proxy"
 
 
 def codes_raised() -> dict[str, list[str]]:
-    """Return the codes that the files of the room pass to `ApiError`, by file; "" for no literal."""
+    """Return the codes that the room and the proxy pass to `ApiError`, by file; "" for no literal."""
     found: dict[str, list[str]] = {}
-    for path in sorted(ROOM.glob("*.py")):
+    for path in sorted([*ROOM.glob("*.py"), *PROXY.glob("*.py")]):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "ApiError":
                 code = node.args[0].value if isinstance(node.args[0], ast.Constant) else ""
@@ -34,6 +45,20 @@ def test_every_row_of_the_table_is_raised() -> None:
     literal = {code for codes in codes_raised().values() for code in codes}
     translated = {kind.code for kind in ERRORS.values() if kind.raised_by or kind.ends or kind.framework}
     assert literal | translated >= ERRORS.keys()
+
+
+@pytest.mark.parametrize("error", [LogUnavailableError, SchemaError, LogGapError, BehindError])
+def test_a_log_that_cannot_be_used_is_worth_a_retry_whatever_is_wrong_with_it(
+    error: type[StoreError],
+) -> None:
+    found = errors.translate(error("why"))
+    assert (found.code, found.status, found.retryable, found.message) == (
+        "log_unavailable",
+        503,
+        True,
+        "why",
+    )
+    assert errors.translate(ClockError("a stamp in the future")).status == 500
 
 
 def test_no_code_and_no_exception_is_in_two_rows() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from agent.api import decisions
+from feedback.errors import LogUnavailableError
 from feedback.events import Feedback, Kind
 from feedback.fold import GRACE_S
 from tests.agent.asking import look_up, post, refused, rows, tell
@@ -48,6 +49,18 @@ async def test_a_value_on_an_episode_counts_for_each_of_its_decisions(service: S
         {},
     ]
     assert (await read_decision(service, first))["feedback"][0]["episode_id"] == "e-1"
+
+
+async def test_a_value_on_an_episode_is_kept_although_the_look_ahead_failed(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await turn(service, episode_id="e-1")
+
+    def away(_store: object, episodes: set[str]) -> None:
+        raise LogUnavailableError(f"{episodes} cannot be read")
+
+    monkeypatch.setattr("feedback.log.Store.settle", away)
+    assert (await on_episode(service, "e-1", 0.5)).json()["status"] == "accepted"
 
 
 async def test_a_refused_value_is_named_with_its_metric(service: Service) -> None:
@@ -168,6 +181,32 @@ async def test_the_other_items_of_a_batch_with_a_refused_item_are_learned_togeth
     ]
     await on_each.learn()
     assert (await read_decision(on_each, second))["metrics"] == {"thumb": 0.5, "right": 1.0}
+
+
+async def test_a_batch_of_which_no_item_is_valid_is_refused_and_names_each_item(service: Service) -> None:
+    before = await rows(service)
+    items = [
+        {"decision_id": "d-1", "metric_name": "thumb", "value": "1"},
+        {"decision_id": "d-1", "metric_name": "thumbs", "value": 1},
+        3,
+    ]
+    response = await service.client.post("/v1/feedback", json={"items": items})
+    message = refused(response, 400, "invalid_value", "items.0.value")
+    assert message.startswith("no item was kept; items.0: value: ")
+    codes = [reason.split(": ")[:2] for reason in response.json()["error"]["reasons"]]
+    assert codes == [
+        ["items.0", "invalid_value"],
+        ["items.1", "unknown_metric"],
+        ["items.2", "invalid_value"],
+    ]
+    assert await rows(service) == before
+
+
+async def test_a_batch_of_which_every_id_is_taken_is_a_conflict(service: Service) -> None:
+    await tell(service, "d-1", 1.0, feedback_id="f-1")
+    items = [{"decision_id": "d-2", "metric_name": "thumb", "value": 1, "feedback_id": "f-1"}]
+    response = await service.client.post("/v1/feedback", json={"items": items})
+    assert "items.0: feedback id 'f-1' was used" in refused(response, 409, "idempotency_conflict", "items.0")
 
 
 async def test_an_activation_is_counted(service: Service) -> None:
