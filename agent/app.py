@@ -4,9 +4,12 @@
 serve` all call `build`.
 """
 
+import os
 import shutil
 from functools import partial
+from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from ray import serve
 from ray.serve import Application, Deployment
@@ -14,9 +17,9 @@ from ray.serve import Application, Deployment
 from agent.config import AppConfig, parse
 from agent.hosts import METRICS_FOLDER, Ingress, JobsHost, LearnerHost
 from agent.hosts import arms as hosted
-from agent.routers import open_selector, saved
-from arms.deployments import ArmHost, EmbedderHost, GeneratorHost
-from arms.retrievers import DEFAULT_HOST
+from agent.proxy import RUN_FOLDER
+from agent.routers import saved
+from arms.deployments import ArmReplica, EmbedderHost, GeneratorHost, placement
 
 CPUS_A_REPLICA = 0.1
 """CPUs that Ray reserves for a replica: few, so that the whole service starts on one small machine."""
@@ -31,33 +34,27 @@ def assemble(config: AppConfig) -> Application:
     """Build the application from a configuration with absolute paths; warn of arms unknown to its router."""
     if config.router is not None:
         saved.warn_of_unknown(saved.read_about(config.router.path), config.actions)
-    metrics = config.home_path / "metrics"
-    shutil.rmtree(metrics, ignore_errors=True)  # the counters of the processes of an earlier start
-    metrics.mkdir(parents=True)
     embedders = {
         name: _deployment(EmbedderHost, f"Embedder-{name}", 128).bind(backbone)
         for name, backbone in config.backbones.items()
+        if backbone.host == "own"
     }
     at_once = 4 * config.limits.in_flight
     generator = _deployment(GeneratorHost, "Generator", at_once).bind(config.llm)
+    placed = placement.needed(config.arms)
     hosts = {
-        host: _deployment(ArmHost, host, at_once).bind(
-            config.corpus.source,
-            config.corpus_path,
-            config.indexes_path,
-            config.backbones,
-            hosted.arms_on(host, config.arms),
+        host: _deployment(ArmReplica, host, at_once).bind(
+            hosted.settings_of(config),
+            hosted.arms_on(host, config.arms, placed),
             partial(hosted.live_on, host, config),
             embedders,
             generator,
-            config.limits.arm_timeout_s,
-            saved.looked_at(config.router) if host == DEFAULT_HOST else frozenset(),
-            open_selector,
         )
-        for host in dict.fromkeys([DEFAULT_HOST, *(spec.host for spec in config.arms.values())])
+        for host in placed
     }
-    environment = {"env_vars": {METRICS_FOLDER: str(metrics)}}
-    return _deployment(Ingress, "Ingress", at_once, runtime_env=environment).bind(
+    environment = {"env_vars": {METRICS_FOLDER: str(metrics_folder(config.home_path))}}
+    ingress = _deployment(Ingress, "Ingress", at_once, runtime_env=environment)
+    return ingress.options(health_check_period_s=0.25).bind(
         config,
         hosts,
         embedders,
@@ -65,6 +62,21 @@ def assemble(config: AppConfig) -> Application:
         _deployment(LearnerHost, "Learner", 1).options(health_check_period_s=2).bind(config),
         _deployment(JobsHost, "Jobs", 1).bind(config),
     )
+
+
+def metrics_folder(home: Path) -> Path:
+    """Return a new folder for the counters of this service; those of services that have ended are removed."""
+    if RUN_FOLDER in os.environ:  # which is removed with everything in it
+        own = Path(os.environ[RUN_FOLDER]) / "metrics"
+        shutil.rmtree(own, ignore_errors=True)
+    else:
+        own = home / "metrics" / uuid4().hex
+        for other in own.parent.glob("*/"):
+            writers = {file.stem.rpartition("_")[2] for file in other.glob("*.db")}
+            if not any(Path("/proc", pid).exists() for pid in writers):
+                shutil.rmtree(other, ignore_errors=True)
+    own.mkdir(parents=True)
+    return own
 
 
 def _deployment(host: type, name: str, at_once: int, **actor: Any) -> Deployment:

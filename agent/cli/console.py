@@ -22,6 +22,7 @@ UNAVAILABLE = ("feedback.errors.LogUnavailableError", "feedback.errors.LogGapErr
 WRONG_REQUEST = (
     "builtins.ValueError",
     "agent.cli.launch.LaunchError",
+    "agent.proxy.process.ProxyError",
     "arms.base.ArmError",
     "arms.indexes.build_once.IndexMismatchError",
     "arms.models.files.ModelNotFoundError",

@@ -1,5 +1,6 @@
 """The verbs that start the service: serve, ingest."""
 
+import os
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -27,20 +28,23 @@ def serve(
         if prepare_only:
             _prepare(config)
             return
-        if code := launch.prepared(config):
-            raise typer.Exit(code)
         once = None if question is None else partial(print_answer, question, None, key=key)
-        raise typer.Exit(launch.serve(config, launch.address_of(config), console, once))
+        with launch.run_folder() as folder:
+            code = launch.prepared(config, folder)
+            raise typer.Exit(code or launch.serve(config, folder, launch.address_of(config), console, once))
 
 
 def _prepare(config: Path) -> None:
     from agent.cli.prepare import prepare
     from agent.config import load
+    from agent.proxy import RUN_FOLDER, Listening, write_configuration
 
-    settings = load(config)
-    launch.require_free_port(*launch.address_of(config))
+    settings, address = load(config), launch.address_of(config)
+    launch.require_free_port(*address)
     with progress() as on_progress:
         prepare(settings, on_progress)
+    if folder := os.environ.get(RUN_FOLDER):
+        write_configuration(settings, Listening(*address, Path(folder), launch.ingress_replicas(config)))
 
 
 def ingest_corpus(

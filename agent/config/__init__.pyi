@@ -1,6 +1,6 @@
 from . import warm_start
 from .app_config import CONFIG, AppConfig, ConfigError, load, parse, read_portfolio
-from .sections import CorpusSpec, Key, Scope
+from .sections import CorpusSpec, Key, Limits, Scope
 from .warm_start import Schedule, WarmStartSpec
 
 __all__ = [
@@ -9,6 +9,7 @@ __all__ = [
     "ConfigError",
     "CorpusSpec",
     "Key",
+    "Limits",
     "Schedule",
     "Scope",
     "WarmStartSpec",

@@ -11,13 +11,14 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from agent.config.sections import Answering, CorpusSpec, Key, Learning, Limits
+from agent.config.sections import Answering, CorpusSpec, Http, Key, Learning, Limits
 from agent.config.warm_start import WarmStartSpec
 from agent.policies import FeatureSpec, PolicySpec, build_policy
 from agent.routers import saved
 from agent.spec import lines
 from arms.base import NAME
 from arms.llm import LlmSpec
+from arms.llm import catalog as llm_catalog
 from arms.models import Backbone
 from arms.retrievers import ArmSpec, catalog
 from arms.suggestions import did_you_mean
@@ -79,6 +80,7 @@ class AppConfig(BaseModel):
         description="How labels become a candidate, and what promotes it; null for no warm starts.",
     )
     limits: Limits = Limits()
+    http: Http = Http()
 
     @model_validator(mode="after")
     def _check_arms(self) -> "AppConfig":
@@ -146,6 +148,12 @@ class AppConfig(BaseModel):
     def actions(self) -> dict[str, ArmSpec]:
         """The arms that a policy chooses among; the others are parts of these."""
         return {name: spec for name, spec in self.arms.items() if spec.action}
+
+    @property
+    def chats(self) -> int:
+        """Answers of the language model at once in a replica."""
+        slots = self.llm.slots if isinstance(self.llm, llm_catalog.EmbeddedSpec) else self.limits.in_flight
+        return self.limits.chats or slots
 
     @property
     def home_path(self) -> Path:
@@ -218,7 +226,7 @@ def _equivalent(key: str, one: object, other: object) -> bool:
     """Return whether two descriptions of an arm or a backbone mean the same."""
     try:
         if key == "backbones":
-            return Backbone.model_validate(one) == Backbone.model_validate(other)
+            return Backbone.model_validate(one).vectors_as(Backbone.model_validate(other))
         return catalog.same(ArmSpec.model_validate(one), ArmSpec.model_validate(other))
     except ValueError:
         return one == other  # their errors are reported later

@@ -45,8 +45,23 @@ class Limits(BaseModel):
     in_flight: int = Field(
         default=64, ge=1, description="Concurrent requests of a replica; more get 503 before the draw."
     )
+    chats: int | None = Field(
+        default=None,
+        ge=1,
+        description="Answers of the language model at once in a replica; null for the slots of an embedded "
+        "model, and `in_flight` for an engine that has none.",
+    )
+    chat_queue: int = Field(
+        default=8, ge=0, description="Requests that wait for one of these; more get 503 before the draw."
+    )
+    chat_queue_s: float = Field(
+        default=10.0, gt=0, description="Seconds that a request waits for one of these; then 503."
+    )
     question_chars: int = Field(default=8000, ge=1, description="Characters in a question.")
     body_bytes: int = Field(default=1 << 20, ge=1024, description="Bytes in a request body.")
+    body_s: float = Field(
+        default=20.0, gt=0, description="Seconds in which a body must be there; a slower client gets 408."
+    )
     passages: int = Field(default=50, ge=1, description="Largest k that a request may ask for.")
     arm_timeout_s: float = Field(default=10.0, gt=0, description="Seconds that an arm may take.")
     arm_failures: int = Field(
@@ -76,6 +91,36 @@ class Limits(BaseModel):
         Embeddings and searches before the draw, and commits, are not included.
         """
         return 2 * self.arm_timeout_s + self.llm_timeout_s
+
+
+class Http(BaseModel):
+    """What a client may hold of the HTTP proxy that `armwise serve` runs in front of the replicas."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    connections: int = Field(default=4096, ge=16, description="Open connections of all clients.")
+    connections_per_address: int = Field(
+        default=1024, ge=1, description="Open connections of one client address; more are closed."
+    )
+    header_bytes: int = Field(
+        default=16384, ge=1024, le=32768, description="Bytes of a request's header; more get 431."
+    )
+    headers: int = Field(default=100, ge=16, le=900, description="Header lines of a request; more get 431.")
+    request_s: float = Field(
+        default=10.0,
+        gt=0,
+        description="Seconds in which the header, and then up to 64 KiB of the body, must be there; "
+        "a slower client gets 408.",
+    )
+    idle_s: float = Field(
+        default=75.0, gt=0, description="Seconds that a connection may wait for its next request."
+    )
+    queue: int = Field(
+        default=64,
+        ge=0,
+        description="Requests of a kind that wait until a replica has room; more get 503 at once.",
+    )
+    queue_s: float = Field(default=1.0, gt=0, description="Seconds that a request waits at most; then 503.")
 
 
 class Answering(BaseModel):

@@ -1,10 +1,12 @@
 """One replica of the HTTP surface."""
 
+import gc
 import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from ray import serve
@@ -13,9 +15,11 @@ from ray.serve.handle import DeploymentHandle
 from agent.api import create_app
 from agent.config import AppConfig
 from agent.evaluation import verdict
+from agent.hosts.arms import open_here
 from agent.learning import configuration_of
+from agent.proxy import RUN_FOLDER, listening
 from agent.serving import Replica, Telemetry
-from arms.deployments import RemoteArms, RemoteEmbedders, RemoteGenerator, reach
+from arms.deployments import Embedders, HostedArms, RemoteArmHost, RemoteEmbedder, RemoteGenerator, reach
 from feedback.clock import SteadyClock
 from feedback.errors import LogUnavailableError
 from feedback.log import open_log
@@ -32,12 +36,12 @@ logger = logging.getLogger(__name__)
 
 @serve.ingress()
 class Ingress:
-    """A replica of the HTTP interface; it decides in its own process.
+    """A replica of the HTTP interface; it decides, embeds and searches with light arms in its own process.
 
     Args:
         config: The configuration, with absolute paths.
-        arms: The hosts of the arms, by name.
-        embedders: The host of each backbone.
+        arms: The deployed hosts of arms, by name.
+        embedders: The deployed encoders, by backbone.
         generator: The host of the language model.
         learner: The learner.
         jobs: The evaluations and warm starts.
@@ -53,20 +57,28 @@ class Ingress:
         jobs: DeploymentHandle[Any],
     ) -> None:
         del learner, jobs  # bound so that they are deployed; they share the log alone
+        writer = RemoteGenerator(config.llm.engine, generator)
+        encoders = Embedders(
+            config.backbones, {name: RemoteEmbedder(handle) for name, handle in embedders.items()}
+        )
+        hosts = {name: RemoteArmHost(handle) for name, handle in arms.items()}
         self._replica = once_the_log_answers(
             partial(
                 open_replica,
                 config,
-                RemoteArms(arms, config.arms),
-                RemoteEmbedders(embedders),
-                RemoteGenerator(config.llm.engine, generator),
+                open_here(config, hosts, encoders, writer),
+                encoders,
+                writer,
                 partial(reach, [*arms.values(), *embedders.values(), generator]),
             )
         )
+        gc.collect()
+        gc.freeze()  # loaded modules and models stay; to look through them takes longer than a request
 
     def __serve_build_asgi_app__(self) -> Any:
         """Build the application of this replica, once Ray Serve has constructed it."""
-        return create_app(self._replica)
+        app, folder = create_app(self._replica), os.environ.get(RUN_FOLDER)
+        return app if folder is None else listening(app, Path(folder))
 
     async def check_health(self) -> None:
         """Fail when the watcher of versions has stopped or the clock jumped: the replica is replaced."""
@@ -75,8 +87,8 @@ class Ingress:
 
 def open_replica(
     config: AppConfig,
-    arms: RemoteArms,
-    embedders: RemoteEmbedders,
+    arms: HostedArms,
+    embedders: Embedders,
     generator: RemoteGenerator,
     reach_hosts: Callable[[], Awaitable[None]],
 ) -> Replica:

@@ -143,6 +143,11 @@ class Live:
         title = f"ServeReplica:armwise:{deployment}"
         return [process for process in _descendants(self.pid) if title in process.title]
 
+    def proxies(self) -> list[Process]:
+        """Return the processes that listen for clients."""
+        titles = ("haproxy -db", "ray::ProxyActor")
+        return [one for one in _descendants(self.pid) if any(title in one.title for title in titles)]
+
 
 def _free_port() -> int:
     with socket.socket() as probe:
@@ -155,15 +160,16 @@ def _configuration(folder: Path, port: int) -> Path:
     args = {
         "home": str(folder / "home"),
         "corpus": {"name": "small", "source": str(corpus)},
-        "backbones": {"tiny": {"model": "hashing:64"}},
+        "backbones": {"tiny": {"model": "hashing:64"}, "apart": {"model": "hashing:64", "host": "own"}},
         "arms": {
             "none": {"kind": "none"},
             "bm25": {"kind": "bm25"},
-            "dense": {"kind": "dense", "params": {"backbone": "tiny"}},
+            "dense": {"kind": "dense", "params": {"backbone": "apart"}},
             "rrf": {"kind": "rrf", "params": {"arms": ["bm25", "dense"]}},
             "oracle": {"kind": "tests.live.arm:Oracle", "params": {"steps": 2}},
         },
         "llm": {"engine": "embedded" if has_model else "scripted"},
+        "limits": {"arm_timeout_s": 5.0, "llm_timeout_s": 30.0},  # a retry may finish a lost turn after 40 s
         "policy": {"kind": "vowpal", "params": {"args": "--cb_explore_adf --epsilon 0.1"}},
         "router": {"path": str(kept(folder / "router", "max_sim", ROUTED, dim=64)), "k": 3},
         "reward": {"metrics": {"thumb": {"range": [-1, 1]}}, "cost_weight": 0.05},

@@ -115,6 +115,13 @@ def test_an_arm_of_the_user_s_own_answers_by_its_import_path(live: Live) -> None
     assert found["agent"]["cost"]["steps"] == 2
 
 
+def test_only_arms_that_are_not_light_and_encoders_that_ask_for_it_have_processes_of_their_own(
+    live: Live,
+) -> None:
+    deployments = ("Ingress", "Arms", "Embedder-apart", "Embedder-tiny", "Generator")
+    assert [len(live.replicas(name)) for name in deployments] == [2, 1, 1, 0, 1]
+
+
 @pytest.mark.parametrize("arm", ["bm25", "dense", "rrf"])
 def test_an_arm_finds_the_passage_that_is_about_the_question(live: Live, arm: str) -> None:
     body = {"query": "the bridge stands beside the mountain", "model": f"arm/{arm}", "k": 3}
@@ -252,8 +259,8 @@ def test_the_arms_are_replaced_under_traffic_without_a_failed_request(live: Live
             return all(names == {"words", "near", "none"} for names in drawn)
 
         until(everywhere)
-        seen = served["words"] + served["near"]
-        until(lambda: served["words"] + served["near"] > seen + 20)
+        # The policy may prefer one of the two: the other is drawn as often as it explores.
+        until(lambda: served["words"] and served["near"])
     finally:
         over.set()
         for asker in askers:
@@ -261,8 +268,6 @@ def test_the_arms_are_replaced_under_traffic_without_a_failed_request(live: Live
         assert live.client.put("/v1/arms", json={"arms": original}).status_code == 200
         until(lambda: all(set(live.look_up("Where is the sea?")["pmf"]) == set(before) for _ in range(8)))
     assert set(statuses) == {200}
-    assert served["words"]
-    assert served["near"]
 
 
 def holder(store: Store) -> str:

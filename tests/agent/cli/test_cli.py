@@ -592,11 +592,13 @@ def test_the_key_is_sent_with_every_verb(
 def test_serve_asks_its_one_question_with_the_key(
     config: Path, service: Canned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def ready(_config: Path, _address: object, _console: object, once: Callable[[str], None]) -> int:
+    def ready(
+        _config: Path, _folder: object, _address: object, _console: object, once: Callable[[str], None]
+    ) -> int:
         once(service.url)
         return 0
 
-    monkeypatch.setattr("agent.cli.launch.prepared", lambda _: 0)
+    monkeypatch.setattr("agent.cli.launch.prepared", lambda _config, _folder: 0)
     monkeypatch.setattr("agent.cli.launch.serve", ready)
     last = {"choices": [], "agent": agent()}
     service.reply("POST /v1/chat/completions", stream(word("The Danube."), last))

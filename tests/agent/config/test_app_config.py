@@ -237,6 +237,13 @@ def test_the_arms_of_a_portfolio_stand_beside_those_of_the_configuration(tmp_pat
     assert config.portfolio is None, "what it said is written in: another machine need not have the file"
 
 
+def test_a_backbone_of_a_portfolio_may_run_elsewhere_here(tmp_path: Path) -> None:
+    settings = {**CONFIG, "backbones": {"tiny": {**CONFIG["backbones"]["tiny"], "host": "own"}}}
+    document = {"arms": PORTFOLIO["arms"], "backbones": {**PORTFOLIO["backbones"], **CONFIG["backbones"]}}
+    config = parse({**settings, "portfolio": portfolio(tmp_path, document)})
+    assert config.backbones["tiny"].host == "own"
+
+
 def test_a_portfolio_alone_is_arms_enough(tmp_path: Path) -> None:
     bare = {key: value for key, value in CONFIG.items() if key not in ("arms", "backbones")}
     assert list(parse({**bare, "portfolio": portfolio(tmp_path, PORTFOLIO)}).arms) == ["near", "bm25"]

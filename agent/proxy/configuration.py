@@ -1,0 +1,196 @@
+"""The configuration of HAProxy: what a client may hold, and where its request waits.
+
+Requests are sorted into lanes, each with its own share of a replica and its own queue, so that
+none waits behind another kind of work:
+
+    probes      /health, /ready, /metrics: never behind work
+    feedback    what is reported, which needs the log alone
+    chat        answers of the language model, which take seconds
+    large       bodies that do not fit a buffer: a slow upload holds one of a few places
+    work        everything else
+
+A request reaches a replica once its header and the first `BUFFER_BYTES` of its body are there. Where
+no replica runs, or a queue is full, the proxy itself refuses with the envelope of `agent.api.errors`.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent.api import ApiError
+from agent.config import AppConfig
+
+BUFFER_BYTES = 64 * 1024
+"""Bytes of a request that wait in the proxy until they are complete."""
+
+RESERVED_BYTES = 4 * 1024
+"""Bytes of a buffer that are kept free for headers which the proxy adds."""
+
+MOST_HEADERS = 1000
+"""Header lines that are read at all; with more, HAProxy answers 400 in HTML and closes the connection."""
+
+PROBES, LARGE = 16, 8
+"""Requests at once in a replica, of the lanes whose size depends on no setting."""
+
+LANES = ("work", "chat", "feedback", "large", "probes")
+
+CONDITIONS = {
+    "chat": "{ path /v1/chat/completions }",
+    "feedback": "{ path /v1/feedback } or { path_end /activate }",
+    "large": f"{{ req.body_size gt {BUFFER_BYTES // 2} }}",
+    "probes": "{ path /health /ready /metrics }",
+}
+"""Which requests take a lane other than `work`; of several, the last holds."""
+
+CHECK_MS = 1000
+"""Milliseconds between two health checks of a replica."""
+
+DOWN_CHECK_MS = 50
+"""Milliseconds between two looks for a replica that does not answer."""
+
+SPARE_S = 10.0
+"""Seconds that a replica may be silent beyond what its slowest turn takes."""
+
+
+def socket_path(folder: Path, slot: int) -> Path:
+    """Return the socket of the replica that holds a slot."""
+    return folder / f"ingress-{slot}.sock"
+
+
+@dataclass(frozen=True)
+class Listening:
+    """Where the proxy listens, and behind it the replicas.
+
+    Attributes:
+        host: Address that clients connect to.
+        port: Its port.
+        folder: Folder of the sockets, readable by this user alone.
+        replicas: Replicas of the ingress.
+    """
+
+    host: str
+    port: int
+    folder: Path
+    replicas: int = 1
+
+    @property
+    def slots(self) -> int:
+        """Replicas that may run at once: while they are replaced, the old and the new ones."""
+        return 2 * self.replicas
+
+
+def write_configuration(config: AppConfig, listening: Listening) -> Path:
+    """Write the configuration file into the folder; return its path."""
+    lines = [*_globals(config, listening), *_frontend(config, listening), *_lanes(config, listening)]
+    path = listening.folder / "haproxy.cfg"
+    path.write_text("\n".join(lines) + "\n", encoding="ascii")
+    return path
+
+
+def _globals(config: AppConfig, listening: Listening) -> Iterator[str]:
+    http = config.http
+    silent_s = config.limits.answer_s + SPARE_S
+    yield "global"
+    yield f"    maxconn {http.connections}"
+    yield "    nbthread 1"
+    yield f"    tune.bufsize {BUFFER_BYTES}"
+    yield f"    tune.maxrewrite {RESERVED_BYTES}"
+    yield f"    tune.http.maxhdr {MOST_HEADERS}"
+    yield f"    stats socket {listening.folder / 'admin.sock'} mode 600 level operator"
+    yield "    hard-stop-after 10s"
+    yield ""
+    yield "defaults"
+    yield "    mode http"
+    yield "    option forwardfor"
+    yield "    option abortonclose"
+    yield "    option redispatch 1"
+    yield "    option http-no-delay"
+    yield "    retries 3"
+    yield "    retry-on conn-failure"
+    yield "    http-reuse always"
+    yield "    timeout connect 1s"
+    yield f"    timeout http-request {_ms(http.request_s)}"
+    yield f"    timeout http-keep-alive {_ms(http.idle_s)}"
+    yield f"    timeout client {_ms(silent_s)}"
+    yield f"    timeout server {_ms(silent_s)}"
+    yield f"    timeout queue {_ms(http.queue_s)}"
+    failures = {
+        408: ApiError("request_timeout", f"the request was not complete within {http.request_s:g} s"),
+        502: ApiError("replica_lost", "the replica that was answering has ended"),
+        503: ApiError("overloaded", f"no replica had room within {http.queue_s:g} s"),
+        504: ApiError("replica_lost", f"the replica that was answering was silent for {silent_s:g} s"),
+    }
+    for status, error in failures.items():
+        yield f"    http-error status {status} {_body(error)}"
+    yield ""
+
+
+def _frontend(config: AppConfig, listening: Listening) -> Iterator[str]:
+    http, host = config.http, f"[{listening.host}]" if ":" in listening.host else listening.host
+    limits = f"{http.header_bytes} bytes, or {http.headers} lines"
+    too_large = ApiError("header_too_large", f"the header has more than {limits}")
+    not_ready = ApiError("not_ready", "the service is starting, or a replica is being replaced")
+    crowded = ApiError("overloaded", f"{http.queue} requests wait already")
+    yield "frontend clients"
+    yield f"    bind {host}:{listening.port}"
+    yield f"    stick-table type ipv6 size 100k expire {_ms(http.idle_s)} store conn_cur"
+    yield "    tcp-request connection track-sc0 src"
+    yield f"    tcp-request connection reject if {{ sc0_conn_cur gt {http.connections_per_address} }}"
+    yield "    http-request set-var(txn.echo) req.hdr(x-request-id)"
+    yield "    http-request set-var(txn.request_id) str(null)"
+    named = '"\\"%[req.hdr(x-request-id),json(utf8s)]\\""'
+    yield f"    http-request set-var-fmt(txn.request_id) {named} if {{ req.hdr(x-request-id) -m found }}"
+    long, many = f"{{ req.hdrs,length gt {http.header_bytes} }}", f"{{ req.hdr_cnt() gt {http.headers} }}"
+    yield _refuse(too_large, f"{long} or {many}")
+    yield _refuse(not_ready, "{ nbsrv(work) eq 0 }")
+    yield f"    http-request wait-for-body time {_ms(http.request_s)}"
+    yield "    http-request set-var(txn.lane) str(work)"
+    for lane, condition in CONDITIONS.items():
+        yield f"    http-request set-var(txn.lane) str({lane}) if {condition}"
+    for lane in LANES:
+        if lane != "probes":
+            full = f"{{ var(txn.lane) -m str {lane} }} {{ queue({lane}) ge {http.queue} }}"
+            yield _refuse(crowded, full)
+    yield "    use_backend %[var(txn.lane)]"
+    # what the proxy says of a lost replica is a 503, unlike an arm's failure, which a replica reports
+    yield "    http-response set-var(txn.answered) bool(true)"
+    echoed = "{ var(txn.echo) -m found } !{ var(txn.answered) -m bool }"
+    yield f"    http-after-response set-header x-request-id %[var(txn.echo)] if {echoed}"
+    yield "    http-after-response set-status 503 if { status 502 504 } !{ var(txn.answered) -m bool }"
+    yield ""
+
+
+def _refuse(error: ApiError, condition: str) -> str:
+    return f"    http-request return status {error.status} {_body(error)} if {condition}"
+
+
+def _lanes(config: AppConfig, listening: Listening) -> Iterator[str]:
+    sizes = {"probes": PROBES, "large": LARGE}
+    checked = (
+        f"check inter {CHECK_MS} fastinter {DOWN_CHECK_MS} downinter {DOWN_CHECK_MS} fall 2 rise 1 "
+        "observe layer4 error-limit 1 on-error mark-down"
+    )
+    for lane in LANES:
+        yield f"backend {lane}"
+        yield "    balance leastconn"
+        if lane == "work":
+            yield "    option httpchk GET /health"
+        for slot in range(listening.slots):
+            address = f"unix@{socket_path(listening.folder, slot)}"
+            size = f"maxconn {sizes.get(lane, config.limits.in_flight)}"
+            state = checked if lane == "work" else f"track work/replica{slot}"
+            yield f"    server replica{slot} {address} {size} {state}"
+        yield ""
+
+
+def _body(error: ApiError) -> str:
+    """Return what HAProxy sends for an error: its envelope, with the id that the client gave the request."""
+    document = json.dumps(error.body("<id>")).replace("'", "\\u0027").replace("%", "%%")
+    document = document.replace('"<id>"', "%[var(txn.request_id)]")
+    wait = f" hdr retry-after {error.retry_after_s}" if error.status == 503 else ""
+    return f"content-type application/json lf-string '{document}'{wait}"
+
+
+def _ms(seconds: float) -> str:
+    return f"{max(1, round(1000 * seconds))}ms"

