@@ -65,7 +65,6 @@ class Ledger:
         odd: Answers that no client should ever get.
         refused: Requests that were refused with Retry-After.
         round: The kills so far.
-        proxied: Whether something stands in front of the service, and answers while that is gone.
     """
 
     answered: list[Answered] = field(default_factory=list)
@@ -73,7 +72,6 @@ class Ledger:
     odd: list[str] = field(default_factory=list)
     refused: int = 0
     round: int = 0
-    proxied: bool = False
 
     def __len__(self) -> int:
         """Return the number of acknowledgements."""

@@ -23,17 +23,21 @@ from typing_extensions import override
 from benchmarks.crash_audit import Verdict
 from benchmarks.crash_children import CrashError, configuration, free_port
 from benchmarks.crash_points import LEARNER, REPLICA
-from benchmarks.crash_rounds import ALL, ANY_MOMENT, DATABASE, VICTIMS
+from benchmarks.crash_rounds import ALL, ANY_MOMENT, DATABASE, PROXY, VICTIMS
 from benchmarks.crash_service import Kill, Service
 from tests.neighbours import write_corpus
 from tests.postgres import Server
 
 ROOT = Path(__file__).resolve().parents[1]
 
-TITLES = {REPLICA: "ServeReplica:armwise:Ingress", LEARNER: "ServeReplica:armwise:Learner"}
+TITLES = {
+    REPLICA: "ServeReplica:armwise:Ingress",
+    LEARNER: "ServeReplica:armwise:Learner",
+    PROXY: "haproxy -db",
+}
 """What the processes call themselves."""
 
-STARTED = "serve run"
+STARTED = "agent.cli.start_ray"
 """Part of what the process calls itself that `armwise serve` hands over to, when all is prepared."""
 
 REPLICAS = 2
@@ -65,7 +69,7 @@ class Case:
 def plan(kills: int, seed: int, *, database: bool) -> list[Case]:
     """Return what is killed in turn; of the kills of everything, every other one starts into an outage."""
     rng = np.random.default_rng(seed)
-    often = [REPLICA, LEARNER, *([DATABASE] if database else [])]
+    often = [REPLICA, LEARNER, PROXY, *([DATABASE] if database else [])]
     cases = []
     for number in range(kills):
         turn, last = divmod(number, EVERYTHING_EACH)
@@ -102,7 +106,6 @@ class Deployed(Service):
         seed: int,
     ) -> None:
         super().__init__(args, f"http://127.0.0.1:{port}", clients, seed)
-        self.ledger.proxied = True
         self._server = server
         self._config, self._output = folder / "config.yaml", folder / "output.txt"
         application = {
@@ -184,7 +187,7 @@ class Deployed(Service):
         if self._process.poll() is not None:
             raise CrashError(f"the service has ended:\n{self.output}")
         there = {name: len(self._processes(title)) for name, title in TITLES.items()}
-        return there == {REPLICA: REPLICAS, LEARNER: 1} or None
+        return there == {REPLICA: REPLICAS, LEARNER: 1, PROXY: 1} or None
 
     def _processes(self, title: str) -> list[psutil.Process]:
         found = []

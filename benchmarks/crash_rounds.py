@@ -15,8 +15,8 @@ from benchmarks.crash_points import LEARNER, POINTS, REPLICA, Point, Trip
 from benchmarks.crash_service import Kill, Service
 from tests.postgres import Server
 
-DATABASE, ALL = "database server", "everything"
-VICTIMS = {REPLICA: "ingress replica", LEARNER: "learner", DATABASE: DATABASE, ALL: ALL}
+DATABASE, PROXY, ALL = "database server", "HTTP proxy", "everything"
+VICTIMS = {REPLICA: "ingress replica", LEARNER: "learner", DATABASE: DATABASE, PROXY: PROXY, ALL: ALL}
 """What is killed, as the table calls it."""
 
 ANY_MOMENT = "any moment"

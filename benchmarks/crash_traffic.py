@@ -131,8 +131,6 @@ class Client:
     def _failed(self, response: httpx.Response, key: str) -> bool | None:
         """Return what an answer other than 200 means: False for an end, None for another attempt."""
         status, self._last = response.status_code, response.text
-        if self._ledger.proxied and response.headers.get("content-type") != "application/json":
-            return None  # what stands in front of the service has lost it
         error = response.json()["error"]
         if status in AGAIN and (status == 408 or "retry-after" in response.headers):
             self._ledger.refused += 1

@@ -1,14 +1,17 @@
 """How much memory the idle default service takes, process by process, and how long its start is.
 
-    python benchmarks/memory.py [--config serve_config.yaml] [--source FOLDER]
+    python benchmarks/memory.py [--config serve_config.yaml] [--source FOLDER] [--arms bm25,dense]
     python benchmarks/memory.py --pid PID
 
 Builds the indexes where they are not there yet, starts `armwise serve`, waits until it is ready and
 settled, and prints its processes as a Markdown table. `--source` takes the code of another checkout, to
 compare; `--pid` attaches to a service that runs. Memory is the proportional set size: a page that several
-processes share counts for its part in each, so that the sum is what the service takes.
+processes share counts for its part in each, so that the sum is what the service takes. `--arms` also
+prints how long one client then waits for `POST /v1/retrieve` with each of these arms, forced by
+`model: arm/<name>`, on one connection.
 """
 
+import itertools
 import os
 import signal
 import subprocess
@@ -21,6 +24,8 @@ from pathlib import Path
 from typing import Annotated
 
 import httpx
+import numpy as np
+import orjson
 import psutil
 import typer
 import yaml
@@ -38,6 +43,11 @@ SETTLE_S = 15.0
 
 MIB = 2**20
 
+QUESTIONS = ROOT / "examples" / "stdlib_questions.jsonl"
+
+REQUESTS, WARM_UP = 500, 50
+"""Of each arm."""
+
 
 @dataclass(frozen=True)
 class Usage:
@@ -54,6 +64,7 @@ def service(
     source: Annotated[Path, typer.Option("--source", help="The checkout whose code is served.")] = ROOT,
     pid: Annotated[int | None, typer.Option("--pid", help="Measure this `armwise serve`.")] = None,
     settle: Annotated[float, typer.Option("--settle", help="Seconds of idle time.")] = SETTLE_S,
+    arms: Annotated[str, typer.Option("--arms", help="Arms to time, with commas between.")] = "",
 ) -> None:
     """Measure a service."""
     if pid is not None:
@@ -61,7 +72,7 @@ def service(
         return
     document = yaml.safe_load(config.read_text(encoding="utf-8"))
     http = document.get("http_options") or {}
-    ready = f"http://{http.get('host', '127.0.0.1')}:{http.get('port', 8000)}/ready"
+    base = f"http://{http.get('host', '127.0.0.1')}:{http.get('port', 8000)}"
     command = [sys.executable, "-c", "from agent.cli.main import main; main()", "serve", "-c", str(config)]
     environment = {**os.environ, "PYTHONPATH": str(source.resolve())}
     if not (source / "agent" / "cli" / "main.py").exists():  # a checkout from before the rooms
@@ -69,10 +80,12 @@ def service(
     subprocess.run(
         [*command, "--prepare-only"], cwd=source, env=environment, check=True, stdout=subprocess.DEVNULL
     )
-    with started(command, source, environment, ready) as (process, seconds):
+    with started(command, source, environment, f"{base}/ready") as (process, seconds):
         time.sleep(settle)
         print(table(usages(process.pid)))
         print(f"\nready after {seconds:.1f} s")
+        if arms:
+            print(f"\n{latencies(base, arms.split(','))}")
 
 
 @contextmanager
@@ -148,6 +161,24 @@ def table(found: list[Usage]) -> str:
     lines += [f"| {name} | {pss / MIB:,.0f} | {rss / MIB:,.0f} |" for name, pss, rss in rows]
     lines.append(f"| **all {len(rows)}** | **{total / MIB:,.0f}** | |")
     return "\n".join(lines)
+
+
+def latencies(base: str, arms: list[str]) -> str:
+    """Return a Markdown table of how long searches with each arm take."""
+    questions = itertools.cycle(orjson.loads(line)["question"] for line in QUESTIONS.open("rb"))
+    lines = ["| arm | p50 ms | p99 ms |", "|---|---:|---:|"]
+    with httpx.Client(base_url=base, timeout=30) as client:
+        for arm in arms:
+            taken = [_waited(client, arm, next(questions)) for _ in range(WARM_UP + REQUESTS)]
+            p50, p99 = 1e3 * np.quantile(taken[WARM_UP:], [0.5, 0.99])
+            lines.append(f"| {arm} | {p50:.1f} | {p99:.1f} |")
+    return "\n".join(lines)
+
+
+def _waited(client: httpx.Client, arm: str, question: str) -> float:
+    start = time.perf_counter()
+    client.post("/v1/retrieve", json={"query": question, "model": f"arm/{arm}"}).raise_for_status()
+    return time.perf_counter() - start
 
 
 if __name__ == "__main__":

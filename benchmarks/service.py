@@ -1,36 +1,36 @@
-"""What a turn costs when its arm does nothing, beside a bare Ray Serve application.
+"""What a turn costs when its arm does nothing, beside bare uvicorn with FastAPI and bare Ray Serve.
 
-    python benchmarks/service.py [--tuned] [--rounds 5] [--folder FOLDER]
+    python benchmarks/service.py [--rounds 5] [--folder FOLDER]
 
-Both applications run in one Ray Serve, behind one proxy and with the same settings,
-and make the same two hops: client -> proxy -> FastAPI ingress -> one deployment
-handle. The bare one validates a body, awaits the handle and returns JSON. Ours also
-describes the question, asks the policy, draws, and commits the decision and the
-execution to SQLite with full synchronisation before it answers. Requests come from
-one keep-alive client, in alternating rounds; a ratio is the median over the rounds. CPU is
-that of all processes of the service, and tells the two apart also on a busy machine.
+Every side validates a JSON body and answers with JSON. Ours, started with `armwise serve`, also describes
+the question, asks the policy, draws, and commits the decision and the execution to SQLite with full
+synchronisation before it answers. The peers do nothing else:
 
-`--tuned` sets RAY_SERVE_THROUGHPUT_OPTIMIZED=1 and turns the access log off, for both.
+    uvicorn              FastAPI in one process of uvicorn
+    Serve                the same behind Ray Serve, on its default settings
+    Serve, a hop         there, with one call of another deployment
+    Serve tuned          RAY_SERVE_ENABLE_HA_PROXY=1, RAY_SERVE_THROUGHPUT_OPTIMIZED=1, no access log
+    Serve tuned, a hop   there, with one call of another deployment
+
+All are started once, each in a process tree of its own, and are asked in alternating rounds by the same
+keep-alive clients, each without a pause. CPU is that of all processes of a side. Medians over the rounds; a
+ratio, ours to the peer, is the median of the ratios of the rounds. Limits are raised so that nobody is
+refused with 128 clients.
 """
 
 import asyncio
-import os
-import signal
-import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
-import aiohttp
 import numpy as np
-import orjson
 import typer
+import uvloop
 import yaml
 from fastapi import FastAPI
 from pydantic import BaseModel
@@ -38,50 +38,69 @@ from ray import serve
 from ray.serve import Application
 from ray.serve.handle import DeploymentHandle
 from rich.console import Console
-from rich.progress import track
+from rich.progress import Progress
 from rich.table import Table
 
-from agent.config.sections import Limits
-from arms.base import Query, Retrieval
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
-ROOT = Path(__file__).resolve().parent.parent
-REQUESTS = {1: 200, 32: 1000}
-"""Clients at once, and how many requests they make in a round."""
+from benchmarks.http_load import Answer, ask_once, load, request
+from benchmarks.http_target import (
+    answer_constantly,
+    armwise,
+    cpu_s,
+    free_port,
+    in_process,
+    require_alive,
+    settings,
+    started,
+)
 
-WARM_UP = 300
+CLIENTS = (1, 32, 128)
+ROUND_S = 3.0
+"""How long a side is asked in a round."""
+
+WARM_UP_S = 3.0
 START_S = 180.0
-GOAL = 1.3
+PATIENCE_S = 60.0
+IN_FLIGHT = 256
+OURS = "ours"
 QUESTION = {"query": "Which function merges sorted inputs lazily?"}
 
+QUIET = {"enable_access_log": False}
+TUNED = {"RAY_SERVE_ENABLE_HA_PROXY": "1", "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1"}
 
-class Nothing:
-    """An arm behind a hop that finds nothing, at no cost of its own."""
-
-    backbones: frozenset[str] = frozenset()
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def search(self, query: Query, k: int) -> Retrieval:
-        """Return no passage."""
-        del query, k
-        return Retrieval()
+START_SERVE = """
+import sys, ray
+from ray.serve.scripts import cli
+ray.init(namespace="serve", include_dashboard=False, object_store_memory=256 * 2**20)
+cli(["run", sys.argv[1]])
+"""
+"""What `armwise serve` does too: Ray without its dashboard."""
 
 
-# -- the bare application ------------------------------------------------------------------------
+# -- the bare applications -----------------------------------------------------------------------
 
 
 class Question(BaseModel):
-    """What the bare application is asked."""
+    """What the bare applications are asked."""
 
     query: str
 
 
+plain_app = FastAPI()
 bare_app = FastAPI()
 
 
+@plain_app.post("/v1/retrieve")
+@bare_app.post("/v1/retrieve")
+async def retrieve(body: Question) -> dict[str, Any]:
+    """Return nothing."""
+    del body
+    return {"object": "retrieval", "passages": []}
+
+
 class BareHost:
-    """The far end of the bare application's only hop."""
+    """The far end of a hop."""
 
     async def search(self, query: str) -> list[str]:
         """Return nothing."""
@@ -91,204 +110,230 @@ class BareHost:
 
 @serve.ingress(bare_app)
 class Bare:
-    """An ingress that only passes the question on."""
+    """An ingress that answers by itself, or passes the question on."""
 
     def __init__(self, host: DeploymentHandle[Any]) -> None:
         self._host = host
 
-    @bare_app.post("/v1/retrieve")
-    async def retrieve(self, body: Question) -> dict[str, Any]:
+    @bare_app.post("/v1/hop")
+    async def hop(self, body: Question) -> dict[str, Any]:
         """Return what the host found."""
         return {"object": "retrieval", "passages": await self._host.search.remote(body.query)}
 
 
 def bare(_: dict[str, Any]) -> Application:
-    """Build the bare application, with the settings of ours."""
+    """Build the bare application of Ray Serve."""
     cpus = {"num_cpus": 0.1}
-    at_once = 4 * Limits().in_flight
-    host = serve.deployment(name="BareHost", max_ongoing_requests=at_once, ray_actor_options=cpus)
-    ingress = serve.deployment(name="Bare", max_ongoing_requests=at_once, ray_actor_options=cpus)
+    host = serve.deployment(name="BareHost", max_ongoing_requests=4 * IN_FLIGHT, ray_actor_options=cpus)
+    ingress = serve.deployment(name="Bare", max_ongoing_requests=4 * IN_FLIGHT, ray_actor_options=cpus)
     return ingress(Bare).bind(host(BareHost).bind())
 
 
-# -- the service, started ------------------------------------------------------------------------
+# -- the sides, started --------------------------------------------------------------------------
 
 
-def configuration(folder: Path, port: int, *, tuned: bool) -> dict[str, Any]:
-    """Return a Serve configuration of both applications."""
-    corpus = folder / "corpus.jsonl"
-    corpus.write_bytes(orjson.dumps({"id": "heapq", "title": "heapq", "text": "merge sorted inputs"}))
-    ours = {
-        "home": str(folder / "home"),
-        "corpus": {"name": "one", "source": str(corpus)},
-        "arms": {name: {"kind": "benchmarks.service:Nothing"} for name in ("a", "b", "c", "d")},
-        "llm": {"engine": "scripted", "default": ""},
-        "policy": {"kind": "vowpal", "params": {"args": "--cb_explore_adf --epsilon 0.05"}},
-        "reward": {"metrics": {"recall": {"range": [0, 1]}}},
-    }
-    return {
+@dataclass
+class Side:
+    """One application, and what it took: one number a round and number of clients.
+
+    Attributes:
+        port: Where it listens.
+        pid: Its first process.
+        path: The route that is asked.
+        rate: Requests a second.
+        p50_ms: Median latency.
+        p99_ms: Latency of the slowest hundredth.
+        cpu_ms: CPU of all its processes, a request.
+        client: Cores that the clients used.
+    """
+
+    port: int
+    pid: int
+    path: str = "/v1/retrieve"
+    rate: dict[int, list[float]] = field(default_factory=dict)
+    p50_ms: dict[int, list[float]] = field(default_factory=dict)
+    p99_ms: dict[int, list[float]] = field(default_factory=dict)
+    cpu_ms: dict[int, list[float]] = field(default_factory=dict)
+    client: dict[int, list[float]] = field(default_factory=dict)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port."""
+        return "127.0.0.1", self.port
+
+    def note(self, clients: int, **numbers: float) -> None:
+        """Add a round."""
+        for name, number in numbers.items():
+            getattr(self, name).setdefault(clients, []).append(number)
+
+
+def serve_config(folder: Path, port: int, name: str, args: dict[str, Any], **rest: Any) -> Path:
+    """Write a Serve configuration of one application, and return where it is."""
+    application = {"name": "app", "route_prefix": "/", "import_path": name, "args": args}
+    document = {
         "proxy_location": "HeadOnly",
         "http_options": {"host": "127.0.0.1", "port": port},
-        "logging_config": {"enable_access_log": not tuned},
-        "applications": [
-            {"name": "ours", "route_prefix": "/ours", "import_path": "agent.app:build", "args": ours},
-            {"name": "bare", "route_prefix": "/bare", "import_path": "benchmarks.service:bare", "args": {}},
-        ],
+        "applications": [application],
     }
+    path = folder / "config.yaml"
+    path.write_text(yaml.safe_dump(document | rest))
+    return path
+
+
+def haproxy_of_its_own(folder: Path) -> dict[str, str]:
+    """Return the variables that keep the HAProxy of Ray Serve apart from others on this machine."""
+    files = {
+        "CONFIG_FILE_LOC": "haproxy.cfg",
+        "SOCKET_PATH": "admin.sock",
+        "METRICS_SOCKET_PATH": "metrics.sock",
+    }
+    files |= {"SERVER_STATE_BASE": "", "SERVER_STATE_FILE": "server-state"}
+    values = {name: str(folder / file) for name, file in files.items()}
+    values |= {name: str(free_port()) for name in ("METRICS_PORT", "STATS_PORT")}
+    return {f"RAY_SERVE_HAPROXY_{name}": value for name, value in values.items()}
 
 
 @contextmanager
-def running(folder: Path, *, tuned: bool) -> Iterator[tuple[str, int]]:
-    """Run both applications in a Ray Serve of their own; yield its address and its process."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    config = folder / "config.yaml"
-    config.write_text(yaml.safe_dump(configuration(folder, port, tuned=tuned)))
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),  # where the replicas find this file
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-        "RAY_SERVE_THROUGHPUT_OPTIMIZED": str(int(tuned)),
-    }
-    command = [str(Path(sys.executable).with_name("serve")), "run", "--address", "local", str(config)]
-    log = folder / "serve.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command, env=environment, stdout=output, stderr=output, cwd=folder, start_new_session=True
+def running(root: Path) -> Iterator[dict[str, Side]]:
+    """Start all sides in turn; yield them by name, ours last."""
+    with ExitStack() as stack:
+
+        def side(name: str, command: list[str], **environment: str) -> Side:
+            found = Side(ports[name], stack.enter_context(started(command, folders[name], environment)))
+            uvloop.run(ready(name, found))
+            return found
+
+        names = ("uvicorn", "serve", "tuned", OURS)
+        folders, ports = {name: root / name for name in names}, {name: free_port() for name in names}
+        for folder in folders.values():
+            folder.mkdir()
+        args = settings(folders[OURS]) | {"limits": {"in_flight": IN_FLIGHT}}
+        configs = {
+            "serve": serve_config(folders["serve"], ports["serve"], "benchmarks.service:bare", {}),
+            "tuned": serve_config(
+                folders["tuned"], ports["tuned"], "benchmarks.service:bare", {}, logging_config=QUIET
+            ),
+            OURS: serve_config(folders[OURS], ports[OURS], "agent.app:build", args, logging_config=QUIET),
+        }
+        port = str(ports["uvicorn"])
+        quiet = ["--log-level", "warning", "--no-access-log"]
+        plain = side("uvicorn", ["-m", "uvicorn", "benchmarks.service:plain_app", "--port", port, *quiet])
+        default = side("serve", ["-c", START_SERVE, str(configs["serve"])])
+        tuned = side(
+            "tuned",
+            ["-c", START_SERVE, str(configs["tuned"])],
+            **TUNED,
+            **haproxy_of_its_own(folders["tuned"]),
         )
-        try:
-            yield f"http://127.0.0.1:{port}", process.pid
-        except Exception:
-            sys.stderr.write(log.read_text()[-4000:])
-            raise
-        finally:
-            process.send_signal(signal.SIGINT)
-            process.wait(60)
+        ours = side(OURS, armwise(configs[OURS]))
+        yield {
+            "uvicorn": plain,
+            "Serve": default,
+            "Serve, a hop": Side(default.port, default.pid, "/v1/hop"),
+            "Serve tuned": tuned,
+            "Serve tuned, a hop": Side(tuned.port, tuned.pid, "/v1/hop"),
+            OURS: ours,
+        }
 
 
 # -- measuring -----------------------------------------------------------------------------------
 
 
-def cpu_s(root: int) -> float:
-    """Return the seconds that a process and its descendants have computed so far, as Linux tells them."""
-    parents, ticks = {}, {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # it has ended
-            told = stat.read_text().rpartition(")")[2].split()
-            pid = int(stat.parent.name)
-            parents[pid], ticks[pid] = int(told[1]), int(told[11]) + int(told[12])
-    total = 0
-    for pid, own in ticks.items():
-        ancestor = pid
-        while ancestor != root and ancestor in parents:
-            ancestor = parents[ancestor]
-        total += own if ancestor == root else 0
-    return total / os.sysconf("SC_CLK_TCK")
-
-
-@dataclass
-class Side:
-    """What one application took, one number a round.
-
-    Attributes:
-        p50_ms: Median latency.
-        p99_ms: Latency of the slowest hundredth.
-        rate: Requests a second.
-        cpu_ms: CPU that a request took.
-    """
-
-    p50_ms: list[float] = field(default_factory=list)
-    p99_ms: list[float] = field(default_factory=list)
-    rate: list[float] = field(default_factory=list)
-    cpu_ms: list[float] = field(default_factory=list)
-
-    def note(self, latencies_s: list[float], seconds: float, cpu_s: float) -> None:
-        """Add a round."""
-        p50, p99 = np.quantile(latencies_s, [0.5, 0.99])
-        self.p50_ms.append(1e3 * float(p50))
-        self.p99_ms.append(1e3 * float(p99))
-        self.rate.append(len(latencies_s) / seconds)
-        self.cpu_ms.append(1e3 * cpu_s / len(latencies_s))
-
-
-async def ready(session: aiohttp.ClientSession, base: str) -> None:
-    """Wait until both answer."""
+async def ready(name: str, side: Side) -> None:
+    """Wait until a side answers. Raises TimeoutError, and RuntimeError where it ended."""
     deadline = time.monotonic() + START_S
-    for path in ("/bare/v1/retrieve", "/ours/v1/retrieve"):
-        while True:
-            try:
-                async with session.post(base + path, json=QUESTION) as response:
-                    if response.status == 200:
-                        break
-            except aiohttp.ClientError:
-                pass
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"{path} did not answer within {START_S:g} s")
-            await asyncio.sleep(0.5)
+    while True:
+        answer = await ask_once(side.address, request("POST", side.path, QUESTION), 5)
+        if isinstance(answer, Answer) and answer.status == 200:
+            return
+        require_alive(side.pid)
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{name} did not answer within {START_S:g} s: {answer}")
+        await asyncio.sleep(0.5)
 
 
-async def ask(session: aiohttp.ClientSession, url: str, clients: int, requests: int) -> list[float]:
-    """Ask from several clients at once; return the latencies in seconds."""
-    latencies: list[float] = []
-    left = iter(range(requests))
-
-    async def client() -> None:
-        for _ in left:
-            began = time.perf_counter()
-            async with session.post(url, json=QUESTION) as response:
-                body = await response.json()
-            latencies.append(time.perf_counter() - began)
-            if response.status != 200 or body["passages"]:
-                raise RuntimeError(f"{url} answered {response.status}: {body}")
-
-    await asyncio.gather(*(client() for _ in range(clients)))
-    return latencies
-
-
-async def measure(base: str, process: int, rounds: int) -> dict[int, dict[str, Side]]:
-    """Ask both in turn."""
-    sides = {clients: {"bare": Side(), "ours": Side()} for clients in REQUESTS}
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
-        await ready(session, base)
-        for name in ("bare", "ours"):
-            await ask(session, f"{base}/{name}/v1/retrieve", max(REQUESTS), WARM_UP)
-        for _ in track(range(rounds), "rounds"):
-            for clients, requests in REQUESTS.items():
-                for name, side in sides[clients].items():
-                    began, computed = time.perf_counter(), cpu_s(process)
-                    latencies = await ask(session, f"{base}/{name}/v1/retrieve", clients, requests)
-                    side.note(latencies, time.perf_counter() - began, cpu_s(process) - computed)
-    return sides
-
-
-def report(sides: dict[int, dict[str, Side]], title: str, console: Console) -> None:
-    """Print the table."""
-    columns = {"p50_ms": "p50 ms", "p99_ms": "p99 ms", "rate": "requests/s", "cpu_ms": "CPU ms a request"}
-    table = Table("clients", "application", *columns.values(), title=title)
-    for clients, both in sides.items():
-        for name, side in both.items():
-            shown = (f"{np.median(getattr(side, what)):.1f}" for what in columns)
-            table.add_row(str(clients), name, *shown)
-        ratios = (
-            f"{np.median(np.divide(getattr(both['ours'], what), getattr(both['bare'], what))):.2f} x"
-            for what in columns
+async def ask(name: str, side: Side, clients: int, seconds: float, *, noted: bool = True) -> None:
+    """Ask a side for some seconds, and note what it took. Raises RuntimeError where not all is answered."""
+    computed = cpu_s(side.pid)
+    found = await load(side.address, request("POST", side.path, QUESTION), clients, seconds, PATIENCE_S)
+    computed = cpu_s(side.pid) - computed
+    if set(found.latencies_s) != {"200"}:
+        counts = {label: len(latencies) for label, latencies in found.latencies_s.items()}
+        raise RuntimeError(f"{name} answered {counts}")
+    if noted:
+        p50, p99 = 1e3 * np.quantile(found.latencies_s["200"], [0.5, 0.99])
+        side.note(
+            clients,
+            rate=found.count / found.seconds,
+            p50_ms=float(p50),
+            p99_ms=float(p99),
+            cpu_ms=1e3 * computed / found.count,
+            client=found.client_cpu_s / found.seconds,
         )
-        table.add_row("", "ratio", *ratios, end_section=True)
-    table.caption = f"two hops: proxy, one handle; goal at most {GOAL} x p50 and p99"
-    console.print(table)
+
+
+async def measure(sides: dict[str, Side], rounds: int, console: Console) -> None:
+    """Ask all in turn, and print what the client reaches and what an idle side takes."""
+    with in_process(answer_constantly) as port:
+        alone = await load(("127.0.0.1", port), request("POST", "/", QUESTION), max(CLIENTS), WARM_UP_S)
+    console.print(
+        f"the clients reach {alone.count / alone.seconds:,.0f} requests/s where the server does nothing"
+    )
+    for name, side in sides.items():
+        await ask(name, side, max(CLIENTS), WARM_UP_S, noted=False)
+    idle = {name: cpu_s(side.pid) for name, side in sides.items()}
+    await asyncio.sleep(WARM_UP_S)
+    used = (
+        f"{name} {100 * (cpu_s(side.pid) - idle[name]) / WARM_UP_S:.0f} %" for name, side in sides.items()
+    )
+    console.print("CPU of a core while idle: " + ", ".join(used))
+    with Progress(console=console) as progress:
+        task = progress.add_task("rounds", total=rounds * len(CLIENTS) * len(sides))
+        for _ in range(rounds):
+            for clients in CLIENTS:
+                for name, side in sides.items():
+                    await ask(name, side, clients, ROUND_S)
+                    progress.advance(task)
+
+
+def report(sides: dict[str, Side], rounds: int) -> Table:
+    """Return the table."""
+    columns = {"rate": "requests/s", "p50_ms": "p50 ms", "p99_ms": "p99 ms", "cpu_ms": "CPU ms a request"}
+    digits = {"rate": 0, "p50_ms": 1, "p99_ms": 1, "cpu_ms": 2}
+    table = Table("clients", "side", title=f"{rounds} rounds of {ROUND_S:g} s")
+    table.columns[1].no_wrap = True
+    for header in (*columns.values(), "client cores", "x rate", "x p50", "x p99", "x CPU"):
+        table.add_column(header, justify="right")
+    table.caption = "x: ours to the peer; client cores: what the clients used, of one"
+    for clients in CLIENTS:
+        for name, side in sides.items():
+            numbers = {what: getattr(side, what)[clients] for what in columns}
+            shown = [f"{np.median(numbers[what]):,.{digits[what]}f}" for what in columns]
+            ratios = [
+                f"{np.median(np.divide(getattr(sides[OURS], what)[clients], numbers[what])):.2f} x"
+                for what in columns
+                if name != OURS
+            ]
+            used = f"{np.median(side.client[clients]):.2f}"
+            table.add_row(str(clients), name, *shown, used, *ratios, end_section=name == OURS)
+    return table
 
 
 def main(
-    tuned: Annotated[bool, typer.Option("--tuned", help="Throughput mode, no access log.")] = False,
     rounds: Annotated[int, typer.Option(min=1, help="Alternating rounds.")] = 5,
-    folder: Annotated[Path | None, typer.Option(help="Where the log goes; temporary when left out.")] = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="Where the log goes, a short path; temporary when left out.")
+    ] = None,
 ) -> None:
     """Compare and print."""
-    title = "tuned" if tuned else "default settings"
-    with TemporaryDirectory(dir=folder) as name, running(Path(name), tuned=tuned) as (base, process):
-        report(asyncio.run(measure(base, process, rounds)), title, Console())
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=160)
+    where = folder or Path("/tmp")
+    with TemporaryDirectory(prefix="peers", dir=where, ignore_cleanup_errors=True) as name:
+        with running(Path(name)) as sides:
+            uvloop.run(measure(sides, rounds, console))
+        console.print(report(sides, rounds))
 
 
 if __name__ == "__main__":
