@@ -61,7 +61,7 @@ async def admitted(
 
 def _require_room(replica: Replica, ask: Ask) -> None:
     """Refuse a turn for which the replica has no room. Raises ApiError."""
-    if not replica.ready:
+    if not replica.decides:
         raise ApiError("not_ready", "the arms, the model or the policy are not loaded yet")
     if len(replica.under_way) >= replica.config.limits.in_flight:
         replica.telemetry.shed()

@@ -54,7 +54,10 @@ def live_on(host: str, config: AppConfig) -> dict[str, dict[str, ArmSpec]]:
 def open_here(
     config: AppConfig, deployed: Mapping[str, SearchHost], embedders: Embedders, generator: Generator
 ) -> HostedArms:
-    """Build the arms that a replica of the ingress runs, and load the encoders that it needs.
+    """Build the arms that a replica of the ingress runs, and load the encoders that it decides with.
+
+    Those that only arms need are `expected` of `embedders`: a model takes seconds to load, in which
+    a replica can serve its other arms.
 
     Args:
         config: The configuration.
@@ -69,7 +72,8 @@ def open_here(
         ArmError: An arm of the configuration cannot be built, or an encoder not be loaded.
     """
     now = live(config)
-    embedders.open(_encoders(config, now))
+    embedders.open(_encoders_of_decisions(config))
+    embedders.expected = catalog.embeddings_of_actions(now)
     here = ArmHost(
         settings_of(config),
         arms_on(None, config.arms, deployed),
@@ -81,8 +85,8 @@ def open_here(
     return HostedArms(here, deployed, embedders, config.arms)
 
 
-def _encoders(config: AppConfig, arms: Arms) -> frozenset[str]:
-    """Return the backbones that questions are embedded with: by arms, the policy and the router."""
+def _encoders_of_decisions(config: AppConfig) -> frozenset[str]:
+    """Return the backbones that the policy and the router embed questions with."""
     features = set() if config.features.embedding is None else {config.features.embedding.backbone}
     router = set() if config.router is None else {saved.read_about(config.router.path).backbone}
-    return catalog.embeddings_of_actions(arms) | features | router
+    return frozenset(features | router)

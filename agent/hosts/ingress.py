@@ -72,8 +72,8 @@ class Ingress:
                 partial(reach, [*arms.values(), *embedders.values(), generator]),
             )
         )
-        gc.collect()
-        gc.freeze()  # loaded modules and models stay; to look through them takes longer than a request
+        self._settled = False
+        keep_what_is_loaded()
 
     def __serve_build_asgi_app__(self) -> Any:
         """Build the application of this replica, once Ray Serve has constructed it."""
@@ -83,6 +83,9 @@ class Ingress:
     async def check_health(self) -> None:
         """Fail when the watcher of versions has stopped or the clock jumped: the replica is replaced."""
         self._replica.check()
+        if self._replica.ready and not self._settled:
+            self._settled = True
+            keep_what_is_loaded()  # once more: encoders are loaded last
 
 
 def open_replica(
@@ -106,6 +109,12 @@ def open_replica(
         clock=clock,
         reach=reach_hosts,
     )
+
+
+def keep_what_is_loaded() -> None:
+    """Leave modules and models out of garbage collections, which would take longer than a request."""
+    gc.collect()
+    gc.freeze()
 
 
 def once_the_log_answers(make: Callable[[], T], pause_s: float = OPENING_S) -> T:

@@ -1,10 +1,11 @@
-"""Circuit breaker and concurrency cap of each arm of a replica.
+"""Which arms of a replica can be drawn now: circuit breaker, concurrency cap, and what is still loaded.
 
     open    the arm failed several times in a row and is not drawn until a pause has passed. If the next
             search fails as well, the pause doubles; a success closes the breaker
     full    the arm has as many searches under way as its cap allows
+    loading the encoder of its questions is not loaded yet
 
-Both are known before an arm is drawn, and mask it there. So the distribution that is logged is
+All are known before an arm is drawn, and mask it there. So the distribution that is logged is
 the one that was drawn from, and an arm without room is never drawn and then skipped.
 """
 
@@ -34,6 +35,9 @@ class ArmHealth:
         rest_s: Seconds that it stays open at first.
         caps: Most concurrent searches by arm, at least 1; an arm that is not named has no cap.
         clock: Seconds, never going back.
+
+    Attributes:
+        loading: Arms whose encoder is not loaded yet.
     """
 
     def __init__(
@@ -43,6 +47,7 @@ class ArmHealth:
         caps: Mapping[str, int] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.loading: frozenset[str] = frozenset()
         self._limit, self._rest_s = failures, rest_s
         self._caps = dict(caps or {})
         self._clock = clock
@@ -54,12 +59,15 @@ class ArmHealth:
         """Return the arms that may be drawn now, in their order.
 
         Where the breakers of all of them are open, none counts as open: one has to be tried. Where all
-        closed ones are full, the result is empty: load is not moved to an arm that fails.
+        closed ones are full, the result is empty: load is not moved to an arm that fails. It is also empty
+        where all of them are loading.
 
         Args:
             arms: To choose among.
             searched: Those that have searched already and need no room.
         """
+        if self.loading:
+            arms = [arm for arm in arms if arm not in self.loading]
         closed = ([arm for arm in arms if not self.is_open(arm)] or arms) if self._open_until else arms
         return [arm for arm in closed if arm in searched or not self._full(arm)]
 

@@ -12,7 +12,7 @@ from agent.policies import FeatureSpec, choose, describe, sampling, served_distr
 from agent.serving.arm_health import ArmHealth
 from agent.serving.messages import ArmInfo, Ask, Canary, NoEligibleArmError, OverloadedError, Serving
 from agent.serving.probe import UNPROBED, Embeddings, Probes, Scorer, with_scores
-from arms.base import Query
+from arms.base import ArmError, Query
 from feedback.events import Context, Decision, Mode
 
 logger = logging.getLogger(__name__)
@@ -100,10 +100,13 @@ class Decider:
         """Return the arms that may be drawn now; one whose probe failed, only where all of them did.
 
         Raises:
+            ArmError: The encoders of all of them are still being loaded.
             OverloadedError: No arm has room.
         """
         names = [name for name in names if name not in probes.failed] or names
         available = self.health.available(names, searched=probes.found.keys() | probes.failed.keys())
+        if self.health.loading.issuperset(names):
+            raise ArmError(f"the encoders of the arms that could be drawn are loaded: {', '.join(names)}")
         if not available:
             raise OverloadedError(f"no arm that could be drawn has room: {', '.join(names)}")
         return available

@@ -41,6 +41,15 @@ WARM_UP = "Warm-up question?"
 class Embedders(Protocol):
     """Every encoder, wherever it runs."""
 
+    @property
+    def loading(self) -> frozenset[str]:
+        """Those that arms wait for."""
+        ...
+
+    async def load(self, names: frozenset[str]) -> None:
+        """Load encoders. Raises ArmError."""
+        ...
+
     async def embed(self, question: str, backbones: frozenset[str]) -> Embeddings:
         """Return a unit vector of shape (dim,) for each backbone. Raises ArmError."""
         ...
@@ -130,8 +139,12 @@ class Replica:
             scorer=self.scorer,
             health=ArmHealth(limits.arm_failures, limits.arm_rest_s, limits.arm_caps),
         )
+        infos = arm_infos(config.arms)
+        self.decider.health.loading = frozenset(
+            name for name, info in infos.items() if info.backbones & embedders.loading
+        )
         self.turns = TurnLoop(
-            arms=arm_infos(config.arms),
+            arms=infos,
             decider=self.decider,
             embed=embedders.embed,
             search=arms.search,
@@ -148,6 +161,7 @@ class Replica:
         self._embedders = embedders
         self._reach = reach
         self._reaching: asyncio.Task[None] | None = None
+        self._loading: asyncio.Task[None] | None = None
         self._poller: asyncio.Task[None] | None = None
         self._refreshing = asyncio.Lock()
 
@@ -157,10 +171,15 @@ class Replica:
         return self.arms.config
 
     @property
-    def ready(self) -> bool:
+    def decides(self) -> bool:
         """Whether all hosts were reached, and a version is served and refreshed."""
         reached = self._reaching is not None and self._reaching.done() and not self._failure()
         return reached and self.served is not None and self._poller is not None and not self._poller.done()
+
+    @property
+    def ready(self) -> bool:
+        """Whether it decides among all live arms: no encoder is being loaded any more."""
+        return self.decides and self._loading is not None and self._loading.done()
 
     @property
     def version(self) -> Version | None:
@@ -168,27 +187,30 @@ class Replica:
         return None if self.served is None else self.served.version
 
     def check(self) -> None:
-        """Raise what ended the refreshes or the warm-up, or that the clock jumped."""
+        """Raise what ended the refreshes, the warm-up or the loading, or that the clock jumped."""
         self.clock.check()
         if failure := self._failure():
             raise failure
 
     def _failure(self) -> BaseException | None:
         ended = [
-            task for task in (self._poller, self._reaching) if task and task.done() and not task.cancelled()
+            task
+            for task in (self._poller, self._reaching, self._loading)
+            if task and task.done() and not task.cancelled()
         ]
         return next((error for task in ended if (error := task.exception())), None)
 
     async def start(self) -> None:
-        """Start to refresh, and to reach the hosts."""
+        """Start to refresh, to reach the hosts and to load encoders."""
         self._poller = asyncio.create_task(self._poll(), name="version-poller")
         self._reaching = asyncio.create_task(self._warm_up(), name="reach")
+        self._loading = asyncio.create_task(self._load(self._reaching), name="encoder-loader")
 
     async def stop(self) -> None:
         """Stop refreshing, and commit what is still queued."""
         with suppress(TimeoutError):  # a refresh goes on in its thread, and would open the log again
             await asyncio.wait_for(self._refreshing.acquire(), STOP_S)
-        for task in (self._poller, self._reaching):
+        for task in (self._poller, self._reaching, self._loading):
             if task is not None:
                 task.cancel()
         self.arms.stop()
@@ -207,6 +229,12 @@ class Replica:
             describe(WARM_UP, features, embedding=vectors[backbone])
         if self.scorer is not None:
             await self.scorer.warm_up(self._embedders.embed)
+
+    async def _load(self, reached: asyncio.Task[None]) -> None:
+        """Load the encoders of arms once decisions are made, and then draw these arms too."""
+        await asyncio.wait([reached])
+        await self._embedders.load(self._embedders.loading)
+        self.decider.health.loading = frozenset()
 
     async def _poll(self) -> None:
         while True:

@@ -59,6 +59,9 @@ class Embedders:
     Args:
         backbones: Every backbone by name.
         deployed: Those that run elsewhere, by name.
+
+    Attributes:
+        expected: Those that arms need, to be loaded once the process answers.
     """
 
     def __init__(
@@ -66,12 +69,18 @@ class Embedders:
     ) -> None:
         self._backbones = backbones
         self._hosts: dict[str, QuestionEmbedder] = dict(deployed or {})
+        self.expected: frozenset[str] = frozenset()
         self._opener = ThreadPoolExecutor(1, thread_name_prefix="encoder-opener")
 
     @property
     def loaded(self) -> frozenset[str]:
         """The encoders that can be asked without loading a model here."""
         return frozenset(self._hosts)
+
+    @property
+    def loading(self) -> frozenset[str]:
+        """The encoders that arms wait for."""
+        return self.expected - self.loaded
 
     def open(self, names: frozenset[str]) -> None:
         """Load encoders, and wait for it. Raises ArmError."""

@@ -154,12 +154,22 @@ class FakeEmbedders:
     Attributes:
         calls: The backbones of each call.
         error: Raised by each call when set.
+        loading: Backbones that are loaded only once `may_load` is set.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, loading: frozenset[str] = frozenset()) -> None:
         self.calls: list[frozenset[str]] = []
         self.error: Exception | None = None
+        self.loading = loading
+        self.may_load = asyncio.Event()
         self._embedder = HashingEmbedder(DIM)
+
+    async def load(self, names: frozenset[str]) -> None:
+        if names:
+            await self.may_load.wait()
+        if self.error is not None:
+            raise self.error
+        self.loading -= names
 
     async def embed(self, question: str, backbones: frozenset[str]) -> dict[str, NDArray[np.float32]]:
         self.calls.append(backbones)
@@ -255,12 +265,13 @@ class Service:
         generator: Generator | None = None,
         reach: Callable[[], Awaitable[None]] | None = None,
         gate: FakeGate | None = None,
+        loading: frozenset[str] = frozenset(),
         **changes: Any,
     ) -> None:
         document = {**CONFIG, "log_url": f"sqlite:///{folder / 'log.db'}", **changes}
         self.folder = folder
         self.config = parse(document)
-        self.arms, self.embedders = FakeArms(), FakeEmbedders()
+        self.arms, self.embedders = FakeArms(), FakeEmbedders(loading)
         self.generator = generator or base.ScriptedGenerator({}, default="The Danube does.")
         clock = SteadyClock()
         store = open_log(self.config.database_url, self.config.reward, clock)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI
 
+from arms.base import ArmError
 from arms.llm import base
 from feedback.errors import LogUnavailableError
 from feedback.log.batch import FeedbackStatus
@@ -325,6 +326,30 @@ async def test_polling_for_versions_continues_while_the_log_is_unavailable(
     monkeypatch.undo()
     service.replica.check()
     assert service.replica.ready
+
+
+async def test_arms_whose_encoder_is_still_loaded_are_not_drawn_and_the_others_answer(tmp_path: Path) -> None:
+    async with Service(tmp_path, loading=frozenset({"tiny"})).running() as service:
+        while not service.replica.decides:
+            await asyncio.sleep(0)
+        assert refused(await service.client.get("/ready"), 503, "not_ready")
+        assert set((await look_up(service)).json()["agent"]["pmf"]) == {"none", "bm25"}
+        assert "dense" in refused(await look_up(service, model="arm/dense"), 503, "not_ready")
+        service.embedders.may_load.set()
+        while not service.replica.ready:
+            await asyncio.sleep(0)
+        assert (await service.client.get("/ready")).status_code == 200
+        assert set((await look_up(service)).json()["agent"]["pmf"]) == {"none", "bm25", "dense"}
+
+
+async def test_a_replica_whose_encoder_cannot_be_loaded_is_replaced(tmp_path: Path) -> None:
+    async with Service(tmp_path, loading=frozenset({"tiny"})).running() as service:
+        service.embedders.error = ArmError("no such file")
+        service.embedders.may_load.set()
+        while service.replica.decides:
+            await asyncio.sleep(0)
+        with pytest.raises(ArmError, match="no such file"):
+            service.replica.check()
 
 
 async def test_metrics_count_what_happened(service: Service) -> None:

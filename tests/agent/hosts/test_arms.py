@@ -39,19 +39,23 @@ async def test_the_arms_of_the_configuration_search_in_this_process(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("settings", "loaded"),
+    ("settings", "loaded", "loading"),
     [
-        ({"arms": {"bm25": {"kind": "bm25"}}}, set()),
-        ({}, {"tiny"}),
-        ({"arms": {"bm25": {"kind": "bm25"}}, "features": {"embedding": {"backbone": "other"}}}, {"other"}),
+        ({"arms": {"bm25": {"kind": "bm25"}}}, set(), set()),
+        ({}, set(), {"tiny"}),
+        (
+            {"arms": {"bm25": {"kind": "bm25"}}, "features": {"embedding": {"backbone": "other"}}},
+            {"other"},
+            set(),
+        ),
     ],
     ids=["nothing", "an arm", "the policy"],
 )
-def test_an_encoder_is_loaded_only_where_something_reads_it(
-    tmp_path: Path, settings: dict[str, Any], loaded: set[str]
+def test_an_encoder_of_decisions_is_loaded_at_once_and_one_of_arms_later(
+    tmp_path: Path, settings: dict[str, Any], loaded: set[str], loading: set[str]
 ) -> None:
     _, embedders = opened(configured(tmp_path, backbones=TWO, **settings))
-    assert embedders.loaded == loaded
+    assert (embedders.loaded, embedders.loading) == (loaded, loading)
 
 
 async def test_the_live_arms_of_the_log_are_built_instead_of_those_of_the_file(tmp_path: Path) -> None:
@@ -61,7 +65,7 @@ async def test_the_live_arms_of_the_log_are_built_instead_of_those_of_the_file(t
     arm_sets.replace(store, now, documents(config.arms), same_document)
     store.close()
     _, embedders = opened(config)
-    assert embedders.loaded == {"other"}
+    assert embedders.loading == {"other"}
 
 
 def test_a_deployment_builds_the_live_arms_that_are_placed_there(tmp_path: Path) -> None:
