@@ -136,11 +136,11 @@ def usages(pid: int) -> list[Usage]:
     for process in [parent, *parent.children(recursive=True)]:
         with suppress(psutil.NoSuchProcess):
             memory = process.memory_full_info()  # reads /proc/PID/smaps_rollup
-            found.append(Usage(_named(process, parent), memory.pss, memory.rss))
+            found.append(Usage(named(process, parent), memory.pss, memory.rss))
     return sorted(found, key=lambda usage: -usage.pss)
 
 
-def _named(process: psutil.Process, parent: psutil.Process) -> str:
+def named(process: psutil.Process, parent: psutil.Process) -> str:
     """Return a name of a process that tells which part of the service it is."""
     words = process.cmdline() or [process.name()]
     if process == parent:
