@@ -1,6 +1,6 @@
 """What a turn costs when its arm does nothing, beside bare uvicorn with FastAPI and bare Ray Serve.
 
-    python benchmarks/service.py [--rounds 5] [--folder FOLDER]
+    python benchmarks/service.py [--rounds 5] [--replicas 1,2,4] [--no-peers] [--folder FOLDER]
 
 Every side validates a JSON body and answers with JSON. Ours, started with `armwise serve`, also describes
 the question, asks the policy, draws, and commits the decision and the execution to SQLite with full
@@ -15,15 +15,17 @@ synchronisation before it answers. The peers do nothing else:
 All are started once, each in a process tree of its own, and are asked in alternating rounds by the same
 keep-alive clients, each without a pause. CPU is that of all processes of a side. Medians over the rounds; a
 ratio, ours to the peer, is the median of the ratios of the rounds. Limits are raised so that nobody is
-refused with 128 clients.
+refused with 128 clients. `--replicas` starts ours once for each number of ingress replicas; the ratios are
+those of the first number.
 """
 
 import asyncio
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
@@ -167,9 +169,13 @@ class Side:
             getattr(self, name).setdefault(clients, []).append(number)
 
 
-def serve_config(folder: Path, port: int, name: str, args: dict[str, Any], **rest: Any) -> Path:
+def serve_config(
+    folder: Path, port: int, name: str, args: dict[str, Any], replicas: int = 1, **rest: Any
+) -> Path:
     """Write a Serve configuration of one application, and return where it is."""
-    application = {"name": "app", "route_prefix": "/", "import_path": name, "args": args}
+    application: dict[str, Any] = {"name": "app", "route_prefix": "/", "import_path": name, "args": args}
+    if replicas > 1:
+        application["deployments"] = [{"name": "Ingress", "num_replicas": replicas}]
     document = {
         "proxy_location": "HeadOnly",
         "http_options": {"host": "127.0.0.1", "port": port},
@@ -194,46 +200,49 @@ def haproxy_of_its_own(folder: Path) -> dict[str, str]:
 
 
 @contextmanager
-def running(root: Path) -> Iterator[dict[str, Side]]:
-    """Start all sides in turn; yield them by name, ours last."""
+def running(root: Path, replicas: Sequence[int], *, peers: bool) -> Iterator[dict[str, Side]]:
+    """Start all sides in turn; yield them by name, ours last, one for each number of replicas."""
     with ExitStack() as stack:
 
-        def side(name: str, command: list[str], **environment: str) -> Side:
-            found = Side(ports[name], stack.enter_context(started(command, folders[name], environment)))
-            uvloop.run(ready(name, found))
+        def side(folder: Path, port: int, command: list[str], **environment: str) -> Side:
+            found = Side(port, stack.enter_context(started(command, folder, environment)))
+            uvloop.run(ready(folder.name, found))
             return found
 
-        names = ("uvicorn", "serve", "tuned", OURS)
-        folders, ports = {name: root / name for name in names}, {name: free_port() for name in names}
-        for folder in folders.values():
+        sides = peer_sides(root, side) if peers else {}
+        for count in replicas:
+            folder, port = root / f"ours-{count}", free_port()
             folder.mkdir()
-        args = settings(folders[OURS]) | {"limits": {"in_flight": IN_FLIGHT}}
-        configs = {
-            "serve": serve_config(folders["serve"], ports["serve"], "benchmarks.service:bare", {}),
-            "tuned": serve_config(
-                folders["tuned"], ports["tuned"], "benchmarks.service:bare", {}, logging_config=QUIET
-            ),
-            OURS: serve_config(folders[OURS], ports[OURS], "agent.app:build", args, logging_config=QUIET),
-        }
-        port = str(ports["uvicorn"])
-        quiet = ["--log-level", "warning", "--no-access-log"]
-        plain = side("uvicorn", ["-m", "uvicorn", "benchmarks.service:plain_app", "--port", port, *quiet])
-        default = side("serve", ["-c", START_SERVE, str(configs["serve"])])
-        tuned = side(
-            "tuned",
-            ["-c", START_SERVE, str(configs["tuned"])],
-            **TUNED,
-            **haproxy_of_its_own(folders["tuned"]),
-        )
-        ours = side(OURS, armwise(configs[OURS]))
-        yield {
-            "uvicorn": plain,
-            "Serve": default,
-            "Serve, a hop": Side(default.port, default.pid, "/v1/hop"),
-            "Serve tuned": tuned,
-            "Serve tuned, a hop": Side(tuned.port, tuned.pid, "/v1/hop"),
-            OURS: ours,
-        }
+            args = settings(folder) | {"limits": {"in_flight": IN_FLIGHT}}
+            config = serve_config(folder, port, "agent.app:build", args, count, logging_config=QUIET)
+            sides[OURS if count == replicas[0] else f"{OURS}, {count} replicas"] = side(
+                folder, port, armwise(config)
+            )
+        yield sides
+
+
+def peer_sides(root: Path, side: Callable[..., Side]) -> dict[str, Side]:
+    """Start the bare applications."""
+    folders, ports = {}, {}
+    for name in ("uvicorn", "serve", "tuned"):
+        folders[name], ports[name] = root / name, free_port()
+        folders[name].mkdir()
+    bare_of = partial(serve_config, name="benchmarks.service:bare", args={})
+    default = bare_of(folders["serve"], ports["serve"])
+    tuned = bare_of(folders["tuned"], ports["tuned"], logging_config=QUIET)
+    port, quiet = str(ports["uvicorn"]), ["--log-level", "warning", "--no-access-log"]
+    plain = ["-m", "uvicorn", "benchmarks.service:plain_app", "--port", port, *quiet]
+    environment = TUNED | haproxy_of_its_own(folders["tuned"])
+    uvicorn = side(folders["uvicorn"], ports["uvicorn"], plain)
+    on_default = side(folders["serve"], ports["serve"], ["-c", START_SERVE, str(default)])
+    on_tuned = side(folders["tuned"], ports["tuned"], ["-c", START_SERVE, str(tuned)], **environment)
+    return {
+        "uvicorn": uvicorn,
+        "Serve": on_default,
+        "Serve, a hop": Side(on_default.port, on_default.pid, "/v1/hop"),
+        "Serve tuned": on_tuned,
+        "Serve tuned, a hop": Side(on_tuned.port, on_tuned.pid, "/v1/hop"),
+    }
 
 
 # -- measuring -----------------------------------------------------------------------------------
@@ -297,7 +306,7 @@ async def measure(sides: dict[str, Side], rounds: int, console: Console) -> None
 
 
 def report(sides: dict[str, Side], rounds: int) -> Table:
-    """Return the table."""
+    """Return the table. Ratios are those of the first of our sides."""
     columns = {"rate": "requests/s", "p50_ms": "p50 ms", "p99_ms": "p99 ms", "cpu_ms": "CPU ms a request"}
     digits = {"rate": 0, "p50_ms": 1, "p99_ms": 1, "cpu_ms": 2}
     table = Table("clients", "side", title=f"{rounds} rounds of {ROUND_S:g} s")
@@ -305,6 +314,7 @@ def report(sides: dict[str, Side], rounds: int) -> Table:
     for header in (*columns.values(), "client cores", "x rate", "x p50", "x p99", "x CPU"):
         table.add_column(header, justify="right")
     table.caption = "x: ours to the peer; client cores: what the clients used, of one"
+    last = list(sides)[-1]
     for clients in CLIENTS:
         for name, side in sides.items():
             numbers = {what: getattr(side, what)[clients] for what in columns}
@@ -315,23 +325,26 @@ def report(sides: dict[str, Side], rounds: int) -> Table:
                 if name != OURS
             ]
             used = f"{np.median(side.client[clients]):.2f}"
-            table.add_row(str(clients), name, *shown, used, *ratios, end_section=name == OURS)
+            table.add_row(str(clients), name, *shown, used, *ratios, end_section=name == last)
     return table
 
 
 def main(
     rounds: Annotated[int, typer.Option(min=1, help="Alternating rounds.")] = 5,
+    replicas: Annotated[str, typer.Option(help="Ingress replicas of ours, with commas between.")] = "1",
+    peers: Annotated[bool, typer.Option(help="Whether to start the peers.")] = True,
     folder: Annotated[
         Path | None, typer.Option(help="Where the log goes, a short path; temporary when left out.")
     ] = None,
 ) -> None:
     """Compare and print."""
+    counts = [int(count) for count in replicas.split(",")]
     console = Console()
     if not console.is_terminal:
         console = Console(width=160)
     where = folder or Path("/tmp")
     with TemporaryDirectory(prefix="peers", dir=where, ignore_cleanup_errors=True) as name:
-        with running(Path(name)) as sides:
+        with running(Path(name), counts, peers=peers) as sides:
             uvloop.run(measure(sides, rounds, console))
         console.print(report(sides, rounds))
 

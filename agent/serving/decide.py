@@ -106,7 +106,9 @@ class Decider:
         names = [name for name in names if name not in probes.failed] or names
         available = self.health.available(names, searched=probes.found.keys() | probes.failed.keys())
         if self.health.loading.issuperset(names):
-            raise ArmError(f"the encoders of the arms that could be drawn are loaded: {', '.join(names)}")
+            raise ArmError(
+                f"the encoders of the arms that could be drawn are still being loaded: {', '.join(names)}"
+            )
         if not available:
             raise OverloadedError(f"no arm that could be drawn has room: {', '.join(names)}")
         return available
