@@ -35,7 +35,7 @@ class DecisionFact:
         deferred: Whether it counts only once it is activated.
         past: Whether it was over before it was logged, as a label is: it gets no feedback beyond what
             comes with it.
-        earlier: Feedback that is before it in the log, on it or on its episode, in order.
+        earlier: Feedback that is before it in the log and may count, on it or on its episode, in order.
     """
 
     seq: int

@@ -2,8 +2,8 @@
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from operator import attrgetter
+from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import sqlalchemy as sa
@@ -13,6 +13,9 @@ from feedback.fold import DecisionFact, Executed, Fact, FeedbackFact, TickFact
 from feedback.log import tables as t
 
 Row = sa.Row[*tuple[Any, ...]]
+
+_Numbered = list[tuple[int, Feedback]]
+"""Feedback with its positions."""
 
 LOOKED_UP = 10_000
 """Ids in one statement: databases limit the number of parameters."""
@@ -106,26 +109,30 @@ def _feedback(row: Row) -> Feedback:
 
 
 def _feedback_on(connection: sa.Connection, decisions: Sequence[Row], upto: int) -> dict[str, list[Feedback]]:
-    """Return the feedback up to a position on each decision and its episode, in order."""
+    """Return the feedback up to a position that may count for each decision, in order."""
     f = t.feedback.c
-    found: defaultdict[str, list[Row]] = defaultdict(list)
+    found: defaultdict[str, _Numbered] = defaultdict(list)
     for some in _chunks([row.id for row in decisions]):
         query = sa.select(*_FEEDBACK).where(f.decision_id.in_(some), f.seq <= upto)
         for row in connection.execute(query):
-            found[row.decision_id].append(row)
-    episodes: defaultdict[str, list[str]] = defaultdict(list)
+            found[row.decision_id].append((row.seq, _feedback(row)))
+    episodes: defaultdict[str, list[tuple[str, float]]] = defaultdict(list)
     for row in decisions:
         if row.episode_id is not None:
-            episodes[row.episode_id].append(row.id)
+            episodes[row.episode_id].append((row.id, row.decided_at))
     for some in _chunks(list(episodes)):
         query = sa.select(*_FEEDBACK).where(f.episode_id.in_(some), f.seq <= upto)
         for row in connection.execute(query):
-            for decision_id in episodes[row.episode_id]:
-                found[decision_id].append(row)
-    return {
-        name: [_feedback(row) for row in sorted(rows, key=lambda row: row.seq)]
-        for name, rows in found.items()
-    }
+            item = row.seq, _feedback(row)  # one for all: a long episode has many decisions
+            always, received_at = row.kind != Kind.VALUE, row.received_at
+            for decision_id, decided_at in episodes[row.episode_id]:
+                if always or received_at >= decided_at:
+                    found[decision_id].append(item)
+    return _in_order(found)
+
+
+def _in_order(found: Mapping[str, _Numbered]) -> dict[str, list[Feedback]]:
+    return {name: [item for _, item in sorted(items, key=itemgetter(0))] for name, items in found.items()}
 
 
 def _chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:
@@ -135,14 +142,19 @@ def _chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:
 def _earlier(
     connection: sa.Connection, decided: Sequence[Row], after: int, upto: int
 ) -> dict[str, list[Feedback]]:
-    """Return the feedback that precedes its decision in the log, for decisions between two positions."""
+    """Return the feedback that precedes its decision in the log and may count for it.
+
+    That is for decisions between two positions. A value on an episode from before a decision belongs to
+    earlier decisions, so that a conversation of many turns with many values is read in linear time.
+    """
     if not decided:
         return {}
     d, f = t.decisions.c, t.feedback.c
-    found: defaultdict[str, list[Row]] = defaultdict(list)
+    found: defaultdict[str, _Numbered] = defaultdict(list)
     ways: list[sa.ColumnElement[bool]] = [f.early & (f.decision_id == d.id)]
     if any(row.episode_id is not None for row in decided):
-        ways.append(f.episode_id == d.episode_id)
+        counts = (f.kind != Kind.VALUE) | (f.received_at >= d.decided_at)
+        ways.append((f.episode_id == d.episode_id) & counts)
     for way in ways:
         query = (
             sa.select(*_FEEDBACK, d.id.label("about"))
@@ -150,8 +162,5 @@ def _earlier(
             .where(d.seq > after, d.seq <= upto, f.seq < d.seq)
         )
         for row in connection.execute(query):
-            found[row.about].append(row)
-    return {
-        name: [_feedback(row) for row in sorted(rows, key=lambda row: row.seq)]
-        for name, rows in found.items()
-    }
+            found[row.about].append((row.seq, _feedback(row)))
+    return _in_order(found)

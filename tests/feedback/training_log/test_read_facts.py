@@ -73,19 +73,35 @@ def test_every_kind_of_fact_is_read_whole_and_in_order(store: Store) -> None:
     assert between(store, 7, 7) == []
 
 
-def test_a_decision_comes_with_the_feedback_before_it_in_order_and_with_no_other(store: Store) -> None:
-    store.append([value("d1", at=90.0), of_episode(value("said-1", at=95.0), "e")])
+def test_a_decision_comes_with_the_feedback_before_it_that_may_count_in_order(store: Store) -> None:
+    store.append([value("d1", at=90.0), of_episode(value("of-earlier-turns", at=95.0), "e")])
     store.append([value("d1", "thumb", at=97.0), value("d2", at=98.0)])
     store.append([of_episode(value("said-2", at=99.0), "another")])
     store.append([named("d1", "e"), named("d2"), of_episode(value("said-3"), "e"), value("d2", "thumb")])
     store.append([named("d3", "e")])
     facts = {fact.id: fact for fact in between(store, 5, store.log_seq()) if isinstance(fact, DecisionFact)}
     assert {name: ids(fact.earlier) for name, fact in facts.items()} == {
-        "d1": ["d1:right", "said-1:right", "d1:thumb"],
+        "d1": ["d1:right", "d1:thumb"],
         "d2": ["d2:right"],
-        "d3": ["said-1:right", "said-3:right"],
+        "d3": ["said-3:right"],
     }
     assert facts["d2"].earlier == [as_read(value("d2", at=98.0))]
+
+
+def test_a_retraction_on_an_episode_comes_with_every_later_decision_and_a_value_with_none(
+    store: Store,
+) -> None:
+    said = of_episode(value("said", at=90.0), "e")
+    store.append([named("d1", "e", at=80.0), said])
+    store.append(
+        [replace(said, id="other"), replace(said, value=None, kind=Kind.RETRACTION, received_at=95.0)]
+    )
+    store.append([named("d2", "e", at=100.0)])
+    (_, *_, d2) = between(store, 0, store.log_seq())
+    assert isinstance(d2, DecisionFact)
+    assert [(item.id, item.kind) for item in d2.earlier] == [("said:right", Kind.RETRACTION)]
+    opened = {name: [item.id for item in fact.earlier] for name, (fact, _) in unlearned(store).items()}
+    assert opened == {"d1": ["said:right", "other", "said:right"], "d2": ["said:right"]}
 
 
 def test_what_is_learned_not_drawn_or_beyond_the_position_is_not_open(store: Store) -> None:
