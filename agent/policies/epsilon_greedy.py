@@ -3,10 +3,7 @@
 import copy
 import importlib
 import inspect
-import io
 import math
-import pickle
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,7 +16,7 @@ from numpy.typing import NDArray
 from agent.policies.base import PolicyError
 from agent.policies.encoding import check_context, check_reward
 from agent.policies.sampling import greedy
-from agent.policies.serialization import seal, unseal
+from agent.policies.serialization import ObjectFormat, seal, unseal
 from arms.suggestions import did_you_mean
 from feedback.events import Context, Decision
 
@@ -112,8 +109,35 @@ MODELS: tuple[str, ...] = get_args(Model)
 PLAIN_TYPES = (bool, int, float, str, type(None))
 """Types of an argument of a regressor, by itself or in a list."""
 
+FORMAT = 2
+"""Of a state; the first one was a pickle, and is learned again from the log."""
+
 RIVER_VERSION = version("river")
-"""Part of every state: another version may read the same pickle differently, or not at all."""
+"""Part of every state: another version may read the same state differently, or not at all."""
+
+STATES = ObjectFormat(
+    {
+        "builtins:dict", "builtins:float", "builtins:int",
+        "collections:Counter", "collections:defaultdict", "random:Random", "statistics:NormalDist",
+        "river.forest.online_extra_trees:ExtraTrees._detection_mode_all",
+        "river.forest.online_extra_trees:ExtraTrees._detection_mode_drop",
+        "river.forest.online_extra_trees:ExtraTrees._detection_mode_off",
+        "river.linear_model.pa:BasePA._calc_tau_0",
+        "river.linear_model.pa:BasePA._calc_tau_1",
+        "river.linear_model.pa:BasePA._calc_tau_2",
+        "river.tree.splitter.ebst_splitter:EBSTNode._update_estimator_univariate",
+    },
+    (
+        "river._river_rust.drift:", "river._river_rust.vectordict:", "river.drift.adwin:",
+        "river.ensemble.streaming_random_patches:", "river.forest.", "river.linear_model.", "river.metrics.",
+        "river.optim.", "river.stats.", "river.tree.",
+    ),
+    {
+        "collections:Counter", "collections:defaultdict", "random:Random",
+        "river._river_rust.vectordict:VectorDict",
+    },
+)  # fmt: skip
+"""The states of regressors: what they hold are objects of these classes and methods, and of no others."""
 
 
 class EpsilonGreedy:
@@ -177,24 +201,18 @@ class EpsilonGreedy:
         self._rewards += 1
 
     def save(self) -> bytes:
-        """Return river's version, the model and a digest on one line, then the pickled regressors."""
-        buffer = io.BytesIO()
-        _Pickler(buffer, protocol=5).dump({"_rewards": self._rewards, "_regressors": self._regressors})
-        return seal(self._made_by, buffer.getvalue())
+        """Return river's version, the model and a digest on one line, then the regressors as plain data."""
+        return seal(self._made_by, STATES.dump({"rewards": self._rewards, "regressors": self._regressors}))
 
     def load(self, state: bytes) -> Self:
-        """Return a policy with the given state, which must come from `save`: a pickle can run code.
+        """Return a policy with the given state, which can name classes of river's regressors alone.
 
         Raises:
-            PolicyError: The state is damaged, of another model or version of river, or cannot be unpickled.
+            PolicyError: The state is damaged, of another model, version of river or format, or names code.
         """
-        pickled = unseal(state, self._made_by)
-        try:
-            regressors = _Unpickler(io.BytesIO(pickled)).load()
-        except Exception as error:  # unpickling can raise anything
-            raise PolicyError(f"state of {self._made_by} cannot be unpickled: {error!r}") from error
+        found = STATES.load(unseal(state, self._made_by))
         loaded = copy.copy(self)
-        vars(loaded).update(regressors)
+        vars(loaded).update(_rewards=found["rewards"], _regressors=found["regressors"])
         return loaded
 
     def _score(self, arm: str, features: dict[Any, float]) -> float:
@@ -218,7 +236,7 @@ class EpsilonGreedy:
 
     @property
     def _made_by(self) -> dict[str, Any]:
-        return {"river": RIVER_VERSION, "model": self.model, "params": self.params}
+        return {"river": RIVER_VERSION, "model": self.model, "params": self.params, "format": FORMAT}
 
 
 def check_model(model: object, params: object) -> None:
@@ -263,15 +281,3 @@ def _features(context: Context) -> dict[Any, float]:
 @lru_cache(maxsize=8)
 def _names(dims: int) -> tuple[str, ...]:
     return tuple(f"e{i}" for i in range(dims))
-
-
-class _Pickler(pickle.Pickler):
-    """Write equal strings as one string, so that equal histories give equal bytes."""
-
-    def persistent_id(self, obj: Any) -> str | None:
-        return sys.intern(obj) if type(obj) is str else None
-
-
-class _Unpickler(pickle.Unpickler):
-    def persistent_load(self, pid: Any) -> Any:
-        return pid

@@ -1,7 +1,10 @@
 """Epsilon-greedy: its numbers by hand, its model against river itself."""
 
 import importlib
+import json
 import math
+import os
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,9 +17,10 @@ from river import base, linear_model, optim
 
 from agent.policies.base import Policy, PolicyError
 from agent.policies.catalog import PolicySpec, build_policy
-from agent.policies.epsilon_greedy import LINEAR, MODELS, EpsilonGreedy, Exploration, Model
+from agent.policies.epsilon_greedy import LINEAR, MODELS, STATES, EpsilonGreedy, Exploration, Model
+from agent.policies.serialization import seal
 from feedback.events import Context, Decision
-from tests.agent.attacks import CALLS, Trap, a_trap, in_apprentices
+from tests.agent.attacks import CALLS, MODULE, Trap, a_trap, in_apprentices
 from tests.contracts import ARMS, contexts, epsilon_of, history, teach
 
 
@@ -219,7 +223,7 @@ def test_state_that_is_damaged_or_of_another_model_is_refused() -> None:
     state = policy.save()
     other = EpsilonGreedy("river.linear_model.BayesianLinearRegression").save()
     for wrong in (b"", state[:-1], state + b"?", other):
-        with pytest.raises(PolicyError, match=r'is damaged, or not of \{"model": "linear"'):
+        with pytest.raises(PolicyError, match=r'is damaged, or not of \{"format": 2, "model": "linear"'):
             policy.load(wrong)
 
 
@@ -228,16 +232,112 @@ def test_state_of_another_river_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
     with monkeypatch.context() as before:
         before.setattr("agent.policies.epsilon_greedy.RIVER_VERSION", "0.1.0")
         old = policy.save()
-    with pytest.raises(PolicyError, match=r'"river": "0\.1\.0".* is damaged, or not of \{"model": "linear"'):
+    with pytest.raises(
+        PolicyError, match=r'"river": "0\.1\.0".* is damaged, or not of \{"format": 2, "model": "linear"'
+    ):
         policy.load(old)
 
 
-def test_state_that_cannot_be_unpickled_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("model", "params"),
+    [
+        ("river.tree.HoeffdingTreeRegressor", {"leaf_prediction": "mean"}),
+        ("river.tree.HoeffdingTreeRegressor", {"leaf_prediction": "model", "binary_split": True}),
+        ("river.tree.HoeffdingTreeRegressor", {"nominal_attributes": ["words"], "max_depth": 2}),
+        ("river.tree.HoeffdingAdaptiveTreeRegressor", {"leaf_prediction": "mean", "grace_period": 10}),
+        ("river.forest.ARFRegressor", {"aggregation_method": "mean", "leaf_prediction": "model"}),
+        ("river.forest.OXTRegressor", {"detection_mode": "drop"}),
+        ("river.forest.OXTRegressor", {"detection_mode": "off", "resampling_strategy": None}),
+        ("river.ensemble.SRPRegressor", {"training_method": "resampling", "disable_detector": "drift"}),
+        ("river.linear_model.PARegressor", {"mode": 1}),
+        ("river.linear_model.PARegressor", {"mode": 2}),
+        ("river.linear_model.LinearRegression", {"l1": 0.01}),
+        ("river.linear_model.BayesianLinearRegression", {"smoothing": 0.8}),
+    ],
+)
+def test_other_arguments_of_a_model_go_on_from_its_state_byte_for_byte(
+    model: Model, params: dict[str, object]
+) -> None:
+    first, second = EpsilonGreedy(model, params), EpsilonGreedy(model, params)
+    rows = history(first, 120, seed=38)
+    teach(first, rows)
+    teach(second, rows[:60])
+    assert teach(second.load(second.save()), rows[60:]).save() == first.save()
+
+
+class _Command:
+    """An object whose pickle runs a command where it is read."""
+
+    def __init__(self, command: str) -> None:
+        self._command = command
+
+    def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
+        return os.system, (self._command,)
+
+
+def test_a_pickle_among_the_checkpoints_is_refused_and_never_read(trap: Trap) -> None:
+    policy = EpsilonGreedy()
+    made_by = json.loads(policy.save().partition(b"\n")[0])
+    del made_by["blake2b"]
+    for settings in (made_by, {name: value for name, value in made_by.items() if name != "format"}):
+        with pytest.raises(PolicyError, match=r"cannot be read: UnicodeDecodeError|is damaged, or not of"):
+            policy.load(seal(settings, pickle.dumps(_Command(f"touch {trap.called}"))))
+    trap.check()
+
+
+@pytest.mark.parametrize(
+    ("row", "refused"),
+    [
+        ('["call","os:system",["tuple","touch CALLED"],null]', "no row begins with"),
+        ('["new","subprocess:Popen",["tuple","touch CALLED"],null]', "subprocess:Popen is not allowed"),
+        (f'["new","{MODULE}:call",["tuple"],null]', f"{MODULE}:call is not allowed"),
+        (f'["list",["named","{MODULE}:call"]]', f"{MODULE}:call is not allowed"),
+        ('["list",["method","os:system","touch CALLED"]]', "os:system is not allowed"),
+        ('["new","river.optim.losses:abc.sys.modules.__class__",["tuple"],null]', "AttributeError|is a name"),
+        ('["list",["named","river.tree.base:Iterable"]]', "not allowed|AttributeError"),
+        ('["call","random:Random",[0],null]', "RecursionError"),
+        ('["call","collections:defaultdict",["tuple",["named","builtins:eval"]],null]', "builtins:eval is"),
+        ('["array","|O","C",[1],"AAAAAAAAAAA="]', "an array of object is not allowed"),
+        ('["list",["number","O",1]]', "an array of object is not allowed"),
+        ('["pickle","gASVBQAAAAAAAABLAS4="]', "no row begins with"),
+        ('["list",["shell","touch CALLED"]]', "no value begins with"),
+    ],
+)
+def test_a_state_that_names_code_is_refused_before_it_is_imported(row: str, refused: str, trap: Trap) -> None:
+    policy = EpsilonGreedy()
+    made_by = json.loads(policy.save().partition(b"\n")[0])
+    del made_by["blake2b"]
+    body = f"[{row.replace('CALLED', str(trap.called))}]".encode()
+    with pytest.raises(PolicyError, match=refused):
+        policy.load(seal(made_by, body))
+    trap.check()
+
+
+def test_a_state_holds_only_what_can_be_read_back() -> None:
+    for value in (os.system, open, _Command("true"), Path("x"), np.array([object()])):
+        with pytest.raises(PolicyError, match="not allowed in a state"):
+            STATES.dump({"a": value})
+
+
+def test_what_a_state_shares_is_shared_again_and_what_it_links_is_linked() -> None:
+    inner: dict[str, Any] = {
+        "n": [1, -0.0, float("inf"), None, (b"x", np.float32(0.1))],
+        "a": np.eye(2).T[:1],
+    }
+    inner["self"] = inner
+    found = STATES.load(STATES.dump({1: inner, "again": inner, "names": {"b", "a"}}))
+    assert found[1] is found["again"] is found[1]["self"]
+    assert repr(found[1]["n"]) == repr(inner["n"])
+    assert np.array_equal(found[1]["a"], inner["a"])
+    assert found["names"] == {"a", "b"}
+
+
+def test_state_of_a_class_that_is_missing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = EpsilonGreedy()
     policy.learn(decision("bm25"), 1.0)
     state = policy.save()
     monkeypatch.delattr("river.linear_model.lin_reg.LinearRegression")
-    with pytest.raises(PolicyError, match="cannot be unpickled: AttributeError"):
+    with pytest.raises(PolicyError, match="state cannot be read: AttributeError"):
         policy.load(state)
 
 
