@@ -29,10 +29,12 @@ Arms are passed to VW sorted by name, so that ties which it breaks by position (
 """
 
 import math
+import re
 import shlex
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from threading import Lock
@@ -44,6 +46,7 @@ from numpy.typing import NDArray
 from agent.policies.base import PolicyError
 from agent.policies.encoding import check_context, check_reward
 from agent.policies.serialization import seal, unseal
+from arms.suggestions import did_you_mean
 from feedback.events import Context, Decision
 
 DEFAULT = "--cb_explore_adf --squarecb --gamma_scale 20 --clip_p 1 --learning_rate 0.2 -q sa -q ea"
@@ -77,6 +80,22 @@ EXACT_FLAGS = """
     -b --bit_precision -l --learning_rate --power_t --initial_t
 """
 """Arguments with which tests showed a saved, loaded and continued model equal to an uninterrupted one."""
+
+OTHER_FLAGS = """
+    --affix --bag --boosting --cb_dro --cb_dro_alpha --cb_dro_tau --cb_dro_wmax --cover --elim --ftrl
+    --ftrl_alpha --ftrl_beta --graph_feedback --greedify --hash_seed --initial_weight --inpass
+    --interact --keep --l1 --l1_state --l2 --l2_state --leave_duplicate_interactions --loss_function --lrq
+    --lrqdropout --ngram --nn --no_bias_regularization --nounif --pistol --quantile_tau --random_weights
+    --rnd --rnd_alpha --rnd_invlambda --skips --spanner_c --sparse_weights --synthcoverpsi --synthcoversize
+    --two_pass_svd
+"""
+"""Arguments that are allowed without such a test."""
+
+ALLOWED = frozenset((EXACT_FLAGS + OTHER_FLAGS).split())
+"""The arguments that can be given: none of them names a file, a host or a port."""
+
+TOKEN = re.compile(r"[^\s'\"\\]+")
+"""A token that VW reads back from a model as it was: it writes them there without quotes."""
 
 INEXACT_TYPES = frozenset({"dr"})
 """Values of `--cb_type` with a second regressor that is not saved completely."""
@@ -116,12 +135,10 @@ class VowpalPolicy:
 
     def __init__(self, args: str = DEFAULT, *, baseline: float = 1.0, _model: bytes = b"") -> None:
         self.args, self.baseline = shlex.join(shlex.split(args)), baseline
-        tokens = shlex.split(args)
-        flags = _flags(tokens)
-        _check(flags)
+        tokens, flags = shlex.split(args), check_args(args)
         self.resumes_exactly = _resumes_exactly(flags)
         # A model contains its own arguments, and some algorithms refuse them twice.
-        self._vw = _restore(_model) if _model else _workspace(tokens)
+        self._vw = _restore(_model, self.args) if _model else _workspace(tokens)
         self._label_type = int(self._vw.get_label_type())
         self._actions = _Actions((), {}, [], np.zeros(0, dtype=np.intp))
         self._dimensions: list[int] = []
@@ -250,23 +267,43 @@ def _resumes_exactly(flags: Mapping[str, str]) -> bool:
     return flags.keys() <= set(EXACT_FLAGS.split()) and flags.get("--cb_type") not in INEXACT_TYPES
 
 
-def _check(flags: Mapping[str, str]) -> None:
-    """Refuse arguments that VW accepts and that cannot work here.
+def check_args(args: object) -> Mapping[str, str]:
+    """Refuse arguments that cannot work here, or could name a file or a host; no VW is loaded.
+
+    Args:
+        args: Argument of `VowpalPolicy`, unchecked.
+
+    Returns:
+        The options, each with its last value.
 
     Raises:
-        PolicyError: No `--cb_explore_adf`, an argument of `REFUSED_ARGUMENTS`, or `--regcb` without bounds.
+        PolicyError: No text, no `--cb_explore_adf`, an argument that is not among `ALLOWED`, or `--regcb`
+            without bounds.
     """
+    if not isinstance(args, str):
+        raise PolicyError(f"vw arguments are a text, as on the command line; got {args!r}")
+    try:
+        tokens = shlex.split(args)
+    except ValueError as error:
+        raise PolicyError(f"vw arguments {args!r} cannot be read: {error}") from None
+    flags = _flags(tokens)
     if "--cb_explore_adf" not in flags:
         raise PolicyError(f"vw needs --cb_explore_adf among its arguments, got: {' '.join(flags) or 'none'}")
-    for flag, reason in REFUSED_ARGUMENTS.items():
-        if flag in flags:
-            raise PolicyError(f"vw argument {flag} has no place here: {reason}")
+    for token in tokens:
+        option = token.partition("=")[0] if token.startswith("--") else token[:2]
+        if option in REFUSED_ARGUMENTS:
+            raise PolicyError(f"vw argument {option} has no place here: {REFUSED_ARGUMENTS[option]}")
+        if option.startswith("-") and option not in ALLOWED and not re.match(r"-[\d.]", token):
+            raise PolicyError(f"vw argument {option!r} is not allowed{did_you_mean(option, sorted(ALLOWED))}")
+        if not TOKEN.fullmatch(token):
+            raise PolicyError(f"vw argument {token!r} is empty, or has a space, a quote or a backslash")
     for flag in ("--regcb", "--regcbopt"):
         missing = {"--cb_min_cost", "--cb_max_cost"} - flags.keys()
         if flag in flags and missing:
             raise PolicyError(
                 f"vw argument {flag} needs {' and '.join(sorted(missing))}, the bounds of baseline - reward"
             )
+    return flags
 
 
 def _workspace(tokens: Sequence[str]) -> Any:
@@ -278,8 +315,40 @@ def _workspace(tokens: Sequence[str]) -> Any:
         raise PolicyError(f"vw refuses {shlex.join(tokens)!r}: {error}") from error
 
 
-def _restore(model: bytes) -> Any:
+def _restore(model: bytes, args: str) -> Any:
+    """Load a model, which has a command line of its own: VW would write the files that it names.
+
+    Raises:
+        PolicyError: The command line is not that of these arguments, or VW refuses the model.
+    """
+    if _header(model) != _header_of(args):
+        raise PolicyError(f"the model has other arguments than vw {args!r}")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "model")
         path.write_bytes(model)
         return _workspace(["-i", str(path)])
+
+
+@lru_cache(maxsize=64)
+def _header_of(args: str) -> tuple[bytes, bytes]:
+    """Return the header that a model of these arguments has."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "model")
+        _workspace(shlex.split(args)).save(path)
+        return _header(path.read_bytes())
+
+
+def _header(model: bytes) -> tuple[bytes, bytes]:
+    """Return what a model says before its command line, and the command line, without what learning changes.
+
+    It has a version, an id, a letter, the least and the greatest label, four numbers, and the command line;
+    each text has its length before it. Learning changes the labels and the seed.
+    """
+
+    def after_text(start: int) -> int:
+        return start + 4 + int.from_bytes(model[start : start + 4], "little")
+
+    labels = after_text(after_text(0)) + 1
+    line = labels + 24
+    said = model[:labels] + model[labels + 8 : line]
+    return said, re.sub(rb" --random_seed \d+(?=[ \0])", b"", model[line + 4 : after_text(line)])

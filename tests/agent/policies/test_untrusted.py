@@ -45,39 +45,57 @@ def test_a_policy_of_plain_parameters_passes(spec: PolicySpec) -> None:
     check_untrusted(spec, PLAIN)
 
 
-FILES = [
-    (PolicySpec(kind="neural", params={"encoder": "/etc"}), "encoder '/etc'"),
-    (vowpal(f"{ADF} -p /etc/motd"), "vw argument '-p'"),
-    (vowpal(f"{ADF} -p/etc/motd"), "vw argument '-p'"),
-    (vowpal(f"{ADF} --cache_file=/etc/motd"), "vw argument '--cache_file'"),
-    (vowpal(f"{ADF} '-p' /etc/motd"), "vw argument '-p'"),
-    (vowpal(f'{ADF} "--cache_file" /etc/motd'), "vw argument '--cache_file'"),
-    (vowpal(f"{ADF} --epsilon 0.1'--cache_file'"), "vw argument '--cache_file'"),
-    (vowpal([ADF, "-p", "/etc/motd"]), "vw arguments that are no text"),
-]
-"""A policy that may name a file, and the parameter that does."""
+NEURAL = PolicySpec(kind="neural", params={"encoder": "/etc"})
 
 
-@pytest.mark.parametrize(("spec", "parameter"), FILES)
-def test_a_parameter_that_may_name_a_file_is_refused_at_any_depth(spec: PolicySpec, parameter: str) -> None:
+def nested(spec: PolicySpec) -> list[PolicySpec]:
+    """Return a policy, and others that it is a part of."""
     inner = spec.model_dump()
-    for outer in (
+    return [
         spec,
         apprentice(policy=inner),
         PolicySpec(kind="apprentice", params={"baseline": inner, "policy": {"kind": "uniform"}}),
         apprentice(policy=apprentice(policy=inner).model_dump()),
-    ):
+    ]
+
+
+@pytest.mark.parametrize("outer", nested(NEURAL))
+def test_a_parameter_that_may_name_a_file_is_refused_at_any_depth(outer: PolicySpec) -> None:
+    with pytest.raises(PolicyError, match=r"^encoder '/etc' may name a file"):
+        check_untrusted(outer, PLAIN)
+
+
+def test_the_configured_policy_and_its_parts_may_name_files() -> None:
+    check_untrusted(NEURAL, NEURAL)
+    check_untrusted(NEURAL, apprentice(policy=NEURAL.model_dump()))
+    with pytest.raises(PolicyError, match="encoder '/etc'"):
+        check_untrusted(NEURAL, PolicySpec(kind="neural"))
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (f"{ADF} -p /etc/motd", "vw argument '-p' is not allowed"),
+        (f"{ADF} -p/etc/motd", "vw argument '-p' is not allowed"),
+        (f"{ADF} --cache_file=/etc/motd", "vw argument '--cache_file' is not allowed"),
+        (f"{ADF} '-p' /etc/motd", "vw argument '-p' is not allowed"),
+        (f'{ADF} "--cache_file" /etc/motd', "vw argument '--cache_file' is not allowed"),
+        (f"{ADF} --epsilon 0.1 '--cache_file'", "vw argument '--cache_file' is not allowed"),
+        (f"{ADF} --final_regressor /etc/x", "vw argument --final_regressor has no place here"),
+        (f"{ADF} --ignore 's -f /etc/x'", "vw argument 's -f /etc/x' is empty, or has a space"),
+        (f"{ADF} --daemon --port 26542", "vw argument '--daemon' is not allowed"),
+        (f"{ADF} --sendto evil.example", "vw argument '--sendto' is not allowed"),
+        (f"{ADF} '", "cannot be read: No closing quotation"),
+        ([ADF, "-p", "/etc/motd"], "vw arguments are a text"),
+    ],
+)
+def test_vw_arguments_outside_of_the_list_are_refused_even_where_configured(
+    args: object, message: str
+) -> None:
+    for outer in nested(vowpal(args)):
         with pytest.raises(PolicyError) as error:
-            check_untrusted(outer, PLAIN)
-        assert str(error.value).startswith(f"{parameter} may name a file")
-
-
-@pytest.mark.parametrize(("spec", "parameter"), FILES)
-def test_the_configured_policy_and_its_parts_may_name_files(spec: PolicySpec, parameter: str) -> None:
-    check_untrusted(spec, spec)
-    check_untrusted(spec, apprentice(policy=spec.model_dump()))
-    with pytest.raises(PolicyError, match=parameter):
-        check_untrusted(spec, PolicySpec(kind=spec.kind))
+            check_untrusted(outer, outer)
+        assert message in str(error.value)
 
 
 @pytest.mark.parametrize(

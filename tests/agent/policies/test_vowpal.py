@@ -1,6 +1,8 @@
 """Without text in between, VW still gives what it gives for text."""
 
+import json
 import re
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +12,7 @@ from vowpalwabbit import Workspace
 
 from agent.policies import vowpal
 from agent.policies.base import PolicyError
+from agent.policies.serialization import seal
 from agent.policies.vowpal import ALWAYS, VowpalPolicy
 from feedback.events import Context, Decision
 from tests.contracts import ARMS, history, teach
@@ -178,7 +181,15 @@ def test_changed_features_of_an_arm_are_seen_at_once() -> None:
         ("--cb_explore_adf --data=log", "--data has no place here: examples enter by learn()"),
         ("--cb_explore_adf --squarecb --elim", "--elim has no place here: its probabilities can be negative"),
         ("--cb_explore_adf --squarecb --cb_type dr", "vw refuses .* 'dr' is not a valid choice"),
-        ("--cb_explore_adf --bogus", "vw refuses .* unrecognised option '--bogus'"),
+        ("--cb_explore_adf --bogus", "vw argument '--bogus' is not allowed"),
+        ("--cb_explore_adf --squarecbb", "'--squarecbb' is not allowed; did you mean '--squarecb'"),
+        ("--cb_explore_adf -p out", "vw argument '-p' is not allowed"),
+        ("--cb_explore_adf -c", "vw argument '-c' is not allowed"),
+        ("--cb_explore_adf -bf 9", "vw refuses"),
+        ("--cb_explore_adf --predictions=out", "vw argument '--predictions' is not allowed"),
+        ("--cb_explore_adf --epsilon -pout", "vw argument '-p' is not allowed"),
+        ("--cb_explore_adf --ignore 's --readable_model out'", "has a space, a quote or a backslash"),
+        ("--cb_explore_adf --dictionary x:words", "vw argument '--dictionary' is not allowed"),
     ],
 )
 def test_arguments_that_cannot_work_are_refused_by_name(args: str, message: str) -> None:
@@ -192,6 +203,75 @@ def test_state_that_is_damaged_or_of_other_arguments_is_refused() -> None:
     for wrong in (b"", b"\n", state[:-1], state + b"?", VowpalPolicy(baseline=0.5).save()):
         with pytest.raises(PolicyError, match=r'is damaged, or not of \{"args": "--cb_explore_adf'):
             policy.load(wrong)
+
+
+def murmur(data: bytes, seed: int) -> int:
+    """VW's hash, MurmurHash3 of 32 bits: the checksum of a model's header."""
+    whole = 2**32 - 1
+
+    def mixed(word: int) -> int:
+        word = word * 0xCC9E2D51 & whole
+        return (word << 15 | word >> 17) * 0x1B873593 & whole
+
+    end = len(data) // 4 * 4
+    for at in range(0, end, 4):
+        seed ^= mixed(int.from_bytes(data[at : at + 4], "little"))
+        seed = ((seed << 13 | seed >> 19) * 5 + 0xE6546B64) & whole
+    seed ^= mixed(int.from_bytes(data[end:], "little")) ^ len(data)
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35), (16, 1)):
+        seed = (seed ^ seed >> shift) * factor & whole
+    return seed
+
+
+def with_options(state: bytes, extra: str) -> bytes:
+    """Return a state whose model has further options on its command line, with the right checksums."""
+    header, _, model = state.partition(b"\n")
+    words = {size: struct.Struct("<I").pack(size) for size in range(1000)}
+    start = model.index(b" --")
+    end = model.index(b"\0", start) + 1
+    line = model[start : end - 1] + b" " + extra.encode() + b"\0"
+    parts = [words[1], b"\0", b"m", *(model[at : at + 4] for at in range(17, 41, 4)), words[len(line)], line]
+    check = 0
+    for part in parts:
+        check = murmur(part, check)
+    crafted = (
+        model[: start - 4] + words[len(line)] + line + words[4] + struct.pack("<I", check) + model[end + 8 :]
+    )
+    settings = json.loads(header)
+    del settings["blake2b"]
+    return seal(settings, crafted)
+
+
+FILE_OPTIONS = ["--final_regressor {}", "--predictions {}", "--readable_model {}", "--cache_file {}"]
+
+
+@pytest.mark.parametrize("option", FILE_OPTIONS)
+def test_a_crafted_model_writes_no_file(option: str, tmp_path: Path) -> None:
+    policy = VowpalPolicy()
+    teach(policy, history(policy, 5, seed=25))
+    crafted = with_options(policy.save(), option.format(tmp_path / "written"))
+    with pytest.raises(PolicyError, match="the model has other arguments than vw"):
+        policy.load(crafted)
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_without_the_check_a_crafted_model_does_write_one(tmp_path: Path) -> None:
+    """What the test above refuses is an attack that works, not bytes that VW would refuse anyway."""
+    policy = VowpalPolicy()
+    crafted = with_options(policy.save(), FILE_OPTIONS[1].format(tmp_path / "written"))
+    (tmp_path / "model").write_bytes(crafted.partition(b"\n")[2])
+    Workspace(arg_list=["-i", str(tmp_path / "model"), *ALWAYS]).finish()
+    assert (tmp_path / "written").exists()
+
+
+@pytest.mark.parametrize("cut", [3, 10, 20, 45, 60])
+def test_a_model_that_ends_in_its_header_is_refused(cut: int) -> None:
+    policy = VowpalPolicy()
+    settings = json.loads(policy.save().partition(b"\n")[0])
+    del settings["blake2b"]
+    model = policy.save().partition(b"\n")[2][:cut]
+    with pytest.raises(PolicyError, match="the model has other arguments"):
+        policy.load(seal(settings, model))
 
 
 def test_state_of_another_vw_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
