@@ -1,7 +1,6 @@
 """`/v1/evaluations`: submit an off-policy evaluation, and read its progress, result and report."""
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter
@@ -9,15 +8,12 @@ from fastapi.responses import HTMLResponse, JSONResponse
 
 from agent.api.errors import RESPONSES, ApiError
 from agent.api.middleware import AppReplica, require
-from agent.api.schemas import LARGEST, PageBefore, PageLimit, PathNumber
-from agent.config import AppConfig
-from agent.evaluation import CandidateError, EvaluationRequest, candidate_names
+from agent.api.schemas import PageBefore, PageLimit, PathNumber
+from agent.evaluation import CandidateError, EvaluationRequest, refuse_untrusted
 from agent.learning import configuration_of
-from agent.policies import PolicyError, untrusted
 from agent.serving import Replica
-from arms.suggestions import did_you_mean
-from feedback.log import Store, database
-from feedback.registry import Evaluation, arm_sets, versions
+from feedback.log import database
+from feedback.registry import Evaluation
 from feedback.registry import evaluations as registry_evaluations
 
 router = APIRouter(responses=RESPONSES)
@@ -101,54 +97,3 @@ async def _found(replica: Replica, number: int) -> Evaluation:
 def _document(one: Evaluation) -> dict[str, Any]:
     columns = ("status", "done", "submitted_at", "started_at", "finished_at", "error", "request")
     return {"id": one.seq, **{name: getattr(one, name) for name in columns}}
-
-
-def refuse_untrusted(request: EvaluationRequest, config: AppConfig, store: Store) -> None:
-    """Refuse a request that cannot be evaluated, or that a client may not make over HTTP.
-
-    Args:
-        request: What to evaluate.
-        config: The settled configuration, with the arms that are live.
-        store: The log.
-
-    Raises:
-        CandidateError: A version, an arm or a kind of policy that does not exist, a model that is not
-            allowed, a file.
-        LogUnavailableError: Try again later.
-    """
-    arms = {
-        name for name, arm in arm_sets.defined(store).items() if arm.get("action", True)
-    } | config.actions.keys()
-    for name in dict.fromkeys((*request.candidates, request.baseline)):
-        candidate = candidate_names.parse_name(name)
-        match candidate.kind:
-            case candidate_names.Kind.FIXED if candidate.argument not in arms:
-                raise CandidateError(
-                    f"candidate {name!r} names no arm{did_you_mean(candidate.argument, arms)}"
-                )
-            case candidate_names.Kind.VERSION | candidate_names.Kind.RECIPE if not _is_version(
-                store, candidate.number
-            ):
-                raise CandidateError(f"candidate {name!r}: there is no version {candidate.number}")
-            case candidate_names.Kind.POLICY:
-                assert candidate.policy is not None
-                try:
-                    untrusted.check_untrusted(candidate.policy, config.policy)
-                except PolicyError as error:
-                    raise CandidateError(f"candidate {name!r}: {error}") from None
-            case candidate_names.Kind.ROUTER:
-                _refuse_router(candidate, config)
-
-
-def _is_version(store: Store, number: int) -> bool:
-    return number <= LARGEST and versions.find(store, number) is not None
-
-
-def _refuse_router(candidate: candidate_names.CandidateName, config: AppConfig) -> None:
-    folder = Path(candidate.argument).resolve()
-    own = config.router is not None and folder == config.router.path.resolve()
-    if not own and config.home_path.resolve() not in folder.parents:
-        raise CandidateError(
-            f"candidate {candidate.name!r}: only the configured router, and those below the folder of the "
-            "service, can be named over HTTP"
-        )

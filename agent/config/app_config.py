@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
 from agent.config.sections import Answering, CorpusSpec, Http, Key, Learning, Limits
 from agent.config.warm_start import WarmStartSpec
@@ -20,7 +20,7 @@ from arms.base import NAME
 from arms.llm import LlmSpec
 from arms.llm import catalog as llm_catalog
 from arms.models import Backbone
-from arms.retrievers import ArmSpec, catalog
+from arms.retrievers import ArmSpec, ArmSpecError, NewArms, Trust, catalog
 from arms.suggestions import did_you_mean
 from feedback.drift import DriftSpec
 from feedback.ope import GateSpec
@@ -57,6 +57,7 @@ class AppConfig(BaseModel):
         default=None,
         description="A file that `armwise portfolio` wrote; its arms and backbones are added to these.",
     )
+    new_arms: NewArms = NewArms()
     fallback: str | None = Field(
         default=None, description="Arm that answers when the drawn one fails; null makes a failure a 502."
     )
@@ -81,6 +82,8 @@ class AppConfig(BaseModel):
     )
     limits: Limits = Limits()
     http: Http = Http()
+
+    _file_arms: dict[str, ArmSpec] | None = PrivateAttr(default=None)  # where `arms` are others
 
     @model_validator(mode="after")
     def _check_arms(self) -> "AppConfig":
@@ -175,16 +178,33 @@ class AppConfig(BaseModel):
         """The folder of all indexes."""
         return self.home_path / "indexes"
 
+    @property
+    def trust(self) -> Trust:
+        """The arms of the configuration file, and what others may reach."""
+        arms = self.arms if self._file_arms is None else self._file_arms
+        return Trust(tuple(arms.values()), self.new_arms)
+
     def with_arms(self, arms: Mapping[str, Mapping[str, Any]]) -> "AppConfig":
         """Return the configuration with other arms, and with the caps of those that are still actions.
 
+        They come over HTTP, by way of the log: what they may bring in is checked before anything is imported.
+
         Raises:
-            ConfigError: They do not fit the rest.
+            ConfigError: They do not fit the rest, or bring in what the configuration file does not name.
         """
+        try:
+            specs = {name: ArmSpec.model_validate(arm) for name, arm in arms.items()}
+            catalog.check_new(specs, self.trust, {one.model for one in self.backbones.values()})
+        except ValidationError as error:
+            raise ConfigError("\n".join(lines(error, ArmSpec))) from None
+        except ArmSpecError as error:
+            raise ConfigError(str(error)) from None
         document = self.model_dump(mode="json")
         actions = {name for name, arm in arms.items() if arm.get("action", True)}
         caps = {name: cap for name, cap in self.limits.arm_caps.items() if name in actions}
-        return parse({**document, "arms": dict(arms), "limits": {**document["limits"], "arm_caps": caps}})
+        found = parse({**document, "arms": dict(arms), "limits": {**document["limits"], "arm_caps": caps}})
+        found._file_arms = self.arms if self._file_arms is None else self._file_arms  # noqa: SLF001
+        return found
 
     def settled(self) -> "AppConfig":
         """Return the configuration with the paths of this machine and environment filled in."""

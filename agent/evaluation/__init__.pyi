@@ -4,7 +4,7 @@ from .evaluate import evaluate_log
 from .gate import EvaluationFailedError, run_evaluation, verdict, verdict_on
 from .job import Evaluations, evaluate_apart
 from .report import Report
-from .request import EvaluationRequest
+from .request import EvaluationRequest, refuse_untrusted
 
 __all__ = [
     "CandidateError",
@@ -15,6 +15,7 @@ __all__ = [
     "candidate_names",
     "evaluate_apart",
     "evaluate_log",
+    "refuse_untrusted",
     "request",
     "run_evaluation",
     "verdict",

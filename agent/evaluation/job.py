@@ -134,12 +134,13 @@ def evaluate_here(
     # These import every policy and estimator, which only the child needs.
     from agent.evaluation.candidate_names import EvaluationError
     from agent.evaluation.evaluate import evaluate_log
-    from agent.evaluation.request import EvaluationRequest
+    from agent.evaluation.request import EvaluationRequest, refuse_untrusted
     from feedback.dataset import LogSource
 
     asked = EvaluationRequest.model_validate_json(orjson.dumps(request))
     with closing(Store(config.database_url, config.reward.join)) as store:
         try:
+            refuse_untrusted(asked, config, store)
             report = evaluate_log(config, asked, LogSource(store, config.reward), store, _shares(on_progress))
         except EvaluationError as error:
             raise JobFailedError(str(error)) from None

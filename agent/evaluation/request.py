@@ -1,13 +1,18 @@
 """The request of an evaluation: candidates by name, selection, prices, estimators."""
 
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from agent.evaluation.candidate_names import BASELINE, parse_name
-from agent.policies import FeatureSpec, describe
+from agent.config import AppConfig
+from agent.evaluation.candidate_names import BASELINE, CandidateError, CandidateName, Kind, parse_name
+from agent.policies import FeatureSpec, PolicyError, describe, untrusted
+from arms.suggestions import did_you_mean
+from feedback.log import Store
 from feedback.ope import DEFAULT_ESTIMATORS, ESTIMATORS, INTERVALS, Model
+from feedback.registry import arm_sets, versions
 from feedback.reward import Prices, RewardRule
 
 Name = Annotated[str, Field(max_length=2000)]
@@ -38,6 +43,9 @@ Moment = Annotated[datetime, BeforeValidator(moment_of)]
 
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
+
+LARGEST_VERSION = 2**53
+"""Numbers above are no versions, and no integers of every database."""
 
 MOST_VERSIONS = 10_000
 """Versions in a range at most; a time window can select more."""
@@ -125,3 +133,52 @@ class EvaluationRequest(BaseModel):
         weight = rule.cost_weight if self.cost_weight is None else self.cost_weight
         prices = Prices.model_validate({**rule.cost.model_dump(), **self.cost})
         return rule.model_copy(update={"cost_weight": weight, "cost": prices})
+
+
+def refuse_untrusted(request: EvaluationRequest, config: AppConfig, store: Store) -> None:
+    """Refuse a request that cannot be evaluated, or that a client may not make: its row is read by a job.
+
+    Args:
+        request: What to evaluate.
+        config: The settled configuration, with the arms that are live.
+        store: The log.
+
+    Raises:
+        CandidateError: A version, an arm or a kind of policy that does not exist, a model that is not
+            allowed, a file.
+        LogUnavailableError: Try again later.
+    """
+    arms = {
+        name for name, arm in arm_sets.defined(store).items() if arm.get("action", True)
+    } | config.actions.keys()
+    for name in dict.fromkeys((*request.candidates, request.baseline)):
+        candidate = parse_name(name)
+        match candidate.kind:
+            case Kind.FIXED if candidate.argument not in arms:
+                raise CandidateError(
+                    f"candidate {name!r} names no arm{did_you_mean(candidate.argument, arms)}"
+                )
+            case Kind.VERSION | Kind.RECIPE if not _is_version(store, candidate.number):
+                raise CandidateError(f"candidate {name!r}: there is no version {candidate.number}")
+            case Kind.POLICY:
+                assert candidate.policy is not None
+                try:
+                    untrusted.check_untrusted(candidate.policy, config.policy)
+                except PolicyError as error:
+                    raise CandidateError(f"candidate {name!r}: {error}") from None
+            case Kind.ROUTER:
+                _refuse_router(candidate, config)
+
+
+def _is_version(store: Store, number: int) -> bool:
+    return number <= LARGEST_VERSION and versions.find(store, number) is not None
+
+
+def _refuse_router(candidate: CandidateName, config: AppConfig) -> None:
+    folder = Path(candidate.argument).resolve()
+    own = config.router is not None and folder == config.router.path.resolve()
+    if not own and config.home_path.resolve() not in folder.parents:
+        raise CandidateError(
+            f"candidate {candidate.name!r}: only the configured router, and those below the folder of the "
+            "service, can be named in a request"
+        )

@@ -25,6 +25,7 @@ def settings_of(config: AppConfig) -> ArmSettings:
         config.backbones,
         config.limits.arm_timeout_s,
         open_selector,
+        config.trust,
     )
 
 

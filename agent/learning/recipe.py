@@ -109,7 +109,7 @@ def configuration_of(config: AppConfig) -> str:
 
     It covers what a candidate is judged by: the gate, the reward, the policy.
     """
-    document = config.model_dump(mode="json", exclude={"home", "log_url", "keys", "arms"})
+    document = config.model_dump(mode="json", exclude={"home", "log_url", "keys", "arms", "new_arms"})
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 

@@ -130,6 +130,7 @@ def run(settings: Labelling, console: Console, on_progress: Progress) -> Outcome
         seed=settings.seed,
         block=settings.block,
         open_selector=open_selector,
+        trust=None if settings.pool else config.trust,  # a pool is a file of the operator
         arms=asked,
         form=settings.form,
         of_answers=_of_answers(settings, measured),

@@ -29,7 +29,7 @@ from arms.models import Backbone
 from arms.portfolio import ArmTable, load_pool, write_matrix
 from arms.portfolio import pool as portfolio_pool
 from arms.questions import Question
-from arms.retrievers import ArmSpec, closure
+from arms.retrievers import ArmSpec, catalog, closure
 from arms.scoring import AnswerScorer, JudgeScorer, RetrievalScorer, Scorer
 from feedback.answer_metrics import METRICS
 from feedback.log import Store
@@ -135,6 +135,7 @@ def _score(settings: Scoring, queries: Path, console: Console, on_progress: Prog
         block=settings.block,
         timed=settings.timed,
         open_selector=open_selector,
+        trust=None if settings.pool else config.trust,  # a pool is a file of the operator
     )
     return score(job, settings.output, workers=settings.workers, progress=on_progress)
 
@@ -203,10 +204,9 @@ def _from_log(settings: Scoring, console: Console, on_progress: Progress) -> Sco
         total = store.counts()["examples"]
         on_progress("reading the log", 0, total)
         # the arms that were live, whatever the configuration names now
-        arms = {
-            **config.arms,
-            **{n: ArmSpec.model_validate(spec) for n, spec in arm_sets.defined(store).items()},
-        }
+        logged = {n: ArmSpec.model_validate(spec) for n, spec in arm_sets.defined(store).items()}
+        catalog.refuse_code(logged, config.trust)
+        arms = {**config.arms, **logged}
         found = logged_labels.labels(read_examples(store, config.reward.join, upto=total), value, arms)
         excluded = Counter(store.unlearned()) + Counter(found.excluded)
     finally:

@@ -134,17 +134,10 @@ class ArmRegistry:
 
         Raises:
             ConfigError: They are described wrongly, do not fit the rest of the configuration,
-                or are code that the configuration file does not name.
+                or bring in what the configuration file does not name.
             ArmError: One of them cannot be built; nothing has changed.
             ConflictError: A name stood for another arm before; nothing has changed.
         """
-        own = {spec.kind for spec in self._configured.values()}
-        for name, document in arms.items():
-            if ":" in document["kind"] and document["kind"] not in own:
-                raise ConfigError(
-                    f"arm {name!r}: {document['kind']!r} is code of your own; only an arm of the "
-                    "configuration file can bring it in"
-                )
         config = self.config.with_arms(arms)
         await self._arms.load(config.arms)
         logged, configured = documents(config.arms), documents(self._configured)

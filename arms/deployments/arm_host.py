@@ -24,7 +24,17 @@ from arms.deployments.embedders import Embedders
 from arms.indexes import IndexMismatchError, PassageVectors, Vectors
 from arms.llm import Generator, blocking_writer
 from arms.models import Backbone, ModelNotFoundError
-from arms.retrievers import ArmSpec, ArmSpecError, OpenSelector, Resources, build_arm, catalog, kind, prepare
+from arms.retrievers import (
+    ArmSpec,
+    ArmSpecError,
+    OpenSelector,
+    Resources,
+    Trust,
+    build_arm,
+    catalog,
+    kind,
+    prepare,
+)
 
 THREADS = max(4, os.cpu_count() or 4)
 """Concurrent searches of each arm in a process."""
@@ -49,6 +59,7 @@ class ArmSettings:
         backbones: Sentence encoders by name.
         limit_s: Seconds that an arm waits for an encoder, or for an answer of the model.
         open_selector: Opens a trained router that selects answers.
+        trust: Which arms may reach what; None where all of them are trusted.
     """
 
     source: str
@@ -57,6 +68,7 @@ class ArmSettings:
     backbones: Mapping[str, Backbone]
     limit_s: float
     open_selector: OpenSelector = kind.no_selector
+    trust: Trust | None = None
 
 
 class ArmHost:
@@ -156,6 +168,7 @@ class ArmHost:
             lambda text, names: waiting.run(self._embedders.embed(text, names)),
             blocking_writer(waiting, self._generator),
             settings.open_selector,
+            settings.trust,
         )
 
     def _prepared(self, name: str) -> PassageVectors:

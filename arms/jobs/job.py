@@ -23,7 +23,7 @@ from arms.llm import LateWriter, LlmSpec
 from arms.llm import catalog as llm_catalog
 from arms.models import Backbone, ModelNotFoundError, build_embedder, digest_backbone, digest_of, locate
 from arms.questions import Question
-from arms.retrievers import ArmSpec, OpenSelector, Resources, catalog, prepare
+from arms.retrievers import ArmSpec, OpenSelector, Resources, Trust, catalog, prepare
 from arms.retrievers import kind as retriever_kind
 
 
@@ -41,6 +41,7 @@ class PoolJob:
         seed: Seed of the stochastic arms.
         block: Questions per block, at least 1.
         open_selector: Opens a trained router that selects answers; picklable.
+        trust: Which arms may reach what; None where all of them are trusted.
     """
 
     questions: tuple[Question, ...]
@@ -52,6 +53,7 @@ class PoolJob:
     seed: int = 0
     block: int = 32
     open_selector: OpenSelector = retriever_kind.no_selector
+    trust: Trust | None = None
 
     @property
     def n_blocks(self) -> int:
@@ -122,7 +124,14 @@ class PoolWorker:
         self.embedders = {name: build_embedder(backbone) for name, backbone in job.backbones.items()}
         self.write = LateWriter(job.llm)
         self.resources = Resources(
-            job.corpus, job.indexes, job.backbones, job.specs, self.embed, self.write, job.open_selector
+            job.corpus,
+            job.indexes,
+            job.backbones,
+            job.specs,
+            self.embed,
+            self.write,
+            job.open_selector,
+            job.trust,
         )
         self.sweep = Sweep(self.resources, names)
 

@@ -1,15 +1,18 @@
 from . import catalog, kind
 from .catalog import ArmSpecError, build_arm, closure, prepare
-from .kind import DEFAULT_HOST, ArmSpec, OpenSelector, Resources, SelectorSpec
+from .kind import DEFAULT_HOST, ArmSpec, OpenSelector, Resources, SelectorSpec, Trust
+from .new_arms import NewArms
 from .rerank import regularized
 
 __all__ = [
     "DEFAULT_HOST",
     "ArmSpec",
     "ArmSpecError",
+    "NewArms",
     "OpenSelector",
     "Resources",
     "SelectorSpec",
+    "Trust",
     "build_arm",
     "catalog",
     "closure",

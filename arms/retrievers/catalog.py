@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from arms.base import Arm, NoRetrieval, Progress
+from arms.base import Arm, ArmError, NoRetrieval, Progress
 from arms.retrievers import bm25 as lexical
 from arms.retrievers import (
     cross_encoder,
@@ -30,7 +30,7 @@ from arms.retrievers import (
 )
 from arms.retrievers import diversity as discounted
 from arms.retrievers import graph as graph_dense
-from arms.retrievers.kind import ArmSpec, Kind, NoParams, Resources
+from arms.retrievers.kind import ArmSpec, Kind, NoParams, Resources, Trust
 from arms.suggestions import did_you_mean
 
 
@@ -83,6 +83,62 @@ def validate_specs(specs: Mapping[str, ArmSpec], backbones: Collection[str]) -> 
     sound: set[str] = set()
     for name in specs:
         _refuse_cycles(name, specs, (), sound)
+
+
+def refuse_code(specs: Mapping[str, ArmSpec], trust: Trust) -> None:
+    """Refuse classes of the user's own that the configuration file does not describe in the same way.
+
+    Raises:
+        ArmSpecError: There is one; nothing was imported.
+    """
+    own = [_stored(spec) for spec in trust.arms]
+    for name, spec in specs.items():
+        if spec.kind not in KINDS and ":" in spec.kind and _stored(spec) not in own:
+            raise ArmSpecError(
+                f"arm {name!r}: {spec.kind!r} is code of your own; only an arm of the configuration file can "
+                "bring it in, with the parameters that it has there"
+            )
+
+
+def check_new(specs: Mapping[str, ArmSpec], trust: Trust, models: Collection[str]) -> None:
+    """Refuse arms from outside of the configuration file that bring in what it does not name.
+
+    An arm that the file describes in the same way passes. Nothing is imported for another one.
+
+    Args:
+        specs: The arms.
+        trust: The arms of the file, and what others may reach.
+        models: Those of the backbones.
+
+    Raises:
+        ArmSpecError: A class, model, host or variable is not named in the file, or a parameter is wrong.
+    """
+    refuse_code(specs, trust)
+    own = [_stored(spec) for spec in trust.arms]
+    known = {*models, *trust.new_arms.models}
+    for name, spec in (("of the file", spec) for spec in trust.arms):
+        kind, params = described(name, spec)
+        known |= {*kind.models(params)}
+    for name, spec in specs.items():
+        if _stored(spec) in own:
+            continue
+        kind, params = described(name, spec)
+        defaults = {field.default for field in kind.params.model_fields.values() if field.annotation is str}
+        for model in kind.models(params):
+            if model not in known | defaults:
+                raise ArmSpecError(
+                    f"arm {name!r}: model {model!r} is not named in the configuration file: "
+                    "`new_arms.models` can name it"
+                )
+        try:
+            kind.check_reach(params, trust.new_arms)
+        except ArmError as error:
+            raise ArmSpecError(f"arm {name!r}: {error}") from None
+
+
+def _stored(spec: ArmSpec) -> tuple[str, Any]:
+    """Return kind and parameters as the log keeps them."""
+    return spec.kind, spec.model_dump(mode="json")["params"]
 
 
 def prepare(

@@ -19,6 +19,7 @@ from arms.base import Arm, ArmBuildError, ArmError, Embed, Passage, Progress, Qu
 from arms.corpus import Corpus
 from arms.llm import Chunk, Prompt, Write, prompts
 from arms.models import Backbone
+from arms.retrievers.new_arms import NewArms
 
 P = TypeVar("P", bound=BaseModel)
 
@@ -61,6 +62,19 @@ class ArmSpec(BaseModel):
         if any(not math.isfinite(number) for number in _numbers(params)):
             raise ValueError("parameters must be finite")
         return params
+
+
+@dataclass(frozen=True)
+class Trust:
+    """Which arms are trusted, and what the others may reach.
+
+    Attributes:
+        arms: The arms of the configuration file, which may reach everything.
+        new_arms: What others may reach.
+    """
+
+    arms: tuple[ArmSpec, ...]
+    new_arms: NewArms
 
 
 def _numbers(value: object) -> Iterator[float]:
@@ -155,6 +169,7 @@ class Resources:
         embed: Embeds a text that an arm wrote, such as a follow-up query.
         write: Prompts the language model; blocking, thread-safe.
         open_selector: Opens a trained router that selects answers.
+        trust: Which arms may reach what; None where all of them are trusted.
     """
 
     corpus: Corpus
@@ -164,6 +179,7 @@ class Resources:
     embed: Embed = _no_embedder
     write: Write = _no_writer
     open_selector: OpenSelector = no_selector
+    trust: Trust | None = None
     _shared: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
     _lock: threading.RLock = field(default_factory=threading.RLock, repr=False, compare=False)
 
@@ -223,6 +239,7 @@ class Kind(Generic[P]):
         embeds: Return those that a query must have; None for all of them.
         members: Return the arms that parameters refer to.
         models: Return the models that it loads itself, for `arms.models.locate`.
+        check_reach: Refuse parameters that reach what a new arm may not. Raises ArmError.
         features: Numeric parameters that a policy sees.
         steps: Return the expected rounds of retrieval.
         light: Whether a search takes a few milliseconds of one thread, members apart, and waits for
@@ -238,6 +255,7 @@ class Kind(Generic[P]):
     embeds: Callable[[P], tuple[str, ...]] | None = None
     members: Callable[[P], tuple[str, ...]] = _none
     models: Callable[[P], tuple[str, ...]] = _none
+    check_reach: Callable[[P, NewArms], None] = _nothing
     features: tuple[str, ...] = ()
     steps: Callable[[P], float] = lambda _: 1.0
     light: bool = False

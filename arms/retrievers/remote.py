@@ -32,6 +32,7 @@ from tenacity import (
 from arms.async_bridge import Blocking
 from arms.base import ArmError, Query, Retrieval
 from arms.retrievers.kind import Kind, Members, Resources
+from arms.retrievers.new_arms import CheckedTransport, Networks, NewArms, place_of
 from arms.retrievers.remote_response import Fields, UnreadableError, read
 
 PAUSE = wait_random_exponential(multiplier=0.1, max=2.0)
@@ -39,6 +40,9 @@ PAUSE = wait_random_exponential(multiplier=0.1, max=2.0)
 
 LIMITS = httpx.Limits(max_connections=64, max_keepalive_connections=16)
 """Connections of all remote arms of a process."""
+
+MAX_BYTES = 8 << 20
+"""Bytes of a response, decompressed."""
 
 SHOWN_CHARS = 200
 """Characters of a response that an error shows."""
@@ -72,7 +76,10 @@ class RemoteParams(BaseModel):
         2, ge=0, le=10, description="Further attempts after a failed connection, a time-out, 429 or 5xx."
     )
     total_s: float = Field(
-        8.0, gt=0.0, description="Seconds that all attempts may take: fewer than the service gives an arm."
+        8.0,
+        gt=0.0,
+        le=600.0,
+        description="Seconds that all attempts may take: fewer than the service gives an arm.",
     )
 
     @field_validator("url")
@@ -114,17 +121,23 @@ class Connections:
 
     Every wait in the loop can be cancelled (name resolution, handshake, slow response), so
     time limits hold.
+
+    Args:
+        inner: Networks that may be reached although they are not public; None to reach any host.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, inner: Networks | None) -> None:
         self.waiting = Blocking()
-        self.client = httpx.AsyncClient(limits=LIMITS, timeout=None)  # each arm has its own
+        checked = None if inner is None else CheckedTransport(inner, LIMITS)
+        self.client = httpx.AsyncClient(  # each arm has its own time limit
+            transport=checked, trust_env=checked is None, limits=LIMITS, timeout=None, follow_redirects=False
+        )
 
 
 @cache
-def connections() -> Connections:
+def connections(inner: Networks | None = None) -> Connections:
     """Return the connections of this process."""
-    return Connections()
+    return Connections(inner)
 
 
 class RemoteSearch:
@@ -133,34 +146,37 @@ class RemoteSearch:
     Args:
         name: The arm.
         params: Its parameters.
+        limits: What it may reach; None for an arm of the configuration file, which may reach any host.
 
     Raises:
-        ArmError: The environment variable of a header is not set.
+        ArmError: The environment variable of a header is not set, or may not be sent there.
     """
 
     backbones: frozenset[str] = frozenset()
 
-    def __init__(self, name: str, params: RemoteParams) -> None:
+    def __init__(self, name: str, params: RemoteParams, limits: NewArms | None = None) -> None:
+        if limits is not None:
+            check_reach(params, limits)
         self.name = name
         self._params = params
         self._url = httpx.URL(params.url)
         self._headers = {header: _secret(name, header, v) for header, v in params.header_env.items()}
         # without the query and the password, which may be secret
         self._label = f"arm {name!r}: {self._url.copy_with(userinfo=b'', query=None)}"
-        self._connections = connections()
+        self._connections = connections(None if limits is None else limits.inner)
 
     def search(self, query: Query, k: int) -> Retrieval:
         """Request with retries, and read the response. Raises ArmError, within `total_s`."""
-        response = self._connections.waiting.run(self._fetch(query.text, k))
+        content = self._connections.waiting.run(self._fetch(query.text, k))
         try:
-            passages = read(response.content, self._params.results, self._params.fields)
+            passages = read(content, self._params.results, self._params.fields)
         except UnreadableError as error:
-            shown = response.text[:SHOWN_CHARS]
+            shown = _shown(content)
             raise ArmError(f"{self._label} gave a response that cannot be read: {error}: {shown}") from error
         return Retrieval(tuple(sorted(passages, key=lambda passage: (-passage.score, passage.id))[:k]))
 
-    async def _fetch(self, question: str, k: int) -> httpx.Response:
-        """Return the first successful response. Raises ArmError."""
+    async def _fetch(self, question: str, k: int) -> bytes:
+        """Return the body of the first successful response. Raises ArmError."""
         params, deadline = self._params, time.monotonic() + self._params.total_s
         content: Any = fill(params.request, question, k)
         build = self._connections.client.build_request
@@ -174,21 +190,22 @@ class RemoteSearch:
             stop=stop_after_attempt(params.retries + 1) | stop_before_delay(params.total_s),
         )
         try:
-            response: httpx.Response = await attempts(self._attempt, request, deadline)
+            body: bytes = await attempts(self._attempt, request, deadline)
         except RetryError as error:
             number, trouble = error.last_attempt.attempt_number, error.last_attempt.exception()
             raise ArmError(
                 f"{self._label}: attempt {number} of {params.retries + 1} in {params.total_s:g} s "
                 f"failed: {trouble}"
             ) from trouble
-        return response
+        return body
 
-    async def _attempt(self, request: httpx.Request, deadline: float) -> httpx.Response:
+    async def _attempt(self, request: httpx.Request, deadline: float) -> bytes:
         """Send one request. Raises ArmError, or _TryAgainError if another attempt may succeed."""
         limit_s = min(self._params.timeout_s, deadline - time.monotonic())
         try:
             async with asyncio.timeout(limit_s):
-                response = await self._connections.client.send(request)
+                response = await self._connections.client.send(request, stream=True)
+                content = await self._body(response)
         except TimeoutError as error:
             raise _TryAgainError(f"no response within {limit_s:.3g} s") from error
         except httpx.TransportError as error:
@@ -196,11 +213,52 @@ class RemoteSearch:
         except httpx.RequestError as error:
             raise ArmError(f"{self._label}: {type(error).__name__} {error}") from error
         if response.is_success:
-            return response
-        status = f"{response.status_code} {response.reason_phrase}: {response.text[:SHOWN_CHARS]}"
+            return content
+        status = f"{response.status_code} {response.reason_phrase}: {_shown(content)}"
         if response.status_code == httpx.codes.TOO_MANY_REQUESTS or response.is_server_error:
             raise _TryAgainError(status, response.headers.get("retry-after"))
         raise ArmError(f"{self._label} returned {status}")
+
+    async def _body(self, response: httpx.Response) -> bytes:
+        """Read a response. Raises ArmError if it is too long."""
+        body = bytearray()
+        try:
+            async for part in response.aiter_bytes():
+                body += part
+                if len(body) > MAX_BYTES:
+                    raise ArmError(f"{self._label} gave a response of more than {MAX_BYTES:,} bytes")
+        finally:
+            await response.aclose()
+        return bytes(body)
+
+
+def _shown(content: bytes) -> str:
+    return content.decode(errors="replace")[:SHOWN_CHARS]
+
+
+def check_reach(params: RemoteParams, limits: NewArms) -> None:
+    """Refuse an arm that would reach a host, or send it a variable, that is not named.
+
+    Args:
+        params: Of the arm.
+        limits: What may be named.
+
+    Raises:
+        ArmError: A host or a variable is not named there.
+    """
+    url = httpx.URL(params.url)
+    variables = limits.variables(url)
+    if variables is None:
+        raise ArmError(
+            f"{place_of(url)} is no host that `new_arms.hosts` of the configuration names, and the arm is "
+            "none of its arms"
+        )
+    for variable in params.header_env.values():
+        if variable not in variables:
+            raise ArmError(
+                f"the variable {variable} may not be sent to {place_of(url)}: `new_arms.hosts` of the "
+                "configuration does not name it there"
+            )
 
 
 def fill(template: JsonValue, question: str, k: int) -> JsonValue:
@@ -258,8 +316,11 @@ def _secret(arm: str, header: str, variable: str) -> str:
     return value
 
 
-def _build(name: str, params: RemoteParams, _: Resources, __: Members) -> RemoteSearch:
-    return RemoteSearch(name, params)
+def _build(name: str, params: RemoteParams, have: Resources, _: Members) -> RemoteSearch:
+    if have.trust is None:
+        return RemoteSearch(name, params)
+    own = (RemoteParams.model_validate(spec.params) for spec in have.trust.arms if spec.kind == "remote")
+    return RemoteSearch(name, params, None if params in own else have.trust.new_arms)
 
 
-KIND = Kind(RemoteParams, _build)
+KIND = Kind(RemoteParams, _build, check_reach=check_reach)

@@ -91,6 +91,25 @@ def test_what_cannot_be_evaluated_is_told_in_words(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("candidate", "refusal"),
+    [
+        ("policy:{kind: neural, params: {encoder: /etc}}", "encoder '/etc' may name a file"),
+        (
+            "policy:{kind: vowpal, params: {args: '--cb_explore_adf -p out'}}",
+            "vw argument '-p' is not allowed",
+        ),
+        ("policy:{kind: epsilon_greedy, params: {model: os.system}}", "model 'os.system' is not allowed"),
+        ("router:/etc", "only the configured router"),
+    ],
+)
+def test_a_request_that_was_written_into_the_log_names_no_more_than_a_client(
+    config: AppConfig, candidate: str, refusal: str
+) -> None:
+    with pytest.raises(JobFailedError, match=refusal):
+        evaluate_here(config, {"candidates": [candidate]}, lambda _done: None)
+
+
+@pytest.mark.parametrize(
     ("raised", "seen"),
     [
         (JobFailedError("nothing is there"), JobFailedError("nothing is there")),

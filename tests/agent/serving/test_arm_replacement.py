@@ -2,15 +2,24 @@
 
 import asyncio
 import logging
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from agent.config import ConfigError
+from agent.hosts import arms as hosts
+from agent.serving.arms import documents
 from agent.serving.messages import Ask, NoEligibleArmError
+from agent.warmstart.snapshot import RunSnapshot
 from arms.base import ArmBuildError, Query, Retrieval
+from feedback.registry import arm_sets
 from tests.agent.asking import look_up, tell
+from tests.agent.attacks import MODULE, a_trap
 from tests.agent.fakes import CONFIG, Service
+
+OWN = "tests.arms.retrievers.test_catalog:Own"
 
 NEW = {
     "none": {"kind": "none"},
@@ -190,6 +199,107 @@ async def test_code_comes_in_by_the_configuration_file_alone(service: Service) -
     refused = await put(service, {"x": {"kind": "this:s"}})
     assert refused.status_code == 400
     assert "only an arm of the configuration file can bring it in" in refused.json()["error"]["message"]
+
+
+REMOTE = {"url": "http://127.0.0.1:9/search", "request": {"q": "{question}"}}
+
+ROUTER = {"router": "/etc", "backbone": "tiny"}
+
+ATTACKS: list[tuple[dict[str, Any], str]] = [
+    ({"kind": "os:system"}, "'os:system' is code of your own"),
+    ({"kind": f"{MODULE}:call"}, f"'{MODULE}:call' is code of your own"),
+    ({"kind": OWN, "params": {"greeting": "../../etc"}}, f"'{OWN}' is code of your own"),
+    ({"kind": "remote", "params": REMOTE}, "127.0.0.1:9 is no host that `new_arms.hosts`"),
+    (
+        {"kind": "remote", "params": {**REMOTE, "url": "http://169.254.169.254/latest/meta-data"}},
+        "169.254.169.254:80 is no host",
+    ),
+    ({"kind": "remote", "params": {**REMOTE, "url": "http://named.example@evil/"}}, "evil:80 is no host"),
+    ({"kind": "remote", "params": {**REMOTE, "url": "http://named.example.evil/"}}, "is no host"),
+    ({"kind": "remote", "params": {**REMOTE, "url": "http://named.example:8443/"}}, "is no host"),
+    (
+        {"kind": "remote", "params": {**REMOTE, "url": "http://named.example/", "header_env": {"X": "HOME"}}},
+        "the variable HOME may not be sent to named.example:80",
+    ),
+    (
+        {"kind": "remote", "params": {**REMOTE, "url": "http://other.example/", "header_env": {"X": "KEY"}}},
+        "the variable KEY may not be sent to other.example:80",
+    ),
+    (
+        {"kind": "cross_encoder", "params": {"arm": "bm25", "model": "/tmp/model"}},
+        "model '/tmp/model'",
+    ),
+    (
+        {"kind": "cross_encoder", "params": {"arm": "bm25", "model": "evil/model"}},
+        "model 'evil/model'",
+    ),
+    (
+        {
+            "kind": "graph",
+            "params": {"backbone": "tiny", "entities": "ner", "ner_model": "package:os/.."},
+        },
+        "model 'package:os/..' is not named",
+    ),
+    (
+        {"kind": "ensemble", "params": {"arms": ["bm25", "none"], "select": "learned", **ROUTER}},
+        "model '/etc' is not named",
+    ),
+]
+"""An arm that a client puts, and a part of the refusal."""
+
+ALLOWED = {"hosts": {"named.example": ["KEY"], "other.example": []}}
+
+
+@pytest.mark.parametrize(("arm", "refusal"), ATTACKS)
+async def test_an_arm_reaches_what_the_configuration_names_and_nothing_else(
+    arm: dict[str, Any], refusal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trap = a_trap(tmp_path, monkeypatch)
+    service = Service(tmp_path, new_arms=ALLOWED)
+    async with service.running():
+        refused = await put(service, {**CONFIG["arms"], "x": arm})
+        assert refused.status_code == 400, refused.text
+        assert refusal in refused.json()["error"]["message"]
+        assert names(await service.client.get("/v1/arms")) == list(CONFIG["arms"])
+    trap.check()
+
+
+@pytest.mark.parametrize(("arm", "refusal"), ATTACKS)
+async def test_an_arm_that_was_written_into_the_log_is_passed_over(
+    arm: dict[str, Any],
+    refusal: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    trap = a_trap(tmp_path, monkeypatch)
+    service = Service(tmp_path, new_arms=ALLOWED)
+    async with service.running():
+        store, config = service.replica.store, service.replica.config
+        configured = documents(config.arms)
+        arm_sets.replace(store, {**configured, "x": arm}, configured, lambda *_: True)
+        await service.replica.refresh()
+        await asyncio.gather(*(task for task in asyncio.all_tasks() if task.get_name() == "arm-builder"))
+        await service.replica.refresh()
+        assert list(service.replica.turns.arms) == list(CONFIG["arms"])
+        assert hosts.live(config) == config.arms  # what a replica builds at its start
+        with pytest.raises(ConfigError) as error:
+            RunSnapshot.of(config, store)  # what a warm start runs
+        assert refusal in str(error.value)
+    assert any(refusal in message for message in caplog.messages)
+    trap.check()
+
+
+async def test_an_arm_that_reaches_what_is_named_is_live(tmp_path: Path) -> None:
+    service = Service(tmp_path, new_arms={**ALLOWED, "models": ["owner/model"]})
+    far = {**REMOTE, "url": "https://named.example/search", "header_env": {"X": "KEY"}}
+    read = {"arm": "bm25", "model": "owner/model"}
+    async with service.running():
+        new = {"far": {"kind": "remote", "params": far}, "read": {"kind": "cross_encoder", "params": read}}
+        replaced = await put(service, {**CONFIG["arms"], **new})
+        assert replaced.status_code == 200, replaced.text
+        again = await put(service, {**CONFIG["arms"], "far": new["far"]})
+        assert again.status_code == 200, again.text
 
 
 async def test_an_arm_that_cannot_be_built_as_described_is_the_caller_s_mistake(service: Service) -> None:

@@ -250,3 +250,6 @@ async def test_code_of_the_configuration_file_may_be_named_again(config: AppConf
     assert one.names == ["none", "own"]
     with pytest.raises(ConfigError, match="arm 'x': 'this:s' is code of your own; only an arm of the config"):
         await one.registry.replace({"x": {"kind": "this:s"}})
+    with pytest.raises(ConfigError, match="with the parameters that it has there"):
+        await one.registry.replace({"x": {**own, "params": {"greeting": "ahoy"}}})
+    await one.registry.replace({"none": {"kind": "none"}, "own": own})  # from the file, not from the live set

@@ -1,5 +1,7 @@
 """The remote arm against a real HTTP server that misbehaves on demand."""
 
+import gzip
+import ipaddress
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -7,9 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
+import httpx
 import orjson
 import pytest
 from hypothesis import given
@@ -19,7 +23,7 @@ from tenacity import wait_none
 
 from arms.base import Arm, ArmError, Passage, Query
 from arms.corpus import Corpus
-from arms.retrievers import remote
+from arms.retrievers import ArmSpec, NewArms, Trust, new_arms, remote
 from arms.retrievers.remote import KIND, RemoteParams, fill, retry_after_s
 from arms.retrievers.remote_response import Fields, UnreadableError, at, read
 from arms.tokenizer import words
@@ -121,10 +125,11 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     server.server_close()
 
 
-def build(server: Server, **params: object) -> Arm:
+def build(server: Server, trust: Trust | None = None, **params: object) -> Arm:
     told = {"url": server.url, "request": {"q": "{question}", "k": "{k}"}, **params}
-    resources: Any = None  # it needs none, and no member
-    return KIND.build("far", RemoteParams.model_validate(told), resources, resources)
+    no_member: Any = None
+    have: Any = SimpleNamespace(trust=trust)
+    return KIND.build("far", RemoteParams.model_validate(told), have, no_member)
 
 
 def ids(arm: Arm, k: int = 9) -> list[str]:
@@ -377,3 +382,245 @@ def test_attempts_that_were_called_off_give_their_connections_back(server: Serve
         assert len(list(pool.map(fail, range(attempts)))) == attempts
     server.replies, server.asked = [found(ONE)], []
     assert ids(build(server)) == ["a"]
+
+
+def limited(*networks: str, hosts: dict[str, tuple[str, ...]]) -> Trust:
+    """Return what arms may reach that are not those of the configuration file."""
+    return Trust((), NewArms.model_validate({"hosts": hosts, "networks": networks}))
+
+
+class Resolver:
+    """Gives the addresses of a name, one answer after the other, the last one over and over."""
+
+    def __init__(self, *answers: list[str]) -> None:
+        self.answers, self.asked = list(answers), list[str]()
+
+    async def __call__(self, host: str, _port: int) -> list[str]:
+        self.asked.append(host)
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+
+@pytest.fixture
+def named(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Resolver]:
+    """Give the host `inner.example` addresses."""
+
+    def answers(*found: list[str]) -> Resolver:
+        resolver = Resolver(*found)
+        monkeypatch.setattr(new_arms, "resolve", resolver)
+        return resolver
+
+    return answers
+
+
+def place(server: Server) -> str:
+    return f"inner.example:{server.server_port}"
+
+
+def url(server: Server) -> str:
+    return f"http://{place(server)}/search"
+
+
+def test_a_new_arm_whose_host_is_not_named_is_not_built(server: Server) -> None:
+    for hosts in ({}, {"127.0.0.1": ()}, {f"127.0.0.1:{server.server_port + 1}": ()}):
+        with pytest.raises(
+            ArmError, match=f"127.0.0.1:{server.server_port} is no host that `new_arms.hosts`"
+        ):
+            build(server, limited("127.0.0.0/8", hosts=hosts))
+
+
+def test_an_arm_of_the_configuration_reaches_what_it_names(server: Server) -> None:
+    server.replies = [found(ONE)]
+    params = {"url": server.url, "request": {"q": "{question}", "k": "{k}"}}
+    trust = Trust((ArmSpec(kind="remote", params=params),), NewArms())
+    assert ids(build(server, trust)) == ["a"]
+    with pytest.raises(ArmError, match="is no host"):
+        build(server, trust, results="hits")
+
+
+def test_an_address_that_is_named_as_a_host_may_be_inner(
+    server: Server, named: Callable[..., Resolver]
+) -> None:
+    server.replies = [found(ONE)]
+    named(["127.0.0.1"])
+    assert ids(build(server, limited(hosts={f"127.0.0.1:{server.server_port}": ()}))) == ["a"]
+
+
+def test_a_named_host_at_an_inner_address_gets_no_request(
+    server: Server, named: Callable[..., Resolver]
+) -> None:
+    named(["127.0.0.1"])
+    arm = build(server, limited(hosts={place(server): ()}), url=url(server))
+    with pytest.raises(ArmError, match=r"inner.example is at 127.0.0.1, which is no public address"):
+        ids(arm)
+    assert server.asked == []
+
+
+def test_one_inner_address_among_public_ones_is_enough_for_a_refusal(
+    server: Server, named: Callable[..., Resolver]
+) -> None:
+    named(["1.1.1.1", "127.0.0.1"])
+    arm = build(server, limited(hosts={place(server): ()}), url=url(server))
+    with pytest.raises(ArmError, match=r"is at 127.0.0.1, which"):
+        ids(arm)
+    assert server.asked == []
+
+
+def test_a_named_network_is_reached_and_gets_the_variables_that_are_named_for_the_host(
+    server: Server, named: Callable[..., Resolver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SEARCH_KEY", "secret")
+    server.replies = [found(ONE)]
+    named(["127.0.0.1"])
+    trust = limited("127.0.0.0/30", hosts={place(server): ("SEARCH_KEY",)})
+    assert ids(build(server, trust, url=url(server), header_env={"X-Key": "SEARCH_KEY"})) == ["a"]
+    _, _, headers = server.asked[0]
+    assert (headers["Host"], headers["X-Key"]) == (place(server), "secret")
+    with pytest.raises(ArmError, match=r"the variable HOME may not be sent to inner\.example"):
+        build(server, trust, url=url(server), header_env={"X-Key": "HOME"})
+
+
+def test_the_address_that_was_checked_is_the_one_that_is_connected_to(
+    server: Server, named: Callable[..., Resolver]
+) -> None:
+    """A name that changes its address between a check and a use (DNS rebinding) finds no such gap."""
+    server.replies = [found(ONE)]
+    resolver = named(["127.0.0.1"], ["127.0.0.9"])
+    arm = build(server, limited("127.0.0.1/32", hosts={place(server): ()}), url=url(server))
+    assert ids(arm) == ["a"]
+    assert resolver.asked == ["inner.example"]
+
+
+def test_a_new_connection_is_checked_again(server: Server, named: Callable[..., Resolver]) -> None:
+    server.replies = [say(200, orjson.dumps({"results": [ONE]}), Connection="close")]
+    named(["127.0.0.1"], ["127.0.0.9"])
+    arm = build(server, limited("127.0.0.1/32", hosts={place(server): ()}), url=url(server))
+    assert ids(arm) == ["a"]
+    with pytest.raises(ArmError, match=r"is at 127.0.0.9, which"):
+        ids(arm)
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize("trusted", [True, False])
+def test_a_redirect_is_not_followed(
+    server: Server, named: Callable[..., Resolver], status: int, trusted: bool
+) -> None:
+    named(["127.0.0.1"])
+    server.replies = [say(status, Location="/elsewhere"), found(ONE)]
+    trust = None if trusted else limited("127.0.0.1/32", hosts={place(server): ()})
+    with pytest.raises(ArmError, match=f"returned {status}"):
+        ids(build(server, trust, url=server.url if trusted else url(server)))
+    assert len(server.asked) == 1
+
+
+def test_a_proxy_of_the_environment_is_not_asked_to_resolve_the_name(
+    server: Server, named: Callable[..., Resolver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", server.url)
+    monkeypatch.setenv("ALL_PROXY", server.url)
+    named(["127.0.0.1"])
+    arm = build(server, limited(hosts={place(server): ()}), url=url(server))
+    with pytest.raises(ArmError, match="no public address"):
+        ids(arm)
+    assert server.asked == []
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "localhost",
+        "2130706433",
+        "0x7f000001",
+        "0177.0.0.1",
+        "127.1",
+        "0.0.0.0",
+        "::1",
+        "::",
+        "::ffff:127.0.0.1",
+    ],
+)
+async def test_no_way_of_writing_an_inner_address_leads_there(server: Server, host: str) -> None:
+    with pytest.raises(ArmError, match="no public address"):
+        await new_arms.CheckedBackend(()).connect_tcp(host, server.server_port)
+
+
+@pytest.mark.parametrize(
+    ("address", "public"),
+    [
+        ("1.1.1.1", True),
+        ("2606:4700:4700::1111", True),
+        ("10.1.2.3", False),
+        ("172.16.0.1", False),
+        ("192.168.1.1", False),
+        ("127.0.0.1", False),
+        ("169.254.169.254", False),  # where clouds keep credentials
+        ("100.64.0.1", False),
+        ("0.0.0.0", False),
+        ("255.255.255.255", False),
+        ("224.0.0.1", False),
+        ("240.0.0.1", False),
+        ("192.0.2.1", False),
+        ("198.18.0.1", False),
+        ("::1", False),
+        ("::", False),
+        ("fe80::1", False),
+        ("fc00::1", False),
+        ("fd12:3456::1", False),
+        ("fec0::1", False),
+        ("ff02::1", False),
+        ("::ffff:10.0.0.1", False),
+        ("::ffff:169.254.169.254", False),
+        ("::127.0.0.1", False),
+        ("64:ff9b::7f00:1", False),
+        ("2002:7f00:1::", False),
+        ("2002:a9fe:a9fe::1", False),
+        ("2001:0:4136:e378:8000:63bf:3fff:fdd2", False),
+        ("2001:db8::1", False),
+    ],
+)
+def test_public_addresses_are_told_from_inner_ones(address: str, public: bool) -> None:
+    assert new_arms.is_public(ipaddress.ip_address(address)) is public
+
+
+@pytest.mark.parametrize("encoding", ["identity", "gzip"])
+def test_a_response_is_no_longer_than_so_many_bytes(
+    server: Server, encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "MAX_BYTES", 1000)
+    content = b"[" + b" " * 100_000 + b"]"
+    server.replies = [
+        say(200, gzip.compress(content) if encoding == "gzip" else content, Content_Encoding=encoding),
+        found(ONE),
+    ]
+    with pytest.raises(ArmError, match="gave a response of more than 1,000 bytes"):
+        ids(build(server))
+    assert ids(build(server)) == ["a"]
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["", "http://a.example", "a.example/x", "A.example", "user@a.example", "a.example:x", "a b", "::1"],
+)
+def test_a_host_is_named_as_an_address_names_it(host: str) -> None:
+    with pytest.raises(ValidationError):
+        NewArms(hosts={host: ()})
+
+
+@pytest.mark.parametrize(
+    ("url", "named"),
+    [
+        ("http://a.example/x", True),
+        ("https://A.example:443/x", True),
+        ("https://user:password@a.example", True),
+        ("http://a.example:443", False),
+        ("https://a.example:80", False),
+        ("https://a.example.", False),
+        ("https://a.example.evil", False),
+        ("https://a.example@evil", False),
+        ("https://b.example:8443", True),
+        ("https://b.example", False),
+        ("http://[::1]:80", True),
+    ],
+)
+def test_a_host_is_compared_with_its_port(url: str, named: bool) -> None:
+    limits = NewArms(hosts={"a.example": (), "b.example:8443": (), "[::1]": ()})
+    assert (limits.variables(httpx.URL(url)) is not None) is named
