@@ -18,6 +18,9 @@ from feedback.registry import evaluations as registry_evaluations
 
 router = APIRouter(responses=RESPONSES)
 
+PAGE_POLICY = {"content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox"}
+"""A report is read from the log: no script of it runs, whatever the log holds."""
+
 
 @router.post("/v1/evaluations", status_code=202, dependencies=[require("admin")])
 async def submit(replica: AppReplica, body: EvaluationRequest) -> JSONResponse:
@@ -65,7 +68,7 @@ async def report(replica: AppReplica, number: PathNumber) -> HTMLResponse:
     if html is None:
         message = f"evaluation {number} is {found.status}: only one that is done has a report"
         raise ApiError("not_done", message, "number")
-    return HTMLResponse(html)
+    return HTMLResponse(html, headers=PAGE_POLICY)
 
 
 def _submit(replica: Replica, body: EvaluationRequest) -> Evaluation:

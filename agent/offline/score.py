@@ -205,8 +205,8 @@ def _from_log(settings: Scoring, console: Console, on_progress: Progress) -> Sco
         on_progress("reading the log", 0, total)
         # the arms that were live, whatever the configuration names now
         logged = {n: ArmSpec.model_validate(spec) for n, spec in arm_sets.defined(store).items()}
-        catalog.refuse_code(logged, config.trust)
-        arms = {**config.arms, **logged}
+        known = {name: spec for name, spec in logged.items() if not catalog.brings_code(spec, config.trust)}
+        arms = {**config.arms, **known}
         found = logged_labels.labels(read_examples(store, config.reward.join, upto=total), value, arms)
         excluded = Counter(store.unlearned()) + Counter(found.excluded)
     finally:

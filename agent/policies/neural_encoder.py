@@ -160,10 +160,14 @@ def pretrained(place: str | Path) -> tuple[Any, Any]:
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # it would fill the log
     local = isinstance(place, Path)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(str(place), local_files_only=local)
+        tokenizer = AutoTokenizer.from_pretrained(str(place), local_files_only=local, trust_remote_code=False)
         # Eager attention: the order of sums in faster ones varies on a GPU.
         encoder = AutoModel.from_pretrained(
-            str(place), local_files_only=local, attn_implementation="eager", dtype="float32"
+            str(place),
+            local_files_only=local,
+            trust_remote_code=False,
+            attn_implementation="eager",
+            dtype="float32",
         )
     except (OSError, ValueError) as error:
         raise PolicyError(f"encoder {str(place)!r} cannot be loaded: {error}") from error

@@ -188,9 +188,10 @@ class LabelSources:
     def _judged(self, name: str, source: warm_start.JudgeSource, setup: str) -> list[Lot]:
         """Return the samples that runs took before, and a new one where there are new questions."""
         before = [
-            Lot(name, source.kind, lot["digest"], Path(lot["path"]), source.metrics, new=False)
+            Lot(name, source.kind, lot["digest"], path, source.metrics, new=False)
             for lot in self._taken
-            if lot["source"] == name and Path(lot["path"]).exists()
+            # by its name alone: the log leads to no other folder
+            if lot["source"] == name and (path := self._folder / name / Path(lot["path"]).name).exists()
         ]
         taken = [_sample_of(lot.path) for lot in before]
         for file in sorted((self._folder / name).glob("*" + SAMPLE)):

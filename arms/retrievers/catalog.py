@@ -85,19 +85,12 @@ def validate_specs(specs: Mapping[str, ArmSpec], backbones: Collection[str]) -> 
         _refuse_cycles(name, specs, (), sound)
 
 
-def refuse_code(specs: Mapping[str, ArmSpec], trust: Trust) -> None:
-    """Refuse classes of the user's own that the configuration file does not describe in the same way.
+def brings_code(spec: ArmSpec, trust: Trust) -> bool:
+    """Return whether an arm is a class that the configuration file does not describe in the same way.
 
-    Raises:
-        ArmSpecError: There is one; nothing was imported.
+    Nothing is imported.
     """
-    own = [_stored(spec) for spec in trust.arms]
-    for name, spec in specs.items():
-        if spec.kind not in KINDS and ":" in spec.kind and _stored(spec) not in own:
-            raise ArmSpecError(
-                f"arm {name!r}: {spec.kind!r} is code of your own; only an arm of the configuration file can "
-                "bring it in, with the parameters that it has there"
-            )
+    return ":" in spec.kind and _stored(spec) not in [_stored(one) for one in trust.arms]
 
 
 def check_new(specs: Mapping[str, ArmSpec], trust: Trust, models: Collection[str]) -> None:
@@ -113,7 +106,6 @@ def check_new(specs: Mapping[str, ArmSpec], trust: Trust, models: Collection[str
     Raises:
         ArmSpecError: A class, model, host or variable is not named in the file, or a parameter is wrong.
     """
-    refuse_code(specs, trust)
     own = [_stored(spec) for spec in trust.arms]
     known = {*models, *trust.new_arms.models}
     for name, spec in (("of the file", spec) for spec in trust.arms):
@@ -122,6 +114,11 @@ def check_new(specs: Mapping[str, ArmSpec], trust: Trust, models: Collection[str
     for name, spec in specs.items():
         if _stored(spec) in own:
             continue
+        if brings_code(spec, trust):
+            raise ArmSpecError(
+                f"arm {name!r}: {spec.kind!r} is code of your own; only an arm of the configuration file can "
+                "bring it in, with the parameters that it has there"
+            )
         kind, params = described(name, spec)
         defaults = {field.default for field in kind.params.model_fields.values() if field.annotation is str}
         for model in kind.models(params):

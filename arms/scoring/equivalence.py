@@ -57,9 +57,11 @@ class Equivalence:
         place = locate(model)
         local = isinstance(place, Path)
         try:
-            self._tokenizer = AutoTokenizer.from_pretrained(place, local_files_only=local)
+            self._tokenizer = AutoTokenizer.from_pretrained(
+                place, local_files_only=local, trust_remote_code=False
+            )
             classifier, loaded = AutoModelForSequenceClassification.from_pretrained(
-                place, local_files_only=local, output_loading_info=True
+                place, local_files_only=local, trust_remote_code=False, output_loading_info=True
             )
         except (OSError, ValueError) as error:
             raise ModelNotFoundError(f"model {model!r} cannot be loaded: {error}") from error

@@ -79,6 +79,9 @@ async def test_an_evaluation_is_submitted_run_and_read_as_json_and_as_html(
     assert page.headers["content-type"] == "text/html; charset=utf-8"
     assert "<html" in page.text
     assert "fixed:bm25" in page.text
+    policy = page.headers["content-security-policy"].split("; ")
+    assert {"default-src 'none'", "sandbox"} <= {*policy}, "no script runs"
+    assert not any(part.startswith("script-src") for part in policy)
 
 
 async def test_a_policy_that_is_written_out_is_evaluated(judged: Service) -> None:

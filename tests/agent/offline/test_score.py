@@ -21,9 +21,11 @@ from arms.portfolio import read_matrix
 from arms.scoring import ScoringError
 from feedback.events import Context, Cost, Decision, Execution, Feedback, Mode, Status
 from feedback.log import Store
+from feedback.registry import arm_sets
 from feedback.reward import UnknownMetricError
 from feedback.training_log import logged_labels
 from tests.agent.asking import join
+from tests.agent.attacks import MODULE, a_trap
 from tests.neighbours import SUBJECTS, write_corpus
 
 ASKED = "What stands beside the {}?"
@@ -215,6 +217,18 @@ def test_the_log_is_a_matrix_whose_other_cells_are_unknown(
     assert "3 decisions used; left out: 2 forced, 1 not judged" in said
     assert "2 of 4 scores unknown" in said
     assert "NO SCORE" not in said
+
+
+def test_an_arm_of_the_log_that_is_code_is_left_out_and_not_imported(
+    tmp_path: Path, config: AppConfig, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trap = a_trap(tmp_path, monkeypatch)
+    arm_sets.replace(store, {"x": {"kind": f"{MODULE}:call"}}, {}, lambda *_: True)
+    store.append(turn(0, "the sea?", "bm25", 1.0) + turn(1, "the sea?", "dense", 0.0))
+    join(store, config)
+    scored(tmp_path, config, from_log=True, measure="thumb")
+    assert read_matrix(tmp_path / "scores").arms == ("bm25", "dense")
+    trap.check()
 
 
 def test_the_reward_of_the_log_is_a_measure_too(tmp_path: Path, config: AppConfig, store: Store) -> None:

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from agent.config import AppConfig, parse
 from agent.offline import Labelling, Scoring
 from agent.simulation import load_questions
 from agent.warmstart.label_decisions import WarmStartError
-from agent.warmstart.label_sources import LabelSources, Lot
+from agent.warmstart.label_sources import LabelSources, Lot, _sample_of
 from arms.portfolio import ArmTable, outcomes, write_matrix
 from arms.questions import Question
 from feedback.log import Store
@@ -210,6 +210,19 @@ def test_a_judge_is_asked_of_each_question_of_the_traffic_once(world: World) -> 
     world.ask(7)
     *_, third = lots_of(world.gathering(JUDGE, judged([first, second])))
     assert texts(third) == {"question 7"}
+
+
+def test_labels_of_an_earlier_run_are_read_from_the_folder_of_warm_starts_alone(
+    world: World, tmp_path: Path
+) -> None:
+    """The run is a row of the log: its path must not lead to labels, or descriptions of arms, of others."""
+    world.ask(*range(3))
+    (first,) = fetched(world.gathering(JUDGE))
+    elsewhere = tmp_path / "elsewhere"
+    first.path.rename(elsewhere)
+    _sample_of(first.path).rename(_sample_of(elsewhere))
+    lots = lots_of(world.gathering(JUDGE, judged([replace(first, path=elsewhere)])))
+    assert elsewhere not in [lot.path for lot in lots]
 
 
 def test_a_judge_is_asked_of_no_question_that_any_of_three_runs_took(world: World) -> None:
