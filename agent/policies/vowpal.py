@@ -122,7 +122,7 @@ class VowpalPolicy:
     rare draws of a bad arm dominate.
 
     Args:
-        args: The arguments of `vw` on the command line.
+        args: Arguments of `vw` on the command line, of a list in which none names a file or a host.
         baseline: The reward that is a cost of 0 for VW, and so the expected reward of an
             unknown arm. At the top of the range, new arms are tried; at 0, the first arm
             with a reward is rarely left.
@@ -134,8 +134,8 @@ class VowpalPolicy:
     kind = "vowpal"
 
     def __init__(self, args: str = DEFAULT, *, baseline: float = 1.0, _model: bytes = b"") -> None:
-        self.args, self.baseline = shlex.join(shlex.split(args)), baseline
-        tokens, flags = shlex.split(args), check_args(args)
+        flags, tokens = check_args(args), shlex.split(args)
+        self.args, self.baseline = shlex.join(tokens), baseline
         self.resumes_exactly = _resumes_exactly(flags)
         # A model contains its own arguments, and some algorithms refuse them twice.
         self._vw = _restore(_model, self.args) if _model else _workspace(tokens)

@@ -181,6 +181,7 @@ def test_changed_features_of_an_arm_are_seen_at_once() -> None:
         ("--cb_explore_adf --data=log", "--data has no place here: examples enter by learn()"),
         ("--cb_explore_adf --squarecb --elim", "--elim has no place here: its probabilities can be negative"),
         ("--cb_explore_adf --squarecb --cb_type dr", "vw refuses .* 'dr' is not a valid choice"),
+        ("--cb_explore_adf '", "cannot be read: No closing quotation"),
         ("--cb_explore_adf --bogus", "vw argument '--bogus' is not allowed"),
         ("--cb_explore_adf --squarecbb", "'--squarecbb' is not allowed; did you mean '--squarecb'"),
         ("--cb_explore_adf -p out", "vw argument '-p' is not allowed"),
