@@ -94,6 +94,9 @@ OTHER_FLAGS = """
 ALLOWED = frozenset((EXACT_FLAGS + OTHER_FLAGS).split())
 """The arguments that can be given: none of them names a file, a host or a port."""
 
+MAX_BITS = 28
+"""Of the table of weights, which then takes 4 GB."""
+
 TOKEN = re.compile(r"[^\s'\"\\]+")
 """A token that VW reads back from a model as it was: it writes them there without quotes."""
 
@@ -290,13 +293,10 @@ def check_args(args: object) -> Mapping[str, str]:
     if "--cb_explore_adf" not in flags:
         raise PolicyError(f"vw needs --cb_explore_adf among its arguments, got: {' '.join(flags) or 'none'}")
     for token in tokens:
-        option = token.partition("=")[0] if token.startswith("--") else token[:2]
-        if option in REFUSED_ARGUMENTS:
-            raise PolicyError(f"vw argument {option} has no place here: {REFUSED_ARGUMENTS[option]}")
-        if option.startswith("-") and option not in ALLOWED and not re.match(r"-[\d.]", token):
-            raise PolicyError(f"vw argument {option!r} is not allowed{did_you_mean(option, sorted(ALLOWED))}")
-        if not TOKEN.fullmatch(token):
-            raise PolicyError(f"vw argument {token!r} is empty, or has a space, a quote or a backslash")
+        _check_token(token)
+    for flag in ("-b", "--bit_precision"):
+        if not (bits := flags.get(flag, "0")).isdecimal() or int(bits) > MAX_BITS:
+            raise PolicyError(f"vw argument {flag} {bits} is no whole number up to {MAX_BITS}")
     for flag in ("--regcb", "--regcbopt"):
         missing = {"--cb_min_cost", "--cb_max_cost"} - flags.keys()
         if flag in flags and missing:
@@ -304,6 +304,17 @@ def check_args(args: object) -> Mapping[str, str]:
                 f"vw argument {flag} needs {' and '.join(sorted(missing))}, the bounds of baseline - reward"
             )
     return flags
+
+
+def _check_token(token: str) -> None:
+    """Refuse an argument that is not among `ALLOWED`, or that VW would not read back. Raises PolicyError."""
+    option = token.partition("=")[0] if token.startswith("--") else token[:2]
+    if option in REFUSED_ARGUMENTS:
+        raise PolicyError(f"vw argument {option} has no place here: {REFUSED_ARGUMENTS[option]}")
+    if option.startswith("-") and option not in ALLOWED and not re.match(r"-[\d.]", token):
+        raise PolicyError(f"vw argument {option!r} is not allowed{did_you_mean(option, sorted(ALLOWED))}")
+    if not TOKEN.fullmatch(token):
+        raise PolicyError(f"vw argument {token!r} is empty, or has a space, a quote or a backslash")
 
 
 def _workspace(tokens: Sequence[str]) -> Any:

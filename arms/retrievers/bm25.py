@@ -42,7 +42,9 @@ class BM25Params(BaseModel):
         description="Weight of a word in over half of the passages, as a share of the mean weight.",
     )
     stop_words: StopWords = Field("english", description="Words to ignore: `english` or `none`.")
-    title_weight: int = Field(1, ge=0, description="How many times the title is read before the text.")
+    title_weight: int = Field(
+        1, ge=0, le=1000, description="How many times the title is read before the text."
+    )
 
 
 class BM25:

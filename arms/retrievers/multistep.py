@@ -37,7 +37,7 @@ class MultistepParams(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     arm: str = Field(description="Name of the arm that is searched in each step.")
-    max_steps: int = Field(2, ge=1, description="Most rounds of retrieval; 1 uses no language model.")
+    max_steps: int = Field(2, ge=1, le=100, description="Most rounds of retrieval; 1 uses no language model.")
     per_step: int | None = Field(
         None,
         ge=1,

@@ -58,7 +58,7 @@ class RegularizeParams(RerankParams):
     neighbors: int = Field(
         50, ge=1, description="Passages that a score is averaged over, the most alike; the passage is one."
     )
-    passes: int = Field(1, ge=1, description="Number of passes; each makes the scores more alike.")
+    passes: int = Field(1, ge=1, le=1000, description="Number of passes; each makes the scores more alike.")
 
 
 class Regularizer:

@@ -22,11 +22,11 @@ class VendiRagParams(vendi.VendiParams):
     """Parameters of Vendi-RAG's loop: those of its Vendi arm, and its own."""
 
     diversity: float = Field(0.8, ge=0.0, le=1.0, description="Weight of the Vendi score in the first round.")
-    rounds: int = Field(3, ge=1, description="Most rounds.")
+    rounds: int = Field(3, ge=1, le=100, description="Most rounds.")
     satisfied: float = Field(0.9, ge=0.0, le=1.0, description="Score of an answer that ends the search.")
     word_budget: int = Field(400, ge=1, description="Words of passages that model and judge are shown.")
     max_tokens: int = Field(64, ge=1, description="Most tokens of the answer that is judged.")
-    retries: int = Field(1, ge=0, description="Further attempts of a judge that wrote no grade.")
+    retries: int = Field(1, ge=0, le=100, description="Further attempts of a judge that wrote no grade.")
 
 
 class VendiRag:
