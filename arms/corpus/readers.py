@@ -38,7 +38,7 @@ READER_VERSION = 1
 
 FENCED = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 
-HEADING = re.compile(r"^#{1,6}[ \t]+(.+?)[ \t#]*$", re.MULTILINE)
+HEADING = re.compile(r"^#{1,6}[ \t]+(\S.*)$", re.MULTILINE)
 
 
 class CorpusError(ValueError):
@@ -220,7 +220,7 @@ def markdown_title(text: str) -> str:
     'The plan'
     """
     heading = HEADING.search(FENCED.sub("", text))
-    return heading.group(1) if heading else ""
+    return heading[1].rstrip(" \t#") if heading else ""
 
 
 def _parse(line: bytes) -> tuple[Passage, ...]:

@@ -23,8 +23,6 @@ Known = Callable[[Sequence[str]], NDArray[np.bool_]]
 
 _WORD = re.compile(r"\w+")
 
-_BEFORE_PARENTHESIS = re.compile(r"(.+?)\s*\([^()]*\)\s*")
-
 
 def written_words(text: str) -> list[str]:
     """Return the words of a text without accents.
@@ -53,8 +51,9 @@ def title_names(title: str) -> list[str]:
     >>> title_names("The Tempest (1979 film)")
     ['the tempest 1979 film', 'the tempest', 'tempest 1979 film', 'tempest']
     """
-    before = _BEFORE_PARENTHESIS.fullmatch(title)
-    names = distinct([normalised(title), normalised(before[1]) if before else ""])
+    before, _, inside = title.rstrip().rpartition("(")
+    closing = inside.find(")") == len(inside) - 1
+    names = distinct([normalised(title), normalised(before) if inside and closing else ""])
     return distinct([*names, *map(bare, names)])
 
 

@@ -181,7 +181,7 @@ def _words(text: str) -> list[str]:
     >>> _words(" two  words ")
     [' two', '  words ']
     """
-    return re.findall(r"\s*\S+(?:\s+$)?", text)
+    return re.split(r"(?<=\S)(?=\s+\S)", text) if text.strip() else []
 
 
 def _before_stop(text: str, stop: tuple[str, ...]) -> str:

@@ -66,7 +66,7 @@ ANSWER_ALONE = "Now write only the answer to my question, in a few words, withou
 _OPENED = re.compile(r"<\s*answer\s*>", re.IGNORECASE)
 
 # or the start of a closing tag, where the text was cut off
-_CLOSED = re.compile(r"<\s*/\s*answer\s*>|<\s*/[^>]*$", re.IGNORECASE)
+_CLOSED = re.compile(r"<\s*/\s*answer\s*>|<\s*/[^<>]*$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,8 @@ or DONE if the passages hold every fact that the answer needs."""
 
 _DONE = re.compile(r"\bDONE\b|^\W*(?i:done)\W*$")
 
-_LABEL = re.compile(r"\W*((search|follow-?up)\s+)*query\W*:", re.IGNORECASE)
+# bounded: an unbounded repetition would be tried at every position of a line without a label
+_LABEL = re.compile(r"\W{0,4}((search|follow-?up)\s{1,4}){0,2}query\W{0,4}:", re.IGNORECASE)
 
 
 class MultistepParams(BaseModel):

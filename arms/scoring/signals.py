@@ -127,7 +127,7 @@ def _f1(one: Counter[str], other: Counter[str]) -> float:
     return 2.0 * (one & other).total() / total if total else 1.0
 
 
-BRACKETED = re.compile(r"\s*\([^)]*\)")
+BRACKETED = re.compile(r"\([^()]*\)")
 """Disambiguation of a title: Paris (Texas)."""
 
 WORDED = ("coverage", "best_coverage", "mean_coverage", "first_coverage", "titled", "title_words", "pairs")

@@ -165,7 +165,7 @@ def _meaning(database: Database, error: Exception) -> StoreError:
     return StoreError(f"the database refused a value: {message}")
 
 
-_PASSWORD = re.compile(r"(?<=://)([^:@/?]*):.*@|(?<=password=)[^&]*")
+_PASSWORD = re.compile(r"^([^:]*://[^:@/?]*):.*@|(?<=password=)[^&]*")
 
 
 def shown(url: str) -> str:
