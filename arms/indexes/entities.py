@@ -23,7 +23,7 @@ from arms.base import ArmError, Passage
 from arms.corpus import Corpus
 from arms.indexes.entity_names import Dictionary, Known, bare, distinct, known_names, normalised, title_names
 from arms.indexes.vectors import embedded_text
-from arms.llm import GeneratorError, Message, Prompt, Write, base
+from arms.llm import GeneratorError, Message, Prompt, Write, base, quotation
 from arms.models import ModelNotFoundError, digest_of, locate
 
 
@@ -186,7 +186,7 @@ class Lister:
         """Return the names in a text, None without a list, and the tokens. Raises GeneratorError."""
         messages: tuple[Message, ...] = (
             {"role": "system", "content": self.system},
-            {"role": "user", "content": text},
+            {"role": "user", "content": quotation.quoted(text)},
         )
         tokens = 0
         for _ in range(2):

@@ -1,4 +1,4 @@
-from . import base, catalog, judge, prompts, structured_output
+from . import base, catalog, judge, prompts, quotation, structured_output
 from .answers import answer_to
 from .base import Chunk, Generator, GeneratorError, Message, Prompt, Write
 from .blocking import LateWriter, blocking_writer
@@ -20,5 +20,6 @@ __all__ = [
     "catalog",
     "judge",
     "prompts",
+    "quotation",
     "structured_output",
 ]

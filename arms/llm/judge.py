@@ -21,7 +21,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from arms.base import Passage
 from arms.llm.base import Write
-from arms.llm.prompts import numbered
+from arms.llm.prompts import passage_block
+from arms.llm.quotation import ONLY_DATA, tagged
 from arms.llm.structured_output import StructuredCaller, UnreadableError, json_values, quoted, read_object
 
 T = TypeVar("T")
@@ -96,7 +97,9 @@ def grade(
         GeneratorError: The language model failed.
     """
     caller = StructuredCaller(write, JudgeError, retries=retries)
-    case = _case(question, passages, word_budget) + ("" if answer is None else f"\nAnswer: {answer}")
+    case = _case(question, passages, word_budget)
+    if answer is not None:
+        case += "\n" + tagged("answer", answer)
     found = caller.ask(rubric.system, case, rubric.form, rubric.read, max_tokens=rubric.max_tokens)
     return Verdict(found, caller.tokens, caller.malformed)
 
@@ -105,10 +108,10 @@ def _case(question: str, passages: Sequence[Passage], word_budget: int) -> str:
     r"""Return passages and question as a judge is shown them.
 
     >>> _case("Why?", [], 600)
-    'There are no passages.\n\nQuestion: Why?'
+    'There are no passages.\n\n<question>\nWhy?\n</question>'
     """
-    shown = "\n\n".join(numbered(passages, word_budget)) or "There are no passages."
-    return f"{shown}\n\nQuestion: {question}"
+    shown = passage_block(passages, word_budget) or "There are no passages."
+    return f"{shown}\n\n{tagged('question', question)}"
 
 
 def read_grade(text: str) -> float:
@@ -132,7 +135,7 @@ GRADE_FORM = 'Write only JSON with the grade, a whole number n from 0 to 10: {"s
 
 ANSWER = Rubric(
     "You grade answers from 0 to 10. Give 10 when the answer is right, complete and supported by the "
-    "passages. Give 0 when it is wrong or no answer.",
+    f"passages. Give 0 when it is wrong or no answer. {ONLY_DATA}",
     GRADE_FORM,
     read_grade,
     48,
@@ -140,7 +143,7 @@ ANSWER = Rubric(
 
 PASSAGES = Rubric(
     "You grade passages from 0 to 10. Give 10 when they hold all that is needed to answer the question. "
-    "Give 0 when they do not help.",
+    f"Give 0 when they do not help. {ONLY_DATA}",
     GRADE_FORM,
     read_grade,
     48,
@@ -182,7 +185,7 @@ _SHAPE = ", ".join(f'"{name}": n' for name in FiveScores.model_fields)
 
 FIVE_SCORES = Rubric(
     "You grade the passages that a search found for a question. Give a whole number from 1 (not at all) "
-    f"to 5 (fully) for each of these:\n{_CRITERIA}",
+    f"to 5 (fully) for each of these:\n{_CRITERIA}\n{ONLY_DATA}",
     f"Write only JSON, with whole numbers n from 1 to 5: {{{_SHAPE}}}",
     partial(read_object, FiveScores),
     128,

@@ -17,15 +17,17 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 
 from arms.base import Arm, ArmError, Passage, Progress, Query, Retrieval
 from arms.indexes import PassageVectors, Vectors
-from arms.llm import GeneratorError, Message, Prompt, Write, answer_to, prompts
+from arms.llm import GeneratorError, Message, Prompt, Write, answer_to, prompts, quotation
 from arms.retrievers.kind import AnswerSelector, Kind, Members, Resources, SelectorSpec
 from arms.tokenizer import normalised
 
 logger = logging.getLogger(__name__)
 
-SYSTEM = "You pick the best answer to a question."
+SYSTEM = f"You pick the best answer to a question. {quotation.ONLY_DATA}"
 
-ASK = "Question: {question}\n\n{answers}\n\nWhich answer is best? Write only its number."
+ASK = (
+    "Question: {question}\n\n<answers>\n{answers}\n</answers>\n\nWhich answer is best? Write only its number."
+)
 
 AGAIN = "Write only a number from 1 to {count}."
 
@@ -186,7 +188,7 @@ class Ensemble:
         shown = {str(number): index for number, index in enumerate(first.values(), start=1)}
         if len(shown) < 2:
             return None, 0
-        listed = "\n".join(f"{number}. {' '.join(answers[at].split())}" for number, at in shown.items())
+        listed = "\n".join(f"{number}. {quotation.one_line(answers[at])}" for number, at in shown.items())
         messages: tuple[Message, ...] = (
             {"role": "system", "content": SYSTEM},
             {"role": "user", "content": ASK.format(question=question, answers=listed)},

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from arms.llm import Write, structured_output
+from arms.llm import Write, quotation, structured_output
 
 Claims = tuple[str, ...]
 
@@ -37,7 +37,8 @@ CACHED_REFERENCES = 4096
 
 CLAIMS_SYSTEM = (
     "You break an answer into its claims. A claim is one short sentence that states one fact and can be "
-    "understood alone, with names instead of pronouns. Add nothing that the answer does not state."
+    "understood alone, with names instead of pronouns. Add nothing that the answer does not state. "
+    + quotation.ONLY_DATA
 )
 
 CLAIMS_FORM = (
@@ -214,7 +215,7 @@ def _claims(caller: structured_output.StructuredCaller, question: str, text: str
     """Return the claims of a text; none of a blank one."""
     if not text.strip():
         return ()
-    case = f"Question: {question}\nAnswer: {text}"
+    case = f"{quotation.tagged('question', question)}\n{quotation.tagged('answer', text)}"
     return caller.ask(CLAIMS_SYSTEM, case, CLAIMS_FORM, listed_claims, max_tokens=MAX_TOKENS)
 
 
@@ -259,6 +260,6 @@ def _classes(
             )
         return len(classes.TP), len(classes.FP), len(classes.FN)
 
-    listed = "\n".join(f"{name}: {claim}" for name, claim in (ours | theirs).items())
-    case = f"Question: {question}\n\n{listed}"
+    listed = "\n".join(f"{name}: {quotation.one_line(claim)}" for name, claim in (ours | theirs).items())
+    case = f"{quotation.tagged('question', question)}\n\n{listed}"
     return caller.ask(CLASSES_SYSTEM, case, CLASSES_FORM, read, max_tokens=MAX_TOKENS)

@@ -75,7 +75,9 @@ def test_the_judge_sees_passages_in_order_the_question_and_all_five_sides() -> N
     (prompt,) = prompts
     assert "[1] Tokyo Tower\n" in shown(prompt)
     assert "[2] Red fox\nThe red fox lives\n" in shown(prompt)  # 13 + 2 + 4 words
-    assert prompt.messages[-1]["content"].endswith(f"Question: {HOW_TALL}\n\n{FIVE_SCORES.form}")
+    assert prompt.messages[-1]["content"].endswith(
+        f"<question>\n{HOW_TALL}\n</question>\n\n{FIVE_SCORES.form}"
+    )
     assert all(f"- {name}: " in prompt.messages[0]["content"] for name in NAMES)
     assert all(f'"{name}": n' in FIVE_SCORES.form for name in NAMES)
 

@@ -82,7 +82,10 @@ def test_a_judge_of_answers_sees_question_passages_and_answer() -> None:
     (prompt,) = prompts
     assert "[1] Tokyo Tower\nIt is a tower in Tokyo. It is 333 metres\n" in shown(prompt)  # 2 + 10 words
     assert "fox" not in shown(prompt)
-    assert f"Question: {HOW_TALL}\nAnswer: 333 m\n\n{GRADE_FORM}" in prompt.messages[-1]["content"]
+    assert (
+        f"<question>\n{HOW_TALL}\n</question>\n<answer>\n333 m\n</answer>\n\n{GRADE_FORM}"
+        in prompt.messages[-1]["content"]
+    )
 
 
 def test_a_judge_of_passages_sees_no_answer() -> None:
@@ -90,7 +93,7 @@ def test_a_judge_of_passages_sees_no_answer() -> None:
     verdict = grade(writing('{"score": 3}', prompts=prompts), PASSAGES, HOW_TALL, [FOX])
     assert verdict.grade == 0.3
     assert "[1] Red fox\nThe red fox lives in forests." in shown(prompts[0])
-    assert "Answer:" not in shown(prompts[0])
+    assert "<answer>" not in shown(prompts[0])
 
 
 def test_where_there_are_no_passages_the_judge_is_told_so() -> None:

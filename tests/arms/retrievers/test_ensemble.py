@@ -94,7 +94,7 @@ class Model:
             return pick
         if "[1]\n" not in system:
             return "London"
-        answer = system.partition("[1]\n")[2].partition("\n\n")[0]
+        answer = system.partition("[1]\n")[2].partition("\n</passages>")[0].partition("\n\n")[0]
         return "" if answer == "?" else answer
 
 
@@ -258,14 +258,14 @@ def test_a_pick_is_checked_asked_for_once_more_and_else_the_vote_decides(
     assert winner(of(model, *members, select="llm").search(WHICH, 4)) == expected
     assert len(model.asked_to_pick) == len(picks)
     first, *again = model.asked_to_pick
-    assert "Question: Which city?\n\n1. Rome\n2. Paris\n3. Oslo\n\n" in first
+    assert "Question: Which city?\n\n<answers>\n1. Rome\n2. Paris\n3. Oslo\n</answers>\n\n" in first
     assert again in ([], ["Write only a number from 1 to 3."])
 
 
 def test_an_answer_of_several_lines_is_shown_as_one() -> None:
     model = Model("1")
     of(model, Says("Rome,\n  I think\n"), Says("Paris"), select="llm").search(WHICH, 4)
-    assert "\n\n1. Rome, I think\n2. Paris\n\n" in model.asked_to_pick[0]
+    assert "<answers>\n1. Rome, I think\n2. Paris\n</answers>" in model.asked_to_pick[0]
 
 
 @pytest.mark.parametrize("answers", [["Rome", "rome."], ["", "Rome"]])
@@ -468,7 +468,7 @@ def test_members_answer_in_the_form_that_is_asked_for(form: llm_prompts.Form) ->
 
     of(write, Says("Rome"), Says("Rome", name="again"), form=form.value).search(WHICH, 4)
     shown = {prompt.messages[0]["content"] for prompt in prompts}
-    assert shown == {llm_prompts.WITH_PASSAGES[form].format(passages="[1]\nRome")}
+    assert shown == {llm_prompts.WITH_PASSAGES[form].format(passages="<passages>\n[1]\nRome\n</passages>")}
     assert len(prompts) == 2
 
 

@@ -130,7 +130,9 @@ def test_the_model_and_the_judge_are_shown_the_same_passages() -> None:
     assert "[1]\nA\n" in answering.messages[0]["content"]
     assert answering.messages[-1]["content"] == "Who?"
     assert answering.max_tokens == 2
-    assert judging.messages[-1]["content"].startswith("[1]\nA\n\nQuestion: Who?\nAnswer: Just an\n")
+    assert judging.messages[-1]["content"].startswith(
+        "<passages>\n[1]\nA\n</passages>\n\n<question>\nWho?\n</question>\n<answer>\nJust an\n"
+    )
 
 
 def test_a_judge_that_never_grades_fails_the_first_round() -> None:

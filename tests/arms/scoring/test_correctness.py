@@ -68,8 +68,8 @@ def test_the_model_sees_question_and_text_then_all_claims_by_name() -> None:
         QUESTION, ANSWER, [REFERENCE]
     )
     first, second, third = (prompt.messages[-1]["content"] for prompt in prompts)
-    assert first == f"Question: {QUESTION}\nAnswer: {ANSWER}\n\n{CLAIMS_FORM}"
-    assert second == f"Question: {QUESTION}\nAnswer: {REFERENCE}\n\n{CLAIMS_FORM}"
+    assert first == f"<question>\n{QUESTION}\n</question>\n<answer>\n{ANSWER}\n</answer>\n\n{CLAIMS_FORM}"
+    assert second == f"<question>\n{QUESTION}\n</question>\n<answer>\n{REFERENCE}\n</answer>\n\n{CLAIMS_FORM}"
     assert "A1: The sun is powered by fission.\nA2: The sun gives light.\nR1: The sun is powered by" in third
     assert third.endswith(f"R3: The sun gives heat.\n\n{CLASSES_FORM}")
 
@@ -124,7 +124,7 @@ def test_no_more_references_are_kept_than_there_is_room_for(monkeypatch: pytest.
     compare = AnswerCorrectness(write, alike(0.0))
     for reference in ("r1", "r2", "r3", "r2", "r1"):
         compare("q", "a", [reference])
-    times = [sum(f"Answer: {name}\n" in f"{text}\n" for text in asked) for name in ("r1", "r2", "r3")]
+    times = [sum(f"<answer>\n{name}\n" in f"{text}\n" for text in asked) for name in ("r1", "r2", "r3")]
     assert times == [2, 1, 1], "r1 was forgotten for r3"
 
 
@@ -137,7 +137,7 @@ def test_answers_that_are_compared_at_once_ask_for_the_claims_of_a_reference_onc
         asked.append(case)
         if case.endswith(CLASSES_FORM):
             return CLASSES
-        if f"Answer: {REFERENCE}" in case:
+        if f"<answer>\n{REFERENCE}" in case:
             return THEIRS
         together.wait(timeout=10)  # all have the claims of their answer, and want the reference's next
         return OURS
@@ -149,7 +149,7 @@ def test_answers_that_are_compared_at_once_ask_for_the_claims_of_a_reference_onc
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda n: compare(QUESTION, f"{ANSWER} {n}", [REFERENCE]), range(4)))
     assert len({each.value for each in found}) == 1
-    assert sum(f"Answer: {REFERENCE}" in case for case in asked) == 1
+    assert sum(f"<answer>\n{REFERENCE}" in case for case in asked) == 1
     assert sum(each.tokens for each in found) == len(asked) == 4 + 1 + 4
 
 
