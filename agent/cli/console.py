@@ -6,11 +6,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import typer
-from rich.console import Console
 
-console = Console()
+from agent.reporting import Terminal
 
-errors = Console(stderr=True, highlight=False)
+console = Terminal()
+
+errors = Terminal(stderr=True, highlight=False)
 
 PLAIN: Any = {"markup": False, "highlight": False, "soft_wrap": True}
 
@@ -75,7 +76,7 @@ def progress() -> Iterator[ProgressCallback]:
 
     columns = (
         bar.SpinnerColumn(),
-        bar.TextColumn("{task.description}"),
+        bar.TextColumn("{task.description}", markup=False),
         bar.BarColumn(),
         bar.MofNCompleteColumn(),
         bar.TimeElapsedColumn(),

@@ -21,8 +21,10 @@ def main(descriptor: int) -> None:
     task = pipe.recv_bytes()
     threading.Thread(target=_exit_with_parent, args=(pipe,), daemon=True).start()
     from agent.evaluation.job import handle_request
+    from agent.reporting import log_plainly
 
     logging.basicConfig(level=logging.INFO)
+    log_plainly()
     handle_request(pipe, task)
 
 

@@ -18,6 +18,7 @@ from agent.evaluation import verdict
 from agent.hosts.arms import open_here
 from agent.learning import configuration_of
 from agent.proxy import RUN_FOLDER, listening
+from agent.reporting import log_plainly
 from agent.serving import Replica, Telemetry
 from arms.deployments import Embedders, HostedArms, RemoteArmHost, RemoteEmbedder, RemoteGenerator, reach
 from feedback.clock import SteadyClock
@@ -56,6 +57,7 @@ class Ingress:
         learner: DeploymentHandle[Any],
         jobs: DeploymentHandle[Any],
     ) -> None:
+        log_plainly()
         del learner, jobs  # bound so that they are deployed; they share the log alone
         writer = RemoteGenerator(config.llm.engine, generator)
         encoders = Embedders(

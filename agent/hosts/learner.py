@@ -7,6 +7,7 @@ from functools import cached_property
 from agent.config import AppConfig
 from agent.jobs import this_process
 from agent.learning import DIGEST_CHARS, Learner, LearnerThread, Recipe, active_recipe
+from agent.reporting import log_plainly
 from feedback.clock import SteadyClock
 from feedback.log import Store, open_log
 from feedback.registry import active_policy
@@ -19,6 +20,7 @@ class LearnerHost:
     """The only learner. It takes an epoch once; a replacement takes a newer one, and the old one stops."""
 
     def __init__(self, config: AppConfig) -> None:
+        log_plainly()
         self._config = config
         self._clock = SteadyClock()
         self._promoted = ""  # the recipe of the promotion, which may not be the one that is active

@@ -1,4 +1,5 @@
 from .html import filled
+from .plain_text import Terminal, log_plainly, visible
 from .style import GREY, INK, LEGEND, PALETTE, moving_average
 from .svg import GRID, draw_svg
 from .text import counted, moment
@@ -9,9 +10,12 @@ __all__ = [
     "INK",
     "LEGEND",
     "PALETTE",
+    "Terminal",
     "counted",
     "draw_svg",
     "filled",
+    "log_plainly",
     "moment",
     "moving_average",
+    "visible",
 ]

@@ -7,6 +7,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from agent.reporting.plain_text import visible
 from agent.reporting.style import PALETTE
 from agent.reporting.text import counted, moment
 
@@ -24,13 +25,19 @@ def filled(template: Path | str, pictures: Mapping[str, str], **values: object) 
 
     Args:
         template: The name of a template of this package, or the path of another one; it may include ours.
-        pictures: SVG, inserted as it is.
+        pictures: SVG, inserted as it is but for control characters.
         values: Everything else; text is escaped.
     """
-    drawn = {name: Markup(picture) for name, picture in pictures.items()}
+    # drawn by us; matplotlib escapes the texts in them
+    drawn = {name: Markup(visible(picture)) for name, picture in pictures.items()}  # nosec B704
     palette = {"light": PALETTE, "dark": DARK}
     path = TEMPLATES / template  # an absolute path stays as it is
     return _environment(path.parent).get_template(path.name).render(pictures=drawn, palette=palette, **values)
+
+
+def _visible(value: object) -> object:
+    """Return a text without control characters, and any other value as it is."""
+    return visible(value) if type(value) is str else value
 
 
 @cache
@@ -39,6 +46,7 @@ def _environment(folder: Path) -> Environment:
         loader=FileSystemLoader([folder, TEMPLATES]),
         autoescape=True,
         undefined=StrictUndefined,
+        finalize=_visible,
         trim_blocks=True,
         lstrip_blocks=True,
     )

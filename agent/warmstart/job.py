@@ -19,11 +19,11 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import orjson
-from rich.console import Console
 
 from agent.config import AppConfig, parse
 from agent.jobs import environment_of_a_child, this_process
 from agent.learning import Recipe
+from agent.reporting import Terminal, log_plainly
 from agent.warmstart.journal import HEARTBEAT_S
 from agent.warmstart.schedule import next_run
 from feedback.drift import read_alarms
@@ -152,10 +152,11 @@ def run_child(descriptor: int) -> None:
     )
 
     logging.basicConfig(level=logging.INFO)
+    log_plainly()
     with open(descriptor, "rb", buffering=0, closefd=False) as given:
         task = orjson.loads(given.readline())
     threading.Thread(target=_end_with_the_parent, args=(descriptor,), daemon=True).start()
-    console = Console(file=sys.stderr, width=120)
+    console = Terminal(file=sys.stderr, width=120)
     try:
         carry_out(parse(task["config"]), task["run"], console, lambda *_: None)
     except RunFailedError:

@@ -129,7 +129,7 @@ class Connections:
     def __init__(self, inner: Networks | None) -> None:
         self.waiting = Blocking()
         checked = None if inner is None else CheckedTransport(inner, LIMITS)
-        self.client = httpx.AsyncClient(  # each arm has its own time limit
+        self.client = httpx.AsyncClient(  # each arm has its own time limit # nosec B113
             transport=checked, trust_env=checked is None, limits=LIMITS, timeout=None, follow_redirects=False
         )
 

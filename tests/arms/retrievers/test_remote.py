@@ -221,7 +221,7 @@ def test_a_trouble_that_passes_is_tried_again(server: Server, trouble: Reply) ->
 @pytest.mark.parametrize(
     ("trouble", "told"),
     [
-        (say(503, b"come back later " * 50), "failed: 503 Service Unavailable: come back later"),
+        (say(503, b"come back later " * 50), "failed: 503 Service Unavailable: 'come back later"),
         (hang_up, "failed: RemoteProtocolError"),
         (stay_silent, "failed: no response within 0.3 s"),
     ],
@@ -250,7 +250,7 @@ def test_all_attempts_together_end_in_time(server: Server, trouble: Reply) -> No
 def test_a_service_that_asks_for_more_time_than_there_is_is_given_up_at_once(server: Server) -> None:
     server.replies = [say(429, b"quota", Retry_After="30")]
     started = time.monotonic()
-    with pytest.raises(ArmError, match="attempt 1 of 3 in 8 s failed: 429 Too Many Requests: quota"):
+    with pytest.raises(ArmError, match="attempt 1 of 3 in 8 s failed: 429 Too Many Requests: 'quota"):
         ids(build(server))
     assert time.monotonic() - started < 5
 
@@ -264,7 +264,7 @@ def test_a_service_is_given_the_time_that_it_asks_for() -> None:
 @pytest.mark.parametrize("status", [301, 400, 401, 404])
 def test_a_refusal_is_not_tried_again(server: Server, status: int) -> None:
     server.replies = [say(status, b"no such index; " * 50)]
-    with pytest.raises(ArmError, match=rf"/search returned {status} [A-Z].*: no such index") as caught:
+    with pytest.raises(ArmError, match=rf"/search returned {status} [A-Z].*: 'no such index") as caught:
         ids(build(server))
     assert len(server.asked) == 1
     assert len(str(caught.value)) < 300
@@ -285,7 +285,7 @@ def test_a_refused_connection_is_an_error_that_hides_the_password(server: Server
     [
         (b"<html>", "no JSON"),
         (b'{"results": [{"id": "a", "text": "", "s": NaN}]}', "no JSON"),
-        (b'{"hits": []}', "there is no 'results' in {'hits': []}: {\"hits\": []}"),
+        (b'{"hits": []}', "there is no 'results' in {'hits': []}: '{\"hits\": []}'"),
         (b'{"results": {"a": 1}}', "at 'results' is {'a': 1}, not a list"),
         (b'{"results": null}', "at 'results' is None, not a list"),
         (b'{"results": [3]}', "result 1: there is no 'id' in 3"),

@@ -1,0 +1,140 @@
+"""Texts of others in terminals and log lines: no markup is read, nothing is controlled, no line is forged."""
+
+import logging
+from io import StringIO
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.table import Table
+
+from agent.cli import ask, operate, service
+from agent.reporting import Terminal, visible
+from agent.reporting.plain_text import LogRecord
+
+PLANTED = (
+    "[link=https://evil.example]click[/link] [bold]x[/bold] :smile:"
+    "\x1b]8;;https://evil.example\x07here\x1b]8;;\x07\x1b[2J\x9b2J\r\b\x00\u202etxt.exe\u2066\u2028\ud800"
+)
+
+ACTS = set("\x1b\x07\x9b\r\b\x00\u202e\u2066\u2028\ud800")
+
+
+@given(st.text(st.characters(codec=None)))
+def test_a_visible_text_can_be_printed_and_stays_as_it_is_the_second_time(text: str) -> None:
+    shown = visible(text)
+    assert visible(shown) == shown
+    assert shown.encode().decode() == shown
+    assert all(c in "\t\n" or c.isprintable() or c.isspace() or ord(c) > 0x9F for c in shown)
+
+
+def test_ordinary_text_of_any_language_stays_as_it_is() -> None:
+    text = "Größe: 5 µm\n\t東京タワー, [quoted] \u200d👩\u200d🔬"
+    assert visible(text) == text
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> StringIO:
+    """Return what the verbs print on a terminal in colours."""
+    output = StringIO()
+    own = Terminal(file=output, force_terminal=True, width=2000)
+    for module in (ask, operate):
+        monkeypatch.setattr(module, "console", own)
+    return output
+
+
+def without_colours(text: str) -> str:
+    """Return a text without the colours of the console itself; fails on any other escape sequence."""
+    first, *parts = text.split("\x1b[")
+    for part in parts:
+        style, m, rest = part.partition("m")
+        assert m, repr(part)
+        assert set(style) <= set("0123456789;"), repr(part)
+        first += rest
+    return first
+
+
+def test_an_answer_and_its_passages_control_no_terminal(
+    terminal: StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent: dict[str, Any] = {
+        "passages": [{"id": PLANTED, "title": PLANTED}],
+        "arm_served": PLANTED,
+        "propensity": 0.5,
+        "policy_version": 1,
+        "decision_id": PLANTED,
+    }
+    events = [{"choices": [{"delta": {"content": PLANTED}}]}, {"choices": [], "agent": agent}]
+    monkeypatch.setattr(service, "stream", lambda *_: iter(events))
+    ask.print_answer("Why?", None, "http://127.0.0.1:8000", None)
+    shown = without_colours(terminal.getvalue())
+    assert not ACTS & set(shown)
+    assert shown.count("[link=https://evil.example]click[/link] [bold]x[/bold] :smile:") == 5, (
+        "answer, id, title, arm, decision"
+    )
+
+
+def test_the_status_of_a_service_controls_no_terminal(
+    terminal: StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy: dict[str, Any] = dict.fromkeys(("params", "floor", "digest", "version", "log_seq"), 1)
+    policy |= {"kind": PLANTED, "examples_seq": 1, "applied_seq": 1, "apprentice": None, "canary": None}
+    policy["promotion"] = {"version": 1, "since": 0.0, "reason": PLANTED, "forced": False, "evaluation": None}
+    policy["serving"] = {"pinned": False, "version": 1}
+    policy["newest"] = {"version": 1}
+    arm = {"name": PLANTED, "kind": PLANTED, "params": {"text": PLANTED}, "enabled": True}
+    replies = {"/v1/policy": policy, "/v1/arms": {"arms": [arm]}}
+    monkeypatch.setattr(operate, "request", lambda _method, _url, path, _key: replies[path])
+    operate.status()
+    shown = without_colours(terminal.getvalue())
+    assert not ACTS & set(shown)
+    assert "[bold]x[/bold]" in shown
+
+
+def test_a_console_that_reads_markup_is_found_out() -> None:
+    output = StringIO()
+    table = Table("name")
+    table.add_row("[bold]x[/bold]")
+    Terminal(file=output, width=80).print(table, "[link=y]x[/link]")
+    assert "[bold]x[/bold]" in output.getvalue()
+    assert "[link=y]x[/link]" in output.getvalue()
+
+
+FORGED = "cannot be read\nWARNING agent.api: all is well\x1b[2J"
+
+
+def formatted(log: Any) -> list[str]:
+    """Return the lines that a logger writes."""
+    output = StringIO()
+    handler = logging.StreamHandler(output)
+    handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+    logger = logging.getLogger("planted")
+    logger.addHandler(handler)
+    before = logging.getLogRecordFactory()
+    logging.setLogRecordFactory(LogRecord)
+    try:
+        log(logger)
+    finally:
+        logging.setLogRecordFactory(before)
+        logger.removeHandler(handler)
+    return output.getvalue().splitlines()
+
+
+def test_a_message_is_one_line_whatever_it_holds() -> None:
+    (line,) = formatted(lambda logger: logger.warning("the query %s failed", FORGED))
+    assert line.startswith("WARNING planted: the query cannot be read\\nWARNING")
+    assert "\x1b" not in line
+
+
+def test_a_traceback_forges_no_line() -> None:
+    def fail(logger: logging.Logger) -> None:
+        try:
+            int(FORGED)
+        except ValueError:
+            logger.exception("failed", exc_info=ValueError(FORGED))
+
+    first, *rest = formatted(fail)
+    assert first == "ERROR planted: failed"
+    assert rest[-1].startswith("  WARNING agent.api: all is well")
+    assert all(line.startswith("  ") and "\x1b" not in line for line in rest)
