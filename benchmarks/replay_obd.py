@@ -184,7 +184,8 @@ def compare(log: Log, target: str, p_target: Floats, truth: Shown) -> Iterator[s
             ends(one.value),
             ends(said["bootstrap"][name].value),
             f"{ends(special.value)} {kind}" if special and special.value.kind == kind else "",
-            f"{beyond.value:+.4f} [{beyond.low:+.4f}, {beyond.high:+.4f}]",
+            f"{beyond.value:+.4f} [{beyond.low:+.4f}, {beyond.high:+.4f}]"
+            + ("" if ESTIMATORS[name].covers else " biased"),
         )
         yield f"| {name} | " + " | ".join(cells) + " |"
 

@@ -5,7 +5,7 @@ import shlex
 
 from agent.config import CONFIG
 from agent.evaluation.plots import evidence, over_time, shares, trail_of, values, weights
-from agent.evaluation.report import NO_ROW, Report
+from agent.evaluation.report import BIASED, NO_ROW, Report
 from agent.evaluation.request import EvaluationRequest
 from agent.evaluation.results import CandidateResult
 from agent.reporting import draw_svg, filled, moment
@@ -24,6 +24,7 @@ def page(report: Report) -> str:
         reward=_indented(report.reward),
         judged=[one for one in report.candidates if one.verdict is not None],
         no_row=NO_ROW,
+        biased=BIASED,
     )
 
 
@@ -32,7 +33,7 @@ def summary(report: Report) -> str:
     baseline, others = report.request.baseline, report.candidates[1:]
     begin = f"On {report.rows:,} decisions that earned {report.earned:+.3f} each"
     known = [
-        (one.name, headline.estimator, headline.value, headline.difference)
+        (one.name, headline, headline.value, headline.difference)
         for one in others
         if (headline := one.headline) is not None
         and headline.value is not None
@@ -40,15 +41,18 @@ def summary(report: Report) -> str:
     ]
     if not known:
         return f"{begin}, no candidate but {baseline} has an estimate."
-    name, estimator, value, gain = max(known, key=lambda one: (one[3].low > 0.0, one[3].value))
-    if gain.low > 0.0:
+    name, headline, value, gain = max(
+        known, key=lambda one: (one[1].covers and one[3].low > 0.0, one[1].covers, one[3].value)
+    )
+    if headline.covers and gain.low > 0.0:
         best = f"{name} would have earned {value.value:+.3f}, {gain.value:.3f} more than {baseline}"
     else:
         best = (
             f"no candidate is shown to earn more than {baseline}: the best, {name}, is at {gain.value:+.3f}"
         )
     kind = "" if gain.kind == report.request.interval else f"{gain.kind} "
-    return f"{begin}, {best} ({kind}95 % interval {gain.ends}, by {estimator}).{_verdicts(others)}"
+    by = headline.estimator if headline.covers else f"{headline.estimator}, which is biased"
+    return f"{begin}, {best} ({kind}95 % interval {gain.ends}, by {by}).{_verdicts(others)}"
 
 
 def _verdicts(candidates: tuple[CandidateResult, ...]) -> str:

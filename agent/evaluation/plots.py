@@ -41,8 +41,9 @@ def values(report: Report) -> "Figure":
     for place, one in enumerate(shown):
         for number, estimate in enumerate(one.estimates):
             at = place + (number - (len(one.estimates) - 1) / 2) * step
-            _interval(value, at, estimate.value, colours[estimate.estimator], estimate.estimator)
-            _interval(difference, at, estimate.difference, colours[estimate.estimator])
+            style = "-" if estimate.covers else ":"
+            _interval(value, at, estimate.value, colours[estimate.estimator], style, estimate.estimator)
+            _interval(difference, at, estimate.difference, colours[estimate.estimator], style)
     value.axvline(report.earned, color=GREY, linestyle=":", linewidth=1.2, zorder=0)
     difference.axvline(0.0, color=GREY, linestyle=":", linewidth=1.2, zorder=0)
     value.set_title("Mean reward of a decision", loc="left", fontsize=10, color=INK)
@@ -197,9 +198,11 @@ def _repeated(n: int) -> list[str]:
     return [PALETTE[number % len(PALETTE)] for number in range(n)]
 
 
-def _interval(axes: Any, at: float, found: Interval | None, colour: str, label: str | None = None) -> None:
+def _interval(
+    axes: Any, at: float, found: Interval | None, colour: str, style: str, label: str | None = None
+) -> None:
     if found is not None:
-        axes.hlines(at, found.low, found.high, color=colour, linewidth=1.6)
+        axes.hlines(at, found.low, found.high, color=colour, linewidth=1.6, linestyle=style)
         axes.plot(found.value, at, "o", color=colour, markersize=4, label=label)
 
 

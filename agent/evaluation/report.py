@@ -14,6 +14,12 @@ from agent.reporting import counted
 NO_ROW = "no decision to be judged by"
 """Shown for a candidate without rows."""
 
+BIASED = (
+    "biased, and the interval does not hold the bias: a difference to what was served may be none, although "
+    "the interval leaves out zero. Compare with ips, snips or dr before you act on it."
+)
+"""What an interval marked as biased means."""
+
 
 class Report(ReportSection):
     """The results of candidates beside the baseline.
@@ -94,7 +100,14 @@ class Report(ReportSection):
             *(f"{one.name}: {' '.join(one.remarks)}" for one in self.candidates),
             f"Left out: {counted(self.excluded) or 'none'}.",
             *self.assumptions,
+            *([f"{', '.join(self.uncovered)}: {BIASED}"] if self.uncovered else []),
         ]
+
+    @property
+    def uncovered(self) -> list[str]:
+        """The estimators whose intervals do not cover."""
+        every = [estimate for one in self.candidates for estimate in one.estimates]
+        return list(dict.fromkeys(estimate.estimator for estimate in every if not estimate.covers))
 
 
 def _cells(one: CandidateResult) -> Iterator[list[str]]:
@@ -103,6 +116,9 @@ def _cells(one: CandidateResult) -> Iterator[list[str]]:
     verdict = [] if one.verdict is None else [str(one.verdict["verdict"])]
     yield [one.name, *verdict, *(["doubtful weights"] if doubted else [])]
     yield [estimate.estimator for estimate in one.estimates] or [NO_ROW]
-    yield [estimate.note if estimate.value is None else str(estimate.value) for estimate in one.estimates]
-    yield ["" if estimate.difference is None else str(estimate.difference) for estimate in one.estimates]
+    yield [
+        estimate.note if estimate.value is None else estimate.shown(estimate.value)
+        for estimate in one.estimates
+    ]
+    yield [estimate.shown(estimate.difference) for estimate in one.estimates]
     yield [f"{estimate.effective_n:,.0f}" for estimate in one.estimates]

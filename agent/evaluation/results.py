@@ -54,6 +54,7 @@ class Estimated(ReportSection):
         effective_n: Kish's effective sample size.
         parameter: The clip, threshold or shrinkage that was used; None where there is none, or no limit.
         note: Why there is no estimate, or another interval; empty for neither.
+        covers: Whether its intervals hold the truth as often as they state; not where they leave out a bias.
     """
 
     estimator: str
@@ -62,6 +63,24 @@ class Estimated(ReportSection):
     effective_n: float = 0.0
     parameter: float | None = None
     note: str = ""
+    covers: bool = Field(default_factory=lambda given: covers(given["estimator"]))
+
+    def shown(self, interval: Interval | None) -> str:
+        """Return one of its intervals as text, marked where it leaves out a bias.
+
+        >>> Estimated(estimator="dm").shown(Interval(value=0.25, low=0.2, high=0.3, kind="normal"))
+        '+0.250 [+0.200, +0.300] biased'
+        """
+        return "" if interval is None else f"{interval}{'' if self.covers else ' biased'}"
+
+
+def covers(estimator: str) -> bool:
+    """Return whether the intervals of an estimator hold the truth as often as they state.
+
+    >>> covers("dr"), covers("dros")
+    (True, False)
+    """
+    return estimator in ESTIMATORS and ESTIMATORS[estimator].covers
 
 
 class ArmWeights(ReportSection):
@@ -168,11 +187,16 @@ class CandidateResult(ReportSection):
     def headline(self) -> Estimated | None:
         """The estimate that represents it; None where there is none with a value.
 
-        Estimates with intervals of the requested kind come first, then the rank of the estimator decides.
+        Estimates whose intervals cover come first, then those with intervals of the requested kind, then the
+        rank of the estimator decides.
         """
         found = [one for one in self.estimates if one.value is not None]
         rank = {name: estimator.rank for name, estimator in ESTIMATORS.items()}
-        return min(found, key=lambda one: (one.note != "", rank.get(one.estimator, len(rank))), default=None)
+        return min(
+            found,
+            key=lambda one: (not one.covers, one.note != "", rank.get(one.estimator, len(rank))),
+            default=None,
+        )
 
 
 def verdict_of(verdict: Mapping[str, Any]) -> str:

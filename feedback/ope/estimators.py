@@ -205,6 +205,8 @@ class Estimator:
         rank: Place among the estimators when one figure has to represent a policy: the lowest does, and of
             equal ones the first that was requested.
         rows: What a row of its terms is.
+        covers: Whether its intervals hold the truth as often as they state; not those of a biased estimator,
+            whose bias no interval captures.
         predictions: Which predictions of rewards it reads.
         anytime: Whether a confidence sequence is for its values.
     """
@@ -212,6 +214,7 @@ class Estimator:
     function: Callable[..., Terms]
     rank: int
     rows: Rows
+    covers: bool
     predictions: Predictions = Predictions.NONE
     anytime: bool = False
 
@@ -233,17 +236,17 @@ class Estimator:
 ESTIMATORS: Mapping[str, Estimator] = {
     estimator.name: estimator
     for estimator in (
-        Estimator(replay, 9, Rows.KEPT),
-        Estimator(ips, 8, Rows.WEIGHTED, anytime=True),
-        Estimator(clipped_ips, 7, Rows.WEIGHTED),
-        Estimator(snips, 5, Rows.DEPENDENT),
-        Estimator(dm, 10, Rows.CORRECTED, Predictions.SHARED),
-        Estimator(dr, 0, Rows.CORRECTED, Predictions.SHARED),
-        Estimator(sndr, 1, Rows.DEPENDENT, Predictions.SHARED),
-        Estimator(switch_dr, 3, Rows.CORRECTED, Predictions.SHARED),
-        Estimator(dros, 2, Rows.CORRECTED, Predictions.SHARED),
-        Estimator(mrdr, 4, Rows.CORRECTED, Predictions.OWN),
-        Estimator(cressie_read, 6, Rows.DEPENDENT),
+        Estimator(replay, 9, Rows.KEPT, covers=True),
+        Estimator(ips, 8, Rows.WEIGHTED, covers=True, anytime=True),
+        Estimator(clipped_ips, 7, Rows.WEIGHTED, covers=False),
+        Estimator(snips, 5, Rows.DEPENDENT, covers=True),
+        Estimator(dm, 10, Rows.CORRECTED, covers=False, predictions=Predictions.SHARED),
+        Estimator(dr, 0, Rows.CORRECTED, covers=True, predictions=Predictions.SHARED),
+        Estimator(sndr, 1, Rows.DEPENDENT, covers=True, predictions=Predictions.SHARED),
+        Estimator(switch_dr, 3, Rows.CORRECTED, covers=False, predictions=Predictions.SHARED),
+        Estimator(dros, 2, Rows.CORRECTED, covers=False, predictions=Predictions.SHARED),
+        Estimator(mrdr, 4, Rows.CORRECTED, covers=True, predictions=Predictions.OWN),
+        Estimator(cressie_read, 6, Rows.DEPENDENT, covers=True),
     )
 }
 """Every estimator by its name; those with a parameter choose it from the log."""

@@ -18,13 +18,13 @@ from agent.cli import replay as judging
 from agent.cli.main import app
 from agent.evaluation.html_report import command, summary
 from agent.evaluation.plots import evidence, over_time, shares, values, weights
-from agent.evaluation.report import Report
+from agent.evaluation.report import BIASED, Report
 from agent.evaluation.request import EvaluationRequest
 from agent.evaluation.results import ArmWeights, CandidateResult, Estimated, Interval, Stretch, Weights
-from agent.reporting import draw_svg
+from agent.reporting import draw_svg, visible
 
 ARMS = ("none", "bm25", "dense")
-EVIL = "</title><script>alert('$x_1$')</script> \u5de8"
+EVIL = "</title></pre></svg><script>alert('$x_1$')</script>\" onload=x \u5de8\u202e\x1b[2J\x9b1m\u2028"
 DAY = 86_400.0
 
 
@@ -270,7 +270,43 @@ def test_names_from_outside_are_no_part_of_the_page() -> None:
     page = Page(told)
     assert "script" not in page.tags
     assert page.tags.count("title") == 1
-    assert EVIL in "".join(page.text)
+    assert visible(EVIL) in "".join(page.text)
+    assert not set("\u202e\x1b\x9b\u2028") & set(told)
+
+
+NO_COVER = candidate(
+    "fixed:dense",
+    0.5,
+    0.2,
+    estimates=tuple(
+        Estimated(estimator=name, value=interval(0.5), difference=interval(0.2)) for name in ("dros", "dm")
+    ),
+)
+
+
+def test_an_interval_that_does_not_cover_is_marked_wherever_it_is_printed() -> None:
+    report = a_report(NO_COVER, BETTER)
+    lines = [line for line in printed(report).splitlines() if " dros " in line or " dm " in line]
+    assert [line.count("] biased") for line in lines[:2]] == [2, 2], "of the value and of the difference"
+    assert f"dros, dm: {BIASED}" in " ".join(printed(report).split())
+    assert report.html().count("biased</span>") == 4
+    given = report.as_json()["candidates"]
+    assert [one["covers"] for one in given[1]["estimates"]] == [False, False]
+    assert all(one["covers"] for one in given[2]["estimates"])
+    assert "biased" not in printed(a_report(BETTER)) + a_report(BETTER).html()
+
+
+def test_an_interval_that_does_not_cover_proves_no_gain() -> None:
+    assert "no candidate is shown to earn more than served" in summary(a_report(NO_COVER))
+    assert "by dros, which is biased" in summary(a_report(NO_COVER))
+    both = candidate("both", 0.4, 0.1, estimates=(*NO_COVER.estimates, *BETTER.estimates))
+    assert both.headline is not None
+    assert both.headline.estimator == "dr"
+
+
+def test_a_report_of_before_the_mark_gets_it_from_the_name_of_the_estimator() -> None:
+    estimated = NO_COVER.estimates[0].model_dump(exclude={"covers"})
+    assert not Estimated.model_validate(estimated).covers
 
 
 def test_a_log_without_dates_is_drawn_along_its_rows() -> None:
