@@ -233,7 +233,7 @@ class RemoteSearch:
 
 
 def _shown(content: bytes) -> str:
-    return content.decode(errors="replace")[:SHOWN_CHARS]
+    return repr(content.decode(errors="replace")[:SHOWN_CHARS])
 
 
 def check_reach(params: RemoteParams, limits: NewArms) -> None:
