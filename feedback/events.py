@@ -79,6 +79,10 @@ class Decision:
         share: How much of `probabilities` is the candidate's, in [0, 1): they are
             (1 - share) times the distribution of `version` plus share times that of `candidate`,
             the floor mixed into both.
+        price: Reward that a unit of cost had to be worth under the budget; 0 without one.
+        costs: Expected cost of each arm, in the unit of the budget and in the order of `arms`; empty where
+            the price is 0.
+        cost_weight: What the request gave up for a unit of priced cost; None for that of the reward rule.
     """
 
     id: str
@@ -98,6 +102,9 @@ class Decision:
     shadow: tuple[float, ...] = ()
     candidate: int = 0
     share: float = 0.0
+    price: float = 0.0
+    costs: tuple[float, ...] = ()
+    cost_weight: float | None = None
 
     @property
     def propensity(self) -> float:

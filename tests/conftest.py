@@ -1,5 +1,7 @@
 """What holds for all tests: the same examples, no limit that a busy machine breaks, a Ray, a PostgreSQL.
 
+Every log has the same secret, so that the draws of a test are the same in every run.
+
 Two settings make mistakes visible that the tests would otherwise pass over: the local time is not UTC, and
 SQLite returns rows in reverse where a query does not order them.
 """
@@ -16,6 +18,7 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import settings
 
+from feedback.log import schema
 from tests.postgres import Server, running
 
 settings.register_profile("armwise", derandomize=True, deadline=None, database=None)
@@ -23,6 +26,14 @@ settings.load_profile("armwise")
 
 os.environ["TZ"] = "Asia/Kathmandu"  # UTC+5:45, without daylight saving time
 time.tzset()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_secret() -> Iterator[None]:
+    """Give every log that a test creates the same secret."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(schema, "new_secret", lambda: "0123456789abcdef" * 4)
+        yield
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -39,6 +39,9 @@ def decision_row(d: Decision, seq: int, logged_at: float) -> dict[str, object]:
         },
         "candidate": d.candidate,
         "share": d.share,
+        "price": d.price,
+        "costs": d.costs,
+        "cost_weight": d.cost_weight,
     }
 
 
@@ -119,6 +122,9 @@ DECISION = (
     _text(t.decisions.c.shadow),
     t.decisions.c.candidate,
     t.decisions.c.share,
+    t.decisions.c.price,
+    _text(t.decisions.c.costs),
+    t.decisions.c.cost_weight,
 )
 """The columns that `decision_of` reads, in its order."""
 
@@ -126,7 +132,8 @@ DECISION = (
 def decision_of(row: Sequence[Any]) -> Decision:
     """Return the fact in the columns `DECISION`."""
     name, question, features, arms, probabilities, drawn, policy, version, mode, *rest = row
-    decided_at, deadline, episode_id, request_digest, floor, deferred, shadow, candidate, share = rest
+    decided_at, deadline, episode_id, request_digest, floor, deferred, shadow, *rest = rest
+    candidate, share, price, costs, cost_weight = rest
     seen = orjson.loads(features)
     return Decision(
         name,
@@ -146,6 +153,9 @@ def decision_of(row: Sequence[Any]) -> Decision:
         tuple(orjson.loads(shadow)),
         candidate,
         share,
+        price,
+        tuple(orjson.loads(costs or "[]")),  # null in rows of earlier schemas
+        cost_weight,
     )
 
 

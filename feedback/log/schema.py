@@ -4,6 +4,7 @@ The number of the newest revision that a database has been through is in its tab
 revisions are in `feedback.log.migrations`; only `migrate` loads Alembic.
 """
 
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -151,8 +152,14 @@ def _exclusive(engine: sa.Engine) -> Iterator[sa.Connection]:
 def _create(connection: sa.Connection) -> None:
     t.metadata.create_all(connection)
     connection.execute(sa.insert(t.log_head), {"id": 1, "seq": 0, "at": 0.0})
+    connection.execute(sa.insert(t.draw_secret), {"id": 1, "secret": new_secret(), "after": 0})
     _version.create(connection)
     connection.execute(sa.insert(_version), {"version_num": str(t.SCHEMA)})
+
+
+def new_secret() -> str:
+    """Return the secret of a new log: 256 random bits, in hexadecimal."""
+    return secrets.token_hex(32)
 
 
 def _refused(found: int, expected: int) -> SchemaError:

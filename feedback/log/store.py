@@ -8,12 +8,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import sqlalchemy as sa
 
 from feedback.clock import check_clock
-from feedback.errors import LogUnavailableError
+from feedback.errors import LogGapError, LogUnavailableError
 from feedback.events import LABELS, Decision, Execution, Feedback, Mode, Status
 from feedback.log import tables as t
 from feedback.log.append import Appender
@@ -46,6 +47,32 @@ class Record:
     feedback: tuple[Feedback, ...]
     metrics: Mapping[str, float] | None
     example_seq: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class DrawSecret:
+    """What makes the draws of a log unpredictable. Never to be shown, sent or written elsewhere.
+
+    Attributes:
+        secret: Random, made with the log.
+        after: Position of the last fact before it was made; earlier decisions were drawn without it.
+    """
+
+    secret: str = field(repr=False)
+    after: int
+
+    def salt(self, configured: str, seq: int | None = None) -> str:
+        """Return the salt of the draw of a decision.
+
+        Args:
+            configured: Salt of the configuration, which is not secret.
+            seq: Position of the decision; None for one that is not in the log yet.
+
+        >>> found = DrawSecret("s3cret", after=7)
+        >>> found.salt("armwise", seq=7), found.salt("armwise") == found.salt("armwise", seq=8)
+        ('armwise', True)
+        """
+        return configured if seq is not None and seq <= self.after else f"{self.secret}/{configured}"
 
 
 class Store:
@@ -184,6 +211,20 @@ class Store:
             ).first()
         example_seq, metrics = learned if learned else (None, None)
         return Record(found, seq, logged_at, propensity, execution, feedback, metrics, example_seq)
+
+    @cached_property
+    def draw_secret(self) -> DrawSecret:
+        """The secret of the draws, which never changes; read once.
+
+        Raises:
+            LogGapError: It is missing.
+            LogUnavailableError: The database cannot be reached.
+        """
+        with self.reading() as connection:
+            row = connection.execute(sa.select(t.draw_secret.c.secret, t.draw_secret.c.after)).first()
+        if row is None:
+            raise LogGapError("`draw_secret` has 0 rows: it must have one")
+        return DrawSecret(*row)
 
     def newest(self, limit: int) -> list[Decision]:
         """Return the newest decisions of the traffic, newest first, without their features."""

@@ -8,6 +8,7 @@ feedback     a value, the retraction of a value, or that an answer was shown
 ticks        the time, written when nothing else is: closes decisions that wait for feedback
 
 log_head     last position and latest time of the facts: locked by every transaction that appends
+draw_secret  what makes draws unpredictable: one row, made with the log and never shown
 
 Derived from the facts, and from nothing else:
 
@@ -19,6 +20,7 @@ The registry; each table has its own numbers:
 epochs       learners that took over; only the newest may write
 versions     policy states at positions of a training log
 checkpoints  bytes of some versions: a cache, rebuilt from `examples` when lost
+prices       price of a unit of cost under a budget, at positions of the log
 promotions   promotions, rollbacks and canaries
 metrics      declarations of metrics
 switches     arms switched on or off
@@ -48,7 +50,7 @@ from sqlalchemy import (
     text,
 )
 
-SCHEMA = 4
+SCHEMA = 5
 """Number of the newest migration: the shape of the tables that this code reads and writes."""
 
 # Named, so that migrations find them on both databases.
@@ -82,6 +84,14 @@ log_head = Table(
     Column("at", Double, nullable=False),
 )
 
+draw_secret = Table(
+    "draw_secret",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("secret", String(64), nullable=False),
+    Column("after", _SEQ, nullable=False),
+)
+
 decisions = Table(
     "decisions",
     metadata,
@@ -106,6 +116,9 @@ decisions = Table(
     Column("features", JSON, nullable=False),
     Column("candidate", _SEQ, nullable=False, server_default="0"),
     Column("share", Double, nullable=False, server_default="0"),
+    Column("price", Double, nullable=False, server_default="0"),
+    Column("costs", JSON),
+    Column("cost_weight", Double),
     Index(None, "episode_id", "seq"),
 )
 
@@ -207,6 +220,20 @@ checkpoints = Table(
     metadata,
     Column("version", _SEQ, ForeignKey("versions.version"), primary_key=True, autoincrement=False),
     Column("state", LargeBinary, nullable=False),
+)
+
+prices = Table(
+    "prices",
+    metadata,
+    _number(),
+    Column("budget", String(64), nullable=False),
+    Column("log_seq", _SEQ, nullable=False),
+    Column("price", Double, nullable=False),
+    Column("debt", Double, nullable=False),
+    Column("arms", JSON, nullable=False),
+    Column("epoch", _SEQ, ForeignKey("epochs.epoch"), nullable=False),
+    Column("at", Double, nullable=False),
+    sqlite_autoincrement=True,
 )
 
 promotions = Table(

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,16 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from feedback.errors import SchemaError
+from feedback.log import Store
+from feedback.log import schema as log_schema
 from feedback.log import tables as t
 from feedback.log.database import connect
 from feedback.log.schema import MIGRATIONS, migrate, prepare, schema_of
 
 ROOT = Path(__file__).parents[3]
 NEXT = t.SCHEMA + 1
+
+NEW_SECRET = log_schema.new_secret  # before the fixture that gives all logs the same
 
 
 @pytest.fixture
@@ -89,7 +94,18 @@ def test_an_empty_database_gets_the_tables_and_an_empty_log(engine: sa.Engine) -
     assert rows_of(engine) == {
         **{table: [] for table in t.metadata.tables},
         "log_head": [{"id": 1, "seq": 0, "at": 0.0}],
+        "draw_secret": [{"id": 1, "secret": log_schema.new_secret(), "after": 0}],
     }
+
+
+def test_every_log_has_a_secret_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_schema, "new_secret", NEW_SECRET)
+    stores = [Store(f"sqlite:///{tmp_path / name}.db") for name in "ab"]
+    found = {store.draw_secret.secret for store in stores}
+    assert [len(bytes.fromhex(secret)) for secret in found] == [32, 32]
+    for store in stores:
+        assert store.draw_secret.secret not in repr(store.draw_secret)
+        store.close()
 
 
 def test_a_prepared_database_is_checked_with_one_query_and_keeps_its_rows(engine: sa.Engine) -> None:
@@ -220,7 +236,10 @@ def test_the_revisions_create_the_tables_that_are_created_at_once(
     created_at_once = connect(other)
     prepare(created_at_once)
     assert shape(engine) == shape(created_at_once)
-    assert rows_of(engine) == rows_of(created_at_once)
+    migrated, created = rows_of(engine), rows_of(created_at_once)
+    (secret,), _ = migrated.pop("draw_secret"), created.pop("draw_secret")
+    assert (len(secret["secret"]), secret["after"]) == (64, 0)
+    assert migrated == created
     created_at_once.dispose()
     prepare(engine)
 
@@ -229,13 +248,24 @@ def test_a_log_of_the_first_schema_is_brought_to_this_one(engine: sa.Engine, tmp
     first = tmp_path / "first"
     shutil.copytree(MIGRATIONS, first, ignore=shutil.ignore_patterns("000[2-9]*"))
     assert migrate(url(engine), first) == (0, 3)
-    with pytest.raises(SchemaError, match="has schema 3, and schema 4 is expected: run `armwise migrate`"):
+    with pytest.raises(SchemaError, match=f"has schema 3, and schema {t.SCHEMA} is expected: run `armwise"):
         prepare(engine)
     with engine.begin() as connection:
         connection.execute(sa.insert(t.ticks), {"seq": 1, "at": 1.0})
+        values = "2, 'd-1', 1, 9, 1, 'explore', 'uniform', 1, 0.1, 'a', 1, false, NULL, '', '?', "
+        values += """'["a"]', '[1.0]', '[]', '{"sparse": {}, "embedding": [], "arms": {}}'"""
+        names = [column.name for column in t.decisions.c][:19]
+        connection.exec_driver_sql(f"INSERT INTO decisions ({', '.join(names)}) VALUES ({values})")
+        connection.execute(sa.update(t.log_head).values(seq=2, at=1.0))
     assert migrate(url(engine)) == (3, t.SCHEMA)
     prepare(engine)
     assert rows_of(engine)["ticks"] == [{"seq": 1, "at": 1.0}]
+    with closing(Store(url(engine))) as store:
+        record = store.record("d-1")
+        assert record is not None
+        assert (record.decision.price, record.decision.costs, record.decision.cost_weight) == (0.0, (), None)
+        assert store.draw_secret.salt("armwise", record.seq) == "armwise"
+        assert store.draw_secret.salt("armwise", record.seq + 1) != "armwise"
 
 
 def test_a_log_of_the_newest_schema_is_left_alone(filled: sa.Engine) -> None:
