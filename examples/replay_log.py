@@ -61,6 +61,7 @@ def write(folder: Path, questions: int) -> Path:
     arms = tuple(config.actions)
     empty = build_policy(config.policy, arms)
     with closing(Store(config.database_url, config.reward.join)) as store:
+        salt = store.draw_secret.salt(config.salt)
         learner = Learner(store, Recipe.configured(config), arms, take_epoch(store, "example", BEGIN))
         for first in range(0, questions, BATCH):
             version = learner.step()
@@ -75,7 +76,7 @@ def write(folder: Path, questions: int) -> Path:
                 p = served_distribution(policy, context, arms, config.floor)
                 shadow = sampling.shadow_distribution(policy, context, arms, config.floor)
                 name = f"d-{number}"
-                drawn = arms[choose(p, sampling.uniform_from(name, config.salt, arms))]
+                drawn = arms[choose(p, sampling.uniform_from(name, salt, arms))]
                 right = rng.random() < (CHANCE if drawn == RIGHT[word] else 1.0 - CHANCE)
                 decision = Decision(
                     name,

@@ -39,12 +39,14 @@ async def verify(replica: AppReplica, decision_id: DecisionId) -> JSONResponse:
     """Compute a decision again from the log, and compare its distribution and its draw.
 
     Probabilities count as equal up to `tolerance`; on the same machine they are equal to the bit.
-    `why` says what differs. The draw uses the salt of today: if the salt has changed since, the draw
-    does not agree although the log was not changed. A policy whose bytes were pruned is learned again
-    from the log, which may take a while: such calls run one at a time, and get 503 if too many wait.
+    `why` says what differs. The draw uses the secret of the log and the salt of today: if the salt has
+    changed since, the draw does not agree although the log was not changed. A policy whose bytes were
+    pruned is learned again from the log, which may take a while: such calls run one at a time, and get
+    503 if too many wait.
     """
     found = await _record(replica, decision_id)
-    logged, salt = found.decision, replica.config.salt
+    logged = found.decision
+    salt = replica.store.draw_secret.salt(replica.config.salt, found.seq)
 
     def recompute(policy: Policy | None, candidate: Policy | None = None) -> learning_verify.Verification:
         return learning_verify.verify(logged, policy, salt, found.propensity, candidate)

@@ -49,7 +49,11 @@ class AppConfig(BaseModel):
         "later; its password best in PGPASSFILE); null is an SQLite file in home.",
     )
     keys: tuple[Key, ...] = Field(default=(), description="Keys of callers; without any the service is open.")
-    salt: str = Field(default="armwise", min_length=1, description="Enters the hash that draws an arm.")
+    salt: str = Field(
+        default="armwise",
+        min_length=1,
+        description="Enters the hash that draws an arm, beside a secret that the log keeps.",
+    )
     corpus: CorpusSpec = CorpusSpec()
     backbones: dict[str, Backbone] = Field(default_factory=dict, description="Sentence encoders by name.")
     arms: dict[str, ArmSpec] = Field(min_length=1, description="The actions of the bandit, by name.")

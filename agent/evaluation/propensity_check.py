@@ -44,7 +44,7 @@ def recompute(
 
     Args:
         store: The log.
-        config: Has the reward that versions have learned from, and the salt.
+        config: Has the reward that versions have learned from.
         log: The decisions.
         rng: Source of the choice.
         on_progress: Called with the progress.
@@ -65,9 +65,8 @@ def recompute(
             lost += 1
         else:
             checked += 1
-            mismatched += not learning_verify.verify(
-                decision, policy, config.salt, None, candidate
-            ).distribution.same
+            recomputed = learning_verify.verify(decision, policy, salt="", candidate=candidate)
+            mismatched += not recomputed.distribution.same  # the draw has no part in it
         on_progress("computing propensities again", done, len(decisions))
     return Recomputed(checked, mismatched, lost)
 

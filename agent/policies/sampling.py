@@ -140,7 +140,8 @@ def uniform_from(decision_id: str, salt: str, arms: Sequence[str] = ()) -> float
 
     Args:
         decision_id: Unique.
-        salt: Separates services, and uses within a service.
+        salt: Separates services, and uses within a service. Only one who knows it can foresee the number,
+            so that of a service holds the secret of its log.
         arms: The eligible arms in their order, for the draw of one; their names contain no NUL.
 
     >>> 0.0 <= uniform_from("d-1", "salt", ["none", "bm25"]) < 1.0

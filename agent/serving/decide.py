@@ -74,7 +74,7 @@ class Decider:
     Attributes:
         serving: The policy that decides now; replaced when a version is published.
         floor: Least probability of every eligible arm.
-        salt: Enters the hash of the draw.
+        salt: Enters the hash of the draw; secret.
         wait_s: Seconds in which feedback counts.
         clock: Seconds since the epoch.
         scorer: A trained router, whose scores the policy sees; None for none.
@@ -84,7 +84,7 @@ class Decider:
 
     serving: Serving
     floor: float
-    salt: str
+    salt: str = field(repr=False)
     wait_s: float
     clock: Callable[[], float] = time.time
     scorer: Scorer | None = None

@@ -78,7 +78,7 @@ class Ask:
     """One request.
 
     Attributes:
-        decision_id: Names the turn; the draw is hashed from it and from the arms that could be drawn.
+        decision_id: Names the turn; the draw is hashed from it, the arms that could be drawn, and a secret.
         question: The query, and what the policy sees.
         messages: The conversation that the model answers; empty to retrieve only.
         k: Passages to retrieve.

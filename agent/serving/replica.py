@@ -133,7 +133,7 @@ class Replica:
         self.decider = Decider(
             serving=Serving(self.watcher.empty, 0),
             floor=config.floor,
-            salt=config.salt,
+            salt=store.draw_secret.salt(config.salt),
             wait_s=config.reward.wait_s,
             clock=clock,
             scorer=self.scorer,
