@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Annotated, Any
 
@@ -16,6 +16,7 @@ from agent.api.errors import RESPONSES, ApiError
 from agent.api.idempotency import IdempotencyKey, new_id
 from agent.api.middleware import AppReplica, require
 from agent.api.schemas import ChatRequest, RetrieveRequest
+from agent.config import Limits
 from agent.serving import Ask, Decided, Finished, Replica, messages
 from arms.llm import Chunk, Message
 
@@ -103,12 +104,38 @@ def _ask(
         allowed=None if options.allowed_arms is None else frozenset(options.allowed_arms),
         excluded=frozenset(options.excluded_arms),
         explore=options.explore,
-        context=options.context,
+        context=_context(options.context, replica.config.limits),
         episode_id=options.episode_id,
         deferred=options.defer_activation,
         request_digest=_digest(body) if key else "",
         **rest,
     )
+
+
+def _context(context: Mapping[str, float | str | bool], limits: Limits) -> Mapping[str, float | str | bool]:
+    """Return a context within the limits. Raises ApiError."""
+    if len(context) > limits.context_features:
+        message = f"the context has {len(context)} names; at most {limits.context_features} are read"
+        raise ApiError("invalid_value", message, "agent.context")
+    size = 0
+    for name, value in context.items():
+        param = f"agent.context.{name[: limits.context_text]}"
+        for text in (name, value) if isinstance(value, str) else (name,):
+            size += len(text.encode())
+            if len(text) > limits.context_text:
+                limit = f"at most {limits.context_text} are read"
+                message = f"{text[:20]!r} and so on has {len(text)} characters; {limit}"
+                raise ApiError("invalid_value", message, param)
+        if not isinstance(value, str) and abs(value) > limits.context_number:
+            bound = f"{limits.context_number:g}"
+            message = (
+                f"context {name!r} is {value:g}; a number from -{bound} to {bound} was expected: scale it"
+            )
+            raise ApiError("invalid_value", message, param)
+    if size > limits.context_bytes:
+        message = f"the texts of the context have {size} bytes; at most {limits.context_bytes} are read"
+        raise ApiError("invalid_value", message, "agent.context")
+    return context
 
 
 def _digest(body: ChatRequest | RetrieveRequest) -> str:

@@ -326,11 +326,15 @@ _BRANCHES = {"<item>", "<batch>", "<one>", "<many>", "[key]"}
 """Parts of a location that name a branch of a union, or a key: pydantic's names, not the client's."""
 
 
+LONGEST_PARAM = 300
+"""Characters of the name of a field, which may hold a key of the client's."""
+
+
 def _invalid(error: RequestValidationError) -> ApiError:
     """Name the first field at fault: 422 becomes 400, as OpenAI clients expect."""
     problem = error.errors()[0]
     place = problem["loc"][problem["loc"][:1] in [(source,) for source in _SOURCES] :]
-    param = ".".join(str(part) for part in place if part not in _BRANCHES) or None
+    param = ".".join(str(part) for part in place if part not in _BRANCHES)[:LONGEST_PARAM] or None
     match problem["type"]:
         case "extra_forbidden":
             return ApiError("invalid_request", f"unknown field {param!r}", param)

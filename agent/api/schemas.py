@@ -37,6 +37,11 @@ def _storable(text: str) -> str:
 
 Text = Annotated[StrictStr, AfterValidator(_storable)]
 
+Name = Annotated[StrictStr, Field(max_length=256), AfterValidator(_storable)]
+"""Of something that may not exist: short, as the error repeats it."""
+
+TagText = Annotated[StrictStr, Field(max_length=1000), AfterValidator(_storable)]
+
 Identifier = Annotated[StrictStr, Field(pattern=r"^[A-Za-z0-9._:-]{1,128}$")]
 
 Stop = Annotated[StrictStr, Field(min_length=1), AfterValidator(_storable)]
@@ -92,8 +97,8 @@ class AgentOptions(Request):
 
     episode_id: Identifier | None = None
     context: dict[Text, ContextValue] = Field(default_factory=dict, max_length=64)
-    allowed_arms: list[Text] | None = None
-    excluded_arms: list[Text] = Field(default_factory=list)
+    allowed_arms: Annotated[list[Name], Field(max_length=1000)] | None = None
+    excluded_arms: list[Name] = Field(default_factory=list, max_length=1000)
     explore: StrictBool = True
     defer_activation: StrictBool = False
     returns: list[Literal["passages", "decision"]] = Field(default_factory=list, alias="return")
@@ -134,7 +139,7 @@ class StreamOptions(Request):
 class ChatRequest(Request):
     """`POST /v1/chat/completions`."""
 
-    model: Text = "auto"
+    model: Name = "auto"
     messages: list[ChatMessage] = Field(min_length=1, max_length=200)
     stream: StrictBool = False
     stream_options: StreamOptions | None = None
@@ -160,7 +165,7 @@ class RetrieveRequest(Request):
 
     query: Text
     k: Count | None = None
-    model: Text = "auto"
+    model: Name = "auto"
     agent: AgentOptions = Field(default_factory=AgentOptions)
 
 
@@ -169,13 +174,13 @@ class FeedbackItem(Request):
 
     decision_id: Identifier | None = None
     episode_id: Identifier | None = None
-    metric_name: Text
+    metric_name: Name
     value: Value | None
     feedback_id: (
         Annotated[StrictStr, Field(min_length=1, max_length=256), AfterValidator(_storable)] | None
     ) = None
     event_time: AwareDatetime | None = None
-    tags: dict[Text, Text] = Field(default_factory=dict, max_length=32)
+    tags: dict[Name, TagText] = Field(default_factory=dict, max_length=32)
 
     @model_validator(mode="after")
     def _has_one_target(self) -> "FeedbackItem":

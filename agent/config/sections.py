@@ -58,6 +58,20 @@ class Limits(BaseModel):
         default=10.0, gt=0, description="Seconds that a request waits for one of these; then 503."
     )
     question_chars: int = Field(default=8000, ge=1, description="Characters in a question.")
+    context_features: int = Field(default=32, ge=0, le=64, description="Names in the context of a request.")
+    context_number: float = Field(
+        default=1e6,
+        ge=1,
+        allow_inf_nan=False,
+        description="Largest magnitude of a number in the context of a request. Policies see numbers beyond "
+        "1 by their logarithm.",
+    )
+    context_text: int = Field(
+        default=200, ge=1, description="Characters of a name, and of a text, in the context of a request."
+    )
+    context_bytes: int = Field(
+        default=4096, ge=1, description="Bytes of all names and texts in the context of a request."
+    )
     body_bytes: int = Field(default=1 << 20, ge=1024, description="Bytes in a request body.")
     body_s: float = Field(
         default=20.0, gt=0, description="Seconds in which a body must be there; a slower client gets 408."

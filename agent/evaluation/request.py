@@ -68,8 +68,10 @@ class EvaluationRequest(BaseModel):
     versions: tuple[int, int] | None = Field(
         default=None, description="Only decisions of these versions, both ends included."
     )
-    features: dict[str, float | str | bool] = Field(
-        default_factory=dict, description="Only decisions whose context says so, as a caller would say it."
+    features: dict[Name, float | Name | bool] = Field(
+        default_factory=dict,
+        max_length=64,
+        description="Only decisions whose context says so, as a caller would say it.",
     )
     cost_weight: Amount | None = Field(default=None, description="In place of the configured one.")
     cost: dict[Literal["steps", "kilotokens", "seconds", "usd"], Amount] = Field(

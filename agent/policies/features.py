@@ -99,8 +99,8 @@ def describe(
         question: The text.
         spec: Which features to compute.
         embedding: Unit vector of the question by the backbone of `spec`, shape (dim,).
-        extra: From the caller: a number becomes a feature of that name, a text or a boolean the
-            feature `key=value`; it replaces a computed feature of the same name.
+        extra: From the caller: a number becomes a feature of that name, `compressed`, a text or a boolean
+            the feature `key=value`; it replaces a computed feature of the same name.
         arms: Features of each arm, passed on unchanged.
 
     Raises:
@@ -175,8 +175,8 @@ def _shape(question: str, words: list[str], lower: list[str]) -> dict[str, float
 def _named(key: str, value: float | str | bool) -> tuple[str, float]:
     """Return the feature of a value that the caller sent.
 
-    >>> _named("tier", "free"), _named("beta", True), _named("age", 3)
-    (('tier=free', 1.0), ('beta=true', 1.0), ('age', 3.0))
+    >>> _named("tier", "free"), _named("beta", True), _named("age", 10)
+    (('tier=free', 1.0), ('beta=true', 1.0), ('age', 1.1666666666666667))
     """
     if isinstance(value, bool):
         return f"{key}={str(value).lower()}", 1.0
@@ -184,7 +184,20 @@ def _named(key: str, value: float | str | bool) -> tuple[str, float]:
         return f"{key}={value}", 1.0
     if not math.isfinite(value):
         raise FeatureError(f"context {key!r} is {value}; a finite number was expected")
-    return key, float(value)
+    return key, compressed(value)
+
+
+def compressed(value: float) -> float:
+    """Return a number of a caller as a policy sees it: as it is in [-1, 1], beyond it by its logarithm.
+
+    All other features are at most 1. Much larger ones would take over the columns of a linear model that
+    they share with others, and the gradients of a network.
+
+    >>> compressed(0.5), compressed(1), compressed(1e3), compressed(-1e6)
+    (0.5, 1.0, 1.5, -2.0)
+    """
+    size = abs(value)
+    return float(value) if size <= 1.0 else math.copysign(1.0 + math.log10(size) / 6.0, value)
 
 
 def _dense(embedding: NDArray[np.float32] | None, spec: EmbeddingSpec) -> tuple[float, ...]:

@@ -301,7 +301,7 @@ class LinUCB(RidgePolicy):
         )
 
     def _distribution(self, mean: Array, covariance: Array) -> Array:
-        return greedy(mean + self._settings["alpha"] * np.sqrt(covariance.diagonal()))
+        return greedy(mean + self._settings["alpha"] * np.sqrt(np.maximum(covariance.diagonal(), 0.0)))
 
 
 class LinearThompson(RidgePolicy):
@@ -345,7 +345,7 @@ class LinearThompson(RidgePolicy):
         )
 
     def _distribution(self, mean: Array, covariance: Array) -> Array:
-        variance = covariance.diagonal()
+        variance = np.maximum(covariance.diagonal(), 0.0)  # rounding may leave less
         variance = np.maximum(variance - max(0.0, float(covariance.min())), 1e-6 * variance)
         return highest(mean, self._settings["scale"] * np.sqrt(variance))
 

@@ -1,0 +1,123 @@
+"""What callers send as context, tags and names is bounded before anything is decided or stored."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.agent.asking import look_up, post, refused, rows, tell
+from tests.agent.fakes import Service
+
+LARGE = "x" * 3000  # the bodies of the test service have at most 4096 bytes
+
+
+@pytest.mark.parametrize(
+    ("context", "param", "message"),
+    [
+        (
+            {"age": 1e9},
+            "agent.context.age",
+            "context 'age' is 1e+09; a number from -1e+06 to 1e+06 was expected",
+        ),
+        ({"age": -(2**53)}, "agent.context.age", "context 'age' is -9.0072e+15; a number from"),
+        (
+            {"tier": LARGE},
+            "agent.context.tier",
+            "'xxxxxxxxxxxxxxxxxxxx' and so on has 3000 characters; at most 200",
+        ),
+        ({LARGE: 1}, f"agent.context.{LARGE[:200]}", "and so on has 3000 characters; at most 200 are read"),
+        ({str(i): i for i in range(33)}, "agent.context", "the context has 33 names; at most 32 are read"),
+        ({str(i): "x" * 100 for i in range(15)}, "agent.context", "have 1520 bytes; at most 1500 are read"),
+        ({str(i): "é" * 100 for i in range(8)}, "agent.context", "have 1608 bytes; at most 1500 are read"),
+    ],
+    ids=["number", "negative number", "text", "name", "names", "bytes", "bytes of UTF-8"],
+)
+async def test_a_context_beyond_its_limits_is_refused_before_the_draw(
+    tmp_path: Any, context: dict[str, Any], param: str, message: str
+) -> None:
+    limits = {"context_bytes": 1500, "body_bytes": 8192}
+    async with Service(tmp_path, limits=limits).running() as service:
+        found = refused(await look_up(service, agent={"context": context}), 400, "invalid_value", param)
+        assert message in found
+        assert len(found) < 500
+        assert (await rows(service))["decisions"] == 0
+
+
+async def test_a_context_at_its_limits_is_accepted_and_policies_see_its_logarithm(service: Service) -> None:
+    context = {"x" * 200: "y" * 200, "age": 1e6, "half": 0.5, "small": -1e6} | {str(i): i for i in range(28)}
+    answer = await look_up(service, agent={"context": context, "return": ["decision"]})
+    assert answer.status_code == 200, answer.text
+    features = answer.json()["agent"]["features"]
+    assert (features["age"], features["half"], features["small"]) == (2.0, 0.5, -2.0)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"model": f"arm/{LARGE}"},
+        {"agent": {"allowed_arms": [LARGE]}},
+        {"agent": {"excluded_arms": [LARGE]}},
+        {"agent": {"allowed_arms": ["a"] * 1001}},
+    ],
+    ids=["model", "allowed", "excluded", "many"],
+)
+async def test_a_name_that_is_too_long_is_refused_and_not_repeated(
+    service: Service, body: dict[str, Any]
+) -> None:
+    response = await look_up(service, **body)
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_value")
+    assert len(response.text) < 1000
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"metric_name": LARGE},
+        {"tags": {"note": LARGE}},
+        {"tags": {LARGE: "note"}},
+        {"tags": {str(i): "" for i in range(33)}},
+        {"value": 1e308},
+    ],
+    ids=["metric", "tag", "name of a tag", "tags", "value"],
+)
+async def test_feedback_beyond_its_limits_is_refused_and_not_stored(
+    service: Service, fields: dict[str, Any]
+) -> None:
+    response = await tell(service, "d-1", **fields)
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_value")
+    assert len(response.text) < 1000
+    assert (await rows(service))["feedback"] == 0
+
+
+@pytest.mark.parametrize("literal", [b"NaN", b"Infinity", b"-Infinity", b"1e999", b"1" * 5000], ids=len)
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/retrieve", b'{"query": "q", "agent": {"context": {"a": %s}}}'),
+        ("/v1/retrieve", b'{"query": "q", "k": %s}'),
+        ("/v1/chat/completions", b'{"messages": [{"role": "user", "content": "q"}], "max_tokens": %s}'),
+        ("/v1/chat/completions", b'{"messages": [{"role": "user", "content": "q"}], "temperature": %s}'),
+        ("/v1/feedback", b'{"decision_id": "d-1", "metric_name": "thumb", "value": %s}'),
+        ("/v1/feedback", b'{"decision_id": "d-1", "metric_name": "thumb", "value": 1, "event_time": %s}'),
+    ],
+)
+async def test_numbers_that_are_none_are_a_400(tmp_path: Any, path: str, body: bytes, literal: bytes) -> None:
+    async with Service(tmp_path, limits={"body_bytes": 8192}).running() as service:
+        response = await post(service, path, body % literal)
+        assert response.status_code == 400, response.text
+        assert len(response.text) < 1000
+        assert (await rows(service))["decisions"] == (await rows(service))["feedback"] == 0
+
+
+@pytest.mark.parametrize("path", ["/v1/retrieve", "/v1/chat/completions", "/v1/feedback", "/v1/evaluations"])
+async def test_json_that_is_too_deep_is_a_400(tmp_path: Any, path: str) -> None:
+    async with Service(tmp_path, limits={"body_bytes": 1 << 20}).running() as service:
+        for opening, closing in ((b"[", b"]"), (b'{"a":', b"}")):
+            body = b'{"query": %s}' % (opening * 100_000 + b"1" + closing * 100_000)
+            refused(await post(service, path, body), 400, "invalid_request")
+
+
+def test_the_limits_are_stated_in_the_schema_of_requests(service: Service) -> None:
+    text = json.dumps(service.app.openapi())
+    assert '"maxLength": 1000' in text
+    assert '"maxLength": 256' in text
