@@ -259,7 +259,7 @@ def _untrue(policy: Policy, decisions: Sequence[Decision], salt: str) -> Iterato
         if one.mode is Mode.FORCED:
             right = (one.probabilities, one.arms) == ((1.0,), (one.drawn,))
         else:
-            p = served_distribution(policy, one.context, one.arms, one.floor or 0.0)
+            p = served_distribution(policy, one.context, one.arms, one.floor or 0.0, one.penalty)
             explored = one.mode is Mode.EXPLORE
             index = choose(p, sampling.uniform_from(one.id, salt, one.arms)) if explored else int(p.argmax())
             right = tuple(p.tolist()) == one.probabilities and one.arms[index] == one.drawn

@@ -107,6 +107,11 @@ class Decision:
     cost_weight: float | None = None
 
     @property
+    def penalty(self) -> tuple[float, ...]:
+        """What the scores of the arms were reduced by under a budget; empty without one."""
+        return tuple(self.price * cost for cost in self.costs)
+
+    @property
     def propensity(self) -> float:
         """Probability with which `drawn` was drawn, in (0, 1]."""
         return self.probabilities[self.arms.index(self.drawn)]

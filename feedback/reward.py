@@ -247,7 +247,8 @@ class RewardRule(BaseModel):
     def reward_of(self, example: Example) -> float | None:
         """Return the reward of a joined decision; None where the rule declares none."""
         total = self.cost.total(example.cost)
-        return self.formula(example.metrics, total, failed=example.failed, arithmetic=NUMBERS)
+        weight = example.decision.cost_weight
+        return self.formula(example.metrics, total, weight, failed=example.failed, arithmetic=NUMBERS)
 
     def net(self, quality: float, priced_cost: float) -> float:
         """Return quality minus `cost_weight` times a cost that is priced already, clipped.
@@ -255,16 +256,23 @@ class RewardRule(BaseModel):
         >>> RewardRule(cost_weight=0.5).net(1.0, 1.0), RewardRule(cost_weight=0.5).net(1.0, 9.0)
         (0.5, -1.0)
         """
-        return self._net(quality, priced_cost, NUMBERS)
+        return self._net(quality, priced_cost, self.cost_weight, NUMBERS)
 
     def formula(
-        self, values: Mapping[str, N], priced_cost: N, *, failed: bool, arithmetic: Arithmetic[N]
+        self,
+        values: Mapping[str, N],
+        priced_cost: N,
+        cost_weight: N | float | None = None,
+        *,
+        failed: bool,
+        arithmetic: Arithmetic[N],
     ) -> N | None:
         """Return the reward of one decision, or of a column of decisions that have the same metrics.
 
         Args:
             values: Aggregated value of each metric that has one.
             priced_cost: What `Prices.total` returns.
+            cost_weight: That of the requests; None for that of the rule.
             failed: Whether the drawn arm failed.
             arithmetic: Of numbers or of columns.
 
@@ -272,7 +280,8 @@ class RewardRule(BaseModel):
             None where the rule declares no reward.
         """
         quality = self.failed if failed else self._quality(values, arithmetic)
-        return None if quality is None else self._net(quality, priced_cost, arithmetic)
+        weight = self.cost_weight if cost_weight is None else cost_weight
+        return None if quality is None else self._net(quality, priced_cost, weight, arithmetic)
 
     def _quality(self, values: Mapping[str, N], arithmetic: Arithmetic[N]) -> N | float | None:
         known = [(self.metrics[name], value) for name, value in values.items() if name in self.metrics]
@@ -281,5 +290,5 @@ class RewardRule(BaseModel):
         weighted = [m.weight * (value if m.optimize == "max" else sum(m.range) - value) for m, value in known]
         return arithmetic.total(weighted) / math.fsum(m.weight for m, _ in known)
 
-    def _net(self, quality: N | float, priced_cost: N, arithmetic: Arithmetic[N]) -> N:
-        return arithmetic.clip(quality - self.cost_weight * priced_cost, *self.clip)
+    def _net(self, quality: N | float, priced_cost: N, weight: N | float, arithmetic: Arithmetic[N]) -> N:
+        return arithmetic.clip(quality - weight * priced_cost, *self.clip)

@@ -17,6 +17,7 @@ from agent.api.idempotency import IdempotencyKey, new_id
 from agent.api.middleware import AppReplica, require
 from agent.api.schemas import ChatRequest, RetrieveRequest
 from agent.config import Limits
+from agent.policies import FeatureSpec
 from agent.serving import Ask, Decided, Finished, Replica, messages
 from arms.llm import Chunk, Message
 
@@ -105,6 +106,7 @@ def _ask(
         excluded=frozenset(options.excluded_arms),
         explore=options.explore,
         context=_context(options.context, replica.config.limits),
+        cost_weight=_cost_weight(options.cost_weight, replica.config.features),
         episode_id=options.episode_id,
         deferred=options.defer_activation,
         request_digest=_digest(body) if key else "",
@@ -136,6 +138,20 @@ def _context(context: Mapping[str, float | str | bool], limits: Limits) -> Mappi
         message = f"the texts of the context have {size} bytes; at most {limits.context_bytes} are read"
         raise ApiError("invalid_value", message, "agent.context")
     return context
+
+
+def _cost_weight(weight: float | None, features: FeatureSpec) -> float | None:
+    """Return a cost weight within its range. Raises ApiError."""
+    if weight is None:
+        return None
+    if features.cost_weights is None:
+        message = "no request may name a cost weight here: `features.cost_weights` has no range"
+        raise ApiError("invalid_value", message, "agent.cost_weight")
+    low, high = features.cost_weights
+    if not low <= weight <= high:
+        message = f"cost_weight is {weight:g}; a number from {low:g} to {high:g} was expected"
+        raise ApiError("invalid_value", message, "agent.cost_weight")
+    return weight
 
 
 def _digest(body: ChatRequest | RetrieveRequest) -> str:

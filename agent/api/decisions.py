@@ -112,8 +112,12 @@ def document(found: Record, config: AppConfig, now: float) -> dict[str, Any]:
         "policy": logged.policy,
         "decided_at": logged.decided_at,
         "floor": logged.floor,
+        "cost_weight": logged.cost_weight,
         "deferred": logged.deferred,
         "activated": any(item.kind is Kind.ACTIVATION for item in found.feedback),
+        "budget": {"price": logged.price, "expected_costs": dict(zip(logged.arms, logged.costs, strict=True))}
+        if logged.costs
+        else None,
         "shadow": dict(zip(logged.arms, logged.shadow, strict=False)) or None,
         "canary": {"version": logged.candidate, "share": logged.share} if logged.share else None,
         "status": execution.status.value if execution else None,

@@ -22,6 +22,7 @@ from arms.llm import catalog as llm_catalog
 from arms.models import Backbone
 from arms.retrievers import ArmSpec, ArmSpecError, NewArms, Trust, catalog
 from arms.suggestions import did_you_mean
+from feedback.budget import Budget
 from feedback.drift import DriftSpec
 from feedback.ope import GateSpec
 from feedback.reward import RewardRule
@@ -74,6 +75,10 @@ class AppConfig(BaseModel):
     )
     floor: float = Field(default=0.01, gt=0, lt=1, description="Least probability of every eligible arm.")
     reward: RewardRule
+    budget: Budget | None = Field(
+        default=None,
+        description="A ceiling on the mean cost of a request that a policy decides; null for none.",
+    )
     learning: Learning = Learning()
     drift: DriftSpec | None = Field(
         default=DriftSpec(),

@@ -104,7 +104,14 @@ class Learned:
         """Return the distribution of the policy."""
         if decision.decided_at <= self.taught.get(decision.context.question, -math.inf):
             raise LeftOutError("a label that it has learned may be made of it")
-        return served_distribution(self.policy, decision.context, arms, _floor_of(decision, self.floor))
+        penalty = dict(zip(decision.arms, decision.penalty, strict=False))
+        return served_distribution(
+            self.policy,
+            decision.context,
+            arms,
+            _floor_of(decision, self.floor),
+            [penalty[arm] for arm in arms if arm in penalty],
+        )
 
     def learn(self, example: Example, reward: float) -> None:
         """Update the policy, unless it is frozen: then it has learned the rows up to its position already."""

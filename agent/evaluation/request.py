@@ -73,7 +73,9 @@ class EvaluationRequest(BaseModel):
         max_length=64,
         description="Only decisions whose context says so, as a caller would say it.",
     )
-    cost_weight: Amount | None = Field(default=None, description="In place of the configured one.")
+    cost_weight: Amount | None = Field(
+        default=None, description="In place of the configured one; a request's own stays."
+    )
     cost: dict[Literal["steps", "kilotokens", "seconds", "usd"], Amount] = Field(
         default_factory=dict, description="Prices in place of the configured ones; others stay as they are."
     )

@@ -51,7 +51,9 @@ class LearnerHost:
         if running is not None:
             logger.info("learning continues with recipe %s", recipe.digest[:DIGEST_CHARS])
         arms = list(config.actions)
-        return Learner(self._store, recipe, arms, self._epoch, self._clock, drift=config.drift)
+        return Learner(
+            self._store, recipe, arms, self._epoch, self._clock, drift=config.drift, budget=config.budget
+        )
 
     def check_health(self) -> None:
         """Fail when learning has failed or the clock jumped, so that the learner is replaced.

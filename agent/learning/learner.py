@@ -14,9 +14,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from agent.learning.pricing import PriceKeeper
 from agent.learning.recipe import Recipe
 from agent.learning.restore import load_checkpoint, resume_point, train_on
 from agent.policies import PolicyError
+from feedback.budget import Budget
 from feedback.drift import DriftSpec, Watch
 from feedback.errors import LogGapError, LogUnavailableError, SupersededError
 from feedback.log import Store
@@ -46,6 +48,7 @@ class Learner:
         clock: Seconds since the epoch.
         timer: Seconds, never going back.
         drift: How drift is detected; None to detect none.
+        budget: The ceiling on costs whose price it keeps; None for none.
 
     Attributes:
         recipe: What it learns.
@@ -64,6 +67,7 @@ class Learner:
         clock: Callable[[], float] = time.time,
         timer: Callable[[], float] = time.monotonic,
         drift: DriftSpec | None = None,
+        budget: Budget | None = None,
     ) -> None:
         self.recipe = recipe
         self._store = store
@@ -79,6 +83,7 @@ class Learner:
         self._reported_at = timer()  # when it last published or logged its progress
         self.behind = False
         self._resume()
+        self._prices = None if budget is None else PriceKeeper(store, budget, epoch, clock)
         self._watch: Watch | None = None
         if drift is not None:
             self._watch = Watch(store, drift, self._rule, recipe.digest, epoch, self.learned, clock)
@@ -119,6 +124,8 @@ class Learner:
             LogGapError: Rows of the log are missing.
             LogUnavailableError: Try again later, with a new learner; nothing was lost.
         """
+        if self._prices:
+            self._prices.step()
         position = self._joiner.advance(self._clock())
         known = max(self.learned, self._published)
         if known > position.examples_seq and not self._joiner.left:

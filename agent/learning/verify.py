@@ -123,7 +123,7 @@ def verify(
     if not distribution.same:
         why.append(
             f"a probability differs by {distribution.max_difference:.3g}: what the policy saw, the arms, "
-            "the floor, the versions, the share or the probabilities were changed"
+            "the floor, the versions, the share, the price or the probabilities were changed"
         )
     on_record = dict(zip(decision.arms, decision.probabilities, strict=False)).get(decision.drawn)
     if propensity is not None and propensity != on_record:
@@ -145,13 +145,13 @@ def _distributions(
     if decision.floor is None:
         raise ValueError("its floor is not on record")
     seen = decision.context, decision.arms, decision.floor
-    p = served_distribution(policy, *seen)
+    p = served_distribution(policy, *seen, decision.penalty)
     if decision.share:
         if candidate is None:
             raise ValueError(
                 f"{decision.share:g} of it is of version {decision.candidate}, which is not here"
             )
-        p = sampling.mixed(p, served_distribution(candidate, *seen), decision.share)
+        p = sampling.mixed(p, served_distribution(candidate, *seen, decision.penalty), decision.share)
     return p, sampling.shadow_distribution(policy, *seen)
 
 

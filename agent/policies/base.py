@@ -55,6 +55,17 @@ class Shadowing(Protocol):
         ...
 
 
+@runtime_checkable
+class Penalised(Protocol):
+    """A policy that predicts rewards, from which a penalty can be subtracted."""
+
+    def penalised(
+        self, context: Context, arms: Sequence[str], penalty: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Return the distribution if each arm's reward were less by its penalty, shape (n_arms,)."""
+        ...
+
+
 class Uniform:
     """Every arm with the same probability; learns nothing."""
 

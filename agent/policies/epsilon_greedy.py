@@ -187,10 +187,16 @@ class EpsilonGreedy:
         Raises:
             PolicyError: A feature or a prediction is not finite.
         """
+        return self.penalised(context, arms, np.zeros(len(arms)))
+
+    def penalised(
+        self, context: Context, arms: Sequence[str], penalty: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Return the distribution for predictions that are less by a penalty. Raises PolicyError."""
         check_context(context)
         features = _features(context)
         scores = np.array([self._score(arm, features) for arm in arms])
-        return self._exploration.spread(scores, self._rewards)
+        return self._exploration.spread(scores - penalty, self._rewards)
 
     def learn(self, decision: Decision, reward: float) -> None:
         """Update the regressor of the drawn arm."""

@@ -15,7 +15,7 @@ from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from feedback.events import Context
 
@@ -83,6 +83,19 @@ class FeatureSpec(BaseModel):
         default=True, description="Length, form (keyword, question, statement), digits, quotes, capitals"
     )
     embedding: EmbeddingSpec | None = Field(default=None, description="Dense features; null for none")
+    cost_weights: tuple[float, float] | None = Field(
+        default=None,
+        description="Range in which a request may name its cost weight, which is a feature; null for none",
+    )
+
+    @model_validator(mode="after")
+    def _has_a_range(self) -> "FeatureSpec":
+        if (
+            self.cost_weights is not None
+            and not 0.0 <= self.cost_weights[0] < self.cost_weights[1] < math.inf
+        ):
+            raise ValueError(f"cost_weights {list(self.cost_weights)}: two numbers from 0 on, rising")
+        return self
 
 
 def describe(
@@ -92,6 +105,7 @@ def describe(
     embedding: NDArray[np.float32] | None = None,
     extra: Mapping[str, float | str | bool] | None = None,
     arms: Mapping[str, Mapping[str, float]] | None = None,
+    cost_weight: float | None = None,
 ) -> Context:
     """Return the context of a question.
 
@@ -102,6 +116,8 @@ def describe(
         extra: From the caller: a number becomes a feature of that name, `compressed`, a text or a boolean
             the feature `key=value`; it replaces a computed feature of the same name.
         arms: Features of each arm, passed on unchanged.
+        cost_weight: Quality that the request gives up for a unit of priced cost; a feature where `spec` has a
+            range for it, whose ends are 0 and 1.
 
     Raises:
         FeatureError: An extra number is not finite.
@@ -119,6 +135,9 @@ def describe(
         features |= _shape(question, words, lower)
     if extra:
         features |= dict(_named(key, value) for key, value in extra.items())
+    if spec.cost_weights is not None and cost_weight is not None:
+        low, high = spec.cost_weights
+        features["cost_weight"] = (cost_weight - low) / (high - low)
     dense = _dense(embedding, spec.embedding) if spec.embedding else ()
     return Context(question, features, dense, arms or {})
 

@@ -104,6 +104,11 @@ class RidgePolicy(ABC):
         """
         return self._distribution(*self.posterior(context, arms))
 
+    def penalised(self, context: Context, arms: Sequence[str], penalty: Array) -> Array:
+        """Return the distribution for means of the rewards that are less by a penalty."""
+        mean, covariance = self.posterior(context, arms)
+        return self._distribution(mean - penalty, covariance)
+
     def posterior(self, context: Context, arms: Sequence[str]) -> tuple[Array, Array]:
         """Return the mean of each arm's reward, shape (n,), and their covariance, shape (n, n).
 

@@ -123,6 +123,12 @@ class NeuralGreedy:
         """
         return self._exploration.spread(self.predictions(context, arms), self._rewards)
 
+    def penalised(
+        self, context: Context, arms: Sequence[str], penalty: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Return the distribution for predictions that are less by a penalty. Raises PolicyError."""
+        return self._exploration.spread(self.predictions(context, arms) - penalty, self._rewards)
+
     def predictions(self, context: Context, arms: Sequence[str]) -> NDArray[np.float64]:
         """Return the expected reward of each arm, shape (n_arms,). Raises PolicyError."""
         check_context(context)

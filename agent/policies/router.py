@@ -70,7 +70,13 @@ class Routed(Uniform):
 
     def probabilities(self, context: Context, arms: Sequence[str]) -> NDArray[np.float64]:
         """Return the distribution over the arms. Raises PolicyError if a score is not finite."""
-        scores = self._scores(context, arms)
+        return self.penalised(context, arms, np.zeros(len(arms)))
+
+    def penalised(
+        self, context: Context, arms: Sequence[str], penalty: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Return the distribution for scores that are less by a penalty. Raises PolicyError."""
+        scores = self._scores(context, arms) - penalty
         match self.explore:
             case "epsilon":
                 return (1.0 - self.epsilon) * greedy(scores) + self.epsilon / len(arms)

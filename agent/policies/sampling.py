@@ -9,7 +9,7 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.policies.base import Policy, PolicyError, Shadowing
+from agent.policies.base import Penalised, Policy, PolicyError, Shadowing
 from feedback.events import Context
 
 TOLERANCE = 1e-6
@@ -62,8 +62,16 @@ def mix_floor(probabilities: NDArray[np.float64], floor: float) -> NDArray[np.fl
     return (1.0 - floor * n) * probabilities + floor
 
 
+TEMPERATURE = 0.1
+"""Reward that shifts the odds of two arms by e, where a policy gives no scores to subtract a penalty from."""
+
+
 def served_distribution(
-    policy: Policy, context: Context, arms: Sequence[str], floor: float
+    policy: Policy,
+    context: Context,
+    arms: Sequence[str],
+    floor: float,
+    penalty: Sequence[float] = (),
 ) -> NDArray[np.float64]:
     """Return the distribution to draw from: the policy's with the floor mixed in, shape (n_arms,).
 
@@ -72,6 +80,8 @@ def served_distribution(
         context: Of the question.
         arms: The eligible arms, at least one.
         floor: Smallest probability of an arm; lowered to 1 / n_arms where that is less.
+        penalty: Of each arm under a budget, in rewards; empty without one. A policy that predicts rewards
+            subtracts it from them; from another one, the odds of arms are shifted.
 
     Raises:
         PolicyError: The policy returned no distribution over the arms.
@@ -80,7 +90,24 @@ def served_distribution(
     >>> served_distribution(Fixed("bm25"), Context("who?"), ["none", "bm25"], 0.1).round(3).tolist()
     [0.1, 0.9]
     """
-    return _floored(policy.probabilities(context, arms), len(arms), floor)
+    if penalty and isinstance(policy, Penalised):
+        return _floored(policy.penalised(context, arms, np.array(penalty)), len(arms), floor)
+    p = _floored(policy.probabilities(context, arms), len(arms), floor)
+    return _floored(tilted(p, np.array(penalty) / TEMPERATURE), len(arms), floor) if penalty else p
+
+
+def tilted(probabilities: NDArray[np.float64], penalty: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the distribution closest to another one among those with a mean penalty as small.
+
+    Args:
+        probabilities: Shape (n_arms,), summing to 1.
+        penalty: By which the logarithm of each is reduced, shape (n_arms,).
+
+    >>> tilted(np.array([0.5, 0.5]), np.array([0.0, np.log(3.0)])).round(3).tolist()
+    [0.75, 0.25]
+    """
+    weights = probabilities * np.exp(penalty.min() - penalty)
+    return np.asarray(weights / weights.sum())
 
 
 def shadow_distribution(

@@ -13,6 +13,7 @@ from agent.serving.arm_health import ArmHealth
 from agent.serving.messages import ArmInfo, Ask, Canary, NoEligibleArmError, OverloadedError, Serving
 from agent.serving.probe import UNPROBED, Embeddings, Probes, Scorer, with_scores
 from arms.base import ArmError, Query
+from feedback.budget import Price
 from feedback.events import Context, Decision, Mode
 
 logger = logging.getLogger(__name__)
@@ -24,6 +25,8 @@ def context_of(
     embeddings: Embeddings,
     arms: Mapping[str, ArmInfo],
     extra: Mapping[str, float | str | bool] | None = None,
+    *,
+    cost_weight: float,
 ) -> Context:
     """Return what a policy sees of a question: the same in a turn and in a label of a warm start.
 
@@ -33,6 +36,7 @@ def context_of(
         embeddings: Of the question, by the backbone that `spec` names, if it names one.
         arms: The live arms.
         extra: The caller's own features.
+        cost_weight: Of the request.
 
     Raises:
         FeatureError: An extra number is not finite.
@@ -44,6 +48,7 @@ def context_of(
         embedding=embeddings[spec.embedding.backbone] if spec.embedding else None,
         extra=extra,
         arms={name: info.features for name, info in arms.items()},
+        cost_weight=cost_weight,
     )
 
 
@@ -80,6 +85,7 @@ class Decider:
         scorer: A trained router, whose scores the policy sees; None for none.
         health: Circuit breakers and concurrency caps of the arms.
         dropped: The last candidate whose policy failed; it takes part no more.
+        price: Of a unit of cost under the budget; None without one, and before its first request.
     """
 
     serving: Serving
@@ -90,6 +96,7 @@ class Decider:
     scorer: Scorer | None = None
     health: ArmHealth = field(default_factory=ArmHealth)
     dropped: Canary | None = None
+    price: Price | None = None
 
     @property
     def canary(self) -> Canary | None:
@@ -150,14 +157,18 @@ class Decider:
         """
         serving, names = self.serving, self.available(names, probes)
         candidate, share = 0, 0.0
+        price, costs = 0.0, tuple[float, ...]()
+        if self.price is not None and ask.forced is None:
+            price, costs = self.price.price, self.price.costs(names)
+        penalty = tuple(price * cost for cost in costs)
         if ask.forced is not None:
             mode, floor, p, shadow = Mode.FORCED, 0.0, np.ones(1), np.zeros(0)
         else:
             mode = Mode.EXPLORE if ask.explore else Mode.GREEDY
             floor = sampling.lowered(self.floor, len(names))
-            p = served_distribution(serving.policy, context, names, floor)
+            p = served_distribution(serving.policy, context, names, floor, penalty)
             if canary := self.canary:
-                of_candidate = self._candidate_distribution(canary, context, names, floor)
+                of_candidate = self._candidate_distribution(canary, context, names, floor, penalty)
                 if of_candidate.size:
                     candidate, share = canary.version, canary.share
                     p = sampling.mixed(p, of_candidate, share)
@@ -185,14 +196,17 @@ class Decider:
             shadow=tuple(shadow.tolist()),
             candidate=candidate,
             share=share,
+            price=price,
+            costs=costs,
+            cost_weight=ask.cost_weight,
         )
 
     def _candidate_distribution(
-        self, canary: Canary, context: Context, names: Sequence[str], floor: float
+        self, canary: Canary, context: Context, names: Sequence[str], floor: float, penalty: Sequence[float]
     ) -> NDArray[np.float64]:
         """Return the distribution of a candidate, shape (n_arms,); (0,) where it fails and is dropped."""
         try:
-            return served_distribution(canary.policy, context, names, floor)
+            return served_distribution(canary.policy, context, names, floor, penalty)
         except Exception:
             logger.exception("version %d takes no part any more: it gave no distribution", canary.version)
             self.dropped = canary

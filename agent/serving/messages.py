@@ -87,6 +87,7 @@ class Ask:
         excluded: Arms not to choose.
         explore: False takes the most probable arm; recorded as greedy.
         context: The caller's own features.
+        cost_weight: Quality given up for a unit of priced cost; None for that of the reward rule.
         episode_id: Groups the turns of one conversation; kept and returned.
         request_digest: Distinguishes a retry from another request under the same id.
         deferred: The decision counts only once its answer was shown.
@@ -106,6 +107,7 @@ class Ask:
     excluded: frozenset[str] = frozenset()
     explore: bool = True
     context: Mapping[str, float | str | bool] = field(default_factory=dict)
+    cost_weight: float | None = None
     episode_id: str | None = None
     request_digest: str = ""
     deferred: bool = False

@@ -24,11 +24,12 @@ from agent.serving.telemetry import CountedLog, Telemetry
 from agent.serving.turn import TurnLoop
 from agent.serving.version_watcher import ServedVersion, ServingState, VersionWatcher
 from arms.llm import Generator
+from feedback.budget import Price
 from feedback.clock import SteadyClock
 from feedback.drift import Alarms, read_alarms
 from feedback.errors import LogUnavailableError
 from feedback.log import GroupCommit, Store
-from feedback.registry import ActivePolicy, Version, arm_sets
+from feedback.registry import ActivePolicy, Version, arm_sets, prices
 
 logger = logging.getLogger(__name__)
 
@@ -151,6 +152,7 @@ class Replica:
             generator=generator,
             log=CountedLog(self.log, telemetry),
             features=config.features,
+            cost_weight=config.reward.cost_weight,
             fallback=config.fallback,
             word_budget=config.answering.word_budget,
             arm_timeout_s=limits.arm_timeout_s,
@@ -250,7 +252,7 @@ class Replica:
         """Serve the newest version of the active recipe, or the pinned one, and the live arms."""
         # A refresh that began before an arm was switched must not overwrite the switch.
         async with self._refreshing:
-            state, logged = await asyncio.to_thread(self._read)
+            state, logged, self.decider.price = await asyncio.to_thread(self._read)
             self.served, self.active = state.served, state.active
             if self.served is not None:
                 number = self.served.version.version
@@ -258,9 +260,10 @@ class Replica:
             await self.arms.follow(logged)
             await self._set_floor()
 
-    def _read(self) -> tuple[ServingState, LoggedArms]:
-        logged = self.arms.read()
-        return self.watcher.refresh(self.served), logged
+    def _read(self) -> tuple[ServingState, LoggedArms, Price | None]:
+        logged, budget = self.arms.read(), self.config.budget
+        price = None if budget is None else prices.latest(self.store, budget)
+        return self.watcher.refresh(self.served), logged, price
 
     async def _set_floor(self) -> None:
         """Raise the floor for a while after an alarm."""

@@ -49,6 +49,7 @@ class TurnLoop:
         generator: The language model; None to retrieve only.
         log: Where facts are committed.
         features: Which features a context has.
+        cost_weight: Of a request that names none.
         fallback: Arm that answers when the drawn one fails.
         word_budget: Words of passages that the model reads.
         arm_timeout_s: Seconds that an arm may take, and the embedding of a question.
@@ -63,6 +64,7 @@ class TurnLoop:
     generator: Generator | None
     log: Log
     features: FeatureSpec
+    cost_weight: float = 0.0
     fallback: str | None = None
     word_budget: int = 400
     arm_timeout_s: float = 10.0
@@ -179,7 +181,8 @@ class TurnLoop:
         readers = (self.features.embedding, self.decider.scorer if ask.forced is None else None)
         backbones = {reader.backbone for reader in readers if reader is not None}
         embeddings = await self._embedded(ask.question, frozenset(backbones)) if backbones else {}
-        context = context_of(ask.question, self.features, embeddings, arms, ask.context)
+        weight = self.cost_weight if ask.cost_weight is None else ask.cost_weight
+        context = context_of(ask.question, self.features, embeddings, arms, ask.context, cost_weight=weight)
         return self._query(ask, embeddings), context
 
     def _query(self, ask: Ask, embeddings: Embeddings | None = None) -> Query:

@@ -202,7 +202,7 @@ def contexts_of(
         [{}] * len(texts) if seen is None else _embedded(config, seen.backbone, texts, on_progress, scored)
     )
     contexts = [
-        context_of(text, config.features, embedding, arms)
+        context_of(text, config.features, embedding, arms, cost_weight=config.reward.cost_weight)
         for text, embedding in zip(texts, vectors, strict=True)
     ]
     if scored is None:

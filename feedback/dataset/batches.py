@@ -119,6 +119,7 @@ def batches_of(examples: Iterable[Example], rule: RewardRule, selection: Selecti
                 rule,
                 {name: _column(x.metrics.get(name, np.nan) for x in chunk) for name in rule.metrics},
                 {name: _column(getattr(x.cost, name) for x in chunk) for name in parts},
+                np.array([d.cost_weight for d in decisions], dtype=np.float64),
                 np.array([x.failed for x in chunk], dtype=np.bool_),
             ),
             features={

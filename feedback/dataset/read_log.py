@@ -124,7 +124,7 @@ def _read(
     known = [few.label("few"), _text(d.probabilities).label("probabilities"), d.question]
     if selection.features:
         known.append(_text(d.features).label("features"))
-    known += [d.decided_at, d.version, d.propensity]
+    known += [d.decided_at, d.version, d.propensity, d.cost_weight]
     columns |= _matched(connection, d.id, known, ids)
     columns |= _matched(connection, e.decision_id, [e.status, *(e[name] for name in priced(rule.cost))], ids)
     return columns
@@ -178,6 +178,7 @@ def _batch(columns: Columns, rule: RewardRule, selection: Selection, after: int)
             rule,
             _numbers(_parsed(columns["metrics"]), tuple(rule.metrics), np.nan),
             {name: columns[name].astype(np.float64) for name in priced(rule.cost)},
+            columns["cost_weight"],
             draw.each(lambda one: one.failed),
         ),
         features=_numbers(

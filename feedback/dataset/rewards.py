@@ -29,7 +29,11 @@ def priced(prices: Prices) -> tuple[str, ...]:
 
 
 def rewards(
-    rule: RewardRule, metrics: Mapping[str, Floats], cost: Mapping[str, Floats], failed: Flags
+    rule: RewardRule,
+    metrics: Mapping[str, Floats],
+    cost: Mapping[str, Floats],
+    cost_weight: Floats,
+    failed: Flags,
 ) -> Floats:
     """Return `RewardRule.reward_of` of each decision, shape (n,); NaN where the rule declares no reward.
 
@@ -38,21 +42,24 @@ def rewards(
         metrics: Aggregated values of each metric that the rule declares, shape (n,); NaN where a
             decision has none.
         cost: The parts of the raw cost that have a price, shape (n,), by attribute of `Cost`.
+        cost_weight: What each request gave up for a unit of priced cost, shape (n,); NaN for the rule's.
         failed: Whether the drawn arm failed, shape (n,).
 
     >>> rule = RewardRule.model_validate({"metrics": {"right": {}}, "cost_weight": 0.1, "failed": 0.0})
-    >>> values, steps = np.array([1.0, np.nan, np.nan]), np.array([2.0, 1.0, 1.0])
-    >>> rewards(rule, {"right": values}, {"steps": steps}, np.array([False, False, True])).tolist()
-    [0.8, nan, -0.1]
+    >>> values, steps = np.array([1.0, 1.0, np.nan, np.nan]), np.array([2.0, 2.0, 1.0, 1.0])
+    >>> weights, failed = np.array([np.nan, 0.25, np.nan, np.nan]), np.array([False, False, False, True])
+    >>> rewards(rule, {"right": values}, {"steps": steps}, weights, failed).tolist()
+    [0.8, 0.5, nan, -0.1]
     """
     total = cast(Any, rule.cost).total(cast(Any, Cost)(**{name: cost.get(name, 0.0) for name in _COST}))
     priced_cost = np.broadcast_to(np.float64(total), failed.shape)
+    weights = np.where(np.isnan(cost_weight), rule.cost_weight, cost_weight)
     known = {name: ~np.isnan(metrics[name]) for name in rule.metrics}
     found = np.full(failed.shape, np.nan)
     for rows in _alike([failed, *known.values()]):
         values = {name: metrics[name][rows] for name, some in known.items() if some[rows[0]]}
         lost = bool(failed[rows[0]])
-        reward = rule.formula(values, priced_cost[rows], failed=lost, arithmetic=COLUMNS)
+        reward = rule.formula(values, priced_cost[rows], weights[rows], failed=lost, arithmetic=COLUMNS)
         if reward is not None:
             found[rows] = reward
     return found

@@ -1,4 +1,4 @@
-from . import arm_sets, evaluations, promotions, runs, versions
+from . import arm_sets, evaluations, prices, promotions, runs, versions
 from .arm_sets import ArmSet
 from .evaluations import Evaluation
 from .promotions import ActivePolicy, active_policy
@@ -14,6 +14,7 @@ __all__ = [
     "active_policy",
     "arm_sets",
     "evaluations",
+    "prices",
     "promotions",
     "runs",
     "versions",

@@ -301,7 +301,8 @@ class Service:
         await self.replica.refresh()
 
     def _learner(self, recipe: Recipe) -> Learner:
-        return Learner(self._store, recipe, list(self.config.actions), self._epoch)
+        arms, budget = list(self.config.actions), self.config.budget
+        return Learner(self._store, recipe, arms, self._epoch, budget=budget)
 
     @contextmanager
     def working(self) -> Iterator[None]:

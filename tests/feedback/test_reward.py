@@ -155,7 +155,9 @@ def test_a_metric_to_minimise_is_mirrored_inside_of_its_range(value: float, qual
         metrics={"seconds": Metric(range=(10, 60), optimize="min")}, cost_weight=0.0, clip=(0, 60)
     )
     assert rule.quality({"seconds": value}) == quality
-    assert rewards(rule, {"seconds": np.array([value])}, {}, np.array([False])).tolist() == [quality]
+    assert rewards(
+        rule, {"seconds": np.array([value])}, {}, np.full(1, np.nan), np.array([False])
+    ).tolist() == [quality]
 
 
 @given(st.floats(-30, 60))
@@ -173,7 +175,8 @@ def test_a_failed_arm_earns_what_is_declared_for_it_and_never_the_default(
     lost, silent = (example(metrics={}, cost=Cost(steps=1), failed=each) for each in (True, False))
     assert rule.reward_of(lost) == reward
     assert rule.reward_of(silent) == 0.25
-    columns = rewards(rule, {"right": np.full(2, np.nan)}, {"steps": np.ones(2)}, np.array([True, False]))
+    none = np.full(2, np.nan)
+    columns = rewards(rule, {"right": none}, {"steps": np.ones(2)}, none, np.array([True, False]))
     np.testing.assert_array_equal(columns, [np.nan if reward is None else reward, 0.25])
 
 

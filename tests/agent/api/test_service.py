@@ -277,13 +277,13 @@ async def test_feedback_changes_what_is_drawn(service: Service) -> None:
 
 
 async def test_a_decision_is_read_back_in_full(service: Service) -> None:
-    response = await ask(service, agent={"context": {"tier": "free", "n": 3}, "episode_id": "e-1"})
+    response = await ask(service, agent={"context": {"tier": "free", "n": 0.5}, "episode_id": "e-1"})
     ours = response.json()["agent"]
     decision_id = ours["decision_id"]
     path = f"/v1/decisions/{decision_id}"
     found = (await service.client.get(path)).json()
     assert found.items() >= {**ours, "state": "open", "status": "ok", "answer": "The Danube does."}.items()
-    assert found["features"].items() >= {"tier=free": 1.0, "n": 3.0, "w=river": 1.0}.items()
+    assert found["features"].items() >= {"tier=free": 1.0, "n": 0.5, "w=river": 1.0}.items()
     assert found["arm_features"]["dense"]["backbone=tiny"] == 1.0
     assert (found["feedback"], found["metrics"], found["reward"]) == ([], {}, None)
     time = "2026-01-02T03:04:05+01:00"

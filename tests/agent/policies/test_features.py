@@ -62,11 +62,11 @@ def test_buckets_bound_the_number_of_words_for_good() -> None:
 
 
 def test_what_the_caller_knows_becomes_features() -> None:
-    extra: dict[str, float | str | bool] = {"tier": "free", "beta": True, "age": 3, "score": -0.5}
+    extra: dict[str, float | str | bool] = {"tier": "free", "beta": True, "age": 1000, "score": -0.5}
     assert describe("x", FeatureSpec(words=0, shape=False), extra=extra).features == {
         "tier=free": 1.0,
         "beta=true": 1.0,
-        "age": 3.0,
+        "age": 1.5,  # by its logarithm
         "score": -0.5,
     }
 

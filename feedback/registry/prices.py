@@ -1,0 +1,52 @@
+"""Prices of a budget: each row is a fold of the row before it and of the costs that the log has since."""
+
+from dataclasses import replace
+
+import sqlalchemy as sa
+
+from feedback.budget import Budget, Price
+from feedback.events import LABELS, Mode
+from feedback.log import Store
+from feedback.log import tables as t
+from feedback.training_log import epochs
+
+
+def latest(store: Store, budget: Budget) -> Price | None:
+    """Return the newest price of a budget; None before there is one."""
+    p = t.prices.c
+    query = sa.select(*(p[name] for name in Price.__slots__)).where(p.budget == budget.name)
+    with store.reading() as connection:
+        row = connection.execute(query.order_by(p.seq.desc()).limit(1)).first()
+    if row is None:
+        return None
+    return replace(Price(*row), arms={arm: (n, mean) for arm, (n, mean) in row.arms.items()})
+
+
+def publish(store: Store, price: Price) -> None:
+    """Write a price.
+
+    Raises:
+        SupersededError: Another learner has taken over; nothing was written.
+    """
+    row = {name: getattr(price, name) for name in Price.__slots__}
+    with store.writing() as connection:
+        epochs.confirm_epoch(connection, price.epoch)
+        connection.execute(sa.insert(t.prices), row)
+
+
+def read_spending(store: Store, budget: Budget, after: int, limit: int) -> list[tuple[int, str, float]]:
+    """Return position, drawn arm and cost of executions after a position, in order.
+
+    Those of arms that a caller named, and of labels, are left out: no policy could have saved them.
+    """
+    d, e = t.decisions.c, t.executions.c
+    cost = e.usd if budget.unit == "usd" else e.steps
+    query = (
+        sa.select(e.seq, d.drawn, cost)
+        .join_from(t.executions, t.decisions, d.id == e.decision_id)
+        .where(e.seq > after, d.mode != Mode.FORCED, d.policy != LABELS)
+        .order_by(e.seq)
+        .limit(limit)
+    )
+    with store.reading() as connection:
+        return [(seq, arm, float(spent)) for seq, arm, spent in connection.execute(query)]

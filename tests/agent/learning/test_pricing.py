@@ -1,0 +1,208 @@
+"""The price of a budget goes through the log: from costs to the learner, and from there to every replica."""
+
+import asyncio
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from agent.learning.pricing import PriceKeeper
+from arms.base import Passage, Query, Retrieval
+from feedback.budget import Budget
+from feedback.errors import SupersededError
+from feedback.events import Decision
+from feedback.log import Store
+from feedback.log import tables as t
+from feedback.registry import prices
+from feedback.training_log import read_examples, take_epoch
+from tests.agent.asking import ask, forced, look_up, refused, tell
+from tests.agent.fakes import Service
+from tests.feedback.conftest import decision, execution
+
+STEPS = {"none": 0, "bm25": 1, "dense": 4}
+
+BUDGET: dict[str, Any] = {"steps_per_request": 1.5, "window": 40}
+
+
+def stepping(arm: str) -> Any:
+    async def search(query: Query, k: int) -> Retrieval:
+        del query, k
+        return Retrieval((Passage(f"{arm}-1", "t", "text", 1.0),), steps=STEPS[arm])
+
+    return search
+
+
+def a_service(folder: Path, **changes: Any) -> Service:
+    policy = {"kind": "fixed", "params": {"arm": "dense"}}
+    service = Service(folder, **{"budget": BUDGET, "policy": policy, **changes})
+    service.arms.behaviour = {arm: stepping(arm) for arm in STEPS}
+    return service
+
+
+def published(service: Service) -> list[tuple[int, float]]:
+    with service.replica.store.reading() as connection:
+        query = sa.select(t.prices.c.log_seq, t.prices.c.price).order_by(t.prices.c.seq)
+        return [(seq, price) for seq, price in connection.execute(query)]
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {"kind": "fixed", "params": {"arm": "dense"}},
+        {"kind": "linucb"},
+        {"kind": "vowpal"},
+        {"kind": "apprentice", "params": {"baseline": {"kind": "uniform"}, "policy": {"kind": "linucb"}}},
+    ],
+    ids=lambda policy: policy["kind"],
+)
+async def test_decisions_record_the_price_and_are_verified_with_it(
+    tmp_path: Path, policy: dict[str, Any]
+) -> None:
+    async with a_service(tmp_path, policy=policy).running() as service:
+        ids, found = [], []
+        for _ in range(5):
+            for _ in range(4):
+                ids.append(f"d-{len(ids)}")
+                await look_up(service, {"Idempotency-Key": ids[-1]})
+                await tell(service, ids[-1])
+            await service.learn()
+        for name in ids:
+            body = (await service.client.get(f"/v1/decisions/{name}")).json()
+            verified = (await service.client.get(f"/v1/decisions/{name}/verify")).json()
+            assert verified["verified"], verified["why"]
+            found.append(body["budget"])
+        assert found[:4] == [None] * 4, "there was no price yet"
+        assert len({one["price"] for one in found[4:]}) == 4
+        assert found[-1]["expected_costs"].keys() == STEPS.keys()
+
+
+async def test_a_changed_price_is_not_verified(tmp_path: Path) -> None:
+    async with a_service(tmp_path, policy={"kind": "uniform"}).running() as service:
+        for name in ("d-1", "d-2"):
+            await look_up(service, {"Idempotency-Key": name})
+            await service.learn()
+        assert (await service.client.get("/v1/decisions/d-2/verify")).json()["verified"]
+        for change in ({"costs": [0.0, 1.0, 4.0]}, {"price": 0.3}):
+            with service.replica.store.writing() as connection:
+                connection.execute(sa.update(t.decisions).where(t.decisions.c.id == "d-2").values(**change))
+            verified = (await service.client.get("/v1/decisions/d-2/verify")).json()
+            assert not verified["verified"]
+            assert "the price" in " ".join(verified["why"])
+
+
+async def test_an_expensive_policy_is_brought_to_the_ceiling(tmp_path: Path) -> None:
+    async with a_service(tmp_path).running() as service:
+        spent: list[float] = []
+        for turn in range(60):
+            answers = [await look_up(service, {"Idempotency-Key": f"d-{turn}-{i}"}) for i in range(5)]
+            spent += [answer.json()["agent"]["cost"]["steps"] for answer in answers]
+            await service.learn()
+        assert sum(spent[:20]) / 20 > 1.8
+        assert sum(spent) / len(spent) == pytest.approx(1.5, rel=0.1)
+
+
+async def test_two_replicas_decide_by_the_same_price_and_a_named_arm_does_not_change_it(
+    tmp_path: Path,
+) -> None:
+    async with a_service(tmp_path).running() as one, a_service(tmp_path).running() as other:
+        for service in (one, other, one):
+            await look_up(service)
+        await one.replica.refresh()
+        before = published(one)
+        learner = other.learner  # it took the epoch last
+        await asyncio.to_thread(learner.step)
+        for service in (one, other):
+            await service.replica.refresh()
+        assert len(published(one)) == len(before) + 1
+        assert one.replica.decider.price == other.replica.decider.price
+        assert one.replica.decider.price is not None
+        for _ in range(5):
+            await forced(one, "dense")
+        await asyncio.to_thread(learner.step)
+        assert len(published(one)) == len(before) + 1
+
+
+def spend(store: Store, costs: list[tuple[str, int]], first: int = 0) -> None:
+    for number, (arm, steps) in enumerate(costs, first):
+        name = f"d-{number}"
+        made = decision(name)
+        made = Decision(name, made.context, ("none", "bm25", "dense"), (0.2, 0.3, 0.5), arm, "uniform", 1)
+        store.append([made, execution(name, steps=steps)])
+
+
+SPENDING = [("dense", 4), ("bm25", 1), ("none", 0), ("dense", 4), ("dense", 5), ("bm25", 1)]
+
+
+def test_a_keeper_that_is_restarted_publishes_what_one_that_ran_through_does(tmp_path: Path) -> None:
+    budget = Budget(steps_per_request=1.0)
+    found = []
+    for restarts in (False, True):
+        with closing(Store(f"sqlite:///{tmp_path / str(restarts)}.db")) as store:
+            epoch = take_epoch(store, "test", 0.0)
+            keeper = PriceKeeper(store, budget, epoch, lambda: 5.0)
+            assert keeper.step() is None, "nothing was spent"
+            for number, one in enumerate(SPENDING):
+                spend(store, [one], number)
+                if restarts and number:
+                    keeper = PriceKeeper(store, budget, epoch, lambda: 5.0)
+                if restarts or number == len(SPENDING) - 1:
+                    assert keeper.step() is not None
+            found.append(prices.latest(store, budget))
+    assert found[0] == found[1]
+    assert found[0] is not None
+    assert found[0].costs(["none", "bm25", "dense"]) == (0.0, 1.0, pytest.approx(13 / 3))
+
+
+def test_a_keeper_that_was_superseded_publishes_nothing(log_url: str) -> None:
+    budget = Budget(steps_per_request=1.0)
+    with closing(Store(log_url)) as store:
+        keeper = PriceKeeper(store, budget, take_epoch(store, "a", 0.0), lambda: 5.0)
+        spend(store, SPENDING[:3])
+        published = keeper.step()
+        assert published is not None
+        take_epoch(store, "b", 0.0)
+        spend(store, SPENDING[3:], 3)
+        with pytest.raises(SupersededError):
+            keeper.step()
+        assert prices.latest(store, budget) == published
+
+
+async def test_a_request_names_its_cost_weight_which_is_a_feature_and_makes_its_reward(
+    tmp_path: Path,
+) -> None:
+    features = {"cost_weights": [0.0, 0.5]}
+    async with a_service(tmp_path, budget=None, features=features).running() as service:
+        wanted = {"cost_weight": 0.25, "return": ["decision"]}
+        ours = (await look_up(service, agent=wanted)).json()["agent"]
+        assert ours["features"]["cost_weight"] == 0.5
+        plain = (await ask(service, agent={"return": ["decision"]})).json()["agent"]
+        assert plain["features"]["cost_weight"] == pytest.approx(0.2)
+        for one, weight in ((ours, 0.25), (plain, 0.1)):
+            await tell(service, one["decision_id"], 0.5)
+            body = (await service.client.get(f"/v1/decisions/{one['decision_id']}")).json()
+            quality = 0.5
+            assert body["reward"] == pytest.approx(max(-1.0, quality - weight * one["cost"]["steps"]))
+            assert body["cost_weight"] == (weight if one is ours else None)
+        await service.learn()
+        store, rule = service.replica.store, service.config.reward
+        rewards = [rule.reward_of(example) for example in read_examples(store, rule.join)]
+        steps = [one["cost"]["steps"] for one in (ours, plain)]
+        assert rewards == pytest.approx([0.5 - 0.25 * steps[0], 0.5 - 0.1 * steps[1]])
+
+
+@pytest.mark.parametrize(
+    ("features", "weight", "message"),
+    [
+        ({}, 0.1, "no request may name a cost weight here: `features.cost_weights` has no range"),
+        ({"cost_weights": [0.1, 0.5]}, 0.6, "cost_weight is 0.6; a number from 0.1 to 0.5 was expected"),
+        ({"cost_weights": [0.1, 0.5]}, 0.0, "cost_weight is 0; a number from 0.1 to 0.5 was expected"),
+    ],
+)
+async def test_a_cost_weight_out_of_its_range_is_refused(
+    tmp_path: Path, features: dict[str, Any], weight: float, message: str
+) -> None:
+    async with a_service(tmp_path, features=features).running() as service:
+        answer = await look_up(service, agent={"cost_weight": weight})
+        assert refused(answer, 400, "invalid_value", "agent.cost_weight") == message
