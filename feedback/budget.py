@@ -164,13 +164,12 @@ class Price:
 
 
 def expected(known: Mapping[str, float], arms: Sequence[str]) -> tuple[float, ...]:
-    """Return the expected cost of each arm; of an arm that was never drawn, the mean of the others.
+    """Return the expected cost of each arm; nothing of an arm that was never drawn, so that it is tried.
 
     >>> expected({"none": 0.0, "graph": 3.0}, ["graph", "new"])
-    (3.0, 1.5)
+    (3.0, 0.0)
     """
-    unknown = math.fsum(known.values()) / len(known) if known else 0.0
-    return tuple(known.get(arm, unknown) for arm in arms)
+    return tuple(known.get(arm, 0.0) for arm in arms)
 
 
 def _clip(value: float, most: float) -> float:

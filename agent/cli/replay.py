@@ -36,7 +36,7 @@ FLAGS = {"candidates": "--policy", "features": "--feature", "versions": "--versi
 @settings_options(
     EvaluationRequest,
     FLAGS,
-    text=("since", "until", "versions", "features", "cost"),
+    text=("since", "until", "versions", "features", "cost", "budget"),
     help_texts={
         "candidates": f"{', '.join(candidate_names.NAMES)}; a policy is YAML or a file of it. "
         "Repeatable; else uniform, each logged arm, and configured.",
@@ -44,6 +44,7 @@ FLAGS = {"candidates": "--policy", "features": "--feature", "versions": "--versi
         "versions": "Only decisions of these versions: FROM-TO, or one.",
         "features": "Only decisions with this feature, such as tier=free; repeatable.",
         "cost": "In place of a configured one, such as steps=0.02; repeatable.",
+        "budget": "A ceiling for policies, such as usd_per_request=0.001; repeatable.",
         "estimators": "Repeatable; else ips, snips and dr.",
         "interval": "Kind of the intervals; see docs/guide/replay.md.",
         "reward_model": "What predicts rewards: ridge, or the faster means.",
@@ -95,6 +96,7 @@ def _parsed(given: Mapping[str, Any]) -> dict[str, Any]:
         "versions": _versions,
         "features": lambda pairs: dict(_pair("--feature", pair, _value) for pair in pairs),
         "cost": lambda pairs: dict(_pair("--price", pair, float) for pair in pairs),
+        "budget": lambda pairs: dict(_pair("--budget", pair, float) for pair in pairs),
     }
     return {name: readers[name](value) for name, value in given.items() if name in readers}
 

@@ -10,6 +10,7 @@ from agent.evaluation.candidates import Candidate, Learned, Recorded, Routed, no
 from agent.learning import Recipe, restore_policy, spec_of
 from agent.policies import PolicyError, PolicySpec, build_policy
 from agent.serving import arms as serving_arms
+from feedback.budget import Budget, Pacer
 from feedback.events import Example
 from feedback.log import Store
 from feedback.registry import Version, arm_sets, versions
@@ -26,22 +27,27 @@ class Setting:
         rule: Rewards for candidates that learn.
         store: The log; None for an export.
         arms: The live arms.
+        budget: Of candidates that decide by a policy, in place of the logged prices; None for these.
     """
 
     config: AppConfig
     rule: RewardRule
     store: Store | None
     arms: tuple[str, ...]
+    budget: Budget | None = None
 
     @classmethod
-    def of(cls, config: AppConfig, rule: RewardRule, store: Store | None) -> "Setting":
+    def of(
+        cls, config: AppConfig, rule: RewardRule, store: Store | None, budget: Budget | None = None
+    ) -> "Setting":
         """Return the setting of a configuration, with the arms that a service would have."""
         arms = (
             serving_arms.documents(config.arms)
             if store is None
             else arm_sets.at_start(store, serving_arms.documents(config.arms))
         )
-        return cls(config, rule, store, tuple(name for name, arm in arms.items() if arm.get("action", True)))
+        live = tuple(name for name, arm in arms.items() if arm.get("action", True))
+        return cls(config, rule, store, live, budget)
 
     def version(self, named: CandidateName) -> tuple[Store, Version]:
         """Return the version of a candidate, and its log. Raises CandidateError."""
@@ -69,6 +75,13 @@ def candidate_of(named: CandidateName, setting: Setting) -> Candidate:
     Raises:
         CandidateError: It cannot be built; the message says why.
     """
+    found = _candidate(named, setting)
+    if isinstance(found, Learned) and setting.budget is not None:
+        found.pacer = Pacer(setting.budget)
+    return found
+
+
+def _candidate(named: CandidateName, setting: Setting) -> Candidate:
     try:
         match named.kind:
             case Kind.SHADOW:

@@ -22,6 +22,7 @@ from agent.evaluation.candidate_names import CandidateError
 from agent.policies import Policy, sampling, served_distribution
 from agent.routers import Features, RouterError, Stage, dataset, features, out_of_fold, read_trained
 from arms.models import ModelNotFoundError, build_embedder
+from feedback.budget import Pacer
 from feedback.events import LABELS, Decision, Example
 
 
@@ -64,6 +65,10 @@ class Candidate(Protocol):
         """Learn from a row of the training log, if it is one that learns."""
         ...
 
+    def notes(self) -> Sequence[str]:
+        """Return remarks after the last row, a sentence each."""
+        ...
+
 
 def note_label(taught: dict[str, float], label: Decision) -> None:
     """Record when the last label of a question was inserted."""
@@ -86,6 +91,7 @@ class Learned:
         taught: When the labels of a question were inserted that it has learned, seconds since the epoch:
             earlier decisions on the question may be the source of the labels, and are left out. Labels of
             the training log are added as it learns them.
+        pacer: Finds the price of a budget; None where the price of each decision is the logged one.
     """
 
     about: str
@@ -96,6 +102,9 @@ class Learned:
     reason: str = ""
     frozen: bool = False
     taught: dict[str, float] = field(default_factory=dict)
+    pacer: Pacer | None = None
+    _last: tuple[str, dict[str, float]] = ("", {})
+    _paid: list[float] = field(default_factory=list)
 
     def prepare(self, decisions: Sequence[Decision]) -> None:
         """Do nothing."""
@@ -104,14 +113,15 @@ class Learned:
         """Return the distribution of the policy."""
         if decision.decided_at <= self.taught.get(decision.context.question, -math.inf):
             raise LeftOutError("a label that it has learned may be made of it")
-        penalty = dict(zip(decision.arms, decision.penalty, strict=False))
-        return served_distribution(
-            self.policy,
-            decision.context,
-            arms,
-            _floor_of(decision, self.floor),
-            [penalty[arm] for arm in arms if arm in penalty],
-        )
+        if self.pacer is None:
+            logged = dict(zip(decision.arms, decision.penalty, strict=False))
+            penalty = [logged[arm] for arm in arms if arm in logged]
+        else:
+            penalty = [self.pacer.price * cost for cost in self.pacer.costs(arms)]
+        floor = _floor_of(decision, self.floor)
+        p = served_distribution(self.policy, decision.context, arms, floor, penalty)
+        self._last = decision.id, dict(zip(arms, p.tolist(), strict=True))
+        return p
 
     def learn(self, example: Example, reward: float) -> None:
         """Update the policy, unless it is frozen: then it has learned the rows up to its position already."""
@@ -120,6 +130,27 @@ class Learned:
             note_label(self.taught, example.decision)
         if learned and not self.frozen:
             self.policy.learn(example.decision, reward)
+        if self.pacer is not None and example.decision.policy != LABELS:
+            self._pay(self.pacer, example)
+
+    def _pay(self, pacer: Pacer, example: Example) -> None:
+        """Charge what the candidate would have paid: the mean cost of each arm, by its distribution."""
+        name, p = self._last
+        spent, paid = pacer.budget.spent(example.cost), None
+        if name == example.decision.id:
+            paid = math.fsum(share * cost for share, cost in zip(p.values(), pacer.costs([*p]), strict=True))
+            self._paid.append(paid)
+        pacer.note(example.decision.drawn, spent, paid)
+
+    def notes(self) -> Sequence[str]:
+        """Return what it would have spent under a budget."""
+        if self.pacer is None or not self._paid:
+            return ()
+        budget, mean = self.pacer.budget, math.fsum(self._paid) / len(self._paid)
+        return (
+            f"Under a ceiling of {budget.ceiling:g} {budget.unit} a request it would have spent {mean:.4g}, "
+            "by the mean cost of each arm.",
+        )
 
 
 @dataclass(eq=False)
@@ -144,6 +175,10 @@ class Recorded:
 
     def learn(self, example: Example, reward: float) -> None:
         """Do nothing."""
+
+    def notes(self) -> Sequence[str]:
+        """Return none."""
+        return ()
 
 
 class Routed:
@@ -207,3 +242,7 @@ class Routed:
 
     def learn(self, example: Example, reward: float) -> None:
         """Do nothing."""
+
+    def notes(self) -> Sequence[str]:
+        """Return none."""
+        return ()

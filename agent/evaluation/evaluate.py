@@ -77,7 +77,7 @@ def evaluate_log(
     except EmptyLogError as error:
         raise EvaluationError(str(error)) from None
     candidates = _candidates(request, log)
-    found = targets(log, candidates, Setting.of(config, rule, store), source, progress)
+    found = targets(log, candidates, Setting.of(config, rule, store, request.ceiling), source, progress)
     if candidates[0].kind is not Kind.SERVED and not found[0].kept.any():
         reasons = counted(found[0].excluded)
         raise EvaluationError(f"no decision can judge the baseline {request.baseline!r}: {reasons}")

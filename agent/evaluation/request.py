@@ -10,6 +10,7 @@ from agent.config import AppConfig
 from agent.evaluation.candidate_names import BASELINE, CandidateError, CandidateName, Kind, parse_name
 from agent.policies import FeatureSpec, PolicyError, describe, untrusted
 from arms.suggestions import did_you_mean
+from feedback.budget import Budget
 from feedback.log import Store
 from feedback.ope import DEFAULT_ESTIMATORS, ESTIMATORS, INTERVALS, Model
 from feedback.registry import arm_sets, versions
@@ -79,6 +80,11 @@ class EvaluationRequest(BaseModel):
     cost: dict[Literal["steps", "kilotokens", "seconds", "usd"], Amount] = Field(
         default_factory=dict, description="Prices in place of the configured ones; others stay as they are."
     )
+    budget: dict[Literal["usd_per_request", "steps_per_request", "window"], Amount] = Field(
+        default_factory=dict,
+        description="A ceiling for candidates that decide by a policy, in place of the logged prices; its "
+        "price is found as the log is replayed.",
+    )
     estimators: tuple[str, ...] = Field(
         default=DEFAULT_ESTIMATORS, min_length=1, description=f"Of {', '.join(ESTIMATORS)}."
     )
@@ -96,7 +102,7 @@ class EvaluationRequest(BaseModel):
             raise ValueError(f"names of {length:,} characters: at most {LONGEST:,} were expected, together")
         for name in names:
             parse_name(name)
-        _ = self.selected_features  # refuses invalid features
+        _ = self.selected_features, self.ceiling  # refuses invalid ones
         for what, asked, known in (
             ("estimator", self.estimators, tuple(ESTIMATORS)),
             ("interval", (self.interval,), INTERVALS),
@@ -127,6 +133,11 @@ class EvaluationRequest(BaseModel):
     def selected_features(self) -> dict[str, float]:
         """The features that a context must have, by the names that a policy sees."""
         return dict(describe("", FeatureSpec(words=0, shape=False), extra=self.features).features)
+
+    @property
+    def ceiling(self) -> Budget | None:
+        """The budget of the candidates; None for the logged prices."""
+        return Budget.model_validate(self.budget) if self.budget else None
 
     def changed(self, rule: RewardRule) -> RewardRule:
         """Return a rule at the prices of this request.

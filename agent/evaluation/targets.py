@@ -187,8 +187,8 @@ class _ReplayedCandidate:
 
     def target(self) -> Target:
         """Return the target policy."""
-        excluded = dict(self._excluded.most_common())
-        return Target(self.name, self.candidate.about, lambda: self._p, self._kept, excluded, self._notes)
+        excluded, notes = dict(self._excluded.most_common()), (*self._notes, *self.candidate.notes())
+        return Target(self.name, self.candidate.about, lambda: self._p, self._kept, excluded, notes)
 
     def _known(self, eligible: tuple[str, ...]) -> tuple[tuple[str, ...], list[int]]:
         """Return the eligible arms that it knows, and their columns."""

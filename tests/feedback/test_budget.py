@@ -104,12 +104,12 @@ def test_the_price_stays_in_its_range_and_continues_exactly_from_a_published_one
             assert again == whole
 
 
-def test_an_arm_that_was_never_drawn_is_expected_to_cost_the_mean_of_the_others() -> None:
+def test_an_arm_that_was_never_drawn_is_expected_to_cost_nothing() -> None:
     pacer = Pacer(Budget(steps_per_request=1.0))
     assert pacer.costs(["new"]) == (0.0,)
     for arm, spent in (("none", 0.0), ("graph", 2.0), ("graph", 4.0)):
         pacer.note(arm, spent)
-    assert pacer.costs(["graph", "new", "none"]) == (3.0, 1.5, 0.0)
+    assert pacer.costs(["graph", "new", "none"]) == (3.0, 0.0, 0.0)
 
 
 @pytest.mark.parametrize("document", [{}, {"usd_per_request": 1.0, "steps_per_request": 1.0}])

@@ -1,0 +1,60 @@
+"""A log is replayed under another ceiling, and under the prices that it was written with."""
+
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agent.config import parse
+from agent.evaluation.candidates import Learned
+from agent.policies import build_policy, served_distribution
+from feedback.budget import Budget, Pacer
+from feedback.events import Decision, Example
+from feedback.log import Store
+from tests.agent.asking import join
+from tests.agent.evaluation.test_evaluate import ARMS, STEPS, evaluated, of, turn, values
+from tests.agent.fakes import CONFIG
+
+CANDIDATE = "policy:{kind: linucb}"
+
+
+@pytest.mark.parametrize("ceiling", [0.3, 0.6, 1.2])
+def test_a_candidate_is_evaluated_under_another_ceiling(tmp_path: Path, ceiling: float) -> None:
+    config = parse({**CONFIG, "log_url": f"sqlite:///{tmp_path / 'log.db'}"})
+    with closing(Store(config.database_url, config.reward.join)) as store:
+        draws = np.random.default_rng(0).choice(ARMS, 2000)
+        store.append([fact for number, drawn in enumerate(draws) for fact in turn(number, str(drawn))])
+        join(store, config)
+        budget: dict[str, Any] = {"steps_per_request": ceiling}
+        report = evaluated(config, store, CANDIDATE, estimators=["snips"], budget=budget)
+        free = evaluated(config, store, CANDIDATE, estimators=["snips"])
+    (note,) = of(report, CANDIDATE).notes
+    prefix, suffix = f"Under a ceiling of {ceiling:g} steps a request it would have spent ", ", by the mean"
+    assert note.startswith(prefix)
+    assert float(note.removeprefix(prefix).partition(suffix)[0]) == pytest.approx(ceiling, rel=0.02)
+    assert not of(free, CANDIDATE).notes
+    assert values(of(report, CANDIDATE))["snips"].value < values(of(free, CANDIDATE))["snips"].value
+
+
+def test_by_default_a_candidate_has_the_price_that_the_decision_was_made_with() -> None:
+    policy, context = build_policy(parse(CONFIG).policy, ARMS), turn(0, "none")[0].context
+    p, priced = (0.2, 0.3, 0.5), {"price": 0.1, "costs": (0.0, 1.0, 4.0), "floor": 0.01}
+    made = Decision("d-1", context, ARMS, p, "none", "vowpal", 1, **priced)  # type: ignore[arg-type]
+    found = Learned("", frozenset(ARMS), policy, 0.01).probabilities(made, ["none", "dense"])
+    expected = served_distribution(policy, context, ["none", "dense"], 0.01, (0.0, 0.4))
+    assert found.tolist() == expected.tolist()
+    assert found[0] > 0.9
+
+
+def test_a_candidate_pays_what_its_own_distribution_would() -> None:
+    pacer = Pacer(Budget(steps_per_request=1.0))
+    one = Learned("", frozenset(ARMS), build_policy(parse(CONFIG).policy, ARMS), 0.01, pacer=pacer)
+    for number in range(300):
+        decision, execution, _ = turn(number, ARMS[number % 3])
+        one.probabilities(decision, ARMS)
+        one.learn(Example(number + 1, decision, execution.cost, {"thumb": 1.0}), 0.5)
+    (note,) = one.notes()
+    assert "ceiling of 1 steps" in note
+    assert pacer.costs(ARMS) == tuple(map(float, STEPS.values()))
