@@ -1,6 +1,8 @@
 """Policies whose model is code: a request that carries one must not have it imported or called."""
 
+import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,6 +44,16 @@ class Trap:
         assert MODULE not in sys.modules
 
 
+class Command:
+    """An object whose pickle runs a command where it is read."""
+
+    def __init__(self, command: str) -> None:
+        self._command = command
+
+    def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
+        return os.system, (self._command,)
+
+
 def a_trap(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Trap:
     """Put the module on the path of this process, and of its children."""
     trap = Trap(folder / "imported", folder / "called")
@@ -75,4 +87,4 @@ def in_apprentices(params: dict[str, Any], apprentices: int, name: str = "policy
     return document
 
 
-__all__ = ["CALLS", "MODULE", "Trap", "a_trap", "in_apprentices"]
+__all__ = ["CALLS", "MODULE", "Command", "Trap", "a_trap", "in_apprentices"]

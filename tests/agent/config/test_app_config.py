@@ -1,5 +1,6 @@
 """Every setting is checked, and what is wrong is named with what would be right."""
 
+import pickle
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -167,6 +168,17 @@ def test_a_log_of_its_own_is_not_in_home() -> None:
 def test_a_settled_configuration_survives_being_sent_to_a_replica() -> None:
     settled = load(SHIPPED).settled()
     assert AppConfig.model_validate_json(settled.model_dump_json()) == settled
+
+
+def test_the_arms_of_the_file_stay_the_trusted_ones_whatever_replaces_them() -> None:
+    config = parse(CONFIG)
+    live = config.with_arms(
+        {"none": {"kind": "none"}, "title": {"kind": "bm25", "params": {"title_weight": 2}}}
+    )
+    again = live.with_arms({"dense": CONFIG["arms"]["dense"]})
+    for one in (live, again, again.settled(), pickle.loads(pickle.dumps(again))):
+        assert one.trust == config.trust
+    assert list(again.arms) == ["dense"]
 
 
 def written(folder: Path, text: str) -> Path:

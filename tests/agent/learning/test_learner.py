@@ -1,6 +1,8 @@
 """The learner: a state is a function of the log and the recipe, however often it was interrupted."""
 
+import json
 import logging
+import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +19,7 @@ from agent.hosts import LearnerHost
 from agent.learning.learner import Learner, LearnerThread
 from agent.learning.recipe import Recipe
 from agent.policies import Policy, PolicySpec, build_policy
+from agent.policies.serialization import seal
 from feedback.errors import ClockError, LogGapError, LogUnavailableError, RebuiltError, SupersededError
 from feedback.events import Context, Cost, Decision, Example, Execution, Feedback, Status
 from feedback.log import Store
@@ -25,6 +28,7 @@ from feedback.registry import Version, versions
 from feedback.reward import Metric, RewardRule
 from feedback.training_log import Joiner, learned_examples, take_epoch
 from feedback.training_log import lag as training_log_lag
+from tests.agent.attacks import Command, a_trap
 from tests.agent.fakes import CONFIG
 
 ARMS = ("none", "bm25", "dense")
@@ -227,6 +231,30 @@ def test_a_checkpoint_of_another_library_is_replayed_and_published_anew(
     assert (again.parent, again.examples_seq) == (old.version, 14)
     always = a_store("always")
     assert again.digest == live(always, range(14), a_learner(always, spec)).digest
+
+
+def test_a_pickle_among_the_checkpoints_is_not_read_and_the_log_is_learned_again(
+    a_store: MakeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an attacker writes to the database has digests that fit; older states are pickles, too."""
+    trap, store = a_trap(tmp_path, monkeypatch), a_store("log")
+    spec = PolicySpec(kind="epsilon_greedy")
+    old = live(store, range(14), a_learner(store, spec))
+    sound = versions.checkpoint(store, old.version)
+    assert sound is not None
+    settings = json.loads(sound.partition(b"\n")[0])
+    del settings["blake2b"]
+    state = seal(settings, pickle.dumps(Command(f"touch {trap.called}")))
+    with store.writing() as connection:
+        found = sa.update(t.checkpoints).where(t.checkpoints.c.version == old.version)
+        connection.execute(found.values(state=state))
+        digest = versions.digest_of(state)
+        row = sa.update(t.versions).where(t.versions.c.version == old.version)
+        connection.execute(row.values(digest=digest))
+    again = a_learner(store, spec).step()
+    assert again is not None
+    assert (again.parent, again.digest) == (old.version, versions.digest_of(sound))
+    trap.check()
 
 
 def test_of_two_learners_the_older_one_is_superseded_and_writes_nothing_more(a_store: MakeStore) -> None:

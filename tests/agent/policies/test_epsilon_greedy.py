@@ -20,7 +20,7 @@ from agent.policies.catalog import PolicySpec, build_policy
 from agent.policies.epsilon_greedy import LINEAR, MODELS, STATES, EpsilonGreedy, Exploration, Model
 from agent.policies.serialization import seal
 from feedback.events import Context, Decision
-from tests.agent.attacks import CALLS, MODULE, Trap, a_trap, in_apprentices
+from tests.agent.attacks import CALLS, MODULE, Command, Trap, a_trap, in_apprentices
 from tests.contracts import ARMS, contexts, epsilon_of, history, teach
 
 
@@ -265,23 +265,13 @@ def test_other_arguments_of_a_model_go_on_from_its_state_byte_for_byte(
     assert teach(second.load(second.save()), rows[60:]).save() == first.save()
 
 
-class _Command:
-    """An object whose pickle runs a command where it is read."""
-
-    def __init__(self, command: str) -> None:
-        self._command = command
-
-    def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
-        return os.system, (self._command,)
-
-
 def test_a_pickle_among_the_checkpoints_is_refused_and_never_read(trap: Trap) -> None:
     policy = EpsilonGreedy()
     made_by = json.loads(policy.save().partition(b"\n")[0])
     del made_by["blake2b"]
     for settings in (made_by, {name: value for name, value in made_by.items() if name != "format"}):
         with pytest.raises(PolicyError, match=r"cannot be read: UnicodeDecodeError|is damaged, or not of"):
-            policy.load(seal(settings, pickle.dumps(_Command(f"touch {trap.called}"))))
+            policy.load(seal(settings, pickle.dumps(Command(f"touch {trap.called}"))))
     trap.check()
 
 
@@ -314,7 +304,7 @@ def test_a_state_that_names_code_is_refused_before_it_is_imported(row: str, refu
 
 
 def test_a_state_holds_only_what_can_be_read_back() -> None:
-    for value in (os.system, open, _Command("true"), Path("x"), np.array([object()])):
+    for value in (os.system, open, Command("true"), Path("x"), np.array([object()])):
         with pytest.raises(PolicyError, match="not allowed in a state"):
             STATES.dump({"a": value})
 
