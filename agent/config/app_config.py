@@ -203,7 +203,8 @@ class AppConfig(BaseModel):
         """
         try:
             specs = {name: ArmSpec.model_validate(arm) for name, arm in arms.items()}
-            catalog.check_new(specs, self.trust, {one.model for one in self.backbones.values()})
+            models = {one.model for one in self.backbones.values()}
+            catalog.check_new(specs, self.trust, models, self.home_path)
         except ValidationError as error:
             raise ConfigError("\n".join(lines(error, ArmSpec))) from None
         except ArmSpecError as error:

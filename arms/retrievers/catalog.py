@@ -11,6 +11,7 @@ import math
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -93,7 +94,7 @@ def brings_code(spec: ArmSpec, trust: Trust) -> bool:
     return ":" in spec.kind and _stored(spec) not in [_stored(one) for one in trust.arms]
 
 
-def check_new(specs: Mapping[str, ArmSpec], trust: Trust, models: Collection[str]) -> None:
+def check_new(specs: Mapping[str, ArmSpec], trust: Trust, models: Collection[str], home: Path) -> None:
     """Refuse arms from outside of the configuration file that bring in what it does not name.
 
     An arm that the file describes in the same way passes. Nothing is imported for another one.
@@ -102,6 +103,7 @@ def check_new(specs: Mapping[str, ArmSpec], trust: Trust, models: Collection[str
         specs: The arms.
         trust: The arms of the file, and what others may reach.
         models: Those of the backbones.
+        home: Folder of the service; models and trained routers below it can be named.
 
     Raises:
         ArmSpecError: A class, model, host or variable is not named in the file, or a parameter is wrong.
@@ -122,7 +124,7 @@ def check_new(specs: Mapping[str, ArmSpec], trust: Trust, models: Collection[str
         kind, params = described(name, spec)
         defaults = {field.default for field in kind.params.model_fields.values() if field.annotation is str}
         for model in kind.models(params):
-            if model not in known | defaults:
+            if model not in known | defaults and home.resolve() not in Path(model).resolve().parents:
                 raise ArmSpecError(
                     f"arm {name!r}: model {model!r} is not named in the configuration file: "
                     "`new_arms.models` can name it"

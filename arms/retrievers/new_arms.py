@@ -41,7 +41,7 @@ class NewArms(BaseModel):
     models: tuple[str, ...] = Field(
         default=(),
         description="Models and trained routers, as an arm names them; those of the arms and backbones of "
-        "this file can be named anyway.",
+        "this file, and those below `home`, can be named anyway.",
     )
 
     @field_validator("hosts")

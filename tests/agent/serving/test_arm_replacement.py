@@ -290,6 +290,18 @@ async def test_an_arm_that_was_written_into_the_log_is_passed_over(
     trap.check()
 
 
+async def test_a_model_below_home_can_be_named_and_none_that_only_seems_to_be_there(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    (home / "model").mkdir(parents=True)
+    (home / "link").symlink_to(tmp_path)
+    service = Service(tmp_path, home=str(home))
+    async with service.running():
+        for model, status in (("model", 200), ("../elsewhere", 400), ("link/elsewhere", 400), ("", 400)):
+            params = {"arm": "bm25", "model": str(home / model)}
+            answer = await put(service, {**CONFIG["arms"], "x": {"kind": "cross_encoder", "params": params}})
+            assert answer.status_code == status, answer.text
+
+
 async def test_an_arm_that_reaches_what_is_named_is_live(tmp_path: Path) -> None:
     service = Service(tmp_path, new_arms={**ALLOWED, "models": ["owner/model"]})
     far = {**REMOTE, "url": "https://named.example/search", "header_env": {"X": "KEY"}}
