@@ -46,6 +46,7 @@ VERBS = {
     "simulate": Verb("simulate:simulate_traffic", EVALUATE, "Send questions with known answers, and score."),
     "export": Verb("log:export", EVALUATE, "Write the training log to a file."),
     "import": Verb("log:import_log", EVALUATE, "Convert the log of another system for `replay`."),
+    "doctor": Verb("serve:doctor", OPERATE, "Check what is open to others, and what would fail."),
     "status": Verb("operate:status", OPERATE, "Show the policy that decides, and the arms."),
     "apply": Verb("operate:apply", OPERATE, "Make the arms of a portfolio the live ones."),
     "promote": Verb("operate:promote", OPERATE, "Let the recipe of a version decide."),

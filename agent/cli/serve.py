@@ -1,9 +1,10 @@
-"""The verbs that start the service: serve, ingest."""
+"""The verbs that start the service, or check it before: serve, ingest, doctor."""
 
 import os
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +12,10 @@ from agent.cli import launch
 from agent.cli.ask import print_answer
 from agent.cli.console import PLAIN, console, errors, explained, progress
 from agent.cli.options import CONFIG, ConfigPath, Key
+
+if TYPE_CHECKING:
+    from agent.checks import Finding
+    from agent.config import AppConfig
 
 
 def serve(
@@ -40,11 +45,37 @@ def _prepare(config: Path) -> None:
     from agent.proxy import RUN_FOLDER, Listening, write_configuration
 
     settings, address = load(config), launch.address_of(config)
+    for finding in _findings(settings, address):
+        if finding.serious:
+            errors.print(str(finding), style="yellow", soft_wrap=True)
     launch.require_free_port(*address)
+    settings.home_path.mkdir(mode=0o700, parents=True, exist_ok=True)
     with progress() as on_progress:
         prepare(settings, on_progress)
     if folder := os.environ.get(RUN_FOLDER):
         write_configuration(settings, Listening(*address, Path(folder), launch.ingress_replicas(config)))
+
+
+def _findings(settings: "AppConfig", address: tuple[str, int]) -> "Iterator[Finding]":
+    from agent.checks import configuration_findings, file_findings
+
+    yield from configuration_findings(settings, address[0])
+    yield from file_findings(settings)
+
+
+def doctor(config: ConfigPath = CONFIG) -> None:
+    """Check the configuration and this machine; exit with 1 where others can reach too much."""
+    with explained():
+        from agent.checks import socket_findings
+        from agent.config import load
+
+        settings, address = load(config, without=["router"]), launch.address_of(config)
+        found = [*_findings(settings, address), *socket_findings(address)]
+        for finding in sorted(found, key=lambda one: not one.serious):
+            console.print(str(finding), style="red" if finding.serious else "", **PLAIN)
+        if any(finding.serious for finding in found):
+            raise typer.Exit(1)
+        console.print("no problem found", **PLAIN)
 
 
 def ingest_corpus(

@@ -1,5 +1,5 @@
 from .html import filled
-from .plain_text import Terminal, log_plainly, visible
+from .plain_text import Terminal, log_plainly
 from .style import GREY, INK, LEGEND, PALETTE, moving_average
 from .svg import GRID, draw_svg
 from .text import counted, moment
@@ -17,5 +17,4 @@ __all__ = [
     "log_plainly",
     "moment",
     "moving_average",
-    "visible",
 ]

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from rich.table import Table
 
 from agent.cli import ask, operate, service
-from agent.reporting import Terminal, visible
-from agent.reporting.plain_text import LogRecord
+from agent.reporting import Terminal
+from agent.reporting.plain_text import LogRecord, visible
 
 PLANTED = (
     "[link=https://evil.example]click[/link] [bold]x[/bold] :smile:"

@@ -1,12 +1,18 @@
 """What clients can do to the front door of a running service: nothing that another client notices."""
 
 import os
+import pickle
 import signal
 import socket
 from contextlib import ExitStack
+from pathlib import Path
 
+import grpc
 import httpx
+import psutil
 import pytest
+from ray.serve.generated.serve_pb2 import ASGIRequest
+from ray.serve.generated.serve_pb2_grpc import ASGIServiceStub
 
 from agent.proxy import haproxy_binary
 from tests.live.conftest import Live, until
@@ -23,6 +29,48 @@ def enveloped(response: httpx.Response) -> str:
 
 def test_haproxy_is_all_that_listens_for_clients(live: Live) -> None:
     assert [one.title.split()[0].rpartition("/")[2] for one in live.proxies()] == ["haproxy"]
+
+
+def listening(live: Live) -> set[tuple[str, str, int]]:
+    """Return the title of each process of the service with host and port of a socket that it listens on."""
+    return {
+        (" ".join(process.cmdline()), place.laddr.ip, place.laddr.port)
+        for process in (psutil.Process(live.pid), *psutil.Process(live.pid).children(recursive=True))
+        for place in process.net_connections(kind="tcp")
+        if place.status == psutil.CONN_LISTEN
+    }
+
+
+def test_what_listens_on_more_than_the_loopback_address_are_replicas_alone(live: Live) -> None:
+    loopback = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+    wide = {title for title, host, _ in listening(live) if host not in loopback}
+    assert [title for title in wide if not title.startswith("ray::ServeReplica")] == []
+
+
+def test_a_replica_unpickles_nothing_of_a_stranger_without_the_token(live: Live, tmp_path: Path) -> None:
+    planted = tmp_path / "planted"
+    ports = [port for title, _, port in listening(live) if title.startswith("ray::ServeReplica")]
+    assert ports
+    answers = []
+    for port in ports:
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            stub = ASGIServiceStub(channel)
+            request = ASGIRequest(pickled_request_metadata=pickle.dumps(Planted(str(planted))))
+            with pytest.raises(grpc.RpcError) as refused:
+                stub.HandleRequest(request, timeout=5)
+            answers.append(refused.value.code())
+    assert grpc.StatusCode.UNAUTHENTICATED in answers
+    assert not planted.exists()
+
+
+class Planted:
+    """What makes a folder when it is unpickled."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, (self._path,)
 
 
 @pytest.mark.parametrize(

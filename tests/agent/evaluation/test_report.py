@@ -21,7 +21,8 @@ from agent.evaluation.plots import evidence, over_time, shares, values, weights
 from agent.evaluation.report import BIASED, Report
 from agent.evaluation.request import EvaluationRequest
 from agent.evaluation.results import ArmWeights, CandidateResult, Estimated, Interval, Stretch, Weights
-from agent.reporting import draw_svg, visible
+from agent.reporting import draw_svg
+from agent.reporting.plain_text import visible
 
 ARMS = ("none", "bm25", "dense")
 EVIL = "</title></pre></svg><script>alert('$x_1$')</script>\" onload=x \u5de8\u202e\x1b[2J\x9b1m\u2028"

@@ -1,0 +1,194 @@
+"""What `armwise doctor` finds: what others can reach, read or change."""
+
+import json
+import re
+import socket
+import subprocess
+import sys
+from collections import namedtuple
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from agent.checks import Finding, configuration_findings, file_findings, machine, socket_findings
+from agent.cli.main import app
+from agent.cli.start_ray import private
+from agent.config import AppConfig, parse
+
+ARGS: dict[str, Any] = {
+    "arms": {"none": {"kind": "none"}},
+    "llm": {"engine": "scripted"},
+    "policy": {"kind": "uniform"},
+    "reward": {"metrics": {"thumb": {}}},
+}
+
+SECRETS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "PGPASSFILE", "PGSSLMODE", "ARMWISE_HOME", "A_KEY")
+
+
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in SECRETS:
+        monkeypatch.delenv(name, raising=False)
+
+
+def configured(**changes: Any) -> AppConfig:
+    return parse({**ARGS, **changes})
+
+
+def found(config: AppConfig, host: str = "127.0.0.1") -> list[str]:
+    """Return the findings on a configuration as lines."""
+    return [str(finding) for finding in configuration_findings(config, host)]
+
+
+@pytest.mark.parametrize(
+    ("host", "begins"), [("127.0.0.1", "note"), ("::1", "note"), ("0.0.0.0", "problem"), ("::", "problem")]
+)
+def test_a_service_without_keys_is_a_problem_where_others_reach_it(host: str, begins: str) -> None:
+    (line,) = found(configured(), host)
+    assert line.startswith(f"{begins}: no key is declared: all who reach {host} can ask")
+
+
+@pytest.mark.parametrize(("key", "length"), [(None, 0), ("secret", 6), ("x" * 16, None)])
+def test_a_key_that_is_missing_or_short_is_a_problem_and_is_not_printed(
+    monkeypatch: pytest.MonkeyPatch, key: str | None, length: int | None
+) -> None:
+    if key is not None:
+        monkeypatch.setenv("A_KEY", key)
+    lines = found(configured(keys=[{"env": "A_KEY", "scopes": ["decide"]}]))
+    expected = [] if length is None else [f"problem: the key in A_KEY has {length} characters"]
+    assert [line.partition(";")[0] for line in lines] == expected
+    assert not any("secret" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("postgresql://ada@db.internal/log", "problem: PostgreSQL on db.internal may be used without TLS"),
+        ("postgresql://ada@db.internal/log?sslmode=prefer", "problem: PostgreSQL on db.internal may be"),
+        ("postgresql:///log?host=db.internal", "problem: PostgreSQL on db.internal may be used without TLS"),
+        ("postgresql://ada@db.internal/log?sslmode=require", "note: sslmode require does not check"),
+        ("postgresql://ada@db.internal/log?sslmode=verify-full", ""),
+        ("postgresql://ada@localhost/log", ""),
+        ("postgresql:///log?host=/run/postgresql", ""),
+        ("postgresql://ada:hidden@localhost/log", "note: log_url holds a password"),
+        ("sqlite:////tmp/log.db", ""),
+    ],
+)
+def test_a_database_on_another_host_needs_tls(url: str, expected: str) -> None:
+    lines = found(configured(log_url=url))[1:]  # after the one on keys
+    assert [line[: len(expected)] for line in lines] == ([expected] if expected else [])
+    assert "hidden" not in str(lines)
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("http://169.254.169.254/latest", "problem: arm 'far' sends questions to 169.254.169.254"),
+        ("https://10.0.0.5/search", "note: arm 'far' sends questions to 10.0.0.5, which is private"),
+        ("http://192.0.1.1/search", "note: arm 'far' sends questions to 192.0.1.1 in plain text"),
+        ("https://192.0.1.1/search", ""),
+    ],
+)
+def test_where_a_remote_arm_sends_questions_is_looked_at(url: str, expected: str) -> None:
+    far = {"kind": "remote", "params": {"url": url, "request": {"q": "{question}"}}}
+    lines = found(configured(arms={"none": {"kind": "none"}, "far": far}))[1:]
+    assert [line[: len(expected)] for line in lines] == ([expected] if expected else [])
+
+
+@pytest.mark.parametrize(("mode", "begins"), [(0o700, None), (0o755, "note"), (0o777, "problem")])
+def test_a_home_that_others_can_read_or_change_is_found(
+    tmp_path: Path, mode: int, begins: str | None
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    home.chmod(mode)
+    lines = [str(finding) for finding in file_findings(configured(home=str(home)))]
+    assert [line.partition(":")[0] for line in lines] == ([begins] if begins else [])
+
+
+@pytest.mark.parametrize("name", ["RAY_AUTH_TOKEN_PATH", "PGPASSFILE"])
+def test_a_file_of_a_secret_that_others_can_read_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("x")
+    monkeypatch.setenv(name, str(secret))
+    for mode, expected in ((0o600, []), (0o640, [f"problem: others can read {secret} (mode 640)"])):
+        secret.chmod(mode)
+        lines = [str(finding) for finding in file_findings(configured(home=str(tmp_path / "none")))]
+        assert [line.partition(";")[0] for line in lines] == expected
+
+
+def test_a_disk_that_is_nearly_full_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: usage(2**40, 2**40, 2**20))
+    (finding,) = file_findings(configured(home=str(tmp_path / "none")))
+    assert finding.what == f"{tmp_path} has 1 MiB left"
+
+
+LISTENS = """
+import socket, sys
+with socket.create_server((sys.argv[1], 0)) as server:
+    print(server.getsockname()[1], flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture(params=["0.0.0.0", "127.0.0.1"])
+def listening(request: pytest.FixtureRequest) -> Iterator[tuple[str, int, int]]:
+    """Yield host, port and number of a process that calls itself as one of the service's."""
+    command = [sys.executable, "-c", f"# agent.cli{LISTENS}", request.param]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield request.param, int(process.stdout.readline()), process.pid
+
+
+def test_a_socket_of_the_service_that_others_can_reach_is_found(listening: tuple[str, int, int]) -> None:
+    host, port, pid = listening
+    about = f"(process {pid}) listens on {host}:{port}"
+    lines = [str(one) for one in socket_findings(("127.0.0.1", 8000)) if about in one.what]
+    assert len(lines) == (host == "0.0.0.0")
+    assert not [one for one in socket_findings((host, port)) if about in one.what], "meant to be reached"
+
+
+def test_the_token_of_ray_is_in_a_file_of_this_user_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = private(tmp_path)
+    path = Path(environment["RAY_AUTH_TOKEN_PATH"])
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert re.fullmatch("[0-9a-f]{64}", path.read_text())
+    assert path.read_text() not in environment.values()
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "own")
+    assert "RAY_AUTH_TOKEN_PATH" not in private(tmp_path)
+
+
+def doctored(tmp_path: Path, host: str) -> tuple[int, str]:
+    """Return the exit code and the output of the verb for a service that listens there."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    path = tmp_path / "config.yaml"
+    options = {"host": host, "port": port}
+    args = json.loads(json.dumps({**ARGS, "home": str(tmp_path / "none")}))
+    path.write_text(yaml.safe_dump({"http_options": options, "applications": [{"args": args}]}))
+    result = CliRunner().invoke(app, ["doctor", "--config", str(path)])
+    return result.exit_code, result.output
+
+
+def test_the_verb_fails_on_a_problem_and_lists_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent.checks.socket_findings", lambda _: iter(()))
+    code, output = doctored(tmp_path, "127.0.0.1")
+    assert code == 0, output
+    assert output.splitlines()[-1] == "no problem found"
+    code, output = doctored(tmp_path, "0.0.0.0")
+    assert code == 1
+    assert output.startswith("problem: no key is declared")
+    monkeypatch.setattr("agent.checks.socket_findings", lambda _: iter([Finding("open", "close it")]))
+    code, output = doctored(tmp_path, "127.0.0.1")
+    assert (code, output.splitlines()[0]) == (1, "problem: open; close it")
