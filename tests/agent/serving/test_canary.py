@@ -309,7 +309,7 @@ async def test_versions_whose_bytes_are_lost_are_learned_again_to_verify(service
     with service.replica.store.writing() as connection:
         connection.execute(changed.values(share=0.125))
     (why,) = (await verified(service, record["decision_id"]))["why"]
-    assert "the share or the probabilities were changed" in why
+    assert "the share, the price or the probabilities were changed" in why
     with service.replica.store.writing() as connection:
         connection.execute(changed.values(candidate=77))
     response = await service.client.get(f"/v1/decisions/{record['decision_id']}/verify")
