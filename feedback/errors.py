@@ -11,6 +11,7 @@ StoreError                 the log cannot be read or written
 |-- MetricRedefinedError   a metric is declared with another type or range than its values in the log
 |-- SupersededError        another learner or worker has taken over: this one must stop writing
 |-- QueueFullError         too many jobs are queued
+|-- ProjectTakenError      the log has ids that would become those of a new project
 |-- ChangedMeanwhileError  the state that a decision rests on has changed: read it and decide again
 `-- RebuiltError           the training log was rebuilt: a learner must restart
 """
@@ -79,3 +80,7 @@ class UnderWayError(StoreError):
 
 class RebuiltError(StoreError):
     """The training log was rebuilt: a learner must restart from it."""
+
+
+class ProjectTakenError(StoreError):
+    """The log has ids that would become those of a new project."""

@@ -188,6 +188,8 @@ class Feedback:
         tags: Free text pairs, kept and not interpreted.
         episode_id: The episode; None for feedback on a decision.
         kind: The kind.
+        source: Who judges with the key that sent it: user, judge or operator; None without a key.
+        key: The public id of that key.
     """
 
     id: str
@@ -199,6 +201,8 @@ class Feedback:
     tags: Mapping[str, str] = field(default_factory=dict)
     episode_id: str | None = None
     kind: Kind = Kind.VALUE
+    source: str | None = None
+    key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

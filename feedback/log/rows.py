@@ -80,6 +80,8 @@ def feedback_row(f: Feedback, seq: int, early: bool) -> dict[str, object]:
         "received_at": f.received_at,
         "event_time": f.event_time,
         "tags": dict(f.tags),
+        "source": f.source,
+        "key": f.key,
     }
 
 
@@ -95,6 +97,8 @@ def feedback_of(row: sa.Row[Any]) -> Feedback:
         row.tags,
         row.episode_id,
         Kind(row.kind),
+        row.source,
+        row.key,
     )
 
 

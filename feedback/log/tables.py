@@ -29,6 +29,10 @@ alarms       drift alarms
 warm_starts  insertions of labels
 evaluations  the queue of off-policy evaluations and their results
 runs         warm starts from labels to a verdict, with digests of all inputs
+keys         keys of callers; of the secret a hash
+disabled_keys  keys that were disabled
+usage        what each key used: by minute, day and month
+leases       what replicas have reserved of the limits of a key
 """
 
 from sqlalchemy import (
@@ -50,7 +54,7 @@ from sqlalchemy import (
     text,
 )
 
-SCHEMA = 5
+SCHEMA = 6
 """Number of the newest migration: the shape of the tables that this code reads and writes."""
 
 # Named, so that migrations find them on both databases.
@@ -156,6 +160,8 @@ feedback = Table(
     Column("received_at", Double, nullable=False),
     Column("event_time", Double),
     Column("tags", JSON, nullable=False),
+    Column("source", String(16)),
+    Column("key", String(128)),
     UniqueConstraint("id", "kind"),
 )
 
@@ -343,4 +349,56 @@ runs = Table(
     Column("evaluation", _SEQ),
     Column("error", Text),
     sqlite_autoincrement=True,
+)
+
+keys = Table(
+    "keys",
+    metadata,
+    _number(),
+    Column("public_id", String(128), nullable=False, unique=True),
+    Column("secret_hash", String(64), nullable=False),
+    Column("name", String(128), nullable=False),
+    Column("scopes", JSON, nullable=False),
+    Column("project", String(32), nullable=False),
+    Column("source", String(16), nullable=False),
+    Column("rpm_limit", BigInteger),
+    Column("tpm_limit", BigInteger),
+    Column("max_budget", Double),
+    Column("token_budget", BigInteger),
+    Column("budget_duration", String(8)),
+    Column("expires", Double),
+    Column("tags", JSON, nullable=False),
+    Column("created_at", Double, nullable=False),
+    sqlite_autoincrement=True,
+)
+
+disabled_keys = Table(
+    "disabled_keys",
+    metadata,
+    _number(),
+    Column("public_id", String(128), nullable=False, unique=True),
+    Column("at", Double, nullable=False),
+    sqlite_autoincrement=True,
+)
+
+usage = Table(
+    "usage",
+    metadata,
+    Column("key", String(128), primary_key=True),
+    Column("period", String(16), primary_key=True),
+    Column("requests", BigInteger, nullable=False),
+    Column("tokens", BigInteger, nullable=False),
+    Column("usd", Double, nullable=False),
+)
+
+leases = Table(
+    "leases",
+    metadata,
+    Column("key", String(128), primary_key=True),
+    Column("period", String(16), primary_key=True),
+    Column("holder", String(64), primary_key=True),
+    Column("requests", BigInteger, nullable=False),
+    Column("tokens", BigInteger, nullable=False),
+    Column("usd", Double, nullable=False),
+    Column("until", Double, nullable=False),
 )

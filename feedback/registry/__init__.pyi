@@ -1,6 +1,7 @@
-from . import arm_sets, evaluations, prices, promotions, runs, versions
+from . import arm_sets, evaluations, keys, prices, promotions, runs, usage, versions
 from .arm_sets import ArmSet
 from .evaluations import Evaluation
+from .keys import KeyLimits, KeySettings
 from .promotions import ActivePolicy, active_policy
 from .runs import Run
 from .versions import Version
@@ -9,13 +10,17 @@ __all__ = [
     "ActivePolicy",
     "ArmSet",
     "Evaluation",
+    "KeyLimits",
+    "KeySettings",
     "Run",
     "Version",
     "active_policy",
     "arm_sets",
     "evaluations",
+    "keys",
     "prices",
     "promotions",
     "runs",
+    "usage",
     "versions",
 ]

@@ -1,0 +1,177 @@
+"""Keys of callers: a row makes one, another row disables it, and every replica reads both.
+
+A key is `sk-aw-<public id>-<secret>`. The public id names it in lists and logs; of the secret the log has
+the SHA-256, which suffices for 192 random bits.
+"""
+
+import hashlib
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+
+import sqlalchemy as sa
+
+from feedback.errors import ProjectTakenError
+from feedback.log import Store
+from feedback.log import tables as t
+
+TOKEN = re.compile(r"sk-aw-([0-9a-f]{12})-([0-9a-f]{48})")
+"""A key as callers send it: its public id and its secret."""
+
+DEFAULT = "default"
+"""The project whose ids have no prefix."""
+
+SEPARATOR = "~"
+"""Between a project and an id that its client gave. No client can send it in the id of a decision."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyLimits:
+    """What a key may use; None for no limit.
+
+    Attributes:
+        rpm_limit: Requests a minute.
+        tpm_limit: Tokens a minute, read and written.
+        max_budget: USD in a budget period.
+        token_budget: Tokens in a budget period.
+        budget_duration: The budget period: `1d`, a day, or `1mo`, a month, in UTC.
+    """
+
+    rpm_limit: int | None = None
+    tpm_limit: int | None = None
+    max_budget: float | None = None
+    token_budget: int | None = None
+    budget_duration: str | None = None
+
+    def __bool__(self) -> bool:
+        """Return whether anything is limited."""
+        return any(getattr(self, name) is not None for name in _AMOUNTS)
+
+
+UNLIMITED = KeyLimits()
+
+_AMOUNTS = ("rpm_limit", "tpm_limit", "max_budget", "token_budget")
+
+
+@dataclass(frozen=True, slots=True)
+class KeySettings:
+    """What is chosen when a key is made.
+
+    Attributes:
+        name: For people.
+        scopes: What it allows.
+        project: Whose decisions, episodes and feedback it reads and writes.
+        source: Who judges with it: user, judge or operator.
+        limits: What it may use.
+        expires: When it ceases to be valid, seconds since the epoch; None for never.
+        tags: Free text pairs.
+    """
+
+    name: str
+    scopes: tuple[str, ...]
+    project: str = DEFAULT
+    source: str = "user"
+    limits: KeyLimits = UNLIMITED
+    expires: float | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """A key in the log.
+
+    Attributes:
+        public_id: Names it.
+        secret_hash: SHA-256 of the secret, hexadecimal.
+        settings: What it allows.
+        created_at: Seconds since the epoch.
+        disabled_at: When it was disabled, seconds since the epoch; None while it is not.
+    """
+
+    public_id: str
+    secret_hash: str
+    settings: KeySettings
+    created_at: float
+    disabled_at: float | None = None
+
+
+def hash_of(secret: str) -> str:
+    """Return the SHA-256 of a secret, hexadecimal."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def create(store: Store, settings: KeySettings, now: float) -> tuple[ApiKey, str]:
+    """Make a key; return it with the text that its caller sends, which is kept nowhere.
+
+    Raises:
+        ProjectTakenError: The log has ids that would become those of a new project.
+        LogUnavailableError: Nothing was written.
+    """
+    public_id, secret = secrets.token_hex(6), secrets.token_hex(24)
+    key = ApiKey(public_id, hash_of(secret), settings, now)
+    chosen = {one.name: getattr(settings, one.name) for one in fields(settings) if one.name != "limits"}
+    with store.writing() as connection:
+        _require_unused(connection, settings.project)
+        row = {"public_id": public_id, "secret_hash": key.secret_hash, "created_at": now}
+        connection.execute(
+            sa.insert(t.keys),
+            {**row, **chosen, "tags": dict(settings.tags), **asdict(settings.limits)},
+        )
+    return key, f"sk-aw-{public_id}-{secret}"
+
+
+def _require_unused(connection: sa.Connection, project: str) -> None:
+    """Check that no feedback sent without a key has an id of a new project. Raises ProjectTakenError.
+
+    Ids of decisions and episodes need no check: a client cannot send the separator in them.
+    """
+    f, known = t.feedback.c, sa.select(t.keys.c.seq).where(t.keys.c.project == project).limit(1)
+    if project == DEFAULT or connection.scalar(known) is not None:
+        return
+    prefix = project + SEPARATOR
+    # as a part of the text: LIKE, and the order of texts, depend on the collation of the database
+    begins = sa.func.substr(f.id, 1, len(prefix)) == prefix
+    found = connection.scalar(sa.select(f.id).where(begins, f.key.is_(None)).limit(1))
+    if found is not None:
+        raise ProjectTakenError(f"project {project!r} cannot be made: there is feedback {found!r}")
+
+
+def disable(store: Store, public_id: str, now: float) -> ApiKey | None:
+    """Disable a key and return it; None where there is no such key. Raises LogUnavailableError."""
+    with store.writing() as connection:
+        found = {key.public_id: key for key in _read(connection)}.get(public_id)
+        if found is not None and found.disabled_at is None:
+            connection.execute(sa.insert(t.disabled_keys), {"public_id": public_id, "at": now})
+            found = {key.public_id: key for key in _read(connection)}[public_id]
+        return found
+
+
+def read(store: Store) -> Sequence[ApiKey]:
+    """Return every key, the oldest first. Raises LogUnavailableError."""
+    with store.reading() as connection:
+        return _read(connection)
+
+
+def head(store: Store) -> tuple[int, int]:
+    """Return the positions of the newest key and of the newest that was disabled; 0 for none."""
+    newest = (sa.select(sa.func.max(table.c.seq)).scalar_subquery() for table in (t.keys, t.disabled_keys))
+    with store.reading() as connection:
+        made, disabled = connection.execute(sa.select(*newest)).one()
+    return made or 0, disabled or 0
+
+
+def _read(connection: sa.Connection) -> list[ApiKey]:
+    off = t.disabled_keys.c
+    query = sa.select(t.keys, off.at.label("disabled_at")).outerjoin(
+        t.disabled_keys, off.public_id == t.keys.c.public_id
+    )
+    rows = connection.execute(query.order_by(t.keys.c.seq)).mappings()
+    return [_key_of(row) for row in rows]
+
+
+def _key_of(row: sa.RowMapping) -> ApiKey:
+    chosen = {one.name: row[one.name] for one in fields(KeySettings) if one.name in row}
+    limits = KeyLimits(**{one.name: row[one.name] for one in fields(KeyLimits)})
+    settings = KeySettings(**{**chosen, "scopes": tuple(row["scopes"]), "limits": limits})
+    return ApiKey(row["public_id"], row["secret_hash"], settings, row["created_at"], row["disabled_at"])

@@ -1,0 +1,230 @@
+"""What keys have used in periods of time, and what replicas have reserved of their limits.
+
+A replica reserves a part of what is left for a key, a lease, and spends it without asking again. It reports
+what was used, and returns what it does not need. All of it happens in transactions of which one is open at a
+time, so that replicas never reserve together more than is left.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, astuple, dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+
+import sqlalchemy as sa
+
+from feedback.log import Store
+from feedback.log import tables as t
+
+ALIVE_S = 5.0
+"""Seconds after which the leases of a replica that reports nothing any more do not count."""
+
+MINUTE, DAY, MONTH = 16, 10, 7
+"""Kinds of periods: characters of a time in ISO 8601."""
+
+SHARE = 1 / 8
+"""Part of what is left that a replica leases at once: so that near the limit, it asks for each request."""
+
+ROUNDING = 1e-9
+"""USD that sums of prices may differ by."""
+
+KEPT_S = 600
+"""Seconds for which the usage in a minute is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """An amount of what can be limited."""
+
+    requests: int = 0
+    tokens: int = 0
+    usd: float = 0.0
+
+    def __add__(self, other: "Amount") -> "Amount":
+        """Return the sum."""
+        return Amount(self.requests + other.requests, self.tokens + other.tokens, self.usd + other.usd)
+
+    def __sub__(self, other: "Amount") -> "Amount":
+        """Return the difference."""
+        return Amount(self.requests - other.requests, self.tokens - other.tokens, self.usd - other.usd)
+
+    def __bool__(self) -> bool:
+        """Return whether any of it is not 0."""
+        return any(astuple(self))
+
+
+def period(at: float, kind: int) -> str:
+    """Return the minute, the day or the month of a time in seconds since the epoch, in UTC.
+
+    >>> period(1767225600.0, MINUTE), period(1767225600.0, DAY), period(1767225600.0, MONTH)
+    ('2026-01-01T00:00', '2026-01-01', '2026-01')
+    """
+    return _minute(int(at // 60))[:kind]
+
+
+@lru_cache(16)
+def _minute(number: int) -> str:
+    return datetime.fromtimestamp(60 * number, UTC).isoformat()
+
+
+Use = tuple[str, str]
+"""A key and a period."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """What is to be reserved of a limit.
+
+    Attributes:
+        use: The key and the period.
+        meter: What is limited: a field of `Amount`.
+        limit: The limit, above 0.
+        wanted: What is needed at least, and granted also where less than that is left.
+    """
+
+    use: Use
+    meter: str
+    limit: float
+    wanted: float
+
+    def grant(self, used: Amount, reserved: Amount) -> "Grant":
+        """Return what is granted.
+
+        Args:
+            used: What was reported.
+            reserved: What is leased, by this replica too.
+        """
+        spent = getattr(used, self.meter)
+        left = self.limit - spent - getattr(reserved, self.meter)
+        if left <= ROUNDING:
+            return Grant(0, 0, spent + ROUNDING >= self.limit)
+        share = left * SHARE if self.meter == "usd" else max(1, int(left * SHARE))
+        granted = min(left, max(self.wanted, share))
+        return Grant(granted, left - granted)
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """The answer to a reservation.
+
+    Attributes:
+        amount: What was added to the lease; 0 where nothing is left.
+        left: What is left beside it.
+        exhausted: Whether the limit was used up, and not only reserved.
+    """
+
+    amount: float = 0.0
+    left: float = 0.0
+    exhausted: bool = False
+
+
+class Usage:
+    """The usage in one log, as one replica reports and reserves it.
+
+    Args:
+        store: The log.
+        holder: Names the replica.
+    """
+
+    def __init__(self, store: Store, holder: str) -> None:
+        self._store, self._holder = store, holder
+        self._pruned = ""
+
+    def exchange(
+        self,
+        spent: Mapping[Use, Amount],
+        leases: Mapping[Use, Amount],
+        now: float,
+        reserve: Reserve | None = None,
+    ) -> Grant:
+        """Report what was used since the last call, and hold these leases from now on.
+
+        Args:
+            spent: What was used.
+            leases: What this replica holds; its other leases end.
+            now: Seconds since the epoch.
+            reserve: What is to be added to a lease; None for nothing.
+
+        Raises:
+            LogUnavailableError: Nothing was written, unless the response to the commit was lost.
+        """
+        own, grant = dict(leases), Grant()
+        with self._store.writing() as connection:
+            self._add(connection, spent, now)
+            self._end(connection, now)
+            if reserve is not None:
+                held = own.get(reserve.use, Amount())
+                grant = reserve.grant(_used(connection, reserve.use), _leased(connection, reserve.use) + held)
+                own[reserve.use] = held + amount_of(reserve.meter, grant.amount)
+            self._hold(connection, own, now)
+        return grant
+
+    def _add(self, connection: sa.Connection, spent: Mapping[Use, Amount], now: float) -> None:
+        u = t.usage.c
+        for (key, at), amount in spent.items():
+            values = asdict(amount)
+            added = {name: u[name] + value for name, value in values.items()}
+            update = sa.update(t.usage).where(u.key == key, u.period == at).values(added)
+            if not connection.execute(update).rowcount:
+                connection.execute(sa.insert(t.usage), {"key": key, "period": at, **values})
+        minute = period(now - KEPT_S, MINUTE)
+        if minute != self._pruned:
+            self._pruned = minute
+            old = (sa.func.length(u.period) == MINUTE) & (u.period < minute)
+            connection.execute(sa.delete(t.usage).where(old))
+
+    def _end(self, connection: sa.Connection, now: float) -> None:
+        mine = t.leases.c.holder == self._holder
+        connection.execute(sa.delete(t.leases).where(mine | (t.leases.c.until < now)))
+
+    def _hold(self, connection: sa.Connection, leases: Mapping[Use, Amount], now: float) -> None:
+        rows = [
+            {"key": key, "period": at, "holder": self._holder, "until": now + ALIVE_S, **asdict(amount)}
+            for (key, at), amount in leases.items()
+            if amount
+        ]
+        if rows:
+            connection.execute(sa.insert(t.leases), rows)
+
+
+def amount_of(meter: str, value: float) -> Amount:
+    """Return an amount of one kind.
+
+    >>> amount_of("tokens", 3)
+    Amount(requests=0, tokens=3, usd=0.0)
+    """
+    return Amount(**{meter: value if meter == "usd" else int(value)})  # type: ignore[arg-type]
+
+
+def _used(connection: sa.Connection, use: Use) -> Amount:
+    u = t.usage.c
+    return _sum(connection, t.usage, (u.key == use[0]) & (u.period == use[1]))
+
+
+def _leased(connection: sa.Connection, use: Use) -> Amount:
+    found = t.leases.c
+    return _sum(connection, t.leases, (found.key == use[0]) & (found.period == use[1]))
+
+
+def _sum(connection: sa.Connection, table: sa.Table, where: sa.ColumnElement[bool]) -> Amount:
+    rows = connection.execute(sa.select(table.c.requests, table.c.tokens, table.c.usd).where(where))
+    return sum((Amount(requests, tokens, usd) for requests, tokens, usd in rows), Amount())
+
+
+def spend(store: Store, now: float) -> dict[str, dict[str, Amount]]:
+    """Return what each key has used: today, this month and in `total`. Raises LogUnavailableError."""
+    today, month = period(now, DAY), period(now, MONTH)
+    u = t.usage.c
+    query = sa.select(u.key, u.period, u.requests, u.tokens, u.usd)
+    found: dict[str, dict[str, Amount]] = {}
+    with store.reading() as connection:
+        rows = connection.execute(query.where((sa.func.length(u.period) == MONTH) | (u.period == today)))
+        for key, at, *amounts in rows:
+            amount = Amount(*amounts)
+            of_key = found.setdefault(key, {"day": Amount(), "month": Amount(), "total": Amount()})
+            if at == today:
+                of_key["day"] = amount
+                continue
+            of_key["total"] += amount
+            if at == month:
+                of_key["month"] = amount
+    return found
