@@ -1,28 +1,40 @@
-"""Run a turn if the replica has room for it, and describe its failure to the client."""
+"""Run a turn if its caller and the replica have room for it, or repeat it, and describe its failure.
+
+A request under an idempotency key that was used before resumes or repeats the earlier turn.
+"""
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, nullcontext
 from dataclasses import replace
 from functools import partial
 
+from agent.access import Caller
 from agent.api import errors
 from agent.api.errors import ApiError
 from agent.serving import Ask, Finished, Replica, TurnError, messages, paced
+from arms.llm import Chunk, catalog
 from feedback.errors import ConflictError
+from feedback.events import Execution, Status
+from feedback.log import Record
 
 Open = Callable[[list[messages.Commit]], Awaitable[AsyncGenerator[messages.Event, None]]]
 """Opens a turn; the commit of its decision is added to the list as soon as it is queued."""
 
+CHARACTERS_A_TOKEN, TOKENS_A_WORD = 3, 2
+"""Fewest characters of a token, and most tokens of a word, in most texts."""
+
 
 async def admitted(
-    replica: Replica, ask: Ask, key: str | None, timeout_s: float | None, open_turn: Open
+    replica: Replica, caller: Caller, ask: Ask, key: str | None, timeout_s: float | None, open_turn: Open
 ) -> AsyncGenerator[messages.Event, None]:
     """Yield the events of a turn; refuse it before the log is read where the replica has no room.
 
     Args:
         replica: Runs the turn.
+        caller: Whose limits and budgets it counts against.
         ask: The question.
         key: The idempotency key of the request; None where it has none.
         timeout_s: How long the turn may take, the wait for the language model included.
@@ -37,6 +49,7 @@ async def admitted(
     commits: list[messages.Commit] = []
     replica.under_way.add(ask.decision_id)
     try:
+        await replica.quota.book(caller, ask.decision_id, *_most(replica, ask))
         async with aclosing(_placed(replica, ask, partial(open_turn, commits))) as turn:
             async for event in paced(turn, deadline) if deadline else turn:
                 if isinstance(event, Finished):
@@ -57,6 +70,33 @@ async def admitted(
         raise replace(failure, decision_id=kept, final=final) from error
     finally:
         replica.under_way.discard(ask.decision_id)
+        _release_undecided(replica, ask, commits)
+
+
+def _most(replica: Replica, ask: Ask) -> tuple[int, float]:
+    """Return the most tokens, and the most USD, that the language model is likely to take for a turn."""
+    if not ask.messages:
+        return 0, 0.0
+    config = replica.config
+    characters = sum(len(message["content"]) for message in ask.messages)
+    read = characters // CHARACTERS_A_TOKEN + TOKENS_A_WORD * config.answering.word_budget
+    llm, usd = config.llm, 0.0
+    if isinstance(llm, catalog.OpenAISpec):
+        usd = (read * llm.usd_per_kilotoken_in + ask.max_tokens * llm.usd_per_kilotoken_out) / 1000
+    return read + ask.max_tokens, usd
+
+
+def _release_undecided(replica: Replica, ask: Ask, commits: list[messages.Commit]) -> None:
+    """Return what was reserved for a turn unless it is decided, as its execution is charged then."""
+
+    def release(commit: messages.Commit) -> None:
+        if commit.cancelled() or commit.exception() is not None:
+            replica.quota.release(ask.decision_id)
+
+    if commits:
+        commits[-1].add_done_callback(release)
+    else:
+        replica.quota.release(ask.decision_id)
 
 
 def _require_room(replica: Replica, ask: Ask) -> None:
@@ -87,3 +127,52 @@ def in_progress(ask: Ask, retry_after_s: int = 1) -> ApiError:
 
 def _durable(commit: messages.Commit) -> bool:
     return commit.done() and not commit.cancelled() and commit.exception() is None
+
+
+def was_cut_off(replica: Replica, ask: Ask, record: Record) -> bool:
+    """Return whether the same request was decided, and no replica can still be answering it."""
+    same = record.decision.request_digest == ask.request_digest
+    return same and record.execution is None and _remaining_s(replica, record) <= 0
+
+
+def _remaining_s(replica: Replica, record: Record) -> float:
+    """Return for how many seconds another replica may still be answering a decision."""
+    return record.decision.decided_at + replica.config.limits.answer_s - replica.decider.clock()
+
+
+async def repeated(replica: Replica, ask: Ask, record: Record) -> AsyncGenerator[messages.Event, None]:
+    """Yield the events of the earlier turn, as the log has them.
+
+    Raises:
+        ApiError: It was another request, has not ended, or has failed.
+    """
+    execution = _execution_of(replica, ask, record)
+    yield await replica.turns.again(ask, record.decision, execution)
+    if execution.answer:
+        yield Chunk(execution.answer)
+    # The log holds no finish reason: an answer of the greatest length allowed was cut.
+    cut = bool(ask.messages) and execution.cost.completion_tokens >= ask.max_tokens
+    yield Finished(execution, "length" if cut else "stop")
+
+
+def _execution_of(replica: Replica, ask: Ask, record: Record) -> Execution:
+    """Return the execution that answered the same request before. Raises ApiError."""
+    execution = record.execution
+    if record.decision.request_digest != ask.request_digest:
+        raise _conflict(f"id {ask.decision_id!r} was used for another request")
+    if execution is None:
+        raise in_progress(ask, max(1, math.ceil(_remaining_s(replica, record))))
+    if execution.status not in (Status.OK, Status.FELL_BACK):
+        raise _conflict(f"{ask.decision_id!r} was decided but not answered; ask again under another id")
+    require_known(replica, ask, execution.served, "answered by")
+    return execution
+
+
+def require_known(replica: Replica, ask: Ask, arm: str | None, what: str) -> None:
+    """Refuse to continue with an arm that has been removed. Raises ApiError."""
+    if arm not in replica.turns.known:
+        raise _conflict(f"{ask.decision_id!r} was {what} arm {arm!r}, which is gone")
+
+
+def _conflict(message: str) -> ApiError:
+    return ApiError("idempotency_conflict", message, "Idempotency-Key")

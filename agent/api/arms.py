@@ -17,7 +17,7 @@ from feedback.errors import ConflictError
 router = APIRouter(responses=RESPONSES)
 
 
-@router.get("/v1/arms", dependencies=[require("decide")])
+@router.get("/v1/arms", dependencies=[require("decide", "read")])
 async def arms(replica: AppReplica) -> JSONResponse:
     """The live arms, as configured and as switched, and the arms that are only parts of other arms."""
     live, specs = replica.turns.arms, replica.config.arms
@@ -26,7 +26,7 @@ async def arms(replica: AppReplica) -> JSONResponse:
     return JSONResponse({"arms": described, "parts": parts, "arm_set": replica.arms.seq})
 
 
-@router.put("/v1/arms", dependencies=[require("admin")])
+@router.put("/v1/arms", dependencies=[require("operate")])
 async def replace_arms(replica: AppReplica, body: ArmsReplacement) -> JSONResponse:
     """Replace the live arms; returns once they are built, and every replica follows within a second."""
     specs = {name: spec.model_dump() for name, spec in body.arms.items()}
@@ -46,7 +46,7 @@ async def replace_arms(replica: AppReplica, body: ArmsReplacement) -> JSONRespon
     return await arms(replica)
 
 
-@router.patch("/v1/arms/{name}", dependencies=[require("admin")])
+@router.patch("/v1/arms/{name}", dependencies=[require("operate")])
 async def switch(replica: AppReplica, name: str, body: ArmSwitch) -> JSONResponse:
     """Switch an arm on or off; a disabled arm is not drawn."""
     require_arm(replica, name, "name")

@@ -4,18 +4,18 @@ import asyncio
 import hashlib
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Response
 from fastapi.responses import StreamingResponse
 
-from agent.api import idempotency, responses
-from agent.api.admission import admitted
+from agent.access import Caller
+from agent.api import admission, responses
 from agent.api.arms import require_arm
 from agent.api.errors import RESPONSES, ApiError
-from agent.api.idempotency import IdempotencyKey, new_id
-from agent.api.middleware import AppReplica, require
-from agent.api.schemas import ChatRequest, RetrieveRequest
+from agent.api.middleware import AppReplica, RequestCaller, require
+from agent.api.schemas import ChatRequest, IdempotencyKey, RetrieveRequest
 from agent.config import Limits
 from agent.policies import FeatureSpec
 from agent.serving import Ask, Decided, Finished, Replica, messages
@@ -32,7 +32,11 @@ Timeout = Annotated[float | None, Header(alias="X-Request-Timeout-Seconds", gt=0
     dependencies=[require("decide")],
 )
 async def chat(
-    replica: AppReplica, body: ChatRequest, key: IdempotencyKey = None, timeout_s: Timeout = None
+    replica: AppReplica,
+    caller: RequestCaller,
+    body: ChatRequest,
+    key: IdempotencyKey = None,
+    timeout_s: Timeout = None,
 ) -> Response:
     """Answer: decide, retrieve, generate; server-sent events with `stream`."""
     question = next((m.text for m in reversed(body.messages) if m.role == "user"), None)
@@ -46,6 +50,7 @@ async def chat(
         raise ApiError("invalid_value", message, param)
     ask = _ask(
         replica,
+        caller,
         question,
         body,
         key,
@@ -57,7 +62,7 @@ async def chat(
         seed=body.seed,
         stop=(body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ()),
     )
-    events = _events(replica, ask, key, timeout_s)
+    events = _events(replica, caller, ask, key, timeout_s)
     if body.stream:
         first = await anext(events)
         assert isinstance(first, Decided)
@@ -71,20 +76,25 @@ async def chat(
 
 @router.post("/v1/retrieve", dependencies=[require("decide")])
 async def retrieve(
-    replica: AppReplica, body: RetrieveRequest, key: IdempotencyKey = None, timeout_s: Timeout = None
+    replica: AppReplica,
+    caller: RequestCaller,
+    body: RetrieveRequest,
+    key: IdempotencyKey = None,
+    timeout_s: Timeout = None,
 ) -> Response:
     """Decide and retrieve, without the language model."""
     k = body.k or replica.config.answering.passages
     if k > replica.config.limits.passages:
         message = f"k is {k}; at most {replica.config.limits.passages} passages can be requested"
         raise ApiError("invalid_value", message, "k")
-    ask = _ask(replica, body.query, body, key, k=k, param="query")
-    decided, _, finished = await _whole(_events(replica, ask, key, timeout_s))
+    ask = _ask(replica, caller, body.query, body, key, k=k, param="query")
+    decided, _, finished = await _whole(_events(replica, caller, ask, key, timeout_s))
     return responses.retrieval(decided, finished, replica.config, body.agent.returns)
 
 
 def _ask(
     replica: Replica,
+    caller: Caller,
     question: str,
     body: ChatRequest | RetrieveRequest,
     key: str | None,
@@ -99,7 +109,7 @@ def _ask(
         message = f"the question has {len(question)} characters; at most {limit} are read"
         raise ApiError("invalid_value", message, param)
     return Ask(
-        decision_id=key or new_id(),
+        decision_id=caller.stored(key) if key else caller.new_id(),
         question=question,
         forced=_forced_arm(body.model),
         allowed=None if options.allowed_arms is None else frozenset(options.allowed_arms),
@@ -107,7 +117,7 @@ def _ask(
         explore=options.explore,
         context=_context(options.context, replica.config.limits),
         cost_weight=_cost_weight(options.cost_weight, replica.config.features),
-        episode_id=options.episode_id,
+        episode_id=options.episode_id and caller.stored(options.episode_id, "episode"),
         deferred=options.defer_activation,
         request_digest=_digest(body) if key else "",
         **rest,
@@ -170,23 +180,40 @@ def _forced_arm(model: str) -> str | None:
     return arm
 
 
-def _events(
-    replica: Replica, ask: Ask, key: str | None, timeout_s: float | None
+async def _events(
+    replica: Replica, caller: Caller, ask: Ask, key: str | None, timeout_s: float | None
 ) -> AsyncGenerator[messages.Event, None]:
-    """Return the events of a new turn, or of the earlier turn under the same key, where there is room."""
+    """Yield the events of a new turn, or of the earlier turn under the same key, where there is room.
+
+    Ids are shown as the caller knows them.
+    """
 
     async def opened(commits: list[messages.Commit]) -> AsyncGenerator[messages.Event, None]:
         loop = replica.turns
-        record = None if key is None else await asyncio.to_thread(replica.store.record, key)
+        record = None if key is None else await asyncio.to_thread(replica.store.record, ask.decision_id)
         if record is None:
             _require_eligible(replica, ask)
             return loop.turn(ask, commits.append)
-        if idempotency.was_cut_off(replica, ask, record):
-            idempotency.require_known(replica, ask, record.decision.drawn, "decided on")
+        if admission.was_cut_off(replica, ask, record):
+            admission.require_known(replica, ask, record.decision.drawn, "decided on")
             return loop.resume(ask, record.decision, commits.append)
-        return idempotency.repeated(replica, ask, record)  # also where an arm was switched off since
+        return admission.repeated(replica, ask, record)  # also where an arm was switched off since
 
-    return admitted(replica, ask, key, timeout_s, opened)
+    try:
+        async with aclosing(admission.admitted(replica, caller, ask, key, timeout_s, opened)) as events:
+            async for event in events:
+                yield _shown(event, caller) if isinstance(event, Decided) else event
+    except ApiError as error:
+        raise error.shown_to(caller) from error.__cause__
+
+
+def _shown(decided: Decided, caller: Caller) -> Decided:
+    decision = decided.decision
+    if not caller.prefix:
+        return decided
+    episode_id = decision.episode_id and caller.shown(decision.episode_id)
+    shown = replace(decision, id=caller.shown(decision.id), episode_id=episode_id)
+    return replace(decided, decision=shown)
 
 
 def _require_eligible(replica: Replica, ask: Ask) -> None:

@@ -2,21 +2,24 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 
+from agent.access import Caller, ForeignIdError
 from agent.api import responses
 from agent.api.errors import RESPONSES, ApiError
-from agent.api.middleware import AppReplica, require
+from agent.api.middleware import AppReplica, RequestCaller, require
 from agent.api.schemas import DecisionId
 from agent.config import AppConfig
 from agent.learning import restore
 from agent.learning import verify as learning_verify
 from agent.policies import Policy, PolicyError
 from agent.serving import Replica
-from feedback.events import LABELS, Example, Kind, Mode, Status
+from feedback.events import LABELS, Decision, Example, Feedback, Kind, Mode, Status
 from feedback.fold import DecisionFact, Fold
 from feedback.log import Record
 from feedback.registry import Version
@@ -26,16 +29,18 @@ router = APIRouter(responses=RESPONSES)
 
 Result = TypeVar("Result")
 
+Fact = TypeVar("Fact", Decision, Feedback)
 
-@router.get("/v1/decisions/{decision_id}", dependencies=[require("decide")])
-async def decision(replica: AppReplica, decision_id: DecisionId) -> JSONResponse:
-    """Everything known about a decision."""
-    found = await _record(replica, decision_id)
+
+@router.get("/v1/decisions/{decision_id}", dependencies=[require("decide", "read")])
+async def decision(replica: AppReplica, caller: RequestCaller, decision_id: DecisionId) -> JSONResponse:
+    """Everything known about a decision of the caller's project."""
+    found = _shown(await _record(replica, caller, decision_id), caller)
     return JSONResponse(document(found, replica.config, replica.clock()))
 
 
-@router.get("/v1/decisions/{decision_id}/verify", dependencies=[require("admin")])
-async def verify(replica: AppReplica, decision_id: DecisionId) -> JSONResponse:
+@router.get("/v1/decisions/{decision_id}/verify", dependencies=[require("operate")])
+async def verify(replica: AppReplica, caller: RequestCaller, decision_id: DecisionId) -> JSONResponse:
     """Compute a decision again from the log, and compare its distribution and its draw.
 
     Probabilities count as equal up to `tolerance`; on the same machine they are equal to the bit.
@@ -44,7 +49,7 @@ async def verify(replica: AppReplica, decision_id: DecisionId) -> JSONResponse:
     pruned is learned again from the log, which may take a while: such calls run one at a time, and get
     503 if too many wait.
     """
-    found = await _record(replica, decision_id)
+    found = await _record(replica, caller, decision_id)
     logged = found.decision
     salt = replica.store.draw_secret.salt(replica.config.salt, found.seq)
 
@@ -54,7 +59,7 @@ async def verify(replica: AppReplica, decision_id: DecisionId) -> JSONResponse:
     if logged.policy == LABELS:
         raise ApiError("not_drawn", f"{decision_id!r} is a label: no policy drew it", "decision_id")
     if logged.mode is Mode.FORCED:  # no policy took part
-        return JSONResponse(recompute(None).document())
+        return JSONResponse({**recompute(None).document(), "decision_id": decision_id})
     if logged.floor is None:
         message = f"decision {decision_id!r} is of a log that did not keep which floor was mixed in"
         raise ApiError("not_recorded", message, "decision_id")
@@ -66,7 +71,7 @@ async def verify(replica: AppReplica, decision_id: DecisionId) -> JSONResponse:
             raise ApiError("version_unavailable", message, "decision_id")
         versions.append(version)
     verification = await with_policies(replica, versions, recompute, "decision_id")
-    return JSONResponse(verification.document())
+    return JSONResponse({**verification.document(), "decision_id": decision_id})
 
 
 async def with_policies(
@@ -85,11 +90,25 @@ async def with_policies(
         raise ApiError("version_unavailable", str(error), param) from None
 
 
-async def _record(replica: Replica, decision_id: str) -> Record:
-    found = await asyncio.to_thread(replica.store.record, decision_id)
-    if found is None:
-        raise ApiError("decision_not_found", f"there is no decision {decision_id!r}", "decision_id")
-    return found
+async def _record(replica: Replica, caller: Caller, decision_id: str) -> Record:
+    """Return a decision that the caller may read. Raises ApiError."""
+    with suppress(ForeignIdError):  # not distinguished from one that does not exist
+        if found := await asyncio.to_thread(replica.store.record, caller.stored(decision_id)):
+            return found
+    raise ApiError("decision_not_found", f"there is no decision {decision_id!r}", "decision_id")
+
+
+def _shown(found: Record, caller: Caller) -> Record:
+    """Return a record with ids as the caller knows them."""
+    if not caller.prefix:
+        return found
+
+    def shown(fact: Fact) -> Fact:
+        return replace(
+            fact, id=caller.shown(fact.id), episode_id=fact.episode_id and caller.shown(fact.episode_id)
+        )
+
+    return replace(found, decision=shown(found.decision), feedback=tuple(map(shown, found.feedback)))
 
 
 def document(found: Record, config: AppConfig, now: float) -> dict[str, Any]:
@@ -134,6 +153,8 @@ def document(found: Record, config: AppConfig, now: float) -> dict[str, Any]:
                 "received_at": item.received_at,
                 "event_time": item.event_time,
                 "tags": dict(item.tags),
+                "source": item.source,
+                "key": item.key,
             }
             for item in found.feedback
         ],

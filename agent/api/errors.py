@@ -3,9 +3,10 @@
 `python -m agent.api.errors` prints the table as Markdown.
 """
 
+import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from fastapi import FastAPI, Request
@@ -14,6 +15,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
+from agent.access import OPEN, Caller, ForeignIdError, RateLimitedError, SpentError, hosts, keyring
 from agent.jobs import UndecidedError
 from agent.policies import FeatureError
 from agent.serving import TurnError, messages
@@ -24,6 +26,7 @@ from feedback.errors import (
     ConflictError,
     LogGapError,
     LogUnavailableError,
+    ProjectTakenError,
     QueueFullError,
     SchemaError,
 )
@@ -69,7 +72,7 @@ _KINDS = (
         "invalid_value",
         400,
         "A field has a value of the wrong type or out of its range.",
-        raised_by={RewardError: "value", FeatureError: "agent.context"},
+        raised_by={RewardError: "value", FeatureError: "agent.context", ForeignIdError: None},
     ),
     ErrorKind("unknown_arm", 400, "The request names an arm that is not configured."),
     ErrorKind(
@@ -91,10 +94,21 @@ _KINDS = (
         "The prompt is longer than the language model can read.",
         raised_by={base.PromptTooLongError: "messages"},
     ),
-    ErrorKind("unauthorized", 401, "Keys are configured, and the request has none of them."),
-    ErrorKind("forbidden", 403, "The key does not have the scope of the route."),
+    ErrorKind(
+        "unauthorized",
+        401,
+        "The service has keys, and the request has none of them, or one that is disabled or has expired.",
+        raised_by={keyring.UnauthorizedError: None},
+    ),
+    ErrorKind(
+        "forbidden",
+        403,
+        "The key does not have the scope of the route.",
+        raised_by={keyring.ForbiddenError: None},
+    ),
     ErrorKind("not_found", 404, "There is no such route.", framework=True),
     ErrorKind("decision_not_found", 404, "The log holds no decision of this id."),
+    ErrorKind("key_not_found", 404, "There is no key of this public id."),
     ErrorKind("version_not_found", 404, "The log holds no policy version of this number."),
     ErrorKind("evaluation_not_found", 404, "The log holds no evaluation of this number."),
     ErrorKind("warm_start_not_found", 404, "The log holds no warm start of this number."),
@@ -117,6 +131,12 @@ _KINDS = (
         "The idempotency key, or the id of the feedback, was used for something else, or its turn failed.",
         raised_by={ConflictError: None},
     ),
+    ErrorKind(
+        "project_taken",
+        409,
+        "The log has ids that would become those of the new project.",
+        raised_by={ProjectTakenError: "project"},
+    ),
     ErrorKind("arm_conflict", 409, "An arm of the new set has the name of a different former arm."),
     ErrorKind("promotion_refused", 409, "The version cannot be served by this configuration."),
     ErrorKind("promotion_gate_failed", 409, "The gate holds the version; `reasons` says why."),
@@ -128,6 +148,12 @@ _KINDS = (
     ErrorKind("not_configured", 409, "The configuration has no section `warm_start`."),
     ErrorKind("under_way", 409, "A warm start is already queued or running."),
     ErrorKind("payload_too_large", 413, "The body is larger than `limits.body_bytes`."),
+    ErrorKind(
+        "unknown_host",
+        421,
+        "The request names a host that is not the service's; `hosts` has its names.",
+        raised_by={hosts.UnknownHostError: "Host"},
+    ),
     ErrorKind("header_too_large", 431, "The header of the request is larger than `http.header_bytes`."),
     ErrorKind(
         "too_many_evaluations",
@@ -135,6 +161,19 @@ _KINDS = (
         "The queue of evaluations is full.",
         retryable=True,
         raised_by={QueueFullError: None},
+    ),
+    ErrorKind(
+        "rate_limit_exceeded",
+        429,
+        "The key has used its requests or tokens of this minute. Nothing was decided.",
+        retryable=True,
+        raised_by={RateLimitedError: None},
+    ),
+    ErrorKind(
+        "insufficient_quota",
+        429,
+        "The key has spent its budget of the day or the month. Nothing was decided.",
+        raised_by={SpentError: None},
     ),
     ErrorKind(
         "internal_error",
@@ -216,7 +255,7 @@ _CODE_OF_STATUS = {kind.status: kind.code for kind in _KINDS if kind.framework}
 class Failure(BaseModel):
     """What went wrong, for programs and for people."""
 
-    type: Literal["invalid_request_error", "server_error"]
+    type: Literal["invalid_request_error", "server_error", "requests", "tokens", "insufficient_quota"]
     code: str = Field(description="Stable name.", json_schema_extra={"enum": [*sorted(ERRORS)]})
     message: str = Field(description="Names the offending value and what would be right.")
     param: str | None = Field(description="The field at fault.")
@@ -252,6 +291,7 @@ class ApiError(Exception):
         retry_after_s: Seconds after which a retry may succeed.
         final: Whether the same request, under its idempotency key, can only be refused from now on.
         reasons: Why the gate holds a candidate, or each item of a batch was refused; None for other errors.
+        meter: Which limit of a key is used up; None for other errors.
     """
 
     code: str
@@ -261,6 +301,7 @@ class ApiError(Exception):
     retry_after_s: int = 1
     final: bool = False
     reasons: Sequence[str] | None = None
+    meter: str | None = None
 
     @property
     def status(self) -> int:
@@ -272,10 +313,23 @@ class ApiError(Exception):
         """Whether the same request may succeed later."""
         return ERRORS[self.code].retryable and not self.final
 
+    @property
+    def _type(self) -> Any:
+        """The type that OpenAI's clients know it by."""
+        if self.status == 429:
+            return self.meter or ("insufficient_quota" if not self.retryable else "invalid_request_error")
+        return "server_error" if self.status >= 500 or self.status == 408 else "invalid_request_error"
+
+    def shown_to(self, caller: Caller) -> "ApiError":
+        """Return it with ids as the caller knows them."""
+        reasons = None if self.reasons is None else list(map(caller.shown, self.reasons))
+        decision_id = self.decision_id and caller.shown(self.decision_id)
+        return replace(self, message=caller.shown(self.message), reasons=reasons, decision_id=decision_id)
+
     def body(self, request_id: str | None) -> dict[str, Any]:
         """Return the envelope, as OpenAI clients read it."""
         failure = Failure(
-            type="server_error" if self.status >= 500 or self.status == 408 else "invalid_request_error",
+            type=self._type,
             code=self.code,
             message=self.message,
             param=self.param,
@@ -288,7 +342,8 @@ class ApiError(Exception):
 
     def response(self, request_id: str | None) -> JSONResponse:
         """Return the envelope as a response."""
-        headers = {"retry-after": str(self.retry_after_s)} if self.status in (429, 503) else {}
+        wait = self.status == 503 or (self.status == 429 and self.retryable)
+        headers = {"retry-after": str(self.retry_after_s)} if wait else {}
         if self.decision_id:
             headers["x-decision-id"] = self.decision_id
         return JSONResponse(self.body(request_id), self.status, headers)
@@ -299,6 +354,9 @@ def translate(error: Exception) -> ApiError:
     match error:
         case ApiError():
             return error
+        case RateLimitedError():
+            wait = max(1, math.ceil(error.retry_after_s))
+            return ApiError("rate_limit_exceeded", str(error), retry_after_s=wait, meter=error.meter)
         case TurnError(__cause__=base.PromptTooLongError()):
             code, param = _CODE_OF_EXCEPTION[base.PromptTooLongError]
             return ApiError(code, str(error), param, error.decision_id)
@@ -356,7 +414,8 @@ def install(app: FastAPI) -> None:
     """Answer every exception of an application with the envelope."""
 
     async def answer(request: Request, error: Exception) -> JSONResponse:
-        response = translate(error).response(request.headers.get("x-request-id"))
+        failure = translate(error).shown_to(getattr(request.state, "caller", OPEN))
+        response = failure.response(request.headers.get("x-request-id"))
         response.headers.update(getattr(error, "headers", None) or {})  # such as Allow, with a 405
         return response
 

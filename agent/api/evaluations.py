@@ -22,7 +22,7 @@ PAGE_POLICY = {"content-security-policy": "default-src 'none'; style-src 'unsafe
 """A report is read from the log: no script of it runs, whatever the log holds."""
 
 
-@router.post("/v1/evaluations", status_code=202, dependencies=[require("admin")])
+@router.post("/v1/evaluations", status_code=202, dependencies=[require("operate")])
 async def submit(replica: AppReplica, body: EvaluationRequest) -> JSONResponse:
     """Request an evaluation of other policies on the log; the response has its number.
 
@@ -33,7 +33,7 @@ async def submit(replica: AppReplica, body: EvaluationRequest) -> JSONResponse:
     return JSONResponse(_document(submitted), 202, {"location": f"/v1/evaluations/{submitted.seq}"})
 
 
-@router.get("/v1/evaluations", dependencies=[require("decide")])
+@router.get("/v1/evaluations", dependencies=[require("read")])
 async def evaluations(replica: AppReplica, limit: PageLimit = 50, before: PageBefore = None) -> JSONResponse:
     """The evaluations, newest first, without their results.
 
@@ -43,7 +43,7 @@ async def evaluations(replica: AppReplica, limit: PageLimit = 50, before: PageBe
     return JSONResponse({"evaluations": [_document(one) for one in listed]})
 
 
-@router.get("/v1/evaluations/{number}", dependencies=[require("decide")])
+@router.get("/v1/evaluations/{number}", dependencies=[require("read")])
 async def evaluation(replica: AppReplica, number: PathNumber) -> JSONResponse:
     """One evaluation: its progress, and its `result` once `status` is `done`.
 
@@ -59,7 +59,7 @@ async def evaluation(replica: AppReplica, number: PathNumber) -> JSONResponse:
 @router.get(
     "/v1/evaluations/{number}/report",
     responses={200: {"content": {"text/html": {}}}},
-    dependencies=[require("decide")],
+    dependencies=[require("read")],
 )
 async def report(replica: AppReplica, number: PathNumber) -> HTMLResponse:
     """The result of an evaluation that is done, as one self-contained HTML page with plots."""

@@ -12,11 +12,11 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import TypeAdapter, ValidationError
 
+from agent.access import Caller, ForeignIdError
 from agent.api import errors
 from agent.api.errors import RESPONSES, ApiError
-from agent.api.idempotency import IdempotencyKey, new_id
-from agent.api.middleware import AppReplica, require
-from agent.api.schemas import DecisionId, FeedbackItem, FeedbackRequest
+from agent.api.middleware import AppReplica, RequestCaller, require
+from agent.api.schemas import DecisionId, FeedbackItem, FeedbackRequest, IdempotencyKey
 from agent.serving import Replica
 from feedback.errors import ConflictError, StoreError
 from feedback.events import Feedback, Kind
@@ -27,7 +27,9 @@ router = APIRouter(responses=RESPONSES)
 
 
 @router.post("/v1/feedback", status_code=202, dependencies=[require("feedback")])
-async def feedback(replica: AppReplica, body: FeedbackRequest, key: IdempotencyKey = None) -> JSONResponse:
+async def feedback(
+    replica: AppReplica, caller: RequestCaller, body: FeedbackRequest, key: IdempotencyKey = None
+) -> JSONResponse:
     """Keep feedback on a decision or an episode: one item, or {"items": [...]} with a status each.
 
     A value of null retracts the value of the same `feedback_id`. An item without one gets the
@@ -35,9 +37,9 @@ async def feedback(replica: AppReplica, body: FeedbackRequest, key: IdempotencyK
     A batch of which no item was kept is refused as a whole; `reasons` then has the error of each item.
     """
     if isinstance(body, FeedbackItem):
-        return await _keep_one(replica, _fact(replica, body, key))
+        return await _keep_one(replica, caller, _fact(replica, caller, body, key))
     names = [None if key is None else f"{key}:{index}" for index in range(len(body.items))]
-    checked = [_fact_or_error(replica, *item) for item in zip(body.items, names, strict=True)]
+    checked = [_fact_or_error(replica, caller, *item) for item in zip(body.items, names, strict=True)]
     facts = [fact for fact in checked if isinstance(fact, Feedback)]
     outcomes = iter(zip(facts, await _accept(replica, facts), strict=True))
     rows, failures = [], list[ApiError]()
@@ -46,10 +48,10 @@ async def feedback(replica: AppReplica, body: FeedbackRequest, key: IdempotencyK
             fact, outcome = next(outcomes)
             if isinstance(outcome, Receipt):
                 replica.telemetry.fed_back(fact, outcome)
-                rows.append(_document(fact, outcome))
+                rows.append(_document(caller, fact, outcome))
                 continue
             one = outcome
-        failures.append(errors.translate(one))
+        failures.append(errors.translate(one).shown_to(caller))
         rows.append(failures[-1].body(None))
     if len(failures) == len(rows):
         raise _refusal(failures)
@@ -72,58 +74,60 @@ def _refusal(failures: Sequence[ApiError]) -> ApiError:
 
 
 @router.post("/v1/decisions/{decision_id}/activate", status_code=202, dependencies=[require("feedback")])
-async def activate(replica: AppReplica, decision_id: DecisionId) -> JSONResponse:
+async def activate(replica: AppReplica, caller: RequestCaller, decision_id: DecisionId) -> JSONResponse:
     """Record that the answer of a deferred decision was shown: it counts from now on.
 
     It may come before the decision; one that is not deferred counts anyway.
     """
-    return await _keep_one(
-        replica,
-        Feedback(decision_id, decision_id, received_at=replica.clock(), kind=Kind.ACTIVATION),
-    )
+    stored = caller.stored(decision_id)
+    fact = Feedback(stored, stored, received_at=replica.clock(), kind=Kind.ACTIVATION)
+    return await _keep_one(replica, caller, replace(fact, source=caller.source, key=caller.key))
 
 
-async def _keep_one(replica: Replica, fact: Feedback) -> JSONResponse:
+async def _keep_one(replica: Replica, caller: Caller, fact: Feedback) -> JSONResponse:
     (outcome,) = await _accept(replica, [fact])
     if isinstance(outcome, Exception):
         raise outcome
     replica.telemetry.fed_back(fact, outcome)
-    return JSONResponse(_document(fact, outcome), 202)
+    return JSONResponse(_document(caller, fact, outcome), 202)
 
 
-def _fact(replica: Replica, item: FeedbackItem, key: str | None = None) -> Feedback:
+def _fact(replica: Replica, caller: Caller, item: FeedbackItem, key: str | None = None) -> Feedback:
     """Return checked feedback.
 
     Raises:
         RewardError: The metric is not declared, or does not take the value.
         ApiError: It retracts a value without its `feedback_id`.
+        ForeignIdError: An id names a project that is not the caller's.
     """
     metric, name = replica.config.reward.metric(item.metric_name), item.feedback_id or key
     if item.value is None and name is None:
         message = "a null value retracts an earlier one: its feedback_id was expected"
         raise ApiError("invalid_value", message, "feedback_id")
     return Feedback(
-        id=name or new_id(),
-        decision_id=item.decision_id,
-        episode_id=item.episode_id,
+        id=caller.stored(name, "feedback") if name else caller.new_id(),
+        decision_id=item.decision_id and caller.stored(item.decision_id),
+        episode_id=item.episode_id and caller.stored(item.episode_id, "episode"),
         kind=Kind.RETRACTION if item.value is None else Kind.VALUE,
         metric=item.metric_name,
         value=None if item.value is None else metric.parse(item.value, item.metric_name),
         received_at=replica.clock(),
         event_time=None if item.event_time is None else item.event_time.timestamp(),
         tags=item.tags,
+        source=caller.source,
+        key=caller.key,
     )
 
 
 _ITEM = TypeAdapter(FeedbackItem)
 
 
-def _fact_or_error(replica: Replica, item: object, name: str | None) -> Feedback | Exception:
+def _fact_or_error(replica: Replica, caller: Caller, item: object, name: str | None) -> Feedback | Exception:
     try:
-        return _fact(replica, _ITEM.validate_python(item), name)
+        return _fact(replica, caller, _ITEM.validate_python(item), name)
     except ValidationError as error:
         return RequestValidationError(error.errors())
-    except (RewardError, ApiError) as error:
+    except (RewardError, ApiError, ForeignIdError) as error:
         return error
 
 
@@ -161,12 +165,12 @@ async def _commit(replica: Replica, items: Sequence[Feedback]) -> Sequence[Recei
     return [refused.get(id(item)) or next(receipts) for item in items]
 
 
-def _document(fact: Feedback, kept: Receipt) -> dict[str, Any]:
+def _document(caller: Caller, fact: Feedback, kept: Receipt) -> dict[str, Any]:
     assert kept.status is not None
     return {
-        "feedback_id": fact.id,
-        "decision_id": fact.decision_id,
-        "episode_id": fact.episode_id,
+        "feedback_id": caller.shown(fact.id),
+        "decision_id": fact.decision_id and caller.shown(fact.decision_id),
+        "episode_id": fact.episode_id and caller.shown(fact.episode_id),
         "status": kept.status.value,
         "log_seq": kept.seq,
     }

@@ -13,7 +13,7 @@ from feedback.training_log import lag as training_log_lag
 router = APIRouter(responses=RESPONSES)
 
 
-@router.get("/v1/models", dependencies=[require("decide")])
+@router.get("/v1/models", dependencies=[require("decide", "read")])
 async def models(replica: AppReplica) -> JSONResponse:
     """The models that a client can name: `auto`, or an arm."""
     names = ["auto", *(f"arm/{name}" for name in replica.turns.arms)]

@@ -1,71 +1,41 @@
-"""What every request passes before its handler: the check of its key, the limits of its body, the replica.
+"""What every request passes before its handler: its host, its key, its rate, its body; the replica.
 
-Keys are read from the environment. Without keys the service is open: suitable for one machine, not for a
-network.
+Without keys the service is open: suitable for one machine, not for a network.
 """
 
 import asyncio
 import functools
-import hmac
-import os
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any
 
-from fastapi import Depends, Header, HTTPException, Request
+from fastapi import Depends, HTTPException, Request
 from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as AsgiScope
 
-from agent.api.errors import ApiError
-from agent.config import Key, Limits, Scope
+from agent.access import Caller, Hosts, Keyring, Quota, require_scope
+from agent.api.errors import ApiError, translate
+from agent.config import Limits, Scope
 from agent.serving import Replica
 
 
-class Access:
-    """Checks the bearer token of a request.
-
-    Args:
-        keys: The keys; without any, every request passes.
-
-    Raises:
-        ValueError: The environment variable of a key is not set or empty.
-    """
-
-    def __init__(self, keys: tuple[Key, ...]) -> None:
-        self._keys = [(os.environ.get(key.env, ""), frozenset(key.scopes)) for key in keys]
-        missing = [key.env for key, (secret, _) in zip(keys, self._keys, strict=True) if not secret]
-        if missing:
-            raise ValueError(f"no key in the environment variable {missing[0]}, which `keys` names")
-
-    def check(self, authorization: str | None, scope: Scope) -> None:
-        """Refuse a request whose `Authorization` header holds no key of this scope. Raises ApiError."""
-        if self._keys and scope not in self.scopes_of(authorization):
-            raise ApiError("forbidden", f"this key does not have the scope {scope!r}")
-
-    def scopes_of(self, authorization: str | None) -> frozenset[Scope]:
-        """Return the scopes of the key in an `Authorization` header; none where there are no keys.
-
-        Raises:
-            ApiError: There are keys, and it holds none of them.
-        """
-        if not self._keys:
-            return frozenset()
-        scheme, _, key = (authorization or "").partition(" ")
-        token = key.strip().encode() if scheme.lower() == "bearer" else b""
-        # every key is compared, in constant time, so that the duration reveals nothing
-        held = [scopes for secret, scopes in self._keys if hmac.compare_digest(secret.encode(), token)]
-        if not held:
-            raise ApiError("unauthorized", "a key is needed: Authorization: Bearer <key>")
-        return frozenset[Scope]().union(*held)
-
-
 @functools.cache
-def require(scope: Scope) -> Any:
-    """Return a dependency that refuses a request without a key of this scope."""
+def require(*scopes: Scope) -> Any:
+    """Return a dependency that refuses a request whose key has none of these scopes."""
 
     # a coroutine: FastAPI runs a plain function in a thread
-    async def check(request: Request, authorization: Annotated[str | None, Header()] = None) -> None:
-        request.app.state.access.check(authorization, scope)
+    async def check(request: Request) -> None:
+        require_scope(request.state.caller, scopes)
 
     return Depends(check)
+
+
+async def _caller(request: Request) -> Caller:
+    caller: Caller = request.state.caller
+    return caller
+
+
+RequestCaller = Annotated[Caller, Depends(_caller)]
+"""Who sent the request."""
 
 
 async def _replica(request: Request) -> Replica:
@@ -77,39 +47,67 @@ AppReplica = Annotated[Replica, Depends(_replica)]
 """The replica of the application that a request is for."""
 
 
+WITHOUT_KEY = frozenset(
+    ("/health", "/ready", "/metrics", "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json")
+)
+"""Paths that need no key; every other one does, whether there is a route or not."""
+
+NOBODY = Caller(None, frozenset())
+
+
 class RequestGuard:
-    """Check the key of a request before its body is read, and that body; return the id of the request.
+    """Check the host, the key and the rate of a request before its body is read, and that body.
 
     Args:
         app: The application behind it.
-        access: Knows the keys.
+        keyring: Knows the keys.
+        quota: Counts their requests.
+        hosts: Knows the names of the service.
         limits: Bytes of a body, and seconds in which it must be there.
     """
 
-    def __init__(self, app: ASGIApp, access: Access, limits: Limits) -> None:
-        self._app, self._access = app, access
+    def __init__(self, app: ASGIApp, keyring: Keyring, quota: Quota, hosts: Hosts, limits: Limits) -> None:
+        self._app, self._keyring, self._quota, self._hosts = app, keyring, quota, hosts
         self._bytes, self._seconds = limits.body_bytes, limits.body_s
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
+        """Serve one request; return its id with the answer."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         headers = dict(scope["headers"])
         request_id = headers.get(b"x-request-id")
         if request_id:
-            send = _with_header(send, (b"x-request-id", request_id))
+            send = _with_headers(send, lambda: [(b"x-request-id", request_id)])
         try:
-            if scope["path"].startswith("/v1/"):
-                self._access.scopes_of(headers.get(b"authorization", b"").decode("latin-1"))
-            declared = headers.get(b"content-length", b"0")
-            if declared.isdigit() and int(declared) > self._bytes:
-                raise self._too_large
-        except ApiError as error:
+            caller = self._caller(scope["path"], headers)
+            if caller.limits:
+                send = _with_headers(send, lambda: self._quota.headers(caller))
+            await self._quota.admit(caller)
+            self._check_length(headers)
+        except Exception as error:
+            failure = translate(error)
+            if failure.code == "internal_error":
+                raise
             named = request_id.decode("latin-1") if request_id else None
-            await error.response(named)(scope, receive, send)
+            await failure.response(named)(scope, receive, send)
             return
+        scope.setdefault("state", {})["caller"] = caller
         await self._app(scope, self._limited(receive), send)
+
+    def _caller(self, path: str, headers: Mapping[bytes, bytes]) -> Caller:
+        """Return the caller of a request. Raises UnknownHostError, UnauthorizedError."""
+        if host := headers.get(b"host"):
+            self._hosts.check(host.decode("latin-1"))
+        if path in WITHOUT_KEY:
+            return NOBODY
+        return self._keyring.caller(headers.get(b"authorization", b"").decode("latin-1"))
+
+    def _check_length(self, headers: Mapping[bytes, bytes]) -> None:
+        """Refuse a body that is declared too large. Raises ApiError."""
+        declared = headers.get(b"content-length", b"0")
+        if declared.isdigit() and int(declared) > self._bytes:
+            raise self._too_large
 
     @property
     def _too_large(self) -> ApiError:
@@ -140,12 +138,12 @@ class RequestGuard:
         return limited
 
 
-def _with_header(send: Send, header: tuple[bytes, bytes]) -> Send:
-    """Return a channel that adds a header to the response."""
+def _with_headers(send: Send, headers: Callable[[], Iterable[tuple[bytes, bytes]]]) -> Send:
+    """Return a channel that adds headers to the response, as they are when it begins."""
 
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
-            message["headers"] = [*message.get("headers", ()), header]
+            message["headers"] = [*message.get("headers", ()), *headers()]
         await send(message)
 
     return sending

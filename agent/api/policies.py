@@ -74,7 +74,7 @@ async def _shadow_agreement(request: Request) -> ShadowAgreement:
 Agreement = Annotated[ShadowAgreement, Depends(_shadow_agreement)]
 
 
-@router.get("/v1/policy", dependencies=[require("decide")])
+@router.get("/v1/policy", dependencies=[require("decide", "read")])
 async def policy(replica: AppReplica, agreement: Agreement) -> JSONResponse:
     """The policy that decides now, how much of the log it has learned, and its router.
 
@@ -181,7 +181,7 @@ def _drift(spec: DriftSpec, alarms: Alarms, floor: float, *, raised: bool) -> di
     }
 
 
-@router.get("/v1/policies", dependencies=[require("decide")])
+@router.get("/v1/policies", dependencies=[require("read")])
 async def policies(replica: AppReplica, limit: PageLimit = 50, before: PageBefore = None) -> JSONResponse:
     """The versions of all policies, newest first, and the promotions, rollbacks and canaries.
 
@@ -231,7 +231,7 @@ def _versions(page: Sequence[tuple[Version, bool]], serving: Version | None) -> 
     ]
 
 
-@router.post("/v1/policies/{version}/promote", dependencies=[require("admin")])
+@router.post("/v1/policies/{version}/promote", dependencies=[require("operate")])
 async def promote(
     replica: AppReplica, version: PathNumber, body: PromotionChoice, agreement: Agreement
 ) -> JSONResponse:
@@ -262,7 +262,7 @@ async def promote(
     return await policy(replica, agreement)
 
 
-@router.post("/v1/policies/{version}/rollback", dependencies=[require("admin")])
+@router.post("/v1/policies/{version}/rollback", dependencies=[require("operate")])
 async def rollback(
     replica: AppReplica, version: PathNumber, body: VersionChoice, agreement: Agreement
 ) -> JSONResponse:
@@ -291,7 +291,7 @@ async def rollback(
     return await policy(replica, agreement)
 
 
-@router.post("/v1/policies/{version}/canary", dependencies=[require("admin")])
+@router.post("/v1/policies/{version}/canary", dependencies=[require("operate")])
 async def canary(
     replica: AppReplica, version: PathNumber, body: CanaryChoice, agreement: Agreement
 ) -> JSONResponse:

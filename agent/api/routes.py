@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
+from agent.access import Hosts
 from agent.api import (
     arms,
     chat,
@@ -14,13 +15,14 @@ from agent.api import (
     export,
     feedback,
     health,
+    keys,
     policies,
     warm_starts,
 )
-from agent.api.middleware import Access, RequestGuard
+from agent.api.middleware import RequestGuard
 from agent.serving import Replica
 
-_RESOURCES = (chat, decisions, feedback, arms, policies, evaluations, warm_starts, export, health)
+_RESOURCES = (chat, decisions, feedback, arms, policies, evaluations, warm_starts, export, keys, health)
 
 ROUTES = [route for resource in _RESOURCES for route in resource.router.routes]
 """Every route, built once: routes hold no state of a replica, so that all applications share them."""
@@ -37,7 +39,12 @@ def create_app(replica: Replica) -> FastAPI:
 
     app = FastAPI(title="Armwise", version="0.1.0", lifespan=lifespan, routes=ROUTES)
     app.state.replica = replica
-    access = app.state.access = Access(replica.config.keys)
     errors.install(app)
-    app.add_middleware(RequestGuard, access=access, limits=replica.config.limits)
+    app.add_middleware(
+        RequestGuard,
+        keyring=replica.keyring,
+        quota=replica.quota,
+        hosts=Hosts(replica.config.hosts),
+        limits=replica.config.limits,
+    )
     return app

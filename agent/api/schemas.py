@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from fastapi import Path, Query
+from fastapi import Header, Path, Query
 from pydantic import (
     AfterValidator,
     AwareDatetime,
@@ -55,7 +55,14 @@ LARGEST = 2**53
 
 Count = Annotated[StrictInt, Field(ge=1, le=LARGEST)]
 
-DecisionId = Annotated[Identifier, Path()]
+LoggedId = Annotated[StrictStr, Field(pattern=r"^([a-z0-9][a-z0-9-]{0,31}~)?[A-Za-z0-9._:-]{1,128}$")]
+"""An id as the log has it: a key with the scope `admin` names those of a project with its prefix."""
+
+IdempotencyKey = Annotated[Identifier | None, Header(alias="Idempotency-Key")]
+
+DecisionId = Annotated[LoggedId, Path()]
+
+PublicId = Annotated[StrictStr, Field(pattern=r"^[A-Za-z0-9_]{1,128}$"), Path()]
 
 PathNumber = Annotated[int, Path(ge=1, le=LARGEST)]
 
@@ -173,8 +180,8 @@ class RetrieveRequest(Request):
 class FeedbackItem(Request):
     """One value of one metric, for one decision or for all decisions of an episode; null retracts it."""
 
-    decision_id: Identifier | None = None
-    episode_id: Identifier | None = None
+    decision_id: LoggedId | None = None
+    episode_id: LoggedId | None = None
     metric_name: Name
     value: Value | None
     feedback_id: (

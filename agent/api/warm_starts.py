@@ -18,7 +18,7 @@ from feedback.registry import runs as registry_runs
 router = APIRouter(responses=RESPONSES)
 
 
-@router.post("/v1/warm-starts", status_code=202, dependencies=[require("admin")])
+@router.post("/v1/warm-starts", status_code=202, dependencies=[require("operate")])
 async def ask(replica: AppReplica) -> JSONResponse:
     """Request a warm start now, whatever the schedule says; the response has its number.
 
@@ -35,7 +35,7 @@ async def ask(replica: AppReplica) -> JSONResponse:
     return JSONResponse(_document(run), 202, {"location": f"/v1/warm-starts/{run.seq}"})
 
 
-@router.get("/v1/warm-starts", dependencies=[require("decide")])
+@router.get("/v1/warm-starts", dependencies=[require("read")])
 async def runs(replica: AppReplica, limit: PageLimit = 50, before: PageBefore = None) -> JSONResponse:
     """The warm starts, newest first, and when the `next` one is due.
 
@@ -49,7 +49,7 @@ async def runs(replica: AppReplica, limit: PageLimit = 50, before: PageBefore = 
     return JSONResponse({"warm_starts": [_document(one) for one in listed], "next": due})
 
 
-@router.get("/v1/warm-starts/{number}", dependencies=[require("decide")])
+@router.get("/v1/warm-starts/{number}", dependencies=[require("read")])
 async def run(replica: AppReplica, number: PathNumber) -> JSONResponse:
     """One warm start: its inputs, as digests and positions, and each step with its result."""
     found = await asyncio.to_thread(registry_runs.find, replica.store, number)

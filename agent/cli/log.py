@@ -1,24 +1,28 @@
-"""The verbs on the log, which need no service: export, import, migrate, rebuild."""
+"""The verbs on the log, which need no service: export, import, key, migrate, rebuild."""
 
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
+from rich.table import Column, Table
 
+from agent.access import NewKey
 from agent.api import Export, Format, Window
 from agent.cli.console import console, errors, explained, progress
-from agent.cli.options import CONFIG, ConfigPath
+from agent.cli.options import CONFIG, ConfigPath, settings_options, unique
 from agent.config import load
 from agent.learning import rebuild as learning_rebuild
 from arms.base import Progress
 from feedback.events import Example
 from feedback.exchange import ExchangeError, Header, imported, jsonl, read_dsjson, read_obp, write_export
 from feedback.log import Store, schema
+from feedback.registry import keys, usage
 
 REPORT_EVERY = 1000
 """Rows between two reports of progress."""
@@ -165,3 +169,102 @@ def rebuild(
         if not report.sound:
             errors.print(report.remedy, style="red", markup=False, soft_wrap=True)
             raise typer.Exit(1)
+
+
+key = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None)
+"""Keys of callers, in the log: a running service follows within a second."""
+
+
+@contextmanager
+def _log(config: Path) -> Iterator[Store]:
+    settings = load(config, without=["router"])
+    settings.home_path.mkdir(parents=True, exist_ok=True)  # the first key comes before the first start
+    with closing(Store(settings.database_url)) as store:
+        yield store
+
+
+@key.command()
+@settings_options(
+    NewKey,
+    {"scopes": "--scope", "tags": "--tag"},
+    text=("expires", "tags"),
+    help_texts={
+        "scopes": "decide, feedback, read, operate or admin; else decide and feedback; repeatable.",
+        "tags": "name=value, kept and not interpreted.",
+    },
+)
+def create(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
+    """Make a key, and print it: once, since the log has only its hash."""
+    with explained():
+        given["tags"] = unique("--tag", map(_tag, given.get("tags") or ()))
+        now = time.time()
+        settings = NewKey.model_validate(given).settings(now)
+        with _log(config) as store:
+            made, token = keys.create(store, settings, now)
+        errors.print(f"key {made.public_id} of project {settings.project!r}; it is not shown again:")
+        console.print(token, markup=False, highlight=False, soft_wrap=True)
+
+
+@key.command("list")
+def list_keys(config: ConfigPath = CONFIG) -> None:
+    """List the keys of the log, and what they have used; those of the configuration, where they were used."""
+    with explained():
+        now = time.time()
+        with _log(config) as store:
+            made, spent = keys.read(store), usage.spend(store, now)
+        table = Table(
+            Column("key", min_width=12), "name", "project", "scopes", "limits", "state", "this month"
+        )
+        for one in made:
+            s = one.settings
+            row = one.public_id, s.name, s.project, " ".join(s.scopes), _limits(one), _state(one, now)
+            table.add_row(*row, _spent(spent.pop(one.public_id, {})))
+        for name, amounts in spent.items():
+            table.add_row(name, "of the configuration", *[""] * 4, _spent(amounts))
+        console.print(table)
+
+
+@key.command()
+def disable(
+    public_id: Annotated[str, typer.Argument(help="The 12 characters after sk-aw-.")],
+    config: ConfigPath = CONFIG,
+) -> None:
+    """Disable a key for good."""
+    with explained():
+        with _log(config) as store:
+            if keys.disable(store, public_id, time.time()) is None:
+                raise ValueError(f"there is no key {public_id!r}; `armwise key list` shows them")
+        console.print(f"key {public_id} is disabled", markup=False)
+
+
+def _tag(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise ValueError(f"--tag {text}: name=value was expected, such as team=search")
+    return name, value
+
+
+def _limits(one: keys.ApiKey) -> str:
+    limits = one.settings.limits
+    shown = [
+        (limits.rpm_limit, "requests/min"),
+        (limits.tpm_limit, "tokens/min"),
+        (limits.max_budget, f"USD/{limits.budget_duration}"),
+        (limits.token_budget, f"tokens/{limits.budget_duration}"),
+    ]
+    return ", ".join(f"{amount:,g} {unit}" for amount, unit in shown if amount is not None)
+
+
+def _state(one: keys.ApiKey, now: float) -> str:
+    if one.disabled_at is not None:
+        return "disabled"
+    expires = one.settings.expires
+    if expires is None:
+        return "valid"
+    at = f"{datetime.fromtimestamp(expires, UTC):%Y-%m-%d %H:%M} UTC"
+    return f"expired {at}" if expires <= now else f"until {at}"
+
+
+def _spent(amounts: Mapping[str, usage.Amount]) -> str:
+    one = amounts.get("month", usage.Amount())
+    return f"{one.requests:,} requests, {one.tokens:,} tokens, ${one.usd:,.4f}"

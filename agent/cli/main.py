@@ -53,6 +53,7 @@ VERBS = {
     "rollback": Verb("operate:rollback", OPERATE, "Let exactly one version decide."),
     "canary": Verb("operate:canary", OPERATE, "Give a version a share of the traffic."),
     "verify": Verb("operate:verify", OPERATE, "Recompute a decision from the log."),
+    "key": Verb("log:key", OPERATE, "Make, list and disable keys of callers."),
     "rebuild": Verb("log:rebuild", OPERATE, "Recompute the training log and the policy from the facts."),
     "migrate": Verb("log:migrate", OPERATE, "Migrate the log to the tables of this version."),
 }
@@ -71,7 +72,10 @@ class LazyCommand(TyperCommand):
         """The verb itself; the first access imports its module."""
         module, _, function = self._verb.target.partition(":")
         app = typer.Typer(add_completion=False, rich_markup_mode=None)
-        app.command(self.name)(getattr(importlib.import_module(f"agent.cli.{module}"), function))
+        verb = getattr(importlib.import_module(f"agent.cli.{module}"), function)
+        if isinstance(verb, typer.Typer):
+            return typer.main.get_command(verb)
+        app.command(self.name)(verb)
         return typer.main.get_command(app)
 
     def make_context(self, *args: Any, **kwargs: Any) -> Any:

@@ -1,7 +1,9 @@
 """The verbs that start the service, or check it before: serve, ingest, doctor."""
 
 import os
+import time
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -50,6 +52,7 @@ def _prepare(config: Path) -> None:
             errors.print(str(finding), style="yellow", soft_wrap=True)
     launch.require_free_port(*address)
     settings.home_path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _require_closed(settings, address[0])
     with progress() as on_progress:
         prepare(settings, on_progress)
     if folder := os.environ.get(RUN_FOLDER):
@@ -76,6 +79,28 @@ def doctor(config: ConfigPath = CONFIG) -> None:
         if any(finding.serious for finding in found):
             raise typer.Exit(1)
         console.print("no problem found", **PLAIN)
+
+
+def _require_closed(settings: "AppConfig", host: str) -> None:
+    """Say that a service without keys is open; refuse where others reach it. Raises OpenServiceError."""
+    from agent.access import Keyring, is_loopback, require_closed
+    from feedback.errors import LogUnavailableError
+    from feedback.log import Store
+
+    keyring = Keyring(settings.keys, time.time)
+    if keyring.is_open:
+        settings.home_path.mkdir(parents=True, exist_ok=True)
+        try:
+            with closing(Store(settings.database_url)) as store:
+                keyring.refresh(store)
+        except LogUnavailableError:
+            if is_loopback(host):  # the replicas wait for it
+                return
+            raise
+    require_closed(host, is_open=keyring.is_open, allowed=settings.open)
+    if keyring.is_open:
+        who = "every program of this machine" if is_loopback(host) else "everybody who reaches it"
+        console.print(f"open: no key is asked for, {who} can use it; `armwise key create` closes it", **PLAIN)
 
 
 def ingest_corpus(

@@ -1,4 +1,4 @@
-from . import warm_start
+from . import sections, warm_start
 from .app_config import CONFIG, AppConfig, ConfigError, load, parse, read_portfolio
 from .sections import CorpusSpec, Key, Limits, Scope
 from .warm_start import Schedule, WarmStartSpec
@@ -16,5 +16,6 @@ __all__ = [
     "load",
     "parse",
     "read_portfolio",
+    "sections",
     "warm_start",
 ]

@@ -49,7 +49,19 @@ class AppConfig(BaseModel):
         description="Where the log is: `sqlite:////path/log.db`, or `postgresql://user@host/name` (15 or "
         "later; its password best in PGPASSFILE); null is an SQLite file in home.",
     )
-    keys: tuple[Key, ...] = Field(default=(), description="Keys of callers; without any the service is open.")
+    keys: tuple[Key, ...] = Field(
+        default=(),
+        description="Keys of callers, besides those of the log; without any of both the service is open.",
+    )
+    open: bool = Field(
+        default=False,
+        description="Whether a service without keys may listen on other addresses than loopback ones.",
+    )
+    hosts: tuple[str, ...] = Field(
+        default=(),
+        description="Names by which clients reach the service, such as `api.example.com`, `*.example.com` or "
+        "`*` for any; localhost and IP addresses are always accepted.",
+    )
     salt: str = Field(
         default="armwise",
         min_length=1,

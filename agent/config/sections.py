@@ -1,23 +1,46 @@
 """Sections of the configuration: keys, corpus, limits, answers, learning."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
-Scope = Literal["decide", "feedback", "admin"]
+Scope = Literal["decide", "feedback", "read", "operate", "admin"]
+
+Source = Literal["user", "judge", "operator"]
+
+Project = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,31}$")]
 
 
-class Key(BaseModel):
-    """A key of callers and its scopes."""
+class KeyBase(BaseModel):
+    """What every key has, whether it is configured or a row of the log."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    env: str = Field(min_length=1, description="Environment variable of the service that holds the key.")
     scopes: tuple[Scope, ...] = Field(
         default=("decide", "feedback"),
-        description="`decide` sends requests and reads, `feedback` sends feedback, `admin` switches and "
-        "replaces arms, promotes versions and verifies decisions.",
+        min_length=1,
+        description="`decide` sends requests, and reads their decisions, the arms and the policy; `feedback` "
+        "sends feedback; `read` reads decisions, arms, versions, evaluations and warm starts; `operate` "
+        "reads these, too, switches and replaces arms, promotes versions, evaluates and warm-starts; `admin` "
+        "does all of it, in all projects, makes keys and exports.",
     )
+    project: Project = Field(
+        default="default",
+        description="Owner of the decisions, episodes and feedback that the key makes and reads.",
+    )
+    source: Source = Field(default="user", description="Who judges with it; kept with each item of feedback.")
+
+    @model_validator(mode="after")
+    def _check_project(self) -> "KeyBase":
+        if "admin" in self.scopes and self.project != "default":
+            raise ValueError(f"scope 'admin' is for all projects: it cannot be of {self.project!r} alone")
+        return self
+
+
+class Key(KeyBase):
+    """A key of callers that the environment holds; others are made with `armwise key create`."""
+
+    env: str = Field(min_length=1, description="Environment variable of the service that holds the key.")
 
 
 class CorpusSpec(BaseModel):

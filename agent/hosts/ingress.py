@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ray import serve
+from ray.serve.context import _get_global_client
 from ray.serve.handle import DeploymentHandle
 
+from agent.access import require_closed
 from agent.api import create_app
 from agent.config import AppConfig
 from agent.evaluation import verdict
@@ -74,6 +76,8 @@ class Ingress:
                 partial(reach, [*arms.values(), *embedders.values(), generator]),
             )
         )
+        if RUN_FOLDER not in os.environ:  # else `armwise serve` has looked
+            require_closed(listens_on(), is_open=self._replica.keyring.is_open, allowed=config.open)
         self._settled = False
         keep_what_is_loaded()
 
@@ -88,6 +92,12 @@ class Ingress:
         if self._replica.ready and not self._settled:
             self._settled = True
             keep_what_is_loaded()  # once more: encoders are loaded last
+
+
+def listens_on() -> str:
+    """Return the address that Ray Serve's own proxy listens on; of a Ray without a controller, loopback."""
+    client = _get_global_client(raise_if_no_controller_running=False)
+    return "127.0.0.1" if client is None else str(client.http_config.host)
 
 
 def open_replica(

@@ -9,7 +9,9 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
+from uuid import uuid4
 
+from agent.access import Keyring, Quota
 from agent.config import AppConfig
 from agent.learning import PolicyHistory
 from agent.policies import describe
@@ -27,9 +29,9 @@ from arms.llm import Generator
 from feedback.budget import Price
 from feedback.clock import SteadyClock
 from feedback.drift import Alarms, read_alarms
-from feedback.errors import LogUnavailableError
+from feedback.errors import LogUnavailableError, StoreError
 from feedback.log import GroupCommit, Store
-from feedback.registry import ActivePolicy, Version, arm_sets, prices
+from feedback.registry import ActivePolicy, Version, arm_sets, prices, usage
 
 logger = logging.getLogger(__name__)
 
@@ -100,6 +102,8 @@ class Replica:
         alarms: Drift alarms, as of the last refresh.
         under_way: Decisions that are being made and carried out.
         chats: Places of the language model.
+        keyring: The keys that hold, as of the last refresh.
+        quota: What they have used, and their limits.
     """
 
     def __init__(
@@ -120,6 +124,9 @@ class Replica:
         self.gate = gate
         self.telemetry = telemetry
         self.log = GroupCommit(store)
+        self.keyring = Keyring(config.keys, clock)
+        self.keyring.refresh(store)  # before the first request, which would find the service open
+        self.quota = Quota(usage.Usage(store, uuid4().hex), clock)
         self.watcher = VersionWatcher(store, config)
         self.served: ServedVersion | None = None
         self.active = ActivePolicy(self.watcher.configured.digest)
@@ -150,7 +157,7 @@ class Replica:
             embed=embedders.embed,
             search=arms.search,
             generator=generator,
-            log=CountedLog(self.log, telemetry),
+            log=CountedLog(self.log, telemetry, self.quota.charge),
             features=config.features,
             cost_weight=config.reward.cost_weight,
             fallback=config.fallback,
@@ -218,6 +225,8 @@ class Replica:
         self.arms.stop()
         self.history.close()
         await asyncio.to_thread(self.log.close)
+        with suppress(StoreError):  # what keys have used since the last report is lost
+            await self.quota.report()
         self.store.close()
 
     async def _warm_up(self) -> None:
@@ -244,6 +253,7 @@ class Replica:
                 if self.log.trouble:
                     await asyncio.to_thread(self.log.check)
                 await self.refresh()
+                await self.quota.report()
             except LogUnavailableError as error:
                 logger.warning("still serving version %d: %s", self.decider.serving.version, error)
             await asyncio.sleep(self.config.learning.poll_s)
@@ -261,6 +271,7 @@ class Replica:
             await self._set_floor()
 
     def _read(self) -> tuple[ServingState, LoggedArms, Price | None]:
+        self.keyring.refresh(self.store)
         logged, budget = self.arms.read(), self.config.budget
         price = None if budget is None else prices.latest(self.store, budget)
         return self.watcher.refresh(self.served), logged, price

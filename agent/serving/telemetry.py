@@ -6,7 +6,7 @@ replica can answer a scrape for all of them.
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,7 @@ from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from agent.serving.messages import Log
-from feedback.events import Decision, Execution, Feedback
+from feedback.events import Cost, Decision, Execution, Feedback
 from feedback.log import Receipt
 from feedback.registry import Version
 from feedback.training_log import lag as training_log_lag
@@ -136,15 +136,27 @@ class Telemetry:
 
 
 class CountedLog:
-    """A log that counts the decisions and executions that it commits."""
+    """A log that counts the decisions and executions that it commits.
 
-    def __init__(self, log: Log, telemetry: Telemetry) -> None:
+    Args:
+        log: Where they are committed.
+        telemetry: Counts them.
+        charge: Called with the decision and the cost of each execution, which was incurred in any case.
+    """
+
+    def __init__(
+        self, log: Log, telemetry: Telemetry, charge: Callable[[str, Cost], None] = lambda *_: None
+    ) -> None:
         self._log = log
         self._telemetry = telemetry
+        self._charge = charge
         self._drawn: dict[str, str] = {}  # arm by decision, until its execution
 
     def append(self, *facts: Decision | Execution) -> "asyncio.Future[Any]":
         """Queue facts, and count them unless their commit fails."""
+        for fact in facts:
+            if isinstance(fact, Execution):
+                self._charge(fact.decision_id, fact.cost)
         future = self._log.append(*facts)
         future.add_done_callback(partial(self._count, facts))
         return future

@@ -210,6 +210,7 @@ CONFIG: dict[str, Any] = {
         "bm25": {"kind": "bm25"},
         "dense": {"kind": "dense", "params": {"backbone": "tiny"}},
     },
+    "hosts": ["service", "testserver"],
     "llm": {"engine": "scripted"},
     "policy": {"kind": "vowpal", "params": {"args": "--cb_explore_adf --epsilon 0.05"}},
     "reward": {

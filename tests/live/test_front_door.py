@@ -19,7 +19,8 @@ from tests.live.conftest import Live, until
 
 pytestmark = pytest.mark.skipif(haproxy_binary() is None, reason="there is no HAProxy for this platform")
 
-HALF = b"POST /v1/retrieve HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 100\r\n"
+HEADERS = b"host: localhost\r\ncontent-type: application/json\r\ncontent-length: 100\r\n"
+HALF = b"POST /v1/retrieve HTTP/1.1\r\n" + HEADERS
 
 
 def enveloped(response: httpx.Response) -> str:

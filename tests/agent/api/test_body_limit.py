@@ -1,16 +1,18 @@
 """The limits of a body, and the key before it, against the smallest application behind them."""
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from fastapi import HTTPException
 from starlette.types import Message, Receive, Send
 from starlette.types import Scope as AsgiScope
 
+from agent.access import Hosts, Keyring, Quota
 from agent.api.errors import ApiError
-from agent.api.middleware import Access, RequestGuard
+from agent.api.middleware import RequestGuard
 from agent.config import Key, Limits
+from feedback.registry.usage import Usage
 
 LIMIT = 10
 LIMITS = Limits.model_construct(body_bytes=LIMIT, body_s=60.0)
@@ -43,7 +45,7 @@ async def serve(
     parts: list[bytes],
     headers: dict[str, str] | None = None,
     kind: str = "http",
-    access: Access = Access(()),  # noqa: B008 - it holds no state
+    keys: tuple[Key, ...] = (),
 ) -> list[Message]:
     """Serve one request whose body comes in parts; return what was sent."""
     sent: list[Message] = []
@@ -58,8 +60,14 @@ async def serve(
 
     raw = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
     scope: dict[str, Any] = {"type": kind, "method": "POST", "path": "/v1/x", "headers": raw}
-    await RequestGuard(app, access, LIMITS)(scope, receive, send)
+    await guarded(app, LIMITS, keys)(scope, receive, send)
     return sent
+
+
+def guarded(app: Behind, limits: Limits, keys: tuple[Key, ...] = ()) -> RequestGuard:
+    usage = cast(Usage, None)  # which is not used without limits of keys
+    keyring, quota = Keyring(keys, lambda: 0.0), Quota(usage, lambda: 0.0)
+    return RequestGuard(app, keyring, quota, Hosts(["api.example.com"]), limits)
 
 
 @pytest.mark.parametrize("parts", [[b"x" * LIMIT], [b"x" * 4, b"x" * 6], [b""], [b"x" * 9, b"", b"x"]])
@@ -108,7 +116,7 @@ async def test_a_body_that_never_ends_is_refused_when_its_time_is_over() -> None
     limits = Limits.model_construct(body_bytes=LIMIT, body_s=0.01)
     scope = {"type": "http", "method": "POST", "path": "/v1/x", "headers": []}
     with pytest.raises(HTTPException) as error:
-        await RequestGuard(Behind(), Access(()), limits)(scope, silent, refused)
+        await guarded(Behind(), limits)(scope, silent, refused)
     cause = error.value.__cause__
     assert isinstance(cause, ApiError)
     assert (cause.code, cause.status) == ("request_timeout", 408)
@@ -119,10 +127,10 @@ async def test_a_request_without_a_key_is_refused_before_its_body_is_read(
     headers: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("APP_KEY", "right")
-    app, access = Behind(), Access((Key(env="APP_KEY"),))
-    start, _ = await serve(app, [b"x"], headers, access=access)
+    app, keys = Behind(), (Key(env="APP_KEY"),)
+    start, _ = await serve(app, [b"x"], headers, keys=keys)
     assert (app.calls, start["status"]) == (0, 401)
-    assert await serve(app, [b"x"], {"authorization": "Bearer right"}, access=access) == []
+    assert await serve(app, [b"x"], {"authorization": "Bearer right"}, keys=keys) == []
     assert app.calls == 1
 
 
@@ -141,3 +149,21 @@ async def test_the_id_of_a_request_is_returned_with_every_answer() -> None:
     assert (b"x-request-id", b"r-2") in start["headers"]
     (start,) = await serve(Answering(), [])
     assert start["headers"] == [(b"a", b"b")]
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", "evil.example:8000", "localhost.evil.example", "api.example.com.evil", "[::1].evil"],
+)
+async def test_a_name_that_was_made_to_resolve_to_this_machine_is_refused(host: str) -> None:
+    app = Behind()
+    start, body = await serve(app, [b"x"], {"host": host})
+    assert (app.calls, start["status"]) == (0, 421)
+    assert b"unknown_host" in body["body"]
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost:8000", "127.0.0.1", "[::1]:8000", "10.0.0.7:80", "API.example.com.", "a.localhost"]
+)
+async def test_names_of_the_service_and_addresses_are_accepted(host: str) -> None:
+    assert await serve(Behind(), [b"x"], {"host": host}) == []

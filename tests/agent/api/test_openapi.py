@@ -28,6 +28,7 @@ CHECKS = [
     unsupported_method,
 ]
 START_S = 30.0
+KEY = "a-secret"
 
 bounded = settings(
     max_examples=40,
@@ -42,7 +43,10 @@ bounded = settings(
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """A service that has started and has a version to serve."""
-    service = Service(tmp_path_factory.mktemp("openapi"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ADMIN_KEY", KEY)
+        keys = [{"env": "ADMIN_KEY", "scopes": ["admin"]}]
+        service = Service(tmp_path_factory.mktemp("openapi"), keys=keys)
     service.learner.step()
     deadline = time.monotonic() + START_S
     with asgi.get_client(service.app) as client:
@@ -64,7 +68,7 @@ def test_every_request_is_answered_as_documented_and_never_with_a_5xx(
         @bounded
         @given(case=operation.as_strategy(generation_mode=mode))
         def is_answered(case: Case) -> None:
-            response = case.call_and_validate(checks=CHECKS)
+            response = case.call_and_validate(checks=CHECKS, headers={"authorization": f"Bearer {KEY}"})
             assert response.status_code < 500
             kind = response.headers["content-type"][0]
             if kind.startswith("application/json"):

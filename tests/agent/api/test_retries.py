@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from agent.api.idempotency import new_id
+from agent.access.callers import new_id
 from agent.serving import Finished, messages
 from arms.llm import Chunk, Prompt, base
 from feedback.errors import LogUnavailableError
@@ -29,7 +29,7 @@ def test_an_id_is_12_digits_of_milliseconds_and_20_random_ones(monkeypatch: pyte
     ids = []
     for milliseconds in (255, 256):
         monkeypatch.setattr(
-            "agent.api.idempotency.time", SimpleNamespace(time_ns=lambda ms=milliseconds: ms * 1_000_000)
+            "agent.access.callers.time", SimpleNamespace(time_ns=lambda ms=milliseconds: ms * 1_000_000)
         )
         ids += [new_id(), new_id()]
     assert [name[:12] for name in ids] == ["0000000000ff"] * 2 + ["000000000100"] * 2

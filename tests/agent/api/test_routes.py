@@ -8,13 +8,16 @@ import pytest
 from fastapi import FastAPI
 from starlette.routing import Route
 
+from agent.access.callers import SCOPES, caller_scopes
 from agent.config import Scope
 from tests.agent.asking import refused
 from tests.agent.fakes import Service
 
 OPEN: None = None
 
-ROUTES: dict[tuple[str, str], Scope | None] = {
+USE: tuple[Scope, ...] = ("decide", "read")
+
+ROUTES: dict[tuple[str, str], tuple[Scope, ...] | None] = {
     ("GET", "/docs"): OPEN,
     ("GET", "/docs/oauth2-redirect"): OPEN,
     ("GET", "/health"): OPEN,
@@ -22,33 +25,34 @@ ROUTES: dict[tuple[str, str], Scope | None] = {
     ("GET", "/openapi.json"): OPEN,
     ("GET", "/ready"): OPEN,
     ("GET", "/redoc"): OPEN,
-    ("GET", "/v1/arms"): "decide",
-    ("PUT", "/v1/arms"): "admin",
-    ("PATCH", "/v1/arms/{name}"): "admin",
-    ("POST", "/v1/chat/completions"): "decide",
-    ("GET", "/v1/decisions/{decision_id}"): "decide",
-    ("POST", "/v1/decisions/{decision_id}/activate"): "feedback",
-    ("GET", "/v1/decisions/{decision_id}/verify"): "admin",
-    ("GET", "/v1/evaluations"): "decide",
-    ("POST", "/v1/evaluations"): "admin",
-    ("GET", "/v1/evaluations/{number}"): "decide",
-    ("GET", "/v1/evaluations/{number}/report"): "decide",
-    ("GET", "/v1/export"): "admin",
-    ("POST", "/v1/feedback"): "feedback",
-    ("GET", "/v1/models"): "decide",
-    ("GET", "/v1/policies"): "decide",
-    ("POST", "/v1/policies/{version}/canary"): "admin",
-    ("POST", "/v1/policies/{version}/promote"): "admin",
-    ("POST", "/v1/policies/{version}/rollback"): "admin",
-    ("GET", "/v1/policy"): "decide",
-    ("POST", "/v1/retrieve"): "decide",
-    ("GET", "/v1/warm-starts"): "decide",
-    ("POST", "/v1/warm-starts"): "admin",
-    ("GET", "/v1/warm-starts/{number}"): "decide",
+    ("GET", "/v1/arms"): USE,
+    ("PUT", "/v1/arms"): ("operate",),
+    ("PATCH", "/v1/arms/{name}"): ("operate",),
+    ("POST", "/v1/chat/completions"): ("decide",),
+    ("GET", "/v1/decisions/{decision_id}"): USE,
+    ("POST", "/v1/decisions/{decision_id}/activate"): ("feedback",),
+    ("GET", "/v1/decisions/{decision_id}/verify"): ("operate",),
+    ("GET", "/v1/evaluations"): ("read",),
+    ("POST", "/v1/evaluations"): ("operate",),
+    ("GET", "/v1/evaluations/{number}"): ("read",),
+    ("GET", "/v1/evaluations/{number}/report"): ("read",),
+    ("GET", "/v1/export"): ("admin",),
+    ("POST", "/v1/feedback"): ("feedback",),
+    ("GET", "/v1/keys"): ("admin",),
+    ("POST", "/v1/keys"): ("admin",),
+    ("DELETE", "/v1/keys/{public_id}"): ("admin",),
+    ("GET", "/v1/models"): USE,
+    ("GET", "/v1/policies"): ("read",),
+    ("POST", "/v1/policies/{version}/canary"): ("operate",),
+    ("POST", "/v1/policies/{version}/promote"): ("operate",),
+    ("POST", "/v1/policies/{version}/rollback"): ("operate",),
+    ("GET", "/v1/policy"): USE,
+    ("POST", "/v1/retrieve"): ("decide",),
+    ("GET", "/v1/warm-starts"): ("read",),
+    ("POST", "/v1/warm-starts"): ("operate",),
+    ("GET", "/v1/warm-starts/{number}"): ("read",),
 }
-"""The scope of each route; None for a route that needs no key."""
-
-SCOPES: tuple[Scope, ...] = ("decide", "feedback", "admin")
+"""The scopes of each route, of which a key needs one; None for a route that needs no key."""
 
 
 def routes_of(app: FastAPI) -> set[tuple[str, str]]:
@@ -70,7 +74,7 @@ async def test_each_route_requires_a_key_with_its_scope(
         assert routes_of(service.app) == ROUTES.keys(), "a route is new or gone: give it its scope in ROUTES"
         for (method, path), required in ROUTES.items():
             with subtests.test(f"{method} {path}"):
-                url = path.format(name="bm25", decision_id="d-1", number=1, version=1)
+                url = path.format(name="bm25", decision_id="d-1", number=1, version=1, public_id="k")
                 without = await service.client.request(method, url)
                 if required is None:
                     assert without.status_code == 200
@@ -79,10 +83,21 @@ async def test_each_route_requires_a_key_with_its_scope(
                 for scope in SCOPES:
                     headers = {"authorization": f"Bearer {scope}-secret"}
                     answer = await service.client.request(method, url, headers=headers)
-                    if scope == required:
+                    if caller_scopes((scope,)) & set(required):
                         assert answer.status_code not in (401, 403), answer.text
                     else:
-                        assert f"scope '{required}'" in refused(answer, 403, "forbidden")
+                        assert f"scope '{required[0]}'" in refused(answer, 403, "forbidden")
+
+
+async def test_a_path_without_a_route_needs_a_key_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("APP_KEY", "right")
+    async with Service(tmp_path, keys=[{"env": "APP_KEY"}]).running() as service:
+        for path in ("/", "/v2/x", "/mcp", "/health/x", "//health"):
+            refused(await service.client.get(path), 401, "unauthorized")
+        found = await service.client.get("/v2/x", headers={"authorization": "Bearer right"})
+        refused(found, 404, "not_found")
 
 
 async def test_routes_keep_no_replica_that_was_stopped(tmp_path: Path) -> None:

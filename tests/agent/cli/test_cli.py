@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import metadata
 from pathlib import Path
@@ -26,14 +27,14 @@ from agent.cli.main import app
 from agent.config import load
 from feedback.events import Feedback
 from feedback.log import Store, database, tables
-from feedback.registry import promotions
+from feedback.registry import keys, promotions
 from tests.agent.fakes import CONFIG
 
 VERBS = [
     *("serve", "ingest", "ask", "feedback", "status", "migrate", "apply", "simulate"),
     *("promote", "rollback", "canary", "verify"),
     *("score", "portfolio", "label", "train", "enter-labels", "warm-start", "replay"),
-    *("export", "import", "rebuild"),
+    *("export", "import", "rebuild", "key"),
 ]
 PASSAGE = {"id": "p1", "title": "Danube", "text": "...", "score": 1.0}
 
@@ -674,3 +675,72 @@ def test_a_simulation_without_a_service_fails(tmp_path: Path, nowhere: str) -> N
     questions.write_text('{"id": "q1", "question": "?", "answers": ["a"], "gold_ids": []}\n')
     output = said(run("simulate", questions, "--metric", "em", "--url", nowhere, "-o", tmp_path / "out"), 1)
     assert "no service answers at" in output
+
+
+# -- keys ----------------------------------------------------------------------------------------------
+
+
+def made(config: Path, *words: object) -> str:
+    result = run("key", "create", "--name", "app", *words, "-c", config)
+    assert result.exit_code == 0, result.output
+    return result.stdout.strip()
+
+
+def test_a_key_is_made_in_the_log_before_the_service_starts_and_disabled_there(config: Path) -> None:
+    token = made(config, "--scope", "decide", "--rpm-limit", "60", "--tag", "team=search")
+    found = keys.TOKEN.fullmatch(token)
+    assert found is not None
+    public_id, secret = found.groups()
+    with closing(Store(load(config).database_url)) as store:
+        (key,) = keys.read(store)
+    assert (key.public_id, key.secret_hash) == (public_id, keys.hash_of(secret))
+    assert (key.settings.scopes, key.settings.limits.rpm_limit) == (("decide",), 60)
+    assert key.settings.tags == {"team": "search"}
+    listed = said(run("key", "list", "-c", config), 0)
+    assert public_id in listed
+    assert secret not in listed
+    assert f"key {public_id} is disabled" in said(run("key", "disable", public_id, "-c", config), 0)
+    assert "no key 'f00'" in said(run("key", "disable", "f00", "-c", config), 2)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--scope", "root"], "got 'root'"),
+        (["--max-budget", "5"], "needs both an amount and budget_duration"),
+        (["--tag", "team"], "name=value was expected"),
+        (["--expires", "2020-01-01T00:00Z"], "is past"),
+        (["--project", "A"], "got 'A'"),
+    ],
+)
+def test_a_key_that_makes_no_sense_is_not_made(config: Path, words: list[str], message: str) -> None:
+    assert message in said(run("key", "create", "--name", "app", *words, "-c", config), 2)
+    assert "app" not in said(run("key", "list", "-c", config), 0)
+
+
+def listening_on(config: Path, host: str, **changes: Any) -> Path:
+    document = yaml.safe_load(config.read_text())
+    document["http_options"]["host"] = host
+    document["applications"][0]["args"] |= changes
+    config.write_text(yaml.safe_dump(document))
+    return config
+
+
+def test_a_service_without_keys_says_that_it_is_open_to_this_machine(config: Path) -> None:
+    output = said(run("serve", "-c", config, "--prepare-only"), 0)
+    assert "open: no key is asked for, every program of this machine can use it" in output
+    made(config)
+    assert "open:" not in said(run("serve", "-c", config, "--prepare-only"), 0)
+
+
+def test_a_service_without_keys_does_not_listen_where_others_reach_it(config: Path) -> None:
+    listening_on(config, "0.0.0.0")
+    output = said(run("serve", "-c", config, "--prepare-only"), 2)
+    assert "would listen on 0.0.0.0 without any key: make one with `armwise key create`" in output
+    said(run("serve", "-c", listening_on(config, "0.0.0.0", open=True), "--prepare-only"), 0)
+    listening_on(config, "0.0.0.0", open=False)
+    token = made(config)
+    said(run("serve", "-c", config, "--prepare-only"), 0)
+    said(run("key", "disable", token.split("-")[2], "-c", config), 0)
+    output = said(run("serve", "-c", config, "--prepare-only"), 0)
+    assert "open:" not in output, "a key was made: it is closed, and nobody has a key"

@@ -148,7 +148,7 @@ async def test_half_a_request_never_reaches_a_replica_and_is_closed(
     async with replica(folder, behind):
         await answered(client, 200)
         behind.seen.clear()
-        head = b"POST /v1/retrieve HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n"
+        head = b"POST /v1/retrieve HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n"
         for part in (head, head + b"\r\n{"):
             reader, writer = await asyncio.open_connection("127.0.0.1", free_port)
             writer.write(part)

@@ -1,0 +1,82 @@
+"""The names and addresses of the service: which a request may name, and where no key is needed."""
+
+import ipaddress
+import re
+from collections.abc import Collection
+
+_HOST = re.compile(r"(?:\[([^\]]+)\]|([^:\[\]]+))(?::\d*)?")
+"""An address of IPv6, or another name, and a port."""
+
+
+class OpenServiceError(ValueError):
+    """A service without keys would listen where others reach it."""
+
+
+class UnknownHostError(ValueError):
+    """A request names another host than the service."""
+
+
+class Hosts:
+    """Host names that requests may name.
+
+    A page of another site can have its name resolve to this machine, and then read what the service
+    answers (DNS rebinding); but it cannot choose the name that the browser sends. An address as a name
+    cannot be made to resolve to another one, so that every address is accepted.
+
+    Args:
+        names: Names besides localhost and addresses: `api.example.com`, `*.example.com` or `*`.
+    """
+
+    def __init__(self, names: Collection[str]) -> None:
+        own = ("localhost", "*.localhost", *(name.lower() for name in names))
+        self._any = "*" in own
+        self._names = frozenset(name for name in own if not name.startswith("*."))
+        self._endings = tuple(name[1:] for name in own if name.startswith("*."))
+
+    def check(self, header: str) -> None:
+        """Check a `Host` header. Raises UnknownHostError.
+
+        >>> Hosts(["api.example.com"]).check("api.example.com:8000")
+        >>> Hosts([]).check("[::1]:8000")
+        """
+        if self._any:
+            return
+        found = _HOST.fullmatch(header)
+        name = (found[1] or found[2]).lower().removesuffix(".") if found else header
+        if not (name in self._names or name.endswith(self._endings) or _is_address(name)):
+            raise UnknownHostError(f"the service is not {name!r}: add it to `hosts` if it is a name of it")
+
+
+def require_closed(host: str, *, is_open: bool, allowed: bool) -> None:
+    """Refuse to listen where others reach a service without keys.
+
+    Args:
+        host: Address that it listens on.
+        is_open: Whether it has no keys.
+        allowed: Whether the configuration says that it may.
+
+    Raises:
+        OpenServiceError: It would be open to others.
+    """
+    if is_open and not allowed and not is_loopback(host):
+        raise OpenServiceError(
+            f"the service would listen on {host} without any key: make one with `armwise key create`, "
+            "or set `open: true` if everybody may use it"
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only programs of this machine reach an address.
+
+    >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("::1"), is_loopback("0.0.0.0")
+    (True, True, True, False)
+    """
+    return host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,151 @@
+"""The keys that hold now: those of the configuration, which begin, and those of the log, which follow."""
+
+import hmac
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Annotated, Literal, Self
+
+from pydantic import AwareDatetime, Field, StringConstraints, model_validator
+
+from agent.access.callers import OPEN, Caller, caller_scopes
+from agent.config import Key, Scope, sections
+from feedback.log import Store
+from feedback.registry import KeyLimits, KeySettings, keys
+
+Line = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]{1,128}$")]
+"""Text of one line."""
+
+
+class UnauthorizedError(Exception):
+    """A request has no valid key."""
+
+
+class ForbiddenError(Exception):
+    """A key does not have the scope of a route."""
+
+
+class NewKey(sections.KeyBase):
+    """A key that is to be made."""
+
+    name: Line = Field(description="What the key is for.")
+    rpm_limit: int | None = Field(
+        default=None, ge=1, le=10**9, description="Requests a minute; null for any."
+    )
+    tpm_limit: int | None = Field(default=None, ge=1, le=10**12, description="Tokens a minute; null for any.")
+    max_budget: float | None = Field(
+        default=None, gt=0, allow_inf_nan=False, description="USD in a `budget_duration`; null for any."
+    )
+    token_budget: int | None = Field(
+        default=None, ge=1, le=10**15, description="Tokens in a `budget_duration`; null for any."
+    )
+    budget_duration: Literal["1d", "1mo"] | None = Field(
+        default=None, description="Period of the budgets: a day or a month, in UTC."
+    )
+    expires: AwareDatetime | None = Field(
+        default=None, description="When it ceases to be valid, such as 2027-01-31T00:00Z; null for never."
+    )
+    tags: dict[Line, Line] = Field(default_factory=dict, max_length=32, description="Free text pairs.")
+
+    @model_validator(mode="after")
+    def _check_budget(self) -> Self:
+        budgets = self.max_budget is not None or self.token_budget is not None
+        if budgets != (self.budget_duration is not None):
+            raise ValueError("a budget needs both an amount and budget_duration: 1d or 1mo")
+        return self
+
+    def settings(self, now: float) -> KeySettings:
+        """Return what is stored of it at a time. Raises ValueError where it has expired already."""
+        if self.expires is not None and self.expires.timestamp() <= now:
+            at = datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds")
+            raise ValueError(f"expires {self.expires.isoformat()} is past: it is {at}")
+        limits = KeyLimits(
+            self.rpm_limit, self.tpm_limit, self.max_budget, self.token_budget, self.budget_duration
+        )
+        expires = None if self.expires is None else self.expires.timestamp()
+        return KeySettings(self.name, self.scopes, self.project, self.source, limits, expires, self.tags)
+
+
+class Keyring:
+    """Finds the caller of a request by its key, without reading the log.
+
+    Args:
+        configured: Keys whose secrets the environment holds.
+        clock: Seconds since the epoch.
+
+    Raises:
+        ValueError: The environment variable of a key is not set or empty.
+    """
+
+    def __init__(self, configured: Sequence[Key], clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._configured = [(os.environ.get(key.env, "").encode(), _configured(key)) for key in configured]
+        missing = [
+            key.env for key, (secret, _) in zip(configured, self._configured, strict=True) if not secret
+        ]
+        if missing:
+            raise ValueError(f"no key in the environment variable {missing[0]}, which `keys` names")
+        self._logged: dict[str, tuple[keys.ApiKey, Caller]] = {}
+        self._head = (0, 0)
+
+    @property
+    def configured(self) -> list[Caller]:
+        """The callers with keys of the configuration."""
+        return [caller for _, caller in self._configured]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether no key was ever configured or made, so that none is asked for."""
+        return not self._configured and not self._logged
+
+    def refresh(self, store: Store) -> None:
+        """Read the keys of the log, where there are new ones or disabled ones. Raises LogUnavailableError."""
+        if (head := keys.head(store)) != self._head:
+            self._logged = {key.public_id: (key, _logged(key)) for key in keys.read(store)}
+            self._head = head
+
+    def caller(self, authorization: str | None) -> Caller:
+        """Return the caller of an `Authorization` header.
+
+        Raises:
+            UnauthorizedError: It holds no valid key.
+        """
+        if self.is_open:
+            return OPEN
+        scheme, _, key = (authorization or "").partition(" ")
+        token = key.strip() if scheme.lower() == "bearer" else ""
+        if parts := keys.TOKEN.fullmatch(token):
+            return self._of_log(*parts.groups())
+        # every key is compared, in constant time, so that the duration reveals nothing
+        held = [caller for secret, caller in self._configured if hmac.compare_digest(secret, token.encode())]
+        if not held:
+            raise UnauthorizedError("a key is needed: Authorization: Bearer <key>")
+        return replace(held[0], scopes=frozenset[Scope]().union(*(caller.scopes for caller in held)))
+
+    def _of_log(self, public_id: str, secret: str) -> Caller:
+        key, caller = self._logged.get(public_id, (None, OPEN))
+        if key is None or not hmac.compare_digest(key.secret_hash, keys.hash_of(secret)):
+            raise UnauthorizedError(f"there is no key sk-aw-{public_id} with this secret")
+        if key.disabled_at is not None:
+            raise UnauthorizedError(f"key sk-aw-{public_id} is disabled")
+        if caller.expires is not None and caller.expires <= self._clock():
+            raise UnauthorizedError(f"key sk-aw-{public_id} has expired")
+        return caller
+
+
+def require_scope(caller: Caller, scopes: Sequence[Scope]) -> None:
+    """Refuse a caller that has none of these scopes. Raises ForbiddenError."""
+    if caller.scopes.isdisjoint(scopes):
+        expected = " or ".join(map(repr, scopes))
+        raise ForbiddenError(f"this key does not have the scope {expected}")
+
+
+def _configured(key: Key) -> Caller:
+    return Caller(key.env, caller_scopes(key.scopes), key.project, key.source)
+
+
+def _logged(key: keys.ApiKey) -> Caller:
+    s = key.settings
+    scopes = caller_scopes(tuple(s.scopes))  # type: ignore[arg-type]  # as they were checked when it was made
+    return Caller(key.public_id, scopes, s.project, s.source, s.expires, s.limits)

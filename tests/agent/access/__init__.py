@@ -1,0 +1,1 @@
+"""Tests of keys, projects, limits and host names."""

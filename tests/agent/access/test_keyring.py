@@ -1,0 +1,211 @@
+"""A key gives access to the routes of its scopes until it is disabled or expires, and to no other."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from pydantic import ValidationError
+
+from agent.access import OPEN, Keyring, NewKey, require_scope
+from agent.access.callers import SCOPES, Caller, ForeignIdError, caller_scopes
+from agent.access.keyring import ForbiddenError, UnauthorizedError
+from agent.config import Key, Scope
+from feedback.errors import ProjectTakenError
+from feedback.events import Feedback
+from feedback.log import Store
+from feedback.log import tables as t
+from feedback.registry import KeySettings, keys
+
+NOW = 1_800_000_000.0
+
+
+def keyring(*configured: Key) -> Keyring:
+    return Keyring(configured, lambda: NOW)
+
+
+@pytest.fixture
+def configured(monkeypatch: pytest.MonkeyPatch) -> Keyring:
+    monkeypatch.setenv("USER_KEY", "u-secret")
+    monkeypatch.setenv("ADMIN_KEY", "a-secret")
+    return keyring(Key(env="USER_KEY", project="acme"), Key(env="ADMIN_KEY", scopes=("admin",)))
+
+
+@pytest.fixture
+def store(log_url: str) -> Iterator[Store]:
+    with closing(Store(log_url, clock=lambda: NOW)) as store:
+        yield store
+
+
+def test_without_keys_everything_is_open() -> None:
+    assert keyring().is_open
+    assert keyring().caller(None) is OPEN
+    assert OPEN.scopes == set(SCOPES)
+
+
+def test_a_configured_key_has_its_scopes_and_its_project(configured: Keyring) -> None:
+    user = configured.caller("Bearer u-secret")
+    assert (user.key, user.scopes, user.project) == ("USER_KEY", {"decide", "feedback"}, "acme")
+    assert configured.caller("Bearer a-secret").scopes == set(SCOPES)
+
+
+@pytest.mark.parametrize("scheme", ["bearer", "BEARER", "Bearer "])
+def test_the_scheme_is_read_in_any_case(configured: Keyring, scheme: str) -> None:
+    assert configured.caller(f"{scheme} u-secret").key == "USER_KEY"
+
+
+@pytest.mark.parametrize(
+    "header", [None, "", "Bearer ", "Bearer wrong", "u-secret", "Basic u-secret", "Bearer ü"]
+)
+def test_no_key_or_a_wrong_one_is_unauthorized(configured: Keyring, header: str | None) -> None:
+    with pytest.raises(UnauthorizedError, match="a key is needed"):
+        configured.caller(header)
+
+
+@pytest.mark.parametrize(
+    ("held", "required", "allowed"),
+    [
+        ("decide", ("decide", "read"), True),
+        ("decide", ("read",), False),
+        ("feedback", ("decide",), False),
+        ("operate", ("read",), True),
+        ("operate", ("decide",), False),
+        ("read", ("operate",), False),
+        ("admin", ("decide",), True),
+        ("admin", ("admin",), True),
+    ],
+)
+def test_a_scope_opens_what_it_includes(held: Scope, required: tuple[Scope, ...], allowed: bool) -> None:
+    caller = Caller("k", caller_scopes((held,)))
+    if allowed:
+        require_scope(caller, required)
+        return
+    with pytest.raises(ForbiddenError, match=f"scope '{required[0]}'"):
+        require_scope(caller, required)
+
+
+def test_a_variable_without_a_key_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ABSENT_KEY", raising=False)
+    with pytest.raises(ValueError, match="ABSENT_KEY"):
+        keyring(Key(env="ABSENT_KEY"))
+
+
+# -- keys of the log ---------------------------------------------------------------------------------
+
+
+def test_a_key_of_the_log_is_known_after_the_next_refresh_and_refused_once_disabled(store: Store) -> None:
+    ring = keyring()
+    made, token = keys.create(store, KeySettings("app", ("decide",), project="acme", source="judge"), NOW)
+    assert keys.TOKEN.fullmatch(token)
+    ring.refresh(store)
+    caller = ring.caller(f"Bearer {token}")
+    assert (caller.key, caller.scopes, caller.prefix) == (made.public_id, {"decide"}, "acme~")
+    assert caller.source == "judge"
+    assert keys.disable(store, made.public_id, NOW) == keys.disable(store, made.public_id, NOW + 1), "once"
+    assert ring.caller(f"Bearer {token}") == caller, "what a refresh has not read is not known"
+    ring.refresh(store)
+    with pytest.raises(UnauthorizedError, match=f"sk-aw-{made.public_id} is disabled"):
+        ring.caller(f"Bearer {token}")
+    assert not ring.is_open, "a service that had a key does not open because it is disabled"
+
+
+def test_a_key_expires_without_a_row_that_says_so(store: Store) -> None:
+    now = NOW
+    ring = Keyring((), lambda: now)
+    _, token = keys.create(store, KeySettings("app", ("decide",), expires=NOW + 60), NOW)
+    ring.refresh(store)
+    assert ring.caller(f"Bearer {token}").key
+    now += 60
+    with pytest.raises(UnauthorizedError, match="has expired"):
+        ring.caller(f"Bearer {token}")
+
+
+def test_the_log_holds_a_hash_and_not_the_secret(store: Store) -> None:
+    made, token = keys.create(store, KeySettings("app", ("decide",)), NOW)
+    _, _, _, secret = token.split("-")
+    with store.reading() as connection:
+        (row,) = connection.execute(sa.select(t.keys)).mappings()
+    assert secret not in str(dict(row))
+    assert row["secret_hash"] == keys.hash_of(secret)
+    ring = keyring()
+    ring.refresh(store)
+    other = f"sk-aw-{made.public_id}-{'0' * 48}"
+    with pytest.raises(UnauthorizedError, match=f"no key sk-aw-{made.public_id} with this secret"):
+        ring.caller(f"Bearer {other}")
+
+
+def test_a_refresh_without_news_reads_no_key(store: Store) -> None:
+    ring = keyring()
+    keys.create(store, KeySettings("app", ("decide",)), NOW)
+    ring.refresh(store)
+    executed: list[str] = []
+    sa.event.listen(store.engine, "before_cursor_execute", lambda *call: executed.append(call[2]))
+    ring.refresh(store)
+    assert not any("secret_hash" in statement for statement in executed)
+
+
+def test_a_project_whose_ids_feedback_without_a_key_has_taken_cannot_be_made(store: Store) -> None:
+    store.append([Feedback("acme~f-1", "d-1", "thumb", 1.0, NOW)])
+    with pytest.raises(ProjectTakenError, match="'acme' cannot be made: there is feedback 'acme~f-1'"):
+        keys.create(store, KeySettings("app", ("feedback",), project="acme"), NOW)
+    assert keys.read(store) == []
+    keys.create(store, KeySettings("app", ("feedback",), project="acm"), NOW)
+
+
+# -- what is asked for -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"scopes": []}, "at least 1"),
+        ({"scopes": ["root"]}, "'decide'"),
+        ({"project": "Acme"}, "String should match"),
+        ({"project": "a~b"}, "String should match"),
+        ({"project": "acme", "scopes": ["admin"]}, "all projects"),
+        ({"rpm_limit": 0}, "greater than or equal to 1"),
+        ({"max_budget": 5.0}, "needs both an amount and budget_duration"),
+        ({"budget_duration": "1d"}, "needs both"),
+        ({"max_budget": 5.0, "budget_duration": "1y"}, "'1d' or '1mo'"),
+        ({"name": "a\nb"}, "String should match"),
+        ({"owner": "me"}, "Extra inputs"),
+    ],
+)
+def test_a_key_that_makes_no_sense_is_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        NewKey.model_validate({"name": "app"} | fields)
+
+
+def test_a_key_that_has_expired_already_is_refused() -> None:
+    key = NewKey(name="app", expires=datetime.fromtimestamp(NOW, UTC))
+    with pytest.raises(ValueError, match=r"expires 2027-01-15T08:00:00.* is past: it is 2027-01-15T08:00:00"):
+        key.settings(NOW)
+
+
+# -- ids ---------------------------------------------------------------------------------------------
+
+
+def test_ids_of_a_project_have_its_prefix_in_the_log_and_not_for_its_callers() -> None:
+    acme = Caller("k", frozenset({"decide"}), "acme")
+    assert acme.stored("d-1") == "acme~d-1"
+    assert acme.new_id().startswith("acme~")
+    assert acme.shown("id 'acme~d-1' was used for another request") == "id 'd-1' was used for another request"
+    assert acme.stored("beta~d-1") == "acme~beta~d-1", "not the decision of beta"
+
+
+def test_the_default_project_cannot_name_the_ids_of_another() -> None:
+    default = Caller("k", frozenset({"feedback"}))
+    assert default.stored("d-1") == "d-1"
+    assert default.stored("A~b", "feedback") == "A~b", "no project has this name"
+    with pytest.raises(ForeignIdError, match="feedback 'acme~f-1' names a project"):
+        default.stored("acme~f-1", "feedback")
+    assert Caller("k", frozenset({"admin"})).stored("acme~f-1", "feedback") == "acme~f-1"
+
+
+def test_an_id_that_the_log_cannot_hold_is_refused() -> None:
+    acme = Caller("k", frozenset(), "acme")
+    acme.stored("d" * 123)
+    with pytest.raises(ForeignIdError, match="has 124 characters: at most 123 fit"):
+        acme.stored("d" * 124)

@@ -1,0 +1,256 @@
+"""Replicas on one log refuse together what is above a limit, and nothing that is below it."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.access import Caller, Quota, RateLimitedError, SpentError
+from feedback.events import Cost
+from feedback.log import Store
+from feedback.registry import KeyLimits
+from feedback.registry.usage import ALIVE_S, DAY, MINUTE, MONTH, Amount, Reserve, Usage, period, spend
+
+NOW = 1_800_000_000.0
+
+
+class Clock:
+    """A clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.now = NOW
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store(log_url: str) -> Iterator[Store]:
+    with closing(Store(log_url)) as store:
+        yield store
+
+
+def replicas(store: Store, clock: Clock, n: int = 2) -> list[Quota]:
+    return [Quota(Usage(store, f"replica-{i}"), clock) for i in range(n)]
+
+
+def caller(**limits: float | str) -> Caller:
+    return Caller("k", frozenset({"decide"}), limits=KeyLimits(**limits))  # type: ignore[arg-type]
+
+
+async def polling(quotas: list[Quota]) -> None:
+    """Report as replicas do with each poll, until cancelled."""
+    while True:
+        for quota in quotas:
+            await quota.report()
+        await asyncio.sleep(0.01)
+
+
+async def admitted(quota: Quota, who: Caller) -> bool:
+    try:
+        await quota.admit(who)
+    except RateLimitedError:
+        return False
+    return True
+
+
+async def turn(quota: Quota, who: Caller, name: str, cost: Cost, most: tuple[int, float]) -> bool:
+    """Book a turn, carry it out and charge it; return whether it was admitted."""
+    try:
+        await quota.book(who, name, *most)
+    except SpentError:
+        return False
+    await asyncio.sleep(0)
+    quota.charge(name, cost)
+    return True
+
+
+@pytest.mark.parametrize("limit", [1, 7, 60])
+async def test_replicas_admit_exactly_the_requests_of_a_minute(
+    store: Store, clock: Clock, limit: int
+) -> None:
+    quotas, who = replicas(store, clock, 3), caller(rpm_limit=limit)
+    poll = asyncio.create_task(polling(quotas))
+    calls = [admitted(quotas[i % 3], who) for i in range(limit + 20)]
+    assert sum(await asyncio.gather(*calls)) == limit
+    clock.now += 60
+    assert await admitted(quotas[0], who), "the next minute begins anew"
+    poll.cancel()
+
+
+async def test_a_replica_gets_what_an_idle_one_has_leased(store: Store, clock: Clock) -> None:
+    (idle, busy), who = replicas(store, clock), caller(rpm_limit=80)
+    assert await admitted(idle, who), "it holds an eighth of the limit now"
+    poll = asyncio.create_task(polling([idle, busy]))
+    found = [await admitted(busy, who) for _ in range(80)]
+    assert found == [True] * 79 + [False]
+    poll.cancel()
+
+
+async def test_what_is_over_is_refused_without_the_log(store: Store, clock: Clock) -> None:
+    (quota,), who = replicas(store, clock, 1), caller(rpm_limit=1)
+    await quota.admit(who)
+    with pytest.raises(RateLimitedError, match="1 requests a minute are allowed") as error:
+        await quota.admit(who)
+    assert (error.value.meter, error.value.retry_after_s) == ("requests", 60.0)
+    store.close()  # whatever is read or written from here fails
+    assert [await admitted(quota, who) for _ in range(100)] == [False] * 100
+
+
+@pytest.mark.parametrize("n", [1, 10, 40])
+async def test_a_budget_of_money_admits_what_it_pays_for(store: Store, clock: Clock, n: int) -> None:
+    quotas, who = replicas(store, clock), caller(max_budget=0.1 * n, budget_duration="1d")
+    poll = asyncio.create_task(polling(quotas))
+    cost = Cost(usd=0.1)
+    found = [await turn(quotas[i % 2], who, f"d-{i}", cost, (0, 0.5)) for i in range(n + 10)]
+    assert found == [True] * n + [False] * 10
+    poll.cancel()
+    assert spend(store, NOW)["k"]["day"].usd == pytest.approx(0.1 * n)
+
+
+async def test_a_budget_of_tokens_counts_for_its_month(store: Store, clock: Clock) -> None:
+    quotas, who = replicas(store, clock), caller(token_budget=100, budget_duration="1mo")
+    poll = asyncio.create_task(polling(quotas))
+    cost = Cost(prompt_tokens=20, completion_tokens=5)
+    assert [await turn(quotas[i % 2], who, f"d-{i}", cost, (90, 0.0)) for i in range(6)] == [True] * 4 + [
+        False
+    ] * 2
+    clock.now += 24 * 3600
+    assert not await turn(quotas[0], who, "d-7", cost, (90, 0.0))
+    clock.now += 31 * 24 * 3600
+    assert await turn(quotas[0], who, "d-8", cost, (90, 0.0))
+    poll.cancel()
+
+
+async def test_turns_at_once_do_not_exceed_a_budget_by_more_than_one(store: Store, clock: Clock) -> None:
+    quotas, who = replicas(store, clock), caller(max_budget=1.0, budget_duration="1d")
+    poll = asyncio.create_task(polling(quotas))
+    most = 0.3
+    for i in range(4):  # of which none ends: three leave 0.1, which the fourth exceeds
+        await quotas[i % 2].book(who, f"d-{i}", 0, most)
+    with pytest.raises(RateLimitedError, match="takes up what is left"):
+        await quotas[0].book(who, "d-4", 0, most)
+    for i in range(4):
+        for quota in quotas:
+            quota.release(f"d-{i}")
+    assert await turn(quotas[1], who, "again", Cost(), (0, most)), "what was reserved came back"
+    poll.cancel()
+
+
+async def test_tokens_a_minute_are_charged_as_they_were_used(store: Store, clock: Clock) -> None:
+    (quota,), who = replicas(store, clock, 1), caller(tpm_limit=100)
+    await quota.book(who, "d-1", 30, 0.0)
+    quota.charge("d-1", Cost(prompt_tokens=70, completion_tokens=40))
+    with pytest.raises(RateLimitedError, match="100 tokens a minute are allowed") as error:
+        await quota.book(who, "d-2", 1, 0.0)
+    assert error.value.meter == "tokens"
+    clock.now += 60
+    await quota.book(who, "d-3", 1, 0.0)
+
+
+async def test_a_refused_turn_keeps_nothing_of_its_other_limits(store: Store, clock: Clock) -> None:
+    (quota,), who = replicas(store, clock, 1), caller(tpm_limit=50, max_budget=1.0, budget_duration="1d")
+    await quota.book(who, "d-1", 10, 1.0)
+    with pytest.raises(RateLimitedError):
+        await quota.book(who, "d-2", 20, 0.5)
+    quota.release("d-1")
+    await quota.report()
+    await quota.book(who, "d-3", 50, 1.0)
+
+
+async def test_a_replica_that_has_ended_does_not_hold_its_leases_for_long(store: Store, clock: Clock) -> None:
+    (ended, other), who = replicas(store, clock), caller(max_budget=1.0, budget_duration="1d")
+    await ended.book(who, "d-1", 0, 1.0)
+    with pytest.raises(RateLimitedError):
+        await other.book(who, "d-2", 0, 0.1)
+    clock.now += ALIVE_S + 1
+    await other.book(who, "d-3", 0, 0.1)
+
+
+async def test_what_is_left_is_in_the_headers(store: Store, clock: Clock) -> None:
+    (quota,), who = replicas(store, clock, 1), caller(rpm_limit=10, tpm_limit=1000)
+    clock.now += 15
+    assert dict(quota.headers(who)) == {
+        b"x-ratelimit-limit-requests": b"10",
+        b"x-ratelimit-remaining-requests": b"10",
+        b"x-ratelimit-reset-requests": b"45s",
+        b"x-ratelimit-limit-tokens": b"1000",
+        b"x-ratelimit-remaining-tokens": b"1000",
+        b"x-ratelimit-reset-tokens": b"45s",
+    }
+    for left in range(9, -1, -1):
+        await quota.admit(who)
+        assert dict(quota.headers(who))[b"x-ratelimit-remaining-requests"] == str(left).encode()
+        if left == 5:
+            await quota.report()
+    await quota.book(who, "d-1", 100, 0.0)
+    quota.charge("d-1", Cost(completion_tokens=300))
+    assert dict(quota.headers(who))[b"x-ratelimit-remaining-tokens"] == b"700"
+
+
+async def test_what_keys_use_is_reported_by_day_and_month_with_or_without_limits(
+    store: Store, clock: Clock
+) -> None:
+    (quota,), who = replicas(store, clock, 1), caller()
+    for day in range(3):
+        await quota.admit(who)
+        await quota.book(who, f"d-{day}", 50, 0.0)
+        quota.charge(f"d-{day}", Cost(prompt_tokens=3, completion_tokens=4, usd=0.5))
+        clock.now += 12 * 24 * 3600
+    await quota.report()
+    found = spend(store, NOW + 12 * 24 * 3600)["k"]
+    assert found == {
+        "day": Amount(1, 7, 0.5),
+        "month": Amount(2, 14, 1.0),  # 15 and 27 January; 8 February
+        "total": Amount(3, 21, 1.5),
+    }
+
+
+async def test_minutes_that_are_over_are_forgotten_and_months_are_not(store: Store, clock: Clock) -> None:
+    (quota,), who = replicas(store, clock, 1), caller(rpm_limit=5)
+    await quota.admit(who)
+    await quota.report()
+    clock.now += 3600
+    await quota.admit(who)
+    await quota.report()
+    with store.reading() as connection:
+        rows = connection.exec_driver_sql("SELECT period FROM usage ORDER BY period").scalars().all()
+    minutes = [period(clock.now, MINUTE)]
+    assert rows == sorted([*minutes, period(NOW, DAY), period(NOW, MONTH)])
+
+
+async def test_a_report_without_news_writes_nothing(store: Store, clock: Clock) -> None:
+    (quota,), who = replicas(store, clock, 1), caller(rpm_limit=5)
+    await quota.admit(who)
+    await quota.report()
+    store.close()
+    await quota.report()
+
+
+@given(
+    limit=st.integers(1, 1000),
+    used=st.integers(0, 1000),
+    reserved=st.integers(0, 1000),
+    wanted=st.integers(0, 1000),
+    meter=st.sampled_from(["requests", "tokens", "usd"]),
+)
+def test_a_grant_is_never_more_than_what_is_left(
+    limit: int, used: int, reserved: int, wanted: int, meter: str
+) -> None:
+    grant = Reserve(("k", "p"), meter, limit, wanted).grant(
+        Amount(**{meter: used}),  # type: ignore[arg-type]
+        Amount(**{meter: reserved}),  # type: ignore[arg-type]
+    )
+    left = limit - used - reserved
+    assert (grant.amount > 0) == (left > 0)
+    assert grant.amount + grant.left == max(0, left)
+    assert grant.amount >= min(wanted, max(0, left))
+    assert grant.exhausted == (used >= limit)
