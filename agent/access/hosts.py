@@ -68,10 +68,16 @@ def require_closed(host: str, *, is_open: bool, allowed: bool) -> None:
 def is_loopback(host: str) -> bool:
     """Return whether only programs of this machine reach an address.
 
-    >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("::1"), is_loopback("0.0.0.0")
-    (True, True, True, False)
+    Names other than localhost are not resolved.
+
+    >>> [is_loopback(host) for host in ("127.0.0.1", "[::1]", "::ffff:127.0.0.1", "0.0.0.0", "db.internal")]
+    [True, True, True, False, False]
     """
-    return host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
+    try:
+        found = ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return host == "localhost"
+    return (getattr(found, "ipv4_mapped", None) or found).is_loopback
 
 
 def _is_address(name: str) -> bool:

@@ -6,7 +6,8 @@ import socket
 from collections.abc import Iterator
 from urllib.parse import parse_qs, urlsplit
 
-from agent.checks.finding import Finding, is_loopback
+from agent.access import is_loopback
+from agent.checks.finding import Finding
 from agent.config import AppConfig
 
 SHORTEST_KEY = 16
@@ -16,24 +17,25 @@ ENCRYPTED = ("require", "verify-ca", "verify-full")
 """Values of sslmode with which PostgreSQL is never read in plain text."""
 
 
-def configuration_findings(config: AppConfig, host: str) -> Iterator[Finding]:
+def configuration_findings(config: AppConfig, host: str, *, is_open: bool) -> Iterator[Finding]:
     """Yield what is open by configuration.
 
     Args:
         config: The configuration.
         host: Where the service listens.
+        is_open: Whether there is no key, in the configuration or in the log.
     """
-    yield from _keys(config, host)
+    yield from _keys(config, host, is_open)
     yield from _database(config)
     for name, spec in config.arms.items():
         if spec.kind == "remote":
             yield from _remote(name, str(spec.params.get("url", "")))
 
 
-def _keys(config: AppConfig, host: str) -> Iterator[Finding]:
-    if not config.keys:
-        what = f"no key is declared: all who reach {host} can ask, give feedback and administer the service"
-        yield Finding(what, "declare `keys`", serious=not is_loopback(host))
+def _keys(config: AppConfig, host: str, is_open: bool) -> Iterator[Finding]:
+    if is_open:
+        what = f"there is no key: all who reach {host} can ask, give feedback and administer the service"
+        yield Finding(what, "call `armwise key create`, or declare `keys`", serious=not is_loopback(host))
     for key in config.keys:
         length = len(os.environ.get(key.env, ""))
         if length < SHORTEST_KEY:
@@ -41,7 +43,7 @@ def _keys(config: AppConfig, host: str) -> Iterator[Finding]:
                 f"the key in {key.env} has {length} characters",
                 f"set it to {SHORTEST_KEY} random ones or more, such as those of `openssl rand -hex 32`",
             )
-    if config.keys and not is_loopback(host):
+    if not is_open and not is_loopback(host):
         yield Finding(
             f"keys and questions pass {host} in plain text", "terminate TLS in front of it", serious=False
         )

@@ -1,6 +1,5 @@
 """What a check found."""
 
-import ipaddress
 from dataclasses import dataclass
 
 
@@ -25,16 +24,3 @@ class Finding:
         'problem: no keys; declare `keys`'
         """
         return f"{'problem' if self.serious else 'note'}: {self.what}; {self.remedy}"
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether a host is this machine alone; names other than localhost are not resolved.
-
-    >>> [is_loopback(host) for host in ("127.0.0.1", "::ffff:127.0.0.1", "0.0.0.0", "db.internal")]
-    [True, True, False, False]
-    """
-    try:
-        found = ipaddress.ip_address(host.strip("[]"))
-    except ValueError:
-        return host == "localhost"
-    return (getattr(found, "ipv4_mapped", None) or found).is_loopback

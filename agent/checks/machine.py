@@ -7,7 +7,8 @@ from pathlib import Path
 
 import psutil
 
-from agent.checks.finding import Finding, is_loopback
+from agent.access import is_loopback
+from agent.checks.finding import Finding
 from agent.config import AppConfig
 
 LEAST_FREE = 2**30

@@ -42,27 +42,30 @@ def serve(
 
 
 def _prepare(config: Path) -> None:
+    from agent.access import is_loopback, require_closed
     from agent.cli.prepare import prepare
     from agent.config import load
     from agent.proxy import RUN_FOLDER, Listening, write_configuration
 
     settings, address = load(config), launch.address_of(config)
-    for finding in _findings(settings, address):
+    is_open = _is_open(settings, address[0])
+    require_closed(address[0], is_open=is_open, allowed=settings.open)
+    for finding in _findings(settings, address, is_open=is_open):
         if finding.serious:
             errors.print(str(finding), style="yellow", soft_wrap=True)
     launch.require_free_port(*address)
-    settings.home_path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _require_closed(settings, address[0])
+    if is_open and is_loopback(address[0]):
+        console.print("open to every program of this machine: `armwise key create` closes it", **PLAIN)
     with progress() as on_progress:
         prepare(settings, on_progress)
     if folder := os.environ.get(RUN_FOLDER):
         write_configuration(settings, Listening(*address, Path(folder), launch.ingress_replicas(config)))
 
 
-def _findings(settings: "AppConfig", address: tuple[str, int]) -> "Iterator[Finding]":
+def _findings(settings: "AppConfig", address: tuple[str, int], *, is_open: bool) -> "Iterator[Finding]":
     from agent.checks import configuration_findings, file_findings
 
-    yield from configuration_findings(settings, address[0])
+    yield from configuration_findings(settings, address[0], is_open=is_open)
     yield from file_findings(settings)
 
 
@@ -73,7 +76,8 @@ def doctor(config: ConfigPath = CONFIG) -> None:
         from agent.config import load
 
         settings, address = load(config, without=["router"]), launch.address_of(config)
-        found = [*_findings(settings, address), *socket_findings(address)]
+        is_open = _is_open(settings, address[0])
+        found = [*_findings(settings, address, is_open=is_open), *socket_findings(address)]
         for finding in sorted(found, key=lambda one: not one.serious):
             console.print(str(finding), style="red" if finding.serious else "", **PLAIN)
         if any(finding.serious for finding in found):
@@ -81,26 +85,22 @@ def doctor(config: ConfigPath = CONFIG) -> None:
         console.print("no problem found", **PLAIN)
 
 
-def _require_closed(settings: "AppConfig", host: str) -> None:
-    """Say that a service without keys is open; refuse where others reach it. Raises OpenServiceError."""
-    from agent.access import Keyring, is_loopback, require_closed
+def _is_open(settings: "AppConfig", host: str) -> bool:
+    """Return whether there is no key. Raises LogUnavailableError, but not on loopback, where replicas wait."""
+    from agent.access import Keyring, is_loopback
     from feedback.errors import LogUnavailableError
     from feedback.log import Store
 
     keyring = Keyring(settings.keys, time.time)
     if keyring.is_open:
-        settings.home_path.mkdir(parents=True, exist_ok=True)
+        settings.home_path.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
             with closing(Store(settings.database_url)) as store:
                 keyring.refresh(store)
         except LogUnavailableError:
-            if is_loopback(host):  # the replicas wait for it
-                return
-            raise
-    require_closed(host, is_open=keyring.is_open, allowed=settings.open)
-    if keyring.is_open:
-        who = "every program of this machine" if is_loopback(host) else "everybody who reaches it"
-        console.print(f"open: no key is asked for, {who} can use it; `armwise key create` closes it", **PLAIN)
+            if not is_loopback(host):
+                raise
+    return keyring.is_open
 
 
 def ingest_corpus(

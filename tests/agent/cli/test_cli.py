@@ -728,7 +728,7 @@ def listening_on(config: Path, host: str, **changes: Any) -> Path:
 
 def test_a_service_without_keys_says_that_it_is_open_to_this_machine(config: Path) -> None:
     output = said(run("serve", "-c", config, "--prepare-only"), 0)
-    assert "open: no key is asked for, every program of this machine can use it" in output
+    assert "open to every program of this machine: `armwise key create` closes it" in output
     made(config)
     assert "open:" not in said(run("serve", "-c", config, "--prepare-only"), 0)
 
