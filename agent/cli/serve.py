@@ -86,7 +86,7 @@ def doctor(config: ConfigPath = CONFIG) -> None:
 
 
 def _is_open(settings: "AppConfig", host: str) -> bool:
-    """Return whether there is no key. Raises LogUnavailableError, but not on loopback, where replicas wait."""
+    """Return whether there is no key. Raises LogUnavailableError, except on loopback: replicas wait."""
     from agent.access import Keyring, is_loopback
     from feedback.errors import LogUnavailableError
     from feedback.log import Store

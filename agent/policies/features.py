@@ -195,7 +195,7 @@ def _named(key: str, value: float | str | bool) -> tuple[str, float]:
     """Return the feature of a value that the caller sent.
 
     >>> _named("tier", "free"), _named("beta", True), _named("age", 10)
-    (('tier=free', 1.0), ('beta=true', 1.0), ('age', 1.1666666666666667))
+    (('tier=free', 1.0), ('beta=true', 1.0), ('age', 2.0))
     """
     if isinstance(value, bool):
         return f"{key}={str(value).lower()}", 1.0
@@ -210,13 +210,13 @@ def compressed(value: float) -> float:
     """Return a number of a caller as a policy sees it: as it is in [-1, 1], beyond it by its logarithm.
 
     All other features are at most 1. Much larger ones would take over the columns of a linear model that
-    they share with others, and the gradients of a network.
+    they share with others, and the gradients of a network; a million is a 7.
 
     >>> compressed(0.5), compressed(1), compressed(1e3), compressed(-1e6)
-    (0.5, 1.0, 1.5, -2.0)
+    (0.5, 1.0, 4.0, -7.0)
     """
     size = abs(value)
-    return float(value) if size <= 1.0 else math.copysign(1.0 + math.log10(size) / 6.0, value)
+    return float(value) if size <= 1.0 else math.copysign(1.0 + math.log10(size), value)
 
 
 def _dense(embedding: NDArray[np.float32] | None, spec: EmbeddingSpec) -> tuple[float, ...]:

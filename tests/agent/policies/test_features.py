@@ -66,7 +66,7 @@ def test_what_the_caller_knows_becomes_features() -> None:
     assert describe("x", FeatureSpec(words=0, shape=False), extra=extra).features == {
         "tier=free": 1.0,
         "beta=true": 1.0,
-        "age": 1.5,  # by its logarithm
+        "age": 4.0,  # by its logarithm
         "score": -0.5,
     }
 
