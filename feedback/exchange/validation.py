@@ -47,6 +47,8 @@ def _misfits(d: Decision) -> Iterator[str]:
         )
     if d.shadow and len(d.shadow) != len(d.arms):
         yield f"decision.shadow has {len(d.shadow)} numbers for {len(d.arms)} arms"
+    if d.costs and len(d.costs) != len(d.arms):
+        yield f"decision.costs has {len(d.costs)} numbers for {len(d.arms)} arms"
 
 
 def _out_of_range(example: Example) -> Iterator[str]:
@@ -55,6 +57,10 @@ def _out_of_range(example: Example) -> Iterator[str]:
         yield f"decision.share is {d.share}; it must be in [0, 1)"
     if d.floor is not None and not 0.0 <= d.floor <= 1.0:
         yield f"decision.floor is {d.floor}; it must be in [0, 1]"
+    for name, values in (("price", (d.price,)), ("costs", d.costs), ("cost_weight", (d.cost_weight or 0.0,))):
+        for value in values:
+            if not 0.0 <= value < math.inf:
+                yield f"decision.{name} has {value}; it must be finite and not below 0"
     for name in cost.__slots__:
         if not 0.0 <= (spent := getattr(cost, name)) < math.inf:
             yield f"cost.{name} is {spent}; it must be finite and not below 0"

@@ -191,6 +191,12 @@ P = '"probabilities":[0.25,0.625,0.125]'
         (put('"seq":1', '"seq":0'), "seq is 0; positions begin with 1"),
         (put('"floor":0.01', '"floor":2.0'), "decision.floor is 2.0; it must be in [0, 1]"),
         (put('"share":0.0', '"share":1.0'), "decision.share is 1.0; it must be in [0, 1)"),
+        (put('"price":0.0', '"price":-1.0'), "decision.price has -1.0; it must be finite and not below 0"),
+        (put('"costs":[]', '"costs":[1.0]'), "decision.costs has 1 numbers for"),
+        (
+            put('"cost_weight":null', '"cost_weight":-0.5'),
+            "decision.cost_weight has -0.5; it must be finite and not below 0",
+        ),
         (put('"shadow":[]', '"shadow":[1.0]'), "decision.shadow has 1 numbers for 3 arms"),
         (put('"steps":1,', '"steps":-1,'), "cost.steps is -1; it must be finite and not below 0"),
         (put('"usd":0.001', '"usd":1e999'), "cost.usd is inf"),
