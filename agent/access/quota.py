@@ -10,6 +10,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 from agent.access.callers import Caller
@@ -127,8 +128,7 @@ class Quota:
             return
         now = self._clock()
         for limit in _limits(caller, now, "requests"):
-            await self._take(limit, 1)
-            self._spent[limit.use] += ledger.Amount(requests=1)
+            await self._take(limit, 1, partial(self._spend, limit.use, ledger.Amount(requests=1)))
         self._count(caller.key, now, ledger.Amount(requests=1))
 
     async def book(self, caller: Caller, decision_id: str, tokens: int, usd: float) -> None:
@@ -153,9 +153,8 @@ class Quota:
         try:
             for meter in ("tokens", "usd"):
                 for limit in _limits(caller, now, meter):
-                    await self._take(limit, wanted[meter])
                     amount = ledger.amount_of(meter, wanted[meter])
-                    booked[limit.use] = booked.get(limit.use, ledger.Amount()) + amount
+                    await self._take(limit, wanted[meter], partial(_book, booked, limit.use, amount))
         except BaseException:
             self.release(decision_id)
             raise
@@ -184,11 +183,7 @@ class Quota:
         idle = not any(self._spent.values()) and not any(lease.free for lease in self._leases.values())
         if idle and booked == reported and (not booked or now - at < 1.0):
             return
-        async with self._exchanging:
-            for lease in self._leases.values():
-                lease.left = None if lease.left is None else lease.left + lease.free
-                lease.free = 0.0
-            await self._exchange(None)
+        await self._exchange()
         periods = {ledger.period(self._clock(), kind) for kind in (ledger.MINUTE, ledger.DAY, ledger.MONTH)}
         for use, meter in [key for key, lease in self._leases.items() if not lease.lock.locked()]:
             if use[1] not in periods:
@@ -208,38 +203,76 @@ class Quota:
                     for name, value in (("limit", int(limit.amount)), ("remaining", left), ("reset", reset)):
                         yield f"x-ratelimit-{name}-{meter}".encode(), str(value).encode()
 
-    async def _take(self, limit: _Limit, wanted: float) -> None:
-        """Take a part of a lease, which is extended where it does not suffice."""
+    def _spend(self, use: ledger.Use, amount: ledger.Amount) -> None:
+        self._spent[use] += amount
+
+    async def _take(self, limit: _Limit, wanted: float, keep: Callable[[], None]) -> None:
+        """Take a part of a lease, which is extended where it does not suffice.
+
+        Args:
+            limit: What is limited.
+            wanted: How much of it.
+            keep: Called as soon as it is taken: a report in between would return what nobody has counted.
+        """
         lease = self._leases[limit.use, limit.meter]
-        if not _taken(lease, wanted):
+        if not _taken(lease, wanted, keep):
             if lease.exhausted:
                 raise limit.refused()
             deadline = asyncio.get_running_loop().time() + WAIT_S
             async with lease.lock:
-                while not _taken(lease, wanted):
-                    await self._extend(limit, lease, wanted, deadline)
+                while not _taken(lease, wanted, keep):
+                    if await self._extend(limit, lease, wanted, keep, deadline):
+                        return
 
-    async def _extend(self, limit: _Limit, lease: _Lease, wanted: float, deadline: float) -> None:
-        """Ask the log for more; wait a moment where others hold all of it."""
+    async def _extend(
+        self, limit: _Limit, lease: _Lease, wanted: float, keep: Callable[[], None], deadline: float
+    ) -> bool:
+        """Ask the log for more, and take it; wait a moment, and return False, where others hold all of it."""
         loop = asyncio.get_running_loop()
+
+        def granted(grant: ledger.Grant) -> None:
+            lease.exhausted, lease.left = grant.exhausted, grant.left
+            if grant.amount:  # which may be less: the last turn may exceed the limit
+                lease.free = max(0.0, lease.free + grant.amount - wanted)
+                keep()
+
         if lease.exhausted:
             raise limit.refused()
         if self._clock() < lease.full_until:
             raise limit.full()
         reserve = ledger.Reserve(limit.use, limit.meter, limit.amount, max(0, wanted - lease.free))
-        async with self._exchanging:
-            grant = await self._exchange(reserve)
-        lease.exhausted, lease.left = grant.exhausted, grant.left
-        lease.free += grant.amount
-        if grant.amount:
-            lease.free = max(lease.free, wanted)  # less is left: the last turn may exceed the limit
-        elif not grant.exhausted:
+        grant = await self._exchange(reserve, granted)
+        if not grant.amount and not grant.exhausted:
             if loop.time() >= deadline:
                 lease.full_until = self._clock() + WAIT_S / 4
                 raise limit.full()
             await asyncio.sleep(AGAIN_S)
+        return grant.amount > 0
 
-    async def _exchange(self, reserve: ledger.Reserve | None) -> ledger.Grant:
+    async def _exchange(
+        self,
+        reserve: ledger.Reserve | None = None,
+        granted: Callable[[ledger.Grant], None] = lambda _: None,
+    ) -> ledger.Grant:
+        """Report and reserve; where nothing is to be reserved, return all that is free.
+
+        What is written is counted as written, and what is granted is taken, before another exchange begins,
+        whether or not the caller stays.
+        """
+
+        async def alone() -> ledger.Grant:
+            async with self._exchanging:
+                grant = await self._exchange_now(reserve)
+                granted(grant)
+                return grant
+
+        return await asyncio.shield(asyncio.ensure_future(alone()))
+
+    async def _exchange_now(self, reserve: ledger.Reserve | None) -> ledger.Grant:
+        if reserve is None:
+            for lease in self._leases.values():
+                lease.left = None if lease.left is None else lease.left + lease.free
+                lease.free = 0.0
         now, booked, spent = self._clock(), self._booked(), dict(self._spent)
         leases = defaultdict(ledger.Amount, booked)
         for (use, meter), lease in self._leases.items():
@@ -274,11 +307,16 @@ class Quota:
                     lease.left += min(0.0, free)
 
 
-def _taken(lease: _Lease, wanted: float) -> bool:
+def _book(booked: dict[ledger.Use, ledger.Amount], use: ledger.Use, amount: ledger.Amount) -> None:
+    booked[use] = booked.get(use, ledger.Amount()) + amount
+
+
+def _taken(lease: _Lease, wanted: float, keep: Callable[[], None]) -> bool:
     """Take from what is free, if it suffices; something must be, also where nothing is wanted."""
     if lease.free <= 0 or lease.free < wanted:
         return False
     lease.free -= wanted
+    keep()
     return True
 
 

@@ -1,8 +1,10 @@
 """Replicas on one log refuse together what is above a limit, and nothing that is below it."""
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from contextlib import closing
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -225,6 +227,32 @@ async def test_minutes_that_are_over_are_forgotten_and_months_are_not(store: Sto
         rows = connection.exec_driver_sql("SELECT period FROM usage ORDER BY period").scalars().all()
     minutes = [period(clock.now, MINUTE)]
     assert rows == sorted([*minutes, period(NOW, DAY), period(NOW, MONTH)])
+
+
+async def test_what_was_reported_while_the_caller_left_is_counted_once(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage, entered, go_on = Usage(store, "replica"), threading.Event(), threading.Event()
+    exchange = usage.exchange
+
+    def slow(*args: Any) -> Any:
+        entered.set()
+        go_on.wait()
+        return exchange(*args)
+
+    monkeypatch.setattr(usage, "exchange", slow)
+    quota = Quota(usage, clock)
+    await quota.admit(caller())
+    report = asyncio.create_task(quota.report())
+    while not entered.is_set():
+        await asyncio.sleep(0)
+    report.cancel()
+    await asyncio.wait([report])
+    assert report.cancelled()
+    go_on.set()
+    await quota.admit(caller())
+    await quota.report()
+    assert spend(store, NOW)["k"]["day"].requests == 2
 
 
 async def test_a_report_without_news_writes_nothing(store: Store, clock: Clock) -> None:
