@@ -54,6 +54,7 @@ def _prepare(config: Path) -> None:
         if finding.serious:
             errors.print(str(finding), style="yellow", soft_wrap=True)
     launch.require_free_port(*address)
+    settings.home_path.mkdir(mode=0o700, parents=True, exist_ok=True)
     if is_open and is_loopback(address[0]):
         console.print("open to every program of this machine: `armwise key create` closes it", **PLAIN)
     with progress() as on_progress:
@@ -92,8 +93,8 @@ def _is_open(settings: "AppConfig", host: str) -> bool:
     from feedback.log import Store
 
     keyring = Keyring(settings.keys, time.time)
-    if keyring.is_open:
-        settings.home_path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    scheme, _, path = settings.database_url.partition(":///")
+    if keyring.is_open and (scheme != "sqlite" or Path(path).exists()):
         try:
             with closing(Store(settings.database_url)) as store:
                 keyring.refresh(store)

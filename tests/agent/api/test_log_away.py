@@ -35,7 +35,7 @@ async def test_a_full_disk_is_a_503_and_not_ready_until_there_is_room(
         acknowledged.append(response.json()["agent"]["decision_id"])
     feedback = await client.post(
         "/v1/feedback",
-        json={"decision_id": "d-1", "metric_name": "thumb", "value": 1, "tags": {"a": "b" * 4000}},
+        json={"decision_id": "d-1", "metric_name": "thumb", "value": 1, "tags": {f"t{i}": "b" * 1000 for i in range(4)}},
     )
     for answer in (response, feedback, await client.get("/ready")):
         assert "full" in refused(answer, 503, "log_unavailable")

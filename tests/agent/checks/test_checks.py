@@ -50,7 +50,7 @@ def found(config: AppConfig, host: str = "127.0.0.1") -> list[str]:
 )
 def test_a_service_without_keys_is_a_problem_where_others_reach_it(host: str, begins: str) -> None:
     (line,) = found(configured(), host)
-    assert line.startswith(f"{begins}: no key is declared: all who reach {host} can ask")
+    assert line.startswith(f"{begins}: there is no key: all who reach {host} can ask")
 
 
 @pytest.mark.parametrize(("key", "length"), [(None, 0), ("secret", 6), ("x" * 16, None)])
@@ -188,7 +188,7 @@ def test_the_verb_fails_on_a_problem_and_lists_it(tmp_path: Path, monkeypatch: p
     assert output.splitlines()[-1] == "no problem found"
     code, output = doctored(tmp_path, "0.0.0.0")
     assert code == 1
-    assert output.startswith("problem: no key is declared")
+    assert output.startswith("problem: there is no key")
     monkeypatch.setattr("agent.checks.socket_findings", lambda _: iter([Finding("open", "close it")]))
     code, output = doctored(tmp_path, "127.0.0.1")
     assert (code, output.splitlines()[0]) == (1, "problem: open; close it")

@@ -99,7 +99,7 @@ async def test_an_expensive_policy_is_brought_to_the_ceiling(tmp_path: Path) -> 
             answers = [await look_up(service, {"Idempotency-Key": f"d-{turn}-{i}"}) for i in range(5)]
             spent += [answer.json()["agent"]["cost"]["steps"] for answer in answers]
             await service.learn()
-        assert sum(spent[:5]) / 5 > 3.0
+        assert spent[:5] == [4] * 5, "before there is a price"
         assert sum(spent) / len(spent) == pytest.approx(1.5, rel=0.1)
 
 

@@ -549,7 +549,7 @@ async def test_a_replica_that_cannot_have_the_chosen_version_serves_no_other_and
 async def test_a_version_whose_damaged_bytes_were_mended_is_served(on_each: Service) -> None:
     (before,) = await learned(on_each)
     await tell(on_each, (await look_up(on_each)).json()["agent"]["decision_id"])
-    made = await asyncio.to_thread(on_each.learner.step)
+    made = on_each.learner.step()  # without a pause, in which the version would be served before the damage
     assert made is not None
     with on_each.replica.store.writing() as connection:
         registry_versions.store_checkpoint(connection, made.version, b"damaged")
@@ -662,7 +662,7 @@ async def test_to_choose_a_version_takes_the_scope_of_an_operator_and_to_look_do
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("USER_KEY", "u-secret")
-    async with Service(tmp_path, keys=[{"env": "USER_KEY"}]).running() as service:
+    async with Service(tmp_path, keys=[{"env": "USER_KEY", "scopes": ["read"]}]).running() as service:
         refused(await say(service, "rollback", 1), 401, "unauthorized")
         service.client.headers["authorization"] = "Bearer u-secret"
         refused(await say(service, "rollback", 1), 403, "forbidden")

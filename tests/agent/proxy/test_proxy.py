@@ -87,10 +87,11 @@ def free_port() -> int:
 
 @pytest.fixture
 async def client(proxy: Proxy, free_port: int) -> AsyncIterator[httpx.AsyncClient]:
-    """Speaks to the proxy, which listens."""
+    """Speaks to the proxy, which listens and has looked for replicas."""
     del proxy
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{free_port}", timeout=20) as client:
-        await answered(client, 503)
+        while error_of(await answered(client, 503))["code"] != "not_ready":
+            await asyncio.sleep(0.01)
         yield client
 
 
