@@ -33,9 +33,10 @@ async def test_a_full_disk_is_a_503_and_not_ready_until_there_is_room(
     acknowledged = []
     while (response := await client.post("/v1/retrieve", json={"query": "Who?" * 200})).status_code == 200:
         acknowledged.append(response.json()["agent"]["decision_id"])
+    tags = {f"t{i}": "b" * 1000 for i in range(4)}
     feedback = await client.post(
         "/v1/feedback",
-        json={"decision_id": "d-1", "metric_name": "thumb", "value": 1, "tags": {f"t{i}": "b" * 1000 for i in range(4)}},
+        json={"decision_id": "d-1", "metric_name": "thumb", "value": 1, "tags": tags},
     )
     for answer in (response, feedback, await client.get("/ready")):
         assert "full" in refused(answer, 503, "log_unavailable")
