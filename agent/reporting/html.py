@@ -29,7 +29,7 @@ def filled(template: Path | str, pictures: Mapping[str, str], **values: object) 
         values: Everything else; text is escaped.
     """
     # drawn by us; matplotlib escapes the texts in them
-    drawn = {name: Markup(visible(picture)) for name, picture in pictures.items()}
+    drawn = {name: Markup(visible(picture)) for name, picture in pictures.items()}  # nosec B704
     palette = {"light": PALETTE, "dark": DARK}
     path = TEMPLATES / template  # an absolute path stays as it is
     return _environment(path.parent).get_template(path.name).render(pictures=drawn, palette=palette, **values)
