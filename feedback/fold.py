@@ -118,8 +118,8 @@ class PendingDecision:
     active: bool
     past: bool
     status: Status | None = None
-    values: list[Feedback] = field(default_factory=list)
-    retracted: frozenset[str] = frozenset()
+    values: dict[str, Feedback] = field(default_factory=dict)
+    retracted: set[str] = field(default_factory=set)
 
     def apply_feedback(self, feedback: Feedback) -> None:
         """Apply feedback on the decision or on its episode, unless it came after the deadline.
@@ -133,11 +133,11 @@ class PendingDecision:
             case Kind.ACTIVATION:
                 self.active = True
             case Kind.RETRACTION:
-                self.retracted |= {feedback.id}
-                self.values = [value for value in self.values if value.id != feedback.id]
+                self.retracted.add(feedback.id)
+                self.values.pop(feedback.id, None)
             case Kind.VALUE if feedback.id not in self.retracted:
                 if feedback.decision_id is not None or feedback.received_at >= self.at:
-                    self.values.append(feedback)
+                    self.values[feedback.id] = feedback
 
 
 class Fold:
@@ -273,7 +273,8 @@ class Fold:
 
     def _metrics(self, found: PendingDecision) -> dict[str, float]:
         """Return the aggregated values of a decision; empty where another arm answered."""
-        return self._rule.aggregate(found.values) if found.values and found.status is Status.OK else {}
+        counts = found.values and found.status is Status.OK
+        return self._rule.aggregate(found.values.values()) if counts else {}
 
     def _forget(self, found: PendingDecision) -> None:
         del self._open[found.id]

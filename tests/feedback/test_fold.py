@@ -1,6 +1,7 @@
 """What is learned from which facts: one test per row of docs/reference/feedback-semantics.md."""
 
 import re
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -249,6 +250,14 @@ def test_values_on_a_decision_and_on_its_episode_are_values_of_one_metric() -> N
 def test_taking_back_on_an_episode_holds_for_decisions_that_are_made_later() -> None:
     facts = [retracted("k", at=99.0, on="e"), decided(episode_id="e"), executed(), said(on="e", key="k")]
     assert learned(rule(), *facts) == []
+
+
+def test_taking_back_takes_as_long_however_much_was_taken_back_before() -> None:
+    items = [said(key=str(n)) for n in range(20_000)] + [retracted(str(n)) for n in range(20_000)]
+    facts = placed([decided(deferred=True), executed(), *items])
+    fold, began = Fold(rule()), time.process_time()
+    assert [one for fact in facts for one in fold.apply(fact)] == []
+    assert time.process_time() - began < 3.0  # each looks at no other one
 
 
 # -- how the decision went, and whether it was shown ---------------------------------------------------
