@@ -80,10 +80,7 @@ def _most(replica: Replica, ask: Ask) -> tuple[int, float]:
     config = replica.config
     characters = sum(len(message["content"]) for message in ask.messages)
     read = characters // CHARACTERS_A_TOKEN + TOKENS_A_WORD * config.answering.word_budget
-    llm, usd = config.llm, 0.0
-    if isinstance(llm, catalog.OpenAISpec):
-        usd = (read * llm.usd_per_kilotoken_in + ask.max_tokens * llm.usd_per_kilotoken_out) / 1000
-    return read + ask.max_tokens, usd
+    return read + ask.max_tokens, catalog.usd_of(config.llm, read, ask.max_tokens)
 
 
 def _release_undecided(replica: Replica, ask: Ask, commits: list[messages.Commit]) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 from agent.serving.messages import ArmInfo, Commit, Log
@@ -12,6 +12,18 @@ from arms.base import Retrieval
 from arms.llm import Chunk, base
 from feedback.errors import LogUnavailableError, described
 from feedback.events import Cost, Decision, Execution, Status
+
+CHARACTERS_A_TOKEN = 4
+"""Of most texts; a text of shorter words has a token for each."""
+
+
+def tokens_in(text: str) -> int:
+    """Estimate the number of tokens of a text.
+
+    >>> tokens_in("a b c"), tokens_in("x" * 400), tokens_in("")
+    (3, 100, 0)
+    """
+    return max(len(text.split()), len(text) // CHARACTERS_A_TOKEN)
 
 
 @dataclass(slots=True)
@@ -27,7 +39,8 @@ class TurnRecorder:
         answer: Generated so far; None without a language model.
         usage: The last chunk, with the token counts and the price.
         pieces: Chunks with text so far: about the tokens written, where the last chunk never came.
-        prompt_words: Words that the model was given: about the tokens read.
+        read: About the tokens that the model was given.
+        usd_of: Price of tokens read and written, where the last chunk never came.
         finish_reason: Why generation ended.
         steps: Rounds of retrieval.
         tokens: Read to find passages.
@@ -44,7 +57,8 @@ class TurnRecorder:
     answer: str | None = None
     usage: Chunk = field(default_factory=Chunk)
     pieces: int = 0
-    prompt_words: int = 0
+    read: int = 0
+    usd_of: Callable[[int, int], float] = lambda *_: 0.0
     finish_reason: str = "stop"
     steps: int = 0
     tokens: int = 0
@@ -72,13 +86,15 @@ class TurnRecorder:
 
     def execution(self, now: float, error: Exception | None = None, *, cancelled: bool = False) -> Execution:
         """Return the execution to be committed."""
-        usage = self.usage
-        if self.pieces and usage.finish_reason is None:  # cut off before the engine reported its counts
-            usage = replace(usage, prompt_tokens=self.prompt_words, completion_tokens=self.pieces)
+        usage, status = self.usage, self.status(error, cancelled)
+        left = status in (Status.CANCELLED, Status.LLM_TIMEOUT) and self.answer is not None
+        if usage.finish_reason is None and (self.pieces or left):  # before the engine reported its counts
+            written = max(self.pieces, tokens_in(self.answer or ""))
+            usage = Chunk("", None, self.read, written, self.usd_of(self.read, written))
         return Execution(
             decision_id=self.decision.id,
             served=self.served,
-            status=self.status(error, cancelled),
+            status=status,
             cost=Cost(
                 steps=self.probes.steps + self.steps,
                 prompt_tokens=usage.prompt_tokens + self.probes.tokens + self.tokens,

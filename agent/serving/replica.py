@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol
 from uuid import uuid4
 
@@ -25,7 +26,7 @@ from agent.serving.router_scores import router_scorer
 from agent.serving.telemetry import CountedLog, Telemetry
 from agent.serving.turn import TurnLoop
 from agent.serving.version_watcher import ServedVersion, ServingState, VersionWatcher
-from arms.llm import Generator
+from arms.llm import Generator, catalog
 from feedback.budget import Price
 from feedback.clock import SteadyClock
 from feedback.drift import Alarms, read_alarms
@@ -164,6 +165,7 @@ class Replica:
             word_budget=config.answering.word_budget,
             arm_timeout_s=limits.arm_timeout_s,
             llm_timeout_s=limits.llm_timeout_s,
+            usd_of=partial(catalog.usd_of, config.llm),
         )
         router = None if self.scorer is None else self.scorer.about
         self.arms = ArmRegistry(config, store, arms, self.turns, router)

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from agent.policies import FeatureSpec, sampling
 from agent.serving.decide import Decider, context_of, eligible
-from agent.serving.execution import TurnCommit, TurnRecorder
+from agent.serving.execution import TurnCommit, TurnRecorder, tokens_in
 from agent.serving.messages import (
     AnsweredElsewhereError,
     ArmInfo,
@@ -55,6 +55,7 @@ class TurnLoop:
         arm_timeout_s: Seconds that an arm may take, and the embedding of a question.
         llm_timeout_s: Seconds that the model may take.
         former: Arms that were live before, for repeated requests that these answered.
+        usd_of: Price of tokens that the model reads and writes.
     """
 
     arms: Mapping[str, ArmInfo]
@@ -70,6 +71,7 @@ class TurnLoop:
     arm_timeout_s: float = 10.0
     llm_timeout_s: float = 120.0
     former: Mapping[str, ArmInfo] = field(default_factory=dict)
+    usd_of: Callable[[int, int], float] = lambda *_: 0.0
 
     @property
     def known(self) -> Mapping[str, ArmInfo]:
@@ -265,7 +267,8 @@ class TurnLoop:
             stop=ask.stop,
         )
         recorder.answer = ""
-        recorder.prompt_words = sum(len(message["content"].split()) for message in prompt.messages)
+        recorder.read = sum(tokens_in(message["content"]) for message in prompt.messages)
+        recorder.usd_of = self.usd_of
         started = time.perf_counter()
         deadline = asyncio.get_running_loop().time() + self.llm_timeout_s
         try:

@@ -86,6 +86,14 @@ class ScriptedSpec(_Spec):
 LlmSpec = Annotated[EmbeddedSpec | OpenAISpec | VllmSpec | ScriptedSpec, Field(discriminator="engine")]
 
 
+def usd_of(spec: LlmSpec, prompt_tokens: int, completion_tokens: int) -> float:
+    """Return the price of an answer, in USD."""
+    if not isinstance(spec, OpenAISpec):
+        return 0.0
+    read, written = prompt_tokens * spec.usd_per_kilotoken_in, completion_tokens * spec.usd_per_kilotoken_out
+    return (read + written) / 1000
+
+
 def build_generator(spec: EmbeddedSpec | OpenAISpec | VllmSpec | ScriptedSpec) -> Generator:
     """Start the engine of a spec, which may take minutes.
 

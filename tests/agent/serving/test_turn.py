@@ -443,6 +443,28 @@ async def test_a_stream_that_was_cut_off_is_charged_for_what_was_written() -> No
     assert cost.prompt_tokens > 10, "about the words that it was given"
 
 
+@pytest.mark.parametrize("words", [0, 1])
+async def test_who_leaves_before_the_last_chunk_pays_for_what_was_read(words: int) -> None:
+    asked = asyncio.Event()
+
+    class Reading(Stuck):
+        async def stream(self, prompt: Prompt) -> Any:
+            del prompt
+            if words:
+                yield Chunk("The")
+            asked.set()
+            await asyncio.Event().wait()
+
+    log, long = MemoryLog(), replace(CHAT, messages=({"role": "user", "content": "x" * 4000},))
+    loop = a_loop(log, generator=Reading(), usd_of=lambda read, written: read / 1000 + written)
+    await _cancelled(asyncio.create_task(run(loop, long)), _until(asked.is_set))
+    await _until(lambda: len(log.committed) == 2)
+    cost = log.execution.cost
+    assert (log.execution.status, cost.completion_tokens) == (Status.CANCELLED, words)
+    assert 1000 <= cost.prompt_tokens < 1200
+    assert cost.usd == cost.prompt_tokens / 1000 + words
+
+
 async def test_a_time_out_reaches_the_reader_and_never_cancels_it() -> None:
     async def numbers() -> Any:
         yield 1
