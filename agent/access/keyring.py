@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Literal, Self
 
-from pydantic import AwareDatetime, Field, StringConstraints, model_validator
+from pydantic import AwareDatetime, Field, StringConstraints, field_validator, model_validator
 
 from agent.access.callers import OPEN, Caller, caller_scopes
 from agent.config import Key, Scope, sections
@@ -54,6 +54,14 @@ class NewKey(sections.KeyBase):
         if budgets != (self.budget_duration is not None):
             raise ValueError("a budget needs both an amount and budget_duration: 1d or 1mo")
         return self
+
+    @field_validator("expires")
+    @classmethod
+    def _can_be_shown(cls, expires: datetime | None) -> datetime | None:
+        try:
+            return expires and expires.astimezone(UTC)
+        except OverflowError:
+            raise ValueError("a time up to the year 9999 in UTC was expected") from None
 
     def settings(self, now: float) -> KeySettings:
         """Return what is stored of it at a time. Raises ValueError where it has expired already."""

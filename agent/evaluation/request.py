@@ -48,6 +48,9 @@ Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 LARGEST_VERSION = 2**53
 """Numbers above are no versions, and no integers of every database."""
 
+SHOWN = 1000
+"""Characters of names that are no candidates in a message."""
+
 MOST_VERSIONS = 10_000
 """Versions in a range at most; a time window can select more."""
 
@@ -96,6 +99,13 @@ class EvaluationRequest(BaseModel):
     seed: int = Field(default=0, ge=0, description="Of folds, of resamples, and of what is recomputed.")
 
     @model_validator(mode="after")
+    def _named_once(self) -> Self:
+        for what, among in (("a candidate", self.candidates), ("an estimator", self.estimators)):
+            if len(set(among)) != len(among):
+                raise ValueError(f"{what} is named twice: {', '.join(among)[:SHOWN]}")
+        return self
+
+    @model_validator(mode="after")
     def _sound(self) -> Self:
         names = (*self.candidates, self.baseline)
         if (length := sum(map(len, names))) > LONGEST:
@@ -109,9 +119,7 @@ class EvaluationRequest(BaseModel):
         ):
             for name in asked:
                 if name not in known:
-                    raise ValueError(f"no {what} {name!r}; there are: {', '.join(known)}")
-        if len(set(self.candidates)) != len(self.candidates):
-            raise ValueError(f"a candidate is named twice: {', '.join(self.candidates)}")
+                    raise ValueError(f"no {what} {name[:SHOWN]!r}; there are: {', '.join(known)}")
         if self.since is not None and self.until is not None and self.since >= self.until:
             raise ValueError(f"since {self.since} must be before until {self.until}")
         if self.versions is not None and not 1 <= self.versions[0] <= self.versions[1]:
@@ -190,7 +198,10 @@ def _is_version(store: Store, number: int) -> bool:
 
 
 def _refuse_router(candidate: CandidateName, config: AppConfig) -> None:
-    folder = Path(candidate.argument).resolve()
+    try:
+        folder = Path(candidate.argument).resolve()
+    except (OSError, ValueError) as error:  # a NUL character
+        raise CandidateError(f"candidate {candidate.name!r} names no folder: {error}") from None
     own = config.router is not None and folder == config.router.path.resolve()
     if not own and config.home_path.resolve() not in folder.parents:
         raise CandidateError(

@@ -170,6 +170,7 @@ def test_a_project_whose_ids_feedback_without_a_key_has_taken_cannot_be_made(sto
         ({"budget_duration": "1d"}, "needs both"),
         ({"max_budget": 5.0, "budget_duration": "1y"}, "'1d' or '1mo'"),
         ({"name": "a\nb"}, "String should match"),
+        ({"expires": "9999-12-31T23:59:59-14:00"}, "a time up to the year 9999 in UTC was expected"),
         ({"owner": "me"}, "Extra inputs"),
     ],
 )

@@ -310,6 +310,7 @@ def test_a_candidate_unheard_of_is_refused(filled: AppConfig, store: Store, name
         ({"cost": {"steps": float("inf")}}, "finite"),
         ({"features": {"age": float("nan")}}, "finite"),
         ({"candidates": ["uniform", "uniform"]}, "named twice"),
+        ({"estimators": ["ips", "dr", "ips"]}, "an estimator is named twice"),
         ({"candidate": ["uniform"]}, "Extra inputs"),
     ],
 )
