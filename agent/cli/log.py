@@ -4,7 +4,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -18,6 +17,7 @@ from agent.cli.console import console, errors, explained, progress
 from agent.cli.options import CONFIG, ConfigPath, settings_options, unique
 from agent.config import load
 from agent.learning import rebuild as learning_rebuild
+from agent.reporting import moment
 from arms.base import Progress
 from feedback.events import Example
 from feedback.exchange import ExchangeError, Header, imported, jsonl, read_dsjson, read_obp, write_export
@@ -261,7 +261,7 @@ def _state(one: keys.ApiKey, now: float) -> str:
     expires = one.settings.expires
     if expires is None:
         return "valid"
-    at = f"{datetime.fromtimestamp(expires, UTC):%Y-%m-%d %H:%M} UTC"
+    at = moment(expires)
     return f"expired {at}" if expires <= now else f"until {at}"
 
 
