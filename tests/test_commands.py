@@ -102,6 +102,7 @@ def here(block: str) -> str:
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Copy]:
     """A copy of what git would commit, served by its own `make serve`."""
+    assert not ready(), f"another service answers at {URL}"
     folder = tmp_path_factory.mktemp("clone")
     listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     for name in subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split(
@@ -145,6 +146,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Copy]:
 
 
 def ready() -> bool:
+    """Return whether a service is ready at the address of the pages."""
     try:
         return httpx.get(f"{URL}/ready").status_code == 200
     except httpx.TransportError:
