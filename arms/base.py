@@ -20,6 +20,10 @@ class ArmError(Exception):
     """An arm failed; the message names it and the reason."""
 
 
+class QuestionRefusedError(ArmError):
+    """An arm refused a question, such as one that is too long; that says little about other questions."""
+
+
 class ArmBuildError(ArmError):
     """An arm cannot be built from its description."""
 

@@ -49,10 +49,14 @@ class Budget(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     usd_per_request: float | None = Field(
-        default=None, gt=0, allow_inf_nan=False, description="Ceiling in dollars charged by a paid engine."
+        default=None,
+        ge=1e-9,
+        le=1e9,
+        allow_inf_nan=False,
+        description="Ceiling in dollars charged by a paid engine.",
     )
     steps_per_request: float | None = Field(
-        default=None, gt=0, allow_inf_nan=False, description="Ceiling in rounds of retrieval."
+        default=None, ge=1e-9, le=1e9, allow_inf_nan=False, description="Ceiling in rounds of retrieval."
     )
     window: int = Field(
         default=200,

@@ -23,6 +23,9 @@ from feedback.log import Record
 Open = Callable[[list[messages.Commit]], Awaitable[AsyncGenerator[messages.Event, None]]]
 """Opens a turn; the commit of its decision is added to the list as soon as it is queued."""
 
+SHARE_OF_A_KEY = 0.75
+"""Part of the concurrent requests of a replica that one key may hold: other keys are answered meanwhile."""
+
 CHARACTERS_A_TOKEN, TOKENS_A_WORD = 3, 2
 """Fewest characters of a token, and most tokens of a word, in most texts."""
 
@@ -43,11 +46,11 @@ async def admitted(
     Raises:
         ApiError: The turn was refused or failed.
     """
-    _require_room(replica, ask)
+    _require_room(replica, caller, ask)
     started = time.perf_counter()
     deadline = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
     commits: list[messages.Commit] = []
-    replica.under_way.add(ask.decision_id)
+    replica.under_way[ask.decision_id] = caller.key
     try:
         await replica.quota.book(caller, ask.decision_id, *_most(replica, ask))
         async with aclosing(_placed(replica, ask, partial(open_turn, commits))) as turn:
@@ -69,7 +72,7 @@ async def admitted(
         kept = ask.decision_id if any(map(_durable, commits)) else None
         raise replace(failure, decision_id=kept, final=final) from error
     finally:
-        replica.under_way.discard(ask.decision_id)
+        replica.under_way.pop(ask.decision_id, None)
         _release_undecided(replica, ask, commits)
 
 
@@ -96,13 +99,18 @@ def _release_undecided(replica: Replica, ask: Ask, commits: list[messages.Commit
         replica.quota.release(ask.decision_id)
 
 
-def _require_room(replica: Replica, ask: Ask) -> None:
+def _require_room(replica: Replica, caller: Caller, ask: Ask) -> None:
     """Refuse a turn for which the replica has no room. Raises ApiError."""
     if not replica.decides:
         raise ApiError("not_ready", "the arms, the model or the policy are not loaded yet")
     if len(replica.under_way) >= replica.config.limits.in_flight:
         replica.telemetry.shed()
         raise ApiError("overloaded", f"{len(replica.under_way)} requests are in progress already")
+    if caller.key is not None:
+        own = sum(key == caller.key for key in replica.under_way.values())
+        if own >= math.ceil(SHARE_OF_A_KEY * replica.config.limits.in_flight):
+            replica.telemetry.shed()
+            raise ApiError("overloaded", f"{own} requests of this key are in progress already")
     if ask.decision_id in replica.under_way:
         raise in_progress(ask)
 

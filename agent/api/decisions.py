@@ -36,7 +36,8 @@ Fact = TypeVar("Fact", Decision, Feedback)
 async def decision(replica: AppReplica, caller: RequestCaller, decision_id: DecisionId) -> JSONResponse:
     """Everything known about a decision of the caller's project."""
     found = _shown(await _record(replica, caller, decision_id), caller)
-    return JSONResponse(document(found, replica.config, replica.clock()))
+    # in a thread: a decision may have thousands of items of feedback
+    return await asyncio.to_thread(lambda: JSONResponse(document(found, replica.config, replica.clock())))
 
 
 @router.get("/v1/decisions/{decision_id}/verify", dependencies=[require("operate")])

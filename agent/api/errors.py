@@ -103,7 +103,7 @@ _KINDS = (
     ErrorKind(
         "forbidden",
         403,
-        "The key does not have the scope of the route.",
+        "The key does not have the scope of the route, or a page of another site sent the request.",
         raised_by={keyring.ForbiddenError: None},
     ),
     ErrorKind("not_found", 404, "There is no such route.", framework=True),

@@ -80,6 +80,7 @@ class RequestGuard:
         if request_id:
             send = _with_headers(send, lambda: [(b"x-request-id", request_id)])
         try:
+            self._refuse_other_sites(scope["method"], headers)
             caller = self._caller(scope["path"], headers)
             if caller.limits:
                 send = _with_headers(send, lambda: self._quota.headers(caller))
@@ -94,6 +95,11 @@ class RequestGuard:
             return
         scope.setdefault("state", {})["caller"] = caller
         await self._app(scope, self._limited(receive), send)
+
+    def _refuse_other_sites(self, method: str, headers: Mapping[bytes, bytes]) -> None:
+        """Refuse what a page of another site has a browser send, which may need no key. Raises ApiError."""
+        if method not in ("GET", "HEAD") and headers.get(b"sec-fetch-site") in (b"cross-site", b"same-site"):
+            raise ApiError("forbidden", "the page of another site had the browser send this request")
 
     def _caller(self, path: str, headers: Mapping[bytes, bytes]) -> Caller:
         """Return the caller of a request. Raises UnknownHostError, UnauthorizedError."""

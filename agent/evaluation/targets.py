@@ -162,7 +162,7 @@ class _ReplayedCandidate:
             self._excluded[str(reason)] += 1
         except (ArithmeticError, LookupError, ValueError) as error:
             raise CandidateError(
-                f"candidate {self.name!r} cannot decide {example.decision.id!r} as it is on record: {error}"
+                f"candidate {str(self.name)!r} cannot decide a logged decision as it is on record: {error}"
             ) from error
         else:
             self._p[row] = 0.0
@@ -182,7 +182,7 @@ class _ReplayedCandidate:
             self.candidate.learn(example, reward)
         except (ArithmeticError, LookupError, ValueError) as error:
             raise CandidateError(
-                f"candidate {self.name!r} cannot learn {example.decision.id!r}: {error}"
+                f"candidate {str(self.name)!r} cannot learn a logged decision: {error}"
             ) from error
 
     def target(self) -> Target:

@@ -22,8 +22,13 @@ DOUBLINGS = 6
 class Report(Protocol):
     """Records how searches ended. A cancelled search is not reported: it is no evidence about its arm."""
 
-    def __call__(self, *, worked: Collection[str] = (), failed: Collection[str] = ()) -> None:
-        """Record the arms that answered and those that failed."""
+    def __call__(
+        self, *, worked: Collection[str] = (), failed: Collection[str] = (), refused: Collection[str] = ()
+    ) -> None:
+        """Record the arms that answered, those that failed, and those that refused the question.
+
+        The caller chooses what is refused: of an arm that has worked, that is no evidence.
+        """
         ...
 
 
@@ -54,6 +59,7 @@ class ArmHealth:
         self._under_way: dict[str, int] = {}
         self._failures: dict[str, int] = {}  # in a row
         self._open_until: dict[str, float] = {}
+        self._worked: set[str] = set()
 
     def available(self, arms: Sequence[str], searched: Collection[str] = ()) -> list[str]:
         """Return the arms that may be drawn now, in their order.
@@ -90,7 +96,16 @@ class ArmHealth:
             for arm in arms:
                 self._under_way[arm] -= 1
 
-    def _report(self, started: float, *, worked: Collection[str] = (), failed: Collection[str] = ()) -> None:
+    def _report(
+        self,
+        started: float,
+        *,
+        worked: Collection[str] = (),
+        failed: Collection[str] = (),
+        refused: Collection[str] = (),
+    ) -> None:
+        self._worked.update(worked)
+        failed = [*failed, *(arm for arm in refused if arm not in self._worked)]
         for arm in worked:
             self._failures.pop(arm, None)
             self._open_until.pop(arm, None)

@@ -101,7 +101,7 @@ class Replica:
         history: Policies of earlier versions.
         scorer: The configured router; None where there is none.
         alarms: Drift alarms, as of the last refresh.
-        under_way: Decisions that are being made and carried out.
+        under_way: Decisions that are being made and carried out, and the key that each was asked with.
         chats: Places of the language model.
         keyring: The keys that hold, as of the last refresh.
         quota: What they have used, and their limits.
@@ -133,7 +133,7 @@ class Replica:
         self.active = ActivePolicy(self.watcher.configured.digest)
         self.history = PolicyHistory(store, config.reward)
         self.alarms = Alarms()
-        self.under_way = set[str]()
+        self.under_way = dict[str, str | None]()
         self.scorer = router_scorer(config, arms.vectors)
         limits = config.limits
         self.chats = Places(

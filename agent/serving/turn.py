@@ -28,7 +28,7 @@ from agent.serving.messages import (
     TurnError,
 )
 from agent.serving.probe import Embed, Embeddings, Probes, Search, probe
-from arms.base import ArmError, Passage, Query, Retrieval
+from arms.base import ArmError, Passage, Query, QuestionRefusedError, Retrieval
 from arms.llm import Chunk, Generator, GeneratorError, Prompt, prompts
 from feedback.errors import described
 from feedback.events import Context, Decision, Execution
@@ -239,6 +239,9 @@ class TurnLoop:
                         embeddings = await self.embed(query.text, frozenset(missing))
                         query = replace(query, embeddings={**query.embeddings, **embeddings})
                     found = await self.search(arm, query, self._depth(k))
+            except QuestionRefusedError:
+                report(refused=(arm,))
+                raise
             except (ArmError, TimeoutError):
                 report(failed=(arm,))
                 raise

@@ -30,7 +30,7 @@ from tenacity import (
 )
 
 from arms.async_bridge import Blocking
-from arms.base import ArmError, Query, Retrieval
+from arms.base import ArmError, Query, QuestionRefusedError, Retrieval
 from arms.retrievers.kind import Kind, Members, Resources
 from arms.retrievers.new_arms import CheckedTransport, Networks, NewArms, place_of
 from arms.retrievers.remote_response import Fields, UnreadableError, read
@@ -40,6 +40,9 @@ PAUSE = wait_random_exponential(multiplier=0.1, max=2.0)
 
 LIMITS = httpx.Limits(max_connections=64, max_keepalive_connections=16)
 """Connections of all remote arms of a process."""
+
+REFUSED = frozenset((400, 413, 414, 422))
+"""Statuses that say something of the question, and not of the service."""
 
 MAX_BYTES = 8 << 20
 """Bytes of a response, decompressed."""
@@ -217,7 +220,8 @@ class RemoteSearch:
         status = f"{response.status_code} {response.reason_phrase}: {_shown(content)}"
         if response.status_code == httpx.codes.TOO_MANY_REQUESTS or response.is_server_error:
             raise _TryAgainError(status, response.headers.get("retry-after"))
-        raise ArmError(f"{self._label} returned {status}")
+        kind = QuestionRefusedError if response.status_code in REFUSED else ArmError
+        raise kind(f"{self._label} returned {status}")
 
     async def _body(self, response: httpx.Response) -> bytes:
         """Read a response. Raises ArmError if it is too long."""

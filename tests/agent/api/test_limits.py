@@ -13,7 +13,7 @@ from arms.llm import base
 from feedback.errors import LogUnavailableError
 from feedback.registry import KeyLimits, KeySettings, keys
 from tests.agent.asking import CHAT, refused
-from tests.agent.fakes import Service
+from tests.agent.fakes import Service, hanging
 
 NOON = 1_800_014_400.0
 
@@ -148,3 +148,22 @@ async def test_what_cannot_be_reserved_while_the_log_is_away_is_a_503(
         patch.setattr(service.replica.store, "writing", away)
         refused(await ask(service, key), 503, "log_unavailable")
     assert (await ask(service, key)).status_code == 200
+
+
+async def test_one_key_leaves_room_for_another(two: list[Service]) -> None:
+    greedy, other, service = await a_key(two), await a_key(two), two[0]
+    service.arms.behaviour["bm25"] = hanging
+
+    def look_up(key: dict[str, str], arm: str) -> asyncio.Task[httpx.Response]:
+        body = {"query": "which river runs through Vienna?", "model": f"arm/{arm}"}
+        return asyncio.create_task(service.client.post("/v1/retrieve", json=body, headers=key))
+
+    held = [look_up(greedy, "bm25") for _ in range(3)]  # of four
+    while len(service.replica.under_way) < 3:
+        await asyncio.sleep(0)
+    assert "3 requests of this key" in refused(await look_up(greedy, "none"), 503, "overloaded")
+    assert (await look_up(other, "none")).status_code == 200
+    for task in held:
+        task.cancel()
+    await asyncio.gather(*held, return_exceptions=True)
+    assert (await look_up(greedy, "none")).status_code == 200

@@ -386,7 +386,9 @@ def test_a_policy_that_cannot_look_at_the_log_is_named_with_the_decision(config:
     broken = example(1)
     nan = replace(broken.decision.context, features={"w=river": float("nan")})
     log = [replace(broken, decision=replace(broken.decision, context=nan))]
-    with pytest.raises(CandidateError, match=r"cannot decide 'd-1' as it is on record: .*'w=river' is nan"):
+    with pytest.raises(
+        CandidateError, match=r"cannot decide a logged decision as it is on record: .*'w=river' is nan"
+    ):
         asked(config, log, "policy:{kind: linucb}")
 
 

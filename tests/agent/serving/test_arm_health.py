@@ -69,6 +69,16 @@ def test_a_success_between_them_makes_failures_not_in_a_row() -> None:
     assert replica.able() == list(ARMS)
 
 
+def test_questions_that_an_arm_refuses_put_it_down_only_if_it_never_worked() -> None:
+    replica = Replica()
+    replica.search("bm25", "refused", "refused", "refused")
+    assert replica.able() == ["none", "dense"]
+    replica.search("dense", "worked", *["refused"] * 9)
+    assert replica.able() == ["none", "dense"]
+    replica.search("dense", "failed", "failed", "refused", "failed")
+    assert replica.able() == ["none"]
+
+
 def test_each_arm_is_counted_by_itself() -> None:
     replica = Replica()
     for arm in ("bm25", "dense", "bm25", "dense"):

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from tenacity import wait_none
 
-from arms.base import Arm, ArmError, Passage, Query
+from arms.base import Arm, ArmError, Passage, Query, QuestionRefusedError
 from arms.corpus import Corpus
 from arms.retrievers import ArmSpec, NewArms, Trust, new_arms, remote
 from arms.retrievers.remote import KIND, RemoteParams, fill, retry_after_s
@@ -268,6 +268,7 @@ def test_a_refusal_is_not_tried_again(server: Server, status: int) -> None:
         ids(build(server))
     assert len(server.asked) == 1
     assert len(str(caught.value)) < 300
+    assert isinstance(caught.value, QuestionRefusedError) == (status == 400)
 
 
 def test_a_refused_connection_is_an_error_that_hides_the_password(server: Server) -> None:
