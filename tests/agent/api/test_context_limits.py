@@ -48,7 +48,7 @@ async def test_a_context_at_its_limits_is_accepted_and_policies_see_its_logarith
     answer = await look_up(service, agent={"context": context, "return": ["decision"]})
     assert answer.status_code == 200, answer.text
     features = answer.json()["agent"]["features"]
-    assert (features["age"], features["half"], features["small"]) == (2.0, 0.5, -2.0)
+    assert (features["age"], features["half"], features["small"]) == (7.0, 0.5, -7.0)
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ async def test_a_retry_may_come_in_a_second_where_the_turn_runs_here_or_its_time
     service: Service,
 ) -> None:
     decision, replica = await cut_off(service, seconds_ago=10.0), service.replica
-    replica.under_way.add("d-1")
+    replica.under_way["d-1"] = None
     here = await ask(service, headers=KEY)
     refused(here, 503, "in_progress", "Idempotency-Key")
     replica.under_way.discard("d-1")

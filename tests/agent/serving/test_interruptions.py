@@ -177,11 +177,10 @@ def test_of_learners_at_once_each_is_superseded_by_the_next_and_the_last_one_lea
     done.set()
     for thread in threads:
         thread.join(60)
-    assert [str(ends[place]) for place in range(3)] == [
-        "epoch 1 was superseded by epoch 2 of test",
-        "epoch 2 was superseded by epoch 3 of test",
-        "None",
-    ]
+    first, second, last = (str(ends[place]) for place in range(3))
+    # the first may be at work until the third is there
+    assert first in {f"epoch 1 was superseded by epoch {number} of test" for number in (2, 3)}
+    assert (second, last) == ("epoch 2 was superseded by epoch 3 of test", "None")
     with store.reading() as connection:
         epochs = list(connection.scalars(sa.select(t.versions.c.epoch).order_by(t.versions.c.version)))
     assert epochs == sorted(epochs), "none has published once the next one was there"
