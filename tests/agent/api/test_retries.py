@@ -83,7 +83,7 @@ async def test_a_retry_may_come_in_a_second_where_the_turn_runs_here_or_its_time
     replica.under_way["d-1"] = None
     here = await ask(service, headers=KEY)
     refused(here, 503, "in_progress", "Idempotency-Key")
-    replica.under_way.discard("d-1")
+    replica.under_way.pop("d-1")
     end = decision.decided_at + service.config.limits.answer_s
     waits = [here.headers["retry-after"]]
     for left in (0.5, 1.5, 7.0):
