@@ -29,9 +29,7 @@ PROGRAMS = (
 
 def file_findings(config: AppConfig) -> Iterator[Finding]:
     """Yield files that others can read or change, and a disk that is nearly full."""
-    scheme, _, path = config.database_url.partition(":///")
-    data = [config.home_path, *([Path(path)] if scheme == "sqlite" else [])]
-    for place in data:
+    for place in filter(None, (config.home_path, config.log_path)):
         mode = _mode(place)
         if mode & 0o022:
             yield Finding(f"others can change {place} (mode {mode:o})", f"chmod go-rwx {place}")

@@ -93,8 +93,7 @@ def _is_open(settings: "AppConfig", host: str) -> bool:
     from feedback.log import Store
 
     keyring = Keyring(settings.keys, time.time)
-    scheme, _, path = settings.database_url.partition(":///")
-    if keyring.is_open and (scheme != "sqlite" or Path(path).exists()):
+    if keyring.is_open and (settings.log_path is None or settings.log_path.exists()):
         try:
             with closing(Store(settings.database_url)) as store:
                 keyring.refresh(store)

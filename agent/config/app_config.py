@@ -200,6 +200,12 @@ class AppConfig(BaseModel):
         return self.home_path / "indexes"
 
     @property
+    def log_path(self) -> Path | None:
+        """The file of an SQLite log; None where a server has the log."""
+        scheme, _, path = self.database_url.partition(":///")
+        return Path(path) if scheme.partition("+")[0] == "sqlite" else None
+
+    @property
     def trust(self) -> Trust:
         """The arms of the configuration file, and what others may reach."""
         arms = self.arms if self._file_arms is None else self._file_arms

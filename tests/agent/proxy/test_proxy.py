@@ -40,7 +40,7 @@ SETTINGS = {
 
 
 class Behind:
-    """An application that answers when it is told to.
+    """An application that answers when its gate opens.
 
     Attributes:
         seen: Paths of the requests that reached it.

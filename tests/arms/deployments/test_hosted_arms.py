@@ -1,4 +1,4 @@
-"""The client of hosts: which of them runs an arm, and what it is told."""
+"""The client of hosts: which of them runs an arm, and what it receives."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +18,7 @@ QUERY = Query(SEA, {"tiny": HashingEmbedder(64).encode_queries([SEA])[0]})
 
 
 class Deployed:
-    """A deployment that finds its own name, and must be told of every arm once."""
+    """A deployment that finds its own name, and needs the description of every arm once."""
 
     def __init__(self, name: str) -> None:
         self.name = name
