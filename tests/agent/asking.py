@@ -8,9 +8,10 @@ from typing import Any
 import httpx
 
 from agent.config import AppConfig
+from feedback.events import Decision
 from feedback.log import Record, Store
 from feedback.training_log import Joiner, take_epoch
-from tests.agent.fakes import Service
+from tests.agent.fakes import Service, hanging, pass_time
 
 QUESTION = "which river runs through Vienna?"
 AN_ANSWER = "/v1/chat/completions"
@@ -80,3 +81,17 @@ def events(response: httpx.Response) -> list[Any]:
 def join(store: Store, config: AppConfig) -> None:
     """Join all that the log holds into its training log."""
     Joiner(store, config.reward, take_epoch(store, "test", 0.0)).advance(2.0)
+
+
+def late_once_decided(service: Service, seconds: float) -> None:
+    """Have every arm hang, and let `seconds` pass as soon as a decision is in the log."""
+    service.arms.behaviour = dict.fromkeys(service.config.actions, hanging)
+    append = service.replica.turns.log.append
+
+    def appending(*facts: Any) -> "asyncio.Future[Any]":
+        stored = append(*facts)
+        if isinstance(facts[0], Decision):
+            stored.add_done_callback(lambda _: pass_time(seconds))
+        return stored
+
+    service.replica.turns.log.append = appending  # type: ignore[method-assign]

@@ -148,6 +148,13 @@ async def hanging(_query: Query, _k: int) -> Retrieval:
     raise AssertionError("nobody sets the event")
 
 
+def pass_time(seconds: float) -> None:
+    """Move the clock of the running event loop: what waits for a deadline within `seconds` is late."""
+    loop = asyncio.get_running_loop()
+    now = loop.time
+    loop.time = lambda: now() + seconds  # type: ignore[method-assign]
+
+
 class FakeEmbedders:
     """Hashes words into vectors.
 

@@ -18,8 +18,8 @@ from feedback.errors import LogUnavailableError
 from feedback.events import Decision, Execution
 from feedback.log import tables as t
 from tests.agent.api.test_feedback import read_decision
-from tests.agent.asking import ask, look_up, record, refused, rows
-from tests.agent.fakes import FakeArms, MemoryLog, Service, failing, hanging
+from tests.agent.asking import ask, late_once_decided, look_up, record, refused, rows
+from tests.agent.fakes import FakeArms, MemoryLog, Service, failing, pass_time
 from tests.agent.serving.test_turn import CHAT, a_loop
 
 KEY = {"idempotency-key": "d-1"}
@@ -201,8 +201,12 @@ async def test_a_turn_is_not_finished_by_a_fallback_that_is_switched_off(tmp_pat
 # -- failures -----------------------------------------------------------------------------------------
 
 
+SOON_S = 5.0
+"""The deadline of a request, below the time limit of an arm."""
+
+
 def soon(headers: dict[str, str]) -> dict[str, str]:
-    return headers | {"x-request-timeout-seconds": "0.05"}
+    return headers | {"x-request-timeout-seconds": f"{SOON_S:g}"}
 
 
 async def test_a_deadline_that_passes_before_the_draw_names_no_decision_and_is_retryable(
@@ -213,6 +217,11 @@ async def test_a_deadline_that_passes_before_the_draw_names_no_decision_and_is_r
         async with asyncio.timeout(10):
             while not service.replica.ready:
                 await asyncio.sleep(0)
+
+        async def never(*_: object) -> Any:
+            pass_time(SOON_S)
+            await asyncio.Event().wait()
+
         embed, service.replica.turns.embed = service.replica.turns.embed, never
         response = await look_up(service, soon(KEY))
         refused(response, 408, "deadline_exceeded")
@@ -221,13 +230,8 @@ async def test_a_deadline_that_passes_before_the_draw_names_no_decision_and_is_r
         assert (await look_up(service, KEY)).status_code == 200
 
 
-async def never(*_: object) -> Any:
-    await asyncio.Event().wait()
-
-
 async def test_a_deadline_that_passes_after_the_draw_is_final_for_its_key(service: Service) -> None:
-    for arm in service.config.arms:
-        service.arms.behaviour[arm] = hanging
+    late_once_decided(service, SOON_S)
     response = await look_up(service, soon(KEY))
     refused(response, 408, "deadline_exceeded", final=True)
     assert response.json()["error"]["decision_id"] == "d-1"
@@ -269,6 +273,7 @@ async def test_an_arm_that_fails_while_its_decision_is_being_stored_is_recorded_
 
     def slowly(*facts: Any) -> "asyncio.Future[Any]":
         async def later() -> Any:
+            pass_time(SOON_S)
             await held.wait()
             return await append(*facts)
 

@@ -13,8 +13,8 @@ from scipy.stats import binomtest
 from agent.policies import choose, sampling
 from feedback.log import tables as t
 from tests.agent.api.test_routes import ROUTES
-from tests.agent.asking import CHAT, look_up, record, refused, rows, tell
-from tests.agent.fakes import Service, hanging
+from tests.agent.asking import CHAT, late_once_decided, look_up, record, refused, rows, tell
+from tests.agent.fakes import Service
 
 WANTED = "dense"
 
@@ -84,8 +84,8 @@ async def test_a_refused_request_says_nothing_of_the_draw_that_its_id_would_get(
 
 @pytest.mark.parametrize("path", ["/v1/retrieve", "/v1/chat/completions"])
 async def test_a_draw_that_was_given_up_is_committed_and_its_id_is_used(service: Service, path: str) -> None:
-    service.arms.behaviour = dict.fromkeys(service.config.actions, hanging)
-    headers = {"Idempotency-Key": "given-up", "X-Request-Timeout-Seconds": "0.05"}
+    late_once_decided(service, 5.0)
+    headers = {"Idempotency-Key": "given-up", "X-Request-Timeout-Seconds": "5"}
     body = CHAT if "chat" in path else {"query": "which river?"}
     refused(await service.client.post(path, json=body, headers=headers), 408, "deadline_exceeded", final=True)
     found = await record(service, "given-up", lambda one: one.execution)

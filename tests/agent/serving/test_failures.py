@@ -18,6 +18,7 @@ from tests.agent.asking import (
     QUESTION,
     ask,
     events,
+    late_once_decided,
     look_up,
     record,
     refused,
@@ -138,9 +139,9 @@ async def test_a_language_model_that_hangs_is_a_504(tmp_path: Path) -> None:
 
 
 async def test_a_request_past_its_own_deadline_is_a_408_and_its_decision_is_kept(service: Service) -> None:
-    service.arms.behaviour["bm25"] = hanging
-    response = await look_up(service, {"x-request-timeout-seconds": "0.05"}, model="arm/bm25")
-    assert refused(response, 408, "deadline_exceeded") == "0.05 s have passed"
+    late_once_decided(service, 5.0)
+    response = await look_up(service, {"x-request-timeout-seconds": "5"}, model="arm/bm25")
+    assert refused(response, 408, "deadline_exceeded") == "5 s have passed"
     found = await record(service, response.headers["x-decision-id"], lambda r: r.execution)
     assert found.execution is not None
     assert found.execution.status is Status.CANCELLED
