@@ -21,16 +21,14 @@ from arms.retrievers import bm25 as lexical
 from arms.retrievers import (
     cross_encoder,
     dense,
-    ensemble,
     fusion,
-    multistep,
     remote,
     rerank,
     vendi,
-    vendi_rag,
 )
 from arms.retrievers import diversity as discounted
 from arms.retrievers import graph as graph_dense
+from arms.retrievers.generative import ensemble, multistep, vendi_rag
 from arms.retrievers.kind import ArmSpec, Kind, NoParams, Resources, Trust
 from arms.suggestions import did_you_mean
 

@@ -26,8 +26,9 @@ from arms.llm import Chunk, Prompt, catalog, prompts
 from arms.models import Backbone, build_embedder
 from arms.portfolio import outcomes
 from arms.questions import Question
-from arms.retrievers import ArmSpec, Resources, SelectorSpec, build_arm, ensemble
-from arms.retrievers.ensemble import Ensemble, EnsembleParams
+from arms.retrievers import ArmSpec, Resources, SelectorSpec, build_arm
+from arms.retrievers.generative import ensemble
+from arms.retrievers.generative.ensemble import Ensemble, EnsembleParams
 from feedback.answer_metrics import METRICS
 from tests.agent.fakes import CONFIG, DIM
 from tests.agent.offline.test_train_router import train

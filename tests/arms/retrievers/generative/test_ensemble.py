@@ -30,7 +30,7 @@ from arms.llm import Chunk, GeneratorError, Prompt, Write, base
 from arms.llm import prompts as llm_prompts
 from arms.models import Backbone
 from arms.retrievers import bm25 as lexical
-from arms.retrievers import dense, ensemble
+from arms.retrievers import dense
 from arms.retrievers.bm25 import BM25Params
 from arms.retrievers.catalog import (
     ArmSpecError,
@@ -41,7 +41,8 @@ from arms.retrievers.catalog import (
     validate_specs,
 )
 from arms.retrievers.dense import DenseParams
-from arms.retrievers.ensemble import SYSTEM, Ensemble, EnsembleParams, Learned, vote
+from arms.retrievers.generative import ensemble
+from arms.retrievers.generative.ensemble import SYSTEM, Ensemble, EnsembleParams, Learned, vote
 from arms.retrievers.kind import AnswerSelector, ArmSpec, Resources, SelectorSpec
 from arms.tokenizer import normalised
 from feedback.answer_metrics import words

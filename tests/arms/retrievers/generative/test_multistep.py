@@ -20,11 +20,12 @@ from arms.llm import base as llm_base
 from arms.llm.llama_cpp import EmbeddedGenerator
 from arms.models import Backbone
 from arms.retrievers import bm25 as lexical
-from arms.retrievers import dense, multistep
+from arms.retrievers import dense
 from arms.retrievers.bm25 import BM25Params
 from arms.retrievers.dense import DenseParams
+from arms.retrievers.generative import multistep
+from arms.retrievers.generative.multistep import QUESTION_WORDS, Multistep, MultistepParams, follow_up
 from arms.retrievers.kind import Resources
-from arms.retrievers.multistep import QUESTION_WORDS, Multistep, MultistepParams, follow_up
 from tests.arms.contract import DIM, QUESTIONS, ask, check_arm
 
 LETTERS = [Passage(letter, "", f"text of {letter}") for letter in "abcdefghijkl"]

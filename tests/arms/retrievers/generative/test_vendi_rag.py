@@ -13,9 +13,10 @@ from arms.base import Arm, ArmError, NoRetrieval, Passage, Query, Retrieval
 from arms.corpus import Corpus
 from arms.llm import GeneratorError, Prompt, Write, base, judge
 from arms.models import Backbone
-from arms.retrievers import vendi, vendi_rag
+from arms.retrievers import vendi
+from arms.retrievers.generative import vendi_rag
+from arms.retrievers.generative.vendi_rag import VendiRag, VendiRagParams
 from arms.retrievers.kind import Resources
-from arms.retrievers.vendi_rag import VendiRag, VendiRagParams
 from tests.arms.contract import DIM, QUESTIONS, ask, check_arm
 
 STEPS, TOKENS = 2, 3
