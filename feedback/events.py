@@ -5,11 +5,15 @@ leaves and never edited; its execution is a second fact.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 LABELS = "labels"
 """Policy of a decision that no policy made: a label, inserted for a warm start."""
+
+
+ROUTER = "router"
+"""The feature of an arm that holds its score by a trained router."""
 
 
 class Mode(StrEnum):
@@ -52,6 +56,18 @@ class Context:
     embedding: tuple[float, ...] = ()
     arms: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
+    def with_scores(self, scores: Mapping[str, float]) -> "Context":
+        """Return the context with these scores of a router in the place of any others.
+
+        >>> Context("?", arms={"a": {"steps": 1.0}, "b": {"router": 0.9}}).with_scores({"a": 0.5}).arms
+        {'a': {'steps': 1.0, 'router': 0.5}, 'b': {}}
+        """
+        arms = {}
+        for arm, features in self.arms.items():
+            others = {name: value for name, value in features.items() if name != ROUTER}
+            arms[arm] = {**others, ROUTER: scores[arm]} if arm in scores else others
+        return replace(self, arms=arms)
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:
@@ -83,6 +99,8 @@ class Decision:
         costs: Expected cost of each arm, in the unit of the budget and in the order of `arms`; empty where
             the price is 0.
         cost_weight: What the request gave up for a unit of priced cost; None for that of the reward rule.
+        candidate_scores: Scores of the arms by the router of `candidate`, which it saw in the place of
+            those in `context`; None where both saw the same.
     """
 
     id: str
@@ -105,6 +123,14 @@ class Decision:
     price: float = 0.0
     costs: tuple[float, ...] = ()
     cost_weight: float | None = None
+    candidate_scores: Mapping[str, float] | None = None
+
+    @property
+    def candidate_context(self) -> Context:
+        """The input of the candidate's policy."""
+        return (
+            self.context if self.candidate_scores is None else self.context.with_scores(self.candidate_scores)
+        )
 
     @property
     def penalty(self) -> tuple[float, ...]:

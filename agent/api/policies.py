@@ -22,9 +22,9 @@ from agent.api.schemas import (
 from agent.jobs import UndecidedError
 from agent.learning import DIGEST_CHARS, Recipe
 from agent.policies import PolicyError, ShadowPolicy, shadow
-from agent.serving import Replica
+from agent.serving import Replica, arms
 from feedback.drift import Alarms, DriftSpec
-from feedback.errors import ChangedMeanwhileError, QueueFullError
+from feedback.errors import ChangedMeanwhileError, ConflictError, QueueFullError
 from feedback.registry import Version, active_policy, promotions
 from feedback.registry import versions as registry_versions
 from feedback.training_log import lag as training_log_lag
@@ -220,6 +220,8 @@ def _versions(page: Sequence[tuple[Version, bool]], serving: Version | None) -> 
             "kind": version.policy.get("kind"),
             "params": version.policy.get("params"),
             "start": version.start,
+            "router": version.router and version.router[:DIGEST_CHARS],
+            "arms": None if version.arms is None else list(version.arms),
             "examples_seq": version.examples_seq,
             "applied_seq": version.applied_seq,
             "digest": version.digest,
@@ -247,7 +249,7 @@ async def promote(
     active = await asyncio.to_thread(active_policy, replica.store, replica.watcher.configured.digest)
     forced, evaluation, state = False, None, None
     if recipe.digest != active.recipe:
-        _require_buildable(replica, recipe, version)
+        await _require_servable(replica, recipe, version)
         since = 0.0 if active.newest is None else active.newest.at
         forced, evaluation = await _judged(replica, version, since, force=body.force)
         state = await _state(replica, found)
@@ -281,7 +283,7 @@ async def rollback(
             "here: promote it, or give it a share as a canary"
         )
         raise ApiError("promotion_refused", message, "version")
-    _require_buildable(replica, recipe, version)
+    await _require_servable(replica, recipe, version)
     state = await _state(replica, found)
     promotion = promotions.Promotion(0, version, promotions.Action.ROLLBACK, body.reason, replica.clock())
     await _record(replica, promotion, state)
@@ -305,7 +307,13 @@ async def canary(
     found, recipe = await _servable(replica, version)
     state = None
     if body.share:
-        _require_buildable(replica, recipe, version)
+        await _require_servable(replica, recipe, version)
+        if recipe.arms is not None and recipe.arms != arms.documents(replica.config.arms):
+            message = (
+                f"version {version} brings other arms than the live ones, among which a canary decides: make "
+                "them live first (`armwise apply`), or promote it"
+            )
+            raise ApiError("promotion_refused", message, "version")
         state = await _state(replica, found)
     promotion = promotions.Promotion(
         0, version, promotions.Action.CANARY, body.reason, replica.clock(), share=body.share
@@ -325,10 +333,10 @@ async def _servable(replica: Replica, number: int) -> tuple[Version, Recipe]:
         raise ApiError("promotion_refused", str(error), "version") from None
 
 
-def _require_buildable(replica: Replica, recipe: Recipe, number: int) -> None:
-    """Refuse a version whose policy cannot be built here. Raises ApiError."""
+async def _require_servable(replica: Replica, recipe: Recipe, number: int) -> None:
+    """Refuse a version whose policy, router or arms cannot be built here. Raises ApiError."""
     try:
-        recipe.build(replica.watcher.arms)
+        await asyncio.to_thread(recipe.require_servable, replica.store, replica.config)
     except PolicyError as error:
         raise ApiError(
             "promotion_refused", f"version {number} cannot serve here: {error}", "version"
@@ -370,6 +378,8 @@ async def _record(
         await asyncio.to_thread(promotions.record, replica.store, configured, promotion, state, after=after)
     except ChangedMeanwhileError as error:
         raise ApiError("changed_meanwhile", str(error), "version") from None
+    except ConflictError as error:
+        raise ApiError("promotion_refused", str(error), "version") from None
     await replica.refresh()
 
 

@@ -169,7 +169,7 @@ Source = Annotated[
 
 
 class PortfolioPlan(BaseModel):
-    """Which of the labelled arms are proposed."""
+    """Which of the labelled arms are chosen."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -179,16 +179,26 @@ class PortfolioPlan(BaseModel):
         default=None, gt=0, description="Largest total cost of the arms; replaces k."
     )
     cost: str | None = Field(default=None, description="Unit of the budget; null is seconds, if known.")
+    live: bool = Field(
+        default=False,
+        description="Whether the candidate brings these arms: they become live with its promotion. "
+        "False is a proposal.",
+    )
 
 
 class RouterPlan(RouterSpec):
-    """Which router is trained and proposed."""
+    """Which router is trained."""
 
     utility: router_utility.Utility = Field(
         default=router_utility.Utility(), description="Utility of an answer."
     )
     folds: int = Field(default=5, ge=2, description="Folds of its cross-validation.")
     backbone: str | None = Field(default=None, description="Of the configuration; null is its first.")
+    live: bool = Field(
+        default=True,
+        description="Whether the candidate brings this router: it goes live with its promotion. "
+        "False is a proposal.",
+    )
 
 
 class WarmStartSpec(Schedule):
@@ -196,13 +206,18 @@ class WarmStartSpec(Schedule):
 
     sources: dict[str, Source] = Field(min_length=1, description="Sources of labels by name.")
     portfolio: PortfolioPlan | None = Field(
-        default=None, description="How arms are chosen by the labels and proposed; null for no proposal."
+        default=None, description="How arms are chosen by the labels; null for no choice."
     )
     router: RouterPlan | None = Field(
-        default=None, description="Which router is trained on the labels and proposed; null for none."
+        default=None, description="Which router is trained on the labels; null for none."
     )
     promote: Literal["gate", "never"] = Field(
         default="gate", description="What promotes a candidate: the gate, or an operator alone."
+    )
+    first: Literal["hold", "promote"] = Field(
+        default="hold",
+        description="What becomes of a candidate while the log holds no decision of the traffic, so that the "
+        "gate has nothing to judge by: promote serves it from the first request on.",
     )
     workers: int = Field(default=1, ge=1, description="Worker processes that run arms.")
 
@@ -228,6 +243,8 @@ class WarmStartSpec(Schedule):
 
     @model_validator(mode="after")
     def _check_useful(self) -> "WarmStartSpec":
+        if self.first == "promote" and self.promote == "never":
+            raise ValueError("first: promote contradicts promote: never: give one of them")
         feedback_alone = all(isinstance(source, FeedbackSource) for source in self.sources.values())
         if feedback_alone and self.portfolio is None and self.router is None:
             raise ValueError(

@@ -1,21 +1,22 @@
 """Build candidates by name, as a service with this configuration would."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from agent.config import AppConfig
 from agent.evaluation.candidate_names import CandidateError, CandidateName, Kind
 from agent.evaluation.candidates import Candidate, Learned, Recorded, Routed, note_label
 from agent.learning import Recipe, restore_policy, spec_of
-from agent.policies import PolicyError, PolicySpec, build_policy
+from agent.policies import PolicyError
 from agent.serving import arms as serving_arms
 from feedback.budget import Budget, Pacer
 from feedback.events import Example
 from feedback.log import Store
 from feedback.registry import Version, arm_sets, versions
 from feedback.reward import RewardRule
-from feedback.training_log import StartingPoint, examples
+from feedback.training_log import StartingPoint, examples, router_contexts
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,39 +94,63 @@ def _candidate(named: CandidateName, setting: Setting) -> Candidate:
             case Kind.RECIPE:
                 return _recipe(named, setting)
             case Kind.POLICY if named.policy is not None:
-                return _progressive(f"The policy {named.policy.kind}", named.policy, setting)
+                recipe = Recipe(named.policy, setting.rule)
+                found = _progressive(f"The policy {named.policy.kind}", recipe, setting)
+                found.contexts = lambda block: block  # whichever router served
+                return found
             case Kind.CONFIGURED:
-                policy = setting.config.policy
-                return _progressive(f"The configured policy, {policy.kind}", policy, setting)
+                recipe = Recipe(setting.config.policy, setting.rule)
+                return _progressive(f"The configured policy, {recipe.policy.kind}", recipe, setting)
             case _:
                 raise CandidateError(f"candidate {named.name!r} reads no context")
     except PolicyError as error:
         raise CandidateError(f"candidate {named.name!r}: {error}") from None
 
 
-def _progressive(
-    what: str, spec: PolicySpec, setting: Setting, start: StartingPoint | None = None
-) -> Learned:
+def _progressive(what: str, recipe: Recipe, setting: Setting) -> Learned:
     """Build a policy that learns as the log is replayed. Raises PolicyError."""
-    policy = build_policy(spec, setting.arms)
-    about = f"{what}, learned from the log as it is replayed: asked about each decision, then taught."
-    arms, floor = frozenset(setting.arms), setting.config.floor
-    if start is None:
-        return Learned(about, arms, policy, floor)
-    labels = _labels(setting, start)
+    policy = recipe.build(setting.arms)
+    labels = _labels(setting, recipe.start, recipe.router)
     for example in labels:
         if (reward := setting.rule.reward_of(example)) is not None:
             policy.learn(example.decision, reward)
-    reason = "before its training log begins"
-    return Learned(about, arms, policy, floor, start.after, reason, taught=_taught(labels))
+    after = 0 if recipe.start is None else recipe.start.after
+    return _with_router(
+        Learned(
+            f"{what}, learned from the log as it is replayed: asked about each decision, then taught.",
+            frozenset(setting.arms),
+            policy,
+            setting.config.floor,
+            after,
+            "before its training log begins" if after else "",
+            taught=_taught(labels),
+        ),
+        recipe.router,
+        recipe.arms,
+        setting,
+    )
 
 
-def _labels(setting: Setting, start: StartingPoint | None) -> list[Example]:
+def _with_router(
+    candidate: Learned, router: str | None, arms: Mapping[str, Any] | None, setting: Setting
+) -> Learned:
+    """Return a candidate that sees the scores of its own router, and draws among the arms that it brings."""
+    store = setting.store
+    if store is not None:
+        candidate.contexts = lambda block: list(router_contexts.with_router(store, block, router))
+    candidate.scored = router is not None
+    if arms is not None:
+        candidate.brought = frozenset(name for name, arm in arms.items() if arm.get("action", True))
+        candidate.arms = candidate.brought
+    return candidate
+
+
+def _labels(setting: Setting, start: StartingPoint | None, router: str | None = None) -> list[Example]:
     """Return the labels of a starting point."""
     if start is None:
         return []
     assert setting.store is not None  # which holds the version that the start is of
-    return list(examples.labels_of(setting.store, setting.rule, start))
+    return list(examples.labels_of(setting.store, setting.rule, start, router))
 
 
 def _taught(labels: Iterable[Example]) -> dict[str, float]:
@@ -138,11 +163,11 @@ def _taught(labels: Iterable[Example]) -> dict[str, float]:
 
 def _recipe(named: CandidateName, setting: Setting) -> Learned:
     _, version = setting.version(named)
-    recipe = Recipe(spec_of(version), setting.rule, StartingPoint.of(version.start))
-    if recipe.start is not None and recipe.start.after:
+    start = StartingPoint.of(version.start)
+    recipe = Recipe(spec_of(version), setting.rule, start, version.router, version.arms)
+    if start is not None and start.after:
         _same_positions(version, setting)
-    what = f"The recipe of version {version.version}, {recipe.policy.kind}"
-    return _progressive(what, recipe.policy, setting, recipe.start)
+    return _progressive(f"The recipe of version {version.version}, {recipe.policy.kind}", recipe, setting)
 
 
 def _version(named: CandidateName, setting: Setting) -> Learned:
@@ -151,7 +176,8 @@ def _version(named: CandidateName, setting: Setting) -> Learned:
     policy = restore_policy(
         store, version, setting.config.reward, list(arm_sets.defined(store)) or list(setting.arms)
     )
-    return Learned(
+    labels = _labels(setting, StartingPoint.of(version.start), version.router)
+    found = Learned(
         f"Version {version.version}, {policy.kind}, as it was after {version.examples_seq:,} examples.",
         frozenset(setting.arms),
         policy,
@@ -159,8 +185,9 @@ def _version(named: CandidateName, setting: Setting) -> Learned:
         version.examples_seq,
         f"learned by version {version.version}",
         frozen=True,
-        taught=_taught(_labels(setting, StartingPoint.of(version.start))),
+        taught=_taught(labels),
     )
+    return _with_router(found, version.router, version.arms, setting)
 
 
 def _same_positions(version: Version, setting: Setting) -> None:

@@ -9,7 +9,7 @@ on decisions that it has seen.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -19,11 +19,12 @@ from numpy.typing import NDArray
 
 from agent.config import AppConfig
 from agent.evaluation.candidate_names import CandidateError
+from agent.learning.router_scores import StoredTrained
 from agent.policies import Policy, sampling, served_distribution
-from agent.routers import Features, RouterError, Stage, dataset, features, out_of_fold, read_trained
+from agent.routers import RouterError, Stage, dataset
 from arms.models import ModelNotFoundError, build_embedder
 from feedback.budget import Pacer
-from feedback.events import LABELS, Decision, Example
+from feedback.events import LABELS, ROUTER, Decision, Example
 
 
 class LeftOutError(Exception):
@@ -38,12 +39,18 @@ class Candidate(Protocol):
         after: It is evaluated on rows after this position of the training log.
         reason: Why it is not evaluated on rows before.
         arms: The arms that it can draw.
+        brought: Those of them that become live with it; empty where it takes those that are live.
     """
 
     about: str
     after: int
     reason: str
     arms: frozenset[str]
+    brought: frozenset[str]
+
+    def seen(self, block: Sequence[Example]) -> Sequence[Example]:
+        """Return rows with the contexts that it would have seen."""
+        ...
 
     def prepare(self, decisions: Sequence[Decision]) -> None:
         """Prepare for the next decisions, in batch."""
@@ -92,6 +99,8 @@ class Learned:
             earlier decisions on the question may be the source of the labels, and are left out. Labels of
             the training log are added as it learns them.
         pacer: Finds the price of a budget; None where the price of each decision is the logged one.
+        contexts: Returns rows with the scores of its own router.
+        scored: Whether it has a router of its own, without whose scores it decides nothing.
     """
 
     about: str
@@ -103,14 +112,23 @@ class Learned:
     frozen: bool = False
     taught: dict[str, float] = field(default_factory=dict)
     pacer: Pacer | None = None
+    contexts: Callable[[Sequence[Example]], Sequence[Example]] = lambda block: block
+    scored: bool = False
+    brought: frozenset[str] = frozenset()
     _last: tuple[str, dict[str, float]] = ("", {})
     _paid: list[float] = field(default_factory=list)
+
+    def seen(self, block: Sequence[Example]) -> Sequence[Example]:
+        """Return the rows with the scores of its own router, if it has one."""
+        return self.contexts(block)
 
     def prepare(self, decisions: Sequence[Decision]) -> None:
         """Do nothing."""
 
     def probabilities(self, decision: Decision, arms: Sequence[str]) -> NDArray[np.float64]:
         """Return the distribution of the policy."""
+        if self.scored and not any(ROUTER in features for features in decision.context.arms.values()):
+            raise LeftOutError("its router has no scores of the decision")
         if decision.decided_at <= self.taught.get(decision.context.question, -math.inf):
             raise LeftOutError("a label that it has learned may be made of it")
         if self.pacer is None:
@@ -161,6 +179,11 @@ class Recorded:
     about: str = "The shadow policy, as it was logged with each decision."
     after: int = 0
     reason: str = ""
+    brought: frozenset[str] = frozenset()
+
+    def seen(self, block: Sequence[Example]) -> Sequence[Example]:
+        """Return the rows as they are."""
+        return block
 
     def prepare(self, decisions: Sequence[Decision]) -> None:
         """Do nothing."""
@@ -195,13 +218,13 @@ class Routed:
         CandidateError: It cannot be read, does not fit, or reads retrieved passages.
     """
 
-    after, reason = 0, ""
+    after, reason, brought = 0, "", frozenset[str]()
 
     def __init__(self, folder: Path, config: AppConfig, arms: Sequence[str]) -> None:
         try:
-            trained = read_trained(folder)
+            stored = StoredTrained.read(folder)
+            trained = stored.trained
             trained.check(config.backbones, arms)
-            self._unseen = out_of_fold.read_out_of_fold(folder, trained.about)
             self._embedder = build_embedder(config.backbones[trained.about.backbone])
         except (RouterError, ModelNotFoundError) as error:
             raise CandidateError(f"candidate 'router:{folder}': {error}") from None
@@ -211,25 +234,20 @@ class Routed:
                 "has; where it advised the service, its scores are on record, and "
                 "policy:{kind: routed, params: {epsilon: 0}} goes by them"
             )
-        self._router, self._known = trained.router, trained.about.arms
+        self._stored, self._known = stored, trained.about.arms
         self._floor = config.floor
         self._scores: dict[str, dataset.Floats] = {}
         self.arms = frozenset(arms) & frozenset(self._known)
         self.about = f"The best arm by the scores of the {trained.about.kind} router in {folder}."
 
+    def seen(self, block: Sequence[Example]) -> Sequence[Example]:
+        """Return the rows as they are."""
+        return block
+
     def prepare(self, decisions: Sequence[Decision]) -> None:
         """Score the questions, all at once."""
         texts = tuple(dict.fromkeys(decision.context.question for decision in decisions))
-        seen = Features(
-            self._known,
-            texts,
-            features.QUESTION,
-            features.question_table(texts),
-            self._embedder.encode_queries(list(texts)),
-        )
-        trained_on, before = self._unseen.of(texts, len(self._known))
-        scores = np.where(trained_on[:, None], before, self._router.scores(seen))
-        self._scores = dict(zip(texts, scores, strict=True))
+        self._scores = dict(zip(texts, self._stored.scores(texts, self._embedder), strict=True))
 
     def probabilities(self, decision: Decision, arms: Sequence[str]) -> NDArray[np.float64]:
         """Put all but the floor on the best arms."""

@@ -43,8 +43,15 @@ class GateInputs:
         """Return the verdict on a candidate as JSON; None where none is requested."""
         if self.checked is None:
             return None
-        if one is None:
+        reason = None
+        if target.unsupported:
+            reason = (
+                f"It brings {', '.join(target.unsupported)}, which no decision of the log could have drawn: "
+                "nothing is known of what it earns. Make it live first (`armwise apply`), or use --force."
+            )
+        elif one is None:
             reason = f"No decision is left to judge it by: {counted(target.excluded)}."
+        if one is None or reason is not None:
             return {"verdict": "hold", "promote": False, "reasons": [reason], "figures": None, "trail": []}
         known = {"checked": self.checked.checked, "mismatched": self.checked.mismatched}
         p = target.p[target.kept]

@@ -43,6 +43,7 @@ class Target:
         kept: Whether it is evaluated on a row, shape (n,).
         excluded: Number of rows that it is not evaluated on, by reason.
         notes: Remarks; a sentence each.
+        unsupported: Arms that it brings and that no row could have drawn.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Target:
     kept: NDArray[np.bool_]
     excluded: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    unsupported: tuple[str, ...] = ()
 
     @property
     def p(self) -> dataset.Floats:
@@ -152,6 +154,7 @@ class _ReplayedCandidate:
         self._column = log.column
         self._places: dict[tuple[str, ...], tuple[tuple[str, ...], list[int]]] = {}
         self._notes = tuple(_notes(candidate.arms, log.arms))
+        self.block: Sequence[Example] = ()  # the rows that are replayed, as it sees them
 
     def decide(self, row: int, example: Example) -> None:
         """Record its distribution in a row. Raises CandidateError."""
@@ -188,7 +191,10 @@ class _ReplayedCandidate:
     def target(self) -> Target:
         """Return the target policy."""
         excluded, notes = dict(self._excluded.most_common()), (*self._notes, *self.candidate.notes())
-        return Target(self.name, self.candidate.about, lambda: self._p, self._kept, excluded, notes)
+        unsupported = tuple(sorted(self.candidate.brought - self._column.keys()))
+        return Target(
+            self.name, self.candidate.about, lambda: self._p, self._kept, excluded, notes, unsupported
+        )
 
     def _known(self, eligible: tuple[str, ...]) -> tuple[tuple[str, ...], list[int]]:
         """Return the eligible arms that it knows, and their columns."""
@@ -210,13 +216,14 @@ def _replay(
         start, stop = np.searchsorted(log.seq, (block[0].seq, block[-1].seq + 1)).tolist()
         row_of = dict(zip(log.seq[start:stop].tolist(), range(start, stop), strict=True))
         judged = [example.decision for example in block if example.seq in row_of]
-        if judged:
-            for one in replayed:
+        for one in replayed:
+            one.block = one.candidate.seen(block)
+            if judged:
                 one.candidate.prepare(judged)
-        for example in block:
+        for place, example in enumerate(block):
             if example.seq in row_of:
                 for one in replayed:
-                    one.decide(row_of[example.seq], example)
+                    one.decide(row_of[example.seq], one.block[place])
             reward = (
                 None
                 if training_log_examples.run_of(example.decision) is not None
@@ -224,7 +231,7 @@ def _replay(
             )
             if reward is not None:
                 for one in replayed:
-                    one.learn(example, reward)
+                    one.learn(one.block[place], reward)
         on_progress("asking candidates", block[-1].seq, last)
 
 

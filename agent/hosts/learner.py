@@ -50,9 +50,15 @@ class LearnerHost:
             return running
         if running is not None:
             logger.info("learning continues with recipe %s", recipe.digest[:DIGEST_CHARS])
-        arms = list(config.actions)
         return Learner(
-            self._store, recipe, arms, self._epoch, self._clock, drift=config.drift, budget=config.budget
+            self._store,
+            recipe,
+            list(config.actions),
+            self._epoch,
+            self._clock,
+            drift=config.drift,
+            budget=config.budget,
+            backbones=config.backbones,
         )
 
     def check_health(self) -> None:

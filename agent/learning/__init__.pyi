@@ -1,4 +1,4 @@
-from . import rebuild, restore, verify
+from . import rebuild, restore, router_scores, verify
 from .candidate import publish_candidate
 from .learner import Learner, LearnerThread
 from .recipe import DIGEST_CHARS, Recipe, active_recipe, configuration_of, spec_of
@@ -16,6 +16,7 @@ __all__ = [
     "rebuild",
     "restore",
     "restore_policy",
+    "router_scores",
     "spec_of",
     "verify",
 ]

@@ -6,14 +6,16 @@ has had the recipe from the start.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from agent.learning.recipe import Recipe
 from agent.learning.restore import train_on
+from agent.learning.router_scores import MOST, score_unscored
 from arms.base import Progress
+from arms.models import Backbone
 from feedback.log import Store
 from feedback.registry import Version, versions
-from feedback.training_log import StartingPoint, epochs, lag, learned_examples, position_of
+from feedback.training_log import StartingPoint, epochs, lag, learned_examples, position_of, router_contexts
 
 REPORT_EVERY = 1000
 """Examples between two progress reports."""
@@ -25,6 +27,7 @@ def publish_candidate(
     arms: Sequence[str],
     clock: Callable[[], float] = time.time,
     on_progress: Progress = lambda *_: None,
+    backbones: Mapping[str, Backbone] | None = None,
 ) -> Version:
     """Train a recipe on the training log as it is now, and publish a version of it.
 
@@ -34,13 +37,16 @@ def publish_candidate(
         arms: All arms that it may choose among; a policy that names another one is refused.
         clock: Seconds since the epoch.
         on_progress: Called with the progress.
+        backbones: Encoders by name, for the router of the recipe.
 
     Returns:
         The version; the newest one of the recipe where that has learned as much already.
 
     Raises:
         PolicyError: No such policy can be built.
-        ValueError: The recipe starts after the end of the training log.
+        ValueError: The recipe starts after the end of the training log; or its router cannot be used here,
+            a RouterError.
+        ModelNotFoundError: The model of an encoder is not where its name says.
         LogGapError: Rows of the log are missing.
         RebuiltError: The training log was rebuilt meanwhile; call again.
         LogUnavailableError: Nothing was published; try again later.
@@ -52,10 +58,14 @@ def publish_candidate(
         joined = position_of(connection, recipe.reward.join).examples_seq
     if start.after > joined:
         raise ValueError(f"a start after example {start.after}: the training log has {joined}")
+    if recipe.router is not None:  # all that is joined above, and what waits for feedback
+        decisions = router_contexts.unscored(store, recipe.router, newest=MOST)
+        score_unscored(store, recipe.router, decisions, backbones or {}, on_progress)
     newest = versions.latest(store, recipe.digest)
     if newest is not None and newest.examples_seq >= joined:
         return newest
-    for done, example in enumerate(learned_examples(store, recipe.reward, recipe.start, upto=joined), 1):
+    examples = learned_examples(store, recipe.reward, recipe.start, upto=joined, router=recipe.router)
+    for done, example in enumerate(examples, 1):
         train_on(policy, recipe.reward, (example,))
         if done % REPORT_EVERY == 0:
             on_progress("learning a candidate", example.seq, joined)

@@ -11,19 +11,21 @@ until it is past them, and the first version of a recipe has learned the whole t
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from agent.learning.pricing import PriceKeeper
 from agent.learning.recipe import Recipe
 from agent.learning.restore import load_checkpoint, resume_point, train_on
+from agent.learning.router_scores import score_unscored
 from agent.policies import PolicyError
+from arms.models import Backbone
 from feedback.budget import Budget
 from feedback.drift import DriftSpec, Watch
 from feedback.errors import LogGapError, LogUnavailableError, SupersededError
 from feedback.log import Store
 from feedback.registry import Version, versions
-from feedback.training_log import Joiner, Position, lag, learned_examples
+from feedback.training_log import Joiner, Position, lag, learned_examples, router_contexts
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +51,7 @@ class Learner:
         timer: Seconds, never going back.
         drift: How drift is detected; None to detect none.
         budget: The ceiling on costs whose price it keeps; None for none.
+        backbones: Encoders by name, for the router of the recipe.
 
     Attributes:
         recipe: What it learns.
@@ -68,8 +71,10 @@ class Learner:
         timer: Callable[[], float] = time.monotonic,
         drift: DriftSpec | None = None,
         budget: Budget | None = None,
+        backbones: Mapping[str, Backbone] | None = None,
     ) -> None:
         self.recipe = recipe
+        self._backbones = backbones or {}
         self._store = store
         self._rule = recipe.reward
         self._clock = clock
@@ -135,7 +140,9 @@ class Learner:
             )
         upto = min(position.examples_seq, self.learned + BATCH)
         if upto > self.learned or (upto == self.learned and self._known is None):
-            examples = learned_examples(self._store, self._rule, self.recipe.start, self._known, upto)
+            self._score_unscored(upto)
+            start, router = self.recipe.start, self.recipe.router
+            examples = learned_examples(self._store, self._rule, start, self._known, upto, router)
             train_on(self._policy, self._rule, self._watch.over(examples) if self._watch else examples)
             self._known = upto
         if self._watch:
@@ -151,6 +158,14 @@ class Learner:
         self._published = self.learned
         self._reported_at = self._timer()
         return self._version
+
+    def _score_unscored(self, upto: int) -> None:
+        """Score the decisions of the next examples that the router of the recipe has not seen."""
+        if self.recipe.router is not None:
+            decisions = router_contexts.unscored(
+                self._store, self.recipe.router, join=self._rule.join, after=self.learned, upto=upto
+            )
+            score_unscored(self._store, self.recipe.router, decisions, self._backbones)
 
     def _log_progress(self, position: Position) -> None:
         facts = position.log_seq + self._joiner.left

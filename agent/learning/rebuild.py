@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from rich.table import Table
 
@@ -20,7 +21,16 @@ from feedback.events import Example
 from feedback.log import Store
 from feedback.registry import Version
 from feedback.registry import versions as registry_versions
-from feedback.training_log import Position, Refold, StartingPoint, epochs, examples, lag, take_epoch
+from feedback.training_log import (
+    Position,
+    Refold,
+    StartingPoint,
+    epochs,
+    examples,
+    lag,
+    router_contexts,
+    take_epoch,
+)
 
 REPAIR_HINT = "to put what the log gives in the place of what differs: `armwise rebuild`, without --verify"
 
@@ -193,7 +203,7 @@ class _Replay:
         start = recipe.start or StartingPoint()
         self.recipe = recipe
         self._store, self._policy = store, recipe.build(arms)
-        train_on(self._policy, recipe.reward, examples.labels_of(store, recipe.reward, start))
+        train_on(self._policy, recipe.reward, examples.labels_of(store, recipe.reward, start, recipe.router))
         self.learned = start.after
         self.compared: list[Compared] = []
         self.wrong: set[int] = set()
@@ -211,14 +221,14 @@ class _Replay:
         self._due.extend(sorted(due.values(), key=lambda version: version.examples_seq))
         self._compare_due()
 
-    def learn(self, example: Example) -> None:
-        """Learn the next example of the training log, if the recipe includes it."""
-        if example.seq <= self.learned:
-            return
-        if examples.run_of(example.decision) is None:
-            train_on(self._policy, self.recipe.reward, (example,))
-        self.learned = example.seq
-        self._compare_due()
+    def learn(self, some: Sequence[Example]) -> None:
+        """Learn the next examples of the training log, as far as the recipe includes them."""
+        for example in router_contexts.with_router(self._store, some, self.recipe.router):
+            if example.seq > self.learned:
+                if examples.run_of(example.decision) is None:
+                    train_on(self._policy, self.recipe.reward, (example,))
+                self.learned = example.seq
+                self._compare_due()
 
     def finish(self, position: Position) -> None:
         """Record the versions that have learned more examples than the log gives."""
@@ -258,9 +268,10 @@ class _Replay:
 
 def _replay(refold: Refold, on_progress: Callable[[int, int], None], replays: Sequence[_Replay]) -> None:
     """Learn the folded examples, and compare each version after as many as it has learned."""
-    for example in refold.examples(on_progress):
+    rest = refold.examples(on_progress)
+    while some := list(islice(rest, router_contexts.CHUNK)):
         for one in replays:
-            one.learn(example)
+            one.learn(some)
     for one in replays:
         one.finish(refold.position)
 

@@ -7,14 +7,16 @@ once it is promoted, its recipe is active in the place of the configured one.
 import hashlib
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 from pydantic import ValidationError
 
-from agent.config import AppConfig
+from agent.config import AppConfig, ConfigError
+from agent.learning.router_scores import open_router
 from agent.policies import Policy, PolicyError, PolicySpec, build_policy
+from agent.routers import RouterError
 from feedback.log import Store
 from feedback.registry import ActivePolicy, Version, active_policy, versions
 from feedback.reward import RewardRule
@@ -34,11 +36,16 @@ class Recipe:
         policy: Kind and parameters of the policy.
         reward: How the reward of a decision is computed.
         start: First example, and labels of warm starts; None for the beginning of the log.
+        router: Digest of the router, kept in the log, whose scores the policy sees; None for the configured
+            one, or none.
+        arms: The arms that are live with it, by name, as JSON; None for those that are live already.
     """
 
     policy: PolicySpec
     reward: RewardRule
     start: StartingPoint | None = None
+    router: str | None = None
+    arms: Mapping[str, Any] | None = None
 
     @property
     def digest(self) -> str:
@@ -49,6 +56,10 @@ class Recipe:
         }
         if self.start is not None:
             document["start"] = self.start.document()
+        if self.router is not None:
+            document["router"] = self.router
+        if self.arms is not None:
+            document["arms"] = dict(self.arms)
         return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
     @classmethod
@@ -67,7 +78,8 @@ class Recipe:
         Raises:
             PolicyError: Its policy is unknown here, or it was learned by another reward.
         """
-        recipe = cls(spec_of(version), reward, StartingPoint.of(version.start))
+        start = StartingPoint.of(version.start)
+        recipe = cls(spec_of(version), reward, start, version.router, version.arms)
         if recipe.digest != version.recipe:
             raise PolicyError(
                 f"version {version.version} is of recipe {version.recipe[:DIGEST_CHARS]}: it was learned by "
@@ -76,8 +88,31 @@ class Recipe:
         return recipe
 
     def build(self, arms: Sequence[str]) -> Policy:
-        """Build the policy without a history. Raises PolicyError."""
-        return build_policy(self.policy, arms)
+        """Build the policy without a history, among its own arms if it brings any. Raises PolicyError."""
+        own = [name for name, arm in (self.arms or {}).items() if arm.get("action", True)]
+        return build_policy(self.policy, own or arms)
+
+    def require_servable(self, store: Store, config: AppConfig) -> Policy:
+        """Return its policy without a history, once its router and its arms fit this configuration.
+
+        Args:
+            store: The log, which has the router.
+            config: Of the service.
+
+        Raises:
+            PolicyError: It cannot decide here; the message says why.
+            LogUnavailableError: Try again later.
+        """
+        try:
+            if self.arms is not None:
+                config = config.with_arms(self.arms)
+            if self.router is not None:
+                open_router(store, self.router).trained.check(config.backbones, config.actions)
+        except (ConfigError, RouterError) as error:
+            raise PolicyError(
+                f"its {'arms' if isinstance(error, ConfigError) else 'router'}: {error}"
+            ) from None
+        return self.build(list(config.actions))
 
     def draft(
         self,
@@ -101,6 +136,8 @@ class Recipe:
             epoch=epoch,
             created_at=now,
             start=None if self.start is None else self.start.document(),
+            router=self.router,
+            arms=None if self.arms is None else dict(self.arms),
         )
 
 
@@ -124,8 +161,8 @@ def spec_of(version: Version) -> PolicySpec:
 def active_recipe(store: Store, config: AppConfig, active: ActivePolicy | None = None) -> Recipe:
     """Return the recipe that is learned and served under a configuration.
 
-    Where the promoted recipe cannot be built, for example because an arm was removed, the configured
-    one is active.
+    Where the promoted recipe cannot be built, for example because an arm was removed, or its router cannot be
+    loaded, the configured one is active.
 
     Args:
         store: The log.
@@ -144,7 +181,7 @@ def active_recipe(store: Store, config: AppConfig, active: ActivePolicy | None =
     assert version is not None  # a promotion names a version that was published
     try:
         recipe = Recipe.of(version, config.reward)
-        recipe.build(list(config.actions))
+        recipe.require_servable(store, config)
     except PolicyError as error:
         logger.warning("version %d was promoted and is passed over: %s", version.version, error)
         return configured

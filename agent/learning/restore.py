@@ -63,7 +63,8 @@ def restore_policy(
         raise PolicyError(message) from None
     policy, known = resume_point(store, empty, version)
     try:
-        train_on(policy, rule, learned_examples(store, rule, recipe.start, known, version.examples_seq))
+        upto, router = version.examples_seq, recipe.router
+        train_on(policy, rule, learned_examples(store, rule, recipe.start, known, upto, router))
     except LogGapError as gap:
         raise PolicyError(f"{lost}, and it cannot be learned again: {gap}") from gap
     state = policy.save()

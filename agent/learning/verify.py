@@ -151,7 +151,8 @@ def _distributions(
             raise ValueError(
                 f"{decision.share:g} of it is of version {decision.candidate}, which is not here"
             )
-        p = sampling.mixed(p, served_distribution(candidate, *seen, decision.penalty), decision.share)
+        theirs = decision.candidate_context, decision.arms, decision.floor
+        p = sampling.mixed(p, served_distribution(candidate, *theirs, decision.penalty), decision.share)
     return p, sampling.shadow_distribution(policy, *seen)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from feedback.events import Context
+from feedback.events import ROUTER, Context
 
 WORD = re.compile(r"\w+(?:['\u2019]\w+)*")
 
@@ -244,5 +244,5 @@ def _directions(dim: int, dims: int, seed: int) -> NDArray[np.float32]:
     return np.random.default_rng(seed).standard_normal((dim, dims), dtype=np.float32)
 
 
-FEATURE = "router"
+FEATURE = ROUTER
 """The feature of an arm that holds its router score."""

@@ -82,14 +82,20 @@ def read_out_of_fold(folder: Path, about: About) -> OutOfFoldScores:
     file = folder.expanduser() / FILE
     try:
         content = file.read_bytes()
-        first, *lines = map(orjson.loads, content.splitlines())
-        router, scores = first["router"], {line["question"]: line["scores"] for line in lines}
     except OSError as error:
         raise RouterError(f"it is unknown what {folder} was trained on: {error}; train it again") from None
+    return parse_out_of_fold(content, about, str(file))
+
+
+def parse_out_of_fold(content: bytes, about: About, where: str) -> OutOfFoldScores:
+    """Parse the out-of-fold scores of a router; `where` names them in messages. Raises RouterError."""
+    try:
+        first, *lines = map(orjson.loads, content.splitlines())
+        router, scores = first["router"], {line["question"]: line["scores"] for line in lines}
     except (orjson.JSONDecodeError, ValueError, KeyError, TypeError) as error:
-        raise RouterError(f"{file} is damaged: {error!r}; train the router again") from None
+        raise RouterError(f"{where} is damaged: {error!r}; train the router again") from None
     if router != about.digest:
-        raise RouterError(f"{file} is of router {router!r}, not of {about.digest!r}: train the router again")
+        raise RouterError(f"{where} is of router {router!r}, not of {about.digest!r}: train the router again")
     return OutOfFoldScores(scores, _digest(content))
 
 

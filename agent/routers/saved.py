@@ -205,12 +205,26 @@ def read_trained(folder: Path) -> Trained:
         saved = (folder.expanduser() / MODEL).read_bytes()
     except OSError as error:
         raise RouterError(f"{folder} holds no trained router: {error}") from None
+    return load_trained(about, saved, str(folder / MODEL))
+
+
+def load_trained(about: About, saved: bytes, where: str) -> Trained:
+    """Load a router from its bytes, which are those that `about` describes.
+
+    Args:
+        about: The facts of its training.
+        saved: From `Router.save`.
+        where: Names it in messages.
+
+    Raises:
+        RouterError: See `read_trained`.
+    """
     if (digest := digest_of(saved)) != about.digest:
-        raise RouterError(f"{folder / MODEL} is damaged: its digest is {digest}, not {about.digest}")
+        raise RouterError(f"{where} is damaged: its digest is {digest}, not {about.digest}")
     try:
         router = _LOADED.get(digest) or load_router(saved)
     except (RouterError, ModelNotFoundError) as error:
-        raise RouterError(f"{folder / MODEL}: {error}") from None
+        raise RouterError(f"{where}: {error}") from None
     _LOADED[digest] = router
     return Trained(router, about)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -86,7 +86,8 @@ class ArmRegistry:
         store: The log.
         arms: Builds and runs them.
         turns: Draws among the arms of the set, which it has from here.
-        router: Metadata of the router that scores them; None for no router.
+        router: Metadata of the configured router; None for no router.
+        on_serve: Called as soon as a set is served, before anything else happens.
 
     Attributes:
         config: The configuration with the live arms.
@@ -94,10 +95,18 @@ class ArmRegistry:
     """
 
     def __init__(
-        self, config: AppConfig, store: Store, arms: Arms, turns: TurnLoop, router: saved.About | None
+        self,
+        config: AppConfig,
+        store: Store,
+        arms: Arms,
+        turns: TurnLoop,
+        router: saved.About | None,
+        on_serve: Callable[[], None] = lambda: None,
     ) -> None:
         self.config = config
         self.seq = 0
+        self._wanted = 0  # the newest set that is known
+        self._on_serve = on_serve
         self._store, self._arms, self._turns, self._router = store, arms, turns, router
         self._configured = config.arms
         self._started = False
@@ -119,6 +128,7 @@ class ArmRegistry:
         """Serve what the log holds; a set that could not be built is tried again after a pause."""
         self._disabled = logged.disabled
         found, now = logged.newer, asyncio.get_running_loop().time()
+        self._wanted = self.seq if found is None else found.seq
         if found is not None and (found.seq != self._unbuilt or now >= self._retry_at):
             if not self.seq and found.seq != self._unbuilt:
                 await self._build(found)  # nothing is served yet that must not wait
@@ -155,7 +165,8 @@ class ArmRegistry:
             config = self.config.with_arms(found.arms)
             if config.arms != self.config.arms:
                 await self._arms.load(config.arms)
-            self._serve(config, found.seq)
+            if found.seq == self._wanted:  # none is newer by now
+                self._serve(config, found.seq)
         except (ConfigError, ArmError) as error:
             if found.seq != self._unbuilt:
                 logger.warning("still serving the arms before set %d: %s", found.seq, error)
@@ -172,6 +183,7 @@ class ArmRegistry:
         self.config, self.seq = config, seq
         self._turns.former = {**self._turns.former, **self._turns.arms}
         self._turns.arms = self._switched(arm_infos(config.arms))
+        self._on_serve()
 
     def _switched(self, arms: Mapping[str, ArmInfo]) -> Mapping[str, ArmInfo]:
         """Return the arms with the switches of the log applied."""

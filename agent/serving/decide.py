@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from agent.policies import FeatureSpec, choose, describe, sampling, served_distribution
 from agent.serving.arm_health import ArmHealth
 from agent.serving.messages import ArmInfo, Ask, Canary, NoEligibleArmError, OverloadedError, Serving
-from agent.serving.probe import UNPROBED, Embeddings, Probes, Scorer, with_scores
+from agent.serving.probe import UNPROBED, Embeddings, Probes, Scorer
 from arms.base import ArmError, Query
 from feedback.budget import Price
 from feedback.events import Context, Decision, Mode
@@ -72,17 +72,39 @@ def eligible(ask: Ask, arms: Mapping[str, ArmInfo]) -> list[str]:
     return names
 
 
+def scorers_of(serving: Serving) -> list[Scorer]:
+    """Return the routers that take part in decisions: that of the served version, and that of a canary."""
+    canary = serving.canary
+    both = serving.scorer, None if canary is None else canary.scorer
+    return [one for one in dict.fromkeys(both) if one is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """What routers add to a context.
+
+    Attributes:
+        context: The input of the served policy.
+        probes: What arms found before one is drawn.
+        candidate_scores: Those that the canary sees in the place of the context's; None for the same.
+    """
+
+    context: Context
+    probes: Probes = UNPROBED
+    candidate_scores: Mapping[str, float] | None = None
+
+
 @dataclass(slots=True)
 class Decider:
     """Scores the eligible arms and draws one of them.
 
     Attributes:
-        serving: The policy that decides now; replaced when a version is published.
+        serving: The policy that decides now, with its router; replaced when a version is published. A turn
+            keeps the one that it began with.
         floor: Least probability of every eligible arm.
         salt: Enters the hash of the draw; secret.
         wait_s: Seconds in which feedback counts.
         clock: Seconds since the epoch.
-        scorer: A trained router, whose scores the policy sees; None for none.
         health: Circuit breakers and concurrency caps of the arms.
         dropped: The last candidate whose policy failed; it takes part no more.
         price: Of a unit of cost under the budget; None without one, and before its first request.
@@ -93,7 +115,6 @@ class Decider:
     salt: str = field(repr=False)
     wait_s: float
     clock: Callable[[], float] = time.time
-    scorer: Scorer | None = None
     health: ArmHealth = field(default_factory=ArmHealth)
     dropped: Canary | None = None
     price: Price | None = None
@@ -101,7 +122,10 @@ class Decider:
     @property
     def canary(self) -> Canary | None:
         """The candidate that takes part in decisions; None for none."""
-        return None if self.serving.canary is self.dropped else self.serving.canary
+        return self._canary_of(self.serving)
+
+    def _canary_of(self, serving: Serving) -> Canary | None:
+        return None if serving.canary is self.dropped else serving.canary
 
     def available(self, names: Sequence[str], probes: Probes = UNPROBED) -> list[str]:
         """Return the arms that may be drawn now; one whose probe failed, only where all of them did.
@@ -127,35 +151,72 @@ class Decider:
         query: Query,
         context: Context,
         search_first: Callable[[Sequence[str]], Awaitable[Probes]],
-    ) -> tuple[Context, Probes]:
-        """Add the router's scores to the context; the arms search first if the router reads passages.
+        serving: Serving | None = None,
+    ) -> Scored:
+        """Add the router's scores to the context; the arms search first if a router reads passages.
 
         Args:
             ask: The request; with a forced arm nothing is scored.
-            names: The arms that may be drawn; the router scores those that it was trained on.
-            query: The question, with the embedding that the router reads.
+            names: The arms that may be drawn; a router scores those that it was trained on.
+            query: The question, with the embeddings that the routers read.
             context: What the policy sees of it so far.
             search_first: Has arms search before one is drawn.
+            serving: What decides the turn; None for what serves now.
+
+        Raises:
+            ArmError: The router of the served version failed; that of a canary is dropped with it.
         """
-        scorer, probes = self.scorer, UNPROBED
-        if scorer is None or ask.forced is not None:
-            return context, probes
-        known = [name for name in names if name in scorer.arms]
-        if scorer.k:
+        serving = serving or self.serving
+        canary = self._canary_of(serving)
+        scorer, other = serving.scorer, serving.scorer if canary is None else canary.scorer
+        scorers = scorers_of(serving if canary is not None else replace(serving, canary=None))
+        if not scorers or ask.forced is not None:
+            return Scored(context)
+        probes = UNPROBED
+        known = [name for name in names if any(one.k and name in one.arms for one in scorers)]
+        if known:
             with self.health.track(*known) as report:
                 probes = await search_first(known)
                 report(worked=probes.found, failed=probes.failed)
-            known = list(probes.found)
-        scores = await scorer.scores(query, known, probes.found) if known else {}
-        return with_scores(context, scores), probes
 
-    def choose(self, ask: Ask, names: Sequence[str], context: Context, probes: Probes = UNPROBED) -> Decision:
+        async def scores(one: Scorer | None) -> Mapping[str, float]:
+            if one is None:
+                return {}
+            known = [name for name in names if name in one.arms and (not one.k or name in probes.found)]
+            return await one.scores(query, known, probes.found if one.k else {}) if known else {}
+
+        context = context.with_scores(await scores(scorer))
+        if canary is None or other is scorer:
+            return Scored(context, probes)
+        try:
+            return Scored(context, probes, await scores(other))
+        except ArmError:
+            self._drop(canary, "its router failed")
+            return Scored(context, probes)
+
+    def choose(
+        self,
+        ask: Ask,
+        names: Sequence[str],
+        context: Context,
+        probes: Probes = UNPROBED,
+        serving: Serving | None = None,
+        candidate_scores: Mapping[str, float] | None = None,
+    ) -> Decision:
         """Draw an arm from the policy's distribution, mixed with the canary's and with the floor.
+
+        Args:
+            ask: The request.
+            names: The arms that may be drawn.
+            context: What the policy sees, the scores of its router included.
+            probes: What the arms found already.
+            serving: What decides the turn; None for what serves now.
+            candidate_scores: Those of the canary's router, where that is another one.
 
         Raises:
             OverloadedError: The arms have no room any more.
         """
-        serving, names = self.serving, self.available(names, probes)
+        serving, names = serving or self.serving, self.available(names, probes)
         candidate, share = 0, 0.0
         price, costs = 0.0, tuple[float, ...]()
         if self.price is not None and ask.forced is None:
@@ -167,8 +228,9 @@ class Decider:
             mode = Mode.EXPLORE if ask.explore else Mode.GREEDY
             floor = sampling.lowered(self.floor, len(names))
             p = served_distribution(serving.policy, context, names, floor, penalty)
-            if canary := self.canary:
-                of_candidate = self._candidate_distribution(canary, context, names, floor, penalty)
+            if canary := self._canary_of(serving):
+                theirs = context if candidate_scores is None else context.with_scores(candidate_scores)
+                of_candidate = self._candidate_distribution(canary, theirs, names, floor, penalty)
                 if of_candidate.size:
                     candidate, share = canary.version, canary.share
                     p = sampling.mixed(p, of_candidate, share)
@@ -199,7 +261,13 @@ class Decider:
             price=price,
             costs=costs,
             cost_weight=ask.cost_weight,
+            candidate_scores=candidate_scores if candidate else None,
         )
+
+    def _drop(self, canary: Canary, why: str) -> None:
+        """Have a candidate take no part any more; to be called where an error is handled."""
+        logger.exception("version %d takes no part any more: %s", canary.version, why)
+        self.dropped = canary
 
     def _candidate_distribution(
         self, canary: Canary, context: Context, names: Sequence[str], floor: float, penalty: Sequence[float]
@@ -207,7 +275,6 @@ class Decider:
         """Return the distribution of a candidate, shape (n_arms,); (0,) where it fails and is dropped."""
         try:
             return served_distribution(canary.policy, context, names, floor, penalty)
-        except Exception:
-            logger.exception("version %d takes no part any more: it gave no distribution", canary.version)
-            self.dropped = canary
+        except Exception:  # noqa: BLE001 - logged there; a policy may raise anything
+            self._drop(canary, "it gave no distribution")
             return np.zeros(0)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from agent.policies import Policy
+from agent.serving.probe import Scorer
 from arms.base import Retrieval
 from arms.llm import Chunk, Message
 from feedback.events import Decision, Execution, Status
@@ -57,20 +58,23 @@ class Canary:
         policy: Its policy.
         version: Its number.
         share: Its weight in the mixture with the served policy, in (0, 1).
+        scorer: Its router, whose scores it sees in the place of those of the served one; None for none.
     """
 
     policy: Policy
     version: int
     share: float
+    scorer: Scorer | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """The policy that decides, frozen until the next version replaces it, and the canary beside it."""
+    """The policy that decides, with its router, frozen until the next version replaces it, and the canary."""
 
     policy: Policy
     version: int
     canary: Canary | None = None
+    scorer: Scorer | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.policies import features as policy_features
 from arms.base import ArmError, Query, Retrieval
-from feedback.events import Context
 
 Embeddings = Mapping[str, NDArray[np.float32]]
 
@@ -135,16 +133,3 @@ async def _attempt(call: Awaitable[T], limit_s: float) -> tuple[float, T | ArmEr
     except (ArmError, TimeoutError) as error:
         result = error
     return time.perf_counter() - started, result
-
-
-def with_scores(context: Context, scores: Mapping[str, float]) -> Context:
-    """Return the context with the scores beside the other features of the arms.
-
-    >>> with_scores(Context("?", arms={"a": {"steps": 1.0}, "b": {}}), {"a": 0.5}).arms
-    {'a': {'steps': 1.0, 'router': 0.5}, 'b': {}}
-    """
-    arms = {
-        arm: {**features, policy_features.FEATURE: scores[arm]} if arm in scores else features
-        for arm, features in context.arms.items()
-    }
-    return replace(context, arms=arms)

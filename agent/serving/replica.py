@@ -8,9 +8,11 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 from uuid import uuid4
+from weakref import WeakSet
 
 from agent.access import Keyring, Quota
 from agent.config import AppConfig
@@ -22,10 +24,11 @@ from agent.serving.decide import Decider
 from agent.serving.messages import Serving
 from agent.serving.places import Places
 from agent.serving.probe import Embeddings
-from agent.serving.router_scores import router_scorer
+from agent.serving.router_scores import RouterScorer, Scorers
 from agent.serving.telemetry import CountedLog, Telemetry
 from agent.serving.turn import TurnLoop
 from agent.serving.version_watcher import ServedVersion, ServingState, VersionWatcher
+from arms.base import ArmError
 from arms.llm import Generator, catalog
 from feedback.budget import Price
 from feedback.clock import SteadyClock
@@ -99,7 +102,6 @@ class Replica:
         served: The version that decides; None before there is one.
         active: The promotions that hold, as of the last refresh.
         history: Policies of earlier versions.
-        scorer: The configured router; None where there is none.
         alarms: Drift alarms, as of the last refresh.
         under_way: Decisions that are being made and carried out, and the key that each was asked with.
         chats: Places of the language model.
@@ -128,24 +130,26 @@ class Replica:
         self.keyring = Keyring(config.keys, clock)
         self.keyring.refresh(store)  # before the first request, which would find the service open
         self.quota = Quota(usage.Usage(store, uuid4().hex), clock)
-        self.watcher = VersionWatcher(store, config)
+        self._scorers = Scorers(store, config, arms.vectors)
+        self.watcher = VersionWatcher(store, config, self._scorers.of)
         self.served: ServedVersion | None = None
         self.active = ActivePolicy(self.watcher.configured.digest)
         self.history = PolicyHistory(store, config.reward)
         self.alarms = Alarms()
         self.under_way = dict[str, str | None]()
-        self.scorer = router_scorer(config, arms.vectors)
+        self._found = ServingState(None, self.active)
+        self._warm = WeakSet[RouterScorer]()
+        self._cold = WeakSet[RouterScorer]()  # those that failed, which was logged
         limits = config.limits
         self.chats = Places(
             "places of the language model", config.chats, limits.chat_queue, limits.chat_queue_s
         )
         self.decider = Decider(
-            serving=Serving(self.watcher.empty, 0),
+            serving=Serving(self.watcher.empty, 0, scorer=self._scorers.configured),
             floor=config.floor,
             salt=store.draw_secret.salt(config.salt),
             wait_s=config.reward.wait_s,
             clock=clock,
-            scorer=self.scorer,
             health=ArmHealth(limits.arm_failures, limits.arm_rest_s, limits.arm_caps),
         )
         infos = arm_infos(config.arms)
@@ -167,8 +171,9 @@ class Replica:
             llm_timeout_s=limits.llm_timeout_s,
             usd_of=partial(catalog.usd_of, config.llm),
         )
-        router = None if self.scorer is None else self.scorer.about
-        self.arms = ArmRegistry(config, store, arms, self.turns, router)
+        configured = self._scorers.configured
+        router = None if configured is None else configured.about
+        self.arms = ArmRegistry(config, store, arms, self.turns, router, self._switch)
         self._embedders = embedders
         self._reach = reach
         self._reaching: asyncio.Task[None] | None = None
@@ -180,6 +185,11 @@ class Replica:
     def config(self) -> AppConfig:
         """The configuration, with the live arms."""
         return self.arms.config
+
+    @property
+    def scorer(self) -> RouterScorer | None:
+        """The router of the served version, or the configured one; None where there is none."""
+        return self._scorers.configured if self.served is None else self.served.scorer
 
     @property
     def decides(self) -> bool:
@@ -240,8 +250,9 @@ class Replica:
             backbone = features.embedding.backbone
             vectors = await self._embedders.embed(WARM_UP, frozenset({backbone}))
             describe(WARM_UP, features, embedding=vectors[backbone])
-        if self.scorer is not None:
-            await self.scorer.warm_up(self._embedders.embed)
+        if self._scorers.configured is not None:
+            await self._scorers.configured.warm_up(self._embedders.embed)
+            self._warm.add(self._scorers.configured)
 
     async def _load(self, reached: asyncio.Task[None]) -> None:
         """Load the encoders of arms once decisions are made, and then draw these arms too."""
@@ -261,22 +272,55 @@ class Replica:
             await asyncio.sleep(self.config.learning.poll_s)
 
     async def refresh(self) -> None:
-        """Serve the newest version of the active recipe, or the pinned one, and the live arms."""
+        """Serve the newest version of the active recipe, or the pinned one, and the live arms.
+
+        Policy, router and arms of a version that brings them are replaced together, once all of them are
+        loaded and built.
+        """
         # A refresh that began before an arm was switched must not overwrite the switch.
         async with self._refreshing:
             state, logged, self.decider.price = await asyncio.to_thread(self._read)
-            self.served, self.active = state.served, state.active
-            if self.served is not None:
-                number = self.served.version.version
-                self.decider.serving = Serving(self.served.policy, number, state.canary)
+            self.active = state.active
+            if await self._warmed(state):
+                self._found = state
+            else:
+                self._found = replace(self._found, active=state.active)
+            newer = 0 if logged.newer is None else logged.newer.seq
+            if self.arms.seq and newer <= self.active.arm_set and not self._found.follows:
+                logged = replace(logged, newer=None)  # arms of a version that cannot be served here
             await self.arms.follow(logged)
+            self._switch()
             await self._set_floor()
+
+    def _switch(self) -> None:
+        """Serve what was found, unless its arms are still being built. Nothing is awaited here."""
+        found, canary = self._found.served, self._found.canary
+        if found is None or (self.served is not None and self.active.arm_set > self.arms.seq):
+            return
+        self.served = found
+        self.decider.serving = Serving(found.policy, found.version.version, canary, found.scorer)
+
+    async def _warmed(self, state: ServingState) -> bool:
+        """Return whether the routers of versions can score; one that cannot is logged once."""
+        scorers = state.served and state.served.scorer, state.canary and state.canary.scorer
+        for scorer in scorers:
+            if isinstance(scorer, RouterScorer) and scorer not in (*self._warm, self._scorers.configured):
+                try:
+                    await scorer.warm_up(self._embedders.embed)
+                except ArmError as error:
+                    if scorer not in self._cold:
+                        logger.warning("what is served stays: %s", error)
+                        self._cold.add(scorer)
+                    return False
+                self._warm.add(scorer)
+        return True
 
     def _read(self) -> tuple[ServingState, LoggedArms, Price | None]:
         self.keyring.refresh(self.store)
+        # The arms first: a promotion that brought them is then known as well.
         logged, budget = self.arms.read(), self.config.budget
         price = None if budget is None else prices.latest(self.store, budget)
-        return self.watcher.refresh(self.served), logged, price
+        return self.watcher.refresh(self._found.served), logged, price
 
     async def _set_floor(self) -> None:
         """Raise the floor for a while after an alarm."""

@@ -9,12 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agent.config import AppConfig
+from agent.learning.router_scores import open_router
 from agent.routers import RouterError, Stage, Trained, features, read_trained
 from agent.serving.probe import Embed
 from arms.base import ArmError, Passage, Query, Retrieval
+from feedback.log import Store
 
 THREADS = 4
 """Questions that a replica scores at the same time; others wait."""
+
+KEPT = 2
+"""Routers of versions that stay loaded: that of the served one, and that of a canary."""
 
 Vectors = Mapping[str, NDArray[np.float32]]
 
@@ -105,9 +110,38 @@ class RouterScorer:
         return dict(zip(arms, self._router.scores(seen)[0].tolist(), strict=True))
 
 
-def router_scorer(config: AppConfig, vectors: LoadVectors) -> RouterScorer | None:
-    """Return the scorer of the configured router, None where there is none. Raises RouterError."""
-    if config.router is None:
-        return None
-    trained = read_trained(config.router.path)
-    return RouterScorer(trained, config.router.k, vectors, config.limits.arm_timeout_s)
+class Scorers:
+    """The routers of a replica: the configured one, and those that versions name, loaded from the log.
+
+    Args:
+        store: The log.
+        config: Names the configured router.
+        vectors: Loads the vectors of passages.
+
+    Attributes:
+        configured: The configured router; None where there is none.
+
+    Raises:
+        RouterError: The configured router cannot be read.
+    """
+
+    def __init__(self, store: Store, config: AppConfig, vectors: LoadVectors) -> None:
+        self._store, self._vectors, self._limit_s = store, vectors, config.limits.arm_timeout_s
+        self._kept: dict[str, RouterScorer] = {}  # by digest, the one used last at the end
+        self.configured: RouterScorer | None = None
+        if config.router is not None:
+            trained = read_trained(config.router.path)
+            self.configured = RouterScorer(trained, config.router.k, vectors, self._limit_s)
+
+    def of(self, digest: str | None) -> RouterScorer | None:
+        """Return the router of a version; the configured one for None. Raises RouterError."""
+        if digest is None:
+            return self.configured
+        found = self._kept.pop(digest, None)
+        if found is None:
+            trained = open_router(self._store, digest).trained
+            found = RouterScorer(trained, None, self._vectors, self._limit_s)
+        self._kept[digest] = found
+        for older in list(self._kept)[:-KEPT]:
+            del self._kept[older]
+        return found

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TypeVar
 
 from agent.policies import FeatureSpec, sampling
-from agent.serving.decide import Decider, context_of, eligible
+from agent.serving.decide import Decider, context_of, eligible, scorers_of
 from agent.serving.execution import TurnCommit, TurnRecorder, tokens_in
 from agent.serving.messages import (
     AnsweredElsewhereError,
@@ -25,6 +25,7 @@ from agent.serving.messages import (
     Event,
     Finished,
     Log,
+    Serving,
     TurnError,
 )
 from agent.serving.probe import Embed, Embeddings, Probes, Search, probe
@@ -94,12 +95,14 @@ class TurnLoop:
             TurnError: The arm or the model failed; the decision and the failure are committed.
             AnsweredElsewhereError: Another process has answered meanwhile.
         """
-        arms, decider = self.arms, self.decider  # one set for the whole turn, whatever is replaced meanwhile
-        query, context = await self.describe(ask, arms)
+        # One set of arms, one policy and one router for the whole turn, whatever is replaced meanwhile.
+        arms, decider, serving = self.arms, self.decider, self.decider.serving
+        query, context = await self.describe(ask, arms, serving)
         names = decider.available(eligible(ask, arms))
         search_first = partial(self._search_first, ask, query, arms)
-        context, probes = await decider.score(ask, names, query, context, search_first)
-        decision = decider.choose(ask, names, context, probes)
+        scored = await decider.score(ask, names, query, context, search_first, serving)
+        probes = scored.probes
+        decision = decider.choose(ask, names, scored.context, probes, serving, scored.candidate_scores)
         # Nothing is awaited from here until the search has begun, and counts against the arm's cap.
         # The decision is committed while the arm searches; nothing leaves before it is durable.
         commit = TurnCommit(self.log, decision, on_commit, wait_s=0.0 if ask.messages else TOGETHER_S)
@@ -178,9 +181,12 @@ class TurnLoop:
             yield decided
         yield Finished(execution, recorder.finish_reason)
 
-    async def describe(self, ask: Ask, arms: Mapping[str, ArmInfo]) -> tuple[Query, Context]:
-        """Return the query and the context, embedded where the policy or the router needs that."""
-        readers = (self.features.embedding, self.decider.scorer if ask.forced is None else None)
+    async def describe(
+        self, ask: Ask, arms: Mapping[str, ArmInfo], serving: Serving | None = None
+    ) -> tuple[Query, Context]:
+        """Return the query and the context, embedded where the policy or a router needs that."""
+        scorers = () if ask.forced is not None else scorers_of(serving or self.decider.serving)
+        readers = (self.features.embedding, *scorers)
         backbones = {reader.backbone for reader in readers if reader is not None}
         embeddings = await self._embedded(ask.question, frozenset(backbones)) if backbones else {}
         weight = self.cost_weight if ask.cost_weight is None else ask.cost_weight
@@ -253,7 +259,7 @@ class TurnLoop:
 
     def _depth(self, k: int) -> int:
         """Passages to search for: the same with and without a probe, so that the first `k` are the same."""
-        return max(k, self.decider.scorer.k) if self.decider.scorer else k
+        return max(k, *(scorer.k for scorer in scorers_of(self.decider.serving)), 0)
 
     async def generate(
         self, ask: Ask, passages: Sequence[Passage], recorder: TurnRecorder

@@ -1,12 +1,16 @@
 """Which version a replica serves: the newest of the active recipe, or the one that an operator pinned."""
 
 import logging
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from agent.config import AppConfig
 from agent.learning import Recipe, active_recipe, restore, restore_policy
 from agent.policies import Policy, PolicyError
+from agent.routers import RouterError
 from agent.serving.messages import Canary
+from agent.serving.router_scores import RouterScorer
 from feedback.log import Store
 from feedback.registry import ActivePolicy, Version, active_policy, promotions, versions
 
@@ -15,10 +19,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ServedVersion:
-    """A version that decides, with its policy."""
+    """A version that decides, with its policy and its router, if it has one."""
 
     version: Version
     policy: Policy
+    scorer: RouterScorer | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +41,14 @@ class ServingState:
     active: ActivePolicy
     canary: Canary | None = None
 
+    @property
+    def follows(self) -> bool:
+        """Whether what is served is what the promotions say."""
+        if self.served is None:
+            return False
+        served, pin = self.served.version, self.active.pin
+        return served.recipe == self.active.recipe if pin is None else served.version == pin.version
+
 
 class VersionWatcher:
     """Reads from the log what is to be served.
@@ -43,6 +56,8 @@ class VersionWatcher:
     Args:
         store: The log.
         config: Names the configured recipe, which is active unless another one was promoted under it.
+        scorer_of: Loads the router of a version by its digest; None is the configured one. Raises
+            RouterError.
 
     Attributes:
         configured: The recipe of the configuration.
@@ -51,9 +66,15 @@ class VersionWatcher:
         arms: Names of the arms that a policy may choose among.
     """
 
-    def __init__(self, store: Store, config: AppConfig) -> None:
+    def __init__(
+        self,
+        store: Store,
+        config: AppConfig,
+        scorer_of: Callable[[str | None], RouterScorer | None] = lambda _: None,
+    ) -> None:
         self._store = store
         self._config = config
+        self._scorer_of = scorer_of
         self.arms = list(config.actions)
         self.configured = Recipe.configured(config)
         self.recipe = self.configured
@@ -86,7 +107,8 @@ class VersionWatcher:
         found = None if version is None else self._load(version, pin)
         if version is not None and found is None and pin is None and not ours:
             earlier = restore.earlier_checkpoint(self._store, self.empty, version)
-            found = None if earlier is None else ServedVersion(*earlier)
+            with suppress(RouterError):  # which was logged
+                found = None if earlier is None else ServedVersion(*earlier, self._scorer_of(version.router))
         return ServingState(found or served, active, self._canary_for(active))
 
     def _pinned(self, active: ActivePolicy) -> promotions.Promotion | None:
@@ -113,8 +135,8 @@ class VersionWatcher:
             version, canary = versions.find(self._store, promotion.version), None
             assert version is not None  # a promotion names a version that was published
             try:
-                policy = self._restore(version, relearn=first)
-                canary = Canary(policy, version.version, promotion.share)
+                policy, scorer = self._restore(version, relearn=first)
+                canary = Canary(policy, version.version, promotion.share, scorer)
             except PolicyError as error:
                 if first:
                     logger.warning("%s; it takes no part, although it is given a share", error)
@@ -130,7 +152,7 @@ class VersionWatcher:
         wanted = version.version, pin.seq if pin else 0
         try:
             relearn = pin is not None and wanted != self._unreadable
-            return ServedVersion(version, self._restore(version, relearn=relearn))
+            return ServedVersion(version, *self._restore(version, relearn=relearn))
         except PolicyError as error:
             # Pruned since: a newer one is there. Damaged, or of another library: the next one will not be.
             if wanted != self._unreadable:
@@ -143,12 +165,18 @@ class VersionWatcher:
                 self._unreadable = wanted
             return None
 
-    def _restore(self, version: Version, *, relearn: bool) -> Policy:
+    def _restore(self, version: Version, *, relearn: bool) -> tuple[Policy, RouterScorer | None]:
+        """Return the policy of a version, and its router. Raises PolicyError."""
         rule, empty = self._config.reward, self._empty_of(version)
-        return restore_policy(self._store, version, rule, self.arms, empty=empty, relearn=relearn)
+        try:
+            scorer = self._scorer_of(version.router)
+        except RouterError as error:
+            raise PolicyError(f"the router of version {version.version}: {error}") from None
+        policy = restore_policy(self._store, version, rule, self.arms, empty=empty, relearn=relearn)
+        return policy, scorer
 
     def _empty_of(self, version: Version) -> Policy:
         """Return a policy of the recipe of a version without a history. Raises PolicyError."""
         if version.recipe == self.recipe.digest:
             return self.empty
-        return Recipe.of(version, self._config.reward).build(self.arms)
+        return Recipe.of(version, self._config.reward).require_servable(self._store, self._config)

@@ -207,9 +207,7 @@ def contexts_of(
     ]
     if scored is None:
         return contexts
-    return [
-        probe.with_scores(context, scores) for context, scores in zip(contexts, scored.scores, strict=True)
-    ]
+    return [context.with_scores(scores) for context, scores in zip(contexts, scored.scores, strict=True)]
 
 
 def _embedded(

@@ -1,7 +1,7 @@
-"""What a warm start proposes beside its candidate: a portfolio of arms, and a router.
+"""What a warm start makes of labels beside what the policy learns: a portfolio of arms, and a router.
 
-Neither is applied by the run. Arms are built where they run, and a router is named in the configuration; so
-both are written to folders, with their results, for an operator to apply.
+Both are written to folders, with their results. With `live` the candidate brings them, and its promotion puts
+them in service together with its policy; otherwise they are proposals for an operator to apply.
 """
 
 import shutil
@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from agent.config import AppConfig, warm_start
+from agent.config import AppConfig, read_portfolio, warm_start
 from agent.offline import Selection, Training, choose_portfolio, labelled_data, select_portfolio, train_router
 from agent.routers import RouterSpec, Stage, dataset
 from agent.warmstart.journal import Step
@@ -49,7 +49,7 @@ def propose_portfolio(
     folder: Path,
     step: Step,
     console: Console,
-) -> None:
+) -> AppConfig | None:
     """Choose arms by the labels, and write the choice to a folder.
 
     Args:
@@ -60,8 +60,12 @@ def propose_portfolio(
         step: Takes the result.
         console: Prints the tables.
 
+    Returns:
+        The configuration with the chosen arms, if they are to go live; None otherwise.
+
     Raises:
-        ValueError: There is no such score, or nothing can be chosen by it; a subclass of it says which.
+        ValueError: There is no such score, nothing can be chosen by it, or an arm cannot go live here; a
+            subclass of it says which.
     """
     outcomes = labelled_data.read_labelled([lot.path for lot in lots])
     if plan.measure not in outcomes.scores:
@@ -82,8 +86,9 @@ def propose_portfolio(
     command = f"armwise apply {output / choose_portfolio.YAML}"
     step.said = (
         f"chose {', '.join(report.arms)}: {plan.measure} {held_out.portfolio[-1]:.3f} on held-out questions, "
-        f"the best single arm {held_out.single:.3f}; serve them with `{command}`"
+        f"the best single arm {held_out.single:.3f}; "
     )
+    step.said += "the candidate brings them" if plan.live else f"serve them with `{command}`"
     step.found = {
         "arms": list(report.arms),
         "measure": plan.measure,
@@ -93,6 +98,7 @@ def propose_portfolio(
         "path": str(output / choose_portfolio.YAML),
         "apply": command,
     }
+    return config.with_arms(read_portfolio(output / choose_portfolio.YAML)["arms"]) if plan.live else None
 
 
 def _write_scores(
@@ -138,7 +144,7 @@ def propose_router(
         on_progress: Called with the progress.
 
     Returns:
-        Name of the router as a candidate, where the log can evaluate it; else None.
+        Name of the router as a candidate, where it is a proposal and the log can evaluate it; else None.
 
     Raises:
         ValueError: The labels do not fit the plan; a subclass of it says which.
@@ -177,6 +183,9 @@ def propose_router(
             f": of those that it has not seen it earns {held_out['router']['utility']:.4f}, "
             f"the best single arm, {single}, {held_out['arms'][single]['utility']:.4f}"
         )
+    if plan.live:
+        step.said += "; the candidate brings it"
+        return None
     step.said += f"; serve it with `{step.found['configure']}`"
     if not evaluable:
         step.said += "; it looks at what every arm retrieves, of which the log keeps one: it is not evaluated"

@@ -1,13 +1,19 @@
 """A warm start, from labels to a verdict, as one run that the log keeps with its inputs.
 
-    labels since the last run --> portfolio, router   proposed
+    labels since the last run --> portfolio, router
            |                          |
-           '--> the log --> candidate --> evaluation --> the gate --> promoted | held
+           '--> the log ---------> candidate --> evaluation --> the gate --> promoted | held
 
 The labels are decisions of the run: only recipes whose starting point names it learn them. So a run that
 fails, at whatever step, does not change what is served. The candidate has the active policy and reward, and
-learns the labels of all runs that ended with a verdict, held ones included. While a drift alarm is open, the
-labels and the traffic before it are left out.
+learns the labels of all runs that ended with a verdict, held ones included. It brings the router, and the
+arms if they are to go live: one promotion puts all three in service. While a drift alarm is open, the labels
+and the traffic before it are left out.
+
+Before the first request there is no traffic to judge a candidate by. With `warm_start.first: promote`, a run
+on a log without traffic promotes its candidate, and a service that starts afterwards serves it at once:
+
+    warm_start(config, Trigger.COMMAND, console, on_progress)     or `armwise warm-start -c CONFIG`
 """
 
 import time
@@ -21,7 +27,9 @@ from rich.console import Console
 from agent.config import AppConfig
 from agent.evaluation import EvaluationFailedError, EvaluationRequest, run_evaluation, verdict_on
 from agent.jobs import this_process
-from agent.learning import Recipe, publish_candidate
+from agent.learning import DIGEST_CHARS, Recipe, publish_candidate
+from agent.learning.router_scores import keep_router
+from agent.serving import arms as serving_arms
 from agent.warmstart.insert_labels import Beside, InsertSettings
 from agent.warmstart.insert_labels import run as insert_labels
 from agent.warmstart.journal import HEARTBEAT_S, Journal, Step
@@ -29,11 +37,11 @@ from agent.warmstart.label_sources import LabelSources, Lot
 from agent.warmstart.proposals import propose_portfolio, propose_router, remove_older
 from agent.warmstart.snapshot import RunSnapshot, warm_start_spec
 from arms.base import Progress
-from feedback.errors import ChangedMeanwhileError
+from feedback.errors import ChangedMeanwhileError, ConflictError
 from feedback.log import Store
-from feedback.registry import ActivePolicy, Run, Version, active_policy, promotions
+from feedback.registry import ActivePolicy, Run, Version, active_policy, arm_sets, promotions
 from feedback.registry import runs as registry_runs
-from feedback.training_log import StartingPoint
+from feedback.training_log import StartingPoint, traffic
 
 
 class RunFailedError(Exception):
@@ -134,23 +142,31 @@ class _Steps:
             return (
                 registry_runs.State.NOTHING_NEW
             )  # no labels, no alarm, no traffic that could change the verdict
-        home = now.config.home_path
-        router = None
+        home, config = now.config.home_path, now.config
+        router = trained = brought = None
         if spec.portfolio is not None and fresh:
             with journal.step("portfolio") as step:
                 folder = home / "runs" / str(self.run)
-                propose_portfolio(spec.portfolio, now.config, lots, folder, step, self.console)
-        if spec.router is not None and fresh:
+                chosen = propose_portfolio(spec.portfolio, config, lots, folder, step, self.console)
+                if chosen is not None:
+                    config, brought = chosen, serving_arms.documents(chosen.arms)
+        if spec.router is not None and fresh and len(config.actions) > 1:
             with journal.step("router") as step:
                 folder = home / "routers" / str(self.run)
                 router = propose_router(
-                    spec.router, now.config, lots, folder, step, self.console, self.on_progress
+                    spec.router, config, lots, folder, step, self.console, self.on_progress
                 )
+                if spec.router.live:
+                    trained = step.found["router"] = keep_router(self.store, folder, self.clock())
         configured = None if now.config.router is None else now.config.router.path
         for kind in ("runs", "routers"):
             remove_older(home / kind, self.run, configured)
-        labels = self._enter([lot for lot in lots if lot.new and lot.metrics])
-        version = self._learn(now.candidate(self.run if labels else None))
+        if brought is not None:  # labels of all arms, of those that may be replaced as well
+            config = now.config.with_arms({**brought, **serving_arms.documents(now.config.arms)})
+        labels = self._enter([lot for lot in lots if lot.new and lot.metrics], config)
+        recipe = now.candidate(self.run if labels else None, trained, brought)
+        journal.inputs["router"] = recipe.router
+        version = self._learn(recipe)
         verdict = self._evaluate(version, router)
         return self._decide(version, verdict)
 
@@ -169,14 +185,14 @@ class _Steps:
                     sources.fetch(lot, self.console, self.on_progress)
         return lots
 
-    def _enter(self, lots: Sequence[Lot]) -> int:
-        """Insert labels as those of this run; return how many."""
+    def _enter(self, lots: Sequence[Lot], config: AppConfig) -> int:
+        """Insert labels of the arms of a configuration as those of this run; return how many."""
         now, journal = self.now, self.journal
         beside = Beside(runs=now.runs, others=now.after == 0)
         with journal.step("enter") as step:
             for lot in lots:
                 settings = InsertSettings(
-                    config=now.config,
+                    config=config,
                     outcomes=lot.path,
                     metrics=dict(lot.metrics),
                     run=self.run,
@@ -198,7 +214,9 @@ class _Steps:
                 step.said = "no candidate: it would be what is followed, or was judged by the same traffic"
                 return None
             arms = list(now.config.actions)
-            version = publish_candidate(self.store, recipe, arms, self.clock, self.on_progress)
+            version = publish_candidate(
+                self.store, recipe, arms, self.clock, self.on_progress, now.config.backbones
+            )
             journal.candidate = version.version
             start = recipe.start or StartingPoint()
             step.found = {"version": version.version, "recipe": recipe.digest, "start": start.document()}
@@ -207,6 +225,12 @@ class _Steps:
                 f"version {version.version} is the candidate, {recipe.policy.kind}: it has learned labels of "
                 f"{runs}, and the training log from {start.after + 1:,} to {version.examples_seq:,}"
             )
+            if recipe.router is not None:
+                step.found["router"] = recipe.router
+                step.said += f"; its router is {recipe.router[:DIGEST_CHARS]}"
+            if recipe.arms is not None:
+                step.found["arms"] = list(recipe.arms)
+                step.said += f"; its arms are {', '.join(recipe.arms)}"
         return version
 
     def _evaluate(self, version: Version | None, router: str | None) -> dict[str, Any] | None:
@@ -242,20 +266,26 @@ class _Steps:
         with journal.step("decide") as step:
             reasons = self._reasons(version, verdict, active_policy(self.store, configured))
             if version is not None and not reasons:
-                reason = f"warm start {self.run}: the gate lets it through"
+                why = "nothing was served before" if verdict is None else "the gate lets it through"
+                reason = f"warm start {self.run}: {why}"
                 promotion = promotions.Promotion(
                     0,
                     version.version,
                     promotions.Action.PROMOTE,
                     reason,
                     self.clock(),
+                    forced=verdict is None,
                     evaluation=journal.evaluation,
                 )
+                if version.arms is not None:  # what a rollback brings back, and a start with this file keeps
+                    arm_sets.started(self.store, now.file_arms)
                 step.said = f"promoted: version {version.version}, and what is learned after it"
                 try:
                     journal.promote(configured, promotion, now.active.seq)
                 except ChangedMeanwhileError:
                     reasons = ["What is served was changed while it was judged."]
+                except ConflictError as error:
+                    reasons = [f"Its arms cannot become live: {error}."]
                 else:
                     return registry_runs.State.PROMOTED
             step.found = {"reasons": reasons}
@@ -268,9 +298,10 @@ class _Steps:
         """Return why a candidate is held, one sentence each; none where it may be promoted."""
         if version is None:
             return ["There is no candidate."]
-        if verdict is None:
+        first = self.now.spec.first == "promote" and not traffic.exists(self.store)
+        if verdict is None and not first:
             return ["The log holds no decision of the traffic to judge it by."]
-        if not verdict["promote"]:
+        if verdict is not None and not verdict["promote"]:
             return list(verdict["reasons"])
         if self.now.spec.promote == "never":
             return ["`warm_start.promote` is never: an operator promotes it."]

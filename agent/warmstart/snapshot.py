@@ -32,6 +32,8 @@ class RunSnapshot:
         examples: Position of the training log.
         traffic: Decisions of the traffic in the training log.
         before: Runs for the configured recipe that ended with a verdict, in order.
+        file_arms: The arms of the configuration file, as the log keeps them.
+        brought: The live arms, if a version brought them; None otherwise.
     """
 
     config: AppConfig
@@ -43,6 +45,8 @@ class RunSnapshot:
     examples: int
     traffic: int
     before: tuple[Run, ...]
+    file_arms: arm_sets.Arms
+    brought: arm_sets.Arms | None
 
     @classmethod
     def of(cls, config: AppConfig, store: Store) -> "RunSnapshot":
@@ -52,7 +56,10 @@ class RunSnapshot:
             ConfigError: No warm start is configured.
             LogUnavailableError: Try again later.
         """
-        config = config.with_arms(arm_sets.at_start(store, arms.documents(config.arms))).settled()
+        file_arms, newest = arms.documents(config.arms), arm_sets.live(store)
+        live = arm_sets.at_start(store, file_arms)
+        brought = live if newest is not None and newest.version is not None and newest.arms == live else None
+        config = config.with_arms(live).settled()
         spec, join = warm_start_spec(config), config.reward.join
         configured = Recipe.configured(config).digest
         active = active_policy(store, configured)
@@ -70,6 +77,8 @@ class RunSnapshot:
             examples,
             training_log_traffic.decisions_of_traffic(store, join),
             tuple(registry_runs.judged(store, configured)),
+            file_arms,
+            brought,
         )
 
     @property
@@ -84,10 +93,31 @@ class RunSnapshot:
         known = (run for run in self.before if run.inputs["examples"] >= self.after)
         return tuple(run.seq for run in known if run.inputs["labels"])
 
-    def candidate(self, run: int | None = None) -> Recipe:
-        """Return the recipe of a candidate, with the labels of a further run if one is given."""
+    @property
+    def router(self) -> str | None:
+        """Digest of the router of a candidate if none is trained: the last one, or the active one."""
+        plan = self.spec.router
+        if plan is not None and plan.live and self.before and (last := self.before[-1].inputs.get("router")):
+            return str(last)
+        return self.live.router
+
+    def candidate(
+        self, run: int | None = None, router: str | None = None, brought: arm_sets.Arms | None = None
+    ) -> Recipe:
+        """Return the recipe of a candidate.
+
+        Args:
+            run: A further run whose labels it learns; None for none.
+            router: Digest of its router; None for `self.router`.
+            brought: Arms that become live with it; None for those that are live.
+        """
         start = StartingPoint(self.runs if run is None else (*self.runs, run), self.after)
-        return replace(self.live, start=None if start == StartingPoint() else start)
+        return replace(
+            self.live,
+            start=None if start == StartingPoint() else start,
+            router=router or self.router,
+            arms=brought or self.brought,
+        )
 
     def judged(self, recipe: Recipe) -> bool:
         """Whether a recipe is the active one, or was judged by the same traffic and settings before."""

@@ -42,6 +42,7 @@ def decision_row(d: Decision, seq: int, logged_at: float) -> dict[str, object]:
         "price": d.price,
         "costs": d.costs,
         "cost_weight": d.cost_weight,
+        "candidate_scores": d.candidate_scores,
     }
 
 
@@ -129,6 +130,7 @@ DECISION = (
     t.decisions.c.price,
     _text(t.decisions.c.costs),
     t.decisions.c.cost_weight,
+    _text(t.decisions.c.candidate_scores),
 )
 """The columns that `decision_of` reads, in its order."""
 
@@ -137,7 +139,7 @@ def decision_of(row: Sequence[Any]) -> Decision:
     """Return the fact in the columns `DECISION`."""
     name, question, features, arms, probabilities, drawn, policy, version, mode, *rest = row
     decided_at, deadline, episode_id, request_digest, floor, deferred, shadow, *rest = rest
-    candidate, share, price, costs, cost_weight = rest
+    candidate, share, price, costs, cost_weight, candidate_scores = rest
     seen = orjson.loads(features)
     return Decision(
         name,
@@ -160,6 +162,7 @@ def decision_of(row: Sequence[Any]) -> Decision:
         price,
         tuple(orjson.loads(costs or "[]")),  # null in rows of earlier schemas
         cost_weight,
+        orjson.loads(candidate_scores or "null"),
     )
 
 

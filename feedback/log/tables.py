@@ -22,6 +22,8 @@ versions     policy states at positions of a training log
 checkpoints  bytes of some versions: a cache, rebuilt from `examples` when lost
 prices       price of a unit of cost under a budget, at positions of the log
 promotions   promotions, rollbacks and canaries
+routers      trained routers that recipes name
+router_scores  their scores of decisions that were made without them
 metrics      declarations of metrics
 switches     arms switched on or off
 arm_sets     sets of live arms
@@ -54,7 +56,7 @@ from sqlalchemy import (
     text,
 )
 
-SCHEMA = 6
+SCHEMA = 7
 """Number of the newest migration: the shape of the tables that this code reads and writes."""
 
 # Named, so that migrations find them on both databases.
@@ -123,6 +125,7 @@ decisions = Table(
     Column("price", Double, nullable=False, server_default="0"),
     Column("costs", JSON),
     Column("cost_weight", Double),
+    Column("candidate_scores", JSON),
     Index(None, "episode_id", "seq"),
 )
 
@@ -217,6 +220,8 @@ versions = Table(
     Column("epoch", _SEQ, ForeignKey("epochs.epoch"), nullable=False),
     Column("created_at", Double, nullable=False),
     Column("start", JSON),
+    Column("router", String(64)),
+    Column("arms", JSON),
     Index("versions_by_recipe", "recipe", "version"),
     sqlite_autoincrement=True,
 )
@@ -254,7 +259,26 @@ promotions = Table(
     Column("forced", Boolean, nullable=False, server_default=false()),
     Column("share", Double, nullable=False, server_default="0"),
     Column("evaluation", _SEQ),
+    Column("arm_set", _SEQ),
     sqlite_autoincrement=True,
+)
+
+routers = Table(
+    "routers",
+    metadata,
+    Column("digest", String(64), primary_key=True),
+    Column("about", JSON, nullable=False),
+    Column("model", LargeBinary, nullable=False),
+    Column("unseen", LargeBinary, nullable=False),
+    Column("at", Double, nullable=False),
+)
+
+router_scores = Table(
+    "router_scores",
+    metadata,
+    Column("router", String(64), primary_key=True),
+    Column("decision_id", String(128), primary_key=True),
+    Column("scores", JSON),
 )
 
 metrics = Table(
@@ -286,6 +310,7 @@ arm_sets = Table(
     Column("arms", JSON, nullable=False),
     Column("configured", String(64), nullable=False),
     Column("at", Double, nullable=False),
+    Column("version", _SEQ),
     sqlite_autoincrement=True,
 )
 

@@ -1,4 +1,4 @@
-from . import arm_sets, evaluations, keys, prices, promotions, runs, usage, versions
+from . import arm_sets, evaluations, keys, prices, promotions, routers, runs, usage, versions
 from .arm_sets import ArmSet
 from .evaluations import Evaluation
 from .keys import KeyLimits, KeySettings
@@ -20,6 +20,7 @@ __all__ = [
     "keys",
     "prices",
     "promotions",
+    "routers",
     "runs",
     "usage",
     "versions",

@@ -1,8 +1,9 @@
 """Arm sets: which arms are live, recorded in the log and read by every replica. The newest set counts.
 
-A set is written when the service starts with other arms in its configuration than the last time, and when
-the arms are replaced at run time. So the latest change wins, whether made in the file or by a call, and a
-replica that restarts serves the same arms as the others.
+A set is written when the service starts with other arms in its configuration than the last time, when the
+arms are replaced at run time, and when a version is promoted, or rolled back to, that brings its own arms.
+So the latest change wins, and a replica that restarts serves the same arms as the others. A promotion of, or
+a rollback to, a version without arms of its own brings back the set that was there before any such version.
 """
 
 import hashlib
@@ -31,10 +32,12 @@ class ArmSet:
     Attributes:
         seq: Its position; newer ones are higher.
         arms: Every arm by name, as JSON.
+        version: The version that brought them; None where an operator or the configuration did.
     """
 
     seq: int
     arms: Arms
+    version: int | None = None
 
 
 def started(store: Store, configured: Arms) -> ArmSet:
@@ -44,14 +47,14 @@ def started(store: Store, configured: Arms) -> ArmSet:
         if row is None or row.configured != _digest(configured):
             _insert(connection, configured, configured)
             row = connection.execute(_NEWEST).one()
-        return ArmSet(row.seq, row.arms)
+        return _set_of(row)
 
 
 def live(store: Store, after: int = 0) -> ArmSet | None:
     """Return the live arms; None where there are none, or none newer than position `after`."""
     with store.reading() as connection:
         row = connection.execute(_NEWEST.where(t.arm_sets.c.seq > after)).first()
-        return None if row is None else ArmSet(row.seq, row.arms)
+        return None if row is None else _set_of(row)
 
 
 def at_start(store: Store, configured: Arms) -> Arms:
@@ -88,17 +91,59 @@ def replace(store: Store, arms: Arms, configured: Arms, same: Same) -> ArmSet:
             that arm to this one.
     """
     with store.writing() as connection:
-        before = _defined(connection)
-        for name, spec in arms.items():
-            if name in before and not same(before[name], spec):
-                was = json.dumps(dict(before[name]))
-                raise ConflictError(f"arm {name!r} was defined as {was} before: give this one another name")
+        _refuse_other(_defined(connection), arms, same)
         _insert(connection, arms, configured)
         row = connection.execute(_NEWEST).one()
-        return ArmSet(row.seq, row.arms)
+        return _set_of(row)
+
+
+def bring(connection: sa.Connection, version: int) -> int | None:
+    """Make the arms of a version live, or those before any version's if it has none; return the live set.
+
+    To be called within the transaction that records the promotion of the version, or a rollback to it.
+
+    Args:
+        connection: Of a write transaction.
+        version: A published version.
+
+    Returns:
+        The position of the live set; None before the first.
+
+    Raises:
+        ConflictError: A name has been used for another arm meanwhile.
+    """
+    v = t.versions.c
+    own: dict[str, Any] | None = connection.scalar(sa.select(v.arms).where(v.version == version))
+    newest = connection.execute(_NEWEST).first()
+    if own is not None:
+        _refuse_other(_defined(connection), own, lambda one, other: one == other)
+        bringing, arms = version, own
+    elif newest is None or newest.version is None:
+        return None if newest is None else int(newest.seq)
+    else:
+        base = connection.execute(_NEWEST.where(t.arm_sets.c.version.is_(None))).first()
+        if base is None:
+            return int(newest.seq)
+        bringing, arms = None, base.arms
+    configured = _digest({}) if newest is None else newest.configured
+    row = {"arms": arms, "configured": configured, "at": time.time(), "version": bringing}
+    connection.execute(sa.insert(t.arm_sets), row)
+    return int(connection.execute(_NEWEST).one().seq)
+
+
+def _refuse_other(before: Mapping[str, Mapping[str, Any]], arms: Arms, same: Same) -> None:
+    """Refuse a name that stood for another arm before. Raises ConflictError."""
+    for name, spec in arms.items():
+        if name in before and not same(before[name], spec):
+            was = json.dumps(dict(before[name]))
+            raise ConflictError(f"arm {name!r} was defined as {was} before: give this one another name")
 
 
 _NEWEST = sa.select(t.arm_sets).order_by(t.arm_sets.c.seq.desc()).limit(1)
+
+
+def _set_of(row: Any) -> ArmSet:
+    return ArmSet(row.seq, row.arms, row.version)
 
 
 def _insert(connection: sa.Connection, arms: Arms, configured: Arms) -> None:

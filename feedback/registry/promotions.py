@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from feedback.errors import ChangedMeanwhileError
 from feedback.log import Store
 from feedback.log import tables as t
+from feedback.registry import arm_sets
 from feedback.registry.runs import Run, State, update
 from feedback.registry.versions import digest_of, store_checkpoint
 
@@ -46,6 +47,8 @@ class Promotion:
         forced: Whether it is promoted against the verdict of the gate, or without one.
         share: Share of the traffic that a canary gets, in [0, 0.5]; 0 ends it.
         evaluation: Number of the evaluation behind the verdict of the gate; None for none.
+        arm_set: The set of arms that is live with it, assigned as it is recorded; None before the first
+            set, and of a canary.
     """
 
     seq: int
@@ -56,6 +59,7 @@ class Promotion:
     forced: bool = False
     share: float = 0.0
     evaluation: int | None = None
+    arm_set: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,12 @@ class ActivePolicy:
     pin: Promotion | None = None
     canary: Promotion | None = None
     newest: Promotion | None = None
+
+    @property
+    def arm_set(self) -> int:
+        """Position of the set of arms that the promotion or the rollback was recorded with; 0 for none."""
+        chosen = self.pin or self.promotion
+        return (chosen and chosen.arm_set) or 0
 
     @property
     def seq(self) -> int:
@@ -118,6 +128,7 @@ def record(
 
     Raises:
         ChangedMeanwhileError: There is a newer promotion than `after`; nothing was written.
+        ConflictError: The version brings an arm whose name stood for another one; nothing was written.
         SupersededError: The run is no longer under way; nothing was written.
         LogUnavailableError: Try again later.
     """
@@ -129,6 +140,8 @@ def record(
             last = connection.scalar(sa.select(sa.func.max(p.seq)).where(p.configured == configured)) or 0
             if last != after:
                 raise ChangedMeanwhileError(f"the active policy was changed meanwhile, by promotion {last}")
+        if promotion.action is not Action.CANARY:
+            row["arm_set"] = arm_sets.bring(connection, promotion.version)
         connection.execute(sa.insert(t.promotions), {**row, "configured": configured})
         if finished is not None:
             ended = {"status": State.PROMOTED.value, "alive_at": promotion.at, "finished_at": promotion.at}

@@ -42,6 +42,8 @@ class Version:
         created_at: Seconds since the epoch, UTC.
         start: Where learning began, a `feedback.training_log.StartingPoint` document; None for the
             beginning of the log.
+        router: Digest of the router whose scores it learned from; None for the configured one, or none.
+        arms: The arms that it brings with it, by name, as JSON; None where it takes those that are live.
     """
 
     version: int
@@ -55,6 +57,8 @@ class Version:
     epoch: int
     created_at: float
     start: dict[str, Any] | None = None
+    router: str | None = None
+    arms: dict[str, Any] | None = None
 
 
 def digest_of(state: bytes) -> str:

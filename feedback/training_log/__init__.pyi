@@ -1,4 +1,4 @@
-from . import epochs, examples, imported_turns, lag, logged_labels, traffic
+from . import epochs, examples, imported_turns, lag, logged_labels, router_contexts, traffic
 from .epochs import take_epoch
 from .examples import StartingPoint, learned_examples
 from .joiner import Joiner, Position, position_of, read_examples
@@ -17,6 +17,7 @@ __all__ = [
     "logged_labels",
     "position_of",
     "read_examples",
+    "router_contexts",
     "take_epoch",
     "traffic",
 ]

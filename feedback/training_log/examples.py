@@ -17,6 +17,7 @@ from feedback.log import Store
 from feedback.reward import RewardRule
 from feedback.training_log.imported_turns import read_turns
 from feedback.training_log.joiner import read_examples
+from feedback.training_log.router_contexts import with_router
 
 EPISODE = "warm-start/"
 """Prefix of the episodes of labels; the API refuses it in requests."""
@@ -82,6 +83,7 @@ def learned_examples(
     start: StartingPoint | None = None,
     after: int | None = None,
     upto: int | None = None,
+    router: str | None = None,
 ) -> Iterator[Example]:
     """Yield the examples that a recipe learns, in order, with one chunk in memory at a time.
 
@@ -92,6 +94,7 @@ def learned_examples(
         after: Position of the training log up to which everything is learned, labels included; None if
             nothing is.
         upto: Position of the training log of the last example; None for its end.
+        router: Digest of the router whose scores the contexts have; None for none of its own.
 
     Yields:
         Labels of runs with the position 0, since they are not in the training log; then its examples.
@@ -101,17 +104,19 @@ def learned_examples(
     """
     start = start or StartingPoint()
     if after is None:
-        yield from labels_of(store, rule, start)
+        yield from labels_of(store, rule, start, router)
     first = max(start.after, after or 0)
     if upto is not None and upto <= first:
         return
-    for example in read_examples(store, rule.join, first, upto):
+    for example in with_router(store, read_examples(store, rule.join, first, upto), router):
         if run_of(example.decision) is None:
             yield example
 
 
-def labels_of(store: Store, rule: RewardRule, start: StartingPoint) -> Iterator[Example]:
+def labels_of(
+    store: Store, rule: RewardRule, start: StartingPoint, router: str | None = None
+) -> Iterator[Example]:
     """Yield the labels of the runs of a starting point in the order of the log, joined by the rule."""
-    for turn in read_turns(store, [episode_of(run) for run in start.runs]):
-        metrics = rule.aggregate(turn.feedback)
-        yield Example(0, turn.decision, turn.execution.cost, metrics)
+    turns = read_turns(store, [episode_of(run) for run in start.runs])
+    found = (Example(0, one.decision, one.execution.cost, rule.aggregate(one.feedback)) for one in turns)
+    yield from with_router(store, found, router)

@@ -30,6 +30,12 @@ def decisions_of_traffic(store: Store, join: str) -> int:
         return int(connection.scalar(query) or 0)
 
 
+def exists(store: Store) -> bool:
+    """Return whether the log holds any decision of the traffic."""
+    with store.reading() as connection:
+        return connection.scalar(sa.select(_d.seq).where(_d.policy != LABELS).limit(1)) is not None
+
+
 def asked_since(store: Store, since: float) -> list[str]:
     """Return the distinct questions of the traffic since a time, in the order of their first use.
 

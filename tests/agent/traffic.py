@@ -210,12 +210,11 @@ class Traffic:
         self.loop = TurnLoop(
             arms=INFO,
             decider=self._watched()(
-                serving=messages.Serving(self.policies[1], 1),
+                serving=messages.Serving(self.policies[1], 1, scorer=self.scorer),
                 floor=0.02,
                 salt=f"traffic-{self.seed}",
                 wait_s=60.0,
                 clock=lambda: self.now,
-                scorer=self.scorer,
                 health=ArmHealth(caps=self.caps, clock=lambda: self.now),
             ),
             embed=self.embed,
@@ -257,8 +256,8 @@ class Traffic:
         """Return what is served in a block of the clients: one version after the other, or two."""
         n = len(self.policies)
         version, candidate, share = 1 + block % n, 1 + (block + 1) % n, SHARES[block // n % len(SHARES)]
-        canary = messages.Canary(self.policies[candidate], candidate, share) if share else None
-        return messages.Serving(self.policies[version], version, canary)
+        canary = messages.Canary(self.policies[candidate], candidate, share, self.scorer) if share else None
+        return messages.Serving(self.policies[version], version, canary, self.scorer)
 
     async def _leaving(self, ask: Ask) -> None:
         task = asyncio.create_task(self._turn(ask))

@@ -6,6 +6,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -143,8 +144,10 @@ class MaskedAfterTheDraw(Decider):
         del probes
         return list(names)
 
-    def choose(self, ask: Ask, names: Sequence[str], context: Context, probes: Probes = UNPROBED) -> Decision:
-        honest = super().choose(ask, super().available(names, probes), context, probes)
+    def choose(
+        self, ask: Ask, names: Sequence[str], context: Context, probes: Probes = UNPROBED, *others: Any
+    ) -> Decision:
+        honest = super().choose(ask, super().available(names, probes), context, probes, *others)
         if honest.mode is not Mode.EXPLORE:
             return honest
         everything = list(names)

@@ -58,11 +58,12 @@ def a_loop(
     """A loop whose policy draws bm25 unless it is told otherwise."""
     settings: dict[str, Any] = {"arms": ARMS, "embed": FakeEmbedders().embed, "features": FeatureSpec()}
     deciding: dict[str, Any] = {"floor": 0.01, "salt": "salt", "wait_s": 60.0, "clock": lambda: 1000.0}
-    for name in ("floor", "salt", "scorer", "health"):
+    for name in ("floor", "salt", "health"):
         if name in options:
             deciding[name] = options.pop(name)
+    policy = policy or Preferring(none=0, bm25=1, dense=0)
     return TurnLoop(
-        decider=Decider(Serving(policy or Preferring(none=0, bm25=1, dense=0), 7), **deciding),
+        decider=Decider(Serving(policy, 7, scorer=options.pop("scorer", None)), **deciding),
         search=(arms or FakeArms()).search,
         generator=generator or base.ScriptedGenerator({}, default=ANSWER),
         log=log,

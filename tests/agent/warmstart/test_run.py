@@ -108,8 +108,9 @@ class World:
 
     def learn(self) -> Version | None:
         """Join and learn all that is new, as the service would."""
-        epoch = take_epoch(self.store, "test", 0.0)
-        return Learner(self.store, active_recipe(self.store, self.config), ARMS, epoch, lambda: LATE).step()
+        epoch, recipe = take_epoch(self.store, "test", 0.0), active_recipe(self.store, self.config)
+        backbones = self.config.backbones
+        return Learner(self.store, recipe, ARMS, epoch, lambda: LATE, backbones=backbones).step()
 
     def ask(self, numbers: Sequence[int]) -> None:
         """Have some more traffic, judged and learned."""
@@ -546,7 +547,7 @@ def test_what_a_run_would_gather_is_told_without_a_run(world: World) -> None:
 
 def test_a_portfolio_and_a_router_are_proposed_and_the_router_is_judged(world: World) -> None:
     outcomes_file(world.folder / "exam", 40)
-    router = {"kind": "ridge", "utility": {"measures": {"em": 1.0}}}
+    router = {"kind": "ridge", "utility": {"measures": {"em": 1.0}}, "live": False}
     spec = configured(world.folder, portfolio={"measure": "em", "k": 2}, router=router).warm_start
     run = world.warmed(warm_start=spec)
     assert [step["name"] for step in run.steps] == [
@@ -567,7 +568,7 @@ def test_a_portfolio_and_a_router_are_proposed_and_the_router_is_judged(world: W
 
 def test_a_router_that_cannot_be_judged_decides_nothing(world: World) -> None:
     world.gate = PROMOTE
-    router = {"kind": "ridge", "utility": {"measures": {"em": 1.0}}}
+    router = {"kind": "ridge", "utility": {"measures": {"em": 1.0}}, "live": False}
     spec = configured(world.folder, router=router).warm_start
 
     def meanwhile() -> None:

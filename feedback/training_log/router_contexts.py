@@ -1,0 +1,132 @@
+"""The contexts that a recipe learns from: as logged, with the scores of its own router.
+
+The router score of an arm is a feature of that arm. A decision has the scores of the router that served when
+it was made, and a recipe learns from those of its own:
+
+    decided by a version with that router          the scores in its context
+    a canary with that router had a share of it    the scores that the canary saw
+    any other                                      the scores that were stored since, if any
+
+A score is stored once, by whoever needs it first, and never changed. So what is learned stays a function of
+the log. A recipe without a router of its own learns from contexts without the scores of promoted routers.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+
+import orjson
+import sqlalchemy as sa
+
+from feedback.events import Context, Decision, Example, Mode
+from feedback.log import Store
+from feedback.log import tables as t
+
+CHUNK = 500
+"""Examples that are looked up together."""
+
+_d, _v, _s = t.decisions.c, t.versions.c, t.router_scores.c
+
+
+def with_router(store: Store, examples: Iterable[Example], router: str | None) -> Iterator[Example]:
+    """Yield examples with the contexts that a recipe learns from.
+
+    Args:
+        store: The log.
+        examples: In any order.
+        router: Digest of the router of the recipe; None for none of its own.
+    """
+    if router is None and not _any_router(store):
+        yield from examples
+        return
+    rest = iter(examples)
+    while batch := list(islice(rest, CHUNK)):
+        contexts = contexts_of(store, [example.decision for example in batch], router)
+        for example, context in zip(batch, contexts, strict=True):
+            decision = example.decision
+            if context is decision.context:
+                yield example
+            else:
+                yield replace(example, decision=replace(decision, context=context))
+
+
+def contexts_of(store: Store, decisions: Sequence[Decision], router: str | None) -> list[Context]:
+    """Return the context of each decision with the scores of a router; see `with_router`."""
+    numbers = {number for one in decisions for number in (one.version, one.candidate) if number}
+    with store.reading() as connection:
+        query = sa.select(_v.version, _v.router).where(_v.version.in_(numbers), _v.router.is_not(None))
+        routers: dict[int, str] = {row[0]: row[1] for row in connection.execute(query)}
+        stored = {}
+        if router is not None:
+            ids = [one.id for one in decisions if routers.get(one.version) != router]
+            rows = sa.select(_s.decision_id, sa.cast(_s.scores, sa.Text))
+            rows = rows.where(_s.router == router, _s.decision_id.in_(ids))
+            stored = {row[0]: orjson.loads(row[1] or "null") for row in connection.execute(rows)}
+
+    def seen(one: Decision) -> Context:
+        if routers.get(one.version) == router:
+            return one.context
+        if one.candidate and routers.get(one.candidate) == router:
+            return one.candidate_context
+        return one.context.with_scores(stored.get(one.id) or {})
+
+    return [seen(one) for one in decisions]
+
+
+def unscored(
+    store: Store, router: str, *, newest: int | None = None, join: str = "", after: int = 0, upto: int = 0
+) -> list[tuple[str, str]]:
+    """Return the ids and questions of decisions for which the scores of a router are not known.
+
+    Args:
+        store: The log.
+        router: Its digest.
+        newest: Look at so many of the newest decisions that can be learned; None for those of examples.
+        join: Digest of the training log that has these.
+        after: Position in it of the example before the first.
+        upto: Position in it of the last one.
+    """
+    serving, canary = t.versions.alias(), t.versions.alias()
+    query = sa.select(_d.id, _d.question).outerjoin_from(
+        t.decisions, t.router_scores, (_s.router == router) & (_s.decision_id == _d.id)
+    )
+    query = query.outerjoin(serving, serving.c.version == _d.version)
+    query = query.outerjoin(canary, canary.c.version == _d.candidate)
+    query = query.where(
+        _s.decision_id.is_(None),
+        serving.c.router.is_distinct_from(router),
+        canary.c.router.is_distinct_from(router),
+    )
+    if newest is None:
+        x = t.examples.c
+        query = query.join(t.examples, x.decision_id == _d.id)
+        query = query.where(x.join == join, x.seq > after, x.seq <= upto)
+    else:
+        query = query.where(_d.mode == Mode.EXPLORE.value).order_by(_d.seq.desc()).limit(newest)
+    with store.reading() as connection:
+        return [(row.id, row.question) for row in connection.execute(query)]
+
+
+def store_scores(store: Store, router: str, scores: Mapping[str, Mapping[str, float] | None]) -> None:
+    """Store the scores of a router on decisions, by id and arm; None where it can give none, for good.
+
+    Decisions that have scores by now keep these.
+    """
+    names = list(scores)
+    for first in range(0, len(names), CHUNK):
+        some = names[first : first + CHUNK]
+        with store.writing() as connection:
+            there = sa.select(_s.decision_id).where(_s.router == router, _s.decision_id.in_(some))
+            known = set(connection.scalars(there))
+            rows = [
+                {"router": router, "decision_id": name, "scores": scores[name]}
+                for name in some
+                if name not in known
+            ]
+            if rows:
+                connection.execute(sa.insert(t.router_scores), rows)
+
+
+def _any_router(store: Store) -> bool:
+    with store.reading() as connection:
+        return connection.scalar(sa.select(_v.version).where(_v.router.is_not(None)).limit(1)) is not None
