@@ -375,7 +375,12 @@ async def _record(
     """Record a promotion, rollback or canary, and follow it here at once. Raises ApiError."""
     configured = replica.watcher.configured.digest
     try:
-        await asyncio.to_thread(promotions.record, replica.store, configured, promotion, state, after=after)
+        await asyncio.to_thread(
+            promotions.record,
+            *(replica.store, configured, promotion, state),
+            after=after,
+            same=arms.same_document,
+        )
     except ChangedMeanwhileError as error:
         raise ApiError("changed_meanwhile", str(error), "version") from None
     except ConflictError as error:

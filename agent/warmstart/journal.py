@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
+from agent.serving.arms import same_document
 from feedback.errors import StoreError, described
 from feedback.log import Store
 from feedback.registry import Run, promotions, runs
@@ -139,11 +140,14 @@ class Journal:
 
         Raises:
             ChangedMeanwhileError: There is a newer promotion.
+            ConflictError: The version brings an arm whose name stood for another one.
             SupersededError: The run was abandoned meanwhile.
         """
         self._steps[-1].seconds = round(promotion.at - self._steps[-1].at, 3)
         finished = promotions.Finished(self._run, self._known())
-        promotions.record(self._store, configured, promotion, after=after, finished=finished)
+        promotions.record(
+            self._store, configured, promotion, after=after, finished=finished, same=same_document
+        )
         self.promoted = True
 
     def _known(self) -> dict[str, Any]:

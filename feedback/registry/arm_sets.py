@@ -97,7 +97,7 @@ def replace(store: Store, arms: Arms, configured: Arms, same: Same) -> ArmSet:
         return _set_of(row)
 
 
-def bring(connection: sa.Connection, version: int) -> int | None:
+def bring(connection: sa.Connection, version: int, same: Same) -> int | None:
     """Make the arms of a version live, or those before any version's if it has none; return the live set.
 
     To be called within the transaction that records the promotion of the version, or a rollback to it.
@@ -105,6 +105,7 @@ def bring(connection: sa.Connection, version: int) -> int | None:
     Args:
         connection: Of a write transaction.
         version: A published version.
+        same: Whether two descriptions mean the same arm.
 
     Returns:
         The position of the live set; None before the first.
@@ -116,7 +117,7 @@ def bring(connection: sa.Connection, version: int) -> int | None:
     own: dict[str, Any] | None = connection.scalar(sa.select(v.arms).where(v.version == version))
     newest = connection.execute(_NEWEST).first()
     if own is not None:
-        _refuse_other(_defined(connection), own, lambda one, other: one == other)
+        _refuse_other(_defined(connection), own, same)
         bringing, arms = version, own
     elif newest is None or newest.version is None:
         return None if newest is None else int(newest.seq)

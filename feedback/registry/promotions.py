@@ -8,6 +8,7 @@
 A promotion is valid for one configuration. Without any, a configuration learns and serves its own recipe.
 """
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -113,6 +114,7 @@ def record(
     *,
     after: int | None = None,
     finished: Finished | None = None,
+    same: arm_sets.Same = operator.eq,
 ) -> None:
     """Record a promotion, a rollback or a canary, with everything that belongs to it, in one transaction.
 
@@ -125,6 +127,7 @@ def record(
         after: Number of the newest promotion that the decision rests on, 0 for none; None to record it
             unconditionally.
         finished: The run that decided it, and ends with it; None for none.
+        same: Whether two descriptions mean the same arm; for a version that brings arms.
 
     Raises:
         ChangedMeanwhileError: There is a newer promotion than `after`; nothing was written.
@@ -141,7 +144,7 @@ def record(
             if last != after:
                 raise ChangedMeanwhileError(f"the active policy was changed meanwhile, by promotion {last}")
         if promotion.action is not Action.CANARY:
-            row["arm_set"] = arm_sets.bring(connection, promotion.version)
+            row["arm_set"] = arm_sets.bring(connection, promotion.version, same)
         connection.execute(sa.insert(t.promotions), {**row, "configured": configured})
         if finished is not None:
             ended = {"status": State.PROMOTED.value, "alive_at": promotion.at, "finished_at": promotion.at}

@@ -1,0 +1,258 @@
+"""Policy, router and arms of a version are replaced together, by a promotion and by a rollback."""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+
+from agent.learning import Recipe, publish_candidate
+from agent.learning.router_scores import keep_router, open_router
+from agent.policies import PolicySpec
+from agent.routers import RouterSpec, build_router, out_of_fold, saved
+from agent.serving.arms import same_document
+from arms.models.embedding import HashingEmbedder
+from feedback.events import ROUTER, Decision
+from feedback.log import Store
+from feedback.log import tables as t
+from feedback.registry import Version, promotions
+from feedback.training_log import router_contexts
+from tests.agent.asking import QUESTION, look_up, refused, tell
+from tests.agent.fakes import CONFIG, DIM, FakeGate, Service
+from tests.agent.learning.test_promotions import deciding, learned, say
+from tests.agent.serving.test_arm_replacement import NEW, refreshed_until_served
+from tests.agent.trained_routers import TEXTS, trained
+
+SCORED = ("none", "fused", "bm25")
+"""The arms that the router knows."""
+
+POLICY = PolicySpec(kind="linucb", params={"prior_feature": "router"})
+
+
+def stored(store: Store, folder: Path, kind: str = "ridge") -> str:
+    """Train a router on questions, and keep it in the log."""
+    found = trained(build_router(RouterSpec(kind=kind)), SCORED)
+    saved.write_trained(folder, found)
+    out_of_fold.write_out_of_fold(folder, found.about, TEXTS, np.full((len(TEXTS), len(SCORED)), 0.5))
+    return keep_router(store, folder, 0.0)
+
+
+def bringing(service: Service, arms: Mapping[str, Any] | None = NEW, kind: str = "ridge") -> Version:
+    """Publish a candidate with a router of its own, and with arms unless told otherwise."""
+    store, config = service.replica.store, service.config
+    router = stored(store, service.folder / "router", kind)
+    recipe = Recipe(POLICY, config.reward, router=router, arms=arms)
+    return publish_candidate(store, recipe, list(config.actions), backbones=config.backbones)
+
+
+def decisions(service: Service) -> list[Decision]:
+    """All decisions, in order."""
+    store = service.replica.store
+    with store.reading() as connection:
+        ids = list(connection.scalars(sa.select(t.decisions.c.id).order_by(t.decisions.c.seq)))
+    found = [store.record(name) for name in ids]
+    return [one.decision for one in found if one is not None]
+
+
+def advised(decision: Decision) -> set[str]:
+    """The arms that have a score of a router."""
+    return {arm for arm, features in decision.context.arms.items() if ROUTER in features}
+
+
+async def force(service: Service, version: int) -> None:
+    answer = await service.client.post(
+        f"/v1/policies/{version}/promote", json={"reason": "because", "force": True}
+    )
+    assert answer.status_code == 200, answer.text
+
+
+async def verified(service: Service, decision: Decision) -> bool:
+    response = await service.client.get(f"/v1/decisions/{decision.id}/verify")
+    assert response.status_code == 200, response.text
+    return bool(response.json()["verified"])
+
+
+async def test_every_turn_is_decided_by_one_recipe_and_its_arms_while_they_are_replaced(
+    on_each: Service,
+) -> None:
+    (before,) = await learned(on_each)
+    brought = bringing(on_each)
+    build, load = asyncio.Event(), on_each.arms.load
+
+    async def slow(specs: Any) -> None:
+        await build.wait()
+        await load(specs)
+
+    on_each.arms.load = slow  # type: ignore[method-assign]
+    stop = asyncio.Event()
+
+    async def client() -> None:
+        while not stop.is_set():
+            assert (await look_up(on_each)).status_code == 200
+
+    clients = [asyncio.create_task(client()) for _ in range(3)]
+    try:
+        await asyncio.to_thread(record, on_each, brought)
+        for _ in range(3):
+            await on_each.replica.refresh()
+            assert await deciding(on_each) == before, "its arms are still being built"
+        build.set()
+        await refreshed_until_served(on_each, "none", "fused")
+        assert await deciding(on_each) == brought.version
+        assert (await say(on_each, "rollback", before)).status_code == 200
+        await refreshed_until_served(on_each, *CONFIG["arms"])
+        assert await deciding(on_each) == before
+    finally:
+        stop.set()
+        await asyncio.gather(*clients)
+    _, *made = decisions(on_each)  # the first one is what was learned
+    seen = {(one.version, frozenset(one.arms), frozenset(advised(one))) for one in made}
+    assert seen == {
+        (before, frozenset(CONFIG["arms"]), frozenset()),
+        (brought.version, frozenset({"none", "fused"}), frozenset({"none", "fused"})),
+    }
+    some = {one.version: one for one in made}.values()
+    assert all([await verified(on_each, one) for one in (*some, *made[-3:])])
+
+
+def record(service: Service, version: Version) -> None:
+    """Promote a version as another replica would."""
+    promotion = promotions.Promotion(0, version.version, promotions.Action.PROMOTE, "because", 1.0)
+    promotions.record(
+        service.replica.store, Recipe.configured(service.config).digest, promotion, same=same_document
+    )
+
+
+async def test_a_replica_that_restarts_serves_the_promoted_policy_router_and_arms(tmp_path: Path) -> None:
+    async with Service(tmp_path).running() as service:
+        brought = bringing(service)
+        await force(service, brought.version)
+    async with Service(tmp_path).running(ready=False) as again:
+        await again.replica.refresh()
+        await look_up(again)
+        last = decisions(again)[-1]
+        assert (last.version, last.arms) == (brought.version, ("none", "fused"))
+        assert advised(last) == {"none", "fused"}
+        scores = open_router(again.replica.store, brought.router or "").scores(
+            [QUESTION], HashingEmbedder(DIM)
+        )
+        found = dict(zip(SCORED, scores[0].tolist(), strict=True))
+        for arm in last.arms:
+            assert last.context.arms[arm][ROUTER] == pytest.approx(found[arm], rel=1e-6)
+
+
+async def test_a_rollback_within_one_recipe_keeps_its_router_and_its_arms(tmp_path: Path) -> None:
+    async with Service(tmp_path).running() as service:
+        brought = bringing(service)
+        await force(service, brought.version)
+        await service.learn()
+        for _ in range(2):
+            await tell(service, (await look_up(service)).json()["agent"]["decision_id"])
+            await service.learn()
+        newest = await deciding(service)
+        assert newest > brought.version
+        await say(service, "rollback", brought.version)
+        await look_up(service)
+        last = decisions(service)[-1]
+        assert (last.version, last.arms, advised(last)) == (
+            brought.version,
+            ("none", "fused"),
+            {"none", "fused"},
+        )
+
+
+@pytest.mark.parametrize("what", ["router", "arms"])
+async def test_a_version_whose_router_or_arms_cannot_be_loaded_is_passed_over_as_a_whole(
+    tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Service(tmp_path).running() as service:
+        (before,) = await learned(service)
+        brought = bringing(service)
+        if what == "router":
+            with service.replica.store.writing() as connection:
+                connection.execute(sa.update(t.routers).values(model=b"damaged"))
+        else:
+            service.arms.unbuildable = frozenset({"fused"})
+        record(service, brought)
+        with caplog.at_level(logging.WARNING):
+            for _ in range(3):
+                await service.replica.refresh()
+                await asyncio.sleep(0)
+        await look_up(service)
+        last = decisions(service)[-1]
+        assert (last.version, set(last.arms)) == (before, set(CONFIG["arms"]))
+        warned = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
+        assert len(warned) == 1
+        assert ("router" if what == "router" else "fused") in warned[0]
+
+
+async def test_a_promotion_of_a_version_that_cannot_serve_is_refused(tmp_path: Path) -> None:
+    async with Service(tmp_path, gate=FakeGate(True)).running() as service:
+        brought = bringing(service)
+        with service.replica.store.writing() as connection:
+            connection.execute(sa.delete(t.routers))
+        message = refused(await say(service, "promote", brought.version), 409, "promotion_refused", "version")
+        assert "its router: router" in message
+        assert "is missing" in message
+
+
+# -- a canary with another router --------------------------------------------------------------------
+
+
+async def canary(service: Service, version: int) -> Any:
+    body = {"reason": "because", "share": 0.5}
+    return await service.client.post(f"/v1/policies/{version}/canary", json=body)
+
+
+async def test_a_canary_sees_the_scores_of_its_own_router_and_is_verified_with_them(on_each: Service) -> None:
+    (before,) = await learned(on_each)
+    brought = bringing(on_each, arms=None)
+    assert (await canary(on_each, brought.version)).status_code == 200
+    await look_up(on_each)
+    last = decisions(on_each)[-1]
+    assert (last.version, last.candidate, last.share) == (before, brought.version, 0.5)
+    assert advised(last) == set()
+    assert set(last.candidate_scores or {}) == {"none", "bm25"}
+    assert await verified(on_each, last)
+    (seen,) = router_contexts.contexts_of(on_each.replica.store, [last], brought.router)
+    assert seen == last.candidate_context
+    assert router_contexts.contexts_of(on_each.replica.store, [last], None) == [last.context]
+    assert last.id not in dict(
+        router_contexts.unscored(on_each.replica.store, brought.router or "", newest=100)
+    )
+
+
+async def test_a_canary_beside_a_promoted_router_decides_without_its_scores(tmp_path: Path) -> None:
+    async with Service(tmp_path).running() as service:
+        (before,) = await learned(service)
+        brought = bringing(service, arms=None)
+        await force(service, brought.version)
+        assert (await canary(service, before)).status_code == 200
+        await look_up(service)
+        last = decisions(service)[-1]
+        assert (last.version, last.candidate, last.candidate_scores) == (brought.version, before, {})
+        assert advised(last) == {"none", "bm25"}
+        assert await verified(service, last)
+
+
+async def test_a_canary_with_other_arms_is_refused_and_says_what_to_do(tmp_path: Path) -> None:
+    async with Service(tmp_path).running() as service:
+        brought = bringing(service)
+        message = refused(await canary(service, brought.version), 409, "promotion_refused", "version")
+        assert "brings other arms than the live ones" in message
+        assert "`armwise apply`" in message
+
+
+async def test_a_router_that_looks_at_passages_is_served_with_a_version(tmp_path: Path) -> None:
+    async with Service(tmp_path).running() as service:
+        brought = bringing(service, arms=None, kind="max_sim")
+        await force(service, brought.version)
+        await look_up(service)
+        last = decisions(service)[-1]
+        assert (last.version, advised(last)) == (brought.version, {"none", "bm25"})
+        assert {arm for arm, _, _ in service.arms.calls} >= {"none", "bm25"}
+        assert await verified(service, last)
