@@ -199,6 +199,12 @@ class RouterPlan(RouterSpec):
         description="Whether the candidate brings this router: it goes live with its promotion. "
         "False is a proposal.",
     )
+    searched: int = Field(
+        default=1000,
+        ge=0,
+        description="Newest decisions for which all arms search again, where the router looks at passages "
+        "and has not seen theirs.",
+    )
 
 
 class WarmStartSpec(Schedule):

@@ -158,6 +158,11 @@ def lowered(floor: float, n_arms: int) -> float:
     return min(floor, 1.0 / n_arms)
 
 
+def seed_of_arm(decision_id: str, salt: str) -> int:
+    """Return the seed of the search of a decision, below 2^53: the same whenever it is repeated."""
+    return int(uniform_from(decision_id, salt + "/arm") * (1 << 53))
+
+
 def uniform_from(decision_id: str, salt: str, arms: Sequence[str] = ()) -> float:
     r"""Hash a decision id to a number in [0, 1): BLAKE2b, 53 bits.
 

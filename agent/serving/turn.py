@@ -194,7 +194,7 @@ class TurnLoop:
         return self._query(ask, embeddings), context
 
     def _query(self, ask: Ask, embeddings: Embeddings | None = None) -> Query:
-        seed = int(sampling.uniform_from(ask.decision_id, self.decider.salt + "/arm") * (1 << 53))
+        seed = sampling.seed_of_arm(ask.decision_id, self.decider.salt)
         return Query(ask.question, embeddings or {}, seed)
 
     async def _embedded(self, question: str, backbones: frozenset[str]) -> Embeddings:

@@ -35,6 +35,7 @@ from agent.warmstart.insert_labels import run as insert_labels
 from agent.warmstart.journal import HEARTBEAT_S, Journal, Step
 from agent.warmstart.label_sources import LabelSources, Lot
 from agent.warmstart.proposals import propose_portfolio, propose_router, remove_older
+from agent.warmstart.search_again import score_by_searching
 from agent.warmstart.snapshot import RunSnapshot, warm_start_spec
 from arms.base import Progress
 from feedback.errors import ChangedMeanwhileError, ConflictError
@@ -213,7 +214,11 @@ class _Steps:
             if now.judged(recipe):
                 step.said = "no candidate: it would be what is followed, or was judged by the same traffic"
                 return None
-            arms = list(now.config.actions)
+            arms, searched = list(now.config.actions), ""
+            if recipe.router is not None and now.spec.router is not None:
+                config = now.config if recipe.arms is None else now.config.with_arms(recipe.arms)
+                newest = now.spec.router.searched
+                searched = score_by_searching(self.store, recipe.router, config, newest, self.on_progress)
             version = publish_candidate(
                 self.store, recipe, arms, self.clock, self.on_progress, now.config.backbones
             )
@@ -227,7 +232,9 @@ class _Steps:
             )
             if recipe.router is not None:
                 step.found["router"] = recipe.router
-                step.said += f"; its router is {recipe.router[:DIGEST_CHARS]}"
+                step.said += f"; its router is {recipe.router[:DIGEST_CHARS]}" + (
+                    searched and f": {searched}"
+                )
             if recipe.arms is not None:
                 step.found["arms"] = list(recipe.arms)
                 step.said += f"; its arms are {', '.join(recipe.arms)}"

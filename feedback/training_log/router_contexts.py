@@ -21,6 +21,7 @@ import sqlalchemy as sa
 from feedback.events import Context, Decision, Example, Mode
 from feedback.log import Store
 from feedback.log import tables as t
+from feedback.log.rows import load_decisions
 
 CHUNK = 500
 """Examples that are looked up together."""
@@ -105,6 +106,13 @@ def unscored(
         query = query.where(_d.mode == Mode.EXPLORE.value).order_by(_d.seq.desc()).limit(newest)
     with store.reading() as connection:
         return [(row.id, row.question) for row in connection.execute(query)]
+
+
+def decisions_of(store: Store, ids: Sequence[str]) -> list[Decision]:
+    """Return decisions of the log by their ids, in this order."""
+    with store.reading() as connection:
+        found = load_decisions(connection, ids)
+    return [found[name] for name in ids]
 
 
 def store_scores(store: Store, router: str, scores: Mapping[str, Mapping[str, float] | None]) -> None:

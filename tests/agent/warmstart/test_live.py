@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sqlalchemy as sa
 
 from agent.config import AppConfig, ConfigError, parse
-from agent.learning import Recipe, active_recipe, rebuild
+from agent.learning import Recipe, active_recipe, publish_candidate, rebuild
 from agent.learning.router_scores import open_router
 from agent.routers import RouterError
 from arms.models import build_embedder
@@ -17,12 +18,15 @@ from arms.portfolio import outcomes
 from arms.questions import Question
 from feedback.events import ROUTER
 from feedback.log import Store
+from feedback.log import tables as t
+from feedback.ope import GateSpec
 from feedback.registry import active_policy, arm_sets, promotions, runs, versions
 from feedback.training_log import learned_examples, router_contexts
-from tests.agent.evaluation.test_evaluate import ARMS, turn
+from tests.agent.evaluation.test_evaluate import ARMS, evaluated, of, turn
 from tests.agent.fakes import CONFIG
 from tests.agent.warmstart.test_run import (
     PROMOTE,
+    TRAFFIC,
     World,
     cold,
     configured,
@@ -187,6 +191,46 @@ def test_a_candidate_of_labels_keeps_the_arms_that_a_version_brought(world: Worl
     either_is_right(world.folder, n=30)
     world.warmed(**live(world.folder))
     assert world.newest().arms == brought
+
+
+# -- how the gate judges it ------------------------------------------------------------------------------
+
+
+def test_a_recipe_is_evaluated_by_the_scores_of_its_router_on_a_log_without_them(world: World) -> None:
+    world.warmed(**live(world.folder))
+    candidate, quiet = world.newest(), GateSpec(least_checked=0)
+    config = world.config.model_copy(update={"gate": quiet})
+    report = evaluated(config, world.store, f"recipe:{candidate.version}", gate=True)
+    judged = of(report, f"recipe:{candidate.version}")
+    assert (judged.rows, judged.excluded) == (TRAFFIC, {})
+    with world.store.writing() as connection:
+        connection.execute(sa.delete(t.router_scores).where(t.router_scores.c.decision_id == "d-7"))
+    without = of(evaluated(config, world.store, judged.name, gate=True), judged.name)
+    assert (without.rows, without.excluded) == (TRAFFIC - 1, {"its router has no scores of the decision": 1})
+
+
+@pytest.mark.parametrize(
+    ("brought", "held"), [({"none", "bm25"}, False), ({"bm25", "new"}, True), ({"new", "newer"}, True)]
+)
+def test_arms_that_no_decision_could_have_drawn_hold_a_candidate(
+    world: World, brought: set[str], held: bool
+) -> None:
+    arms = {
+        name: CONFIG["arms"].get(name, {"kind": "bm25", "params": {"k1": 2.0}}) for name in sorted(brought)
+    }
+    recipe = replace(Recipe.configured(world.config), arms=arms)
+    version = publish_candidate(world.store, recipe, ARMS)
+    judged = of(
+        evaluated(world.config, world.store, f"recipe:{version.version}", gate=True),
+        f"recipe:{version.version}",
+    )
+    assert judged.verdict is not None
+    assert not judged.verdict["promote"]
+    unknown = [reason for reason in judged.verdict["reasons"] if "nothing is known" in reason]
+    assert bool(unknown) == held
+    if held:
+        (reason,) = judged.verdict["reasons"]
+        assert reason.startswith(f"It brings {', '.join(sorted(brought - set(ARMS)))}, which no decision")
 
 
 # -- the first start -------------------------------------------------------------------------------------

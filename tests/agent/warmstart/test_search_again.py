@@ -1,0 +1,110 @@
+"""A router that looks at passages scores earlier decisions as it would have before the draw."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from agent.config import AppConfig, parse
+from agent.hosts.arms import open_here
+from agent.learning.router_scores import keep_router
+from agent.policies.router import Routed
+from agent.routers import out_of_fold, read_trained
+from agent.serving.arms import arm_infos
+from agent.serving.decide import Decider
+from agent.serving.messages import Ask, Decided, Serving
+from agent.serving.router_scores import Scorers
+from agent.serving.turn import TurnLoop
+from agent.warmstart.search_again import score_by_searching
+from arms.deployments import Embedders
+from arms.llm import base
+from feedback.events import Decision
+from feedback.log import GroupCommit, Store
+from feedback.training_log import router_contexts
+from tests.agent.fakes import CONFIG
+from tests.agent.trained_routers import TEXTS, kept
+from tests.neighbours import SUBJECTS, write_corpus
+
+QUESTIONS = [f"who saw the {subject}?" for subject in SUBJECTS[:6]]
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AppConfig:
+    """A corpus of twelve passages, three arms, and a router that looks at what they find."""
+    monkeypatch.delenv("ARMWISE_HOME", raising=False)
+    folder = kept(tmp_path / "router", "max_sim")
+    out_of_fold.write_out_of_fold(folder, read_trained(folder).about, TEXTS, np.full((len(TEXTS), 3), 0.25))
+    source = {"name": "small", "source": str(write_corpus(tmp_path / "corpus.jsonl"))}
+    document = {**CONFIG, "home": str(tmp_path / "home"), "corpus": source, "router": {"path": str(folder)}}
+    return parse({**document, "log_url": f"sqlite:///{tmp_path / 'log.db'}"}).settled()
+
+
+@pytest.fixture
+def store(config: AppConfig) -> Iterator[Store]:
+    with closing(Store(config.database_url)) as store:
+        yield store
+
+
+async def decided(config: AppConfig, store: Store, questions: list[str]) -> list[Decision]:
+    """Ask a replica that serves the configured router, with real arms."""
+    embedders, log = Embedders(config.backbones), GroupCommit(store)
+    arms = open_here(config, {}, embedders, base.ScriptedGenerator({}, default=""))
+    serving = Serving(Routed(epsilon=0.5), 1, scorer=Scorers(store, config, arms.vectors).configured)
+    salt = store.draw_secret.salt(config.salt)
+    loop = TurnLoop(
+        arms=arm_infos(config.arms),
+        decider=Decider(serving, floor=0.1, salt=salt, wait_s=60.0),
+        embed=embedders.embed,
+        search=arms.search,
+        generator=None,
+        log=log,
+        features=config.features,
+    )
+    found = []
+    for number, question in enumerate(questions):
+        events = [event async for event in loop.turn(Ask(f"d-{number}", question))]
+        found += [event.decision for event in events if isinstance(event, Decided)]
+    log.close()
+    return found
+
+
+def quietly(*_: object) -> None:
+    """Hear of progress, and say nothing."""
+
+
+async def test_the_scores_are_those_that_a_replica_logs(config: AppConfig, store: Store) -> None:
+    assert config.router is not None
+    made = await decided(config, store, QUESTIONS)
+    digest = keep_router(store, config.router.path, 0.0)
+    said = score_by_searching(store, digest, config, 100, quietly)
+    assert said == "6 earlier decisions were searched again for the router"
+    contexts = router_contexts.contexts_of(store, made, digest)
+    assert contexts == [one.context for one in made]
+    assert len({one.arms["bm25"]["router"] for one in contexts}) > 1
+    assert score_by_searching(store, digest, config, 100, quietly) == "", "once"
+
+
+async def test_only_the_newest_are_searched_and_questions_of_its_training_get_what_was_unseen(
+    config: AppConfig, store: Store
+) -> None:
+    assert config.router is not None
+    made = await decided(config, store, [*QUESTIONS[:2], TEXTS[0]])
+    digest = keep_router(store, config.router.path, 0.0)
+    assert score_by_searching(store, digest, config, 2, quietly).startswith("2 earlier decisions")
+    first, _, last = router_contexts.contexts_of(store, made, digest)
+    assert not any("router" in features for features in first.arms.values())
+    assert {features["router"] for features in last.arms.values()} == {0.25}
+
+
+async def test_arms_that_are_not_light_are_not_asked_again(config: AppConfig, store: Store) -> None:
+    assert config.router is not None
+    await decided(config, store, QUESTIONS[:1])
+    digest = keep_router(store, config.router.path, 0.0)
+    writing = {"dense": {"kind": "multistep", "params": {"arm": "bm25"}}, "bm25": {"kind": "bm25"}}
+    said = score_by_searching(store, digest, config.with_arms(writing), 100, quietly)
+    assert said == (
+        "earlier decisions are not searched again, which would ask dense: the router has no scores of them"
+    )
+    assert len(router_contexts.unscored(store, digest, newest=10)) == 1
