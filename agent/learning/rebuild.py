@@ -283,7 +283,7 @@ def _named(store: Store, config: AppConfig, number: int) -> Version:
         newest = registry_versions.latest(store)
         raise RebuildError(f"there is no version {number}; the newest is {newest and newest.version}")
     try:
-        Recipe.of(named, config.reward).build(list(config.actions))
+        Recipe.of(named, config.reward).require_servable(store, config)
     except PolicyError as error:
         raise RebuildError(f"{error}: give the configuration that it was learned under") from None
     return named

@@ -56,6 +56,8 @@ class RouterScorer:
 
     async def warm_up(self, embed: Embed) -> None:
         """Score a question without passages: loads lazy parts, and fails where dimensions differ."""
+        if self.k:
+            await self._vectors(self.backbone, ["no passage"])  # opened, or made, without a time limit
         question = "Warm-up question?"
         query = Query(question, await embed(question, frozenset({self.backbone})))
         nothing = [()] * len(self.about.arms) if self.k else None

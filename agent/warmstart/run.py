@@ -34,13 +34,13 @@ from agent.warmstart.insert_labels import Beside, InsertSettings
 from agent.warmstart.insert_labels import run as insert_labels
 from agent.warmstart.journal import HEARTBEAT_S, Journal, Step
 from agent.warmstart.label_sources import LabelSources, Lot
-from agent.warmstart.proposals import propose_portfolio, propose_router, remove_older
+from agent.warmstart.proposals import KEPT, propose_portfolio, propose_router, remove_older
 from agent.warmstart.search_again import score_by_searching
 from agent.warmstart.snapshot import RunSnapshot, warm_start_spec
 from arms.base import Progress
 from feedback.errors import ChangedMeanwhileError, ConflictError
 from feedback.log import Store
-from feedback.registry import ActivePolicy, Run, Version, active_policy, arm_sets, promotions
+from feedback.registry import ActivePolicy, Run, Version, active_policy, arm_sets, promotions, routers
 from feedback.registry import runs as registry_runs
 from feedback.training_log import StartingPoint, traffic
 
@@ -162,6 +162,7 @@ class _Steps:
         configured = None if now.config.router is None else now.config.router.path
         for kind in ("runs", "routers"):
             remove_older(home / kind, self.run, configured)
+        routers.prune(self.store, KEPT)
         if brought is not None:  # labels of all arms, of those that may be replaced as well
             config = now.config.with_arms({**brought, **serving_arms.documents(now.config.arms)})
         labels = self._enter([lot for lot in lots if lot.new and lot.metrics], config)

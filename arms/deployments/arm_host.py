@@ -85,7 +85,7 @@ class ArmHost:
         live: Returns the arms to build at the start: these, or those that replaced them.
         embedders: Encoders of the texts that arms write.
         generator: The language model.
-        looked_at: Backbones whose passage vectors are served.
+        looked_at: Backbones whose passage vectors are opened at once; others are as they are needed.
     """
 
     def __init__(
@@ -146,14 +146,19 @@ class ArmHost:
             raise ArmError(f"{type(error).__name__}: {error}") from error
 
     async def vectors(self, backbone: str, ids: Sequence[str]) -> dict[str, NDArray[np.float32]]:
-        """Return the unit vectors, shape (dim,), of the passages in the corpus, by one of `looked_at`.
+        """Return the unit vectors, shape (dim,), of the passages in the corpus, made where they are missing.
 
         Raises:
             ArmError: They cannot be read.
         """
-        read = self._vectors[backbone].of
+
+        def read() -> dict[str, NDArray[np.float32]]:
+            if backbone not in self._vectors:
+                self._vectors[backbone] = self._prepared(backbone)
+            return self._vectors[backbone].of(ids)
+
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._reader, read, ids)
+            return await asyncio.get_running_loop().run_in_executor(self._reader, read)
         except Exception as error:
             raise ArmError(f"vectors of {backbone!r}: {type(error).__name__}: {error}") from error
 

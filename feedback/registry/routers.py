@@ -48,3 +48,22 @@ def find(store: Store, digest: str) -> StoredRouter | None:
     with store.reading() as connection:
         row = connection.execute(sa.select(r.about, r.model, r.unseen).where(r.digest == digest)).first()
     return None if row is None else StoredRouter(row.about, bytes(row.model), bytes(row.unseen))
+
+
+def prune(store: Store, kept: int) -> None:
+    """Remove routers, and their scores, that no version has that was promoted or made a canary.
+
+    Args:
+        store: The log.
+        kept: How many of the newest stay in any case.
+    """
+    r, s, v = t.routers.c, t.router_scores.c, t.versions.c
+    chosen = sa.select(v.router).join(t.promotions, t.promotions.c.version == v.version)
+    with store.writing() as connection:
+        newest = connection.scalars(sa.select(r.digest).order_by(r.at.desc(), r.digest).limit(kept)).all()
+        old = sa.select(r.digest).where(
+            r.digest.not_in(newest), r.digest.not_in(chosen.where(v.router != ""))
+        )
+        gone = connection.scalars(old).all()
+        connection.execute(sa.delete(t.router_scores).where(s.router.in_(gone)))
+        connection.execute(sa.delete(t.routers).where(r.digest.in_(gone)))

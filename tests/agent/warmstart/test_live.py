@@ -20,7 +20,7 @@ from feedback.events import ROUTER
 from feedback.log import Store
 from feedback.log import tables as t
 from feedback.ope import GateSpec
-from feedback.registry import active_policy, arm_sets, promotions, runs, versions
+from feedback.registry import active_policy, arm_sets, promotions, routers, runs, versions
 from feedback.training_log import learned_examples, router_contexts
 from tests.agent.evaluation.test_evaluate import ARMS, evaluated, of, turn
 from tests.agent.fakes import CONFIG
@@ -120,6 +120,26 @@ def test_scores_once_stored_stay_as_they_are(world: World) -> None:
         .arms["bm25"]
         .get(ROUTER)
     )
+
+
+def test_routers_that_were_never_promoted_are_removed_but_for_the_newest(world: World) -> None:
+    found = [
+        routers.add(world.store, routers.StoredRouter({"n": n}, b"model", b""), float(n)) for n in range(4)
+    ]
+    for digest in found:
+        router_contexts.store_scores(world.store, digest, {"d-1": {"bm25": 1.0}})
+    recipe = replace(Recipe.configured(world.config), router=found[0])
+    state = recipe.build(ARMS).save()
+    number = versions.publish_beside(world.store, recipe.draft(state, 0, 0, None, 0, 0.0), state)
+    version = versions.find(world.store, number)
+    assert version is not None
+    world.say(version, promotions.Action.PROMOTE)
+    routers.prune(world.store, 2)
+    assert [routers.find(world.store, one) is not None for one in found] == [True, False, True, True]
+    with world.store.reading() as connection:
+        left = connection.scalars(sa.select(t.router_scores.c.router)).all()
+    assert set(left) == {found[0], *found[2:]}
+    assert active_recipe(world.store, world.config).router is None, "it is no router, and passed over"
 
 
 def test_without_new_labels_the_last_router_is_judged_again_on_more_traffic(world: World) -> None:
