@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from agent.config import AppConfig
 from agent.evaluation.candidate_names import CandidateError
-from agent.learning.router_scores import StoredTrained
+from agent.learning import router_scores
 from agent.policies import Policy, sampling, served_distribution
 from agent.routers import RouterError, Stage, dataset
 from arms.models import ModelNotFoundError, build_embedder
@@ -222,7 +222,7 @@ class Routed:
 
     def __init__(self, folder: Path, config: AppConfig, arms: Sequence[str]) -> None:
         try:
-            stored = StoredTrained.read(folder)
+            stored = router_scores.StoredTrained.read(folder)
             trained = stored.trained
             trained.check(config.backbones, arms)
             self._embedder = build_embedder(config.backbones[trained.about.backbone])

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agent.config import AppConfig
-from agent.learning.router_scores import open_router
+from agent.learning import router_scores as learning_router_scores
 from agent.routers import RouterError, Stage, Trained, features, read_trained
 from agent.serving.probe import Embed
 from arms.base import ArmError, Passage, Query, Retrieval
@@ -141,7 +141,7 @@ class Scorers:
             return self.configured
         found = self._kept.pop(digest, None)
         if found is None:
-            trained = open_router(self._store, digest).trained
+            trained = learning_router_scores.open_router(self._store, digest).trained
             found = RouterScorer(trained, None, self._vectors, self._limit_s)
         self._kept[digest] = found
         for older in list(self._kept)[:-KEPT]:

@@ -27,8 +27,7 @@ from rich.console import Console
 from agent.config import AppConfig
 from agent.evaluation import EvaluationFailedError, EvaluationRequest, run_evaluation, verdict_on
 from agent.jobs import this_process
-from agent.learning import DIGEST_CHARS, Recipe, publish_candidate
-from agent.learning.router_scores import keep_router
+from agent.learning import DIGEST_CHARS, Recipe, publish_candidate, router_scores
 from agent.serving import arms as serving_arms
 from agent.warmstart.insert_labels import Beside, InsertSettings
 from agent.warmstart.insert_labels import run as insert_labels
@@ -158,7 +157,9 @@ class _Steps:
                     spec.router, config, lots, folder, step, self.console, self.on_progress
                 )
                 if spec.router.live:
-                    trained = step.found["router"] = keep_router(self.store, folder, self.clock())
+                    trained = step.found["router"] = router_scores.keep_router(
+                        self.store, folder, self.clock()
+                    )
         configured = None if now.config.router is None else now.config.router.path
         for kind in ("runs", "routers"):
             remove_older(home / kind, self.run, configured)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from agent.config import AppConfig
-from agent.learning.router_scores import StoredTrained, open_router
+from agent.learning import router_scores
 from agent.policies import sampling
 from agent.routers import Stage, features
 from arms.base import Arm, ArmError, Passage, Progress, Query
@@ -49,7 +49,7 @@ def score_by_searching(
         CorpusError: The corpus cannot be read.
         ModelNotFoundError: The model of an encoder is not where its name says.
     """
-    stored = open_router(store, digest)
+    stored = router_scores.open_router(store, digest)
     if stored.trained.router.stage is not Stage.RETRIEVED:
         return ""
     known = [arm for arm in config.actions if arm in stored.trained.about.arms]
@@ -73,7 +73,7 @@ def score_by_searching(
 class _SearchAgain:
     """Arms that search again, and the router that scores what they find."""
 
-    stored: StoredTrained
+    stored: router_scores.StoredTrained
     arms: Mapping[str, Arm]
     embedders: Mapping[str, Embedder]
     vectors: PassageVectors
@@ -81,7 +81,12 @@ class _SearchAgain:
 
     @classmethod
     def open(
-        cls, config: AppConfig, stored: StoredTrained, arms: Sequence[str], salt: str, on_progress: Progress
+        cls,
+        config: AppConfig,
+        stored: router_scores.StoredTrained,
+        arms: Sequence[str],
+        salt: str,
+        on_progress: Progress,
     ) -> "_SearchAgain":
         """Build the arms, the encoders and the vectors that are missing."""
         corpus, indexes = ingest(config.corpus.source, config.corpus_path), config.indexes_path

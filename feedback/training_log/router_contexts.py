@@ -7,8 +7,9 @@ it was made, and a recipe learns from those of its own:
     a canary with that router had a share of it    the scores that the canary saw
     any other                                      the scores that were stored since, if any
 
-A score is stored once, by whoever needs it first, and never changed. So what is learned stays a function of
-the log. A recipe without a router of its own learns from contexts without the scores of promoted routers.
+A score is stored once, by the process that needs it first, and never changed. So what is learned stays a
+function of the log. A recipe without a router of its own learns from contexts without the scores of promoted
+routers.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,9 +20,8 @@ import orjson
 import sqlalchemy as sa
 
 from feedback.events import Context, Decision, Example, Mode
-from feedback.log import Store
+from feedback.log import Store, rows
 from feedback.log import tables as t
-from feedback.log.rows import load_decisions
 
 CHUNK = 500
 """Examples that are looked up together."""
@@ -60,9 +60,9 @@ def contexts_of(store: Store, decisions: Sequence[Decision], router: str | None)
         stored = {}
         if router is not None:
             ids = [one.id for one in decisions if routers.get(one.version) != router]
-            rows = sa.select(_s.decision_id, sa.cast(_s.scores, sa.Text))
-            rows = rows.where(_s.router == router, _s.decision_id.in_(ids))
-            stored = {row[0]: orjson.loads(row[1] or "null") for row in connection.execute(rows)}
+            known = sa.select(_s.decision_id, sa.cast(_s.scores, sa.Text))
+            known = known.where(_s.router == router, _s.decision_id.in_(ids))
+            stored = {row[0]: orjson.loads(row[1] or "null") for row in connection.execute(known)}
 
     def seen(one: Decision) -> Context:
         if routers.get(one.version) == router:
@@ -111,7 +111,7 @@ def unscored(
 def decisions_of(store: Store, ids: Sequence[str]) -> list[Decision]:
     """Return decisions of the log by their ids, in this order."""
     with store.reading() as connection:
-        found = load_decisions(connection, ids)
+        found = rows.load_decisions(connection, ids)
     return [found[name] for name in ids]
 
 
@@ -126,13 +126,13 @@ def store_scores(store: Store, router: str, scores: Mapping[str, Mapping[str, fl
         with store.writing() as connection:
             there = sa.select(_s.decision_id).where(_s.router == router, _s.decision_id.in_(some))
             known = set(connection.scalars(there))
-            rows = [
+            new = [
                 {"router": router, "decision_id": name, "scores": scores[name]}
                 for name in some
                 if name not in known
             ]
-            if rows:
-                connection.execute(sa.insert(t.router_scores), rows)
+            if new:
+                connection.execute(sa.insert(t.router_scores), new)
 
 
 def _any_router(store: Store) -> bool:

@@ -22,6 +22,7 @@ from feedback.log import schema as log_schema
 from feedback.log import tables as t
 from feedback.log.database import connect
 from feedback.log.schema import MIGRATIONS, migrate, prepare, schema_of
+from feedback.registry import ArmSet, active_policy, arm_sets, versions
 
 ROOT = Path(__file__).parents[3]
 NEXT = t.SCHEMA + 1
@@ -266,6 +267,29 @@ def test_a_log_of_the_first_schema_is_brought_to_this_one(engine: sa.Engine, tmp
         assert (record.decision.price, record.decision.costs, record.decision.cost_weight) == (0.0, (), None)
         assert store.draw_secret.salt("armwise", record.seq) == "armwise"
         assert store.draw_secret.salt("armwise", record.seq + 1) != "armwise"
+
+
+def test_a_log_of_schema_6_keeps_its_versions_promotions_and_arms(engine: sa.Engine, tmp_path: Path) -> None:
+    six = tmp_path / "six"
+    shutil.copytree(MIGRATIONS, six, ignore=shutil.ignore_patterns("000[5-9]*"))
+    assert migrate(url(engine), six) == (0, 6)
+    with engine.begin() as connection:
+        for statement in (
+            "INSERT INTO epochs (epoch, holder, taken_at) VALUES (1, 'test', 0)",
+            'INSERT INTO versions (version, recipe, "join", policy, examples_seq, applied_seq, digest, epoch, '
+            "created_at) VALUES (1, 'r', 'j', '{}', 0, 0, 'd', 1, 0)",
+            "INSERT INTO promotions (seq, version, action, reason, at, configured) "
+            "VALUES (1, 1, 'promote', 'why', 0, 'c')",
+            "INSERT INTO arm_sets (seq, arms, configured, at) VALUES (1, '{\"a\": {}}', 'c', 0)",
+        ):
+            connection.exec_driver_sql(statement)
+    assert migrate(url(engine)) == (6, t.SCHEMA)
+    with closing(Store(url(engine))) as store:
+        (version,) = versions.kept_of(store, "r")
+        assert (version.router, version.arms) == (None, None)
+        active = active_policy(store, "c")
+        assert (active.recipe, active.arm_set) == ("r", 0)
+        assert arm_sets.live(store) == ArmSet(1, {"a": {}}, None)
 
 
 def test_a_log_of_the_newest_schema_is_left_alone(filled: sa.Engine) -> None:
