@@ -72,6 +72,7 @@ def _not_finite(example: Example) -> Iterator[str]:
         ("metrics", example.metrics.values()),
         ("decision.decided_at and deadline", (d.decided_at, d.deadline)),
         ("decision.shadow", d.shadow),
+        ("decision.candidate_scores", (d.candidate_scores or {}).values()),
         ("decision.context.features", seen.features.values()),
         ("decision.context.embedding", seen.embedding),
         *((f"decision.context.arms.{arm}", features.values()) for arm, features in seen.arms.items()),

@@ -455,14 +455,19 @@ async def test_what_is_said_while_a_rollback_is_ended_is_not_overridden(
         candidate, replica, real = publish(service).version, service.replica, promotions.record
 
         def late(
-            store: Store, configured: str, word: promotions.Promotion, state: bytes | None, after: int
+            store: Store,
+            configured: str,
+            word: promotions.Promotion,
+            state: bytes | None,
+            after: int,
+            **others: Any,
         ) -> None:
             real(
                 store,
                 configured,
                 promotions.Promotion(0, candidate, promotions.Action.PROMOTE, "better", 1.0),
             )
-            real(store, configured, word, state, after=after)
+            real(store, configured, word, state, after=after, **others)
 
         monkeypatch.setattr("feedback.registry.promotions.record", late)
         refused(await promote(service, chosen), 409, "changed_meanwhile", "version")
@@ -690,6 +695,8 @@ async def test_versions_are_told_newest_first_and_page_by_page(service: Service)
         "digest": served.digest,
         "created_at": served.created_at,
         "start": None,
+        "router": None,
+        "arms": None,
         "kept": True,
         "serving": True,
     }

@@ -276,8 +276,8 @@ def test_a_log_of_schema_6_keeps_its_versions_promotions_and_arms(engine: sa.Eng
     with engine.begin() as connection:
         for statement in (
             "INSERT INTO epochs (epoch, holder, taken_at) VALUES (1, 'test', 0)",
-            'INSERT INTO versions (version, recipe, "join", policy, examples_seq, applied_seq, digest, epoch, '
-            "created_at) VALUES (1, 'r', 'j', '{}', 0, 0, 'd', 1, 0)",
+            'INSERT INTO versions (version, recipe, "join", policy, examples_seq, applied_seq, digest, '
+            "epoch, created_at) VALUES (1, 'r', 'j', '{}', 0, 0, 'd', 1, 0)",
             "INSERT INTO promotions (seq, version, action, reason, at, configured) "
             "VALUES (1, 1, 'promote', 'why', 0, 'c')",
             "INSERT INTO arm_sets (seq, arms, configured, at) VALUES (1, '{\"a\": {}}', 'c', 0)",
