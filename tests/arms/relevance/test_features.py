@@ -1,0 +1,118 @@
+"""Features of passages: exact on small examples, and free of names, order and scores."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arms.base import Passage
+from arms.relevance import candidates
+from arms.relevance.features import FALLING, NAMES, RISING
+
+QUESTION = "Who is the mother of the director of the film Polish-Russian War?"
+FILM = Passage("film", "Polish-Russian War (film)", "A 2009 film directed by Xawery Żuławski.")
+DIRECTOR = Passage("director", "Xawery Żuławski", "A director, born in 1971, son of Małgorzata Braunek.")
+OTHER = Passage("other", "", "The war between two planets is a film.")
+EVERY = (FILM, DIRECTOR, OTHER)
+
+TEXTS = st.text(st.sampled_from("ab AB1. \n()éß"), max_size=30)
+FOUND = st.dictionaries(
+    st.sampled_from(["a", "b", "c"]),
+    st.lists(
+        st.builds(Passage, st.sampled_from("pqrstu"), TEXTS, TEXTS),
+        max_size=5,
+        unique_by=lambda passage: passage.id,
+    ),
+    max_size=3,
+)
+
+
+def features(question: str, found: Mapping[str, Sequence[Passage]]) -> dict[str, dict[str, float]]:
+    """Return the features of each passage, by id and by name."""
+    seen = candidates(question, found)
+    rows = [dict(zip(NAMES, row, strict=True)) for row in seen.table.tolist()]
+    return dict(zip((passage.id for passage in seen.passages), rows, strict=True))
+
+
+def test_ranks_are_aggregated_over_the_arms_that_found_anything() -> None:
+    film = features(QUESTION, {"a": [FILM, OTHER], "b": [DIRECTOR, FILM], "none": []})["film"]
+    expected = {
+        "best_rank": 1.0,
+        "second_rank": 2.0,
+        "reciprocal_ranks": 1.5,
+        "mean_reciprocal_rank": 0.75,
+        "votes": 2.0,
+        "vote_share": 1.0,
+        "first_places": 1.0,
+        "fused_place": 1.0,
+        "arms": 2.0,
+        "candidates": 3.0,
+    }
+    assert {name: film[name] for name in expected} == expected
+
+
+def test_a_film_of_the_question_links_to_its_director() -> None:
+    found = features(QUESTION, {"a": EVERY})
+    assert found["film"]["title_in_question"] == found["film"]["names"] == 1.0
+    assert found["film"]["titled_by_name"] == found["film"]["links"] == 1.0
+    assert found["director"]["linked_by_named"] == found["director"]["linked_by"] == 1.0
+    assert found["director"]["title_in_question"] == found["director"]["names"] == 0.0
+    assert found["director"]["linked_by_rare"] == found["film"]["rare_coverage"]
+    assert found["other"]["linked_by"] == 0.0
+
+
+def test_words_are_covered_as_counted_by_hand() -> None:
+    found = features("Which planets wage war?", {"a": EVERY})  # planets, wage, war
+    assert found["other"]["coverage"] == pytest.approx(2 / 3)
+    assert found["other"]["bm25_place"] == found["other"]["rare_place"] == 1.0
+    assert found["other"]["beyond_best"] == 0.0
+    wage, planets, war = np.log1p(np.array([3.5 / 0.5, 2.5 / 1.5, 1.5 / 2.5]))
+    assert found["film"]["rarest_missed"] == pytest.approx(wage)
+    assert found["other"]["only_here"] == pytest.approx(planets / (wage + planets + war))
+
+
+def test_years_and_forms_of_a_question_are_found() -> None:
+    found = features("Was a director or a film first, in 1971?", {"a": EVERY})
+    assert (found["director"]["years_found"], found["director"]["years_missed"]) == (1.0, 0.0)
+    assert (found["film"]["years_found"], found["film"]["years_missed"]) == (0.0, 1.0)
+    assert found["film"]["asks_verdict"] == found["film"]["compares"] == 1.0
+    assert found["film"]["asks_who"] == found["film"]["asks_when"] == 0.0
+
+
+def test_passages_with_the_same_words_are_alike() -> None:
+    twin = Passage("twin", OTHER.title, OTHER.text)
+    found = features("planets?", {"a": [OTHER, twin, DIRECTOR]})
+    assert found["twin"]["alike_best"] == pytest.approx(1.0)
+    assert found["director"]["alike_best"] == pytest.approx(0.0)
+
+
+@given(TEXTS, FOUND)
+def test_any_text_has_finite_features(question: str, found: dict[str, list[Passage]]) -> None:
+    seen = candidates(question, found)
+    assert np.isfinite(seen.table).all()
+    assert [passage.id for passage in seen.passages] == sorted(
+        {passage.id for ranking in found.values() for passage in ranking}
+    )
+
+
+@given(TEXTS, FOUND)
+def test_names_and_order_of_arms_and_scores_of_passages_change_nothing(
+    question: str, found: dict[str, list[Passage]]
+) -> None:
+    unique = {passage.id: passage for ranking in found.values() for passage in ranking}
+    same = {arm: [unique[passage.id] for passage in ranking] for arm, ranking in found.items()}
+    other = {
+        f"other {arm}": [passage.scored(7.0) for passage in ranking]
+        for arm, ranking in reversed(same.items())
+    }
+    np.testing.assert_allclose(
+        candidates(question, same).table, candidates(question, other).table, rtol=0.0, atol=1e-12
+    )
+
+
+def test_columns_that_are_constrained_exist() -> None:
+    assert set(NAMES) > RISING | FALLING
+    assert not RISING & FALLING
+    assert len(set(NAMES)) == len(NAMES)

@@ -1,0 +1,132 @@
+"""The model of relevance: what it learns, what it keeps, and which files it refuses."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from arms.base import Passage
+from arms.relevance import Case, Fitting, RelevanceError, RelevanceModel, read_model, write_model
+from arms.relevance.model import FILE
+
+QUICK = Fitting(rounds=20, learning_rate=0.3, depth=3)
+TOPICS = ("river", "opera", "comet", "castle", "glacier", "violin", "harbour", "orchid", "volcano", "lantern")
+
+
+def cases(n: int, seed: int = 0) -> list[Case]:
+    """Return questions on a topic; `good` ranks the passage on it first, and `bad` last."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for number in range(n):
+        topics = rng.permutation(TOPICS)[:5].tolist()
+        passages = [Passage(f"{number}-{topic}", topic, f"All about the {topic}.") for topic in topics]
+        good = [passages[0], *(passages[at] for at in rng.permutation([1, 2, 3]))]
+        bad = [*(passages[at] for at in rng.permutation([3, 4])), passages[0]]
+        found.append(Case(f"What is a {topics[0]}?", {"good": good, "bad": bad}, frozenset({passages[0].id})))
+    return found
+
+
+MODEL = RelevanceModel.fit(cases(40), QUICK)
+
+
+def best(model: RelevanceModel, case: Case) -> str:
+    relevance = model.relevance(case.question, case.found)
+    return max(relevance, key=relevance.__getitem__)
+
+
+def test_the_gold_passage_of_an_unseen_question_is_the_most_relevant() -> None:
+    assert [best(MODEL, case) for case in cases(20, seed=1)] == [
+        next(iter(case.gold)) for case in cases(20, seed=1)
+    ]
+
+
+def test_a_relevance_is_a_probability_of_each_passage() -> None:
+    case = cases(1, seed=2)[0]
+    relevance = MODEL.relevance(case.question, case.found)
+    assert set(relevance) == {passage.id for ranking in case.found.values() for passage in ranking}
+    assert all(0.0 < value < 1.0 for value in relevance.values())
+    assert MODEL.relevance("?", {"good": []}) == {}
+
+
+def test_arms_that_it_was_not_fitted_to_are_served_too() -> None:
+    for case in cases(20, seed=3):
+        renamed = Case(case.question, {f"new {arm}": found for arm, found in case.found.items()}, case.gold)
+        assert best(MODEL, renamed) in case.gold
+
+
+def test_the_arm_that_is_more_often_right_counts_more() -> None:
+    one, other = Passage("a", "", "nothing"), Passage("b", "", "nothing")
+    found = {"right": [one], "wrong": [other]}
+    model = RelevanceModel.fit([Case("What is it?", found, frozenset("a"))] * 20, QUICK)
+    told = model.relevance("What is it?", found)
+    assert told["a"] > told["b"]
+    assert model.relevance("What is it?", {"right": [other], "wrong": [one]})["b"] == told["a"]
+
+
+def test_a_fit_is_deterministic() -> None:
+    assert RelevanceModel.fit(cases(40), QUICK).save() == MODEL.save()
+
+
+def test_a_model_survives_its_folder(tmp_path: Path) -> None:
+    write_model(tmp_path / "deep" / "folder", MODEL)
+    read = read_model(tmp_path / "deep" / "folder")
+    case = cases(1, seed=4)[0]
+    assert read.header.arms == ("good", "bad")
+    assert read.header.k == 4
+    assert read.relevance(case.question, case.found) == MODEL.relevance(case.question, case.found)
+    assert read_model(tmp_path / "deep" / "folder") is read
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda saved: b"pickle" + saved, "does not begin a model of relevance"),
+        (lambda saved: saved[:-1], "the model is damaged: its digest is"),
+        (lambda saved: saved.replace(b'"questions":40', b'"questions":41'), "the model is damaged"),
+        (lambda saved: saved.replace(b'"format":1', b'"format":2'), "does not begin a model"),
+    ],
+)
+def test_a_damaged_model_is_refused(tmp_path: Path, damage: object, message: str) -> None:
+    (tmp_path / FILE).write_bytes(damage(MODEL.save()))  # type: ignore[operator]
+    with pytest.raises(RelevanceError, match=message):
+        read_model(tmp_path)
+
+
+def resealed(**changes: object) -> bytes:
+    """Return the model with another header, and the digest of that."""
+    changed = RelevanceModel(MODEL.header.model_copy(update=changes), MODEL._booster)  # noqa: SLF001
+    return changed.save()
+
+
+def test_a_model_with_other_features_is_refused() -> None:
+    columns = ("luck", *MODEL.header.columns[1:])
+    with pytest.raises(RelevanceError, match=r"other features than this version \(best_rank, luck\)"):
+        RelevanceModel.load(resealed(columns=columns))
+
+
+def test_trees_of_another_width_are_refused() -> None:
+    with pytest.raises(RelevanceError, match="the trees read 53 columns, not 54"):
+        RelevanceModel.load(resealed(arms=("good", "bad", "third")))
+
+
+def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RelevanceError, match=r"holds no model of relevance.*armwise train --model relevance"):
+        read_model(tmp_path)
+
+
+def test_labels_that_distinguish_nothing_are_refused() -> None:
+    blank = [Case(case.question, case.found, frozenset({"elsewhere"})) for case in cases(3)]
+    with pytest.raises(RelevanceError, match=r"0 of .* passages that were found for 3 questions are gold"):
+        RelevanceModel.fit(blank, QUICK)
+
+
+def test_one_arm_is_no_fusion() -> None:
+    alone = [Case(case.question, {"good": case.found["good"], "none": []}, case.gold) for case in cases(3)]
+    with pytest.raises(RelevanceError, match=r"passages of 1 arm \(good\)"):
+        RelevanceModel.fit(alone, QUICK)
+
+
+def test_the_header_is_readable_json() -> None:
+    header = json.loads(MODEL.save().partition(b"\n")[0])
+    assert (header["kind"], header["questions"]) == ("relevance", 40)
