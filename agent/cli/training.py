@@ -1,5 +1,6 @@
 """The verbs that make and use labels without a service: label, train, enter-labels, warm-start."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -8,11 +9,18 @@ import typer
 from agent.cli.console import console, errors, explained, progress
 from agent.cli.options import ARGUMENT, CONFIG, ConfigPath, renamed, settings_options, unique, weighted
 from agent.config import load
-from agent.offline import Labelling, Training, train_router
+from agent.offline import Labelling, RelevanceTraining, Training, train_relevance, train_router
 from agent.offline import label as offline_label
 from agent.warmstart import RunFailedError, insert_labels, preview_lots
 from agent.warmstart import warm_start as run_warm_start
 from feedback.registry import runs
+
+
+class Model(StrEnum):
+    """What `train` can train."""
+
+    ROUTER = "router"
+    RELEVANCE = "relevance"
 
 
 @settings_options(Labelling, {"measures": "--measure", "output": "--output -o"}, without=("config",))
@@ -91,6 +99,9 @@ def warm_start(
 )
 def train(
     given: dict[str, Any],
+    model: Annotated[
+        Model, typer.Option("--model", help="What is trained: a router, or the relevance of passages.")
+    ] = Model.ROUTER,
     router: Annotated[str | None, typer.Option("--router", help="Kind of the router.")] = None,
     stage: Annotated[
         str | None,
@@ -118,19 +129,33 @@ def train(
     ] = False,
     config: ConfigPath = CONFIG,
 ) -> None:
-    """Train a router on outcomes and validate it; `router` in the configuration serves it."""
+    """Train a router on outcomes and validate it; `router` in the configuration serves it.
+
+    With `--model relevance`, a model of the relevance of passages: it learns from the gold_ids of the
+    questions, and an arm of kind `learned_fusion` serves it. What describes a router is then left out.
+    """
     with explained():
         settings = load(config, without=["router"])  # it may be about to be trained
-        utility = {
-            "measures": unique("--measure", map(weighted, measure or ["f1"])),
-            "prior": prior,
-            "cost_weight": cost_weight,
-            "cost": settings.reward.cost,
-            "over": over,
-            "scale": "minmax" if minmax else "none",
-        }
-        kind = train_router.read_spec(router, stage, spec)
+        of_router = {
+            "--router": router, "--stage": stage, "--spec": spec, "--measure": measure, "--prior": prior,
+            "--cost-weight": cost_weight, "--over": over, "--minmax": minmax,
+        }  # fmt: skip
+        if model is not Model.ROUTER and (extra := [flag for flag, value in of_router.items() if value]):
+            raise ValueError(f"{', '.join(extra)}: only a router has that, not --model {model.value}")
         with progress() as on_progress:
+            if model is Model.RELEVANCE:
+                wanted = RelevanceTraining.model_validate({"config": settings, **given})
+                train_relevance.run(wanted, console, on_progress)
+                return
+            utility = {
+                "measures": unique("--measure", map(weighted, measure or ["f1"])),
+                "prior": prior,
+                "cost_weight": cost_weight,
+                "cost": settings.reward.cost,
+                "over": over,
+                "scale": "minmax" if minmax else "none",
+            }
+            kind = train_router.read_spec(router, stage, spec)
             train_router.run(
                 Training.model_validate({"config": settings, "router": kind, "utility": utility, **given}),
                 console,

@@ -1,11 +1,13 @@
-from . import choose_portfolio, label, labelled_data, router_features, score, train_router
+from . import choose_portfolio, label, labelled_data, router_features, score, train_relevance, train_router
 from .choose_portfolio import Selection, select_portfolio
 from .label import Labelling
 from .score import Scoring
+from .train_relevance import RelevanceTraining
 from .train_router import Training
 
 __all__ = [
     "Labelling",
+    "RelevanceTraining",
     "Scoring",
     "Selection",
     "Training",
@@ -15,5 +17,6 @@ __all__ = [
     "router_features",
     "score",
     "select_portfolio",
+    "train_relevance",
     "train_router",
 ]

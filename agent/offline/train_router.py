@@ -47,8 +47,8 @@ from arms.suggestions import did_you_mean, select_names
 PLAIN: Any = {"markup": False, "highlight": False, "soft_wrap": True}
 
 
-class Training(BaseModel):
-    """What a router is trained on, and for which utility."""
+class FromOutcomes(BaseModel):
+    """What any model is trained on, and where it is kept."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -60,17 +60,7 @@ class Training(BaseModel):
     arms: tuple[str, ...] = Field(
         default=("*",),
         min_length=1,
-        description="Pattern of arms to choose among, else all; the router does not see others.",
-    )
-    router: RouterSpec = Field(description="Kind and parameters of the router.")
-    utility: router_utility.Utility = Field(
-        default=router_utility.Utility(), description="Utility of an answer."
-    )
-    quality: str | None = Field(
-        default=None, description="Score of the retrieved passages, for routers that learn it."
-    )
-    backbone: str | None = Field(
-        default=None, description="Of the configuration, to embed questions; else its first."
+        description="Pattern of arms to choose among, else all; the model does not see others.",
     )
     held_out: float = Field(
         default=0.2, ge=0, lt=1, description="Part of the questions to validate on; 0 for none."
@@ -82,7 +72,38 @@ class Training(BaseModel):
         "with this router needs that of its questions.",
     )
     seed: int = Field(default=0, ge=0, description="Of what is held out.")
-    output: Path = Field(description="Folder of the router; one that is there is replaced.")
+    output: Path = Field(description="Folder of the model; one that is there is replaced.")
+
+    def parts(self, texts: Sequence[str]) -> list[tuple[cross_validation.Rows, cross_validation.Rows]]:
+        """Return the questions to fit to and to validate on, equal texts together. Raises RouterError."""
+        if self.folds is not None:
+            if self.folds > (n := len(set(texts))):
+                raise RouterError(f"{n} questions cannot be cut into {self.folds} folds: take {n} or fewer")
+            return cross_validation.folds(texts, self.folds, self.seed)
+        if self.held_out == 0.0:
+            return []
+        _, text = np.unique(np.array(texts), return_inverse=True)
+        n = int(text.max()) + 1
+        order = np.random.default_rng(self.seed).permutation(n)
+        held_out = np.isin(text, order[: round(n * self.held_out)])
+        if held_out.all() or not held_out.any():
+            raise RouterError(f"{n} questions cannot be split so that {self.held_out:g} of them is held out")
+        return [(np.flatnonzero(~held_out), np.flatnonzero(held_out))]
+
+
+class Training(FromOutcomes):
+    """What a router is trained on, and for which utility."""
+
+    router: RouterSpec = Field(description="Kind and parameters of the router.")
+    utility: router_utility.Utility = Field(
+        default=router_utility.Utility(), description="Utility of an answer."
+    )
+    quality: str | None = Field(
+        default=None, description="Score of the retrieved passages, for routers that learn it."
+    )
+    backbone: str | None = Field(
+        default=None, description="Of the configuration, to embed questions; else its first."
+    )
 
 
 def read_spec(kind: str | None, stage: str | None, file: Path | None) -> RouterSpec:
@@ -117,12 +138,12 @@ def run(settings: Training, console: Console, on_progress: Progress) -> Trained:
         ModelNotFoundError: The model of the backbone is not where its name says.
     """
     config = settings.config.settled()
-    _check_output(settings.output)
+    check_output(settings.output)
     name = _backbone(settings)
     stage = build_router(settings.router).stage
     outcomes = _labelled(settings, console)
     writing = written(settings.outcomes) if stage is Stage.ANSWERED else None
-    parts = _parts(settings, [question.text for question in outcomes.questions])
+    parts = settings.parts([question.text for question in outcomes.questions])
     observed = observed_features(outcomes, config, name, stage, on_progress)
     if observed.foreign:
         corpus = config.corpus.name
@@ -162,12 +183,12 @@ def run(settings: Training, console: Console, on_progress: Progress) -> Trained:
     return trained
 
 
-def _check_output(folder: Path) -> None:
+def check_output(folder: Path) -> None:
     """Refuse an output that cannot become a folder, before anything is trained. Raises RouterError."""
     there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
         why = "is no folder" if not there.is_dir() else "cannot be written to"
-        raise RouterError(f"{folder} cannot hold a router, as {there} {why}: choose another output")
+        raise RouterError(f"{folder} cannot hold a model, as {there} {why}: choose another output")
 
 
 def _backbone(settings: Training) -> str:
@@ -235,25 +256,6 @@ def _validated(
     if not asked.any():
         return None
     return validation.validate_router(outcomes.only(asked), scores[asked], settings.utility, stage)
-
-
-def _parts(
-    settings: Training, texts: Sequence[str]
-) -> list[tuple[cross_validation.Rows, cross_validation.Rows]]:
-    """Return the questions to fit to and to validate on; equal texts stay together. Raises RouterError."""
-    if settings.folds is not None:
-        if settings.folds > (n := len(set(texts))):
-            raise RouterError(f"{n} questions cannot be cut into {settings.folds} folds: take {n} or fewer")
-        return cross_validation.folds(texts, settings.folds, settings.seed)
-    if settings.held_out == 0.0:
-        return []
-    _, text = np.unique(np.array(texts), return_inverse=True)
-    n = int(text.max()) + 1
-    order = np.random.default_rng(settings.seed).permutation(n)
-    held_out = np.isin(text, order[: round(n * settings.held_out)])
-    if held_out.all() or not held_out.any():
-        raise RouterError(f"{n} questions cannot be split so that {settings.held_out:g} of them is held out")
-    return [(np.flatnonzero(~held_out), np.flatnonzero(held_out))]
 
 
 def _print_report(

@@ -1,13 +1,16 @@
 from .features import Candidates, candidates
-from .model import Case, Fitting, RelevanceError, RelevanceModel, read_model, write_model
+from .model import RelevanceError, RelevanceModel, read_model, write_model
+from .training import Case, Examples, Fitting, fit
 
 __all__ = [
     "Candidates",
     "Case",
+    "Examples",
     "Fitting",
     "RelevanceError",
     "RelevanceModel",
     "candidates",
+    "fit",
     "read_model",
     "write_model",
 ]

@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -76,6 +77,9 @@ FALLING = frozenset({"best_rank", "second_rank", "fused_place", "rare_place", "b
 NOT_FOUND = 100
 """Second rank of a passage that one arm found."""
 
+CACHED = 256
+"""Passages whose words are kept: arms find the same ones for a question."""
+
 K1, B, FUSION_CONSTANT = 1.2, 0.75, 60.0
 
 _NAME = re.compile(
@@ -126,7 +130,7 @@ def candidates(question: str, found: Mapping[str, Sequence[Passage]]) -> Candida
             reciprocal[arm][row[passage.id]] = 1.0 / rank
     if not passages:
         return Candidates((), np.empty((0, len(NAMES))), reciprocal)
-    asked, read = _Asked.of(question), [_Read.of(passage) for passage in passages]
+    asked, read = _Asked.of(question), [_read(passage.title, passage.text) for passage in passages]
     by_words = _words(asked, read)
     rare, best = by_words[:, WORDS.index("rare_coverage")], int(by_words[:, WORDS.index("bm25")].argmax())
     columns = (
@@ -181,17 +185,18 @@ class _Read:
     title: str
     title_words: Set[str]
 
-    @classmethod
-    def of(cls, passage: Passage) -> "_Read":
-        every = words(f"{passage.title} {passage.text}")
-        title = words(_BRACKETED.sub(" ", passage.title)) or words(passage.title)
-        return cls(
-            f" {' '.join(every)} ",
-            Counter(every),
-            set(pairwise(every)),
-            f" {' '.join(title)} " if title else "",
-            set(words(passage.title, "english")),
-        )
+
+@lru_cache(maxsize=CACHED)
+def _read(title: str, text: str) -> _Read:
+    every = words(f"{title} {text}")
+    name = words(_BRACKETED.sub(" ", title)) or words(title)
+    return _Read(
+        f" {' '.join(every)} ",
+        Counter(every),
+        set(pairwise(every)),
+        f" {' '.join(name)} " if name else "",
+        set(words(title, "english")),
+    )
 
 
 def _ranks(reciprocal: Floats) -> Floats:

@@ -7,7 +7,6 @@ so it serves other arms too, if not as well.
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 from weakref import WeakValueDictionary
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from arms.base import Passage
-from arms.relevance.features import FALLING, NAMES, RISING, Candidates, Floats, candidates
+from arms.relevance.features import NAMES, Candidates, candidates
 
 THREADS = 1
 """One, so that a fit is deterministic, and a prediction of some rows starts no thread."""
@@ -27,46 +26,6 @@ class RelevanceError(ValueError):
     """A model of relevance cannot be fitted or read; the message names the value."""
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """A question whose gold passages are known.
-
-    Attributes:
-        question: The question.
-        found: Passages of each arm, best first.
-        gold: Ids of the passages that support its answer.
-    """
-
-    question: str
-    found: Mapping[str, Sequence[Passage]]
-    gold: frozenset[str]
-
-
-class Fitting(BaseModel):
-    """How a model of relevance is fitted."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    draws: int = Field(
-        default=2,
-        ge=1,
-        description="Times that each question is seen with arms drawn at random, besides once with all.",
-    )
-    rounds: int = Field(default=300, ge=1, le=5000, description="Trees.")
-    depth: int = Field(default=6, ge=1, le=8, description="Largest depth of a tree.")
-    learning_rate: float = Field(default=0.03, gt=0.0, le=1.0, description="Factor of the leaves of a tree.")
-    min_child_weight: float = Field(
-        default=2.0, ge=0.0, description="Smallest sum of second derivatives in a leaf."
-    )
-    subsample: float = Field(
-        default=0.7, gt=0.0, le=1.0, description="Share of the rows that a tree is grown on."
-    )
-    colsample: float = Field(
-        default=0.5, gt=0.0, le=1.0, description="Share of the columns that a tree uses."
-    )
-    seed: int = Field(default=0, ge=0, description="Of all draws.")
-
-
 class Header(BaseModel):
     """The first line of a saved model.
 
@@ -74,7 +33,7 @@ class Header(BaseModel):
         format: Version of the file.
         kind: What the file holds.
         columns: `features.NAMES` of the version that fitted it.
-        arms: That it was fitted to.
+        arms: That it was fitted to, and knows by name.
         k: The most passages that one of them found.
         questions: That it was fitted to.
         blake2b: Digest of the rest of this line and of the trees that follow.
@@ -104,46 +63,6 @@ class RelevanceModel:
         self.header = header
         self._booster = booster
 
-    @classmethod
-    def fit(cls, cases: Sequence[Case], fitting: Fitting | None = None) -> "RelevanceModel":
-        """Fit to questions with gold passages.
-
-        Raises:
-            RelevanceError: There are fewer than two arms, or all passages that were found are gold, or none.
-        """
-        import xgboost
-
-        fitting = fitting or Fitting()
-        arms = tuple(dict.fromkeys(arm for case in cases for arm, ranking in case.found.items() if ranking))
-        if len(arms) < 2:
-            raise RelevanceError(
-                f"passages of {len(arms)} arm ({', '.join(arms)}); a fusion needs at least two"
-            )
-        rows, labels = _training_rows(cases, arms, fitting)
-        if not 0 < (gold := int(labels.sum())) < len(labels):
-            raise RelevanceError(
-                f"{gold} of {len(labels)} passages that were found for {len(cases)} questions are gold: some "
-                "must be, and some not; are the gold_ids those of this corpus?"
-            )
-        signs = [(name in RISING) - (name in FALLING) for name in NAMES] + [1] * len(arms)
-        booster = xgboost.train(
-            {
-                "objective": "binary:logistic",
-                "nthread": THREADS,
-                "max_depth": fitting.depth,
-                "eta": fitting.learning_rate,
-                "min_child_weight": fitting.min_child_weight,
-                "subsample": fitting.subsample,
-                "colsample_bytree": fitting.colsample,
-                "monotone_constraints": f"({','.join(map(str, signs))})",
-                "seed": fitting.seed,
-            },
-            xgboost.QuantileDMatrix(rows, labels, nthread=THREADS),
-            fitting.rounds,
-        )
-        k = max(len(ranking) for case in cases for ranking in case.found.values())
-        return cls(Header(columns=NAMES, arms=arms, k=k, questions=len(cases)), booster)
-
     def relevance(self, question: str, found: Mapping[str, Sequence[Passage]]) -> dict[str, float]:
         """Return the predicted probability that each passage is gold, by its id.
 
@@ -151,16 +70,14 @@ class RelevanceModel:
             question: The question.
             found: Passages of each arm, best first. Those of the model's own arms count under their names.
         """
-        seen = candidates(question, found)
-        predicted = self.predicted([seen])
-        return dict(zip((passage.id for passage in seen.passages), predicted.tolist(), strict=True))
+        return self.predicted(candidates(question, found))
 
-    def predicted(self, seen: Sequence[Candidates]) -> Floats:
-        """Return the probabilities of all passages of some questions, one after the other."""
-        rows = np.concatenate([_rows(one, self.header.arms) for one in seen])
-        if not len(rows):
-            return np.empty(0)
-        return np.asarray(self._booster.inplace_predict(rows), dtype=np.float64)
+    def predicted(self, seen: Candidates) -> dict[str, float]:
+        """Return the same from features that are known already."""
+        if not seen.passages:
+            return {}
+        predicted = self._booster.inplace_predict(rows_of(seen, self.header.arms))
+        return dict(zip((passage.id for passage in seen.passages), predicted.tolist(), strict=True))
 
     def save(self) -> bytes:
         """Return the model: its header on one line, then the trees as xgboost writes them."""
@@ -203,29 +120,11 @@ def _digest(header: Header, trees: bytes) -> str:
     return hashlib.blake2b(facts + b"\n" + trees, digest_size=16).hexdigest()
 
 
-def _rows(seen: Candidates, arms: Sequence[str]) -> NDArray[np.float32]:
+def rows_of(seen: Candidates, arms: Sequence[str]) -> NDArray[np.float32]:
     """Return the rows of a question's passages, shape (n_passages, len(NAMES) + n_arms)."""
     unknown = np.full(len(seen.passages), np.nan)
     by_arm = [seen.reciprocal.get(arm, unknown) for arm in arms]
     return np.column_stack([seen.table, *by_arm]).astype(np.float32)
-
-
-def _training_rows(
-    cases: Sequence[Case], arms: Sequence[str], fitting: Fitting
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return rows and labels: of all arms, and of some drawn at random, every other time without names."""
-    rng = np.random.default_rng(fitting.seed)
-    rows, labels = [np.empty((0, len(NAMES) + len(arms)), np.float32)], [np.empty(0, np.float32)]
-    for case in cases:
-        own = [arm for arm in arms if case.found.get(arm)]
-        for draw in range(fitting.draws + 1):
-            some = own
-            if draw and len(own) > 2:
-                some = rng.choice(own, rng.integers(2, len(own)), replace=False).tolist()
-            seen = candidates(case.question, {arm: case.found[arm] for arm in some})
-            rows.append(_rows(replace(seen, reciprocal={}) if draw % 2 else seen, arms))
-            labels.append(np.array([passage.id in case.gold for passage in seen.passages], np.float32))
-    return np.concatenate(rows), np.concatenate(labels)
 
 
 FILE = "relevance.model"

@@ -1,4 +1,4 @@
-from . import catalog, kind
+from . import catalog, fusion, kind
 from .catalog import ArmSpecError, build_arm, closure, prepare
 from .kind import DEFAULT_HOST, ArmSpec, OpenSelector, Resources, SelectorSpec, Trust
 from .new_arms import NewArms
@@ -16,6 +16,7 @@ __all__ = [
     "build_arm",
     "catalog",
     "closure",
+    "fusion",
     "kind",
     "prepare",
     "regularized",

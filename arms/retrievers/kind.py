@@ -47,8 +47,8 @@ class ArmSpec(BaseModel):
         default=DEFAULT_HOST,
         pattern=r"^[A-Za-z0-9_-]{1,100}$",
         description="Deployment that runs it, with processes and a number of replicas of its own. At the "
-        "default, a light arm runs in `Ingress` instead: `none`, `bm25`, `dense`, and `rrf` and "
-        "`plackett_luce` of such arms.",
+        "default, a light arm runs in `Ingress` instead: `none`, `bm25`, `dense`, and `rrf`, "
+        "`learned_fusion` and `plackett_luce` of such arms.",
     )
 
     @field_validator("params")

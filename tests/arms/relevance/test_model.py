@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from arms.base import Passage
-from arms.relevance import Case, Fitting, RelevanceError, RelevanceModel, read_model, write_model
+from arms.relevance import Case, Fitting, RelevanceError, RelevanceModel, fit, read_model, write_model
 from arms.relevance.model import FILE
 
 QUICK = Fitting(rounds=20, learning_rate=0.3, depth=3)
@@ -27,7 +27,7 @@ def cases(n: int, seed: int = 0) -> list[Case]:
     return found
 
 
-MODEL = RelevanceModel.fit(cases(40), QUICK)
+MODEL = fit(cases(40), QUICK)
 
 
 def best(model: RelevanceModel, case: Case) -> str:
@@ -58,14 +58,14 @@ def test_arms_that_it_was_not_fitted_to_are_served_too() -> None:
 def test_the_arm_that_is_more_often_right_counts_more() -> None:
     one, other = Passage("a", "", "nothing"), Passage("b", "", "nothing")
     found = {"right": [one], "wrong": [other]}
-    model = RelevanceModel.fit([Case("What is it?", found, frozenset("a"))] * 20, QUICK)
+    model = fit([Case("What is it?", found, frozenset("a"))] * 20, QUICK)
     told = model.relevance("What is it?", found)
     assert told["a"] > told["b"]
     assert model.relevance("What is it?", {"right": [other], "wrong": [one]})["b"] == told["a"]
 
 
 def test_a_fit_is_deterministic() -> None:
-    assert RelevanceModel.fit(cases(40), QUICK).save() == MODEL.save()
+    assert fit(cases(40), QUICK).save() == MODEL.save()
 
 
 def test_a_model_survives_its_folder(tmp_path: Path) -> None:
@@ -118,13 +118,13 @@ def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
 def test_labels_that_distinguish_nothing_are_refused() -> None:
     blank = [Case(case.question, case.found, frozenset({"elsewhere"})) for case in cases(3)]
     with pytest.raises(RelevanceError, match=r"0 of .* passages that were found for 3 questions are gold"):
-        RelevanceModel.fit(blank, QUICK)
+        fit(blank, QUICK)
 
 
 def test_one_arm_is_no_fusion() -> None:
     alone = [Case(case.question, {"good": case.found["good"], "none": []}, case.gold) for case in cases(3)]
     with pytest.raises(RelevanceError, match=r"passages of 1 arm \(good\)"):
-        RelevanceModel.fit(alone, QUICK)
+        fit(alone, QUICK)
 
 
 def test_the_header_is_readable_json() -> None:

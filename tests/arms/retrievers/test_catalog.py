@@ -36,6 +36,7 @@ SPECS = {
     "near": ArmSpec(kind="dense", params={"backbone": "hashed"}),
     "near-fast": ArmSpec(kind="dense", params={"backbone": "hashed", "index": "hnsw"}),
     "both": ArmSpec(kind="rrf", params={"arms": ["words", "near"]}),
+    "learned": ArmSpec(kind="learned_fusion", params={"arms": ["words", "near"]}),
     "nested": ArmSpec(kind="rrf", params={"arms": ["both", "near-fast"]}),
     "discounted": ArmSpec(kind="ds", params={"backbone": "hashed", "gamma": 1.0, "threshold": 0.2}),
     "diverse": ArmSpec(kind="vendi", params={"backbone": "hashed", "diversity": 0.5}),
@@ -215,7 +216,15 @@ def test_only_cheap_kinds_are_light_and_a_user_s_own_only_where_it_says_so() -> 
     own = ArmSpec(kind=f"{LightOwn.__module__}:LightOwn", params={"greeting": "hello"})
     specs = {**SPECS, "light own": own}
     light = {name for name in specs if is_light(name, specs)}
-    assert {specs[name].kind for name in light} == {"none", "bm25", "dense", "rrf", "plackett_luce", own.kind}
+    assert {specs[name].kind for name in light} == {
+        "none",
+        "bm25",
+        "dense",
+        "rrf",
+        "learned_fusion",
+        "plackett_luce",
+        own.kind,
+    }
 
 
 def test_an_arm_embeds_texts_of_its_own_where_a_member_does() -> None:

@@ -1,0 +1,185 @@
+"""Fitting a model of relevance to questions whose gold passages are known.
+
+A question is seen once with all arms, and some times with arms drawn at random, every other time without
+their names: so the model serves fewer and other arms, too.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+
+from arms.base import Passage, Progress
+from arms.relevance.features import FALLING, NAMES, RISING, Candidates, candidates
+from arms.relevance.model import THREADS, Header, RelevanceError, RelevanceModel, rows_of
+
+Rows = NDArray[np.float32]
+Indices = NDArray[np.intp]
+
+EVERY = 64
+"""Questions between two steps of the progress."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A question whose gold passages are known.
+
+    Attributes:
+        question: The question.
+        found: Passages of each arm, best first.
+        gold: Ids of the passages that support its answer.
+    """
+
+    question: str
+    found: Mapping[str, Sequence[Passage]]
+    gold: frozenset[str]
+
+
+class Fitting(BaseModel):
+    """How a model of relevance is fitted."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    draws: int = Field(
+        default=2,
+        ge=1,
+        description="Times that each question is seen with arms drawn at random, besides once with all.",
+    )
+    by_name: bool = Field(
+        default=True, description="Whether the rank by each of these arms counts under its name."
+    )
+    rounds: int = Field(default=300, ge=1, le=5000, description="Trees.")
+    depth: int = Field(default=6, ge=1, le=8, description="Largest depth of a tree.")
+    learning_rate: float = Field(default=0.03, gt=0.0, le=1.0, description="Factor of the leaves of a tree.")
+    min_child_weight: float = Field(
+        default=2.0, ge=0.0, description="Smallest sum of second derivatives in a leaf."
+    )
+    subsample: float = Field(
+        default=0.7, gt=0.0, le=1.0, description="Share of the rows that a tree is grown on."
+    )
+    colsample: float = Field(
+        default=0.5, gt=0.0, le=1.0, description="Share of the columns that a tree uses."
+    )
+    seed: int = Field(default=0, ge=0, description="Of all draws.")
+
+
+@dataclass(frozen=True, slots=True)
+class Examples:
+    """The rows of some questions, to fit models to any of them.
+
+    Attributes:
+        fitting: How to fit.
+        arms: Names of the arms that are columns.
+        k: The most passages that an arm found.
+        seen: Of each question, with all arms.
+        rows: Of each question, shape (n_rows, len(NAMES) + len(arms)).
+        labels: Of each question, 1 for a gold passage and else 0, shape (n_rows,).
+    """
+
+    fitting: Fitting
+    arms: tuple[str, ...]
+    k: int
+    seen: tuple[Candidates, ...]
+    rows: tuple[Rows, ...]
+    labels: tuple[Rows, ...]
+
+    @classmethod
+    def of(
+        cls, cases: Sequence[Case], fitting: Fitting | None = None, progress: Progress | None = None
+    ) -> "Examples":
+        """Compute the rows of questions. Raises RelevanceError if there are fewer than two arms."""
+        fitting = fitting or Fitting()
+        found = dict.fromkeys(arm for case in cases for arm, ranking in case.found.items() if ranking)
+        if len(found) < 2:
+            raise RelevanceError(
+                f"passages of {len(found)} arm ({', '.join(found)}); a fusion needs at least two"
+            )
+        arms = tuple(found) if fitting.by_name else ()
+        rng = np.random.default_rng(fitting.seed)
+        seen: list[Candidates] = []
+        rows: list[Rows] = []
+        labels: list[Rows] = []
+        for number, case in enumerate(cases, start=1):
+            views = [*_views(case, fitting.draws, rng)]
+            seen.append(views[0])
+            rows.append(np.concatenate([rows_of(view, arms) for view in views]))
+            ids = (passage.id for view in views for passage in view.passages)
+            labels.append(np.array([name in case.gold for name in ids], dtype=np.float32))
+            if progress is not None and (number % EVERY == 0 or number == len(cases)):
+                progress("reading passages", number, len(cases))
+        k = max(len(ranking) for case in cases for ranking in case.found.values())
+        return cls(fitting, arms, k, tuple(seen), tuple(rows), tuple(labels))
+
+    def fit(self, questions: Sequence[int] | Indices | None = None) -> RelevanceModel:
+        """Fit a model to some of the questions, by index; None for all of them.
+
+        Raises:
+            RelevanceError: All passages that were found are gold, or none is.
+        """
+        import xgboost
+
+        of = range(len(self.rows)) if questions is None else questions
+        rows = np.concatenate([self.rows[number] for number in of])
+        labels = np.concatenate([self.labels[number] for number in of])
+        if not 0 < (gold := int(labels.sum())) < len(labels):
+            raise RelevanceError(
+                f"{gold} of {len(labels)} passages that were found for {len(of)} questions are gold: some "
+                "must be, and some not; are the gold_ids those of this corpus?"
+            )
+        signs = [(name in RISING) - (name in FALLING) for name in NAMES] + [1] * len(self.arms)
+        booster = xgboost.train(
+            {
+                "objective": "binary:logistic",
+                "nthread": THREADS,
+                "max_depth": self.fitting.depth,
+                "eta": self.fitting.learning_rate,
+                "min_child_weight": self.fitting.min_child_weight,
+                "subsample": self.fitting.subsample,
+                "colsample_bytree": self.fitting.colsample,
+                "monotone_constraints": f"({','.join(map(str, signs))})",
+                "seed": self.fitting.seed,
+            },
+            xgboost.QuantileDMatrix(rows, labels, nthread=THREADS),
+            self.fitting.rounds,
+        )
+        header = Header(columns=NAMES, arms=self.arms, k=self.k, questions=len(of))
+        return RelevanceModel(header, booster)
+
+    def out_of_fold(
+        self, parts: Sequence[tuple[Indices, Indices]], progress: Progress | None = None
+    ) -> list[dict[str, float] | None]:
+        """Return the relevance of each question's passages by a model that was not fitted to the question.
+
+        Args:
+            parts: The questions to fit to, and those to predict, by index.
+            progress: Progress callback.
+
+        Returns:
+            By question; None for one that no part predicts.
+        """
+        predicted: list[dict[str, float] | None] = [None] * len(self.rows)
+        for number, (known, held_out) in enumerate(parts, start=1):
+            model = self.fit(known)
+            for question in held_out.tolist():
+                predicted[question] = model.predicted(self.seen[question])
+            if progress is not None:
+                progress("fitting relevance", number, len(parts))
+        return predicted
+
+
+def fit(cases: Sequence[Case], fitting: Fitting | None = None) -> RelevanceModel:
+    """Fit a model to questions with gold passages. Raises RelevanceError."""
+    return Examples.of(cases, fitting).fit()
+
+
+def _views(case: Case, draws: int, rng: np.random.Generator) -> Iterator[Candidates]:
+    """Yield what all arms found, then what some drawn at random did; every other time without names."""
+    arms = [arm for arm, ranking in case.found.items() if ranking]
+    for draw in range(draws + 1):
+        some = arms
+        if draw and len(arms) > 2:
+            some = rng.choice(arms, rng.integers(2, len(arms)), replace=False).tolist()
+        seen = candidates(case.question, {arm: case.found[arm] for arm in some})
+        yield replace(seen, reciprocal={}) if draw % 2 else seen

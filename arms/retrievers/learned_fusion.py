@@ -1,0 +1,90 @@
+"""Fusion of several arms by the predicted relevance of their passages."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from arms.base import Arm, ArmBuildError, Progress, Query, Retrieval
+from arms.models import ModelNotFoundError, locate
+from arms.relevance import RelevanceError, RelevanceModel, read_model
+from arms.retrievers.kind import Kind, Members, Resources
+
+PRETRAINED = "package:arms/relevance/pretrained"
+"""The model of this package."""
+
+
+class LearnedFusionParams(BaseModel):
+    """Parameters of a learned fusion."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    arms: tuple[str, ...] = Field(min_length=2, description="Names of the arms whose passages are fused.")
+    model: str = Field(
+        PRETRAINED,
+        description="Folder that `armwise train --model relevance` wrote, or the model of this package; "
+        "train again into another folder, because the log identifies the arm by this one.",
+    )
+    depth: int | None = Field(
+        None, ge=1, description="Passages of each member, at least k; null is as many as it was trained on."
+    )
+
+
+class LearnedFusion:
+    """Keep the most relevant passages of all members, as a model of relevance predicts.
+
+    Args:
+        name: The arm.
+        members: In the order of `params.arms`.
+        params: Its parameters.
+        model: Of relevance; it knows those of the members by name that it was fitted to.
+    """
+
+    def __init__(
+        self, name: str, members: Sequence[Arm], params: LearnedFusionParams, model: RelevanceModel
+    ) -> None:
+        self.name = name
+        self.backbones = frozenset[str]().union(*(member.backbones for member in members))
+        self._members = dict(zip(params.arms, members, strict=True))
+        self._depth = params.depth or model.header.k
+        self._model = model
+
+    def search(self, query: Query, k: int) -> Retrieval:
+        """Search with all members; steps are the most of any, as they could run in parallel."""
+        found = {name: arm.search(query, max(k, self._depth)) for name, arm in self._members.items()}
+        rankings = {name: retrieval.passages for name, retrieval in found.items()}
+        relevance = self._model.relevance(query.text, rankings)
+        passages = {passage.id: passage for ranking in rankings.values() for passage in ranking}
+        best = sorted(relevance, key=lambda name: (-relevance[name], name))[:k]
+        return Retrieval(
+            passages=tuple(passages[name].scored(relevance[name]) for name in best),
+            steps=max(retrieval.steps for retrieval in found.values()),
+            tokens=sum(retrieval.tokens for retrieval in found.values()),
+        )
+
+
+def _model(params: LearnedFusionParams) -> RelevanceModel:
+    """Read the model. Raises ArmBuildError."""
+    try:
+        return read_model(Path(locate(params.model)))
+    except (ModelNotFoundError, RelevanceError) as error:
+        raise ArmBuildError(str(error)) from None
+
+
+def _prepare(params: LearnedFusionParams, _: Resources, progress: Progress | None) -> None:
+    del progress
+    _model(params)
+
+
+def _build(name: str, params: LearnedFusionParams, _: Resources, member: Members) -> LearnedFusion:
+    return LearnedFusion(name, [member(other) for other in params.arms], params, _model(params))
+
+
+KIND = Kind(
+    LearnedFusionParams,
+    _build,
+    _prepare,
+    members=lambda params: params.arms,
+    models=lambda params: (params.model,),
+    light=True,
+)

@@ -1,0 +1,105 @@
+"""Learned fusion: the most relevant passages of all members, by a model that is checked before it serves."""
+
+from pathlib import Path
+
+import pytest
+
+from arms.base import ArmBuildError, Query
+from arms.corpus import Corpus
+from arms.relevance import read_model, write_model
+from arms.retrievers import ArmSpec, ArmSpecError, NewArms, Resources, Trust, build_arm, catalog, prepare
+from arms.retrievers.learned_fusion import PRETRAINED, LearnedFusion, LearnedFusionParams
+from tests.arms.contract import check_arm
+from tests.arms.relevance.test_model import MODEL
+from tests.arms.retrievers.test_fusion import Ranked
+
+PARAMS = LearnedFusionParams(arms=("good", "bad"))
+
+
+def test_a_fused_arm_keeps_the_contract(corpus: Corpus) -> None:
+    members = [Ranked(corpus, ["fox", "bee", "tide"]), Ranked(corpus, ["tide", "opera", "fox"])]
+    check_arm(LearnedFusion("learned", members, PARAMS, MODEL), corpus)
+
+
+def test_passages_are_in_the_order_of_their_relevance(corpus: Corpus) -> None:
+    members = [Ranked(corpus, ["tide", "bee", "opera"]), Ranked(corpus, ["fox", "opera"])]
+    query = Query("What is an opera?")
+    found = LearnedFusion("learned", members, PARAMS, MODEL).search(query, 3).passages
+    rankings = {
+        name: member.search(query, 4).passages for name, member in zip(PARAMS.arms, members, strict=True)
+    }
+    relevance = MODEL.relevance(query.text, rankings)
+    assert {passage.id: passage.score for passage in found}.items() <= relevance.items()
+    assert [passage.id for passage in found] == sorted(relevance, key=lambda name: -relevance[name])[:3]
+
+
+def test_members_are_asked_for_as_many_passages_as_the_model_knows(corpus: Corpus) -> None:
+    member, other = Ranked(corpus, ["fox", "bee"]), Ranked(corpus, ["fox"])
+    LearnedFusion("learned", [member, other], PARAMS, MODEL).search(Query("?"), 2)
+    deep = PARAMS.model_copy(update={"depth": 7})
+    arm = LearnedFusion("learned", [member, other], deep, MODEL)
+    arm.search(Query("?"), 2)
+    arm.search(Query("?"), 9)
+    assert member.asked == [MODEL.header.k, 7, 9]
+
+
+def test_costs_and_backbones_of_the_members_are_those_of_the_arm(corpus: Corpus) -> None:
+    members = [Ranked(corpus, ["fox"], steps=1, tokens=3), Ranked(corpus, ["bee"], steps=2, tokens=4)]
+    arm = LearnedFusion("learned", members, PARAMS, MODEL)
+    found = arm.search(Query("?"), 4)
+    assert (found.steps, found.tokens) == (2, 7)
+    assert arm.backbones == {"of fox", "of bee"}
+
+
+def test_the_model_of_the_package_prefers_a_passage_that_says_it(corpus: Corpus, tmp_path: Path) -> None:
+    specs = {
+        "words": ArmSpec(kind="bm25"),
+        "titles": ArmSpec(kind="bm25", params={"title_weight": 3}),
+        "learned": ArmSpec(kind="learned_fusion", params={"arms": ["words", "titles"]}),
+    }
+    resources = Resources(corpus, tmp_path, {}, specs)
+    prepare(resources)
+    best = build_arm("learned", resources).search(Query("Which opera did Mozart compose in Vienna?"), 2)
+    assert best.passages[0].id == "mozart"
+    assert catalog.is_light("learned", specs)
+
+
+def specs(model: str) -> dict[str, ArmSpec]:
+    params = {"arms": ["words", "none"], "model": model}
+    return {
+        "words": ArmSpec(kind="bm25"),
+        "none": ArmSpec(kind="none"),
+        "learned": ArmSpec(kind="learned_fusion", params=params),
+    }
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [("nowhere", "nowhere holds no model of relevance"), ("/no/folder", "there is no file or folder")],
+)
+def test_a_model_that_is_missing_is_refused_before_anything_is_served(
+    corpus: Corpus, tmp_path: Path, model: str, message: str
+) -> None:
+    with pytest.raises(ArmBuildError, match=message):
+        prepare(Resources(corpus, tmp_path, {}, specs(model)))
+
+
+def test_a_new_arm_names_a_model_of_the_package_or_below_home_and_no_other(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    write_model(home / "relevance", MODEL)
+    trust = Trust((), NewArms())
+
+    def put(model: str) -> None:
+        catalog.check_new(specs(model), trust, (), home)
+
+    put(PRETRAINED)
+    put(str(home / "relevance"))
+    for outside in (str(tmp_path / "relevance"), f"{home}/../relevance", "package:arms/relevance"):
+        with pytest.raises(ArmSpecError, match="is not named in the configuration file"):
+            put(outside)
+
+
+def test_the_model_of_the_package_knows_no_arm_by_name() -> None:
+    header = read_model(Path(__file__).parents[3] / "arms" / "relevance" / "pretrained").header
+    assert header.arms == ()
+    assert header.k == 4
