@@ -1,22 +1,29 @@
 """Features of a router on recorded questions: embeddings, passages and answers."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agent.config import AppConfig
-from agent.routers import Features, RouterError, Stage, dataset
+from agent.routers import Features, RouterError, Stage, cross_validation, dataset
 from agent.routers import features as router_features
 from arms.base import Passage, Progress
 from arms.corpus import Corpus, ingest
 from arms.indexes import PassageVectors, Vectors
 from arms.models import Backbone, build_embedder
 from arms.portfolio import Outcomes
+from arms.relevance import Case, Examples, Fitting, RelevanceModel
 
 BLOCK = 256
 """Questions between two steps of the progress."""
+
+FOLDS = 5
+"""Of the models of relevance that a router's training questions are seen with."""
+
+FITTING = Fitting(draws=1, rounds=150, depth=5, learning_rate=0.06)
+"""Of these models, and of the one that the router serves with."""
 
 Rankings = Sequence[Sequence[Sequence[str]]]
 
@@ -30,16 +37,63 @@ class ObservedFeatures:
         k: The most passages that an arm found; 0 where the router does not look at them.
         corpus: Digest of the corpus that they are of; None likewise.
         foreign: Passages that are not of that corpus: they count as not found.
+        found: The others, of each arm on each question.
+        answers: Of each arm on each question; None where the router does not compare them.
     """
 
     features: Features
     k: int = 0
     corpus: str | None = None
     foreign: int = 0
+    found: Sequence[Sequence[Sequence[Passage]]] = ()
+    answers: Sequence[Sequence[str]] | None = None
+
+    def with_relevance(self, relevance: Sequence[Mapping[str, float]]) -> Features:
+        """Return the features with those of the relevance of each question's passages, by id."""
+        return router_features.with_relevance(self.features, relevance, self.found, self.answers)
+
+    def examples(self, gold: Sequence[Collection[str]], on_progress: Progress) -> Examples:
+        """Return the questions, to fit models of relevance to. Raises RelevanceError."""
+        texts, arms = self.features.texts, self.features.arms
+        cases = [
+            Case(text, dict(zip(arms, row, strict=True)), frozenset(ids))
+            for text, row, ids in zip(texts, self.found, gold, strict=True)
+        ]
+        return Examples.of(cases, FITTING, on_progress)
+
+
+def relevance_of_others(
+    examples: Examples, texts: Sequence[str], known: cross_validation.Rows, seed: int
+) -> tuple[RelevanceModel, list[Mapping[str, float]]]:
+    """Return a model, and the relevance of all questions' passages by models not fitted to the question.
+
+    Args:
+        examples: All questions.
+        texts: The same.
+        known: Questions whose gold passages may be used, by index. Their relevance is that of models fitted
+            to the other folds of them, that of all other questions is by a model fitted to all of them.
+        seed: Of the folds.
+
+    Raises:
+        RelevanceError: No passage of these questions is gold, or all are.
+    """
+    model = examples.fit(known)
+    relevance: list[Mapping[str, float]] = [model.predicted(seen) for seen in examples.seen]
+    inner = cross_validation.folds([texts[row] for row in known], FOLDS, seed)
+    parts = [(known[training], known[held_out]) for training, held_out in inner]
+    for row, predicted in enumerate(examples.out_of_fold(parts)):
+        if predicted is not None:
+            relevance[row] = predicted
+    return model, relevance
 
 
 def observed_features(
-    outcomes: Outcomes, config: AppConfig, backbone: str, stage: Stage, on_progress: Progress
+    outcomes: Outcomes,
+    config: AppConfig,
+    backbone: str,
+    stage: Stage,
+    on_progress: Progress,
+    relevance: RelevanceModel | None = None,
 ) -> ObservedFeatures:
     """Compute the features of a router's stage, the same as at serving time.
 
@@ -49,6 +103,7 @@ def observed_features(
         backbone: Name of the sentence encoder.
         stage: How far the router looks.
         on_progress: Called with the progress.
+        relevance: Of the router, if it has columns of it.
 
     Raises:
         RouterError: The outcomes have no passages, or only those of another corpus.
@@ -70,18 +125,25 @@ def observed_features(
     passages = {one.id: one for one in corpus.passages(corpus.positions(list(vectors)))}
     known = [[[passages[name] for name in ids if name in vectors] for ids in row] for row in found]
     retrieved = _retrieved(texts, embedding, known, vectors, on_progress)
-    answers = [[answer or "" for answer in row] for row in outcomes.answers]
-    answered = (
-        router_features.answered_table(texts, outcomes.arms, answers, known)
-        if stage is Stage.ANSWERED
-        else None
-    )
-    return ObservedFeatures(
-        Features(asked.arms, texts, asked.names, asked.question, embedding, retrieved, answered),
+    answers = answered = None
+    if stage is Stage.ANSWERED:
+        answers = [[answer or "" for answer in row] for row in outcomes.answers]
+        answered = router_features.answered_table(texts, outcomes.arms, answers, known)
+    observed = ObservedFeatures(
+        replace(asked, retrieved=retrieved, answered=answered),
         max(len(ids) for row in found for ids in row),
         corpus.digest,
         len({name for row in found for ids in row for name in ids}) - len(vectors),
+        known,
+        answers,
     )
+    if relevance is None:
+        return observed
+    predicted = [
+        relevance.relevance(text, dict(zip(outcomes.arms, row, strict=True)))
+        for text, row in zip(texts, known, strict=True)
+    ]
+    return replace(observed, features=observed.with_relevance(predicted))
 
 
 def _embedded(texts: Sequence[str], backbone: Backbone, on_progress: Progress) -> NDArray[np.float32]:

@@ -8,7 +8,7 @@ Scores of held-out questions are saved beside the router (`agent.routers.out_of_
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from rich.console import Console
 
 from agent.config import AppConfig
 from agent.offline.labelled_data import of_arms, read_labelled, written
-from agent.offline.router_features import observed_features
+from agent.offline.router_features import ObservedFeatures, observed_features, relevance_of_others
 from agent.offline.score import read_questions
 from agent.routers import (
     Features,
@@ -42,6 +42,7 @@ from arms.base import Progress
 from arms.models import digest_backbone
 from arms.models import digest_of as digest_of_file
 from arms.portfolio import Outcomes
+from arms.relevance import RelevanceModel
 from arms.suggestions import did_you_mean, select_names
 
 PLAIN: Any = {"markup": False, "highlight": False, "soft_wrap": True}
@@ -104,6 +105,11 @@ class Training(FromOutcomes):
     backbone: str | None = Field(
         default=None, description="Of the configuration, to embed questions; else its first."
     )
+    relevance: bool = Field(
+        default=False,
+        description="Also see the predicted relevance of passages, by a model that learns it from the "
+        "gold_ids of the questions and is kept beside the router.",
+    )
 
 
 def read_spec(kind: str | None, stage: str | None, file: Path | None) -> RouterSpec:
@@ -148,7 +154,8 @@ def run(settings: Training, console: Console, on_progress: Progress) -> Trained:
     if observed.foreign:
         corpus = config.corpus.name
         console.print(f"{observed.foreign:,} passages not of corpus {corpus!r} count as not found", **PLAIN)
-    held_out_scores = _out_of_fold_scores(settings, outcomes, observed.features, parts, on_progress)
+    seen = _seen(settings, outcomes, observed, on_progress) if settings.relevance else None
+    held_out_scores = _out_of_fold_scores(settings, outcomes, observed.features, parts, on_progress, seen)
     validated = _validated(settings, outcomes, held_out_scores, stage)
     utility = settings.utility
     if (
@@ -157,7 +164,8 @@ def run(settings: Training, console: Console, on_progress: Progress) -> Trained:
         and (free := validation.uncharged(outcomes, utility.cost, stage))
     ):
         console.print(free, **PLAIN)
-    router = build_router(settings.router).fit(_labels(settings, outcomes, observed.features))
+    features, relevance = seen(None) if seen else (observed.features, None)
+    router = build_router(settings.router).fit(_labels(settings, outcomes, features))
     backbone = config.backbones[name]
     about = saved.About(
         kind=router.kind,
@@ -170,13 +178,14 @@ def run(settings: Training, console: Console, on_progress: Progress) -> Trained:
         query_prefix=backbone.query_prefix,
         k=observed.k,
         corpus=observed.corpus,
+        relevance=None if relevance is None else saved.digest_of(relevance.save()),
         writing=writing,
         utility=settings.utility.model_dump(mode="json"),
         inputs={str(path): digest_of_file(path) for path in (*settings.outcomes, settings.queries) if path},
         questions=len(outcomes.questions),
         held_out=None if validated is None else asdict(validated),
     )
-    trained = Trained(router, about)
+    trained = Trained(router, about, relevance)
     saved.write_trained(settings.output, trained)
     out_of_fold.write_out_of_fold(settings.output, about, observed.features.texts, held_out_scores)
     _print_report(validated, trained, settings, console)
@@ -225,12 +234,42 @@ def _labels(settings: Training, outcomes: Outcomes, features: Features) -> Routi
     return RoutingDataset(features, router_utility.utilities(outcomes, settings.utility), quality)
 
 
+SeenWithRelevance = Callable[[cross_validation.Rows | None], tuple[Features, RelevanceModel]]
+"""Questions whose gold passages may be used, None for all -> features of all questions, and the model."""
+
+
+def _seen(
+    settings: Training, outcomes: Outcomes, observed: ObservedFeatures, on_progress: Progress
+) -> SeenWithRelevance:
+    """Return what gives features with columns of relevance that no question's own gold passages shaped.
+
+    Raises:
+        RouterError: No question has gold passages, or the router does not look at passages.
+    """
+    gold = [question.gold_ids for question in outcomes.questions]
+    labelled = np.array([bool(ids) for ids in gold])
+    if not observed.k:
+        raise RouterError("relevance is that of passages: take a router of stage retrieved or answered")
+    if not labelled.any():
+        raise RouterError("relevance is learned from the gold_ids of questions: give them with --queries")
+    texts, examples = observed.features.texts, observed.examples(gold, on_progress)
+
+    def seen(known: cross_validation.Rows | None) -> tuple[Features, RelevanceModel]:
+        every = np.flatnonzero(labelled)
+        usable = every if known is None else known[labelled[known]]
+        model, relevance = relevance_of_others(examples, texts, usable, settings.seed)
+        return observed.with_relevance(relevance), model
+
+    return seen
+
+
 def _out_of_fold_scores(
     settings: Training,
     outcomes: Outcomes,
     features: Features,
     parts: Sequence[tuple[cross_validation.Rows, cross_validation.Rows]],
     on_progress: Progress,
+    with_relevance: SeenWithRelevance | None,
 ) -> dataset.Floats:
     """Return out-of-fold scores; NaN for questions that are never held out.
 
@@ -242,6 +281,8 @@ def _out_of_fold_scores(
     """
     scores = np.full((len(features), len(features.arms)), np.nan)
     for number, (seen, held_out) in enumerate(parts, start=1):
+        if with_relevance is not None:
+            features, _ = with_relevance(seen)
         labels = _labels(settings, outcomes.only(seen), features.rows(seen))
         scores[held_out] = build_router(settings.router).fit(labels).scores(features.rows(held_out))
         on_progress("fitting to a part", number, len(parts))

@@ -42,7 +42,8 @@ class RouterSelector:
         """Return the index of the answer with the highest score; of ties, the first. Raises ArmError."""
         embedding = query.embeddings[self._trained.about.backbone]
         try:
-            features = features_of(query.text, embedding, self._arms, found, vectors, answers)
+            relevance = self._trained.relevance
+            features = features_of(query.text, embedding, self._arms, found, vectors, answers, relevance)
             return int(self._trained.router.scores(features)[0].argmax())
         except RouterError as error:
             raise ArmError(f"the router cannot pick an answer: {error}") from error

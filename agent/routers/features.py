@@ -7,6 +7,7 @@ after the answers   answered_table   agreement of answers, and whether passages 
 `features_of` combines those of one question, up to the stage that is known.
 """
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from agent.policies import features
 from agent.routers.dataset import SAME_AS, ArmTable, Features, Floats
 from arms.base import Passage
+from arms.relevance import RelevanceModel
 from arms.scoring import signals as scoring_signals
 from arms.tokenizer import normalised
 
@@ -41,6 +43,16 @@ RETRIEVED = (
     *scoring_signals.WORDED,
 )
 """Features of an arm after all have searched; `.scaled` is min-max over the arms of the question."""
+
+RELEVANCE = tuple(f"relevance.{name}" for name in ("sum", "max", "first", "discounted", "share"))
+"""Features of an arm after all have searched, by the predicted relevance of its passages.
+
+`discounted` is the sum discounted by rank as in DCG, `share` the sum over that of as many of the best
+passages of all arms.
+"""
+
+SUPPORT = tuple(f"relevance.{name}" for name in ("support", "support_max", "support_own"))
+"""Features of an answer: the relevance of all passages that contain it, its maximum, that of its own."""
 
 
 def question_table(texts: Sequence[str]) -> Floats:
@@ -135,6 +147,76 @@ def answered_table(
     return ArmTable(names, np.array(rows, dtype=np.float64).reshape(len(texts), len(arms), len(names)))
 
 
+def with_relevance(
+    features: Features,
+    relevance: Sequence[Mapping[str, float]],
+    found: Sequence[Sequence[Sequence[Passage]]],
+    answers: Sequence[Sequence[str]] | None = None,
+) -> Features:
+    """Return features with the columns `RELEVANCE`, and `SUPPORT` where there are answers.
+
+    Args:
+        features: Of all questions, after the searches.
+        relevance: Of each passage of each question, by id.
+        found: Passages of each arm, best first: `found[question][arm]`.
+        answers: `answers[question][arm]`; None before that.
+    """
+    assert features.retrieved is not None
+    rows = [_relevance(known, of_arms) for known, of_arms in zip(relevance, found, strict=True)]
+    features = replace(features, retrieved=_extended(features.retrieved, RELEVANCE, rows))
+    if answers is None or features.answered is None:
+        return features
+    rows = [_support(*one) for one in zip(relevance, found, answers, strict=True)]
+    return replace(features, answered=_extended(features.answered, SUPPORT, rows))
+
+
+def _extended(table: ArmTable, names: tuple[str, ...], rows: Sequence[Floats]) -> ArmTable:
+    return ArmTable((*table.names, *names), np.concatenate([table.values, np.stack(rows)], axis=2))
+
+
+def _relevance(relevance: Mapping[str, float], found: Sequence[Sequence[Passage]]) -> Floats:
+    """Return the columns `RELEVANCE` of a question, shape (n_arms, 5); NaN without passages.
+
+    >>> a, b = Passage("a", "", "one"), Passage("b", "", "two")
+    >>> _relevance({"a": 0.25, "b": 0.5}, [[a], [a, b]]).round(3).tolist()
+    [[0.25, 0.25, 0.25, 0.25, 0.5], [0.75, 0.5, 0.25, 0.565, 1.0]]
+    """
+    ideal = np.cumsum(sorted(relevance.values(), reverse=True))
+    table = np.full((len(found), len(RELEVANCE)), np.nan)
+    for row, passages in zip(table, found, strict=True):
+        if passages:
+            own = np.array([relevance[passage.id] for passage in passages])
+            discounted = (own / np.log2(np.arange(2, len(own) + 2))).sum()
+            row[:] = own.sum(), own.max(), own[0], discounted, own.sum() / ideal[len(own) - 1]
+    return table
+
+
+def _support(
+    relevance: Mapping[str, float], found: Sequence[Sequence[Passage]], answers: Sequence[str]
+) -> Floats:
+    """Return the columns `SUPPORT` of a question, shape (n_arms, 3).
+
+    >>> a, b = Passage("a", "", "Emma, by Austen"), Passage("b", "Austen", "She wrote.")
+    >>> _support({"a": 0.25, "b": 0.5}, [[a], [b]], ["Emma", "Austen"]).tolist()
+    [[0.25, 0.25, 0.25], [0.75, 0.5, 0.5]]
+    """
+    read = {
+        passage.id: f" {normalised(passage.title)} {normalised(passage.text)} "
+        for passages in found
+        for passage in passages
+    }
+    table = np.zeros((len(found), len(SUPPORT)))
+    for row, passages, answer in zip(table, found, map(normalised, answers), strict=True):
+        inside = {name for name, text in read.items() if answer and f" {answer} " in text}
+        own = inside.intersection(passage.id for passage in passages)
+        row[:] = [
+            math.fsum(relevance[name] for name in inside),
+            max((relevance[name] for name in inside), default=0.0),
+            math.fsum(relevance[name] for name in own),
+        ]
+    return table
+
+
 def features_of(
     text: str,
     embedding: Vectors,
@@ -142,6 +224,7 @@ def features_of(
     found: Sequence[Sequence[Passage]] | None = None,
     vectors: Mapping[str, Vectors] | None = None,
     answers: Sequence[str] | None = None,
+    relevance: RelevanceModel | None = None,
 ) -> Features:
     """Return the features of one question.
 
@@ -152,14 +235,19 @@ def features_of(
         found: Passages of each arm, best first; None before they have searched.
         vectors: Unit vectors of passages by id, shape (dim,); a passage without one is left out.
         answers: The answer from each arm; None before that.
+        relevance: Predicts that of passages, for a router that has columns of it.
     """
     embeddings, texts = embedding[None], (text,)
     features = Features(tuple(arms), texts, QUESTION, question_table(texts), embeddings)
     if found is None or vectors is None:
         return features
     known = [[[passage for passage in passages if passage.id in vectors] for passages in found]]
-    return replace(
+    features = replace(
         features,
         retrieved=retrieved_table(texts, embeddings, known, vectors),
         answered=None if answers is None else answered_table(texts, arms, [answers], known),
     )
+    if relevance is None:
+        return features
+    predicted = relevance.relevance(text, dict(zip(arms, known[0], strict=True)))
+    return with_relevance(features, [predicted], known, None if answers is None else [answers])

@@ -3,6 +3,7 @@
 router.model   the bytes from `Router.save`
 router.json    the facts of its training: what must be the same where it serves, and its results
 unseen.jsonl   its out-of-fold scores (`agent.routers.out_of_fold`)
+relevance.model   the relevance of passages, if the router has columns of it (`arms.relevance`)
 """
 
 import hashlib
@@ -21,6 +22,7 @@ from agent.routers.catalog import load_router
 from agent.routers.dataset import RouterError, Stage
 from arms.llm import prompts
 from arms.models import Backbone, ModelNotFoundError, digest_backbone
+from arms.relevance import RelevanceError, RelevanceModel, read_model, write_model
 from arms.suggestions import did_you_mean
 
 logger = logging.getLogger(__name__)
@@ -79,6 +81,7 @@ class About(BaseModel):
         query_prefix: Text before each question when it was embedded.
         k: Passages of each arm that its features are computed from; 0 if it uses the question alone.
         corpus: Digest of the corpus of these passages; None likewise.
+        relevance: Digest of the model of relevance beside it; None if it has no columns of that.
         writing: How the answers that it compares were written; None if it compares none, or if unknown.
         utility: Of its labels.
         inputs: Digests of the files that it was trained on, by their paths.
@@ -99,6 +102,7 @@ class About(BaseModel):
     query_prefix: str
     k: int = Field(ge=0)
     corpus: str | None
+    relevance: str | None = None
     writing: prompts.Writing | None = None
     utility: dict[str, Any]
     inputs: dict[str, str]
@@ -108,10 +112,11 @@ class About(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """A fitted router, and the facts of its training."""
+    """A fitted router, the facts of its training, and the model of relevance of its columns, if any."""
 
     router: Router
     about: About
+    relevance: RelevanceModel | None = None
 
     def check(self, backbones: Mapping[str, Backbone], arms: Collection[str]) -> None:
         """Refuse to choose one of these arms by it if its features would not be those of its training.
@@ -156,6 +161,8 @@ def write_trained(folder: Path, trained: Trained) -> None:
         unfinished = folder / f".{name}.part"
         unfinished.write_bytes(content)
         unfinished.replace(folder / name)
+    if trained.relevance is not None:
+        write_model(folder, trained.relevance)
 
 
 def looked_at(config: RouterConfig | None) -> frozenset[str]:
@@ -226,7 +233,23 @@ def load_trained(about: About, saved: bytes, where: str) -> Trained:
     except (RouterError, ModelNotFoundError) as error:
         raise RouterError(f"{where}: {error}") from None
     _LOADED[digest] = router
-    return Trained(router, about)
+    return Trained(router, about, _relevance(folder, about))
+
+
+def _relevance(folder: Path, about: About) -> RelevanceModel | None:
+    """Read the model of relevance of a router, if it has one. Raises RouterError."""
+    if about.relevance is None:
+        return None
+    try:
+        model = read_model(folder)
+    except RelevanceError as error:
+        raise RouterError(str(error)) from None
+    if (digest := digest_of(model.save())) != about.relevance:
+        raise RouterError(
+            f"{folder} holds another model of relevance than its router was trained with: its digest is "
+            f"{digest}, not {about.relevance}"
+        )
+    return model
 
 
 def digest_of(saved: bytes) -> str:

@@ -49,6 +49,7 @@ class RouterScorer:
         self.arms = frozenset(trained.about.arms)
         self.k = 0 if trained.router.stage is Stage.QUESTION else k or trained.about.k
         self._router = trained.router
+        self._relevance = trained.relevance
         self._vectors = vectors
         self._limit_s = limit_s
         # A pool of its own, so that a slow router delays nothing else in the replica.
@@ -108,7 +109,9 @@ class RouterScorer:
         found: Sequence[Sequence[Passage]] | None,
         vectors: Vectors,
     ) -> dict[str, float]:
-        seen = features.features_of(query.text, query.embeddings[self.backbone], arms, found, vectors)
+        seen = features.features_of(
+            query.text, query.embeddings[self.backbone], arms, found, vectors, relevance=self._relevance
+        )
         return dict(zip(arms, self._router.scores(seen)[0].tolist(), strict=True))
 
 

@@ -16,7 +16,16 @@ from numpy.typing import NDArray
 
 from agent.config import AppConfig
 from agent.offline import labelled_data, router_features
-from agent.routers import Features, RouterError, Stage, dataset, out_of_fold, read_trained, validation
+from agent.routers import (
+    Features,
+    RouterError,
+    Stage,
+    Trained,
+    dataset,
+    out_of_fold,
+    read_trained,
+    validation,
+)
 from arms.base import Progress
 from arms.portfolio import Outcomes
 
@@ -84,7 +93,7 @@ def score_labelled(outcomes: Outcomes, config: AppConfig, on_progress: Progress)
             np.ones((len(texts), len(arms)), dtype=np.bool_),
         )
     else:
-        features = _features_with_passages(outcomes, config, about.backbone, arms, k, on_progress)
+        features = _features_with_passages(outcomes, config, trained, arms, k, on_progress)
         which, outcomes = _answering(outcomes, arms), charged(outcomes, arms)
     scores = trained.router.scores(features)
     scores[fitted] = before[fitted][:, dataset.positions(about.arms, arms)]
@@ -102,7 +111,12 @@ def score_labelled(outcomes: Outcomes, config: AppConfig, on_progress: Progress)
 
 
 def _features_with_passages(
-    outcomes: Outcomes, config: AppConfig, backbone: str, arms: Sequence[str], k: int, on_progress: Progress
+    outcomes: Outcomes,
+    config: AppConfig,
+    trained: Trained,
+    arms: Sequence[str],
+    k: int,
+    on_progress: Progress,
 ) -> Features:
     """Return the features of the router after all arms have searched.
 
@@ -117,7 +131,12 @@ def _features_with_passages(
     known = labelled_data.of_arms(outcomes, dataset.positions(outcomes.arms, arms))
     passages = tuple(tuple(ids and ids[:k] for ids in row) for row in known.passages)
     return router_features.observed_features(
-        replace(known, passages=passages), config, backbone, Stage.RETRIEVED, on_progress
+        replace(known, passages=passages),
+        config,
+        trained.about.backbone,
+        Stage.RETRIEVED,
+        on_progress,
+        trained.relevance,
     ).features
 
 

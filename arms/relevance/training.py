@@ -44,7 +44,7 @@ class Fitting(BaseModel):
 
     draws: int = Field(
         default=2,
-        ge=1,
+        ge=0,
         description="Times that each question is seen with arms drawn at random, besides once with all.",
     )
     by_name: bool = Field(

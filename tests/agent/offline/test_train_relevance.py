@@ -1,5 +1,6 @@
 """Training a model of relevance as a user does: from outcomes and gold passages to an arm that serves it."""
 
+import asyncio
 import json
 from collections.abc import Sequence
 from io import StringIO
@@ -16,10 +17,17 @@ from typer.testing import CliRunner
 
 from agent.cli.main import app
 from agent.config import AppConfig, parse
+from agent.offline import Training, router_features, train_router
+from agent.offline.labelled_data import read_labelled
+from agent.offline.score import read_questions
 from agent.offline.train_relevance import ABOUT, RelevanceTraining, auc, run
-from agent.routers import RouterError
-from arms.base import Query
+from agent.routers import RouterError, Stage, Trained, cross_validation, read_trained
+from agent.routers.features import RELEVANCE, SUPPORT
+from agent.serving.router_scores import RouterScorer
+from arms.base import Query, Retrieval
 from arms.corpus import ingest
+from arms.indexes import PassageVectors
+from arms.models import Backbone, build_embedder
 from arms.portfolio import outcomes as portfolio_outcomes
 from arms.questions import Question
 from arms.relevance import RelevanceModel, read_model
@@ -43,8 +51,9 @@ def write(folder: Path, n: int = 60, gold: bool = True) -> dict[str, Any]:
         )
         for arm, finds in (("first", number % 2 == 0), ("second", number % 2 == 1)):
             found = [passages[3], passages[0], passages[1]] if finds else [passages[2], passages[4]]
-            rows.append(portfolio_outcomes.Outcome(question, arm, passages=tuple(found)))
-        rows.append(portfolio_outcomes.Outcome(question, "none", passages=()))
+            right = {"em": float(finds), "f1": float(finds)}
+            rows.append(portfolio_outcomes.Outcome(question, arm, tuple(found), SUBJECTS[number % 11], right))
+        rows.append(portfolio_outcomes.Outcome(question, "none", (), "", {"em": 0.0, "f1": 0.1}))
     portfolio_outcomes.write_outcomes(folder / "outcomes.jsonl", rows)
     (folder / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in questions))
     return {"outcomes": [folder / "outcomes.jsonl"], "queries": folder / "queries.jsonl"}
@@ -109,6 +118,112 @@ def test_the_same_outcomes_give_the_same_model_whatever_is_held_out(
         {}, {"folds": 4}, {"held_out": 0.0},
     ))  # fmt: skip
     assert first == second == third
+
+
+# -- columns of a router ----------------------------------------------------------------------------------
+
+
+def router(config: AppConfig, files: dict[str, Any], stage: str = "retrieved", **fields: Any) -> Trained:
+    params = {"stage": stage, "dims": 0, "rounds": 12, "learning_rate": 0.3, "min_child_weight": 0.0}
+    given = {"config": config, "router": {"kind": "pointwise_xgboost", "params": params}, "relevance": True}
+    given |= {"output": config.home_path / "router"}
+    wanted = Training.model_validate(given | files | fields)
+    return train_router.run(wanted, Console(file=StringIO()), lambda *_: None)
+
+
+def test_a_router_sees_in_service_the_relevance_that_it_saw_in_training(
+    config: AppConfig, tmp_path: Path
+) -> None:
+    files = write(tmp_path)
+    trained, settled = router(config, files), config.settled()
+    assert trained.router.schema is not None
+    assert set(RELEVANCE) < set(trained.router.schema.retrieved)
+    read = read_trained(config.home_path / "router")
+    corpus, backbone = ingest(settled.corpus.source, settled.corpus_path), settled.backbones["tiny"]
+
+    async def vectors(_: str, ids: Sequence[str]) -> Any:
+        return PassageVectors(corpus, settled.indexes_path, backbone).of(ids)
+
+    scorer = RouterScorer(read, None, vectors, 5.0)
+    asyncio.run(scorer.warm_up(embed_tiny(backbone)))
+    observed = router_features.observed_features(
+        read_labelled(files["outcomes"], read_questions(files["queries"])),
+        settled,
+        "tiny",
+        Stage.RETRIEVED,
+        lambda *_: None,
+        read.relevance,
+    )
+    expected, arms = read.router.scores(observed.features), observed.features.arms
+    for row in range(6):
+        query = Query(observed.features.texts[row], {"tiny": observed.features.embedding[row]})
+        found = dict(zip(arms, (Retrieval(tuple(one)) for one in observed.found[row]), strict=True))
+        scores = asyncio.run(scorer.scores(query, arms, found))
+        assert [scores[arm] for arm in arms] == pytest.approx(expected[row].tolist(), abs=1e-6)
+
+
+def embed_tiny(backbone: Backbone) -> Any:
+    async def embed(text: str, _: frozenset[str]) -> dict[str, Any]:
+        return {"tiny": build_embedder(backbone).encode_queries([text])[0]}
+
+    return embed
+
+
+def test_the_relevance_of_a_question_does_not_depend_on_its_own_gold_passages(
+    config: AppConfig, tmp_path: Path
+) -> None:
+    files = write(tmp_path)
+    observed = router_features.observed_features(
+        read_labelled(files["outcomes"], read_questions(files["queries"])),
+        config.settled(),
+        "tiny",
+        Stage.RETRIEVED,
+        lambda *_: None,
+    )
+    texts, gold = observed.features.texts, [[f"p{number % 12}"] for number in range(60)]
+    known, held_out = np.arange(12, 60), np.arange(12)
+
+    def relevance(gold: list[list[str]]) -> list[Any]:
+        examples = observed.examples(gold, lambda *_: None)
+        return router_features.relevance_of_others(examples, texts, known, 0)[1]
+
+    before = relevance(gold)
+    unseen = relevance([["p5"]] * 12 + gold[12:])
+    assert unseen == before, "gold passages of questions that are not known change nothing"
+    fold = cross_validation.folds([texts[row] for row in known], router_features.FOLDS, 0)[0][1]
+    own = known[fold]
+    changed = relevance([["p5"] if row in own else ids for row, ids in enumerate(gold)])
+    assert [changed[row] for row in own] == [before[row] for row in own]
+    assert [changed[row] for row in held_out] != [before[row] for row in held_out]
+
+
+def test_answers_are_compared_by_the_relevance_of_the_passages_that_contain_them(
+    config: AppConfig, tmp_path: Path
+) -> None:
+    schema = router(config, write(tmp_path), "answered").router.schema
+    assert schema is not None
+    assert set(SUPPORT) < set(schema.answered)
+
+
+def test_a_router_without_its_model_of_relevance_is_refused(config: AppConfig, tmp_path: Path) -> None:
+    router(config, write(tmp_path))
+    folder = config.home_path / "router"
+    train(config, **write(tmp_path), output=folder)
+    with pytest.raises(RouterError, match="holds another model of relevance than its router was trained"):
+        read_trained(folder)
+    (folder / "relevance.model").unlink()
+    with pytest.raises(RouterError, match="holds no model of relevance"):
+        read_trained(folder)
+
+
+def test_a_router_of_the_question_alone_has_no_relevance(config: AppConfig, tmp_path: Path) -> None:
+    with pytest.raises(RouterError, match="take a router of stage retrieved or answered"):
+        router(config, write(tmp_path), "question")
+    with pytest.raises(RouterError, match="learned from the gold_ids of questions: give them with --queries"):
+        router(config, write(tmp_path, gold=False))
+
+
+# -- what is refused -------------------------------------------------------------------------------------
 
 
 def test_questions_without_gold_passages_are_left_out(config: AppConfig, tmp_path: Path) -> None:
