@@ -43,6 +43,9 @@ VERBS = {
     "enter-labels": Verb("training:enter_labels", LEARN, "Enter labels into the log."),
     "warm-start": Verb("training:warm_start", LEARN, "Run a warm start now."),
     "replay": Verb("replay:replay", EVALUATE, "Estimate from the log what other policies would have earned."),
+    "evaluate-router": Verb(
+        "training:evaluate", EVALUATE, "Evaluate a trained router on outcomes of other questions."
+    ),
     "simulate": Verb("simulate:simulate_traffic", EVALUATE, "Send questions with known answers, and score."),
     "export": Verb("log:export", EVALUATE, "Write the training log to a file."),
     "import": Verb("log:import_log", EVALUATE, "Convert the log of another system for `replay`."),

@@ -1,4 +1,4 @@
-"""The verbs that make and use labels without a service: label, train, enter-labels, warm-start."""
+"""The verbs that make and use labels without a service."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -9,7 +9,15 @@ import typer
 from agent.cli.console import console, errors, explained, progress
 from agent.cli.options import ARGUMENT, CONFIG, ConfigPath, renamed, settings_options, unique, weighted
 from agent.config import load
-from agent.offline import Labelling, RelevanceTraining, Training, train_relevance, train_router
+from agent.offline import (
+    Evaluation,
+    Labelling,
+    RelevanceTraining,
+    Training,
+    evaluate_router,
+    train_relevance,
+    train_router,
+)
 from agent.offline import label as offline_label
 from agent.warmstart import RunFailedError, insert_labels, preview_lots
 from agent.warmstart import warm_start as run_warm_start
@@ -161,3 +169,18 @@ def train(
                 console,
                 on_progress,
             )
+
+
+@settings_options(
+    Evaluation, {"model": ARGUMENT, "outcomes": ARGUMENT, "output": "--output -o"}, without=("config",)
+)
+def evaluate(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
+    """Evaluate a trained router, or model of relevance, on outcomes that it was not trained on.
+
+    A question that it was trained on is left out. The best single arm is the one that is best here.
+    """
+    with explained():
+        settings = load(config, without=["router"])
+        with progress() as on_progress:
+            wanted = Evaluation.model_validate({"config": settings, **given})
+            evaluate_router.run(wanted, console, on_progress)

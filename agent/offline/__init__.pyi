@@ -1,17 +1,29 @@
-from . import choose_portfolio, label, labelled_data, router_features, score, train_relevance, train_router
+from . import (
+    choose_portfolio,
+    evaluate_router,
+    label,
+    labelled_data,
+    router_features,
+    score,
+    train_relevance,
+    train_router,
+)
 from .choose_portfolio import Selection, select_portfolio
+from .evaluate_router import Evaluation
 from .label import Labelling
 from .score import Scoring
 from .train_relevance import RelevanceTraining
 from .train_router import Training
 
 __all__ = [
+    "Evaluation",
     "Labelling",
     "RelevanceTraining",
     "Scoring",
     "Selection",
     "Training",
     "choose_portfolio",
+    "evaluate_router",
     "label",
     "labelled_data",
     "router_features",

@@ -78,7 +78,7 @@ def relevance_of_others(
         RelevanceError: No passage of these questions is gold, or all are.
     """
     model = examples.fit(known)
-    relevance: list[Mapping[str, float]] = [model.predicted(seen) for seen in examples.seen]
+    relevance = examples.predicted(model)
     inner = cross_validation.folds([texts[row] for row in known], FOLDS, seed)
     parts = [(known[training], known[held_out]) for training, held_out in inner]
     for row, predicted in enumerate(examples.out_of_fold(parts)):

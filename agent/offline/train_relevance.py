@@ -4,9 +4,10 @@ outcomes, gold_ids --> examples --fit--> model --> recall of the fused list on h
                           '------fit------> the model that is kept, of all questions
 
 relevance.model   the trees, with the names of their columns and a digest
-relevance.json    what they were trained on, and the figures on held-out questions
+relevance.json    what they were trained on, with digests of the questions, and figures on held-out ones
 """
 
+import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -74,6 +75,11 @@ class RelevanceValidation:
             table.add_row(name, f"{recall:.4f}", f"{self.complete[name]:.4f}", style=style)
         return table
 
+    def show(self, console: Console) -> None:
+        """Print the results."""
+        console.print(self.table())
+        console.print(f"AUC of the relevance of a passage: {self.auc:.4f}", **PLAIN)
+
 
 def run(settings: RelevanceTraining, console: Console, on_progress: Progress) -> RelevanceModel:
     """Train a model of relevance, write it to `settings.output`, print its validation, and return it.
@@ -105,13 +111,13 @@ def run(settings: RelevanceTraining, console: Console, on_progress: Progress) ->
         "questions": len(cases),
         "inputs": inputs,
         "held_out": validated and asdict(validated),
+        "trained_on": sorted({digest_of_text(case.question) for case in cases}),
     }
     (settings.output / ABOUT).write_bytes(orjson.dumps(about, option=orjson.OPT_INDENT_2))
     if validated is None:
         console.print("not validated: no question was held out", **PLAIN)
     else:
-        console.print(validated.table())
-        console.print(f"AUC of the relevance of a passage: {validated.auc:.4f}", **PLAIN)
+        validated.show(console)
     console.print(
         f"relevance on {len(cases):,} questions and {len(outcomes.arms)} arms, written to {settings.output}",
         **PLAIN,
@@ -120,6 +126,26 @@ def run(settings: RelevanceTraining, console: Console, on_progress: Progress) ->
     arm = f"{{kind: learned_fusion, params: {{arms: [{members}], model: {settings.output.absolute()}}}}}"
     console.print(f"serve it as an arm   {arm}", **PLAIN)
     return model
+
+
+def digest_of_text(text: str) -> str:
+    """Return the digest by which `relevance.json` lists a training question."""
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def trained_on(folder: Path) -> frozenset[str]:
+    """Return the digests of a model's training questions; none for a model without a record of them.
+
+    Raises:
+        RouterError: The record is damaged.
+    """
+    path = folder / ABOUT
+    if not path.exists():
+        return frozenset()
+    try:
+        return frozenset(orjson.loads(path.read_bytes())["trained_on"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RouterError(f"{path} is damaged: {error!r}; train the model again") from None
 
 
 def labelled_passages(paths: Sequence[Path], queries: Path | None, arms: Sequence[str]) -> Outcomes:

@@ -1,8 +1,9 @@
 from .features import Candidates, candidates
-from .model import RelevanceError, RelevanceModel, read_model, write_model
+from .model import FILE, RelevanceError, RelevanceModel, read_model, write_model
 from .training import Case, Examples, Fitting, fit
 
 __all__ = [
+    "FILE",
     "Candidates",
     "Case",
     "Examples",

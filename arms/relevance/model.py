@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from arms.base import Passage
-from arms.relevance.features import NAMES, Candidates, candidates
+from arms.relevance.features import NAMES, Candidates, Floats, candidates
 
 THREADS = 1
 """One, so that a fit is deterministic, and a prediction of some rows starts no thread."""
@@ -70,14 +70,15 @@ class RelevanceModel:
             question: The question.
             found: Passages of each arm, best first. Those of the model's own arms count under their names.
         """
-        return self.predicted(candidates(question, found))
+        seen = candidates(question, found)
+        return dict(zip((one.id for one in seen.passages), self.predicted([seen]).tolist(), strict=True))
 
-    def predicted(self, seen: Candidates) -> dict[str, float]:
-        """Return the same from features that are known already."""
-        if not seen.passages:
-            return {}
-        predicted = self._booster.inplace_predict(rows_of(seen, self.header.arms))
-        return dict(zip((passage.id for passage in seen.passages), predicted.tolist(), strict=True))
+    def predicted(self, seen: Sequence[Candidates]) -> Floats:
+        """Return the probabilities of all passages of some questions, one after the other."""
+        rows = np.concatenate([rows_of(one, self.header.arms) for one in seen])
+        if not len(rows):
+            return np.empty(0)
+        return np.asarray(self._booster.inplace_predict(rows), dtype=np.float64)
 
     def save(self) -> bytes:
         """Return the model: its header on one line, then the trees as xgboost writes them."""

@@ -147,9 +147,17 @@ class Examples:
         header = Header(columns=NAMES, arms=self.arms, k=self.k, questions=len(of))
         return RelevanceModel(header, booster)
 
+    def predicted(
+        self, model: RelevanceModel, questions: Sequence[int] | Indices | None = None
+    ) -> list[Mapping[str, float]]:
+        """Return the relevance of the passages of some questions, by id; None for all of them."""
+        seen = [self.seen[number] for number in (range(len(self.seen)) if questions is None else questions)]
+        values = iter(model.predicted(seen).tolist()) if seen else iter(())
+        return [{passage.id: next(values) for passage in one.passages} for one in seen]
+
     def out_of_fold(
         self, parts: Sequence[tuple[Indices, Indices]], progress: Progress | None = None
-    ) -> list[dict[str, float] | None]:
+    ) -> list[Mapping[str, float] | None]:
         """Return the relevance of each question's passages by a model that was not fitted to the question.
 
         Args:
@@ -159,11 +167,11 @@ class Examples:
         Returns:
             By question; None for one that no part predicts.
         """
-        predicted: list[dict[str, float] | None] = [None] * len(self.rows)
+        predicted: list[Mapping[str, float] | None] = [None] * len(self.rows)
         for number, (known, held_out) in enumerate(parts, start=1):
             model = self.fit(known)
-            for question in held_out.tolist():
-                predicted[question] = model.predicted(self.seen[question])
+            for question, relevance in zip(held_out, self.predicted(model, held_out), strict=True):
+                predicted[question] = relevance
             if progress is not None:
                 progress("fitting relevance", number, len(parts))
         return predicted

@@ -1,0 +1,163 @@
+"""Evaluating a trained model on a second file of outcomes: exact by hand, and never on its own questions."""
+
+import json
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from rich.console import Console
+from typer.testing import CliRunner
+
+from agent.cli.main import app
+from agent.config import AppConfig
+from agent.offline.evaluate_router import Evaluation, RouterEvaluation, evaluate_scores, run
+from agent.routers import RouterError, Stage
+from agent.routers.utility import Utility
+from arms.portfolio import Outcomes
+from arms.portfolio import outcomes as portfolio_outcomes
+from arms.questions import Question
+from feedback.reward import Prices
+from tests.agent.fakes import CONFIG
+from tests.agent.offline.test_train_relevance import config, router, train, write  # noqa: F401
+from tests.agent.offline.test_train_router import outcomes as routed_outcomes
+from tests.agent.offline.test_train_router import train as train_router
+
+COSTED = Utility(measures={"em": 1.0}, cost_weight=0.1, cost=Prices(steps=1.0))
+
+
+def table(em: list[list[float]], steps: list[float]) -> Outcomes:
+    """Return outcomes of arms a, b, ... on as many questions as there are rows."""
+    scores = np.array(em)
+    n, arms = scores.shape
+    nothing = ((None,) * arms,) * n
+    questions = tuple(Question(f"q{row}", f"{row}?") for row in range(n))
+    costs = {"steps": np.tile(steps, (n, 1))}
+    return Outcomes(questions, tuple("abc"[:arms]), {"em": scores}, costs, nothing, nothing)
+
+
+def evaluated(known: Outcomes, scores: Any, utility: Utility, stage: Stage) -> RouterEvaluation:
+    rng = np.random.default_rng(0)
+    return evaluate_scores(known, np.array(scores, dtype=np.float64), utility, stage, 200, rng)
+
+
+def test_what_a_router_earns_is_counted_as_by_hand() -> None:
+    known = table([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 0.0]], [0.0, 1.0])
+    result = evaluated(known, [[1, 0], [1, 0], [0, 1], [0, 1]], COSTED, Stage.QUESTION)
+    assert (result.questions, result.single) == (4, "a")
+    assert result.rows["a"] == pytest.approx({"utility": 0.5, "em": 0.5, "cost": 0.0})
+    assert result.rows["router"] == pytest.approx({"utility": (2 + 0.9 - 0.1) / 4, "em": 0.75, "cost": 0.5})
+    assert result.rows["oracle"] == pytest.approx({"utility": 2.9 / 4, "em": 0.75, "cost": 0.25})
+    assert result.gap == pytest.approx(0.8 / 0.9)
+
+
+def test_a_router_that_looks_at_passages_is_charged_all_searches() -> None:
+    known = table([[1.0, 0.0], [0.0, 1.0]], [1.0, 2.0])
+    result = evaluated(known, [[1, 0], [0, 1]], COSTED, Stage.RETRIEVED)
+    assert result.rows["router"] == pytest.approx({"utility": 0.7, "em": 1.0, "cost": 3.0})
+    assert result.rows["b"]["cost"] == 2.0
+
+
+EM = arrays(np.float64, (8, 3), elements=st.sampled_from([0.0, 0.5, 1.0]))
+
+
+@given(EM)
+def test_the_oracle_closes_the_gap_and_the_best_single_arm_nothing_of_it(em: Any) -> None:
+    known = table(em.tolist(), [1.0, 1.0, 1.0])
+    plain = Utility(measures={"em": 1.0})
+    best = evaluated(known, em, plain, Stage.QUESTION)
+    single = np.tile(em.mean(axis=0), (8, 1))
+    same = evaluated(known, single, plain, Stage.QUESTION)
+    if best.gap is None:
+        assert "no arm is better than" in best.conclusion()
+        return
+    assert best.gap == pytest.approx(1.0)
+    assert best.interval == pytest.approx((1.0, 1.0))
+    assert (same.gap, same.p) == (pytest.approx(0.0), 1.0)
+    assert 0.0 <= best.p <= 1.0
+
+
+# -- folders ---------------------------------------------------------------------------------------------
+
+
+def evaluate(config: AppConfig, model: Path, files: dict[str, Any], **fields: Any) -> tuple[Any, str]:  # noqa: F811
+    output = StringIO()
+    wanted = Evaluation.model_validate({"config": config, "model": model, "resamples": 200} | files | fields)
+    return run(wanted, Console(file=output, width=120), lambda *_: None), output.getvalue()
+
+
+def test_a_router_is_evaluated_on_the_questions_that_it_was_not_trained_on(
+    config: AppConfig,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    rows = routed_outcomes(60)
+    portfolio_outcomes.write_outcomes(tmp_path / "first.jsonl", rows[:90])
+    portfolio_outcomes.write_outcomes(tmp_path / "second.jsonl", rows[45:])
+    train_router(config, tmp_path / "first.jsonl")
+    figures, said = evaluate(
+        config,
+        config.home_path / "router",
+        {"outcomes": [tmp_path / "second.jsonl"]},
+        output=tmp_path / "figures.json",
+    )
+    assert (figures["questions"], figures["known"]) == (30, 15)
+    assert figures["gap"] > 0.9
+    assert "left out, as the router was trained on them: 15 questions" in said
+    assert f"the router closes {figures['gap']:.1%} of the gap between {figures['single']}" in said
+    assert json.loads((tmp_path / "figures.json").read_bytes())["rows"] == figures["rows"]
+
+
+def test_a_router_with_columns_of_relevance_is_evaluated_with_its_own_model(
+    config: AppConfig,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "first").mkdir()
+    router(config, write(tmp_path / "first", 40))
+    figures, _ = evaluate(config, config.home_path / "router", write(tmp_path, 60))
+    assert (figures["questions"], figures["known"]) == (20, 40)
+    assert figures["rows"]["router"]["em"] > 0.9
+
+
+def test_a_model_of_relevance_is_evaluated_by_its_recall(
+    config: AppConfig,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "first").mkdir()
+    train(config, **write(tmp_path / "first", 40))
+    figures, said = evaluate(config, config.home_path / "relevance", write(tmp_path, 60))
+    assert figures["questions"] == 20
+    assert figures["recall"]["learned fusion"] > 0.9 > figures["recall"]["first"]
+    assert "left out, as the model was trained on them: 40 questions" in said
+
+
+@pytest.mark.parametrize(("model", "kind"), [("router", "router"), ("relevance", "model")])
+def test_its_own_questions_alone_are_refused(
+    config: AppConfig,  # noqa: F811
+    tmp_path: Path,
+    model: str,
+    kind: str,
+) -> None:
+    files = write(tmp_path)
+    if model == "router":
+        router(config, files)
+    else:
+        train(config, **files)
+    with pytest.raises(
+        RouterError, match=f"the {kind} was trained on all of these 60 questions: take others"
+    ):
+        evaluate(config, config.home_path / model, files)
+
+
+def test_a_folder_without_a_model_exits_with_2(tmp_path: Path) -> None:
+    files = write(tmp_path)
+    (tmp_path / "serve.yaml").write_text(
+        json.dumps({"applications": [{"import_path": "agent.app:build", "args": CONFIG}]})
+    )
+    words = ["evaluate-router", str(tmp_path), str(files["outcomes"][0]), "-c", str(tmp_path / "serve.yaml")]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 2
+    assert "holds no trained model: none of router.json, relevance.model is there" in done.stderr
