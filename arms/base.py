@@ -79,6 +79,29 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
+class StageRun:
+    """A stage of a cascade that ran.
+
+    Attributes:
+        arms: The members that it asked.
+        failed: Those that gave no answer.
+        steps: Rounds of retrieval of this stage.
+        tokens: Tokens of the language model of this stage.
+        picked: The member with the best answer so far; None where all have failed.
+        probability: Predicted, that this answer is right; None likewise.
+        gain: Predicted reward of going on; None likewise, and at the last stage.
+    """
+
+    arms: tuple[str, ...]
+    failed: tuple[str, ...]
+    steps: int
+    tokens: int
+    picked: str | None = None
+    probability: float | None = None
+    gain: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Retrieval:
     """The result and the costs of a search.
 
@@ -86,11 +109,13 @@ class Retrieval:
         passages: Best first, ties broken by id, ids unique.
         steps: Rounds of retrieval: 0 for none, 1 for a plain search.
         tokens: Tokens of a language model that the arm itself prompted.
+        stages: Those that a cascade ran, in order; empty for any other arm.
     """
 
     passages: tuple[Passage, ...] = ()
     steps: int = 1
     tokens: int = 0
+    stages: tuple[StageRun, ...] = ()
 
 
 @runtime_checkable

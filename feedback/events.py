@@ -177,6 +177,8 @@ class Execution:
         answer: The text that the language model wrote; None when it was not called.
         error: Why it failed; empty when it did not.
         finished_at: Seconds since the epoch, UTC.
+        stages: What the arm did in stages, each as named facts that can be written as JSON; empty for an
+            arm without.
     """
 
     decision_id: str
@@ -187,6 +189,7 @@ class Execution:
     answer: str | None = None
     error: str = ""
     finished_at: float = 0.0
+    stages: tuple[Mapping[str, object], ...] = ()
 
 
 class Kind(StrEnum):

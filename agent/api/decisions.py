@@ -144,6 +144,7 @@ def document(found: Record, config: AppConfig, now: float) -> dict[str, Any]:
         "error": execution.error if execution else None,
         "answer": execution.answer if execution else None,
         "passage_ids": list(execution.passages) if execution else [],
+        "stages": list(execution.stages) if execution else [],
         "feedback": [
             {
                 "feedback_id": item.id,

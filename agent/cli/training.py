@@ -15,6 +15,7 @@ from agent.offline import (
     RelevanceTraining,
     Training,
     evaluate_router,
+    train_cascade,
     train_relevance,
     train_router,
 )
@@ -29,6 +30,7 @@ class Model(StrEnum):
 
     ROUTER = "router"
     RELEVANCE = "relevance"
+    CASCADE = "cascade"
 
 
 @settings_options(Labelling, {"measures": "--measure", "output": "--output -o"}, without=("config",))
@@ -107,9 +109,7 @@ def warm_start(
 )
 def train(
     given: dict[str, Any],
-    model: Annotated[
-        Model, typer.Option("--model", help="What is trained: a router, or the relevance of passages.")
-    ] = Model.ROUTER,
+    model: Annotated[Model, typer.Option("--model", help="What is trained.")] = Model.ROUTER,
     router: Annotated[str | None, typer.Option("--router", help="Kind of the router.")] = None,
     stage: Annotated[
         str | None,
@@ -140,35 +140,41 @@ def train(
     """Train a router on outcomes and validate it; `router` in the configuration serves it.
 
     With `--model relevance`, a model of the relevance of passages: it learns from the gold_ids of the
-    questions, and an arm of kind `learned_fusion` serves it. What describes a router is then left out.
+    questions, and an arm of kind `learned_fusion` serves it. What describes a router is then left out. With
+    `--model cascade`, the stages of an arm of kind `cascade`, which `--spec` describes.
     """
     with explained():
         settings = load(config, without=["router"])  # it may be about to be trained
-        of_router = {
-            "--router": router, "--stage": stage, "--spec": spec, "--measure": measure, "--prior": prior,
-            "--cost-weight": cost_weight, "--over": over, "--minmax": minmax,
-        }  # fmt: skip
+        utility = {
+            "measures": unique("--measure", map(weighted, measure or ["f1"])),
+            "prior": prior,
+            "cost_weight": cost_weight,
+            "cost": settings.reward.cost,
+            "over": over,
+            "scale": "minmax" if minmax else "none",
+        }
+        given = {"config": settings, **given}
+        of_router: dict[str, Any] = {"--router": router, "--stage": stage}
+        if model is Model.RELEVANCE:
+            of_router |= {
+                "--spec": spec, "--measure": measure, "--prior": prior, "--cost-weight": cost_weight,
+                "--over": over, "--minmax": minmax,
+            }  # fmt: skip
         if model is not Model.ROUTER and (extra := [flag for flag, value in of_router.items() if value]):
             raise ValueError(f"{', '.join(extra)}: only a router has that, not --model {model.value}")
         with progress() as on_progress:
-            if model is Model.RELEVANCE:
-                wanted = RelevanceTraining.model_validate({"config": settings, **given})
-                train_relevance.run(wanted, console, on_progress)
-                return
-            utility = {
-                "measures": unique("--measure", map(weighted, measure or ["f1"])),
-                "prior": prior,
-                "cost_weight": cost_weight,
-                "cost": settings.reward.cost,
-                "over": over,
-                "scale": "minmax" if minmax else "none",
-            }
-            kind = train_router.read_spec(router, stage, spec)
-            train_router.run(
-                Training.model_validate({"config": settings, "router": kind, "utility": utility, **given}),
-                console,
-                on_progress,
-            )
+            match model:
+                case Model.ROUTER:
+                    given |= {"router": train_router.read_spec(router, stage, spec), "utility": utility}
+                    train_router.run(Training.model_validate(given), console, on_progress)
+                case Model.RELEVANCE:
+                    train_relevance.run(RelevanceTraining.model_validate(given), console, on_progress)
+                case Model.CASCADE:
+                    if spec is None:
+                        raise ValueError("--model cascade needs --spec, a YAML file of its stages")
+                    given |= {"spec": train_cascade.read_spec(spec), "utility": utility}
+                    wanted = train_cascade.CascadeTraining.model_validate(given)
+                    train_cascade.run(wanted, console, on_progress)
 
 
 @settings_options(

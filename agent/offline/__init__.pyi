@@ -5,6 +5,7 @@ from . import (
     labelled_data,
     router_features,
     score,
+    train_cascade,
     train_relevance,
     train_router,
 )
@@ -29,6 +30,7 @@ __all__ = [
     "router_features",
     "score",
     "select_portfolio",
+    "train_cascade",
     "train_relevance",
     "train_router",
 ]

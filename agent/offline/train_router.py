@@ -332,5 +332,9 @@ def _ensemble(about: saved.About, folder: Path) -> str:
     params["backbone"] = about.backbone
     if about.writing is not None:
         params |= asdict(about.writing) | {"form": about.writing.form.value}
-    document = {"kind": "ensemble", "params": params}
+    return flow({"kind": "ensemble", "params": params})
+
+
+def flow(document: dict[str, Any]) -> str:
+    """Return a document as one line of YAML."""
     return str(yaml.safe_dump(document, default_flow_style=True, sort_keys=False, width=math.inf)).strip()

@@ -1,4 +1,4 @@
-from . import catalog, cross_validation, dataset, features, out_of_fold, saved, utility, validation
+from . import cascade, catalog, cross_validation, dataset, features, out_of_fold, saved, utility, validation
 from .answer_selector import open_selector
 from .base import Router
 from .catalog import RouterSpec, build_router
@@ -14,6 +14,7 @@ __all__ = [
     "Stage",
     "Trained",
     "build_router",
+    "cascade",
     "catalog",
     "cross_validation",
     "dataset",

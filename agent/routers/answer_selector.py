@@ -5,15 +5,17 @@ contain them. The price is that all members answer, whichever answer is selected
 """
 
 from collections.abc import Mapping, Sequence
+from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+from agent.routers.cascade.decider import TrainedDecider, open_decider
 from agent.routers.dataset import RouterError, Stage
 from agent.routers.features import features_of
 from agent.routers.saved import Trained, read_trained
 from arms.base import ArmBuildError, ArmError, Passage, Query
-from arms.retrievers import SelectorSpec
+from arms.retrievers import SelectorSpec, kind
 
 
 class RouterSelector:
@@ -49,13 +51,23 @@ class RouterSelector:
             raise ArmError(f"the router cannot pick an answer: {error}") from error
 
 
-def open_selector(wanted: SelectorSpec) -> RouterSelector:
-    """Read a router that selects answers.
+@overload
+def open_selector(wanted: SelectorSpec, /) -> RouterSelector: ...
+
+
+@overload
+def open_selector(wanted: kind.DeciderSpec, /) -> TrainedDecider: ...
+
+
+def open_selector(wanted: SelectorSpec | kind.DeciderSpec, /) -> RouterSelector | TrainedDecider:
+    """Read a router that selects answers, or the decider of a cascade.
 
     Raises:
         ArmBuildError: It cannot be read, compares no answers or those of other arms, or its features would
             not be those of its training.
     """
+    if isinstance(wanted, kind.DeciderSpec):
+        return open_decider(wanted)
     try:
         trained = read_trained(wanted.router)
     except RouterError as error:

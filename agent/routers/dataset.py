@@ -191,6 +191,7 @@ class RoutingDataset:
         utility: Higher is better, NaN where unknown, shape (n_questions, n_arms).
         quality: Of what each arm retrieved, whatever the answer; like the utility, but an arm may have none
             at all. None if it was not measured.
+        is_choice: Whether arms are compared: there are two at least, which differ on some question.
 
     Raises:
         RouterError: A shape does not fit, there are fewer than two arms or questions, a number is infinite,
@@ -200,6 +201,7 @@ class RoutingDataset:
     features: Features
     utility: Floats
     quality: Floats | None = None
+    is_choice: bool = True
 
     def __post_init__(self) -> None:
         n, arms = len(self.features), self.features.arms
@@ -213,14 +215,14 @@ class RoutingDataset:
                 raise RouterError(
                     f"the {what} of {arms[column]!r} on {self.features.texts[row]!r} is infinite"
                 )
-        if len(arms) < 2:
+        if self.is_choice and len(arms) < 2:
             raise RouterError(f"labels of {len(arms)} arm ({', '.join(arms)}); a choice needs at least two")
         if n < 2:
             asked = ", ".join(map(repr, self.features.texts)) or "none"
             raise RouterError(f"labels of too few questions ({asked}); a fit needs at least two")
         for column in np.flatnonzero(np.isnan(self.utility).all(axis=0)).tolist():
             raise RouterError(f"arm {arms[column]!r} has no label at all: leave it out")
-        if not self.telling.any():
+        if self.is_choice and not self.telling.any():
             raise RouterError(f"no question distinguishes the {len(arms)} arms: each has one utility for all")
 
     @property
@@ -238,7 +240,7 @@ class RoutingDataset:
         """Return some of the questions, by index or by mask."""
         at = _indices(rows, len(self))
         quality = None if self.quality is None else self.quality[at]
-        return RoutingDataset(self.features.rows(at), self.utility[at], quality)
+        return replace(self, features=self.features.rows(at), utility=self.utility[at], quality=quality)
 
 
 ROWS_PER_BATCH = 4096

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 
 from agent.serving.messages import ArmInfo, Commit, Log
@@ -107,6 +107,7 @@ class TurnRecorder:
             answer=self.answer,
             error=described(error) if error else self.error,
             finished_at=now,
+            stages=tuple(map(asdict, self.retrieval.stages)),
         )
 
 

@@ -27,7 +27,7 @@ from arms.models import Backbone, ModelNotFoundError
 from arms.retrievers import (
     ArmSpec,
     ArmSpecError,
-    OpenSelector,
+    OpenTrained,
     Resources,
     Trust,
     build_arm,
@@ -58,7 +58,7 @@ class ArmSettings:
         indexes: Folder of all indexes.
         backbones: Sentence encoders by name.
         limit_s: Seconds that an arm waits for an encoder, or for an answer of the model.
-        open_selector: Opens a trained router that selects answers.
+        open_selector: Opens what was trained for an arm.
         trust: Which arms may reach what; None where all of them are trusted.
     """
 
@@ -67,7 +67,7 @@ class ArmSettings:
     indexes: Path
     backbones: Mapping[str, Backbone]
     limit_s: float
-    open_selector: OpenSelector = kind.no_selector
+    open_selector: OpenTrained = kind.no_selector
     trust: Trust | None = None
 
 

@@ -23,7 +23,7 @@ from arms.llm import LateWriter, LlmSpec
 from arms.llm import catalog as llm_catalog
 from arms.models import Backbone, ModelNotFoundError, build_embedder, digest_backbone, digest_of, locate
 from arms.questions import Question
-from arms.retrievers import ArmSpec, OpenSelector, Resources, Trust, catalog, prepare
+from arms.retrievers import ArmSpec, OpenTrained, Resources, Trust, catalog, prepare
 from arms.retrievers import kind as retriever_kind
 
 
@@ -40,7 +40,7 @@ class PoolJob:
         llm: The language model, loaded with the first prompt; None for none.
         seed: Seed of the stochastic arms.
         block: Questions per block, at least 1.
-        open_selector: Opens a trained router that selects answers; picklable.
+        open_selector: Opens what was trained for an arm; picklable.
         trust: Which arms may reach what; None where all of them are trusted.
     """
 
@@ -52,7 +52,7 @@ class PoolJob:
     llm: LlmSpec | None = None
     seed: int = 0
     block: int = 32
-    open_selector: OpenSelector = retriever_kind.no_selector
+    open_selector: OpenTrained = retriever_kind.no_selector
     trust: Trust | None = None
 
     @property

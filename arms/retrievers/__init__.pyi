@@ -1,6 +1,6 @@
 from . import catalog, fusion, kind
 from .catalog import ArmSpecError, build_arm, closure, prepare
-from .kind import DEFAULT_HOST, ArmSpec, OpenSelector, Resources, SelectorSpec, Trust
+from .kind import DEFAULT_HOST, ArmSpec, OpenTrained, Resources, SelectorSpec, Trust
 from .new_arms import NewArms
 from .rerank import regularized
 
@@ -9,7 +9,7 @@ __all__ = [
     "ArmSpec",
     "ArmSpecError",
     "NewArms",
-    "OpenSelector",
+    "OpenTrained",
     "Resources",
     "SelectorSpec",
     "Trust",

@@ -29,7 +29,7 @@ from arms.retrievers import (
 )
 from arms.retrievers import diversity as discounted
 from arms.retrievers import graph as graph_dense
-from arms.retrievers.generative import ensemble, multistep, vendi_rag
+from arms.retrievers.generative import cascade, ensemble, multistep, vendi_rag
 from arms.retrievers.kind import ArmSpec, Kind, NoParams, Resources, Trust
 from arms.suggestions import did_you_mean
 
@@ -59,6 +59,7 @@ KINDS: dict[str, Kind[Any]] = {
     "multistep": multistep.KIND,
     "vendi_rag": vendi_rag.KIND,
     "ensemble": ensemble.KIND,
+    "cascade": cascade.KIND,
     "remote": remote.KIND,
 }
 """The kinds of arms of this package."""

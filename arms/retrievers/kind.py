@@ -8,12 +8,12 @@ import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Annotated, Any, Generic, Protocol, TypeVar, cast, overload
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
 from arms.base import Arm, ArmBuildError, ArmError, Embed, Passage, Progress, Query
 from arms.corpus import Corpus
@@ -30,6 +30,23 @@ DEFAULT_HOST = "Arms"
 
 Members = Callable[[str], Arm]
 """The name of an arm -> the arm."""
+
+
+def _each_once(stages: tuple[tuple[str, ...], ...]) -> tuple[tuple[str, ...], ...]:
+    """Refuse an empty stage, and an arm that is asked twice."""
+    arms = [arm for stage in stages for arm in stage]
+    for arm in arms:
+        if arms.count(arm) > 1:
+            raise ValueError(f"arm {arm!r} is in two places: each answers once")
+    return stages
+
+
+Stages = Annotated[
+    tuple[Annotated[tuple[str, ...], Field(min_length=1)], ...],
+    Field(min_length=2),
+    AfterValidator(_each_once),
+]
+"""Names of arms by the stages of a cascade; those of a stage answer together, and each arm once."""
 
 
 class ArmSpec(BaseModel):
@@ -148,13 +165,83 @@ class SelectorSpec:
     writing: prompts.Writing
 
 
-OpenSelector = Callable[[SelectorSpec], AnswerSelector]
-"""Opens a trained router that selects answers. Raises ArmBuildError if it does not fit."""
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a cascade does next.
+
+    Attributes:
+        pick: Index of the best answer so far.
+        probability: Predicted, that it is right.
+        gain: Predicted reward of going on; None at the last stage.
+        goes_on: Whether the next stage runs.
+    """
+
+    pick: int
+    probability: float
+    gain: float | None
+    goes_on: bool
 
 
-def no_selector(spec: SelectorSpec) -> AnswerSelector:
-    """Refuse to open a router."""
-    raise ArmBuildError(f"router {spec.router}: answer selectors are not available here")
+class CascadeDecider(Protocol):
+    """Decides after each stage of a cascade whether to stop; thread-safe.
+
+    Attributes:
+        k: Passages of each arm that it reads, and that an answer is written from.
+    """
+
+    k: int
+
+    def decide(
+        self, question: str, answers: Sequence[str | None], found: Sequence[Sequence[Passage]]
+    ) -> Verdict:
+        """Return what to do after a stage.
+
+        Args:
+            question: The question.
+            answers: Of the arms of all stages so far, in their order; None where an arm failed, not all of
+                them.
+            found: The passages of each answer, best first.
+
+        Raises:
+            ArmError: The inputs do not fit the decider.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DeciderSpec:
+    """A decider as a cascade configures it.
+
+    Attributes:
+        folder: Of the trained cascade.
+        stages: Names of its arms.
+        writing: Settings of the answers.
+    """
+
+    folder: Path
+    stages: tuple[tuple[str, ...], ...]
+    writing: prompts.Writing
+
+
+class OpenTrained(Protocol):
+    """Opens what was trained for an arm: a router that selects answers, or the decider of a cascade.
+
+    Raises:
+        ArmBuildError: It does not fit.
+    """
+
+    @overload
+    def __call__(self, wanted: SelectorSpec, /) -> AnswerSelector: ...
+
+    @overload
+    def __call__(self, wanted: DeciderSpec, /) -> CascadeDecider: ...
+
+
+def no_selector(wanted: SelectorSpec | DeciderSpec, /) -> Any:
+    """Refuse to open anything."""
+    if isinstance(wanted, DeciderSpec):
+        raise ArmBuildError(f"decider {wanted.folder}: deciders of cascades are not available here")
+    raise ArmBuildError(f"router {wanted.router}: answer selectors are not available here")
 
 
 @dataclass(frozen=True)
@@ -168,7 +255,7 @@ class Resources:
         specs: Every arm by name; an arm may refer to others.
         embed: Embeds a text that an arm wrote, such as a follow-up query.
         write: Prompts the language model; blocking, thread-safe.
-        open_selector: Opens a trained router that selects answers.
+        open_selector: Opens what was trained for an arm.
         trust: Which arms may reach what; None where all of them are trusted.
     """
 
@@ -178,7 +265,7 @@ class Resources:
     specs: Mapping[str, ArmSpec]
     embed: Embed = _no_embedder
     write: Write = _no_writer
-    open_selector: OpenSelector = no_selector
+    open_selector: OpenTrained = no_selector
     trust: Trust | None = None
     _shared: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
     _lock: threading.RLock = field(default_factory=threading.RLock, repr=False, compare=False)

@@ -63,6 +63,7 @@ def execution_row(e: Execution, seq: int) -> dict[str, object]:
         "answer": None if e.answer is None else storable(e.answer),
         "error": storable(e.error),
         "finished_at": e.finished_at,
+        "stages": e.stages,
     }
 
 
@@ -201,6 +202,7 @@ def load_executions(connection: sa.Connection, ids: Sequence[str]) -> dict[str, 
             row.answer,
             row.error,
             row.finished_at,
+            tuple(row.stages or ()),
         )
         for row in rows
     }

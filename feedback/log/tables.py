@@ -56,7 +56,7 @@ from sqlalchemy import (
     text,
 )
 
-SCHEMA = 7
+SCHEMA = 8
 """Number of the newest migration: the shape of the tables that this code reads and writes."""
 
 # Named, so that migrations find them on both databases.
@@ -146,6 +146,7 @@ executions = Table(
     Column("answer", Text),
     Column("error", Text, nullable=False),
     Column("finished_at", Double, nullable=False),
+    Column("stages", JSON),
 )
 
 feedback = Table(

@@ -80,9 +80,9 @@ def decision(
 
 def execution(name: str, status: Status = Status.OK, steps: int = 1) -> Execution:
     """How a decision went."""
-    return Execution(
-        name, "b", status, Cost(steps, 10, 5, 0.01, 0.2, 0.0), ("p1", "p2"), "an answer", "", 101.0
-    )
+    stages = ({"arms": ["a"], "probability": 0.25}, {"arms": ["b"], "probability": 0.75})
+    cost = Cost(steps, 10, 5, 0.01, 0.2, 0.0)
+    return Execution(name, "b", status, cost, ("p1", "p2"), "an answer", "", 101.0, stages)
 
 
 def value(

@@ -97,7 +97,7 @@ class Learned:
 
 
 @dataclass(frozen=True, slots=True)
-class _Answered:
+class Answered:
     """What a member found, the passages that the model read, the answer, and the tokens of both."""
 
     found: Retrieval
@@ -137,15 +137,12 @@ class Ensemble:
         if self._learned is not None:
             query.embedding(self._learned.backbone, arm=self.name)  # fail before any cost
             depth = max(k, self._learned.selector.k)
-        # threads of its own: a nested ensemble must not wait for a thread that waits for it
-        with ThreadPoolExecutor(len(self._members), thread_name_prefix="ensemble") as pool:
-            outcomes = [*pool.map(lambda member: self._run(member, query, depth), self._members)]
-        answered = [outcome for outcome in outcomes if isinstance(outcome, _Answered)]
+        # a router was trained on answers from so many passages
+        read = self._learned.selector.k if self._learned else None
+        outcomes = answers_of(self._members, query, depth, read, self._params.writing, self._write)
+        answered = [outcome for outcome in outcomes if isinstance(outcome, Answered)]
         if not answered:
-            errors = "; ".join(
-                f"{member.name}: {outcome}" for member, outcome in zip(self._members, outcomes, strict=True)
-            )
-            raise ArmError(f"every member of arm {self.name!r} failed: {errors}")
+            raise all_failed(self.name, self._members, outcomes)
         at, tokens = self._select(query, answered)
         return Retrieval(
             answered[at].found.passages[:k],
@@ -153,19 +150,7 @@ class Ensemble:
             tokens=tokens + sum(each.tokens for each in answered),
         )
 
-    def _run(self, member: Arm, query: Query, k: int) -> _Answered | Exception:
-        """Return the passages and the answer of a member, or its error."""
-        writing = self._params.writing
-        try:
-            found = member.search(query, k)
-            # a router was trained on answers from so many passages
-            read = found.passages[: self._learned.selector.k] if self._learned else found.passages
-            answer = answer_to(writing.prompt(query.text, read), writing, self._write)
-        except (ArmError, GeneratorError) as error:
-            return error
-        return _Answered(found, read, answer.text, found.tokens + answer.tokens)
-
-    def _select(self, query: Query, answered: Sequence[_Answered]) -> tuple[int, int]:
+    def _select(self, query: Query, answered: Sequence[Answered]) -> tuple[int, int]:
         """Return the index of the selected answer, and the tokens spent on the selection."""
         answers, chosen, tokens = [each.answer for each in answered], None, 0
         if self._params.select == "llm":
@@ -206,6 +191,40 @@ class Ensemble:
             again = AGAIN.format(count=len(shown))
             messages += ({"role": "assistant", "content": text}, {"role": "user", "content": again})
         return None, tokens
+
+
+def answers_of(
+    members: Sequence[Arm], query: Query, k: int, read: int | None, writing: prompts.Writing, write: Write
+) -> list[Answered | Exception]:
+    """Run members in parallel, and return the passages and the answer of each, or its error.
+
+    Args:
+        members: At least one.
+        query: The question.
+        k: Passages to search for.
+        read: Passages that an answer is written from; None for all.
+        writing: Settings of an answer.
+        write: Prompts the language model.
+    """
+
+    def run(member: Arm) -> Answered | Exception:
+        try:
+            found = member.search(query, k)
+            passages = found.passages[:read]
+            answer = answer_to(writing.prompt(query.text, passages), writing, write)
+        except (ArmError, GeneratorError) as error:
+            return error
+        return Answered(found, passages, answer.text, found.tokens + answer.tokens)
+
+    # threads of its own: a nested ensemble must not wait for a thread that waits for it
+    with ThreadPoolExecutor(len(members), thread_name_prefix="answers") as pool:
+        return [*pool.map(run, members)]
+
+
+def all_failed(name: str, members: Sequence[Arm], outcomes: Sequence[Answered | Exception]) -> ArmError:
+    """Return the error of an arm of which every member failed."""
+    errors = "; ".join(f"{member.name}: {outcome}" for member, outcome in zip(members, outcomes, strict=True))
+    return ArmError(f"every member of arm {name!r} failed: {errors}")
 
 
 def vote(answers: Sequence[str]) -> int:

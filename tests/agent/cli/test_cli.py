@@ -291,7 +291,7 @@ def test_serve_says_that_a_port_is_in_use_before_it_builds_anything(
 def test_serve_does_not_start_on_the_log_of_a_newer_armwise(config: Path, tmp_path: Path) -> None:
     said(run("serve", "-c", config, "--prepare-only"), 0)
     with sqlite3.connect(tmp_path / "home" / "log.db") as log:
-        log.execute("UPDATE alembic_version SET version_num = '9'")
+        log.execute("UPDATE alembic_version SET version_num = '99'")
     log.close()
     output = said(run("serve", "-c", config, "--prepare-only"), 2)
     assert "the log has schema 9" in output

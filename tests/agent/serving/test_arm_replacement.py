@@ -230,6 +230,10 @@ ATTACKS: list[tuple[dict[str, Any], str]] = [
         "model '/tmp/model'",
     ),
     (
+        {"kind": "cascade", "params": {"stages": [["none"], ["bm25"]], "decider": "/etc"}},
+        "model '/etc'",
+    ),
+    (
         {"kind": "cross_encoder", "params": {"arm": "bm25", "model": "evil/model"}},
         "model 'evil/model'",
     ),

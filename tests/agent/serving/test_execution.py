@@ -7,7 +7,7 @@ import pytest
 from agent.serving.execution import TurnRecorder
 from agent.serving.messages import ArmInfo
 from agent.serving.probe import Probes
-from arms.base import ArmError, Passage, Retrieval
+from arms.base import ArmError, Passage, Retrieval, StageRun
 from arms.llm import Chunk, GeneratorError, base
 from feedback.events import Context, Cost, Decision, Status
 
@@ -51,6 +51,24 @@ def test_costs_before_the_draw_and_after_it_are_added_up() -> None:
     assert turn.execution(7.0).cost == Cost(
         steps=8, prompt_tokens=1134, completion_tokens=9, retrieval_s=0.75, llm_s=2.0, usd=0.125
     )
+
+
+def test_the_stages_of_a_cascade_are_recorded_as_facts() -> None:
+    turn = recorder()
+    first = StageRun(("none", "bm25"), ("bm25",), 0, 12, "none", 0.25, 0.125)
+    turn.retrieval = Retrieval(stages=(first, StageRun(("dense",), (), 1, 30, "dense", 0.75)))
+    one, two = turn.execution(7.0).stages
+    assert one == {
+        "arms": ("none", "bm25"),
+        "failed": ("bm25",),
+        "steps": 0,
+        "tokens": 12,
+        "picked": "none",
+        "probability": 0.25,
+        "gain": 0.125,
+    }
+    assert (two["picked"], two["gain"]) == ("dense", None)
+    assert recorder().execution(7.0).stages == ()
 
 
 def test_a_turn_that_did_nothing_yet_cost_nothing() -> None:

@@ -48,8 +48,8 @@ SPECS = {
     "several": ArmSpec(kind="ensemble", params={"arms": ["none", "words", "near"]}),
     "own": ArmSpec(kind="tests.arms.retrievers.test_catalog:Own", params={"greeting": "hello"}),
 }
-ELSEWHERE = {"cross_encoder", "remote"}
-"""Kinds that need a model or a server; their own tests hold them to the contract."""
+ELSEWHERE = {"cascade", "cross_encoder", "remote"}
+"""Kinds that need a model, a server or training; their own tests hold them to the contract."""
 SCRIPTED = base.ScriptedGenerator({}, default='{"score": 7}')
 
 

@@ -1,0 +1,299 @@
+"""A fitted cascade: of each stage, which answer is the best so far, and what going on would gain.
+
+    answers so far --router--> a score each --isotonic--> probability that the best one is right
+                                         '--router of the gain--> go on if it is above the threshold
+
+What a stage gains is known on training questions from out-of-fold scores: the reward of going on, by the rule
+of the later stages, minus that of stopping, each net of the cost so far.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from scipy.optimize import isotonic_regression
+
+from agent.routers.base import Router
+from agent.routers.cascade.stopping import StopRule, certified_threshold, share_thresholds
+from agent.routers.catalog import RouterSpec, build_router
+from agent.routers.cross_validation import folds
+from agent.routers.dataset import ArmTable, Features, Floats, RouterError, RoutingDataset
+from arms.base import Progress
+from arms.retrievers import kind
+
+GO_ON = "go on"
+"""The only arm of the router of the gain."""
+
+Integers = NDArray[np.intp]
+
+ANSWERS = RouterSpec(
+    kind="pointwise_xgboost", params={"stage": "answered", "dims": 0, "centre": False, "rounds": 300}
+)
+
+GAIN = RouterSpec(
+    kind="pointwise_xgboost",
+    params={
+        "stage": "retrieved",
+        "dims": 0,
+        "centre": False,
+        "rounds": 200,
+        "depth": 3,
+        "min_child_weight": 40.0,
+    },
+)
+
+
+class CascadeSpec(BaseModel):
+    """What a cascade asks, and how it is fitted."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    stages: kind.Stages = Field(
+        description="Names of arms, cheap ones first: those of a stage answer together."
+    )
+    right: str = Field("em", description="Score of the outcomes whose expectation is the probability.")
+    answers: RouterSpec = Field(ANSWERS, description="Router that predicts it for each answer so far.")
+    gain: RouterSpec = Field(GAIN, description="Router that predicts the reward gained by going on.")
+    stop: StopRule = Field(StopRule(), description="When it stops.")
+    folds: int = Field(5, ge=2, description="Folds of the out-of-fold scores.")
+    seed: int = Field(0, ge=0, description="Of the folds, and of the questions held out for a bound.")
+
+    @model_validator(mode="after")
+    def _a_share_each(self) -> "CascadeSpec":
+        if self.stop.by == "share" and len(self.stop.shares) != len(self.stages) - 1:
+            n = len(self.stages)
+            raise ValueError(f"{n} stages need {n - 1} shares, got {len(self.stop.shares)}")
+        return self
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """The arms of all stages, in order."""
+        return tuple(arm for stage in self.stages for arm in stage)
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """How many arms have answered at the end of each stage."""
+        return tuple(np.cumsum([len(stage) for stage in self.stages]).tolist())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CascadeDataset:
+    """What a cascade is fitted to.
+
+    Attributes:
+        features: Of the arms that have answered by each stage.
+        right: Score that is predicted, in [0, 1], shape (n_questions, n_arms).
+        quality: Utility of each answer before costs, likewise.
+        cost: Priced cost of each answer, likewise.
+
+    Raises:
+        RouterError: A value is unknown, or fewer than two questions are given.
+    """
+
+    features: tuple[Features, ...]
+    right: Floats
+    quality: Floats
+    cost: Floats
+
+    def __post_init__(self) -> None:
+        for what, values in (("score", self.right), ("quality", self.quality), ("cost", self.cost)):
+            if not np.isfinite(values).all():
+                row, arm = np.argwhere(~np.isfinite(values))[0].tolist()
+                name, text = self.features[-1].arms[arm], self.features[-1].texts[row]
+                raise RouterError(f"the {what} of {name!r} on {text!r} is {values[row, arm]}: leave it out")
+
+    def __len__(self) -> int:
+        return len(self.right)
+
+    def rows(self, at: NDArray[np.intp]) -> "CascadeDataset":
+        """Return some of the questions."""
+        features = tuple(one.rows(at) for one in self.features)
+        return CascadeDataset(features, self.right[at], self.quality[at], self.cost[at])
+
+    def reward(self, stage: int, picks: Integers) -> Floats:
+        """Return the reward of stopping at a stage with these answers, shape (n_questions,)."""
+        spent = self.cost[:, : len(self.features[stage].arms)].sum(axis=1)
+        return np.asarray(self.quality[np.arange(len(self)), picks] - spent)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StageModel:
+    """What a cascade knows of a stage.
+
+    Attributes:
+        answers: Scores the answers so far.
+        scores: Knots of the calibration: scores of best answers, rising, shape (n_knots,).
+        probabilities: That these are right, shape (n_knots,).
+        gain: Predicts what going on would gain; None at the last stage.
+    """
+
+    answers: Router
+    scores: Floats
+    probabilities: Floats
+    gain: Router | None = None
+
+    def probability(self, scores: Floats) -> Floats:
+        """Return the probability that the best answer, of these scores, is right, shape (n,)."""
+        return np.interp(scores, self.scores, self.probabilities)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Walk:
+    """Where a cascade stopped on some questions.
+
+    Attributes:
+        stage: Number of the last stage that ran, from 0, shape (n,).
+        pick: Number of the arm whose answer was picked, shape (n,).
+        probability: Predicted, that it is right, shape (n,).
+    """
+
+    stage: Integers
+    pick: Integers
+    probability: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cascade:
+    """A fitted cascade.
+
+    Attributes:
+        spec: What it asks.
+        models: Of each stage.
+        thresholds: It goes on where the predicted gain is above, of each stage but the last.
+    """
+
+    spec: CascadeSpec
+    models: tuple[StageModel, ...]
+    thresholds: Floats
+
+    def gains(self, stage: int, features: Features, scores: Floats) -> Floats:
+        """Return the predicted reward of going on, shape (n,); -inf at the last stage. Raises RouterError.
+
+        Args:
+            stage: Its number, from 0.
+            features: Of the arms that have answered by then.
+            scores: Those of the router of answers, shape (n, n_arms).
+        """
+        gain = self.models[stage].gain
+        return np.full(len(features), -np.inf) if gain is None else gain.scores(_flat(features, scores))[:, 0]
+
+    def walk(self, features: Sequence[Features], thresholds: Floats | None = None) -> Walk:
+        """Walk through the stages on questions whose every answer is known. Raises RouterError.
+
+        Args:
+            features: Of the arms that have answered by each stage.
+            thresholds: In place of its own, shape (n_stages - 1,).
+        """
+        limits = np.append(self.thresholds if thresholds is None else thresholds, np.inf)
+        n = len(features[0])
+        stage, pick, probability = np.zeros(n, dtype=np.intp), np.zeros(n, dtype=np.intp), np.zeros(n)
+        here = np.arange(n)
+        for number, model in enumerate(self.models):
+            known = features[number].rows(here)
+            scores = model.answers.scores(known)
+            stage[here], pick[here] = number, scores.argmax(axis=1)
+            probability[here] = model.probability(scores.max(axis=1))
+            here = here[self.gains(number, known, scores) > limits[number]]
+            if not len(here):
+                break
+        return Walk(stage, pick, probability)
+
+
+def fit_cascade(spec: CascadeSpec, labels: CascadeDataset, on_progress: Progress) -> Cascade:
+    """Fit a cascade; for a bound, to a part of the questions, and the bound on the others.
+
+    Raises:
+        RouterError: The labels cannot be fitted to.
+    """
+    if spec.stop.alpha is None:
+        return _fit(spec, labels, on_progress)
+    calibration = part_of(labels.features[0].texts, spec.stop.held_out, spec.seed)
+    if not calibration.any() or calibration.all():
+        raise RouterError(
+            f"{len(labels)} questions cannot be split so that {spec.stop.held_out:g} are held out"
+        )
+    cascade = _fit(spec, labels.rows(np.flatnonzero(~calibration)), on_progress)
+    rest = labels.rows(np.flatnonzero(calibration))
+    row, everything = np.arange(len(rest)), len(spec.stages) - 1
+
+    def right(threshold: float) -> Floats:
+        walk = cascade.walk(rest.features, np.full(everything, threshold))
+        return np.asarray(rest.right[row, walk.pick])
+
+    most = right(-np.inf)
+    gains = [
+        cascade.gains(stage, one, cascade.models[stage].answers.scores(one))
+        for stage, one in enumerate(rest.features[:-1])
+    ]
+    threshold, _ = certified_threshold(
+        np.concatenate(gains), lambda limit: most - right(limit), spec.stop.alpha, spec.stop.delta
+    )
+    return replace(cascade, thresholds=np.full(everything, threshold))
+
+
+def part_of(texts: Sequence[str], part: float, seed: int) -> NDArray[np.bool_]:
+    """Return whether each question is in a random part of them; equal texts are together, shape (n,)."""
+    _, text = np.unique(np.array(texts), return_inverse=True)
+    n = int(text.max()) + 1
+    chosen = np.random.default_rng(seed).permutation(n)[: round(n * part)]
+    return np.isin(text, chosen)
+
+
+def _fit(spec: CascadeSpec, labels: CascadeDataset, on_progress: Progress) -> Cascade:
+    """Fit the routers of all stages, and the thresholds of all rules but `risk`."""
+    parts = folds(labels.features[0].texts, spec.folds, spec.seed)
+    last, row = len(spec.stages) - 1, np.arange(len(labels))
+    models: list[StageModel] = []
+    seen: list[Floats] = []
+    for stage, features in enumerate(labels.features):
+        answers = RoutingDataset(features, labels.right[:, : len(features.arms)], is_choice=False)
+        router, scores = _fit_out_of_fold(spec.answers, answers, parts)
+        best = labels.right[row, scores.argmax(axis=1)]
+        models.append(StageModel(router, *_calibrated(scores.max(axis=1), best)))
+        seen.append(scores)
+        on_progress("fitting to the answers of each stage", stage + 1, last + 1)
+    rewards = [labels.reward(stage, scores.argmax(axis=1)) for stage, scores in enumerate(seen)]
+    onwards, gains = rewards[last], [np.empty(0)] * last
+    for stage in reversed(range(last)):
+        known = RoutingDataset(
+            _flat(labels.features[stage], seen[stage]), (onwards - rewards[stage])[:, None], is_choice=False
+        )
+        router, scores = _fit_out_of_fold(spec.gain, known, parts)
+        models[stage], gains[stage] = replace(models[stage], gain=router), scores[:, 0]
+        onwards = np.where(gains[stage] > 0.0, onwards, rewards[stage])
+        on_progress("fitting to the gains of going on", last - stage, last)
+    shares = spec.stop.shares
+    return Cascade(spec, tuple(models), share_thresholds(gains, shares) if shares else np.zeros(last))
+
+
+def _fit_out_of_fold(
+    spec: RouterSpec, labels: RoutingDataset, parts: Sequence[tuple[Integers, Integers]]
+) -> tuple[Router, Floats]:
+    """Return a router that is fitted to all labels, and out-of-fold scores, shape (n, n_arms)."""
+    scores = np.full(labels.utility.shape, np.nan)
+    for training, held_out in parts:
+        router = build_router(spec).fit(labels.rows(training))
+        scores[held_out] = router.scores(labels.features.rows(held_out))
+    return build_router(spec).fit(labels), scores
+
+
+def _calibrated(scores: Floats, right: Floats) -> tuple[Floats, Floats]:
+    """Return the knots of the isotonic regression of a score on a predicted one, each of shape (n_knots,)."""
+    distinct, at, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    fitted = isotonic_regression(np.bincount(at, right) / counts, weights=counts)
+    knots = np.unique(np.concatenate([fitted.blocks[:-1], fitted.blocks[1:] - 1]))
+    return distinct[knots], np.clip(fitted.x[knots], 0.0, 1.0)
+
+
+def _flat(features: Features, scores: Floats) -> Features:
+    """Return the features of all arms of a question, and their scores, as those of going on."""
+    tables = [table for table in (features.retrieved, features.answered) if table is not None]
+    tables.append(ArmTable(("score",), scores[:, :, None]))
+    names = [f"{name} of {arm}" for table in tables for arm in features.arms for name in table.names]
+    values = np.hstack([table.values.reshape(len(features), -1) for table in tables])
+    best = np.sort(scores, axis=1)[:, ::-1]
+    lead = best[:, :1] - (best[:, 1:2] if best.shape[1] > 1 else 0.0)
+    table = ArmTable((*names, "best score", "lead"), np.hstack([values, best[:, :1], lead])[:, None, :])
+    return replace(features, arms=(GO_ON,), retrieved=table, answered=None)

@@ -1,0 +1,152 @@
+"""A trained cascade in a folder: its routers, and the facts of its training.
+
+cascade.json           the facts of its training, thresholds and calibrations
+stage-<n>.answers      the router of the answers of a stage, from 1
+stage-<n>.gain         the router of what going on gains
+"""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from agent.routers.cascade.fitted import Cascade, CascadeSpec, StageModel
+from agent.routers.catalog import load_router
+from agent.routers.dataset import RouterError
+from arms.llm import prompts
+
+ABOUT = "cascade.json"
+
+
+class Calibration(BaseModel):
+    """Knots of the probability of the best answer of a stage."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    scores: tuple[float, ...] = Field(min_length=1)
+    probabilities: tuple[float, ...] = Field(min_length=1)
+
+
+class About(BaseModel):
+    """The facts of a cascade's training.
+
+    Attributes:
+        format: Version of the folder.
+        spec: What it asks, and how it was fitted.
+        calibrations: Of each stage.
+        thresholds: Of each stage but the last; None for -inf, which always goes on.
+        digests: Of the files of its routers, by name.
+        k: The most passages that an arm found.
+        corpus: Digest of the corpus of these passages; None where the arms found none.
+        writing: How the answers were written; None if unknown.
+        utility: Of the reward.
+        inputs: Digests of the files that it was trained on, by their paths.
+        questions: Number of training questions.
+        held_out: Results on held-out questions; None if it was not evaluated.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: Literal[1] = 1
+    spec: CascadeSpec
+    calibrations: tuple[Calibration, ...]
+    thresholds: tuple[float | None, ...]
+    digests: dict[str, str]
+    k: int = Field(ge=0)
+    corpus: str | None
+    writing: prompts.Writing | None
+    utility: dict[str, Any]
+    inputs: dict[str, str]
+    questions: int
+    held_out: dict[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedCascade:
+    """A fitted cascade, and the facts of its training."""
+
+    cascade: Cascade
+    about: About
+
+
+def files_of(cascade: Cascade) -> dict[str, bytes]:
+    """Return the routers of a cascade by the names of their files."""
+    files = {}
+    for number, model in enumerate(cascade.models, start=1):
+        files[f"stage-{number}.answers"] = model.answers.save()
+        if model.gain is not None:
+            files[f"stage-{number}.gain"] = model.gain.save()
+    return files
+
+
+def write_cascade(folder: Path, cascade: Cascade, **facts: Any) -> TrainedCascade:
+    """Write a cascade, replacing another one in the folder, and return it with the facts of its training.
+
+    Args:
+        folder: Made where it is missing.
+        cascade: The fitted cascade.
+        facts: The fields of `About` that are not the cascade's own.
+    """
+    files = files_of(cascade)
+    about = About(
+        spec=cascade.spec,
+        calibrations=tuple(
+            Calibration(
+                scores=tuple(model.scores.tolist()), probabilities=tuple(model.probabilities.tolist())
+            )
+            for model in cascade.models
+        ),
+        thresholds=tuple(limit if np.isfinite(limit) else None for limit in cascade.thresholds.tolist()),
+        digests={name: _digest(saved) for name, saved in files.items()},
+        **facts,
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    document = orjson.dumps(about.model_dump(mode="json"), option=orjson.OPT_INDENT_2)
+    for name, content in {**files, ABOUT: document}.items():
+        unfinished = folder / f".{name}.part"
+        unfinished.write_bytes(content)
+        unfinished.replace(folder / name)
+    return TrainedCascade(cascade, about)
+
+
+def read_cascade(folder: Path) -> TrainedCascade:
+    """Read a cascade.
+
+    Raises:
+        RouterError: It is missing, damaged, of another version, or its files are not those that it describes.
+    """
+    folder = folder.expanduser()
+    try:
+        about = About.model_validate_json((folder / ABOUT).read_bytes())
+        models = [_stage(folder, about, number) for number in range(len(about.spec.stages))]
+    except OSError as error:
+        raise RouterError(
+            f"{folder} holds no trained cascade: {error}; `armwise train --model cascade` writes one"
+        ) from None
+    except (ValidationError, IndexError) as error:
+        raise RouterError(f"{folder / ABOUT} is damaged, or of another version: {error}") from None
+    limits = np.array([-np.inf if limit is None else limit for limit in about.thresholds])
+    return TrainedCascade(Cascade(about.spec, tuple(models), limits), about)
+
+
+def _stage(folder: Path, about: About, number: int) -> StageModel:
+    routers = []
+    for name in (f"stage-{number + 1}.answers", f"stage-{number + 1}.gain")[
+        : 2 - (number + 1 == len(about.spec.stages))
+    ]:
+        saved = (folder / name).read_bytes()
+        if (digest := _digest(saved)) != about.digests.get(name):
+            raise RouterError(
+                f"{folder / name} is damaged: its digest is {digest}, not {about.digests.get(name)}"
+            )
+        routers.append(load_router(saved))
+    knots = about.calibrations[number]
+    return StageModel(routers[0], np.array(knots.scores), np.array(knots.probabilities), *routers[1:])
+
+
+def _digest(saved: bytes) -> str:
+    return hashlib.blake2b(saved, digest_size=16).hexdigest()

@@ -1,0 +1,275 @@
+"""A fitted cascade: it goes on where that pays, and decides in service as it did in training."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from ray import cloudpickle
+from sklearn.isotonic import IsotonicRegression
+
+from agent.routers import RouterError, cascade
+from agent.routers.answer_selector import open_selector
+from agent.routers.cascade import fitted, validation
+from agent.routers.cascade.decider import TrainedDecider
+from agent.routers.cascade.saved import ABOUT
+from arms.base import ArmBuildError, Passage
+from arms.llm import prompts
+from arms.portfolio import Outcomes
+from arms.questions import Question
+from arms.retrievers import kind
+
+STAGES = (("none", "bm25"), ("dense",))
+QUICK = {"dims": 0, "centre": False, "rounds": 15, "learning_rate": 0.3, "min_child_weight": 2.0}
+SHORT = prompts.Writing(prompts.Form.SHORT, 400, 32)
+N = 210
+
+
+def spec(**changes: Any) -> cascade.CascadeSpec:
+    given: dict[str, Any] = {
+        "stages": STAGES,
+        "answers": {"kind": "pointwise_xgboost", "params": {"stage": "answered", **QUICK}},
+        "gain": {"kind": "pointwise_xgboost", "params": {"stage": "retrieved", **QUICK}},
+        "folds": 3,
+    }
+    return cascade.CascadeSpec.model_validate(given | changes)
+
+
+class World:
+    """Questions of three words, which tell in nine of ten whether none, bm25 or dense is right.
+
+    An arm that is right says a number of two digits, and one that is wrong says a word.
+    """
+
+    words = ("who", "when", "where")
+
+    def __init__(self, seed: int = 0, n: int = N, stages: tuple[tuple[str, ...], ...] = STAGES) -> None:
+        rng = np.random.default_rng(seed)
+        arms = [arm for stage in stages for arm in stage]
+        self.texts = [f"{self.words[i % 3]} saw it at {seed}, {i}?" for i in range(n)]
+        best = np.where(rng.uniform(size=n) < 0.9, np.arange(n) % 3, rng.integers(3, size=n))
+        self.right = np.zeros((n, len(arms)))
+        self.right[np.arange(n), np.minimum(best, len(arms) - 1)] = 1.0
+        self.answers = [
+            ["42" if right else f"by {arm}" for arm, right in zip(arms, row, strict=True)]
+            for row in self.right
+        ]
+        self.found = [
+            [[] if arm == "none" else [Passage(f"{arm}{i % 7}", "", f"it is {arm}")] for arm in arms]
+            for i in range(n)
+        ]
+        counts = np.cumsum([len(stage) for stage in stages]).tolist()
+        self.features = tuple(
+            cascade.stage_features(
+                self.texts, arms[:m], [row[:m] for row in self.found], [row[:m] for row in self.answers]
+            )
+            for m in counts
+        )
+
+    def labels(self, price: float = 0.1) -> cascade.CascadeDataset:
+        return cascade.CascadeDataset(self.features, self.right, self.right, np.full(self.right.shape, price))
+
+
+@pytest.fixture(scope="module")
+def world() -> World:
+    return World()
+
+
+@pytest.fixture(scope="module")
+def made(world: World) -> cascade.Cascade:
+    return cascade.fit_cascade(spec(), world.labels(), lambda *_: None)
+
+
+def test_a_cascade_goes_on_where_the_answers_so_far_are_wrong(made: cascade.Cascade) -> None:
+    other = World(seed=1)
+    walk = made.walk(other.features)
+    enough = other.right[:, :2].any(axis=1)
+    assert ((walk.stage == 0) == enough).mean() > 0.95
+    picked = other.right[np.arange(N), walk.pick]
+    assert picked.mean() > 0.95
+    assert abs(walk.probability.mean() - picked.mean()) < 0.05
+
+
+def test_what_going_on_costs_is_weighed_against_what_it_gains(world: World) -> None:
+    for price, shares in ((1.5, (0.0, 0.02)), (0.0, (0.3, 1.0))):
+        made = cascade.fit_cascade(spec(), world.labels(price), lambda *_: None)
+        asked = (made.walk(World(seed=1).features).stage == 1).mean()
+        assert shares[0] <= asked <= shares[1], price
+
+
+def test_the_larger_the_declared_share_the_more_questions_go_on(world: World) -> None:
+    other, asked = World(seed=1), []
+    for share in (0.0, 0.4, 1.0):
+        rule = {"by": "share", "shares": [share]}
+        made = cascade.fit_cascade(spec(stop=rule), world.labels(), lambda *_: None)
+        asked.append(float((made.walk(other.features).stage == 1).mean()))
+    assert (asked[0], asked[-1]) == (0.0, 1.0)
+    assert asked == sorted(asked)
+
+
+def test_a_stage_may_have_one_arm_and_there_may_be_several() -> None:
+    stages = (("none",), ("bm25",), ("dense",))
+    several = World(stages=stages)
+    made = cascade.fit_cascade(spec(stages=stages), several.labels(), lambda *_: None)
+    other = World(seed=1, stages=stages)
+    first = other.right.argmax(axis=1)
+    assert (made.walk(other.features).stage == first).mean() > 0.9
+    always = made.walk(other.features, np.full(2, -np.inf))
+    assert (always.stage == 2).all()
+
+
+def test_a_bound_holds_on_other_questions_and_needs_no_more_than_it_must(world: World) -> None:
+    rule = {"by": "risk", "alpha": 0.1, "delta": 0.1, "held_out": 0.5}
+    made = cascade.fit_cascade(spec(stop=rule), World(n=900).labels(), lambda *_: None)
+    assert len(set(made.thresholds.tolist())) == 1
+    other = World(seed=1, n=900)
+    row = np.arange(900)
+    everything = other.right[row, made.walk(other.features, np.full(1, -np.inf)).pick].mean()
+    walk = made.walk(other.features)
+    assert everything - other.right[row, walk.pick].mean() <= 0.1
+    assert (walk.stage == 0).mean() > 0.6
+    few = world.labels().rows(np.arange(3))
+    with pytest.raises(RouterError, match=r"3 questions cannot be split so that 0\.01 are held out"):
+        cascade.fit_cascade(spec(stop={**rule, "held_out": 0.01}), few, lambda *_: None)
+
+
+def test_an_unknown_outcome_is_refused_by_name(world: World) -> None:
+    labels = world.labels()
+    labels.right[4, 1], before = np.nan, labels.right[4, 1]
+    with pytest.raises(RouterError, match=r"the score of 'bm25' on 'when saw it at 0, 4\?' is nan"):
+        replace(labels)
+    labels.right[4, 1] = before
+
+
+def test_the_calibration_is_isotonic_regression() -> None:
+    rng = np.random.default_rng(0)
+    scores = rng.normal(size=500).round(2)
+    right = (rng.uniform(size=500) < 1.0 / (1.0 + np.exp(-2.0 * scores))).astype(float)
+    model = fitted.StageModel(Any, *fitted._calibrated(scores, right))  # type: ignore[arg-type]  # noqa: SLF001
+    reference = IsotonicRegression(out_of_bounds="clip").fit(scores, right)
+    at = np.linspace(-4.0, 4.0, 200)
+    np.testing.assert_allclose(model.probability(at), reference.predict(at), atol=1e-12)
+
+
+# -- saved, and in service -----------------------------------------------------------------------------
+
+
+def write(folder: Path, made: cascade.Cascade, writing: prompts.Writing | None = SHORT) -> None:
+    cascade.write_cascade(
+        folder, made, k=1, corpus=None, writing=writing, utility={}, inputs={}, questions=N, held_out=None
+    )
+
+
+def wanted(folder: Path, **changes: Any) -> kind.DeciderSpec:
+    return kind.DeciderSpec(**({"folder": folder, "stages": STAGES, "writing": SHORT} | changes))
+
+
+def test_a_cascade_decides_in_service_as_in_training(made: cascade.Cascade, tmp_path: Path) -> None:
+    write(tmp_path, made)
+    decider = open_selector(wanted(tmp_path))
+    assert isinstance(decider, TrainedDecider)
+    assert decider.k == 1
+    other = World(seed=2, n=60)
+    walk = made.walk(other.features)
+    assert len(set(walk.stage.tolist())) == 2
+    for row, text in enumerate(other.texts):
+        verdict = decider.decide(text, other.answers[row][:2], other.found[row][:2])
+        assert verdict.goes_on == (walk.stage[row] == 1)
+        assert verdict.gain is not None
+        assert (verdict.gain > 0.0) == verdict.goes_on
+        if verdict.goes_on:
+            verdict = decider.decide(text, other.answers[row], other.found[row])
+            assert verdict.gain is None
+        assert not verdict.goes_on or walk.stage[row] == 1
+        assert (verdict.pick, verdict.probability) == (walk.pick[row], walk.probability[row])
+
+
+def test_a_failed_arm_is_never_picked(made: cascade.Cascade, world: World, tmp_path: Path) -> None:
+    write(tmp_path, made)
+    decider = open_selector(wanted(tmp_path))
+    for row in range(30):
+        best = int(world.right[row].argmax())
+        answers: list[str | None] = [*world.answers[row]]
+        answers[best] = None
+        found = [() if at == best else passages for at, passages in enumerate(world.found[row])]
+        assert decider.decide(world.texts[row], answers, found).pick != best
+
+
+def test_what_was_saved_is_read_again_and_goes_to_other_processes(
+    made: cascade.Cascade, world: World, tmp_path: Path
+) -> None:
+    write(tmp_path, replace(made, thresholds=np.array([-np.inf])))
+    read = cascade.read_cascade(tmp_path).cascade
+    assert read.thresholds.tolist() == [-np.inf]
+    walk = made.walk(world.features)
+    again = cloudpickle.loads(cloudpickle.dumps(replace(read, thresholds=made.thresholds))).walk(
+        world.features
+    )
+    np.testing.assert_array_equal(again.pick, walk.pick)
+    np.testing.assert_array_equal(again.probability, walk.probability)
+
+
+def test_what_does_not_fit_is_refused_with_what_would(made: cascade.Cascade, tmp_path: Path) -> None:
+    def refused(**changes: Any) -> str:
+        with pytest.raises(ArmBuildError) as error:
+            open_selector(wanted(tmp_path, **changes))
+        return str(error.value)
+
+    assert "holds no trained cascade" in refused()
+    assert "`armwise train --model cascade` writes one" in refused()
+    write(tmp_path, made)
+    assert "trained on stages none, bm25 | dense, and these are none | dense" in refused(
+        stages=(("none",), ("dense",))
+    )
+    longer = prompts.Writing(prompts.Form.SHORT, 400, 64)
+    assert "it learned from answers of max tokens 32, and these have 64" in refused(writing=longer)
+    (tmp_path / "stage-1.gain").write_bytes(b"{}")
+    assert "stage-1.gain is damaged: its digest is" in refused()
+    (tmp_path / ABOUT).write_text("{}")
+    assert "is damaged, or of another version" in refused()
+
+
+def test_answers_that_were_written_in_an_unknown_way_are_accepted(
+    made: cascade.Cascade, tmp_path: Path
+) -> None:
+    write(tmp_path, made, None)
+    assert open_selector(wanted(tmp_path)).k == 1
+
+
+# -- validation ----------------------------------------------------------------------------------------
+
+
+def test_a_validation_charges_what_was_asked_and_nothing_else(made: cascade.Cascade) -> None:
+    other = World(seed=3)
+    steps = np.tile([0.0, 1.0, 1.0], (N, 1))
+    questions = tuple(Question(str(at), text) for at, text in enumerate(other.texts))
+    nothing = ((None,) * 3,) * N
+    arms = ("none", "bm25", "dense")
+    outcomes = Outcomes(questions, arms, {"em": other.right}, {"steps": steps}, nothing, nothing)
+    found = cascade.validate_cascade(made, other.labels(0.1), outcomes)
+    rows = found.rows
+    on = found.stops[1]
+    assert sum(found.stops) == pytest.approx(1.0)
+    assert rows["none"].costs == {"steps": 0.0}
+    assert rows["none"].reward == pytest.approx(other.right[:, 0].mean() - 0.1)
+    assert rows["stage 1, always"].costs == {"steps": 1.0}
+    assert rows["stage 2, always"].reward == pytest.approx(rows["stage 2, always"].right - 0.3)
+    assert rows["cascade"].costs["steps"] == pytest.approx(1.0 + on)
+    assert rows["cascade"].reward == pytest.approx(rows["cascade"].right - 0.2 - 0.1 * on)
+    assert rows["oracle"].right == 1.0
+    assert found.gap == pytest.approx(
+        (rows["cascade"].right - (best := max(rows[arm].right for arm in arms))) / (1.0 - best)
+    )
+    assert found.lost == pytest.approx(rows["stage 2, always"].right - rows["cascade"].right)
+    assert found.single in arms
+
+
+def test_the_error_of_a_calibration_is_that_of_its_bins() -> None:
+    probability = np.repeat([0.2, 0.8], 50)
+    right = np.concatenate([np.repeat([1.0, 0.0], [10, 40]), np.repeat([1.0, 0.0], [40, 10])])
+    shuffled = np.random.default_rng(0).permutation(50)
+    right = np.concatenate([right[:50][shuffled], right[50:][shuffled]])
+    assert validation.calibration_error(probability, probability) == 0.0
+    assert validation.calibration_error(probability, 1.0 - right) > 0.5
+    assert validation.calibration_error(probability, right) < 0.2
