@@ -176,7 +176,9 @@ def _labels(
     gross = utility.model_copy(update={"cost_weight": 0.0})
     quality = router_utility.utilities(outcomes, gross)
     cost = quality - router_utility.utilities(outcomes, utility)
-    return cascade.CascadeDataset(tuple(features), outcomes.scores[spec.right], quality, cost), corpus
+    gold = tuple(frozenset(question.gold_ids) for question in outcomes.questions)
+    seen = cascade.Observed(tuple(found), tuple(answers), gold)
+    return cascade.CascadeDataset(tuple(features), outcomes.scores[spec.right], quality, cost, seen), corpus
 
 
 def _passages(

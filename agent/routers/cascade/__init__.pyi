@@ -1,5 +1,6 @@
 from .features import stage_features
 from .fitted import Cascade, CascadeDataset, CascadeSpec, fit_cascade, part_of
+from .observed import Observed
 from .saved import TrainedCascade, read_cascade, write_cascade
 from .validation import CascadeValidation, validate_cascade
 
@@ -8,6 +9,7 @@ __all__ = [
     "CascadeDataset",
     "CascadeSpec",
     "CascadeValidation",
+    "Observed",
     "TrainedCascade",
     "fit_cascade",
     "part_of",

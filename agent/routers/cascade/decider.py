@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from agent.routers.cascade.features import stage_features
+from agent.routers.cascade.observed import Observed, with_relevance
 from agent.routers.cascade.saved import TrainedCascade, read_cascade
 from agent.routers.dataset import RouterError
 from arms.base import ArmBuildError, ArmError, Passage
@@ -30,7 +31,11 @@ class TrainedDecider:
         stage = cascade.spec.counts.index(len(answers))
         arms = cascade.spec.arms[: len(answers)]
         try:
-            features = stage_features((question,), arms, [found], [[answer or "" for answer in answers]])
+            given = [answer or "" for answer in answers]
+            features = stage_features((question,), arms, [found], [given])
+            if cascade.relevance is not None:
+                seen = Observed((found,), (given,), (frozenset(),))
+                features = with_relevance(features, seen, cascade.relevance)
             scores = cascade.models[stage].answers.scores(features)
             gain = float(cascade.gains(stage, features, scores)[0])
         except RouterError as error:

@@ -16,11 +16,13 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from scipy.optimize import isotonic_regression
 
 from agent.routers.base import Router
+from agent.routers.cascade.observed import Observed, fit_relevance, stacked, with_relevance
 from agent.routers.cascade.stopping import StopRule, certified_threshold, share_thresholds
 from agent.routers.catalog import RouterSpec, build_router
 from agent.routers.cross_validation import folds
 from agent.routers.dataset import ArmTable, Features, Floats, RouterError, RoutingDataset
 from arms.base import Progress
+from arms.relevance import RelevanceModel
 from arms.retrievers import kind
 
 GO_ON = "go on"
@@ -56,6 +58,11 @@ class CascadeSpec(BaseModel):
     right: str = Field("em", description="Score of the outcomes whose expectation is the probability.")
     answers: RouterSpec = Field(ANSWERS, description="Router that predicts it for each answer so far.")
     gain: RouterSpec = Field(GAIN, description="Router that predicts the reward gained by going on.")
+    relevance: bool = Field(
+        default=False,
+        description="Whether the predicted relevance of passages is a feature, of a model that is fitted to "
+        "the `gold_ids` of the questions.",
+    )
     stop: StopRule = Field(StopRule(), description="When it stops.")
     folds: int = Field(5, ge=2, description="Folds of the out-of-fold scores.")
     seed: int = Field(0, ge=0, description="Of the folds, and of the questions held out for a bound.")
@@ -83,19 +90,21 @@ class CascadeDataset:
     """What a cascade is fitted to.
 
     Attributes:
-        features: Of the arms that have answered by each stage.
+        features: Of the arms that have answered by each stage, without relevance.
         right: Score that is predicted, in [0, 1], shape (n_questions, n_arms).
         quality: Utility of each answer before costs, likewise.
         cost: Priced cost of each answer, likewise.
+        seen: What was found and answered, for relevance; None without.
 
     Raises:
-        RouterError: A value is unknown, or fewer than two questions are given.
+        RouterError: A value is unknown.
     """
 
     features: tuple[Features, ...]
     right: Floats
     quality: Floats
     cost: Floats
+    seen: Observed | None = None
 
     def __post_init__(self) -> None:
         for what, values in (("score", self.right), ("quality", self.quality), ("cost", self.cost)):
@@ -110,7 +119,8 @@ class CascadeDataset:
     def rows(self, at: NDArray[np.intp]) -> "CascadeDataset":
         """Return some of the questions."""
         features = tuple(one.rows(at) for one in self.features)
-        return CascadeDataset(features, self.right[at], self.quality[at], self.cost[at])
+        seen = None if self.seen is None else self.seen.rows(at)
+        return CascadeDataset(features, self.right[at], self.quality[at], self.cost[at], seen)
 
     def reward(self, stage: int, picks: Integers) -> Floats:
         """Return the reward of stopping at a stage with these answers, shape (n_questions,)."""
@@ -162,18 +172,24 @@ class Cascade:
         spec: What it asks.
         models: Of each stage.
         thresholds: It goes on where the predicted gain is above, of each stage but the last.
+        relevance: Model of the relevance of passages; None without.
     """
 
     spec: CascadeSpec
     models: tuple[StageModel, ...]
     thresholds: Floats
+    relevance: RelevanceModel | None = None
+
+    def features(self, labels: CascadeDataset) -> tuple[Features, ...]:
+        """Return the features of questions as its routers read them. Raises RouterError."""
+        return tuple(_seen(features, labels.seen, self.relevance) for features in labels.features)
 
     def gains(self, stage: int, features: Features, scores: Floats) -> Floats:
         """Return the predicted reward of going on, shape (n,); -inf at the last stage. Raises RouterError.
 
         Args:
             stage: Its number, from 0.
-            features: Of the arms that have answered by then.
+            features: Of the arms that have answered by then, from `features`.
             scores: Those of the router of answers, shape (n, n_arms).
         """
         gain = self.models[stage].gain
@@ -183,7 +199,7 @@ class Cascade:
         """Walk through the stages on questions whose every answer is known. Raises RouterError.
 
         Args:
-            features: Of the arms that have answered by each stage.
+            features: Of the arms that have answered by each stage, from `features`.
             thresholds: In place of its own, shape (n_stages - 1,).
         """
         limits = np.append(self.thresholds if thresholds is None else thresholds, np.inf)
@@ -208,24 +224,27 @@ def fit_cascade(spec: CascadeSpec, labels: CascadeDataset, on_progress: Progress
         RouterError: The labels cannot be fitted to.
     """
     if spec.stop.alpha is None:
-        return _fit(spec, labels, on_progress)
+        cascade, gains = fit_stages(spec, labels, on_progress)
+        shares = spec.stop.shares
+        return replace(cascade, thresholds=share_thresholds(gains, shares)) if shares else cascade
     calibration = part_of(labels.features[0].texts, spec.stop.held_out, spec.seed)
     if not calibration.any() or calibration.all():
         raise RouterError(
             f"{len(labels)} questions cannot be split so that {spec.stop.held_out:g} are held out"
         )
-    cascade = _fit(spec, labels.rows(np.flatnonzero(~calibration)), on_progress)
+    cascade, _ = fit_stages(spec, labels.rows(np.flatnonzero(~calibration)), on_progress)
     rest = labels.rows(np.flatnonzero(calibration))
+    known = cascade.features(rest)
     row, everything = np.arange(len(rest)), len(spec.stages) - 1
 
     def right(threshold: float) -> Floats:
-        walk = cascade.walk(rest.features, np.full(everything, threshold))
+        walk = cascade.walk(known, np.full(everything, threshold))
         return np.asarray(rest.right[row, walk.pick])
 
     most = right(-np.inf)
     gains = [
         cascade.gains(stage, one, cascade.models[stage].answers.scores(one))
-        for stage, one in enumerate(rest.features[:-1])
+        for stage, one in enumerate(known[:-1])
     ]
     threshold, _ = certified_threshold(
         np.concatenate(gains), lambda limit: most - right(limit), spec.stop.alpha, spec.stop.delta
@@ -241,9 +260,18 @@ def part_of(texts: Sequence[str], part: float, seed: int) -> NDArray[np.bool_]:
     return np.isin(text, chosen)
 
 
-def _fit(spec: CascadeSpec, labels: CascadeDataset, on_progress: Progress) -> Cascade:
-    """Fit the routers of all stages, and the thresholds of all rules but `risk`."""
+def fit_stages(
+    spec: CascadeSpec, labels: CascadeDataset, on_progress: Progress
+) -> tuple[Cascade, list[Floats]]:
+    """Return a cascade that goes by the reward, and the out-of-fold gains of each stage but the last, (n,).
+
+    Raises:
+        RouterError: The labels cannot be fitted to.
+    """
     parts = folds(labels.features[0].texts, spec.folds, spec.seed)
+    relevance = None
+    if spec.relevance:
+        relevance, labels = _with_relevance(labels, parts, on_progress)
     last, row = len(spec.stages) - 1, np.arange(len(labels))
     models: list[StageModel] = []
     seen: list[Floats] = []
@@ -264,8 +292,38 @@ def _fit(spec: CascadeSpec, labels: CascadeDataset, on_progress: Progress) -> Ca
         models[stage], gains[stage] = replace(models[stage], gain=router), scores[:, 0]
         onwards = np.where(gains[stage] > 0.0, onwards, rewards[stage])
         on_progress("fitting to the gains of going on", last - stage, last)
-    shares = spec.stop.shares
-    return Cascade(spec, tuple(models), share_thresholds(gains, shares) if shares else np.zeros(last))
+    return Cascade(spec, tuple(models), np.zeros(last), relevance), gains
+
+
+def _with_relevance(
+    labels: CascadeDataset, parts: Sequence[tuple[Integers, Integers]], on_progress: Progress
+) -> tuple[RelevanceModel, CascadeDataset]:
+    """Return a model fitted to all questions, and the questions with out-of-fold relevance."""
+    seen = labels.seen
+    if seen is None or not any(seen.gold):
+        raise RouterError("relevance is learned from gold_ids, and no question has any")
+    rows, features = [], []
+    for number, (training, held_out) in enumerate(parts, start=1):
+        some = labels.rows(training)
+        model = fit_relevance(some.features, seen.rows(training))
+        rest = seen.rows(held_out)
+        features.append([_seen(one.rows(held_out), rest, model) for one in labels.features])
+        rows.append(held_out)
+        on_progress("fitting relevance", number, len(parts) + 1)
+    order = np.argsort(np.concatenate(rows))
+    whole = tuple(stacked(stages).rows(order) for stages in zip(*features, strict=True))
+    model = fit_relevance(labels.features, seen)
+    on_progress("fitting relevance", len(parts) + 1, len(parts) + 1)
+    return model, replace(labels, features=whole)
+
+
+def _seen(features: Features, seen: Observed | None, model: RelevanceModel | None) -> Features:
+    """Return the features of a stage with relevance, if there is a model of it."""
+    if model is None:
+        return features
+    if seen is None:
+        raise RouterError("the cascade reads the relevance of passages: give it what was found and answered")
+    return with_relevance(features, seen, model)
 
 
 def _fit_out_of_fold(

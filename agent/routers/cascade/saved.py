@@ -3,6 +3,7 @@
 cascade.json           the facts of its training, thresholds and calibrations
 stage-<n>.answers      the router of the answers of a stage, from 1
 stage-<n>.gain         the router of what going on gains
+relevance.model        the model of the relevance of passages, where it reads one
 """
 
 import hashlib
@@ -18,8 +19,9 @@ from agent.routers.cascade.fitted import Cascade, CascadeSpec, StageModel
 from agent.routers.catalog import load_router
 from agent.routers.dataset import RouterError
 from arms.llm import prompts
+from arms.relevance import RelevanceError, RelevanceModel
 
-ABOUT = "cascade.json"
+ABOUT, RELEVANCE = "cascade.json", "relevance.model"
 
 
 class Calibration(BaseModel):
@@ -80,6 +82,8 @@ def files_of(cascade: Cascade) -> dict[str, bytes]:
         files[f"stage-{number}.answers"] = model.answers.save()
         if model.gain is not None:
             files[f"stage-{number}.gain"] = model.gain.save()
+    if cascade.relevance is not None:
+        files[RELEVANCE] = cascade.relevance.save()
     return files
 
 
@@ -123,29 +127,34 @@ def read_cascade(folder: Path) -> TrainedCascade:
     try:
         about = About.model_validate_json((folder / ABOUT).read_bytes())
         models = [_stage(folder, about, number) for number in range(len(about.spec.stages))]
+        relevance = RelevanceModel.load(_read(folder, about, RELEVANCE)) if about.spec.relevance else None
     except OSError as error:
         raise RouterError(
             f"{folder} holds no trained cascade: {error}; `armwise train --model cascade` writes one"
         ) from None
-    except (ValidationError, IndexError) as error:
+    except (ValidationError, IndexError, RelevanceError) as error:
         raise RouterError(f"{folder / ABOUT} is damaged, or of another version: {error}") from None
     limits = np.array([-np.inf if limit is None else limit for limit in about.thresholds])
-    return TrainedCascade(Cascade(about.spec, tuple(models), limits), about)
+    return TrainedCascade(Cascade(about.spec, tuple(models), limits, relevance), about)
 
 
 def _stage(folder: Path, about: About, number: int) -> StageModel:
-    routers = []
-    for name in (f"stage-{number + 1}.answers", f"stage-{number + 1}.gain")[
-        : 2 - (number + 1 == len(about.spec.stages))
-    ]:
-        saved = (folder / name).read_bytes()
-        if (digest := _digest(saved)) != about.digests.get(name):
-            raise RouterError(
-                f"{folder / name} is damaged: its digest is {digest}, not {about.digests.get(name)}"
-            )
-        routers.append(load_router(saved))
+    names = [f"stage-{number + 1}.answers"]
+    if number + 1 < len(about.spec.stages):
+        names.append(f"stage-{number + 1}.gain")
+    routers = [load_router(_read(folder, about, name)) for name in names]
     knots = about.calibrations[number]
     return StageModel(routers[0], np.array(knots.scores), np.array(knots.probabilities), *routers[1:])
+
+
+def _read(folder: Path, about: About, name: str) -> bytes:
+    """Return the content of a file that is the one described. Raises RouterError."""
+    saved = (folder / name).read_bytes()
+    if (digest := _digest(saved)) != about.digests.get(name):
+        raise RouterError(
+            f"{folder / name} is damaged: its digest is {digest}, not {about.digests.get(name)}"
+        )
+    return saved
 
 
 def _digest(saved: bytes) -> str:

@@ -95,6 +95,7 @@ def validate_cascade(cascade: Cascade, labels: CascadeDataset, outcomes: Outcome
     Raises:
         RouterError: The features are not those of its training.
     """
+    features = cascade.features(labels)
     counts, row = np.array(cascade.spec.counts), np.arange(len(labels))
     costs = {name: values for name, values in known_costs(outcomes).items() if np.isfinite(values).all()}
 
@@ -116,12 +117,12 @@ def validate_cascade(cascade: Cascade, labels: CascadeDataset, outcomes: Outcome
     best_right = max(one.right for one in rows.values())
     for stage in range(len(counts)):
         limits = np.where(np.arange(len(counts) - 1) < stage, -np.inf, np.inf)
-        walk = cascade.walk(labels.features, limits)
+        walk = cascade.walk(features, limits)
         rows[f"stage {stage + 1}, always"] = result(
             walk.pick, np.arange(n_arms) < counts[walk.stage][:, None]
         )
     everything = rows[f"stage {len(counts)}, always"].right
-    walk = cascade.walk(labels.features)
+    walk = cascade.walk(features)
     rows[CASCADE] = result(walk.pick, np.arange(n_arms) < counts[walk.stage][:, None])
     best = (labels.right + 1e-6 * (labels.quality - labels.cost)).argmax(axis=1)
     rows[ORACLE] = result(best, alone[best])

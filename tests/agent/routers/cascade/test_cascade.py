@@ -11,7 +11,7 @@ from sklearn.isotonic import IsotonicRegression
 
 from agent.routers import RouterError, cascade
 from agent.routers.answer_selector import open_selector
-from agent.routers.cascade import fitted, validation
+from agent.routers.cascade import fitted, observed, validation
 from agent.routers.cascade.decider import TrainedDecider
 from agent.routers.cascade.saved import ABOUT
 from arms.base import ArmBuildError, Passage
@@ -273,3 +273,86 @@ def test_the_error_of_a_calibration_is_that_of_its_bins() -> None:
     assert validation.calibration_error(probability, probability) == 0.0
     assert validation.calibration_error(probability, 1.0 - right) > 0.5
     assert validation.calibration_error(probability, right) < 0.2
+
+
+# -- relevance -----------------------------------------------------------------------------------------
+
+
+class Supported(World):
+    """Both searching arms find three passages of which those that are gold name the city of the question."""
+
+    def __init__(self, seed: int = 0, n: int = 90) -> None:
+        super().__init__(seed, n)
+        self.texts = [f"who saw the bridge of City{i % 9} in {seed}, {i}?" for i in range(n)]
+        self.found, gold = [], []
+        for i in range(n):
+            lists: list[list[Passage]] = [[]]
+            for arm in range(2):
+                cities = [(i + arm * (i % 2) + step) % 9 for step in range(3)]
+                lists.append(
+                    [Passage(f"p{city}", f"City{city}", f"The bridge of City{city}.") for city in cities]
+                )
+            self.found.append(lists)
+            gold.append(frozenset({f"p{i % 9}"}))
+        self.right = np.array([[0.0, 1.0, float(i % 2)] for i in range(n)])
+        self.answers = [["no", f"city{i % 9}", f"city{(i + 1) % 9}"] for i in range(n)]
+        self.seen = cascade.Observed(tuple(self.found), tuple(self.answers), tuple(gold))
+        arms = ("none", "bm25", "dense")
+        self.features = tuple(
+            cascade.stage_features(
+                self.texts, arms[:m], [row[:m] for row in self.found], [row[:m] for row in self.answers]
+            )
+            for m in (2, 3)
+        )
+
+    def labels(self, price: float = 0.1) -> cascade.CascadeDataset:
+        return replace(super().labels(price), seen=self.seen)
+
+
+def test_relevance_is_a_feature_in_training_and_in_service(tmp_path: Path) -> None:
+    world, other = Supported(), Supported(seed=1, n=18)
+    made = cascade.fit_cascade(spec(relevance=True, folds=2), world.labels(), lambda *_: None)
+    first, second = made.features(other.labels())
+    assert first.retrieved is not None
+    assert second.answered is not None
+    assert first.retrieved.names[-4:] == observed.RELEVANCE
+    assert second.answered.names[-3:] == observed.SUPPORT
+    relevance = first.retrieved.values[:, :, -2]
+    assert (relevance[:, 0] == 0.0).all(), "an arm without passages"
+    assert relevance[:, 1].min() > 0.5, "of the first passage of bm25, which is the gold one"
+    support = second.answered.values[:, :, -2]
+    assert support[:, 1].min() > 0.5 > support[:, 0].max()
+    write(tmp_path, made)
+    decider = open_selector(wanted(tmp_path))
+    walk = made.walk((first, second))
+    for row, text in enumerate(other.texts):
+        verdict = decider.decide(text, other.answers[row][:2], other.found[row][:2])
+        assert verdict.goes_on == (walk.stage[row] == 1)
+        if not verdict.goes_on:
+            assert (verdict.pick, verdict.probability) == (walk.pick[row], walk.probability[row])
+
+
+def test_the_relevance_of_training_questions_is_predicted_by_a_model_that_has_not_seen_them() -> None:
+    world = Supported()
+    shuffled = replace(world.seen, gold=tuple(np.random.default_rng(0).permutation(world.seen.gold)))
+    labels = replace(world.labels(), seen=shuffled)
+    parts = fitted.folds(world.texts, 3, 0)
+    _, enriched = fitted._with_relevance(labels, parts, lambda *_: None)  # noqa: SLF001
+    for training, held_out in parts:
+        model = observed.fit_relevance(
+            [one.rows(training) for one in labels.features], shuffled.rows(training)
+        )
+        for stage, features in enumerate(labels.features):
+            expected = observed.with_relevance(features.rows(held_out), shuffled.rows(held_out), model)
+            found = enriched.features[stage].rows(held_out)
+            assert found.texts == expected.texts
+            assert found.retrieved is not None
+            assert expected.retrieved is not None
+            np.testing.assert_array_equal(found.retrieved.values, expected.retrieved.values)
+
+
+def test_relevance_without_gold_passages_is_refused() -> None:
+    world = Supported()
+    labels = replace(world.labels(), seen=replace(world.seen, gold=(frozenset(),) * 90))
+    with pytest.raises(RouterError, match="relevance is learned from gold_ids, and no question has any"):
+        cascade.fit_cascade(spec(relevance=True), labels, lambda *_: None)
