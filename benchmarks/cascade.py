@@ -37,7 +37,7 @@ from arms.relevance import model as relevance_model
 Floats = NDArray[np.float64]
 
 CACHE = Path.home() / ".armwise" / "benchmarks"
-FOLDS, PRICE = 5, 0.02
+FOLDS, INNER, PRICE = 5, 3, 0.02
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.7)
 PROBABILITIES = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
 TWO = (("none", "graph"), ("rrf",))
@@ -334,16 +334,20 @@ def _of_qa(
             tokens=tokens[:, at],
         )
     risk = {"by": "risk", "alpha": 0.02, "delta": 0.1}
-    for stages, called in ((TWO, "two stages"), (THREE, "three stages")):
+    for stages, learned, name in (
+        (TWO, True, "two stages, relevance"),
+        (TWO, False, "two stages"),
+        (THREE, False, "three stages"),
+    ):
+        if learned and not relevance:
+            continue
         labels = labels_of(outcomes, passages, stages)
-        for learned in (False, True)[: 1 + relevance]:
-            name = f"{called}, relevance" if learned else called
-            spec = cascade.CascadeSpec(stages=stages, relevance=learned)
-            rules(outcomes, labels, spec, name, lines, ticking(name, FOLDS))
-            if stages is TWO:
-                bound = cascade.CascadeSpec.model_validate({**spec.model_dump(), "stop": risk})
-                what = f"{name}, loss of 0.02 at most"
-                certified(outcomes, labels, bound, what, lines, ticking(what, FOLDS))
+        spec = cascade.CascadeSpec(stages=stages, relevance=learned, folds=INNER)
+        rules(outcomes, labels, spec, name, lines, ticking(name, FOLDS))
+        if stages is TWO:
+            bound = cascade.CascadeSpec.model_validate({**spec.model_dump(), "stop": risk})
+            what = f"{name}, loss of 0.02 at most"
+            certified(outcomes, labels, bound, what, lines, ticking(what, FOLDS))
     return table_of(outcomes, lines)
 
 

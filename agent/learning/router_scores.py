@@ -76,6 +76,8 @@ class StoredTrained:
 def keep_router(store: Store, folder: Path, now: float) -> str:
     """Write the router of a folder to the log, and return its digest there. Raises RouterError."""
     about = StoredTrained.read(folder).trained.about  # refuses damaged files
+    if about.relevance is not None:
+        raise RouterError(f"{folder} has a model of relevance, which the log does not keep: train without it")
     model, unseen = ((folder.expanduser() / name).read_bytes() for name in (saved.MODEL, out_of_fold.FILE))
     return routers.add(store, routers.StoredRouter(about.model_dump(mode="json"), model, unseen), now)
 

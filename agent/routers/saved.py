@@ -212,16 +212,17 @@ def read_trained(folder: Path) -> Trained:
         saved = (folder.expanduser() / MODEL).read_bytes()
     except OSError as error:
         raise RouterError(f"{folder} holds no trained router: {error}") from None
-    return load_trained(about, saved, str(folder / MODEL))
+    return load_trained(about, saved, str(folder / MODEL), _relevance(folder, about))
 
 
-def load_trained(about: About, saved: bytes, where: str) -> Trained:
+def load_trained(about: About, saved: bytes, where: str, relevance: RelevanceModel | None = None) -> Trained:
     """Load a router from its bytes, which are those that `about` describes.
 
     Args:
         about: The facts of its training.
         saved: From `Router.save`.
         where: Names it in messages.
+        relevance: Its model of relevance; None if it has none.
 
     Raises:
         RouterError: See `read_trained`.
@@ -233,7 +234,7 @@ def load_trained(about: About, saved: bytes, where: str) -> Trained:
     except (RouterError, ModelNotFoundError) as error:
         raise RouterError(f"{where}: {error}") from None
     _LOADED[digest] = router
-    return Trained(router, about, _relevance(folder, about))
+    return Trained(router, about, relevance)
 
 
 def _relevance(folder: Path, about: About) -> RelevanceModel | None:
