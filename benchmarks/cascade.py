@@ -26,13 +26,11 @@ from rich.table import Table
 from routing_data import DataSet, Encoder, qa, routers
 
 from agent.routers import RouterSpec, cascade, cross_validation
-from agent.routers.cascade import observed
 from agent.routers.cascade.fitted import Walk, fit_stages
 from agent.routers.cascade.stopping import share_thresholds
 from agent.routers.cascade.validation import calibration_error, known_costs
 from arms.base import Passage
 from arms.portfolio import Outcomes
-from arms.relevance import model as relevance_model
 
 Floats = NDArray[np.float64]
 
@@ -55,19 +53,6 @@ class Line:
         """Enter the questions of a fold."""
         for name, column in values.items():
             self.values.setdefault(name, np.full(self.n, np.nan))[held_out] = column
-
-
-def remember_candidates() -> None:
-    """Compute the features of a question and a set of arms once, whichever folds they are in."""
-    compute, known = relevance_model.candidates, {}
-
-    def remembered(question: str, found: Mapping[str, Sequence[Passage]]) -> object:
-        key = question, *((arm, *(passage.id for passage in of)) for arm, of in found.items())
-        if key not in known:
-            known[key] = compute(question, found)
-        return known[key]
-
-    relevance_model.candidates = observed.candidates = remembered
 
 
 def labels_of(
@@ -294,7 +279,6 @@ def main(
     cache: Annotated[Path, typer.Option(help="Folder of vectors.")] = CACHE,
 ) -> None:
     """Print the tables, and draw the plot of qa."""
-    remember_candidates()
     columns = (SpinnerColumn(), "{task.description}", MofNCompleteColumn(), TimeElapsedColumn())
     console = Console(width=120)
     with Progress(*columns, console=Console(stderr=True)) as progress:

@@ -16,7 +16,7 @@ from agent.routers.neural.r3ag import Capability
 from agent.routers.neural.transformer import Transformer
 from agent.routers.tabular.ridge import RidgeRouter
 from agent.routers.tabular.svm import PairwiseSVM, PointwiseSVM
-from agent.routers.tabular.trees import LambdaMART, PairwiseXGBoost, PointwiseXGBoost
+from agent.routers.tabular.trees import LambdaMART, LogisticXGBoost, PairwiseXGBoost, PointwiseXGBoost
 from agent.spec import Spec, build
 
 ROUTERS: Mapping[str, Callable[..., Router]] = {
@@ -27,6 +27,7 @@ ROUTERS: Mapping[str, Callable[..., Router]] = {
         PointwiseSVM,
         PairwiseSVM,
         PointwiseXGBoost,
+        LogisticXGBoost,
         PairwiseXGBoost,
         LambdaMART,
         PointwiseFFN,

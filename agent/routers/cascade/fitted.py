@@ -16,13 +16,13 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from scipy.optimize import isotonic_regression
 
 from agent.routers.base import Router
-from agent.routers.cascade.observed import Observed, fit_relevance, stacked, with_relevance
+from agent.routers.cascade.observed import Observed, examples_of, stacked, with_relevance
 from agent.routers.cascade.stopping import StopRule, certified_threshold, share_thresholds
 from agent.routers.catalog import RouterSpec, build_router
 from agent.routers.cross_validation import folds
 from agent.routers.dataset import ArmTable, Features, Floats, RouterError, RoutingDataset
 from arms.base import Progress
-from arms.relevance import RelevanceModel
+from arms.relevance import Examples, RelevanceError, RelevanceModel
 from arms.retrievers import kind
 
 GO_ON = "go on"
@@ -31,7 +31,15 @@ GO_ON = "go on"
 Integers = NDArray[np.intp]
 
 ANSWERS = RouterSpec(
-    kind="pointwise_xgboost", params={"stage": "answered", "dims": 0, "centre": False, "rounds": 300}
+    kind="logistic_xgboost",
+    params={
+        "stage": "answered",
+        "dims": 0,
+        "rounds": 400,
+        "depth": 5,
+        "learning_rate": 0.02,
+        "colsample": 0.3,
+    },
 )
 
 GAIN = RouterSpec(
@@ -40,9 +48,10 @@ GAIN = RouterSpec(
         "stage": "retrieved",
         "dims": 0,
         "centre": False,
-        "rounds": 200,
-        "depth": 3,
+        "rounds": 120,
+        "depth": 2,
         "min_child_weight": 40.0,
+        "colsample": 0.3,
     },
 )
 
@@ -302,19 +311,26 @@ def _with_relevance(
     seen = labels.seen
     if seen is None or not any(seen.gold):
         raise RouterError("relevance is learned from gold_ids, and no question has any")
+    examples, owners = examples_of(labels.features, seen)
     rows, features = [], []
     for number, (training, held_out) in enumerate(parts, start=1):
-        some = labels.rows(training)
-        model = fit_relevance(some.features, seen.rows(training))
+        model = _fitted(examples, np.isin(owners, training))
         rest = seen.rows(held_out)
         features.append([_seen(one.rows(held_out), rest, model) for one in labels.features])
         rows.append(held_out)
         on_progress("fitting relevance", number, len(parts) + 1)
     order = np.argsort(np.concatenate(rows))
     whole = tuple(stacked(stages).rows(order) for stages in zip(*features, strict=True))
-    model = fit_relevance(labels.features, seen)
+    model = _fitted(examples, np.ones(len(owners), dtype=bool))
     on_progress("fitting relevance", len(parts) + 1, len(parts) + 1)
     return model, replace(labels, features=whole)
+
+
+def _fitted(examples: Examples, chosen: NDArray[np.bool_]) -> RelevanceModel:
+    try:
+        return examples.fit(np.flatnonzero(chosen))
+    except RelevanceError as error:
+        raise RouterError(f"the cascade cannot learn relevance: {error}") from error
 
 
 def _seen(features: Features, seen: Observed | None, model: RelevanceModel | None) -> Features:

@@ -7,7 +7,7 @@ arm. The row of a pair of arms has the differences of the latter two.
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -172,7 +172,7 @@ class PointwiseXGBoost(BoostedTrees[PointwiseBoosting]):
     """
 
     kind = "pointwise_xgboost"
-    Params = PointwiseBoosting
+    Params: ClassVar[type[Any]] = PointwiseBoosting
     objective: ClassVar[Mapping[str, Any]] = {"objective": "reg:squarederror"}
 
     def _rows(self, of_arms: Floats) -> Floats:
@@ -184,6 +184,34 @@ class PointwiseXGBoost(BoostedTrees[PointwiseBoosting]):
 
     def _ranked(self, sums: Floats) -> Floats:
         return sums
+
+
+class LogisticBoosting(PointwiseBoosting):
+    """The trees that predict probabilities: utilities are not centred."""
+
+    centre: Literal[False] = Field(False, description="Never: a utility is the probability itself.")
+
+
+class LogisticXGBoost(PointwiseXGBoost):
+    """Predicts the probability that an arm is right, by the logistic loss; utilities are in [0, 1].
+
+    Source: FrugalGPT (2023), arXiv:2305.05176, scores answers likewise; Chen and Guestrin 2016, XGBoost.
+    """
+
+    kind = "logistic_xgboost"
+    Params: ClassVar[type[Any]] = LogisticBoosting
+    objective: ClassVar[Mapping[str, Any]] = {"objective": "reg:logistic"}
+
+    def _targets(self, utility: Floats) -> tuple[Floats, Mask]:
+        known = ~np.isnan(utility)
+        if (outside := known & ((utility < 0.0) | (utility > 1.0))).any():
+            raise RouterError(f"{self.kind}: a utility is {utility[outside][0]:g}; it needs those in [0, 1]")
+        return utility, known
+
+    def _ranked(self, sums: Floats) -> Floats:
+        from scipy.special import expit
+
+        return np.asarray(expit(sums), dtype=np.float64)
 
 
 class PairwiseXGBoost(BoostedTrees[Boosting]):

@@ -18,6 +18,7 @@ SMALL: dict[str, object] = {"hidden": [32, 16], "learning_rate": 0.01, "batch_si
 
 FITTED: dict[str, tuple[str, dict[str, object]]] = {
     "pointwise_xgboost": ("pointwise_xgboost", QUICK),
+    "logistic_xgboost": ("logistic_xgboost", QUICK),
     "pointwise_xgboost, question": ("pointwise_xgboost", QUICK | {"stage": "question", "centre": False}),
     "pairwise_xgboost": ("pairwise_xgboost", QUICK | {"impute": True}),
     "pairwise_xgboost, answered": ("pairwise_xgboost", QUICK | {"stage": "answered"}),

@@ -9,7 +9,7 @@ import pytest
 from ray import cloudpickle
 from sklearn.isotonic import IsotonicRegression
 
-from agent.routers import RouterError, cascade
+from agent.routers import RouterError, cascade, features
 from agent.routers.answer_selector import open_selector
 from agent.routers.cascade import fitted, observed, validation
 from agent.routers.cascade.decider import TrainedDecider
@@ -315,10 +315,10 @@ def test_relevance_is_a_feature_in_training_and_in_service(tmp_path: Path) -> No
     first, second = made.features(other.labels())
     assert first.retrieved is not None
     assert second.answered is not None
-    assert first.retrieved.names[-4:] == observed.RELEVANCE
-    assert second.answered.names[-3:] == observed.SUPPORT
-    relevance = first.retrieved.values[:, :, -2]
-    assert (relevance[:, 0] == 0.0).all(), "an arm without passages"
+    assert first.retrieved.names[-5:] == features.RELEVANCE
+    assert second.answered.names[-3:] == features.SUPPORT
+    relevance = first.retrieved.values[:, :, first.retrieved.names.index("relevance.first")]
+    assert np.isnan(relevance[:, 0]).all(), "an arm without passages"
     assert relevance[:, 1].min() > 0.5, "of the first passage of bm25, which is the gold one"
     support = second.answered.values[:, :, -2]
     assert support[:, 1].min() > 0.5 > support[:, 0].max()
@@ -339,11 +339,10 @@ def test_the_relevance_of_training_questions_is_predicted_by_a_model_that_has_no
     parts = fitted.folds(world.texts, 3, 0)
     _, enriched = fitted._with_relevance(labels, parts, lambda *_: None)  # noqa: SLF001
     for training, held_out in parts:
-        model = observed.fit_relevance(
-            [one.rows(training) for one in labels.features], shuffled.rows(training)
-        )
-        for stage, features in enumerate(labels.features):
-            expected = observed.with_relevance(features.rows(held_out), shuffled.rows(held_out), model)
+        examples, owners = observed.examples_of(labels.features, shuffled)
+        model = examples.fit(np.flatnonzero(np.isin(owners, training)))
+        for stage, one in enumerate(labels.features):
+            expected = observed.with_relevance(one.rows(held_out), shuffled.rows(held_out), model)
             found = enriched.features[stage].rows(held_out)
             assert found.texts == expected.texts
             assert found.retrieved is not None
