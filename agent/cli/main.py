@@ -36,6 +36,7 @@ VERBS = {
     "ask": Verb("ask:ask", SERVE, "Ask a question and stream the answer."),
     "feedback": Verb("ask:feedback", SERVE, "Rate an answer."),
     "ingest": Verb("serve:ingest_corpus", DATA, "Read passages into a corpus."),
+    "synthesize": Verb("portfolio:synthesize", DATA, "Make questions from the corpus, with their passages."),
     "score": Verb("portfolio:score", DATA, "Score every arm of a pool on every question."),
     "portfolio": Verb("portfolio:portfolio", DATA, "Choose the few arms that together serve most."),
     "label": Verb("training:label", LEARN, "Answer every question with every arm, and measure the answers."),

@@ -133,8 +133,8 @@ def renamed(text: str) -> tuple[str, str]:
     return name, score or name
 
 
-def weighted(text: str) -> tuple[str, float]:
-    """Read one `score=weight`; a name alone has weight 1.
+def weighted(text: str, option: str = "--measure") -> tuple[str, float]:
+    """Read one `name=weight`; a name alone has weight 1.
 
     >>> weighted("em"), weighted("f1=0.2")
     (('em', 1.0), ('f1', 0.2))
@@ -143,7 +143,7 @@ def weighted(text: str) -> tuple[str, float]:
     try:
         return name, float(weight or 1.0)
     except ValueError:
-        raise ValueError(f"--measure {text}: {weight!r} is no number; score=weight was expected") from None
+        raise ValueError(f"{option} {text}: {weight!r} is no number; name=weight was expected") from None
 
 
 def unique(option: str, pairs: Iterable[tuple[str, T]]) -> dict[str, T]:

@@ -1,14 +1,35 @@
-"""The verbs that score a pool of arms and choose a portfolio; neither needs a running service."""
+"""The verbs that make questions, score a pool of arms and choose a portfolio; none needs a service."""
 
 from typing import Any
 
 from agent.cli.console import console, explained, progress
-from agent.cli.options import ARGUMENT, CONFIG, ConfigPath, settings_options
+from agent.cli.options import ARGUMENT, CONFIG, ConfigPath, settings_options, unique, weighted
 from agent.config import load
-from agent.offline import Scoring, Selection, select_portfolio
+from agent.offline import Scoring, Selection, Synthesis, select_portfolio
 from agent.offline import score as offline_score
+from agent.offline import synthesize as offline_synthesize
 
 OUTPUT, K = "--output -o", "-k"
+
+
+@settings_options(
+    Synthesis,
+    {"output": OUTPUT, "with_model": "--with-model/--without-model"},
+    without=("config",),
+    text=("styles",),
+)
+def synthesize(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
+    """Make questions from the corpus, each with the passages that answer it.
+
+    Score the arms on them, train a router, and start from it before the first real question. An interrupted
+    run continues where it stopped.
+    """
+    with explained():
+        given["styles"] = unique("--styles", (weighted(one, "--styles") for one in given.get("styles") or ()))
+        settings = load(config, without=["router"])  # it may be about to be trained
+        with progress() as on_progress:
+            made = Synthesis.model_validate({"config": settings, **given})
+            offline_synthesize.run(made, console, on_progress)
 
 
 @settings_options(Scoring, {"output": OUTPUT, "k": K}, without=("config",))

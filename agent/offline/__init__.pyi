@@ -5,6 +5,7 @@ from . import (
     labelled_data,
     router_features,
     score,
+    synthesize,
     train_cascade,
     train_relevance,
     train_router,
@@ -13,6 +14,7 @@ from .choose_portfolio import Selection, select_portfolio
 from .evaluate_router import Evaluation
 from .label import Labelling
 from .score import Scoring
+from .synthesize import Synthesis
 from .train_relevance import RelevanceTraining
 from .train_router import Training
 
@@ -22,6 +24,7 @@ __all__ = [
     "RelevanceTraining",
     "Scoring",
     "Selection",
+    "Synthesis",
     "Training",
     "choose_portfolio",
     "evaluate_router",
@@ -30,6 +33,7 @@ __all__ = [
     "router_features",
     "score",
     "select_portfolio",
+    "synthesize",
     "train_cascade",
     "train_relevance",
     "train_router",

@@ -1,4 +1,4 @@
-from . import build_once, entities, entity_graph, vectors
+from . import build_once, entities, entity_graph, entity_names, vectors
 from .build_once import IndexMismatchError
 from .entity_graph import Graph
 from .vector_search import IndexParams, VectorIndex
@@ -14,5 +14,6 @@ __all__ = [
     "build_once",
     "entities",
     "entity_graph",
+    "entity_names",
     "vectors",
 ]

@@ -1,4 +1,4 @@
-from . import answer_measures
+from . import answer_measures, checkpoint
 from .answer_measures import Measure
 from .job import digest_of_document, seed_of
 from .label_job import label
@@ -12,6 +12,7 @@ __all__ = [
     "ScoreJob",
     "ScoreReport",
     "answer_measures",
+    "checkpoint",
     "digest_of_document",
     "label",
     "score",

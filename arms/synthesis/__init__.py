@@ -1,0 +1,5 @@
+"""Questions that are made from a corpus, with the passages that answer them."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,385 @@
+"""Questions made from passages by rules, without a language model.
+
+The corpus is read once for how rare its words are and which titles it has, at most a sample of it.
+A passage gives at most one question of each style; which of them are kept is up to the caller. Some are
+written as people type: in small letters, without a question mark.
+"""
+
+import hashlib
+import itertools
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from arms.base import Passage, Progress
+from arms.corpus import Corpus
+from arms.indexes import entity_names
+from arms.synthesis import sentences as english
+from arms.synthesis.made import Made
+from arms.synthesis.sentences import Definition
+from arms.synthesis.wording import about, ask
+from arms.tokenizer import words
+
+_WORD = re.compile(r"\w+")
+
+VERSION = "1"
+"""Part of the identity of questions; raised when the rules change."""
+
+SAMPLED = 100_000
+"""Most passages that are read for words and titles."""
+
+TYPED = 0.3
+"""Share of questions that are written as people type."""
+
+NAMED = (
+    "What is the {phrase} of {title}?",
+    "How is {phrase} related to {title}?",
+    "What about {phrase} in {title}?",
+    "{title} {phrase}",
+    "What does {title} have to do with {phrase}?",
+)
+"""Forms of a question of a title and a phrase."""
+
+ALONE = ("{who} {is_} {title}?", "What kind of {kind} {is_} {title}?", "What {is_} {title} known for?")
+"""Forms of a question of a title that one passage has."""
+
+ALIKE = (
+    "What is the difference between {one} and {other}?",
+    "Are both {one} and {other} {kind}?",
+    "Which {noun} is {what}, {one} or {other}?",
+)
+"""Forms of a question of two passages."""
+
+_PERSON = frozenset({"he", "she", "his", "her", "him", "born"})
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """The passage that stands for a title.
+
+    Attributes:
+        position: Its position in the corpus.
+        n: Passages of that title.
+    """
+
+    position: int
+    n: int
+
+
+class Extraction:
+    """Makes questions of each style from a passage by rules.
+
+    Args:
+        corpus: The passages.
+        styles: Of `STYLES`.
+        seed: Of the choices among sentences, phrases and forms.
+        progress: Progress callback of reading the corpus.
+    """
+
+    step = 128
+
+    def __init__(self, corpus: Corpus, styles: Sequence[str], seed: int, progress: Progress) -> None:
+        self.styles = tuple(styles)
+        self.identity: Mapping[str, str] = {"made by": f"extraction {VERSION}"}
+        self._corpus, self._seed = corpus, seed
+        self._counts: Counter[str] = Counter()
+        titles: dict[str, Entry] = {}
+        names: dict[str, str] = {}
+        positions = np.linspace(0, len(corpus) - 1, min(len(corpus), SAMPLED)).round().astype(int)
+        self._n = len(positions)
+        for done, (position, passage) in enumerate(_read(corpus, positions), start=1):
+            self._counts.update(set(words(f"{passage.title} {passage.text}", "english")))
+            if passage.title:
+                known = titles.get(passage.title)
+                titles[passage.title] = Entry(
+                    known.position if known else position, 1 + (known.n if known else 0)
+                )
+                for name in entity_names.title_names(passage.title):
+                    names.setdefault(name, passage.title)
+            if done % 1000 == 0 or done == self._n:
+                progress("reading the corpus", done, self._n)
+        self._titles, self._names = titles, names
+        self._dictionary = entity_names.Dictionary(names)
+        self._alike: defaultdict[str, list[tuple[Passage, Definition]]] = defaultdict(list)
+        if "compare" in self.styles:
+            self._find_alike()
+
+    def make(self, positions: Sequence[int]) -> list[list[Made]]:
+        """Return the questions that each passage gives, at most one of each style."""
+        makers = {
+            "keywords": self._keywords,
+            "title": self._title,
+            "cloze": self._cloze,
+            "link": self._link,
+            "compare": self._compare,
+        }
+        found = []
+        for passage in self._corpus.passages(positions):
+            made = []
+            for style in self.styles:
+                rng = self._rng(f"{style}\0{passage.id}")
+                if (question := makers[style](passage, rng)) is not None:
+                    made.append(_typed(question, rng) if style != "keywords" else question)
+            found.append(made)
+        return found
+
+    def linked(self, passage: Passage) -> Iterator[tuple[str, Passage]]:
+        """Yield the names in a passage that are titles of others, and the first passage of each."""
+        own = set(entity_names.title_names(passage.title))
+        for name in dict.fromkeys(self._dictionary.find(passage.text)):
+            title = self._names[name]
+            whole = " " in name or name == entity_names.normalised(title)  # `XIII (singer)` is not every XIII
+            if whole and name not in own and title != passage.title:
+                yield name, self._corpus.passages([self._titles[title].position])[0]
+
+    def _keywords(self, passage: Passage, rng: np.random.Generator) -> Made | None:
+        """Return some of the rarest words of the passage, and sometimes of its title."""
+        weights = self._salience(passage.text)
+        if len(weights) < 3:
+            return None
+        best = sorted(weights, key=lambda word: (-weights[word], word))[:12]
+        mass = np.array([weights[word] for word in best])
+        picked = rng.choice(
+            len(best), min(len(best), int(rng.integers(3, 6))), replace=False, p=mass / mass.sum()
+        )
+        chosen = {best[at] for at in picked.tolist()}
+        ordered = [word for word in dict.fromkeys(words(passage.text)) if word in chosen]
+        title = english.sentences(passage.title)[:1] if passage.title and rng.random() < 0.5 else []
+        return Made(" ".join([*title, *ordered]), (passage.id,), "keywords")
+
+    def _title(self, passage: Passage, rng: np.random.Generator) -> Made | None:
+        """Return a question form around the title, with a salient phrase where others have the title."""
+        title, what = _name(passage), english.definition(passage.text)
+        if not title:
+            return None
+        if what is not None and self._entry(passage.title).n == 1 and rng.random() < 0.5:
+            form = ALONE[int(rng.integers(len(ALONE)))]
+            person = _is_person(passage.text)
+            is_ = "are" if what.noun.endswith("s") and not what.noun.endswith("ss") else "is"
+            text = form.format(who="Who" if person else "What", is_=is_, title=title, kind=what.noun)
+            return Made(text, (passage.id,), "title")
+        phrase = self._phrase(passage, rng)
+        if phrase is None:
+            return None
+        text = NAMED[int(rng.integers(len(NAMED)))].format(title=title, phrase=phrase)
+        return Made(text, (passage.id,), "title")
+
+    def _cloze(self, passage: Passage, rng: np.random.Generator) -> Made | None:
+        """Return a sentence of the passage as a question for a name, date or number in it."""
+        asked = self._asked(passage, _name(passage), rng)
+        return None if asked is None else Made(asked[0], (passage.id,), "cloze", (asked[1],))
+
+    def _asked(self, passage: Passage, name: str, rng: np.random.Generator) -> tuple[str, str] | None:
+        """Return a question of a passage with a name for its subject, and the answer."""
+        person = _is_person(passage.text)
+        stated = english.sentences(passage.text)
+        for at in rng.permutation(len(stated)).tolist():
+            sentence = about(stated[at], name)
+            if sentence is None:
+                continue
+            found = english.spans(sentence)
+            for place in rng.permutation(len(found)).tolist():
+                answer = sentence[found[place].start : found[place].end]
+                question = ask(sentence, found[place], person=person)
+                if question is not None and entity_names.normalised(answer) not in entity_names.normalised(
+                    question
+                ):
+                    return question, answer
+        return None
+
+    def _link(self, passage: Passage, rng: np.random.Generator) -> Made | None:
+        """Return a question that needs this passage and one whose title it mentions."""
+        others = list(self.linked(passage))
+        for at in rng.permutation(len(others)).tolist()[:4]:
+            name, other = others[at]
+            ways = (self._through, self._described)
+            first = int(rng.integers(2))
+            asked = ways[first](passage, name, other, rng) or ways[1 - first](passage, name, other, rng)
+            if asked is not None:
+                text, answer = asked
+                return Made(text, (passage.id, other.id), "link", (answer,))
+        return None
+
+    def _described(
+        self, passage: Passage, name: str, other: Passage, rng: np.random.Generator
+    ) -> tuple[str, str] | None:
+        """Ask for something that the passage states of another, which is described in place of its name."""
+        what = english.definition(other.text)
+        if what is None:
+            return None
+        words_ = what.what.partition(",")[0].split()
+        description = f"the {' '.join(words_[1:10])}"
+        for stated in english.sentences(passage.text):
+            place = _place_of(name, stated)
+            sentence = about(stated, _name(passage))
+            if place is None or sentence is None:
+                continue
+            offset = len(sentence) - len(stated)
+            hidden = sentence[: place[0] + offset].removesuffix("the ").removesuffix("The ")
+            sentence = f"{hidden}{description}{sentence[place[1] + offset :]}"
+            within = range(len(hidden), len(hidden) + len(description))
+            for at in rng.permutation(len(found := english.spans(sentence))).tolist():
+                span = found[at]
+                if span.start in within or span.end - 1 in within:
+                    continue
+                question = ask(sentence, span, person=_is_person(passage.text))
+                answer = sentence[span.start : span.end]
+                if question is None or f" {name} " in f" {entity_names.normalised(question)} ":
+                    continue
+                if entity_names.normalised(answer) not in entity_names.normalised(question):
+                    return question, answer
+        return None
+
+    def _through(
+        self, passage: Passage, name: str, other: Passage, rng: np.random.Generator
+    ) -> tuple[str, str] | None:
+        """Ask for something that the other passage states, with the passage's title in place of its own."""
+        what, title = english.definition(other.text), _name(passage)
+        if what is None or not title:
+            return None
+        for stated in english.sentences(passage.text):
+            if (place := _place_of(name, stated)) is None:
+                continue
+            role = stated[: place[0]].removesuffix("the ").rpartition(",")[2].split()[-2:]
+            if len(role) < 2 or not role[-1].islower() or not role[0].isalpha():
+                continue
+            path = f"the {what.noun} that {title} {'is' if role[0].endswith('ed') else ''} {' '.join(role)}"
+            facts = Passage(other.id, other.title, _without_subject(other))
+            asked = self._asked(facts, " ".join(path.split()), rng)
+            if (
+                asked is not None
+                and title in asked[0]
+                and f" {name} " not in f" {entity_names.normalised(asked[0])} "
+            ):
+                return asked
+        return None
+
+    def _compare(self, passage: Passage, rng: np.random.Generator) -> Made | None:
+        """Return a question of this passage and another about the same kind of thing."""
+        what = english.definition(passage.text)
+        if what is None or not passage.title:
+            return None
+        others = [(o, d) for o, d in self._alike.get(what.noun, ()) if o.title != passage.title]
+        if not others:
+            return None
+        other, their = others[int(rng.integers(len(others)))]
+        gold = (passage.id, other.id)
+        one, two = (passage, other) if rng.random() < 0.5 else (other, passage)
+        years = [_year(text) for text in (one.text, two.text)]
+        if years[0] and years[1] and years[0] != years[1] and rng.random() < 0.6:
+            person = _is_person(one.text) and _is_person(two.text)
+            first = rng.random() < 0.5
+            if person:
+                order = f"Who was born {'first' if first else 'later'}"
+            else:
+                order = f"Which {what.noun} came {'first' if first else 'later'}"
+            answer = one if (years[0] < years[1]) == first else two
+            return Made(f"{order}, {_name(one)} or {_name(two)}?", gold, "compare", (_name(answer),))
+        form = ALIKE[int(rng.integers(len(ALIKE)))]
+        described = " ".join(what.what.partition(",")[0].split()[:10])
+        kind = f"{what.what.partition(' ')[0]} {what.kind}"
+        text = form.format(one=_name(one), other=_name(two), kind=kind, noun=what.noun, what=described)
+        answers = () if "difference" in form else ("yes",) if form.startswith("Are") else (_name(passage),)
+        if form.startswith("Are") and their.kind != what.kind:
+            answers = ()
+        return Made(text, gold, "compare", answers)
+
+    def _find_alike(self) -> None:
+        """Sort a sample of the passages by the kind of thing that they are about."""
+        firsts = [entry.position for entry in self._titles.values()]
+        drawn = self._rng("alike").permutation(len(firsts))[:5000].tolist()
+        for passage in self._corpus.passages(firsts[at] for at in drawn):
+            what = english.definition(passage.text)
+            if what is not None:
+                self._alike[what.noun].append((passage, what))
+
+    def _salience(self, text: str) -> dict[str, float]:
+        """Return the weight of each word of a text: how often it is there, and how rare in the corpus."""
+        counted = Counter(word for word in words(text, "english") if len(word) > 2 and not word.isdecimal())
+        return {
+            word: min(n, 3) * float(np.log((1 + self._n) / (0.5 + self._counts.get(word, 0))))
+            for word, n in counted.items()
+        }
+
+    def _phrase(self, passage: Passage, rng: np.random.Generator) -> str | None:
+        """Return a salient word of a passage that its title lacks, or two that follow each other."""
+        own = set(words(passage.title))
+        weights = {word: w for word, w in self._salience(passage.text).items() if word not in own}
+        best = sorted(weights, key=lambda word: (-weights[word], word))[:6]
+        if not best:
+            return None
+        word = best[int(rng.integers(len(best)))]
+        text = words(passage.text)
+        after = next((b for a, b in itertools.pairwise(text) if a == word and b in weights), None)
+        return f"{word} {after}" if after and rng.random() < 0.6 else word
+
+    def _entry(self, title: str) -> Entry:
+        return self._titles.get(title, Entry(-1, 2))
+
+    def _rng(self, name: str) -> np.random.Generator:
+        digest = hashlib.blake2b(f"{self._seed}\0{name}".encode(), digest_size=8).digest()
+        return np.random.default_rng(int.from_bytes(digest))
+
+
+def _read(corpus: Corpus, positions: NDArray[np.intp]) -> Iterator[tuple[int, Passage]]:
+    """Yield the passages at these positions."""
+    for start in range(0, len(positions), 1000):
+        part = positions[start : start + 1000].tolist()
+        yield from zip(part, corpus.passages(part), strict=True)
+
+
+def _name(passage: Passage) -> str:
+    """Return the title of a passage, as a question names it."""
+    return passage.title.strip(" -")
+
+
+def _is_person(text: str) -> bool:
+    """Return whether a passage seems to be about a person."""
+    return not _PERSON.isdisjoint(words(text[:400]))
+
+
+def _year(text: str) -> str | None:
+    """Return the first year in a passage."""
+    found = re.search(r"\b(?:1\d|20)\d\d\b", text[:300])
+    return found and found[0]
+
+
+def _place_of(name: str, sentence: str) -> tuple[int, int] | None:
+    """Return where a normalised name begins and ends in a sentence; None where it is not.
+
+    >>> _place_of("if castle", "He left the If-Castle.")
+    (12, 21)
+    """
+    wanted = name.split()
+    found = list(_WORD.finditer(sentence))
+    folded = [entity_names.normalised(match[0]) for match in found]
+    for at in range(len(folded) - len(wanted) + 1):
+        if folded[at : at + len(wanted)] == wanted:
+            return found[at].start(), found[at + len(wanted) - 1].end()
+    return None
+
+
+def _without_subject(passage: Passage) -> str:
+    """Return the sentences of a passage that begin with its title, as `It`, or with a pronoun."""
+    found = []
+    for sentence in english.sentences(passage.text):
+        for name in entity_names.title_names(passage.title):
+            place = _place_of(name, sentence)
+            if place is not None and entity_names.normalised(sentence[: place[0]]) in ("", "the", "a", "an"):
+                found.append(f"It{sentence[place[1] :]}".replace("It's ", "Its ", 1))
+                break
+        else:
+            if sentence.startswith(("He ", "She ", "It ", "They ", "His ", "Her ", "Its ", "Their ")):
+                found.append(sentence)
+    return " ".join(found)
+
+
+def _typed(made: Made, rng: np.random.Generator) -> Made:
+    """Return some questions in small letters and without their last mark, as people type."""
+    if rng.random() >= TYPED:
+        return made
+    return replace(made, question=made.question.lower().rstrip("?"))

@@ -1,0 +1,192 @@
+"""Statements made into questions: what was stated is asked for.
+
+The rules are those of an English sentence with its subject before its verb: an auxiliary verb moves to
+the front, a past tense takes `did`. A sentence without a verb that is recognised gives no question.
+
+Source: Heilman and Smith 2010, Good question! Statistical ranking for question generation, whose rules
+transform a parse; here patterns of words stand in for it.
+"""
+
+import re
+from collections.abc import Collection
+
+from arms.synthesis.sentences import Span
+from arms.tokenizer import ENGLISH
+
+_AUXILIARY = re.compile(
+    r"^(?P<subject>(?:[^\s,;:]+ ){1,9}?)"
+    r"(?P<verb>was|were|is|are|had|has|have|can|could|will|would|may|must) (?P<rest>.*)$"
+)
+
+_AUXILIARIES = frozenset({"was", "were", "is", "are", "had", "has", "have", "can", "could", "will", "would"})
+
+_CLAUSE = re.compile(r"; |, (?=(?:and|but|while|although|which|who|where|whereas|because|with|including) )")
+
+_OF_DATE = frozenset(
+    {"in", "on", "since", "by", "during", "from", "until", "around", "about", "late", "early"}
+)
+
+_OF_PLACE = frozenset({"in", "at", "near"})
+
+_ARTICLES = frozenset({"a", "an", "the"})
+
+_PRONOUN = re.compile(r"^(?:(?P<own>His|Her|Its|Their)|He|She|It|They)\b ?")
+
+_UNCLEAR = frozenset({"this", "these", "those", "such", "there", "however"})
+"""Words at the start of a sentence that refer to another sentence, or to nothing."""
+
+IRREGULAR = {
+    past: base
+    for base, past in (
+        *(
+            ("become", "became"),
+            ("begin", "began"),
+            ("break", "broke"),
+            ("bring", "brought"),
+            ("build", "built"),
+        ),
+        *(("buy", "bought"), ("choose", "chose"), ("come", "came"), ("draw", "drew"), ("fall", "fell")),
+        *(("fight", "fought"), ("find", "found"), ("fly", "flew"), ("get", "got"), ("give", "gave")),
+        *(("go", "went"), ("grow", "grew"), ("hold", "held"), ("keep", "kept"), ("know", "knew")),
+        *(("lead", "led"), ("leave", "left"), ("lose", "lost"), ("make", "made"), ("meet", "met")),
+        *(("pay", "paid"), ("rise", "rose"), ("run", "ran"), ("say", "said"), ("see", "saw")),
+        *(("sell", "sold"), ("send", "sent"), ("sing", "sang"), ("speak", "spoke"), ("spend", "spent")),
+        *(("stand", "stood"), ("take", "took"), ("teach", "taught"), ("think", "thought")),
+        *(("win", "won"), ("write", "wrote")),
+    )
+}
+
+_NO_QUOTES = str.maketrans("", "", '"\u201c\u201d')
+
+_LOST_E = re.compile(r"(?:[aiu]t|[vczu]|[^s]s|[^n]g|[bdtp]l|[io]r|[aeiou]k|[iou]d|[ui]n)$")
+"""Ends of a stem whose verb ends in `e`."""
+
+_VOWELS = re.compile(r"(?:ee|oo|ea|ai|oi|ou|ie)[^csvz]$|(?:isit|imit)$")
+"""Exceptions, such as those with two vowels."""
+
+LONGEST = 24
+"""Most words of a clause that is asked for something in it."""
+
+
+def base_form(past: str) -> str | None:
+    """Return the base form of a verb in the past tense; None of another word.
+
+    >>> [base_form(word) for word in ("released", "played", "carried", "stopped", "wrote", "red")]
+    ['release', 'play', 'carry', 'stop', 'write', None]
+    """
+    if past in IRREGULAR:
+        return IRREGULAR[past]
+    if not past.endswith("ed") or len(past) < 5:
+        return None
+    stem = past[:-2]
+    if stem.endswith("i"):
+        return f"{stem[:-1]}y"
+    if stem[-1] == stem[-2] and stem[-1] not in "lsz":
+        return stem[:-1]
+    if _LOST_E.search(stem) and not _VOWELS.search(stem):
+        return f"{stem}e"
+    return stem
+
+
+def about(sentence: str, name: str) -> str | None:
+    """Return a sentence with the name of its subject in place of a pronoun at its start.
+
+    None where it begins with a word that refers to another sentence, or where there is no name.
+
+    >>> about("Its author died.", "Faust"), about("These are many.", "Faust")
+    ("Faust's author died.", None)
+    """
+    if sentence.partition(" ")[0].lower().rstrip(",") in _UNCLEAR:
+        return None
+    if (match := _PRONOUN.match(sentence)) is None:
+        return sentence
+    return f"{name}{chr(39) + 's' if match['own'] else ''} {sentence[match.end() :]}" if name else None
+
+
+def ask(sentence: str, span: Span, *, person: bool = False) -> str | None:
+    """Return the question for what a span of a sentence says; None where no rule applies.
+
+    Args:
+        sentence: The sentence.
+        span: A name, date or number in it.
+        person: Whether the subjects of the passage are persons.
+
+    >>> ask("Faust was written by Goethe in 1808.", Span(21, 27, "name"))
+    'Who was Faust written by in 1808?'
+    >>> ask("The crisis began in 1973.", Span(20, 24, "date"))
+    'When did the crisis begin?'
+    """
+    before, after = _clause(sentence, span)
+    if len(before.split()) + len(after.split()) > LONGEST:
+        after = re.split(r"[,;:]", after, maxsplit=1)[0]
+        if len(before.split()) + len(after.split()) > LONGEST:
+            return None
+    agent = before.endswith(" by ")
+    if span.kind == "name" and before.strip().lower() in ("", "the"):
+        return _joined("Who" if person else "What", after) if re.match(r" [a-z]", after) else None
+    if span.kind == "number":
+        return _how_many(before, after)
+    last = before.lower().split()
+    if span.kind == "date":
+        if last and last[-1] in _ARTICLES:
+            return None  # `a 1994 film`
+        word, before = "When", _without(before, _OF_DATE)
+    elif last and (last[-2] if len(last) > 1 and last[-1] == "the" else last[-1]) in _OF_PLACE:
+        word, before = "Where", _without(before, _OF_PLACE | {"the"})
+    else:
+        word = "Who" if agent else "What"
+    return _fronted(word, f"{before.strip(' ,')} {after.lstrip(' ,')}")
+
+
+def _clause(sentence: str, span: Span) -> tuple[str, str]:
+    """Return what stands before and after a span in its clause; in the sentence if the clause is short."""
+    cuts = [0, *(match.end() for match in _CLAUSE.finditer(sentence)), len(sentence)]
+    start = max((cut for cut in cuts if cut <= span.start), default=0)
+    end = min((cut for cut in cuts if cut >= span.end), default=len(sentence))
+    if start or len(sentence[start:end].split()) < 6:
+        start = 0
+    return sentence[start : span.start], sentence[span.end : end].rstrip(" ,;.!?")
+
+
+def _without(before: str, words: Collection[str]) -> str:
+    """Return a text without these words at its end."""
+    left = before.split()
+    while left and left[-1].lower() in words:
+        left.pop()
+    return " ".join(left)
+
+
+def _how_many(before: str, after: str) -> str | None:
+    """Return the question for a number before a noun in the plural."""
+    noun, _, rest = after.strip().partition(" ")
+    if not (noun.isalpha() and noun.islower() and noun.endswith("s")):
+        return None
+    return _fronted(f"How many {noun}", f"{before.strip(' ,')} {rest}")
+
+
+def _fronted(word: str, statement: str) -> str | None:
+    """Return a statement behind a question word, with its verb moved before its subject."""
+    statement = " ".join(statement.split())
+    if match := _AUXILIARY.match(f"{statement} "):
+        if word in ("What", "Who") and match["rest"].startswith(("a ", "an ", "the ")):
+            return None  # `What is Faust a play by`
+        return _joined(f"{word} {match['verb']}", f"{_lowered(match['subject'])} {match['rest']}")
+    words = statement.split()
+    for at, past in enumerate(words[1:8], start=1):
+        if "," in words[at - 1] or words[at - 1] in _AUXILIARIES:
+            return None
+        if (base := base_form(past)) is not None:
+            subject = _lowered(" ".join(words[:at]))
+            return _joined(f"{word} did", f"{subject} {base} {' '.join(words[at + 1 :])}")
+    return None
+
+
+def _lowered(subject: str) -> str:
+    """Return a subject without the capital that only its place in the sentence gave it."""
+    first, _, rest = subject.partition(" ")
+    return f"{first.lower()} {rest}" if first.lower() in ENGLISH else subject
+
+
+def _joined(front: str, rest: str) -> str | None:
+    text = " ".join(f"{front} {rest}".translate(_NO_QUOTES).split()).rstrip(" ,;:.")
+    return f"{text}?" if len(text.split()) > 3 else None

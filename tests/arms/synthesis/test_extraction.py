@@ -1,0 +1,132 @@
+"""Questions made by rules: what they ask, and what answers them."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arms.base import Passage
+from arms.corpus import Corpus
+from arms.synthesis import STYLES, Extraction, Made
+from arms.synthesis.sentences import definition, sentences, spans
+from arms.synthesis.wording import about, ask
+from arms.tokenizer import words
+from tests.arms.conftest import keep
+
+LIBRARY = (
+    Passage(
+        "faust", "Faust", "Faust is a tragic play by Johann Wolfgang von Goethe. It was printed in 1808."
+    ),
+    Passage(
+        "werther",
+        "The Sorrows of Young Werther",
+        "The Sorrows of Young Werther is a sad play of 1774. The play was written by Goethe in Wetzlar.",
+    ),
+    Passage(
+        "wetzlar", "Wetzlar", "Wetzlar is a city in Hesse. The city was founded in 1180 by Konrad Schmidt."
+    ),
+    Passage("charlotte", "Charlotte Buff", "Charlotte Buff lived in Wetzlar. She was born in 1753."),
+    Passage(
+        "sed", "sed", "The sed command is a stream editor. It was developed by Lee McMahon at Bell Labs."
+    ),
+    Passage(
+        "untitled", "", "The committee met in March 1999 and elected Jane Roe. Ballots were burned in Kiel."
+    ),
+    Passage("empty", "", "..."),
+)
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    return keep(tmp_path_factory.mktemp("library"), LIBRARY)
+
+
+def made(corpus: Corpus, *styles: str, seed: int = 0) -> list[Made]:
+    extraction = Extraction(corpus, styles or tuple(STYLES), seed, lambda *_: None)
+    return [one for of_passage in extraction.make(range(len(corpus))) for one in of_passage]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_gold_passages_hold_the_answer_and_words_of_the_question(library: Corpus, seed: int) -> None:
+    texts = {p.id: f"{p.title} {p.text}" for p in library}
+    questions = made(library, seed=seed)
+    assert {one.style for one in questions} == set(STYLES)
+    for one in questions:
+        gold = " ".join(texts[name] for name in one.gold_ids)
+        assert set(words(one.question, "english")) & set(words(gold))
+        assert all(answer in gold for answer in one.answers if answer != "yes")
+
+
+def test_an_answer_does_not_stand_in_its_question(library: Corpus) -> None:
+    asked = [one for seed in range(6) for one in made(library, "cloze", "link", seed=seed)]
+    assert asked
+    for one in asked:
+        assert one.answers[0].lower() not in one.question.lower()
+
+
+def test_a_link_has_both_passages_and_hides_the_title_of_the_second(library: Corpus) -> None:
+    titles = {p.id: p.title for p in library}
+    found = [one for seed in range(8) for one in made(library, "link", seed=seed)]
+    assert {one.gold_ids for one in found} == {("werther", "wetzlar"), ("charlotte", "wetzlar")}
+    assert not any(titles[one.gold_ids[1]].lower() in one.question.lower() for one in found)
+
+
+def test_passages_without_a_title_are_asked_about(library: Corpus) -> None:
+    assert {one.style for one in made(library) if one.gold_ids == ("untitled",)} == {"keywords", "cloze"}
+
+
+def test_a_passage_without_words_gives_no_question(library: Corpus) -> None:
+    assert not [one for one in made(library) if "empty" in one.gold_ids]
+
+
+def test_the_same_seed_makes_the_same_questions_and_another_seed_others(library: Corpus) -> None:
+    assert made(library) == made(library)
+    assert made(library, seed=1) != made(library)
+
+
+def test_a_style_does_not_depend_on_the_others(library: Corpus) -> None:
+    assert made(library, "cloze") == [one for one in made(library) if one.style == "cloze"]
+
+
+@pytest.mark.parametrize(
+    ("sentence", "asked", "question"),
+    [
+        ("Faust was written by Goethe in 1808.", "Goethe", "Who was Faust written by in 1808?"),
+        ("Faust was written by Goethe in 1808.", "1808", "When was Faust written by Goethe?"),
+        ("The company released a record in May 1999.", "May 1999", "When did the company release a record?"),
+        ("The river flows through 10 countries today.", "10", None),
+        ("The team won 3 games in Rome.", "3", "How many games did the team win in Rome?"),
+        ("The treaty was signed at Ghent by both.", "Ghent", "Where was the treaty signed by both?"),
+        ("Marie Curie discovered radium.", "Marie Curie", None),
+        ("Marie Curie discovered radium in Paris.", "Marie Curie", "What discovered radium in Paris?"),
+        ("It is a 1994 film about a dog.", "1994", None),
+    ],
+)
+def test_a_statement_becomes_a_question(sentence: str, asked: str, question: str | None) -> None:
+    found = {sentence[s.start : s.end]: s for s in spans(sentence)}
+    assert ask(sentence, found[asked]) == question
+
+
+def test_a_sentence_that_refers_to_another_one_is_left_out() -> None:
+    assert about("This was in 1999.", "Faust") is None
+    assert about("It was in 1999.", "") is None
+    assert about("They left.", "The Alps") == "The Alps left."
+
+
+def test_abbreviations_do_not_end_a_sentence() -> None:
+    assert sentences("Dr. J. Smith Jr. left. Then he came.") == ["Dr. J. Smith Jr. left.", "Then he came."]
+
+
+def test_a_passage_that_defines_nothing_has_no_definition() -> None:
+    assert definition("Faust was printed in 1808.") is None
+
+
+@given(st.text(max_size=300))
+def test_any_text_can_be_cut_and_asked(text: str) -> None:
+    for sentence in sentences(text):
+        found = spans(sentence)
+        assert all(a.end <= b.start for a, b in itertools.pairwise(found))
+        for span in found:
+            question = ask(sentence, span)
+            assert question is None or question.endswith("?")
