@@ -37,6 +37,7 @@ VERBS = {
     "feedback": Verb("ask:feedback", SERVE, "Rate an answer."),
     "ingest": Verb("serve:ingest_corpus", DATA, "Read passages into a corpus."),
     "synthesize": Verb("portfolio:synthesize", DATA, "Make questions from the corpus, with their passages."),
+    "align": Verb("portfolio:align", DATA, "Compare made questions with real ones, and weight them."),
     "score": Verb("portfolio:score", DATA, "Score every arm of a pool on every question."),
     "portfolio": Verb("portfolio:portfolio", DATA, "Choose the few arms that together serve most."),
     "label": Verb("training:label", LEARN, "Answer every question with every arm, and measure the answers."),

@@ -5,7 +5,8 @@ from typing import Any
 from agent.cli.console import console, explained, progress
 from agent.cli.options import ARGUMENT, CONFIG, ConfigPath, settings_options, unique, weighted
 from agent.config import load
-from agent.offline import Scoring, Selection, Synthesis, select_portfolio
+from agent.offline import Comparing, Scoring, Selection, Synthesis, select_portfolio
+from agent.offline import alignment as offline_alignment
 from agent.offline import score as offline_score
 from agent.offline import synthesize as offline_synthesize
 
@@ -30,6 +31,20 @@ def synthesize(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
         with progress() as on_progress:
             made = Synthesis.model_validate({"config": settings, **given})
             offline_synthesize.run(made, console, on_progress)
+
+
+@settings_options(Comparing, {"made": ARGUMENT, "output": OUTPUT}, without=("config",))
+def align(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
+    """Compare made questions with real ones, and keep those to learn from, by weight.
+
+    Real questions need no answers. Where there are none so far, a score matrix of the made questions brings
+    arms that match words and arms that compare vectors on a par: made questions favour the former.
+    """
+    with explained():
+        settings = load(config, without=["router"])
+        with progress() as on_progress:
+            compared = Comparing.model_validate({"config": settings, **given})
+            offline_alignment.run(compared, console, on_progress)
 
 
 @settings_options(Scoring, {"output": OUTPUT, "k": K}, without=("config",))

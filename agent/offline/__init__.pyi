@@ -1,4 +1,5 @@
 from . import (
+    alignment,
     choose_portfolio,
     evaluate_router,
     label,
@@ -10,6 +11,7 @@ from . import (
     train_relevance,
     train_router,
 )
+from .alignment import Comparing
 from .choose_portfolio import Selection, select_portfolio
 from .evaluate_router import Evaluation
 from .label import Labelling
@@ -19,6 +21,7 @@ from .train_relevance import RelevanceTraining
 from .train_router import Training
 
 __all__ = [
+    "Comparing",
     "Evaluation",
     "Labelling",
     "RelevanceTraining",
@@ -26,6 +29,7 @@ __all__ = [
     "Selection",
     "Synthesis",
     "Training",
+    "alignment",
     "choose_portfolio",
     "evaluate_router",
     "label",

@@ -1,4 +1,12 @@
-from .questions import SHAPE, load_questions, shuffled
+from .questions import SHAPE, Question, load_questions, shuffled
 from .simulation import Simulation, SimulationError, simulate
 
-__all__ = ["SHAPE", "Simulation", "SimulationError", "load_questions", "shuffled", "simulate"]
+__all__ = [
+    "SHAPE",
+    "Question",
+    "Simulation",
+    "SimulationError",
+    "load_questions",
+    "shuffled",
+    "simulate",
+]

@@ -10,7 +10,7 @@ import itertools
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +18,10 @@ from numpy.typing import NDArray
 from arms.base import Passage, Progress
 from arms.corpus import Corpus
 from arms.indexes import entity_names
+from arms.synthesis import forms
 from arms.synthesis import sentences as english
 from arms.synthesis.made import Made
+from arms.synthesis.rewording import reworded
 from arms.synthesis.sentences import Definition
 from arms.synthesis.wording import about, ask
 from arms.tokenizer import words
@@ -32,42 +34,16 @@ VERSION = "1"
 SAMPLED = 100_000
 """Most passages that are read for words and titles."""
 
+RARE = 0.002
+"""Share of the passages below which a word is rare."""
+
 TYPED = 0.3
 """Share of questions that are written as people type."""
 
-NAMED = (
-    "What is the {phrase} of {title}?",
-    "How is {phrase} related to {title}?",
-    "What about {phrase} in {title}?",
-    "{title} {phrase}",
-    "What does {title} have to do with {phrase}?",
-)
-"""Forms of a question of a title and a phrase."""
-
-ALONE = ("{who} {is_} {title}?", "What kind of {kind} {is_} {title}?", "What {is_} {title} known for?")
-"""Forms of a question of a title that one passage has."""
-
-ALIKE = (
-    "What is the difference between {one} and {other}?",
-    "Are both {one} and {other} {kind}?",
-    "Which {noun} is {what}, {one} or {other}?",
-)
-"""Forms of a question of two passages."""
+NAMED_FIRST = 0.7
+"""Share of the questions of a statement for which one that names the title is looked for first."""
 
 _PERSON = frozenset({"he", "she", "his", "her", "him", "born"})
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """The passage that stands for a title.
-
-    Attributes:
-        position: Its position in the corpus.
-        n: Passages of that title.
-    """
-
-    position: int
-    n: int
 
 
 class Extraction:
@@ -87,19 +63,16 @@ class Extraction:
         self.identity: Mapping[str, str] = {"made by": f"extraction {VERSION}"}
         self._corpus, self._seed = corpus, seed
         self._counts: Counter[str] = Counter()
-        titles: dict[str, Entry] = {}
+        titles: dict[str, int] = {}
         names: dict[str, str] = {}
         positions = np.linspace(0, len(corpus) - 1, min(len(corpus), SAMPLED)).round().astype(int)
         self._n = len(positions)
         for done, (position, passage) in enumerate(_read(corpus, positions), start=1):
             self._counts.update(set(words(f"{passage.title} {passage.text}", "english")))
-            if passage.title:
-                known = titles.get(passage.title)
-                titles[passage.title] = Entry(
-                    known.position if known else position, 1 + (known.n if known else 0)
-                )
-                for name in entity_names.title_names(passage.title):
-                    names.setdefault(name, passage.title)
+            if name := _name(passage):
+                titles.setdefault(name, position)
+                for known_as in entity_names.title_names(name):
+                    names.setdefault(known_as, name)
             if done % 1000 == 0 or done == self._n:
                 progress("reading the corpus", done, self._n)
         self._titles, self._names = titles, names
@@ -129,56 +102,58 @@ class Extraction:
 
     def linked(self, passage: Passage) -> Iterator[tuple[str, Passage]]:
         """Yield the names in a passage that are titles of others, and the first passage of each."""
-        own = set(entity_names.title_names(passage.title))
+        own = set(entity_names.title_names(_name(passage)))
         for name in dict.fromkeys(self._dictionary.find(passage.text)):
             title = self._names[name]
             whole = " " in name or name == entity_names.normalised(title)  # `XIII (singer)` is not every XIII
-            if whole and name not in own and title != passage.title:
-                yield name, self._corpus.passages([self._titles[title].position])[0]
+            if whole and name not in own:
+                yield name, self._corpus.passages([self._titles[title]])[0]
 
     def _keywords(self, passage: Passage, rng: np.random.Generator) -> Made | None:
         """Return some of the rarest words of the passage, and sometimes of its title."""
         weights = self._salience(passage.text)
         if len(weights) < 3:
             return None
-        best = sorted(weights, key=lambda word: (-weights[word], word))[:12]
-        mass = np.array([weights[word] for word in best])
-        picked = rng.choice(
-            len(best), min(len(best), int(rng.integers(3, 6))), replace=False, p=mass / mass.sum()
-        )
+        title = [_name(passage)] if passage.title and rng.random() < 0.6 else []
+        best = sorted(weights, key=lambda word: (-weights[word], word))[: 20 if title else 10]
+        picked = rng.choice(len(best), min(len(best), int(rng.integers(1, 4)) + (not title)), replace=False)
         chosen = {best[at] for at in picked.tolist()}
         ordered = [word for word in dict.fromkeys(words(passage.text)) if word in chosen]
-        title = english.sentences(passage.title)[:1] if passage.title and rng.random() < 0.5 else []
         return Made(" ".join([*title, *ordered]), (passage.id,), "keywords")
 
     def _title(self, passage: Passage, rng: np.random.Generator) -> Made | None:
         """Return a question form around the title, with a salient phrase where others have the title."""
-        title, what = _name(passage), english.definition(passage.text)
+        title = _name(passage)
         if not title:
             return None
-        if what is not None and self._entry(passage.title).n == 1 and rng.random() < 0.5:
-            form = ALONE[int(rng.integers(len(ALONE)))]
-            person = _is_person(passage.text)
-            is_ = "are" if what.noun.endswith("s") and not what.noun.endswith("ss") else "is"
-            text = form.format(who="Who" if person else "What", is_=is_, title=title, kind=what.noun)
-            return Made(text, (passage.id,), "title")
+        first = self._titles.get(title)
+        if first is not None and self._corpus.passages([first])[0].id == passage.id and rng.random() < 0.8:
+            return Made(_asked_of(passage, title, rng), (passage.id,), "title")
         phrase = self._phrase(passage, rng)
         if phrase is None:
             return None
-        text = NAMED[int(rng.integers(len(NAMED)))].format(title=title, phrase=phrase)
+        text = forms.NAMED[int(rng.integers(len(forms.NAMED)))].format(title=title, phrase=phrase)
         return Made(text, (passage.id,), "title")
 
     def _cloze(self, passage: Passage, rng: np.random.Generator) -> Made | None:
         """Return a sentence of the passage as a question for a name, date or number in it."""
         asked = self._asked(passage, _name(passage), rng)
-        return None if asked is None else Made(asked[0], (passage.id,), "cloze", (asked[1],))
+        return (
+            None
+            if asked is None
+            else Made(reworded(asked[0], self._is_rare, rng), (passage.id,), "cloze", (asked[1],))
+        )
 
     def _asked(self, passage: Passage, name: str, rng: np.random.Generator) -> tuple[str, str] | None:
         """Return a question of a passage with a name for its subject, and the answer."""
         person = _is_person(passage.text)
         stated = english.sentences(passage.text)
-        for at in rng.permutation(len(stated)).tolist():
-            sentence = about(stated[at], name)
+        named = [about(one, name) for one in stated]
+        order = rng.permutation(len(stated)).tolist()
+        if name and rng.random() < NAMED_FIRST:
+            order.sort(key=lambda at: name not in (named[at] or ""))
+        for at in order:
+            sentence = named[at]
             if sentence is None:
                 continue
             found = english.spans(sentence)
@@ -197,11 +172,11 @@ class Extraction:
         for at in rng.permutation(len(others)).tolist()[:4]:
             name, other = others[at]
             ways = (self._through, self._described)
-            first = int(rng.integers(2))
+            first = int(rng.random() < 0.2)
             asked = ways[first](passage, name, other, rng) or ways[1 - first](passage, name, other, rng)
             if asked is not None:
                 text, answer = asked
-                return Made(text, (passage.id, other.id), "link", (answer,))
+                return Made(text, (passage.id, other.id), "link", (answer,) if answer else ())
         return None
 
     def _described(
@@ -231,7 +206,7 @@ class Extraction:
                 if question is None or f" {name} " in f" {entity_names.normalised(question)} ":
                     continue
                 if entity_names.normalised(answer) not in entity_names.normalised(question):
-                    return question, answer
+                    return reworded(question, self._is_rare, rng, cut=False), answer
         return None
 
     def _through(
@@ -241,21 +216,17 @@ class Extraction:
         what, title = english.definition(other.text), _name(passage)
         if what is None or not title:
             return None
-        for stated in english.sentences(passage.text):
-            if (place := _place_of(name, stated)) is None:
-                continue
-            role = stated[: place[0]].removesuffix("the ").rpartition(",")[2].split()[-2:]
-            if len(role) < 2 or not role[-1].islower() or not role[0].isalpha():
-                continue
-            path = f"the {what.noun} that {title} {'is' if role[0].endswith('ed') else ''} {' '.join(role)}"
-            facts = Passage(other.id, other.title, _without_subject(other))
-            asked = self._asked(facts, " ".join(path.split()), rng)
-            if (
-                asked is not None
-                and title in asked[0]
-                and f" {name} " not in f" {entity_names.normalised(asked[0])} "
-            ):
-                return asked
+        path = f"the {what.noun} of {title}"
+        if rng.random() < 0.7:
+            return _asked_of(other, path, rng), ""
+        facts = Passage(other.id, other.title, _without_subject(other))
+        asked = self._asked(facts, path, rng)
+        if (
+            asked is not None
+            and title in asked[0]
+            and f" {name} " not in f" {entity_names.normalised(asked[0])} "
+        ):
+            return asked
         return None
 
     def _compare(self, passage: Passage, rng: np.random.Generator) -> Made | None:
@@ -263,7 +234,7 @@ class Extraction:
         what = english.definition(passage.text)
         if what is None or not passage.title:
             return None
-        others = [(o, d) for o, d in self._alike.get(what.noun, ()) if o.title != passage.title]
+        others = [(o, d) for o, d in self._alike.get(what.noun, ()) if _name(o) != _name(passage)]
         if not others:
             return None
         other, their = others[int(rng.integers(len(others)))]
@@ -279,7 +250,7 @@ class Extraction:
                 order = f"Which {what.noun} came {'first' if first else 'later'}"
             answer = one if (years[0] < years[1]) == first else two
             return Made(f"{order}, {_name(one)} or {_name(two)}?", gold, "compare", (_name(answer),))
-        form = ALIKE[int(rng.integers(len(ALIKE)))]
+        form = forms.ALIKE[int(rng.integers(len(forms.ALIKE)))]
         described = " ".join(what.what.partition(",")[0].split()[:10])
         kind = f"{what.what.partition(' ')[0]} {what.kind}"
         text = form.format(one=_name(one), other=_name(two), kind=kind, noun=what.noun, what=described)
@@ -290,7 +261,7 @@ class Extraction:
 
     def _find_alike(self) -> None:
         """Sort a sample of the passages by the kind of thing that they are about."""
-        firsts = [entry.position for entry in self._titles.values()]
+        firsts = list(self._titles.values())
         drawn = self._rng("alike").permutation(len(firsts))[:5000].tolist()
         for passage in self._corpus.passages(firsts[at] for at in drawn):
             what = english.definition(passage.text)
@@ -317,8 +288,9 @@ class Extraction:
         after = next((b for a, b in itertools.pairwise(text) if a == word and b in weights), None)
         return f"{word} {after}" if after and rng.random() < 0.6 else word
 
-    def _entry(self, title: str) -> Entry:
-        return self._titles.get(title, Entry(-1, 2))
+    def _is_rare(self, word: str) -> bool:
+        """Return whether so few passages have a word that few people would think of it."""
+        return self._counts.get(word, 0) < RARE * self._n
 
     def _rng(self, name: str) -> np.random.Generator:
         digest = hashlib.blake2b(f"{self._seed}\0{name}".encode(), digest_size=8).digest()
@@ -333,8 +305,17 @@ def _read(corpus: Corpus, positions: NDArray[np.intp]) -> Iterator[tuple[int, Pa
 
 
 def _name(passage: Passage) -> str:
-    """Return the title of a passage, as a question names it."""
-    return passage.title.strip(" -")
+    """Return the title of a passage, as a question names it: that of the page, without that of a section."""
+    return passage.title.partition(" - ")[0].strip(" -")
+
+
+def _asked_of(passage: Passage, name: str, rng: np.random.Generator) -> str:
+    """Return a question of what a passage is about, by a name for it."""
+    attributes = forms.OF_PERSON if _is_person(passage.text) else forms.OF_THING
+    attribute = attributes[int(rng.integers(len(attributes)))]
+    form = "what is {title}" if rng.random() < 0.1 else forms.ASKED[int(rng.integers(len(forms.ASKED)))]
+    text = form.format(title=name, attribute=attribute)
+    return f"{text[0].upper()}{text[1:]}?"
 
 
 def _is_person(text: str) -> bool:

@@ -1,0 +1,186 @@
+"""How alike made and real questions are: the classifier, the weights, and what is printed."""
+
+import json
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from rich.console import Console
+
+from agent.offline.alignment import LARGEST, Comparing, align, balance, effective_size, run, sample
+from agent.offline.score import read_questions
+from arms.portfolio import ArmTable, write_matrix
+from arms.questions import Question
+from arms.retrievers import ArmSpec
+from tests.agent.offline.test_synthesize import config
+
+NAMES = ("Ada", "Karl", "Emmy", "Max", "Lise", "Otto", "Ida", "Kurt", "Alan", "Grace")
+VERBS = ("write", "find", "build", "sell", "paint", "lose")
+
+
+def asked(n: int, seed: int) -> list[str]:
+    """Return questions as people ask them."""
+    rng = np.random.default_rng(seed)
+    return [
+        f"what did {rng.choice(NAMES)} {rng.choice(VERBS)} in {rng.integers(1700, 2000)} "
+        f"{' '.join(rng.choice(VERBS, rng.integers(0, 4)))}"
+        for _ in range(n)
+    ]
+
+
+def keyed(n: int, seed: int) -> list[str]:
+    """Return searches by keywords."""
+    rng = np.random.default_rng(seed)
+    return [f"{rng.choice(NAMES)} {rng.choice(VERBS)}er catalogue {rng.integers(100)}" for _ in range(n)]
+
+
+def test_two_halves_of_one_set_are_alike() -> None:
+    found = align(asked(300, 0), asked(300, 1))
+    assert found.auc == pytest.approx(0.5, abs=0.07)
+    assert found.unlike < 0.12
+    assert effective_size(found.weights) > 250
+    assert found.verdict == "the labels may be used as they are"
+
+
+def test_disjoint_kinds_are_distinguished() -> None:
+    found = align(keyed(200, 0), asked(200, 1))
+    assert found.auc > 0.99
+    assert found.unlike > 0.95
+    assert "catalogue" in found.words[0]
+    assert "what" in found.words[1]
+
+
+def test_made_questions_that_are_like_real_ones_weigh_more() -> None:
+    found = align([*keyed(200, 0), *asked(100, 2)], asked(300, 1))
+    assert found.weights[200:].mean() > 5 * found.weights[:200].mean()
+    assert found.unlike == pytest.approx(2 / 3, abs=0.1)  # the share of searches among the made ones
+    assert found.verdict.startswith("use the labels only with their weights")
+
+
+def test_weights_have_mean_one_and_are_clipped() -> None:
+    weights = align([*keyed(200, 0), *asked(5, 2)], asked(300, 1)).weights
+    assert weights.mean() == pytest.approx(1.0)
+    assert (weights >= 0).all()
+    assert weights.max() / weights.min() <= LARGEST / 1e-6
+
+
+weighted = st.lists(
+    st.tuples(st.floats(0.01, 10.0), st.sampled_from([0.0, 0.5, 1.0]), st.sampled_from([0.0, 0.5, 1.0])),
+    min_size=1,
+    max_size=30,
+)
+
+
+@given(weighted)
+def test_balanced_families_score_the_same(rows: list[tuple[float, float, float]]) -> None:
+    weights, lexical, dense = np.array(rows).T
+    found = balance(weights, lexical, dense)
+    difference = lexical - dense
+    if (difference > 0).any() and (difference < 0).any():
+        assert (found * difference).sum() == pytest.approx(0.0, abs=1e-6 * found.sum())
+        assert found.mean() == pytest.approx(1.0)
+        ratio = found / weights  # depends on the difference alone
+        for value in set(difference.tolist()):
+            of = ratio[difference == value]
+            assert of == pytest.approx(of[0])
+    else:
+        assert found is weights
+
+
+@given(
+    st.lists(st.floats(0.0, 10.0), min_size=1, max_size=50).filter(lambda w: sum(w) > 0), st.integers(0, 9)
+)
+def test_a_sample_holds_no_row_twice_and_none_of_weight_zero(given_weights: list[float], seed: int) -> None:
+    weights = np.array(given_weights)
+    size = effective_size(weights)
+    assert 1 - 1e-9 <= size <= len(weights) + 1e-9
+    kept = sample(weights, round(size), seed)
+    assert len(set(kept.tolist())) == len(kept) <= round(size)
+    assert (weights[kept] > 0).all()
+
+
+def write(path: Path, texts: list[str]) -> Path:
+    rows = [{"id": f"m{i}", "question": text, "gold_ids": ["p"], "type": "t"} for i, text in enumerate(texts)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def printed(tmp_path: Path, **fields: Any) -> str:
+    output = StringIO()
+    settings = Comparing(config=config(tmp_path), **fields)
+    run(settings, Console(file=output, width=150), lambda *_: None)
+    return output.getvalue()
+
+
+def test_few_real_questions_say_nothing(tmp_path: Path) -> None:
+    made, real = write(tmp_path / "made.jsonl", keyed(50, 0)), write(tmp_path / "real.jsonl", asked(29, 0))
+    report = printed(tmp_path, made=made, traffic=real)
+    assert "30 of each are needed" in report
+    assert "AUC" not in report
+
+
+def test_the_output_holds_questions_like_the_traffic(tmp_path: Path) -> None:
+    made = write(tmp_path / "made.jsonl", [*keyed(100, 0), *asked(100, 2)])
+    real, output = write(tmp_path / "real.jsonl", asked(200, 1)), tmp_path / "kept.jsonl"
+    report = printed(tmp_path, made=made, traffic=real, output=output)
+    kept = read_questions(output)
+    assert "use the labels" in report
+    assert len(kept) > 60
+    assert np.mean([question.text.startswith("what") for question in kept]) > 0.9
+    assert all(question.gold_ids == ("p",) for question in kept)
+
+
+def test_an_empty_log_says_nothing(tmp_path: Path) -> None:
+    made = write(tmp_path / "made.jsonl", keyed(50, 0))
+    (tmp_path / "home").mkdir()
+    assert "0 real questions: 30 of each" in printed(tmp_path, made=made, from_log=True)
+
+
+def matrix(path: Path, n: int, kinds: tuple[str, ...]) -> Path:
+    specs = {
+        f"a{i}": ArmSpec(kind=kind, params={"backbone": "b"} if kind == "dense" else {})
+        for i, kind in enumerate(kinds)
+    }
+    questions = [Question(f"m{i}", f"text {i}") for i in range(n)]
+    scores = np.zeros((n, len(kinds)), dtype=np.float32)
+    scores[:, 0] = 1.0
+    scores[: n // 4, 0], scores[: n // 4, 1:] = 0.0, 1.0
+    write_matrix(path, ArmTable(specs, {}, {}, "R@4", {}), [(questions, scores)])
+    return path
+
+
+def test_a_score_matrix_brings_lexical_and_dense_arms_on_a_par(tmp_path: Path) -> None:
+    made, scores = (
+        write(tmp_path / "made.jsonl", keyed(100, 0)),
+        matrix(tmp_path / "m", 100, ("bm25", "dense")),
+    )
+    report = printed(tmp_path, made=made, scores=scores, output=tmp_path / "kept.jsonl")
+    assert "+0.500 above dense ones on the made questions; weighted +0.000" in report
+    kept = [question.id for question in read_questions(tmp_path / "kept.jsonl")]
+    assert np.mean([int(name[1:]) < 25 for name in kept]) > 0.3
+
+
+def test_scores_without_both_families_are_refused(tmp_path: Path) -> None:
+    made, scores = write(tmp_path / "made.jsonl", keyed(40, 0)), matrix(tmp_path / "m", 40, ("bm25", "none"))
+    with pytest.raises(ValueError, match="no arm of kind dense"):
+        printed(tmp_path, made=made, scores=scores)
+
+
+def test_scores_of_other_questions_are_refused(tmp_path: Path) -> None:
+    made, scores = write(tmp_path / "made.jsonl", keyed(40, 0)), matrix(tmp_path / "m", 8, ("bm25", "dense"))
+    with pytest.raises(ValueError, match="no score of question 'm8'"):
+        printed(tmp_path, made=made, scores=scores)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [({}, "nothing to compare with"), ({"traffic": "t.jsonl", "from_log": True}, "not both")],
+)
+def test_one_source_of_real_questions_is_needed(tmp_path: Path, fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        Comparing(config=config(tmp_path), made=tmp_path / "made.jsonl", **fields)
