@@ -38,7 +38,7 @@ from feedback.training_log.joiner import head_of
 from feedback.training_log.read_facts import read_facts
 
 CHUNK = 5000
-FACTS = (t.decisions, t.executions, t.feedback, t.ticks)
+FACTS = (t.decisions, t.executions, t.feedback, t.observations, t.ticks)
 
 
 @dataclass(frozen=True, slots=True)

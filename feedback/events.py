@@ -234,6 +234,56 @@ class Feedback:
     key: str | None = None
 
 
+class Source(StrEnum):
+    """What an observation is made by."""
+
+    SHADOW = "shadow"
+    """Another arm answered too, and a judge compared both answers."""
+    JUDGE = "judge"
+    """A judge graded the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What was found out about an arm on the question of a decision, beside the reward of the drawn one.
+
+    It is made after the answer was sent, for a sample of the decisions, and never changes a reward.
+
+    Attributes:
+        decision_id: The decision.
+        source: What it is made by.
+        arm: The arm that it is about; of a judge the drawn one.
+        share: Probability with which the decision was sampled, in (0, 1].
+        propensity: Probability with which the arm was taken of the eligible ones besides the drawn one; 1
+            for a judge.
+        value: Of `SHADOW` the preference for the second answer, in [-1, 1]; of `JUDGE` the grade, in
+            [0, 1]. None where the arm or the judge failed.
+        cost: What the arm and its answer took.
+        judge: The judge's model; empty without one.
+        judge_cost: Tokens and money of the judge.
+        swapped: Whether the judge read the second answer first.
+        passages: Ids of the arm's passages, best first; empty for a judge.
+        answer: The second answer; None without one.
+        error: Why there is no value; empty where there is one.
+        observed_at: Seconds since the epoch, UTC.
+    """
+
+    decision_id: str
+    source: Source
+    arm: str
+    share: float
+    propensity: float = 1.0
+    value: float | None = None
+    cost: Cost = Cost()
+    judge: str = ""
+    judge_cost: Cost = Cost()
+    swapped: bool = False
+    passages: tuple[str, ...] = ()
+    answer: str | None = None
+    error: str = ""
+    observed_at: float = 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class Tick:
     """The passage of time, recorded when nothing else is written.
@@ -257,6 +307,7 @@ class Example:
             wait time passed without any, and where the drawn arm failed.
         failed: Whether the drawn arm failed, which is learned only where the rule declares a reward
             for it.
+        by: Position of the fact that made it ready; 0 for a label of a warm start.
     """
 
     seq: int
@@ -264,3 +315,4 @@ class Example:
     cost: Cost
     metrics: Mapping[str, float]
     failed: bool = False
+    by: int = 0

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
 from fastapi import APIRouter
@@ -34,8 +34,10 @@ Fact = TypeVar("Fact", Decision, Feedback)
 
 @router.get("/v1/decisions/{decision_id}", dependencies=[require("decide", "read")])
 async def decision(replica: AppReplica, caller: RequestCaller, decision_id: DecisionId) -> JSONResponse:
-    """Everything known about a decision of the caller's project."""
+    """Everything known about a decision of the caller's project; observations with scope `read` only."""
     found = _shown(await _record(replica, caller, decision_id), caller)
+    if "read" not in caller.scopes:
+        found = replace(found, observations=())
     # in a thread: a decision may have thousands of items of feedback
     return await asyncio.to_thread(lambda: JSONResponse(document(found, replica.config, replica.clock())))
 
@@ -159,6 +161,24 @@ def document(found: Record, config: AppConfig, now: float) -> dict[str, Any]:
                 "key": item.key,
             }
             for item in found.feedback
+        ],
+        "observations": [
+            {
+                "source": one.source.value,
+                "arm": one.arm,
+                "share": one.share,
+                "propensity": one.propensity,
+                "value": one.value,
+                "answer": one.answer,
+                "passage_ids": list(one.passages),
+                "cost": asdict(one.cost),
+                "judge": one.judge or None,
+                "judge_cost": asdict(one.judge_cost),
+                "swapped": one.swapped,
+                "error": one.error or None,
+                "observed_at": one.observed_at,
+            }
+            for one in found.observations
         ],
         "metrics": dict(metrics),
         "reward": reward,

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
-from agent.config.sections import Answering, CorpusSpec, Http, Key, Learning, Limits
+from agent.config.sections import Answering, CorpusSpec, Http, Key, Learning, Limits, Observations
 from agent.config.warm_start import WarmStartSpec
 from agent.policies import FeatureSpec, PolicySpec, build_policy
 from agent.routers import saved
@@ -92,6 +92,7 @@ class AppConfig(BaseModel):
         description="A ceiling on the mean cost of a request that a policy decides; null for none.",
     )
     learning: Learning = Learning()
+    observations: Observations = Observations()
     drift: DriftSpec | None = Field(
         default=DriftSpec(),
         description="How drift is detected, and what happens after an alarm; null for neither.",

@@ -1,8 +1,10 @@
-"""Sections of the configuration: keys, corpus, limits, answers, learning."""
+"""Sections of the configuration: keys, corpus, limits, answers, learning, observations."""
 
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
+
+from feedback.training_log import observed
 
 Scope = Literal["decide", "feedback", "read", "operate", "admin"]
 
@@ -178,3 +180,36 @@ class Learning(BaseModel):
 
     interval_s: float = Field(default=0.25, gt=0, description="Seconds between two steps of the learner.")
     poll_s: float = Field(default=0.25, gt=0, le=1, description="Seconds between two refreshes of a replica.")
+    also: observed.Also | None = Field(
+        default=None,
+        description="What the policy learns beside feedback, of the `observations`; null for nothing.",
+    )
+
+
+class Observations(BaseModel):
+    """What is found out beside feedback, after answers were sent: at the operator's expense."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    shadow: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="Share of the answered questions that other arms answer too; the language model compares "
+        "each answer with that of the user.",
+    )
+    arms: int = Field(default=1, ge=1, description="Other arms that answer such a question, drawn uniformly.")
+    judge: float = Field(
+        default=0.0, ge=0, le=1, description="Share of the answers that the language model grades."
+    )
+    at_once: int = Field(default=1, ge=1, le=16, description="Questions in work at once, in one replica.")
+    queue: int = Field(default=32, ge=1, description="Questions that wait; more are not observed.")
+    tokens_per_hour: int | None = Field(
+        default=200_000,
+        ge=1,
+        description="Tokens after which nothing is observed for the rest of an hour, in one replica; null "
+        "for no ceiling.",
+    )
+    usd_per_hour: float | None = Field(
+        default=1.0, gt=0, description="Dollars after which it is the same; null for no ceiling."
+    )

@@ -1,7 +1,9 @@
 """Build candidates by name, as a service with this configuration would."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +14,11 @@ from agent.learning import Recipe, restore_policy, spec_of
 from agent.policies import PolicyError
 from agent.serving import arms as serving_arms
 from feedback.budget import Budget, Pacer
-from feedback.events import Example
+from feedback.events import Decision, Example
 from feedback.log import Store
 from feedback.registry import Version, arm_sets, versions
 from feedback.reward import RewardRule
-from feedback.training_log import StartingPoint, examples, router_contexts
+from feedback.training_log import StartingPoint, examples, observed, router_contexts
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,7 @@ def _candidate(named: CandidateName, setting: Setting) -> Candidate:
                 found.contexts = lambda block: block  # whichever router served
                 return found
             case Kind.CONFIGURED:
-                recipe = Recipe(setting.config.policy, setting.rule)
+                recipe = replace(Recipe.configured(setting.config), reward=setting.rule)
                 return _progressive(f"The configured policy, {recipe.policy.kind}", recipe, setting)
             case _:
                 raise CandidateError(f"candidate {named.name!r} reads no context")
@@ -109,26 +111,39 @@ def _candidate(named: CandidateName, setting: Setting) -> Candidate:
 
 def _progressive(what: str, recipe: Recipe, setting: Setting) -> Learned:
     """Build a policy that learns as the log is replayed. Raises PolicyError."""
-    policy = recipe.build(setting.arms)
-    labels = _labels(setting, recipe.start, recipe.router)
+    policy, start = recipe.build(setting.arms), recipe.start or StartingPoint()
+    labels = _labels(setting, start, recipe.router)
     for example in labels:
         if (reward := setting.rule.reward_of(example)) is not None:
             policy.learn(example.decision, reward)
-    after = 0 if recipe.start is None else recipe.start.after
+    beside = None
+    if start.also is not None and setting.store is not None:
+        follower = observed.Beside(
+            setting.store, setting.rule, start.also, start.after, start.after, recipe.router
+        )
+        beside = partial(_beside, follower, setting.rule)
     return _with_router(
         Learned(
             f"{what}, learned from the log as it is replayed: asked about each decision, then taught.",
             frozenset(setting.arms),
             policy,
             setting.config.floor,
-            after,
-            "before its training log begins" if after else "",
+            start.after,
+            "before its training log begins" if start.after else "",
             taught=_taught(labels),
+            beside=beside,
         ),
         recipe.router,
         recipe.arms,
         setting,
     )
+
+
+def _beside(beside: observed.Beside, rule: RewardRule, example: Example) -> Iterator[tuple[Decision, float]]:
+    """Yield what is learned after an example, with its reward."""
+    for one in islice(beside.follow((example,)), 1, None):
+        if (reward := rule.reward_of(one)) is not None:
+            yield one.decision, reward
 
 
 def _with_router(
@@ -148,6 +163,8 @@ def _with_router(
 def _labels(setting: Setting, start: StartingPoint | None, router: str | None = None) -> list[Example]:
     """Return the labels of a starting point."""
     if start is None:
+        return []
+    if not start.runs:
         return []
     assert setting.store is not None  # which holds the version that the start is of
     return list(examples.labels_of(setting.store, setting.rule, start, router))

@@ -9,7 +9,7 @@ on decisions that it has seen.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -101,6 +101,7 @@ class Learned:
         pacer: Finds the price of a budget; None where the price of each decision is the logged one.
         contexts: Returns rows with the scores of its own router.
         scored: Whether it has a router of its own, without whose scores it decides nothing.
+        beside: Returns what is learned after an example beside its reward; None for nothing.
     """
 
     about: str
@@ -115,6 +116,7 @@ class Learned:
     contexts: Callable[[Sequence[Example]], Sequence[Example]] = lambda block: block
     scored: bool = False
     brought: frozenset[str] = frozenset()
+    beside: Callable[[Example], Iterable[tuple[Decision, float]]] | None = None
     _last: tuple[str, dict[str, float]] = ("", {})
     _paid: list[float] = field(default_factory=list)
 
@@ -148,6 +150,8 @@ class Learned:
             note_label(self.taught, example.decision)
         if learned and not self.frozen:
             self.policy.learn(example.decision, reward)
+            for label, value in self.beside(example) if self.beside else ():
+                self.policy.learn(label, value)
         if self.pacer is not None and example.decision.policy != LABELS:
             self._pay(self.pacer, example)
 

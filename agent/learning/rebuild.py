@@ -28,6 +28,7 @@ from feedback.training_log import (
     epochs,
     examples,
     lag,
+    observed,
     router_contexts,
     take_epoch,
 )
@@ -205,6 +206,9 @@ class _Replay:
         self._store, self._policy = store, recipe.build(arms)
         train_on(self._policy, recipe.reward, examples.labels_of(store, recipe.reward, start, recipe.router))
         self.learned = start.after
+        self._beside: observed.Beside | None = None
+        if start.also is not None:
+            self._beside = observed.Beside(store, recipe.reward, start.also, start.after, start.after)
         self.compared: list[Compared] = []
         self.wrong: set[int] = set()
         self.lost: dict[int, bytes] = {}
@@ -225,8 +229,9 @@ class _Replay:
         """Learn the next examples of the training log, as far as the recipe includes them."""
         for example in router_contexts.with_router(self._store, some, self.recipe.router):
             if example.seq > self.learned:
-                if examples.run_of(example.decision) is None:
-                    train_on(self._policy, self.recipe.reward, (example,))
+                new = (example,) if self._beside is None else self._beside.follow((example,))
+                of_no_run = (one for one in new if examples.run_of(one.decision) is None)
+                train_on(self._policy, self.recipe.reward, of_no_run)
                 self.learned = example.seq
                 self._compare_due()
 

@@ -35,7 +35,8 @@ class Recipe:
     Attributes:
         policy: Kind and parameters of the policy.
         reward: How the reward of a decision is computed.
-        start: First example, and labels of warm starts; None for the beginning of the log.
+        start: First example, labels of warm starts, and what is learned beside rewards; None for the
+            beginning of the log, and rewards alone.
         router: Digest of the router, kept in the log, whose scores the policy sees; None for the configured
             one, or none.
         arms: The arms that are live with it, by name, as JSON; None for those that are live already.
@@ -65,7 +66,8 @@ class Recipe:
     @classmethod
     def configured(cls, config: AppConfig) -> Self:
         """Return the recipe of the configuration, whatever is promoted."""
-        return cls(config.policy, config.reward)
+        also = config.learning.also
+        return cls(config.policy, config.reward, None if also is None else StartingPoint(also=also))
 
     @classmethod
     def of(cls, version: Version, reward: RewardRule) -> Self:
@@ -146,7 +148,9 @@ def configuration_of(config: AppConfig) -> str:
 
     It covers what a candidate is judged by: the gate, the reward, the policy.
     """
-    document = config.model_dump(mode="json", exclude={"home", "log_url", "keys", "arms", "new_arms"})
+    document = config.model_dump(
+        mode="json", exclude={"home", "log_url", "keys", "arms", "new_arms", "observations"}
+    )
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 

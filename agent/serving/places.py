@@ -20,7 +20,13 @@ class Places:
     def __init__(self, what: str, size: int, queue: int, wait_s: float) -> None:
         self._what, self._queue, self._wait_s = what, queue, wait_s
         self._free = asyncio.Semaphore(size)
+        self._size, self._held = size, 0
         self._waiting = 0
+
+    @property
+    def spare(self) -> bool:
+        """Whether one may be held without the next request having to wait; the only one, if it is free."""
+        return self._held + min(2, self._size) <= self._size and not self._waiting
 
     @asynccontextmanager
     async def hold(self) -> AsyncIterator[None]:
@@ -35,9 +41,11 @@ class Places:
             await self._wait()
         else:
             await self._free.acquire()
+        self._held += 1
         try:
             yield
         finally:
+            self._held -= 1
             self._free.release()
 
     async def _wait(self) -> None:

@@ -22,6 +22,7 @@ from agent.serving.arm_health import ArmHealth
 from agent.serving.arms import ArmRegistry, Arms, LoggedArms, arm_infos
 from agent.serving.decide import Decider
 from agent.serving.messages import Serving
+from agent.serving.observe import Observer
 from agent.serving.places import Places
 from agent.serving.probe import Embeddings
 from agent.serving.router_scores import RouterScorer, Scorers
@@ -105,6 +106,7 @@ class Replica:
         alarms: Drift alarms, as of the last refresh.
         under_way: Decisions that are being made and carried out, and the key that each was asked with.
         chats: Places of the language model.
+        observer: Observes finished turns in the background.
         keyring: The keys that hold, as of the last refresh.
         quota: What they have used, and their limits.
     """
@@ -171,6 +173,8 @@ class Replica:
             llm_timeout_s=limits.llm_timeout_s,
             usd_of=partial(catalog.usd_of, config.llm),
         )
+        self.observer = Observer(config.observations, self.turns, self.log, self.chats, telemetry)
+        self.turns.on_answer = self.observer.offer
         configured = self._scorers.configured
         router = None if configured is None else configured.about
         self.arms = ArmRegistry(config, store, arms, self.turns, router, self._switch)
@@ -234,6 +238,7 @@ class Replica:
         for task in (self._poller, self._reaching, self._loading):
             if task is not None:
                 task.cancel()
+        await self.observer.stop()
         self.arms.stop()
         self.history.close()
         await asyncio.to_thread(self.log.close)

@@ -73,6 +73,12 @@ class Telemetry:
             "armwise_feedback", "Feedback committed.", ("metric", "status"), registry=registry
         )
         self._failures = Counter("armwise_failures", "Turns that failed.", ("code",), registry=registry)
+        self._observed = Counter(
+            "armwise_observations",
+            "Observations committed, by source; those that failed or were shed.",
+            ("outcome",),
+            registry=registry,
+        )
         self._shed = Counter("armwise_shed", "Requests refused before the draw.", registry=registry)
 
     def decided(self, decision: Decision) -> None:
@@ -100,6 +106,10 @@ class Telemetry:
     def failed(self, code: str) -> None:
         """Count a turn that failed."""
         self._failures.labels(code).inc()
+
+    def observed(self, outcome: str) -> None:
+        """Count an observation by its source, or as failed or shed."""
+        self._observed.labels(outcome).inc()
 
     def shed(self) -> None:
         """Count a request that was refused for load."""

@@ -57,6 +57,7 @@ class TurnLoop:
         llm_timeout_s: Seconds that the model may take.
         former: Arms that were live before, for repeated requests that these answered.
         usd_of: Price of tokens that the model reads and writes.
+        on_answer: Called with each turn whose answer is complete and durable, and its passages.
     """
 
     arms: Mapping[str, ArmInfo]
@@ -73,6 +74,7 @@ class TurnLoop:
     llm_timeout_s: float = 120.0
     former: Mapping[str, ArmInfo] = field(default_factory=dict)
     usd_of: Callable[[int, int], float] = lambda *_: 0.0
+    on_answer: Callable[[Ask, Decision, Execution, Sequence[Passage]], object] = lambda *_: None
 
     @property
     def known(self) -> Mapping[str, ArmInfo]:
@@ -151,6 +153,26 @@ class TurnLoop:
             raise ArmError(f"arm {served!r} took longer than {self.arm_timeout_s:g} s") from None
         return Decided(decision, retrieval, served)
 
+    async def answer_with(
+        self, ask: Ask, decision: Decision, arm: str
+    ) -> tuple[Execution, tuple[Passage, ...]]:
+        """Answer a question again, with another arm and the same seed; nothing is recorded.
+
+        Returns:
+            How it ended, and the passages.
+        """
+        other = replace(decision, arms=(arm,), probabilities=(1.0,), drawn=arm)
+        recorder, failure = TurnRecorder(other, self.known), None
+        try:
+            retrieval = await self.retrieve(self._query(ask), ask.k, recorder)
+            async with aclosing(self.generate(ask, retrieval.passages, recorder)) as chunks:
+                async for _ in chunks:
+                    pass
+        except (ArmError, GeneratorError, TimeoutError) as error:
+            failure = error
+        done = recorder.execution(self.decider.clock(), failure)
+        return done, tuple(recorder.retrieval.passages)
+
     async def _carry_out(
         self, ask: Ask, query: Query, recorder: TurnRecorder, commit: TurnCommit
     ) -> AsyncGenerator[Event, None]:
@@ -179,6 +201,8 @@ class TurnLoop:
             raise TurnError(decision.id, execution.status, execution.error) from failure
         if decided is not None and not ask.messages:
             yield decided
+        if ask.messages:
+            self.on_answer(ask, decision, execution, recorder.retrieval.passages)
         yield Finished(execution, recorder.finish_reason)
 
     async def describe(

@@ -111,7 +111,8 @@ class RunSnapshot:
             router: Digest of its router; None for `self.router`.
             brought: Arms that become live with it; None for those that are live.
         """
-        start = StartingPoint(self.runs if run is None else (*self.runs, run), self.after)
+        also = None if self.live.start is None else self.live.start.also
+        start = StartingPoint(self.runs if run is None else (*self.runs, run), self.after, also)
         return replace(
             self.live,
             start=None if start == StartingPoint() else start,

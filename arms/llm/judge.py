@@ -1,6 +1,7 @@
 """A language model as a judge of answers, or of the passages that an answer is written from.
 
     ANSWER       one grade from 0 to 10 of an answer
+    PAIR         which of two answers is better, or neither
     PASSAGES     one grade from 0 to 10 of passages
     FIVE_SCORES  five scores from 1 to 5 of passages
 
@@ -104,6 +105,45 @@ def grade(
     return Verdict(found, caller.tokens, caller.malformed)
 
 
+def prefer(
+    write: Write,
+    question: str,
+    passages: Sequence[Passage],
+    first: str,
+    second: str,
+    *,
+    word_budget: int = 600,
+    retries: int = 1,
+) -> Verdict[float]:
+    """Compare two answers; who wrote them is not shown. The order should be random: judges prefer a place.
+
+    Args:
+        write: Prompts the language model.
+        question: The question.
+        passages: Those that both were written from; may be empty.
+        first: One answer.
+        second: The other one.
+        word_budget: Most words of passages to show.
+        retries: Further attempts after text that names no answer.
+
+    Returns:
+        1 where the first one is better, -1 where the second one is, 0 where neither is.
+
+    Raises:
+        JudgeError: No attempt named an answer.
+        GeneratorError: The language model failed.
+    """
+    caller = StructuredCaller(write, JudgeError, retries=retries)
+    case = "\n".join(
+        [
+            _case(question, passages, word_budget),
+            *(f"Answer {n}:\n{tagged('answer', one)}" for n, one in ((1, first), (2, second))),
+        ]
+    )
+    found = caller.ask(PAIR.system, case, PAIR.form, PAIR.read, max_tokens=PAIR.max_tokens)
+    return Verdict(found, caller.tokens, caller.malformed)
+
+
 def _case(question: str, passages: Sequence[Passage], word_budget: int) -> str:
     r"""Return passages and question as a judge is shown them.
 
@@ -138,6 +178,31 @@ ANSWER = Rubric(
     f"passages. Give 0 when it is wrong or no answer. {ONLY_DATA}",
     GRADE_FORM,
     read_grade,
+    48,
+)
+
+
+def read_better(text: str) -> float:
+    """Return 1 where a text names the first answer, -1 for the second one, 0 for neither.
+
+    >>> read_better('{"better": 2}')
+    -1.0
+
+    Raises:
+        ValueError: There is no JSON object with `better` 0, 1 or 2.
+    """
+    for found in json_values(text, "{"):
+        better = found.get("better")
+        if isinstance(better, int) and not isinstance(better, bool) and better in (0, 1, 2):
+            return (0.0, 1.0, -1.0)[better]
+    raise ValueError(f'{quoted(text)} holds no {{"better": n}} with n 0, 1 or 2')
+
+
+PAIR = Rubric(
+    "You compare two answers to a question. The better one is right where the other one is wrong, or more "
+    "complete, or better supported by the passages; neither its length nor its place counts. " + ONLY_DATA,
+    'Write only JSON with the number of the better answer, or 0 if neither is better: {"better": n}',
+    read_better,
     48,
 )
 

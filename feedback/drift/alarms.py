@@ -17,7 +17,7 @@ from feedback.log import Store
 from feedback.log import tables as t
 from feedback.registry import ActivePolicy
 from feedback.reward import RewardRule
-from feedback.training_log import StartingPoint, epochs, learned_examples
+from feedback.training_log import StartingPoint, epochs, learned_examples, observed
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,9 +178,10 @@ class Watch:
             self.see(example)
 
     def over(self, examples: Iterable[Example]) -> Iterator[Example]:
-        """Yield the next examples, each after it was monitored."""
+        """Yield the next examples, each after it was monitored; what is learned beside rewards is not."""
         for example in examples:
-            self.see(example)
+            if observed.source_of(example.decision) is None:
+                self.see(example)
             yield example
 
     def see(self, example: Example) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from feedback.clock import check_behind
-from feedback.events import Cost, Decision, Execution, Feedback, Status
+from feedback.events import Cost, Decision, Execution, Feedback, Observation, Status
 from feedback.log import tables as t
 from feedback.log.batch import Batch, Fact, Known, Receipt
 from feedback.log.database import Database, Statement
@@ -39,6 +39,7 @@ class Appender:
         self._database = database
         self._join = join
         e, f, d, x = t.executions.c, t.feedback.c, t.decisions.c, t.examples.c
+        o = t.observations.c
         learned = (x.decision_id == d.id) & (x.join == sa.bindparam("join", type_=sa.String))
         about = sa.select(d.id, d.decided_at, d.deadline, d.logged_at, x.seq)
         about = about.outerjoin(t.examples, learned)
@@ -48,12 +49,15 @@ class Appender:
         self._head = self._compiled(sa.select(t.log_head.c.seq, t.log_head.c.at).with_for_update())
         self._lookups = {
             "executions": self._compiled(sa.select(e.decision_id).where(among(e.decision_id))),
+            "observations": self._compiled(
+                sa.select(o.decision_id, o.source, o.arm).where(among(o.decision_id))
+            ),
             "feedback": self._compiled(items.where(among(f.id))),
             "decisions": self._compiled(about.where(among(d.id))),
         }
         moved = sa.update(t.log_head).values(seq=sa.bindparam("to_seq"), at=sa.bindparam("to_at"))
         cleared = sa.delete(t.executions).where(e.seq == sa.literal_column("0"))
-        facts = (t.decisions, t.executions, t.feedback, t.ticks)
+        facts = (t.decisions, t.executions, t.feedback, t.observations, t.ticks)
         self._add = database.addition(facts, self._compiled(moved))
         self._clear = self._compiled(cleared)
 
@@ -98,17 +102,25 @@ class Appender:
 
 def subjects(facts: Sequence[Fact]) -> dict[str, set[str]]:
     """Return the ids to look up."""
-    executed, items, decided, episodes = set[str](), set[str](), set[str](), set[str]()
+    executed, items, decided, episodes, observed = (set[str]() for _ in range(5))
     for fact in facts:
         match fact:
             case Decision():
                 decided.add(fact.id)
             case Execution():
                 executed.add(fact.decision_id)
+            case Observation():
+                observed.add(fact.decision_id)
             case Feedback(decision_id=str(about)):
                 items.add(fact.id)
                 decided.add(about)
             case Feedback(episode_id=str(about)):
                 items.add(fact.id)
                 episodes.add(about)
-    return {"executions": executed, "feedback": items, "decisions": decided, "episodes": episodes}
+    return {
+        "executions": executed,
+        "observations": observed,
+        "feedback": items,
+        "decisions": decided,
+        "episodes": episodes,
+    }

@@ -14,13 +14,13 @@ import sqlalchemy as sa
 
 from feedback.clock import check_stamp
 from feedback.errors import ConflictError, StoreError
-from feedback.events import Decision, Execution, Feedback, Kind, Tick
+from feedback.events import Decision, Execution, Feedback, Kind, Observation, Tick
 from feedback.fold import GRACE_S
 from feedback.log import tables as t
 from feedback.log.database import Found
-from feedback.log.rows import decision_row, execution_row, feedback_row
+from feedback.log.rows import decision_row, execution_row, feedback_row, observation_row
 
-Fact = Decision | Execution | Feedback | Tick
+Fact = Decision | Execution | Feedback | Observation | Tick
 
 
 class FeedbackStatus(StrEnum):
@@ -37,7 +37,7 @@ class Receipt:
     """Proof that a fact is durable.
 
     Attributes:
-        seq: Its position in the log; 0 for an execution that was in the log already.
+        seq: Its position in the log; 0 for an execution or observation that was in the log already.
         status: Status of feedback; None for other facts.
     """
 
@@ -108,22 +108,30 @@ class Known:
 
     Attributes:
         executions: Decisions that have an execution.
+        observations: Those that are there, by decision, source and arm.
         feedback: Feedback with one of these ids, by id and kind, with its position.
         decisions: Decisions that feedback refers to, and those that are not new.
         episodes: Episodes that feedback refers to.
     """
 
     executions: set[str]
+    observations: set[tuple[str, str, str]]
     feedback: dict[tuple[str, Kind], tuple[Feedback, int]]
     decisions: dict[str, _Target]
     episodes: defaultdict[str, _Episode]
 
     @classmethod
     def of(
-        cls, executions: Found = (), feedback: Found = (), decisions: Found = (), episodes: Found = ()
+        cls,
+        executions: Found = (),
+        observations: Found = (),
+        feedback: Found = (),
+        decisions: Found = (),
+        episodes: Found = (),
     ) -> "Known":
         """Build it from the rows of the lookups; `feedback.log.append` and `episodes` have their columns."""
-        known = cls({name for (name,) in executions}, {}, {}, defaultdict(_Episode))
+        observed = {(name, source, arm) for name, source, arm in observations}
+        known = cls({name for (name,) in executions}, observed, {}, {}, defaultdict(_Episode))
         for name, kind, decision_id, episode_id, metric, value, seq in feedback:
             item = Feedback(name, decision_id, metric, value, episode_id=episode_id, kind=Kind(kind))
             known.feedback[name, item.kind] = item, seq
@@ -195,6 +203,13 @@ class Batch:
                 self.known.executions.add(fact.decision_id)
                 self._next(fact.finished_at)
                 self.rows[t.executions].append(execution_row(fact, self.seq))
+            case Observation():
+                key = fact.decision_id, str(fact.source), fact.arm
+                if key in self.known.observations:
+                    return Receipt()
+                self.known.observations.add(key)
+                self._next(fact.observed_at)
+                self.rows[t.observations].append(observation_row(fact, self.seq))
             case Feedback():
                 return self._add_feedback(fact)
             case Tick():

@@ -6,7 +6,18 @@ from typing import Any
 import orjson
 import sqlalchemy as sa
 
-from feedback.events import Context, Cost, Decision, Execution, Feedback, Kind, Mode, Status
+from feedback.events import (
+    Context,
+    Cost,
+    Decision,
+    Execution,
+    Feedback,
+    Kind,
+    Mode,
+    Observation,
+    Source,
+    Status,
+)
 from feedback.log import tables as t
 from feedback.log.database import storable
 
@@ -65,6 +76,55 @@ def execution_row(e: Execution, seq: int) -> dict[str, object]:
         "finished_at": e.finished_at,
         "stages": e.stages,
     }
+
+
+def observation_row(o: Observation, seq: int) -> dict[str, object]:
+    """Return the row of an observation at a position of the log."""
+    judged = o.judge_cost
+    return {
+        "seq": seq,
+        "decision_id": o.decision_id,
+        "source": o.source.value,
+        "arm": o.arm,
+        "share": o.share,
+        "propensity": o.propensity,
+        "value": o.value,
+        "steps": o.cost.steps,
+        "prompt_tokens": o.cost.prompt_tokens,
+        "completion_tokens": o.cost.completion_tokens,
+        "retrieval_s": o.cost.retrieval_s,
+        "llm_s": o.cost.llm_s,
+        "usd": o.cost.usd,
+        "judge": storable(o.judge),
+        "judge_tokens": judged.prompt_tokens + judged.completion_tokens,
+        "judge_s": judged.llm_s,
+        "judge_usd": judged.usd,
+        "swapped": o.swapped,
+        "passages": o.passages,
+        "answer": None if o.answer is None else storable(o.answer),
+        "error": storable(o.error),
+        "observed_at": o.observed_at,
+    }
+
+
+def observation_of(row: sa.Row[Any]) -> Observation:
+    """Return the fact in a row of `observations`; the judge's tokens count as read."""
+    return Observation(
+        row.decision_id,
+        Source(row.source),
+        row.arm,
+        row.share,
+        row.propensity,
+        row.value,
+        cost_of(row),
+        row.judge,
+        Cost(prompt_tokens=row.judge_tokens, llm_s=row.judge_s, usd=row.judge_usd),
+        row.swapped,
+        tuple(row.passages),
+        row.answer,
+        row.error,
+        row.observed_at,
+    )
 
 
 def feedback_row(f: Feedback, seq: int, early: bool) -> dict[str, object]:

@@ -15,12 +15,12 @@ import sqlalchemy as sa
 
 from feedback.clock import check_clock
 from feedback.errors import LogGapError, LogUnavailableError
-from feedback.events import LABELS, Decision, Execution, Feedback, Mode, Status
+from feedback.events import LABELS, Decision, Execution, Feedback, Mode, Observation, Status
 from feedback.log import tables as t
 from feedback.log.append import Appender
 from feedback.log.batch import Fact, Receipt
 from feedback.log.database import CONNECTIONS, RESERVED, WAIT_S, borrowed, open_database, translated
-from feedback.log.rows import DECISION, decision_of, feedback_of, load_executions
+from feedback.log.rows import DECISION, decision_of, feedback_of, load_executions, observation_of
 from feedback.log.schema import check, prepare
 
 
@@ -37,6 +37,7 @@ class Record:
         feedback: Its feedback, in the order of the log.
         metrics: Aggregated values it was learned with; None if it is not learned.
         example_seq: Position in the training log; None if it is not learned.
+        observations: What was found out beside its reward, in the order of the log.
     """
 
     decision: Decision
@@ -47,6 +48,7 @@ class Record:
     feedback: tuple[Feedback, ...]
     metrics: Mapping[str, float] | None
     example_seq: int | None
+    observations: tuple[Observation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,11 +208,18 @@ class Store:
                 about |= f.episode_id == found.episode_id
             rows = connection.execute(sa.select(t.feedback).where(about).order_by(f.seq))
             feedback = tuple(map(feedback_of, rows))
+            o = t.observations.c
+            rows = connection.execute(
+                sa.select(t.observations).where(o.decision_id == decision_id).order_by(o.seq)
+            )
+            observations = tuple(map(observation_of, rows))
             learned = connection.execute(
                 sa.select(x.seq, x.metrics).where(x.decision_id == decision_id, x.join == self._join)
             ).first()
         example_seq, metrics = learned if learned else (None, None)
-        return Record(found, seq, logged_at, propensity, execution, feedback, metrics, example_seq)
+        return Record(
+            found, seq, logged_at, propensity, execution, feedback, metrics, example_seq, observations
+        )
 
     @cached_property
     def draw_secret(self) -> DrawSecret:

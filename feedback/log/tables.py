@@ -5,6 +5,7 @@ Facts. Every row has a position in the one order of the log, `seq`, from 1 and w
 decisions    one row a draw, committed before its answer leaves
 executions   what happened afterwards: at most one row a decision
 feedback     a value, the retraction of a value, or that an answer was shown
+observations what was found out beside the reward: second answers, grades of a judge
 ticks        the time, written when nothing else is: closes decisions that wait for feedback
 
 log_head     last position and latest time of the facts: locked by every transaction that appends
@@ -56,7 +57,7 @@ from sqlalchemy import (
     text,
 )
 
-SCHEMA = 8
+SCHEMA = 9
 """Number of the newest migration: the shape of the tables that this code reads and writes."""
 
 # Named, so that migrations find them on both databases.
@@ -174,6 +175,34 @@ Index(
     feedback.c.decision_id,
     sqlite_where=text("early"),
     postgresql_where=text("early"),
+)
+
+observations = Table(
+    "observations",
+    metadata,
+    _position(),
+    Column("decision_id", String(128), nullable=False),
+    Column("source", String(16), nullable=False),
+    Column("arm", String(128), nullable=False),
+    Column("share", Double, nullable=False),
+    Column("propensity", Double, nullable=False),
+    Column("value", Double),
+    Column("steps", Integer, nullable=False),
+    Column("prompt_tokens", Integer, nullable=False),
+    Column("completion_tokens", Integer, nullable=False),
+    Column("retrieval_s", Double, nullable=False),
+    Column("llm_s", Double, nullable=False),
+    Column("usd", Double, nullable=False),
+    Column("judge", String(256), nullable=False),
+    Column("judge_tokens", Integer, nullable=False),
+    Column("judge_s", Double, nullable=False),
+    Column("judge_usd", Double, nullable=False),
+    Column("swapped", Boolean, nullable=False),
+    Column("passages", JSON, nullable=False),
+    Column("answer", Text),
+    Column("error", Text, nullable=False),
+    Column("observed_at", Double, nullable=False),
+    UniqueConstraint("decision_id", "source", "arm"),
 )
 
 ticks = Table("ticks", metadata, _position(), Column("at", Double, nullable=False))

@@ -1,4 +1,4 @@
-from . import epochs, examples, imported_turns, lag, logged_labels, router_contexts, traffic
+from . import epochs, examples, imported_turns, lag, logged_labels, observed, router_contexts, traffic
 from .epochs import take_epoch
 from .examples import StartingPoint, learned_examples
 from .joiner import Joiner, Position, position_of, read_examples
@@ -15,6 +15,7 @@ __all__ = [
     "lag",
     "learned_examples",
     "logged_labels",
+    "observed",
     "position_of",
     "read_examples",
     "router_contexts",

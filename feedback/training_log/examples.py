@@ -1,6 +1,7 @@
 """The examples that a recipe learns, in order.
 
     the labels of its runs --> the examples of the training log, from its starting point on
+                               and beside them what was observed, if it opts in: `observed`
 
 A warm start inserts its labels as decisions of the policy `labels` in the episode `warm-start/<run>`. Only
 recipes whose starting point names the run learn them, before anything else; other readers of the training
@@ -17,6 +18,7 @@ from feedback.log import Store
 from feedback.reward import RewardRule
 from feedback.training_log.imported_turns import read_turns
 from feedback.training_log.joiner import read_examples
+from feedback.training_log.observed import Also, Beside
 from feedback.training_log.router_contexts import with_router
 
 EPISODE = "warm-start/"
@@ -25,12 +27,13 @@ EPISODE = "warm-start/"
 
 @dataclass(frozen=True, slots=True)
 class StartingPoint:
-    """Where a recipe begins to learn.
+    """Where a recipe begins to learn, and what it learns beside rewards.
 
     Attributes:
         runs: Warm starts whose labels it learns first, in increasing order. All of them must be in the log
             before a version with this starting point is published.
         after: Position of the training log after which examples are learned; 0 for all.
+        also: What it learns beside the rewards of these; None for nothing.
 
     Raises:
         ValueError: The runs are not positive and increasing, or the position is negative.
@@ -38,6 +41,7 @@ class StartingPoint:
 
     runs: tuple[int, ...] = ()
     after: int = 0
+    also: Also | None = None
 
     def __post_init__(self) -> None:
         """Check the runs and the position."""
@@ -49,15 +53,19 @@ class StartingPoint:
     @classmethod
     def of(cls, document: dict[str, Any] | None) -> Self | None:
         """Return the starting point in a version's row; None for the beginning of the log."""
-        return None if document is None else cls(tuple(document["runs"]), document["after"])
+        if document is None:
+            return None
+        also = document.get("also")
+        return cls(tuple(document["runs"]), document["after"], also and Also.model_validate(also))
 
     def document(self) -> dict[str, Any]:
         """Return it as a document for a version's row.
 
         >>> StartingPoint.of(StartingPoint((3, 5), 100).document())
-        StartingPoint(runs=(3, 5), after=100)
+        StartingPoint(runs=(3, 5), after=100, also=None)
         """
-        return {"runs": list(self.runs), "after": self.after}
+        document: dict[str, Any] = {"runs": list(self.runs), "after": self.after}
+        return document if self.also is None else {**document, "also": self.also.model_dump(mode="json")}
 
 
 def episode_of(run: int) -> str:
@@ -97,7 +105,8 @@ def learned_examples(
         router: Digest of the router whose scores the contexts have; None for none of its own.
 
     Yields:
-        Labels of runs with the position 0, since they are not in the training log; then its examples.
+        Labels of runs with the position 0, since they are not in the training log; then its examples,
+        and after each what was observed beside it.
 
     Raises:
         LogGapError: Rows of the training log or of its facts are missing.
@@ -108,7 +117,10 @@ def learned_examples(
     first = max(start.after, after or 0)
     if upto is not None and upto <= first:
         return
-    for example in with_router(store, read_examples(store, rule.join, first, upto), router):
+    found = with_router(store, read_examples(store, rule.join, first, upto), router)
+    if start.also is not None:
+        found = Beside(store, rule, start.also, start.after, first, router).follow(found)
+    for example in found:
         if run_of(example.decision) is None:
             yield example
 

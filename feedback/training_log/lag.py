@@ -141,6 +141,7 @@ _OLDEST = (
         _first_of(t.decisions.c.seq, t.decisions.c.decided_at),
         _first_of(t.executions.c.seq, t.executions.c.finished_at),
         _first_of(t.feedback.c.seq, t.feedback.c.received_at),
+        _first_of(t.observations.c.seq, t.observations.c.observed_at),
         _first_of(t.ticks.c.seq, t.ticks.c.at),
     )
     .order_by("seq")

@@ -57,12 +57,14 @@ def read_facts(connection: sa.Connection, after: int, upto: int) -> Iterator[Fac
     earlier = _earlier(connection, decided, after, upto)
     executed = between(e.seq, e.decision_id, e.finished_at, e.status)
     feedback = between(*_FEEDBACK)
+    observed = between(t.observations.c.seq, t.observations.c.observed_at)
     ticked = between(t.ticks.c.seq, t.ticks.c.at)
     # Facts are created lazily: thousands at once would take twice as long.
     return heapq.merge(
         (_decided(row, earlier.get(row[1], ())) for row in decided),
         (Executed(seq, name, at, Status(status)) for seq, name, at, status in executed),
         (FeedbackFact(row[0], _feedback(row), row[1]) for row in feedback),
+        (TickFact(seq, at) for seq, at in observed),  # the join learns only the time from it
         (TickFact(seq, at) for seq, at in ticked),
         key=attrgetter("seq"),
     )

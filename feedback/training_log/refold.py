@@ -219,6 +219,7 @@ def _examples(connection: sa.Connection, rows: Sequence[Row]) -> list[Example]:
             executions[row.decision_id].cost,
             row.metrics,
             executions[row.decision_id].status is not Status.OK,
+            row.joined_by,
         )
         for row in rows
     ]

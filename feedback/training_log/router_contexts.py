@@ -51,14 +51,24 @@ def with_router(store: Store, examples: Iterable[Example], router: str | None) -
                 yield replace(example, decision=replace(decision, context=context))
 
 
-def contexts_of(store: Store, decisions: Sequence[Decision], router: str | None) -> list[Context]:
-    """Return the context of each decision with the scores of a router; see `with_router`."""
+def contexts_of(
+    store: Store, decisions: Sequence[Decision], router: str | None, *, stored_since: bool = True
+) -> list[Context]:
+    """Return the context of each decision with the scores of a router; see `with_router`.
+
+    Args:
+        store: The log.
+        decisions: In any order.
+        router: Digest of the router of the recipe; None for none of its own.
+        stored_since: Whether scores that were stored after the decision count. They are there by the time
+            that an example is learned, and may not be for a decision that is no example yet.
+    """
     numbers = {number for one in decisions for number in (one.version, one.candidate) if number}
     with store.reading() as connection:
         query = sa.select(_v.version, _v.router).where(_v.version.in_(numbers), _v.router.is_not(None))
         routers: dict[int, str] = {row[0]: row[1] for row in connection.execute(query)}
         stored = {}
-        if router is not None:
+        if router is not None and stored_since:
             ids = [one.id for one in decisions if routers.get(one.version) != router]
             known = sa.select(_s.decision_id, sa.cast(_s.scores, sa.Text))
             known = known.where(_s.router == router, _s.decision_id.in_(ids))

@@ -72,7 +72,7 @@ def test_the_keys_offered_are_those_of_the_engine_that_was_chosen() -> None:
 
 def test_a_key_like_no_other_lists_those_that_are_known() -> None:
     assert complaint(changed("learning/zzz", 1)) == (
-        "unknown key 'learning.zzz'; there are: interval_s, poll_s"
+        "unknown key 'learning.zzz'; there are: also, interval_s, poll_s"
     )
 
 

@@ -87,7 +87,7 @@ def test_labels_are_learned_as_they_are_joined(store: Store, aggregation: Aggreg
     store.append([value("b", number=0.0, key="later", at=100.5)])
     joined(store, rule)
     found = list(learned_examples(store, rule, StartingPoint(runs=(3,))))
-    assert [replace(one, seq=0) for one in read_examples(store, rule.join)] == found
+    assert [replace(one, seq=0, by=0) for one in read_examples(store, rule.join)] == found
     assert found[0].metrics["right"] == {"first": 0.25, "last": 0.75, "mean": 0.5, "sum": 1.0}[aggregation]
     assert found[1].metrics["right"] == 1.0, "what is said of a label later does not count"
 

@@ -1,0 +1,279 @@
+"""Find out more about a question once its answer was sent: answers of other arms, and grades of a judge.
+
+    a finished turn --sampled--> queue --workers--> other arms answer; the language model compares --> the log
+
+Nothing of it is on the path of a turn. Work is bounded in questions at once, in the queue and in what it
+spends an hour, and begins only while a request would still find a place of the language model. What waits is
+lost when the process ends; a row that was committed is not. It is the operator's expense: no key is charged.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import zip_longest
+from typing import Protocol
+
+from agent.config.sections import Observations
+from agent.policies import sampling
+from agent.serving.messages import Ask, Commit
+from agent.serving.places import Places
+from agent.serving.telemetry import Telemetry
+from agent.serving.turn import TurnLoop
+from arms.base import ArmError, Passage
+from arms.llm import Chunk, GeneratorError, Prompt, Write, judge
+from arms.llm.base import complete
+from feedback.answer_metrics import words
+from feedback.errors import StoreError, described
+from feedback.events import Cost, Decision, Execution, Mode, Observation, Source, Status
+
+logger = logging.getLogger(__name__)
+
+HOUR_S = 3600.0
+
+PATIENCE_S, PAUSE_S = 10.0, 0.05
+"""Seconds that an observation waits for a spare place of the language model, and between two looks."""
+
+
+class Log(Protocol):
+    """Commits observations."""
+
+    def append(self, *facts: Observation) -> Commit:
+        """Queue observations to be committed together. Raises LogUnavailableError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Finished:
+    """A turn that is observed.
+
+    Attributes:
+        ask: The question.
+        decision: Its decision.
+        execution: What the user got.
+        passages: What that answer was written from.
+        arms: Other arms that answer, too.
+        graded: Whether the answer is graded.
+    """
+
+    ask: Ask
+    decision: Decision
+    execution: Execution
+    passages: Sequence[Passage]
+    arms: tuple[str, ...]
+    graded: bool
+
+
+@dataclass(slots=True)
+class Observer:
+    """Samples finished turns, and observes them in the background.
+
+    Attributes:
+        spec: How much is observed.
+        turns: Answers a question again; its language model is the judge.
+        log: Where observations are committed.
+        places: Of the language model.
+        telemetry: Counts observations.
+        timer: Seconds, never going back.
+    """
+
+    spec: Observations
+    turns: TurnLoop
+    log: Log
+    places: Places
+    telemetry: Telemetry
+    timer: Callable[[], float] = time.monotonic
+    _queue: deque[_Finished] = field(default_factory=deque)
+    _spent: deque[tuple[float, int, float]] = field(default_factory=deque)
+    _workers: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def offer(self, ask: Ask, decision: Decision, execution: Execution, passages: Sequence[Passage]) -> None:
+        """Observe a turn later, if it is sampled and there is room; never raises, never waits."""
+        if decision.mode is not Mode.EXPLORE or execution.status is not Status.OK or not execution.answer:
+            return
+        arms = self.others(decision) if self.sampled(decision, Source.SHADOW, self.spec.shadow) else ()
+        graded = self.sampled(decision, Source.JUDGE, self.spec.judge)
+        if not arms and not graded:
+            return
+        if len(self._queue) >= self.spec.queue or self._exhausted():
+            self.telemetry.observed("shed")
+            return
+        self._queue.append(_Finished(ask, decision, execution, passages, arms, graded))
+        if len(self._workers) < self.spec.at_once:
+            worker = asyncio.get_running_loop().create_task(self._work(), name="observer")
+            self._workers.add(worker)
+            worker.add_done_callback(self._workers.discard)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is in work, and nothing waits."""
+        return not self._workers and not self._queue
+
+    async def drain(self) -> None:
+        """Wait until nothing is left to observe."""
+        while self._workers:
+            await asyncio.gather(*self._workers)
+
+    async def stop(self) -> None:
+        """Give up what is left."""
+        self._queue.clear()
+        for worker in self._workers:
+            worker.cancel()
+        await asyncio.gather(*self._workers, return_exceptions=True)
+
+    def _uniform(self, decision: Decision, use: str) -> float:
+        """Return a number in [0, 1) that only one who knows the secret of the log can foresee."""
+        return sampling.uniform_from(decision.id, f"{self.turns.decider.salt}/{use}")
+
+    def sampled(self, decision: Decision, source: Source, share: float) -> bool:
+        """Whether a decision is in the sample of a source: always the same for it and the secret."""
+        return self._uniform(decision, source) < share
+
+    def others(self, decision: Decision) -> tuple[str, ...]:
+        """Draw other eligible arms uniformly, without replacement."""
+        others = [arm for arm in decision.arms if arm != decision.drawn]
+        others.sort(key=lambda arm: self._uniform(decision, f"second/{arm}"))
+        return tuple(others[: self.spec.arms])
+
+    def _exhausted(self) -> bool:
+        """Whether what was spent in the last hour has reached a ceiling."""
+        while self._spent and self._spent[0][0] <= self.timer() - HOUR_S:
+            self._spent.popleft()
+        tokens, usd = sum(n for _, n, _ in self._spent), sum(usd for *_, usd in self._spent)
+        spec = self.spec
+        return (spec.tokens_per_hour is not None and tokens >= spec.tokens_per_hour) or (
+            spec.usd_per_hour is not None and usd >= spec.usd_per_hour
+        )
+
+    async def _work(self) -> None:
+        while self._queue:
+            turn = self._queue.popleft()
+            if self._exhausted() or not await self._room():
+                self.telemetry.observed("shed")
+                continue
+            try:
+                await self._observe(turn)
+            except Exception:
+                logger.exception("decision %s could not be observed", turn.decision.id)
+                self.telemetry.observed("failed")
+
+    async def _room(self) -> bool:
+        """Wait for a spare place; return whether there is one."""
+        until = self.timer() + PATIENCE_S
+        while not self.places.spare:
+            if self.timer() >= until:
+                return False
+            await asyncio.sleep(PAUSE_S)
+        return True
+
+    async def _observe(self, turn: _Finished) -> None:
+        for arm in turn.arms:
+            if self.turns.decider.health.available([arm]) and arm in self.turns.arms:
+                await self._commit(await self._second(turn, arm))
+            else:
+                self.telemetry.observed("shed")
+        if turn.graded:
+            await self._commit(await self._grade(turn))
+
+    async def _commit(self, found: Observation) -> None:
+        cost, judged = found.cost, found.judge_cost
+        tokens = sum(c.prompt_tokens + c.completion_tokens for c in (cost, judged))
+        self._spent.append((self.timer(), tokens, cost.usd + judged.usd))
+        with suppress(StoreError):  # the log is away: turns fail too, and say so
+            await self.log.append(found)
+            self.telemetry.observed("failed" if found.error else found.source.value)
+
+    async def _second(self, turn: _Finished, arm: str) -> Observation:
+        """Have another arm answer, and its answer compared with that of the user."""
+        decision, given = turn.decision, turn.execution.answer or ""
+        async with self.places.hold():
+            done, passages = await self.turns.answer_with(turn.ask, decision, arm)
+            found = Observation(
+                decision.id,
+                Source.SHADOW,
+                arm,
+                self.spec.shadow,
+                len(turn.arms) / (len(decision.arms) - 1),
+                cost=done.cost,
+                swapped=self._uniform(decision, f"order/{arm}") < 0.5,
+                passages=done.passages,
+                answer=done.answer,
+                error=done.error,
+                observed_at=done.finished_at,
+            )
+            if done.status is not Status.OK or done.answer is None:
+                return found
+            if words(given) == words(done.answer):  # no judge is needed
+                return replace(found, value=0.0)
+            pair = ((given, turn.passages), (done.answer, passages))
+            (one, of_one), (other, of_other) = pair[::-1] if found.swapped else pair
+            shown = _in_turn(of_one, of_other)
+            ask = partial(judge.prefer, question=turn.ask.question, passages=shown, first=one, second=other)
+            found = await self._judged(found, ask)
+        if found.value is None or found.swapped:  # the judge prefers the first one by 1
+            return found
+        return replace(found, value=-found.value)
+
+    async def _grade(self, turn: _Finished) -> Observation:
+        """Have the answer of the user graded."""
+        found = Observation(turn.decision.id, Source.JUDGE, turn.decision.drawn, self.spec.judge)
+        ask = partial(
+            judge.grade,
+            rubric=judge.ANSWER,
+            question=turn.ask.question,
+            passages=turn.passages,
+            answer=turn.execution.answer,
+        )
+        async with self.places.hold():
+            return await self._judged(found, ask)
+
+    async def _judged(self, found: Observation, ask: Callable[[Write], judge.Verdict[float]]) -> Observation:
+        """Return an observation with what a judge finds, in a thread, and with its cost."""
+        generator = self.turns.generator
+        assert generator is not None  # there was an answer
+        loop, spent = asyncio.get_running_loop(), list[Chunk]()
+        pending: list[Future[tuple[str, Chunk]]] = []
+        stopped = False
+
+        async def answer(prompt: Prompt) -> tuple[str, Chunk]:
+            async with asyncio.timeout(self.turns.llm_timeout_s):
+                return await complete(generator, prompt)
+
+        def write(prompt: Prompt) -> tuple[str, Chunk]:
+            if stopped:
+                raise GeneratorError("nothing is observed any more")
+            pending.append(asyncio.run_coroutine_threadsafe(answer(prompt), loop))
+            text, last = pending[-1].result()
+            spent.append(last)
+            return text, last
+
+        started, value, error = self.timer(), None, ""
+        try:
+            value = (await asyncio.to_thread(ask, write)).grade
+        except (ArmError, GeneratorError, TimeoutError) as failure:
+            error = described(failure)
+        except asyncio.CancelledError:
+            stopped = True
+            for future in pending:  # else its thread would wait for a loop that ends
+                future.cancel()
+            raise
+        cost = Cost(
+            prompt_tokens=sum(chunk.prompt_tokens + chunk.completion_tokens for chunk in spent),
+            llm_s=self.timer() - started,
+            usd=sum(chunk.usd for chunk in spent),
+        )
+        at = self.turns.decider.clock()
+        return replace(
+            found, value=value, judge=generator.model, judge_cost=cost, error=error, observed_at=at
+        )
+
+
+def _in_turn(one: Sequence[Passage], other: Sequence[Passage]) -> list[Passage]:
+    """Return the passages of both answers in turn, each once: neither list comes first."""
+    both = (passage for pair in zip_longest(one, other) for passage in pair if passage is not None)
+    return list({passage.id: passage for passage in both}.values())

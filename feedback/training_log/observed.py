@@ -1,0 +1,361 @@
+"""What a recipe learns beside on-policy rewards: second answers that a judge compared, and grades of a judge.
+
+An observation has a position in the training log, which follows from the log alone: the first example that
+was joined at or after it, and not before that of its own decision. A recipe that opts in learns it after the
+example at that position, as a label; the training log, the rewards and the propensities stay as they are.
+
+    second answer   the feedback on the user's answer, moved towards the best or the worst value by the
+                    preference of the judge: a question that is hard for every arm counts for none of them
+    grade           a decision that has no feedback so far, with the value that its grade predicts. It is
+                    predicted by regression on the audits, which are decisions with a grade and feedback, and
+                    learned once these are many enough and agree
+
+Source: the regression is the optimal weight of prediction-powered inference (Angelopoulos et al. 2023,
+arXiv:2311.01453), applied to one decision.
+"""
+
+from bisect import bisect_left, insort
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+
+import numpy as np
+import orjson
+import sqlalchemy as sa
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from feedback.events import LABELS, Cost, Decision, Example, Observation, Source
+from feedback.log import Store
+from feedback.log import rows as log_rows
+from feedback.log import tables as t
+from feedback.reward import RewardRule
+from feedback.training_log.router_contexts import contexts_of
+
+EPISODE = "beside/"
+"""Prefix of the episodes of what is learned beside rewards; such decisions are not in the log."""
+
+CHUNK = 500
+"""Examples whose observations are read at once."""
+
+LOOKED_UP = 5000
+"""Decisions that are read by one statement."""
+
+WINDOW = 1000
+"""Newest audits that grades are calibrated by."""
+
+
+class Also(BaseModel):
+    """What a policy learns beside the feedback on its own answers."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    shadow: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="How far the preference for a second answer moves the value of the first one, as a share "
+        "of each metric's range; null learns no second answers.",
+    )
+    judge: bool = Field(
+        default=False, description="Whether decisions without feedback are learned with a judge's grade."
+    )
+    audits: int = Field(
+        default=50, ge=10, le=WINDOW, description="Decisions with grade and feedback before grades count."
+    )
+    agreement: float = Field(
+        default=0.3, gt=0, lt=1, description="Least correlation of grades with feedback; below, none counts."
+    )
+
+    @model_validator(mode="after")
+    def _useful(self) -> "Also":
+        if self.shadow is None and not self.judge:
+            raise ValueError("neither `shadow` nor `judge` is learned: set one of them, or leave `also` out")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """How well a judge's grades predict feedback.
+
+    Attributes:
+        audits: Decisions with a grade and feedback.
+        agreement: Correlation of both; 0 where one of them does not vary.
+        slope: Change of the value for a unit of the grade, by least squares.
+        grade: Mean grade.
+        value: Mean value, as a fraction of its range.
+    """
+
+    audits: int
+    agreement: float
+    slope: float
+    grade: float
+    value: float
+
+    @classmethod
+    def of(cls, pairs: Sequence[tuple[float, float]]) -> "Calibration":
+        """Calibrate by pairs of a grade and a value.
+
+        >>> found = Calibration.of([(0.0, 0.5), (1.0, 1.0)])
+        >>> found.agreement, found.slope, found.predict(0.5)
+        (1.0, 0.5, 0.75)
+        """
+        if not pairs:
+            return cls(0, 0.0, 0.0, 0.0, 0.0)
+        grades, values = np.array(pairs).T
+        grade, value = float(grades.mean()), float(values.mean())
+        dg, dv = grades - grade, values - value
+        spread = float(np.sqrt((dg @ dg) * (dv @ dv)))
+        agreement = min(1.0, max(-1.0, float(dg @ dv) / spread)) if spread else 0.0
+        return cls(len(pairs), agreement, float(dg @ dv) / float(dg @ dg) if spread else 0.0, grade, value)
+
+    def predict(self, grade: float) -> float:
+        """Return the value that a grade predicts, in [0, 1]."""
+        return min(1.0, max(0.0, self.value + self.slope * (grade - self.grade)))
+
+    def objection(self, also: Also) -> str:
+        """Return why grades may not be learned; empty where they may.
+
+        >>> Calibration(12, 0.9, 1.0, 0.5, 0.5).objection(Also(judge=True))
+        '12 decisions have a grade and feedback, and 50 are needed'
+        """
+        if self.audits < also.audits:
+            return f"{self.audits} decisions have a grade and feedback, and {also.audits} are needed"
+        if self.agreement < also.agreement:
+            return (
+                f"the grades correlate with feedback by {self.agreement:.2f}, "
+                f"and {also.agreement:g} or more is needed"
+            )
+        return ""
+
+
+def fraction(rule: RewardRule, metrics: Mapping[str, float]) -> float:
+    """Return the weighted mean of metrics as fractions of their ranges, 1 the best.
+
+    >>> from feedback.reward import Metric
+    >>> fraction(RewardRule(metrics={"stars": Metric(range=(1, 5))}), {"stars": 4.0})
+    0.75
+    """
+    known = [(rule.metrics[name], value) for name, value in metrics.items() if name in rule.metrics]
+    parts = [(m.weight, (value - m.range[0]) / (m.range[1] - m.range[0]), m.optimize) for m, value in known]
+    total = sum(weight * (part if aim == "max" else 1.0 - part) for weight, part, aim in parts)
+    return total / sum(weight for weight, _, _ in parts)
+
+
+def moved(rule: RewardRule, metrics: Mapping[str, float], share: float) -> dict[str, float]:
+    """Return metrics moved by a share of their ranges, up for better, and cut to them.
+
+    >>> from feedback.reward import Metric
+    >>> rule = RewardRule(metrics={"right": Metric(), "errors": Metric(range=(0, 10), optimize="min")})
+    >>> moved(rule, {"right": 0.75, "errors": 4.0}, 0.5)
+    {'right': 1.0, 'errors': 0.0}
+    """
+    found = {}
+    for name, value in metrics.items():
+        if metric := rule.metrics.get(name):
+            low, high = metric.range
+            step = share * (high - low) * (1 if metric.optimize == "max" else -1)
+            found[name] = min(max(high, value), max(min(low, value), value + step))
+    return found
+
+
+def _at(rule: RewardRule, part: float) -> dict[str, float]:
+    """Return every metric at a fraction of its range."""
+    worst = {name: m.range[m.optimize == "min"] for name, m in rule.metrics.items()}
+    return moved(rule, worst, part)
+
+
+def source_of(decision: Decision) -> Source | None:
+    """Return what an example that is learned beside rewards was observed by; None for any other."""
+    episode = decision.episode_id
+    if decision.policy != LABELS or episode is None or not episode.startswith(EPISODE):
+        return None
+    return Source(episode.removeprefix(EPISODE))
+
+
+@dataclass(frozen=True, slots=True)
+class _Observed:
+    """An observation in the log, beside the example of its decision if there is one.
+
+    Attributes:
+        seq: Its position in the log.
+        what: The observation.
+        example_seq: Position of the example of its decision; None for none so far.
+        metrics: The metrics of that example; empty without feedback.
+    """
+
+    seq: int
+    what: Observation
+    example_seq: int | None
+    metrics: Mapping[str, float]
+
+
+class Beside:
+    """Yields examples and, after each, what was observed beside them.
+
+    Args:
+        store: The log.
+        rule: How it is joined.
+        also: What is learned.
+        first: Examples up to this position, where the recipe starts, count for nothing.
+        after: Examples up to this position are learned with all that is beside them; at least `first`.
+        router: Digest of the router whose scores the contexts have where it was asked; None for none.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        rule: RewardRule,
+        also: Also,
+        first: int,
+        after: int,
+        router: str | None = None,
+    ) -> None:
+        self._store, self._rule, self._also, self._first = store, rule, also, first
+        self._router = router
+        x = t.examples.c
+        with store.reading() as connection:
+            ends = sa.select(x.joined_by).where(x.join == rule.join, x.seq == after)
+            self._by = int(connection.scalar(ends) or 0)  # observations up to here were considered
+            audits = audited(connection, rule, first, after, self._by, WINDOW) if also.judge else []
+        self._audits = [(one.example_seq or 0, *_pair(rule, one)) for one in reversed(audits)]
+
+    def follow(self, examples: Iterable[Example]) -> Iterator[Example]:
+        """Yield the next examples of the training log, each with what is learned after it."""
+        rest = iter(examples)
+        while chunk := list(islice(rest, CHUNK)):
+            beside, decisions, costs = self._read(chunk)
+            for example in chunk:
+                yield example
+                for one in beside[example.seq]:
+                    name = one.what.decision_id
+                    if one.what.source is Source.SHADOW:
+                        yield self._second(example, decisions[name], one)
+                    elif one.example_seq is None:
+                        yield from self._graded(example, decisions[name], costs[name], one.what)
+                    else:
+                        insort(self._audits, (one.example_seq, *_pair(self._rule, one)))
+                        del self._audits[:-WINDOW]
+
+    def _read(
+        self, chunk: Sequence[Example]
+    ) -> tuple[Mapping[int, list[_Observed]], Mapping[str, Decision], Mapping[str, Cost]]:
+        """Return what was observed at the positions of consecutive examples, and the decisions behind it."""
+        o, last = t.observations.c, chunk[-1]
+        ends = [example.by for example in chunk]
+        own = o.decision_id.in_([example.decision.id for example in chunk])
+        found: defaultdict[int, list[_Observed]] = defaultdict(list)
+        with self._store.reading() as connection:
+            new = _observed(connection, self._rule, o.seq > self._by, o.seq <= last.by)
+            for one in [*_observed(connection, self._rule, own, o.seq <= self._by), *new]:
+                at, of = chunk[bisect_left(ends, one.seq)].seq, one.example_seq
+                if of is not None and self._first < of <= last.seq and one.metrics and self._counts(one):
+                    found[max(at, of)].append(one)
+            for one in new if self._also.judge else ():
+                at, of = chunk[bisect_left(ends, one.seq)].seq, one.example_seq
+                if one.what.source is Source.JUDGE and (of is None or of > at):
+                    found[at].append(replace(one, example_seq=None))
+            learned = [one.what for some in found.values() for one in some]
+            decisions, costs = dict[str, Decision](), dict[str, Cost]()
+            ids = sorted({one.decision_id for one in learned})
+            for some in (ids[n : n + LOOKED_UP] for n in range(0, len(ids), LOOKED_UP)):
+                decisions |= log_rows.load_decisions(connection, some)
+                costs |= {name: e.cost for name, e in log_rows.load_executions(connection, some).items()}
+        contexts = contexts_of(self._store, [*decisions.values()], self._router, stored_since=False)
+        for name, context in zip(decisions, contexts, strict=True):
+            decisions[name] = replace(decisions[name], context=context)
+        self._by = last.by
+        for some_observed in found.values():
+            some_observed.sort(key=lambda one: one.seq)
+        return found, decisions, costs
+
+    def _counts(self, one: _Observed) -> bool:
+        return self._also.judge if one.what.source is Source.JUDGE else self._also.shadow is not None
+
+    def _second(self, example: Example, decision: Decision, one: _Observed) -> Example:
+        """Return the second answer to a question as an example."""
+        what = one.what
+        assert what.value is not None
+        assert self._also.shadow is not None
+        others = tuple(arm for arm in decision.arms if arm != decision.drawn)
+        share = (1.0 / len(others),) * len(others)
+        seen = replace(decision, arms=others, probabilities=share, drawn=what.arm)
+        metrics = moved(self._rule, one.metrics, self._also.shadow * what.value)
+        return Example(example.seq, _label(seen, what), what.cost, metrics, by=example.by)
+
+    def _graded(
+        self, example: Example, decision: Decision, cost: Cost, what: Observation
+    ) -> Iterator[Example]:
+        """Yield a decision without feedback by its grade, if the judge may be believed so far."""
+        calibration = Calibration.of([(grade, value) for _, grade, value in self._audits])
+        if what.value is not None and not calibration.objection(self._also):
+            metrics = _at(self._rule, calibration.predict(what.value))
+            yield Example(example.seq, _label(decision, what), cost, metrics, by=example.by)
+
+
+def audited(
+    connection: sa.Connection, rule: RewardRule, first: int, after: int, upto: int, limit: int
+) -> list[_Observed]:
+    """Return the newest decisions with a grade and feedback, newest first.
+
+    Args:
+        connection: A snapshot.
+        rule: How the log is joined.
+        first: Examples up to this position do not count.
+        after: Nor do those after this one.
+        upto: Nor do grades after this position of the log.
+        limit: Return so many at most.
+    """
+    o, x = t.observations.c, t.examples.c
+    where = (
+        o.source == Source.JUDGE,
+        x.seq > first,
+        x.seq <= after,
+        o.seq <= upto,
+        sa.cast(x.metrics, sa.Text) != "{}",
+    )
+    return _observed(connection, rule, *where, order=x.seq.desc(), limit=limit)
+
+
+def _observed(
+    connection: sa.Connection,
+    rule: RewardRule,
+    *where: sa.ColumnElement[bool],
+    order: sa.ColumnElement[int] | None = None,
+    limit: int | None = None,
+) -> list[_Observed]:
+    """Return the observations that have a value, each beside the example of its decision."""
+    o, x = t.observations.c, t.examples.c
+    query = (
+        sa.select(t.observations, x.seq.label("example_seq"), sa.cast(x.metrics, sa.Text).label("metrics"))
+        .outerjoin(t.examples, (x.decision_id == o.decision_id) & (x.join == rule.join))
+        .where(o.value.is_not(None), *where)
+        .order_by(o.seq if order is None else order)
+        .limit(limit)
+    )
+    return [
+        _Observed(row.seq, log_rows.observation_of(row), row.example_seq, orjson.loads(row.metrics or "{}"))
+        for row in connection.execute(query)
+    ]
+
+
+def _pair(rule: RewardRule, one: _Observed) -> tuple[float, float]:
+    """Return the grade and the value of an audit."""
+    assert one.what.value is not None
+    return one.what.value, fraction(rule, one.metrics)
+
+
+def _label(decision: Decision, what: Observation) -> Decision:
+    """Return a decision as the label of an observation: no policy drew it."""
+    return replace(
+        decision,
+        id=f"{decision.id}/{what.source}/{what.arm}",
+        policy=LABELS,
+        version=0,
+        episode_id=EPISODE + what.source,
+        shadow=(),
+        candidate=0,
+        share=0.0,
+        price=0.0,
+        costs=(),
+    )

@@ -1,0 +1,258 @@
+"""Observations: in the background, bounded, blind, and of the operator's expense; no turn depends on them."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agent.serving.observe import HOUR_S
+from agent.serving.places import Places
+from arms.base import Passage, Query, Retrieval
+from arms.llm import Chunk, Prompt, base
+from feedback.events import Mode, Observation, Source, Status
+from tests.agent.asking import ask, tell
+from tests.agent.fakes import Service, failing, hanging
+
+EVERYTHING = {"shadow": 1.0, "arms": 2, "judge": 1.0, "at_once": 1}
+
+
+async def _found(arm: str, _query: Query, _k: int) -> Retrieval:
+    return Retrieval((Passage(f"{arm}-1", f"of {arm}", f"says {arm}", 1.0),), steps=1)
+
+
+def model(better: Callable[[str], int] = lambda _: 0) -> base.ScriptedGenerator:
+    """A model that answers by the arm of its first passage, and judges both answers in a prompt."""
+
+    def reply(prompt: Prompt) -> str:
+        system, text = prompt.messages[0]["content"], prompt.messages[-1]["content"]
+        if "You grade" in system:
+            return '{"score": 7}'
+        if "You compare" in system:
+            prompts.append(text)
+            return f'{{"better": {better(text)}}}'
+        return next((f"by {arm}" for arm in ("bm25", "dense") if f"says {arm}" in system), "by none")
+
+    prompts: list[str] = []
+    found = base.ScriptedGenerator(reply)
+    found.prompts = prompts  # type: ignore[attr-defined]
+    return found
+
+
+def service_of(folder: Path, generator: base.ScriptedGenerator, **spec: Any) -> Service:
+    found = Service(folder, generator, observations={**EVERYTHING, **spec})
+    found.arms.behaviour |= {arm: partial(_found, arm) for arm in ("bm25", "dense")}
+    return found
+
+
+def right(text: str) -> int:
+    """Return the number of the answer by bm25, which is the best one; 0 if it is neither."""
+    answers = text.split("Answer 1:")[1].split("Answer 2:")
+    return next((n for n, answer in enumerate(answers, 1) if "by bm25" in answer), 0)
+
+
+async def test_other_arms_answer_and_a_judge_compares_blindly_in_random_order(tmp_path: Path) -> None:
+    generator = model(right)
+    async with service_of(tmp_path, generator).running() as service:
+        replies = [(await ask(service)).json()["agent"] for _ in range(12)]
+        await service.replica.observer.drain()
+        records = [service.replica.store.record(one["decision_id"]) for one in replies]
+    swapped: list[bool] = []
+    for record in records:
+        assert record is not None
+        assert record.execution is not None
+        assert record.execution.status is Status.OK
+        *seconds, graded = record.observations
+        assert graded == Observation(
+            record.decision.id,
+            Source.JUDGE,
+            record.decision.drawn,
+            1.0,
+            value=0.7,
+            judge="scripted",
+            judge_cost=graded.judge_cost,
+            observed_at=graded.observed_at,
+        )
+        assert {one.arm for one in seconds} == set(record.decision.arms) - {record.decision.drawn}
+        best = "bm25"
+        for one in seconds:
+            assert one.answer == f"by {one.arm}"
+            assert one.value == (one.arm == best) - (record.decision.drawn == best)
+            assert (one.share, one.propensity, one.cost.steps) == (1.0, 1.0, int(one.arm != "none"))
+            assert one.judge_cost.prompt_tokens > 20
+            swapped.append(one.swapped)
+    assert set(swapped) == {False, True}
+    for prompt in generator.prompts:  # type: ignore[attr-defined]
+        assert prompt.count("<answer>") == 2
+        assert "arm" not in prompt.replace("warm", "")
+
+
+async def test_a_decision_shows_its_observations_to_those_who_may_read(tmp_path: Path) -> None:
+    async with service_of(tmp_path, model(right)).running() as service:
+        found = (await ask(service)).json()["agent"]
+        await service.replica.observer.drain()
+        shown = (await service.client.get(f"/v1/decisions/{found['decision_id']}")).json()
+    assert [one["source"] for one in shown["observations"]] == ["shadow", "shadow", "judge"]
+    assert shown["observations"][2]["value"] == 0.7
+    assert shown["propensity"] == found["propensity"]
+
+
+async def test_second_answers_are_learned_where_the_recipe_says_so(tmp_path: Path) -> None:
+    service = Service(
+        tmp_path,
+        model(right),
+        observations={**EVERYTHING, "judge": 0.0},
+        learning={"also": {"shadow": 1.0}},
+        policy={"kind": "linucb"},
+    )
+    service.arms.behaviour |= {arm: partial(_found, arm) for arm in ("bm25", "dense")}
+    async with service.running():
+        for _ in range(6):
+            found = (await ask(service)).json()["agent"]
+            await service.replica.observer.drain()
+            right_one = found["arm_drawn"] == "bm25"
+            told = await tell(service, found["decision_id"], right_one, metric_name="right")
+            assert told.status_code == 202
+        await service.learn()
+        version = service.replica.version
+        assert version is not None
+        assert version.start == {"runs": [], "after": 0, "also": service.config.learning.also.model_dump()}  # type: ignore[union-attr]
+        posterior = service.replica.decider.serving.policy.posterior  # type: ignore[attr-defined]
+        record = service.replica.store.record(found["decision_id"])
+        assert record is not None
+        means, _ = posterior(record.decision.context, ["none", "bm25", "dense"])
+    assert means.argmax() == 1, "after six questions, by eighteen answers"
+
+
+async def test_a_turn_does_not_wait_for_what_is_observed_and_the_queue_is_bounded(tmp_path: Path) -> None:
+    service = service_of(tmp_path, model(), queue=2, judge=0.0)
+    async with service.running():
+        drawn = (await ask(service)).json()["agent"]["arm_drawn"]
+        await service.replica.observer.drain()
+        for arm in {"none", "bm25", "dense"} - {drawn}:
+            service.arms.behaviour[arm] = hanging
+        service.replica.decider.serving = replace(service.replica.decider.serving, policy=_Always(drawn))
+        service.replica.decider.floor = 1e-9
+        for _ in range(5):
+            assert (await ask(service)).status_code == 200
+        metrics = (await service.client.get("/metrics")).text
+        assert 'armwise_observations_total{outcome="shed"} 2.0' in metrics, "one is in work, two wait"
+    assert service.replica.observer.idle
+
+
+class _Always:
+    """A policy that draws one arm."""
+
+    kind = "always"
+
+    def __init__(self, arm: str) -> None:
+        self._arm = arm
+
+    def probabilities(self, context: Any, arms: Any) -> Any:
+        del context
+        return np.array([float(arm == self._arm) for arm in arms])
+
+
+async def test_an_arm_or_a_judge_that_fails_is_recorded_with_its_reason(tmp_path: Path) -> None:
+    async with service_of(tmp_path, model(lambda _: 9)).running() as service:
+        service.arms.behaviour["none"] = failing
+        found = Counter[str]()
+        for _ in range(8):
+            response = await ask(service)
+            await service.replica.observer.drain()
+            if response.status_code == 200:
+                name = response.json()["agent"]["decision_id"]
+                record = await asyncio.to_thread(service.replica.store.record, name)
+                assert record is not None
+                found.update(one.error for one in record.observations if one.value is None)
+    unread = """JudgeError: the judge wrote no grade in 2 attempts, at last '{"better": 9}' holds no"""
+    assert "ArmError: the index is gone" in found
+    assert any(error.startswith(unread) for error in found)
+
+
+async def test_only_answers_to_drawn_arms_are_observed(tmp_path: Path) -> None:
+    async with service_of(tmp_path, model()).running() as service:
+        replies = [await ask(service, model="arm/bm25"), await ask(service, agent={"explore": False})]
+        await service.replica.observer.drain()
+        for reply in replies:
+            assert reply.status_code == 200
+            record = service.replica.store.record(reply.json()["agent"]["decision_id"])
+            assert record is not None
+            assert record.observations == ()
+            assert record.decision.mode is not Mode.EXPLORE
+
+
+async def test_nothing_is_observed_beyond_the_ceiling_of_an_hour(tmp_path: Path) -> None:
+    async with service_of(tmp_path, model(), tokens_per_hour=1).running() as service:
+        observer, now = service.replica.observer, [1000.0]
+        observer.timer = lambda: now[0]
+        counts = []
+        for later in (0.0, 10.0, HOUR_S):
+            now[0] += later
+            await ask(service)
+            await observer.drain()
+            counts.append(len(await _observed(service)))
+    assert counts == [3, 3, 6], "what is under way is finished, then an hour passes"
+
+
+async def _observed(service: Service) -> list[Observation]:
+    decisions = await asyncio.to_thread(service.replica.store.newest, 100)
+    records = [service.replica.store.record(one.id) for one in decisions]
+    return [one for record in records if record is not None for one in record.observations]
+
+
+async def test_the_sample_follows_from_the_decision_and_the_secret(tmp_path: Path) -> None:
+    async with service_of(tmp_path, model()).running() as service:
+        await ask(service)
+        (decision,) = service.replica.store.newest(1)
+        observer = service.replica.observer
+        ids = [replace(decision, id=f"d-{n}") for n in range(4000)]
+
+        def sample() -> list[bool]:
+            return [observer.sampled(one, Source.SHADOW, 0.3) for one in ids]
+
+        found = sample()
+        assert found == sample()
+        assert sum(found) == pytest.approx(1200, abs=120)
+        seconds = Counter(observer.others(one)[0] for one in ids)
+        assert set(seconds) == set(decision.arms) - {decision.drawn}
+        assert min(seconds.values()) == pytest.approx(2000, abs=150)
+        service.replica.decider.salt = "another"
+        assert found != sample()
+
+
+class _Endless(base.ScriptedGenerator):
+    """Answers, and never ends a grade."""
+
+    def __init__(self) -> None:
+        super().__init__({}, default="an answer")
+        self.grading = asyncio.Event()
+
+    async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
+        if "You grade" in prompt.messages[0]["content"]:
+            self.grading.set()
+            await asyncio.Event().wait()
+        async for chunk in super().stream(prompt):
+            yield chunk
+
+
+async def test_a_stop_gives_up_what_is_left_even_while_the_judge_writes(tmp_path: Path) -> None:
+    generator = _Endless()
+    async with service_of(tmp_path, generator, shadow=0.0).running() as service:
+        assert (await ask(service)).status_code == 200
+        await generator.grading.wait()
+        assert (await ask(service)).status_code == 200
+    assert service.replica.observer.idle
+
+
+async def test_a_place_is_spare_only_where_the_next_request_finds_another() -> None:
+    places, only = Places("places", 2, 0, 1.0), Places("places", 1, 0, 1.0)
+    assert (places.spare, only.spare) == (True, True)
+    async with places.hold(), only.hold():
+        assert (places.spare, only.spare) == (False, False)
+    assert (places.spare, only.spare) == (True, True)

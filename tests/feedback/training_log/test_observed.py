@@ -1,0 +1,228 @@
+"""What is learned beside rewards: at positions that follow from the log, and nothing else of it changes."""
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from feedback.events import LABELS, Cost, Example, Mode, Observation, Source, Status, Tick
+from feedback.log import Fact, Receipt, Store
+from feedback.reward import Metric, RewardRule
+from feedback.training_log import Joiner, StartingPoint, learned_examples, observed, take_epoch
+from feedback.training_log.observed import Also, Calibration, source_of
+from tests.feedback.conftest import decision, execution, value
+
+RULE = RewardRule(metrics={"right": Metric()}, cost_weight=0.1)
+SHADOW = StartingPoint(also=Also(shadow=1.0))
+JUDGE = StartingPoint(also=Also(judge=True, audits=10, agreement=0.5))
+BOTH = StartingPoint(also=Also(shadow=0.5, judge=True, audits=10, agreement=0.5))
+
+
+def second(name: str, preference: float | None = 1.0, arm: str = "a") -> Observation:
+    return Observation(
+        name,
+        Source.SHADOW,
+        arm,
+        0.3,
+        1.0,
+        preference,
+        Cost(2, 20, 5),
+        "model",
+        Cost(prompt_tokens=50),
+        True,
+        ("p7",),
+        "another answer",
+        observed_at=103.0,
+    )
+
+
+def grade(name: str, number: float | None) -> Observation:
+    return Observation(name, Source.JUDGE, "b", 0.1, value=number, judge="model", observed_at=103.0)
+
+
+def turn(name: str) -> list[Fact]:
+    return [decision(name), execution(name)]
+
+
+def joined(store: Store, now: float = 110.0) -> None:
+    Joiner(store, RULE, take_epoch(store, "test", 0.0)).advance(now)
+
+
+def learned(store: Store, start: StartingPoint | None) -> list[tuple[int, str]]:
+    return [(one.seq, one.decision.id) for one in learned_examples(store, RULE, start)]
+
+
+def test_an_observation_is_read_back_as_it_was_written_and_kept_once(store: Store) -> None:
+    facts = [*turn("d"), second("d"), grade("d", 0.75), second("d", None)]
+    assert store.append(facts)[2:] == [Receipt(3), Receipt(4), Receipt()], "the arm of a decision once"
+    assert store.append([second("d", -1.0)]) == [Receipt()]
+    record = store.record("d")
+    assert record is not None
+    assert record.observations == (second("d"), grade("d", 0.75))
+
+
+def test_a_second_answer_is_learned_with_the_feedback_on_the_first_moved_by_the_preference(
+    store: Store,
+) -> None:
+    store.append([*turn("d"), second("d", -1.0), value("d", number=0.75)])
+    joined(store)
+    own, other = learned_examples(store, RULE, SHADOW)
+    assert (own.decision, own.metrics) == (decision("d"), {"right": 0.75}), "the decision is as it was"
+    assert other.metrics == {"right": 0.0}
+    assert RULE.reward_of(other) == pytest.approx(-0.2), "it pays for its own cost"
+    label = other.decision
+    assert (label.arms, label.probabilities, label.drawn) == (("a",), (1.0,), "a")
+    assert (label.policy, label.context, source_of(label)) == (LABELS, own.decision.context, Source.SHADOW)
+    assert [one.decision.id for one in learned_examples(store, RULE)] == ["d"], "unless a recipe opts in"
+
+
+def test_an_observation_waits_for_the_example_of_its_decision_and_for_an_example_after_itself(
+    store: Store,
+) -> None:
+    store.append([*turn("a"), second("a"), *turn("b"), value("b")])
+    store.append([*turn("c"), value("c"), second("b"), value("a"), second("c")])
+    joined(store)
+    assert learned(store, SHADOW) == [
+        (1, "b"),
+        (2, "c"),
+        (3, "a"),
+        (3, "a/shadow/a"),
+        (3, "b/shadow/a"),
+    ], "that on c is after the last example"
+
+
+def test_what_gives_no_value_is_not_learned(store: Store) -> None:
+    rule = RULE.model_copy(update={"default": 0.5, "failed": 0.0})
+    store.append([*turn("no preference"), second("no preference", None), value("no preference")])
+    store.append([decision("failed"), execution("failed", Status.ARM_FAILED), second("failed")])
+    store.append([decision("forced", mode=Mode.FORCED), execution("forced"), second("forced")])
+    store.append([*turn("silent"), second("silent"), Tick(5000.0)])
+    Joiner(store, rule, take_epoch(store, "test", 0.0)).advance(5000.0)
+    found = [one.decision.id for one in learned_examples(store, rule, SHADOW)]
+    assert found == ["no preference", "failed", "silent"]
+
+
+def test_a_recipe_that_starts_later_learns_nothing_of_earlier_decisions(store: Store) -> None:
+    store.append([*turn("a"), value("a"), *turn("b"), second("a"), second("b"), value("b")])
+    joined(store)
+    assert learned(store, replace(SHADOW, after=1)) == [(2, "b"), (2, "b/shadow/a")]
+
+
+def audits(store: Store, n: int, sign: float = 1.0) -> None:
+    for i in range(n):
+        right = i % 2
+        store.append([*turn(f"a{i}"), grade(f"a{i}", 0.5 + sign * (right - 0.5) / 2)])
+        store.append([value(f"a{i}", number=float(right))])
+
+
+def test_grades_are_learned_once_enough_of_them_agree_with_feedback(store: Store) -> None:
+    store.append([*turn("too early"), grade("too early", 0.75)])
+    audits(store, 10)
+    store.append([*turn("d"), grade("d", 0.625), *turn("e"), value("e", number=0.0)])
+    joined(store)
+    *own, last = learned_examples(store, RULE, JUDGE)
+    assert [one.decision.id for one in own] == [*(f"a{i}" for i in range(10)), "e"]
+    assert (last.decision.id, source_of(last.decision)) == ("d/judge/b", Source.JUDGE)
+    assert last.metrics == {"right": pytest.approx(0.75)}, "0.5 is what it grades by where feedback gives 1"
+    assert last.decision.drawn == "b"
+    assert last.decision.probabilities == (0.25, 0.75)
+
+
+def test_a_judge_that_contradicts_feedback_is_not_believed(store: Store) -> None:
+    audits(store, 12, sign=-1.0)
+    store.append([*turn("d"), grade("d", 0.75), *turn("e"), value("e")])
+    joined(store)
+    assert all(source_of(one.decision) is None for one in learned_examples(store, RULE, JUDGE))
+
+
+def test_an_objection_names_what_is_missing() -> None:
+    also = Also(judge=True, audits=10, agreement=0.5)
+    few, noise = [(0.0, 0.0), (1.0, 1.0)], [(0.0, 0.0), (1.0, 0.0), (0.0, 1.0), (1.0, 1.0)] * 3
+    assert "2 decisions have a grade and feedback, and 10 are needed" in Calibration.of(few).objection(also)
+    assert "correlate with feedback by 0.00, and 0.5 or more" in Calibration.of(noise).objection(also)
+    assert not Calibration.of(few * 5).objection(also)
+    assert Calibration.of([(0.5, 1.0)] * 20).agreement == 0.0, "a judge that gives one grade says nothing"
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=3, max_size=30))
+def test_the_calibration_is_least_squares(pairs: list[tuple[float, float]]) -> None:
+    grades, values = np.array(pairs).T
+    if grades.std() < 1e-3 or values.std() < 1e-3:
+        return
+    found = Calibration.of(pairs)
+    slope, intercept = np.polyfit(grades, values, 1)
+    assert found.agreement == pytest.approx(np.corrcoef(grades, values)[0, 1], abs=1e-9)
+    assert found.predict(0.5) == pytest.approx(np.clip(intercept + slope / 2, 0, 1), abs=1e-9)
+
+
+def test_nothing_to_learn_is_refused() -> None:
+    with pytest.raises(ValidationError, match="neither `shadow` nor `judge` is learned"):
+        Also()
+
+
+def test_a_start_with_it_is_read_as_it_was_kept_and_one_without_is_as_before() -> None:
+    assert StartingPoint.of(BOTH.document()) == BOTH
+    assert StartingPoint((3,), 7).document() == {"runs": [3], "after": 7}
+
+
+OPS = st.lists(
+    st.tuples(st.sampled_from(["turn", "value", "second", "grade"]), st.integers(0, 5), st.integers(0, 4)),
+    min_size=20,
+    max_size=70,
+)
+
+
+def facts_of(ops: Sequence[tuple[str, int, int]]) -> list[Fact]:
+    """Return facts in which observations come before, between and after the feedback on their decisions."""
+    found: list[Fact] = []
+    made = 0
+    for op, ago, number in ops:
+        name = f"d{max(0, made - 1 - ago)}"
+        if op == "turn" or not made:
+            found += turn(f"d{made}")
+            made += 1
+        elif op == "value":
+            found.append(value(name, number=number / 4, key=f"{name}:{len(found)}"))
+        else:
+            found.append(second(name, number / 2 - 1) if op == "second" else grade(name, number / 4))
+    return found
+
+
+@settings(max_examples=15, deadline=None)
+@given(OPS, st.sets(st.integers(1, 40)), st.integers(1, 7), st.integers(2, 20))
+def test_where_an_observation_is_learned_does_not_depend_on_how_the_log_is_read(
+    ops: list[tuple[str, int, int]], cuts: set[int], chunk: int, window: int
+) -> None:
+    def read(start: StartingPoint, steps: Sequence[int | None]) -> list[Example]:
+        return [
+            one
+            for after, upto in pairwise(steps)
+            for one in learned_examples(store, RULE, start, after, upto)
+        ]
+
+    also = Also.model_construct(shadow=0.5, judge=True, audits=2, agreement=0.01)
+    start = StartingPoint(also=also)
+    with (
+        TemporaryDirectory() as folder,
+        pytest.MonkeyPatch.context() as patch,
+        closing(Store(f"sqlite:///{Path(folder) / 'log.db'}")) as store,
+    ):
+        store.append(facts_of(ops))
+        joined(store)
+        patch.setattr(observed, "WINDOW", window)
+        at_once = read(start, [None, None])
+        n = max((one.seq for one in at_once), default=0)
+        patch.setattr(observed, "CHUNK", chunk)
+        assert read(start, [None, *sorted(cut for cut in cuts if cut < n), n]) == at_once
+        store.append([*turn("later"), value("later")])
+        joined(store)
+        again = [one for one in learned_examples(store, RULE, start) if one.seq <= n]
+        assert again == at_once, "later facts change nothing of it"
