@@ -3,8 +3,10 @@
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Annotated, Any
 
+import numpy as np
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse
 
@@ -25,9 +27,11 @@ from agent.policies import PolicyError, ShadowPolicy, shadow
 from agent.serving import Replica, arms
 from feedback.drift import Alarms, DriftSpec
 from feedback.errors import ChangedMeanwhileError, ConflictError, QueueFullError
+from feedback.ope import prediction_powered
 from feedback.registry import Version, active_policy, promotions
 from feedback.registry import versions as registry_versions
 from feedback.training_log import lag as training_log_lag
+from feedback.training_log import observed
 
 router = APIRouter(responses=RESPONSES)
 
@@ -82,14 +86,15 @@ async def policy(replica: AppReplica, agreement: Agreement) -> JSONResponse:
     promoted, and whether that was forced; `canary` which candidate has a share of the traffic, and
     whether it can decide; `newest` is the newest version of the recipe. With the policy `apprentice`,
     `agreement` is the mean probability mass that the shadow distribution and the served one have in
-    common over the newest decisions, `same_best` how often both have the same most probable arm.
+    common over the newest decisions, `same_best` how often both have the same most probable arm. `judge`
+    compares the newest grades with feedback, and names what keeps them from being learned.
     """
     # read once: the replica may refresh while the log is read
     version, active, canary_decides = replica.version, replica.active, replica.decider.canary is not None
     learned = None if version is None else version.examples_seq
     lag = await asyncio.to_thread(training_log_lag.lag_of, replica.store, replica.config.reward.join, learned)
     newest = await asyncio.to_thread(registry_versions.latest, replica.store, active.recipe)
-    compared = await agreement.of(replica)
+    compared, judged = await agreement.of(replica), await asyncio.to_thread(_judge, replica)
     config, floor = replica.config, replica.decider.floor
     router_info = None if replica.scorer is None else replica.scorer.about
     configured = config.policy.model_dump(mode="json")
@@ -132,6 +137,7 @@ async def policy(replica: AppReplica, agreement: Agreement) -> JSONResponse:
                 "agreement": compared.shared if compared.decisions else None,
                 "same_best": compared.same_arm if compared.decisions else None,
             },
+            "judge": judged,
             "drift": config.drift
             and _drift(config.drift, replica.alarms, floor, raised=floor > config.floor),
             "reward": config.reward.model_dump(mode="json"),
@@ -178,6 +184,28 @@ def _drift(spec: DriftSpec, alarms: Alarms, floor: float, *, raised: bool) -> di
         "floor": floor,
         "until": alarms.raised_until(spec) if raised else None,
         "warm_start_open": alarms.warm_start_open,
+    }
+
+
+def _judge(replica: Replica) -> dict[str, Any] | None:
+    """Return how well the grades of the judge agree with feedback; None where neither is asked for."""
+    config, also = replica.config, replica.config.learning.also
+    if not config.observations.judge and not (also and also.judge):
+        return None
+    found = observed.graded(replica.store, config.reward, COMPARED)
+    pairs = [(one.grade, one.value) for one in found if one.value is not None]
+    grades = np.array([one.grade for one in found], dtype=np.float64)
+    values = np.array([np.nan if one.value is None else one.value for one in found], dtype=np.float64)
+    calibration = observed.Calibration.of(pairs)
+    means = prediction_powered.by_arm([one.arm for one in found], grades, values)
+    return {
+        "graded": len(found),
+        "audits": calibration.audits,
+        "agreement": calibration.agreement,
+        "bias": calibration.grade - calibration.value,
+        "curve": [asdict(one) for one in prediction_powered.calibration_curve(grades, values)],
+        "arms": {arm: asdict(one) for arm, one in means.items()},
+        "objection": calibration.objection(also or observed.Also(judge=True)) or None,
     }
 
 

@@ -55,6 +55,8 @@ def status(url: Url = URL, key: Key = None) -> None:
             about.add_row("canary", Text(_canary(policy["canary"])))
         if policy["apprentice"]:
             about.add_row("apprentice", _agreement(policy["apprentice"]))
+        if policy.get("judge"):
+            about.add_row("judge", Text(_judge(policy["judge"])))
         console.print(about)
         table = Table("arm", "kind", "parameters", "enabled", title="arms")
         for arm in arms:
@@ -205,6 +207,17 @@ def _agreement(apprentice: Mapping[str, Any]) -> str:
     mass, arm = f"{apprentice['agreement']:.1%}", f"{apprentice['same_best']:.1%}"
     number = apprentice["decisions"]
     return f"shares {mass} of the mass, and in {arm} the best arm, over the newest {number} decisions"
+
+
+def _judge(judge: Mapping[str, Any]) -> str:
+    """Describe how well the grades of a judge agree with feedback.
+
+    >>> _judge({"graded": 400, "audits": 90, "agreement": 0.5, "bias": 0.1, "objection": None})
+    '400 grades, 90 with feedback: correlation 0.50, bias +0.10; may be learned'
+    """
+    known = f"correlation {judge['agreement']:.2f}, bias {judge['bias']:+.2f}"
+    learned = f"not learned: {judge['objection']}" if judge["objection"] else "may be learned"
+    return f"{judge['graded']} grades, {judge['audits']} with feedback: {known}; {learned}"
 
 
 def verify(

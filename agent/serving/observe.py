@@ -19,15 +19,14 @@ from functools import partial
 from itertools import zip_longest
 from typing import Protocol
 
-from agent.config.sections import Observations
+from agent.config import sections
 from agent.policies import sampling
 from agent.serving.messages import Ask, Commit
 from agent.serving.places import Places
 from agent.serving.telemetry import Telemetry
 from agent.serving.turn import TurnLoop
 from arms.base import ArmError, Passage
-from arms.llm import Chunk, GeneratorError, Prompt, Write, judge
-from arms.llm.base import complete
+from arms.llm import Chunk, GeneratorError, Prompt, Write, base, judge
 from feedback.answer_metrics import words
 from feedback.errors import StoreError, described
 from feedback.events import Cost, Decision, Execution, Mode, Observation, Source, Status
@@ -82,7 +81,7 @@ class Observer:
         timer: Seconds, never going back.
     """
 
-    spec: Observations
+    spec: sections.Observations
     turns: TurnLoop
     log: Log
     places: Places
@@ -242,7 +241,7 @@ class Observer:
 
         async def answer(prompt: Prompt) -> tuple[str, Chunk]:
             async with asyncio.timeout(self.turns.llm_timeout_s):
-                return await complete(generator, prompt)
+                return await base.complete(generator, prompt)
 
         def write(prompt: Prompt) -> tuple[str, Chunk]:
             if stopped:

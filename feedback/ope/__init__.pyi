@@ -1,4 +1,4 @@
-from . import evaluation, gate, intervals
+from . import evaluation, gate, intervals, prediction_powered
 from .diagnostics import Diagnostics
 from .estimators import ESTIMATORS
 from .evaluation import DEFAULT_ESTIMATORS, evaluate
@@ -24,4 +24,5 @@ __all__ = [
     "gate",
     "intervals",
     "judge",
+    "prediction_powered",
 ]

@@ -105,9 +105,10 @@ class Calibration:
         grades, values = np.array(pairs).T
         grade, value = float(grades.mean()), float(values.mean())
         dg, dv = grades - grade, values - value
-        spread = float(np.sqrt((dg @ dg) * (dv @ dv)))
-        agreement = min(1.0, max(-1.0, float(dg @ dv) / spread)) if spread else 0.0
-        return cls(len(pairs), agreement, float(dg @ dv) / float(dg @ dg) if spread else 0.0, grade, value)
+        if not (np.ptp(grades) and np.ptp(values)):
+            return cls(len(pairs), 0.0, 0.0, grade, value)
+        both, spread = float(dg @ dv), float(np.sqrt((dg @ dg) * (dv @ dv)))
+        return cls(len(pairs), min(1.0, max(-1.0, both / spread)), both / float(dg @ dg), grade, value)
 
     def predict(self, grade: float) -> float:
         """Return the value that a grade predicts, in [0, 1]."""
@@ -291,6 +292,33 @@ class Beside:
         if what.value is not None and not calibration.objection(self._also):
             metrics = _at(self._rule, calibration.predict(what.value))
             yield Example(example.seq, _label(decision, what), cost, metrics, by=example.by)
+
+
+@dataclass(frozen=True, slots=True)
+class Graded:
+    """A decision that a judge graded.
+
+    Attributes:
+        arm: Whose answer it is.
+        grade: In [0, 1].
+        value: Its feedback as a fraction of its range; None without any.
+    """
+
+    arm: str
+    grade: float
+    value: float | None
+
+
+def graded(store: Store, rule: RewardRule, limit: int) -> list[Graded]:
+    """Return the newest decisions that a judge graded, newest first. Raises LogUnavailableError."""
+    o = t.observations.c
+    with store.reading() as connection:
+        found = _observed(connection, rule, o.source == Source.JUDGE, order=o.seq.desc(), limit=limit)
+    return [
+        Graded(one.what.arm, one.what.value, fraction(rule, one.metrics) if one.metrics else None)
+        for one in found
+        if one.what.value is not None
+    ]
 
 
 def audited(

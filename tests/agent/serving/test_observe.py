@@ -102,6 +102,22 @@ async def test_a_decision_shows_its_observations_to_those_who_may_read(tmp_path:
     assert shown["propensity"] == found["propensity"]
 
 
+async def test_a_key_that_may_not_read_sees_no_observations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OF_A_USER", "armw-" + "u" * 40)
+    service = Service(tmp_path, model(), observations=EVERYTHING, keys=[{"env": "OF_A_USER"}])
+    async with service.running():
+        service.client.headers["authorization"] = "Bearer armw-" + "u" * 40
+        found = (await ask(service)).json()["agent"]
+        await service.replica.observer.drain()
+        shown = (await service.client.get(f"/v1/decisions/{found['decision_id']}")).json()
+        record = service.replica.store.record(found["decision_id"])
+        assert record is not None
+    assert shown["observations"] == []
+    assert len(record.observations) == 3
+
+
 async def test_second_answers_are_learned_where_the_recipe_says_so(tmp_path: Path) -> None:
     service = Service(
         tmp_path,
@@ -127,6 +143,23 @@ async def test_second_answers_are_learned_where_the_recipe_says_so(tmp_path: Pat
         assert record is not None
         means, _ = posterior(record.decision.context, ["none", "bm25", "dense"])
     assert means.argmax() == 1, "after six questions, by eighteen answers"
+
+
+async def test_the_policy_shows_how_well_grades_agree_with_feedback_and_why_none_is_learned(
+    tmp_path: Path,
+) -> None:
+    async with service_of(tmp_path, model(), shadow=0.0).running() as service:
+        for n in range(4):
+            found = (await ask(service)).json()["agent"]
+            await service.replica.observer.drain()
+            if n < 3:
+                await tell(service, found["decision_id"], n % 2 == 0, metric_name="right")
+        await service.learn()
+        judge = (await service.client.get("/v1/policy")).json()["judge"]
+    assert (judge["graded"], judge["audits"], judge["agreement"]) == (4, 3, 0.0)
+    assert judge["bias"] == pytest.approx(0.7 - 2 / 3)
+    assert judge["objection"] == "3 decisions have a grade and feedback, and 50 are needed"
+    assert judge["curve"] == [{"grade": pytest.approx(0.7), "value": pytest.approx(2 / 3), "audits": 3}]
 
 
 async def test_a_turn_does_not_wait_for_what_is_observed_and_the_queue_is_bounded(tmp_path: Path) -> None:

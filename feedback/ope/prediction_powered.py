@@ -1,0 +1,143 @@
+"""Prediction-powered inference: means and policy values from grades on many rows, and feedback on some.
+
+    value = weight * mean of the grades without feedback + mean of (feedback - weight * grade) with it
+
+The second term removes the bias of the judge, whatever it is, if the rows with feedback are a random sample.
+The weight that gives the least variance is estimated: a judge that predicts nothing gets 0, and the result
+is the mean of the feedback alone, so the interval is never wider than the classical one on long logs.
+
+Source: Angelopoulos, Bates, Fannjiang, Jordan and Zrnic 2023, arXiv:2301.09633; the weight: Angelopoulos,
+Duchi and Zrnic 2023 (PPI++), arXiv:2311.01453, section 6.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import sqrt
+from statistics import NormalDist
+
+import numpy as np
+
+from feedback.arrays import Floats
+from feedback.ope.intervals import LEVEL, Interval, tail_of
+
+BINS = 5
+"""Bins of a calibration curve."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoweredMean:
+    """A mean with its interval, beside that of the feedback alone.
+
+    Attributes:
+        value: The estimate.
+        interval: Its interval, by the normal approximation.
+        weight: Of the grades; 0 where they do not help.
+        audits: Rows with feedback.
+        rows: All rows.
+        classical: The mean of the feedback alone.
+        classical_interval: Its interval.
+        bias: Mean grade minus mean value over the rows with feedback.
+    """
+
+    value: float
+    interval: Interval
+    weight: float
+    audits: int
+    rows: int
+    classical: float
+    classical_interval: Interval
+    bias: float
+
+
+def powered_mean(
+    grades: Floats, values: Floats, ratio: Floats | None = None, *, level: float = LEVEL
+) -> PoweredMean:
+    """Estimate the mean of values that are known on some rows, by grades on all of them.
+
+    Args:
+        grades: Of a judge, shape (n,), finite.
+        values: From feedback, shape (n,), NaN where there is none; the rows that have one are a random
+            sample.
+        ratio: Of the propensities of a target policy and of the logged one, shape (n,), for the value of
+            that policy; None for the mean.
+        level: Coverage of the intervals, in (0, 1).
+
+    Raises:
+        ValueError: Shapes that do not fit, or fewer than two rows with feedback.
+
+    >>> found = powered_mean(np.array([0.0, 1.0, 0.0, 1.0]), np.array([0.1, 0.9, np.nan, np.nan]))
+    >>> round(found.value, 6), found.audits, found.rows
+    (0.5, 2, 4)
+    """
+    weights = np.ones(len(grades)) if ratio is None else ratio
+    if not len(grades) == len(values) == len(weights):
+        raise ValueError(
+            f"{len(grades)} grades, {len(values)} values and {len(weights)} ratios: as many were expected"
+        )
+    known = ~np.isnan(values)
+    n, rest = int(known.sum()), int((~known).sum())
+    if n < 2:
+        raise ValueError(f"{n} of {len(grades)} graded rows have feedback: 2 or more are needed")
+    f, y = weights * grades, (weights * values)[known]
+    weight = 0.0
+    if rest and float(np.ptp(f)) > 0.0:
+        weight = float(np.cov(y, f[known])[0, 1]) / ((1.0 + n / rest) * float(f.var(ddof=1)))
+    residual = y - weight * f[known]
+    value, variance = float(residual.mean()), float(residual.var(ddof=1)) / n
+    if rest:
+        value += weight * float(f[~known].mean())
+    if rest > 1:
+        variance += weight**2 * float(f[~known].var(ddof=1)) / rest
+    z = NormalDist().inv_cdf(1.0 - tail_of(level))
+    mean, error = float(y.mean()), z * sqrt(float(y.var(ddof=1)) / n)
+    half = z * sqrt(variance)
+    return PoweredMean(
+        value,
+        (value - half, value + half),
+        weight,
+        n,
+        len(grades),
+        mean,
+        (mean - error, mean + error),
+        float(f[known].mean()) - mean,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Bin:
+    """A part of a calibration curve: audits whose grades are close, and what feedback says of them."""
+
+    grade: float
+    value: float
+    audits: int
+
+
+def calibration_curve(grades: Floats, values: Floats, bins: int = BINS) -> list[Bin]:
+    """Return the mean value beside the mean grade in bins of equal width; empty bins are left out.
+
+    Args:
+        grades: In [0, 1], shape (n,).
+        values: From feedback, shape (n,), NaN where there is none.
+        bins: How many.
+
+    >>> calibration_curve(np.array([0.1, 0.9, 0.9]), np.array([0.5, 1.0, 0.0]), 2)
+    [Bin(grade=0.1, value=0.5, audits=1), Bin(grade=0.9, value=0.5, audits=2)]
+    """
+    known = ~np.isnan(values)
+    grades, values = grades[known], values[known]
+    which = np.minimum((grades * bins).astype(np.int64), bins - 1)
+    return [
+        Bin(float(grades[which == b].mean()), float(values[which == b].mean()), int((which == b).sum()))
+        for b in np.unique(which).tolist()
+    ]
+
+
+def by_arm(arms: Sequence[str], grades: Floats, values: Floats) -> dict[str, PoweredMean]:
+    """Return the mean of each arm that has two rows with feedback or more."""
+    named = np.array(arms)
+    rows = {arm: named == arm for arm in dict.fromkeys(arms)}
+    return {
+        arm: powered_mean(grades[mine], values[mine])
+        for arm, mine in rows.items()
+        if int((~np.isnan(values[mine])).sum()) >= 2
+    }
