@@ -154,6 +154,30 @@ class JudgeSource(BaseModel):
         return within
 
 
+class HindsightSource(BaseModel):
+    """Answers of the traffic that feedback confirmed: which live arms find passages that contain them.
+
+    For portfolio and router alone: an answer is confirmed more often where the arm that was drawn finds it,
+    so that as rewards of the others these labels would be biased.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    kind: Literal["hindsight"] = Field(description="Kind of the source.")
+    metric: str = Field(description="Declared metric that confirms an answer.")
+    above: float = Field(default=0.5, description="Values above this one confirm it; of `min`, below.")
+    questions: int = Field(
+        default=200, ge=1, le=10_000, description="Most questions of a run; no question is taken twice."
+    )
+    within: str = Field(default="P7D", description="ISO 8601 duration: how old a question may be.")
+
+    @field_validator("within")
+    @classmethod
+    def _sound(cls, within: str) -> str:
+        seconds_of(within)
+        return within
+
+
 class FeedbackSource(BaseModel):
     """Feedback on the traffic, for portfolio and router; the policy learns it anyway."""
 
@@ -164,7 +188,8 @@ class FeedbackSource(BaseModel):
 
 
 Source = Annotated[
-    OutcomesSource | QuestionsSource | JudgeSource | FeedbackSource, Field(discriminator="kind")
+    OutcomesSource | QuestionsSource | JudgeSource | HindsightSource | FeedbackSource,
+    Field(discriminator="kind"),
 ]
 
 
@@ -251,11 +276,11 @@ class WarmStartSpec(Schedule):
     def _check_useful(self) -> "WarmStartSpec":
         if self.first == "promote" and self.promote == "never":
             raise ValueError("first: promote contradicts promote: never: give one of them")
-        feedback_alone = all(isinstance(source, FeedbackSource) for source in self.sources.values())
-        if feedback_alone and self.portfolio is None and self.router is None:
+        no_labels = all(not _metrics(source) for source in self.sources.values())
+        if no_labels and self.portfolio is None and self.router is None:
             raise ValueError(
-                "feedback alone is what the policy learns from anyway: add a source of labels, "
-                "or a portfolio or a router to be made of it"
+                "feedback alone is what the policy learns from anyway, and hindsight is for proposals: add a "
+                "source of labels, or a portfolio or a router to be made of it"
             )
         return self
 
@@ -270,6 +295,8 @@ class WarmStartSpec(Schedule):
             where = f"warm_start.sources.{name}"
             for metric in _metrics(source):
                 _declared(metric, rule, where)
+            if isinstance(source, HindsightSource):
+                _declared(source.metric, rule, where)
             if isinstance(source, FeedbackSource) and source.measure != logged_labels.REWARD:
                 _declared(source.measure, rule, where)
         if self.router is None:
@@ -289,7 +316,7 @@ class WarmStartSpec(Schedule):
         """Return the settings with absolute paths."""
         sources = {
             name: source
-            if isinstance(source, JudgeSource | FeedbackSource)
+            if isinstance(source, JudgeSource | HindsightSource | FeedbackSource)
             else source.model_copy(update={"path": source.path.expanduser().absolute()})
             for name, source in self.sources.items()
         }
@@ -298,7 +325,7 @@ class WarmStartSpec(Schedule):
 
 def _metrics(source: Source) -> dict[str, str]:
     """Return the score of each declared metric; empty where no labels are inserted."""
-    return {} if isinstance(source, FeedbackSource) else source.metrics
+    return {} if isinstance(source, FeedbackSource | HindsightSource) else source.metrics
 
 
 def _declared(metric: str, rule: RewardRule, where: str) -> None:

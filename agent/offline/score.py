@@ -2,6 +2,7 @@
 
 R@4, nDCG@4, RR@4     the passages, against those that support the answer
 em, f1, acc           the answer that the language model writes from the passages
+contains              whether the passages contain a right answer
 judge                 the passages, graded by the language model
 a metric, or reward   the feedback on the decisions in the log
 """
@@ -30,8 +31,8 @@ from arms.portfolio import ArmTable, load_pool, write_matrix
 from arms.portfolio import pool as portfolio_pool
 from arms.questions import Question
 from arms.retrievers import ArmSpec, catalog, closure
-from arms.scoring import AnswerScorer, JudgeScorer, RetrievalScorer, Scorer
-from feedback.answer_metrics import METRICS
+from arms.scoring import AnswerScorer, ContainsScorer, JudgeScorer, RetrievalScorer, Scorer
+from feedback.answer_metrics import METRICS, accuracy
 from feedback.log import Store
 from feedback.registry import arm_sets
 from feedback.training_log import logged_labels, read_examples
@@ -40,6 +41,8 @@ Needed = Literal["answers", "gold_ids"]
 """What a measure needs of a question."""
 
 JUDGE = "judge"
+
+CONTAINS = ContainsScorer.measure
 
 OF_LOG = " of the log"
 """Suffix of the measure of a matrix that was made from the log."""
@@ -59,7 +62,7 @@ class Scoring(BaseModel):
     config: AppConfig = Field(description="Names the corpus, the arms, the language model and the log.")
     measure: str = Field(
         default="R@4",
-        description="A measure of ir-measures, em, f1, acc, judge; of the log a metric, or reward.",
+        description="A measure of ir-measures, em, f1, acc, contains, judge; of the log a metric, or reward.",
     )
     queries: Path | None = Field(default=None, description=f"JSON lines, plain or .gz, each {SHAPE}.")
     from_log: bool = Field(default=False, description="Take questions and scores from the log instead.")
@@ -119,7 +122,7 @@ def _score(settings: Scoring, queries: Path, console: Console, on_progress: Prog
     config = settings.config.settled()
     scorer = _scorer(settings)
     specs, backbones = arms_of(config, settings.pool)
-    needed: Needed = "answers" if settings.measure in METRICS else "gold_ids"
+    needed: Needed = "answers" if settings.measure in (*METRICS, CONTAINS) else "gold_ids"
     everything = questions_of(
         queries, None if settings.measure == JUDGE else needed, settings.measure, console
     )
@@ -190,6 +193,8 @@ def _scorer(settings: Scoring) -> Callable[[Write], Scorer]:
             word_budget=answering.word_budget,
             max_tokens=answering.max_tokens,
         )
+    if name == CONTAINS:
+        return lambda _: ContainsScorer(accuracy, k=k)
     if name == JUDGE:
         return lambda write: JudgeScorer(write, k=k, word_budget=answering.word_budget)
     retrieval = RetrievalScorer(name, k)  # here: a wrong name is refused before anything is read

@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,10 @@ TIMED = 4
 """Searches that each arm is timed by, where seconds have a price."""
 
 
+Sampled = warm_start.JudgeSource | warm_start.HindsightSource
+"""Sources that take questions of the traffic, each once."""
+
+
 @dataclass(frozen=True, slots=True)
 class Lot:
     """Labels of one source for a run.
@@ -53,6 +58,7 @@ class Lot:
         metrics: Declared metric to the score that it gets; empty where no labels are inserted.
         new: Whether no run that ended with a verdict took them before.
         questions: Texts of the questions of a sample.
+        answers: A right answer to each of them; empty where none is known.
     """
 
     source: str
@@ -62,6 +68,7 @@ class Lot:
     metrics: Mapping[str, str]
     new: bool
     questions: tuple[str, ...] = ()
+    answers: tuple[str, ...] = ()
 
     def document(self) -> dict[str, Any]:
         """Return the lot as a run keeps it."""
@@ -118,7 +125,10 @@ class LabelSources:
                 case warm_start.QuestionsSource():
                     found.append(self._questions(name, source, setup))
                 case warm_start.JudgeSource():
-                    found += self._judged(name, source, setup)
+                    recent = traffic.asked_since(self._store, self._since(source))
+                    found += self._sampled(name, source, setup, dict.fromkeys(recent, ""))
+                case warm_start.HindsightSource() if self._proposes:
+                    found += self._sampled(name, source, setup, self._confirmed(source))
                 case warm_start.FeedbackSource():
                     found += self._feedback(name, source)
         return found
@@ -144,10 +154,11 @@ class LabelSources:
                 self._label(lot, source, console, on_progress)
             case warm_start.QuestionsSource():
                 self._score(lot, source.path, str(source.measure), source.limit, console, on_progress)
-            case warm_start.JudgeSource():
+            case warm_start.JudgeSource() | warm_start.HindsightSource():
                 sample = _sample_of(lot.path)
-                _write_sample(sample, lot.questions)
-                self._score(lot, sample, score.JUDGE, None, console, on_progress)
+                _write_sample(sample, lot.questions, lot.answers)
+                measure = score.JUDGE if isinstance(source, warm_start.JudgeSource) else score.CONTAINS
+                self._score(lot, sample, measure, None, console, on_progress)
             case warm_start.FeedbackSource():
                 settings = Scoring(
                     config=self._config, from_log=True, measure=source.measure, output=lot.path
@@ -159,7 +170,7 @@ class LabelSources:
     def _setup(self, on_progress: Progress) -> str:
         """Return a digest of the inputs of answers besides the question: arms, encoders, corpus, model."""
         if not any(
-            isinstance(one, warm_start.QuestionsSource | warm_start.JudgeSource)
+            isinstance(one, warm_start.QuestionsSource | warm_start.JudgeSource | warm_start.HindsightSource)
             for one in self._spec.sources.values()
         ):
             return ""
@@ -185,34 +196,63 @@ class LabelSources:
         path = self._folder / name / digest[:DIGEST_CHARS]
         return self._lot(name, source.kind, digest, path, source.metrics)
 
-    def _judged(self, name: str, source: warm_start.JudgeSource, setup: str) -> list[Lot]:
-        """Return the samples that runs took before, and a new one where there are new questions."""
+    @property
+    def _proposes(self) -> bool:
+        """Whether a portfolio or a router is made of the labels."""
+        return self._spec.portfolio is not None or self._spec.router is not None
+
+    def _since(self, source: Sampled) -> float:
+        return self._clock() - warm_start.seconds_of(source.within)
+
+    def _confirmed(self, source: warm_start.HindsightSource) -> dict[str, str]:
+        """Return the answers that feedback confirmed, by question."""
+        rule, above = self._config.reward, source.above
+        least, most = (
+            (above, math.inf) if rule.metric(source.metric).optimize == "max" else (-math.inf, above)
+        )
+        return traffic.confirmed_since(
+            self._store, rule.join, source.metric, least, most, self._since(source)
+        )
+
+    def _sampled(self, name: str, source: Sampled, setup: str, recent: Mapping[str, str]) -> list[Lot]:
+        """Return the samples that runs took before, and a new one where there are new questions.
+
+        Args:
+            name: Of the source.
+            source: The source.
+            setup: Digest of what answers depend on besides the question.
+            recent: Questions of the traffic, each with an answer; empty where none is known.
+        """
+        metrics = source.metrics if isinstance(source, warm_start.JudgeSource) else {}
         before = [
-            Lot(name, source.kind, lot["digest"], path, source.metrics, new=False)
+            Lot(name, source.kind, lot["digest"], path, metrics, new=False)
             for lot in self._taken
             # by its name alone: the log leads to no other folder
             if lot["source"] == name and (path := self._folder / name / Path(lot["path"]).name).exists()
         ]
         taken = [_sample_of(lot.path) for lot in before]
         for file in sorted((self._folder / name).glob("*" + SAMPLE)):
-            lot = self._sampled(name, source, setup, _texts(file))
+            lot = self._sample(name, source, metrics, setup, _asked(file))
             if _sample_of(lot.path) == file and file not in taken:  # of an interrupted run
                 return [*before, lot]
-        known = {text for file in taken for text in _texts(file)}
-        recent = traffic.asked_since(self._store, self._clock() - warm_start.seconds_of(source.within))
+        known = {text for file in taken for text in _asked(file)}
         fresh = sorted((text for text in recent if text not in known), key=digest_of_document)
         if not fresh:
             return before
-        return [*before, self._sampled(name, source, setup, fresh[: source.questions])]
+        chosen = {text: recent[text] for text in fresh[: source.questions]}
+        return [*before, self._sample(name, source, metrics, setup, chosen)]
 
-    def _sampled(self, name: str, source: warm_start.JudgeSource, setup: str, texts: Sequence[str]) -> Lot:
-        digest = digest_of_document([texts, source.metrics, setup])
+    def _sample(
+        self, name: str, source: Sampled, metrics: Mapping[str, str], setup: str, asked: Mapping[str, str]
+    ) -> Lot:
+        texts, answers = list(asked), tuple(answer for answer in asked.values() if answer)
+        digest = digest_of_document([texts, metrics, setup, *([answers] if answers else [])])
         path = self._folder / name / digest[:DIGEST_CHARS]
-        return Lot(name, source.kind, digest, path, source.metrics, True, tuple(texts))
+        return Lot(name, source.kind, digest, path, metrics, True, tuple(texts), answers)
 
     def _feedback(self, name: str, source: warm_start.FeedbackSource) -> list[Lot]:
         """Return the feedback on the traffic, where there is any and a portfolio or a router uses it."""
-        if self._spec.portfolio is None and self._spec.router is None:
+        if not self._proposes:
             return []
         n = traffic.decisions_of_traffic(self._store, self._config.reward.join)
         if n == 0:
@@ -282,16 +322,18 @@ def _sample_of(path: Path) -> Path:
     return path.with_name(path.name + SAMPLE)
 
 
-def _texts(sample: Path) -> list[str]:
-    return [orjson.loads(line)["question"] for line in sample.read_bytes().splitlines()]
+def _asked(sample: Path) -> dict[str, str]:
+    """Return the questions of a sample, each with its answer; empty where none is known."""
+    rows = map(orjson.loads, sample.read_bytes().splitlines())
+    return {row["question"]: row.get("answers", [""])[0] for row in rows}
 
 
-def _write_sample(sample: Path, texts: Sequence[str]) -> None:
+def _write_sample(sample: Path, texts: Sequence[str], answers: Sequence[str]) -> None:
     """Write questions with ids derived from their texts, so that samples can be combined."""
-    lines = [
-        orjson.dumps({"id": digest_of_document(text), "question": text}, option=orjson.OPT_APPEND_NEWLINE)
-        for text in texts
-    ]
+    lines = []
+    for text, answer in zip_longest(texts, answers):
+        row = {"id": digest_of_document(text), "question": text} | ({"answers": [answer]} if answer else {})
+        lines.append(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
     unfinished = sample.with_suffix(".part")
     unfinished.write_bytes(b"".join(lines))
     unfinished.replace(sample)

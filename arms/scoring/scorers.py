@@ -2,6 +2,7 @@
 
     RetrievalScorer  a measure of ir-measures against the supporting passages: `R@4`, `nDCG@4`, `RR@4`
     AnswerScorer     the language model answers, a metric compares with the right answers
+    ContainsScorer   whether the passages contain a right answer, without a language model
     JudgeScorer      the language model grades the passages, without labels
 
 A scorer runs once on the distinct rankings of a question, as few of hundreds of arms differ.
@@ -168,11 +169,7 @@ class AnswerScorer(Scorer):
     def check(self, questions: Sequence[Question], corpus: Corpus) -> None:
         """Refuse questions without a right answer."""
         del corpus
-        for question in questions:
-            if not question.answers:
-                raise ScoringError(
-                    f"question {question.id!r} has no answers; {self.measure} needs one or more"
-                )
+        _check_answers(questions, self.measure)
 
     def score(self, question: Question, rankings: Sequence[Ranking]) -> list[Score]:
         """Answer from each ranking, and compare; unknown if the language model fails."""
@@ -185,6 +182,32 @@ class AnswerScorer(Scorer):
             return self._metric(answer, question.answers)
 
         return _each(one, rankings, self._at_once)
+
+
+class ContainsScorer(Scorer):
+    """Scores 1 where the passages contain a right answer, else 0: it needs no supporting passages.
+
+    Args:
+        contains: Compares the text of the passages with the right answers.
+        k: Passages to read.
+    """
+
+    measure = "contains"
+
+    def __init__(self, contains: Metric, *, k: int = 4) -> None:
+        self.k = k
+        self.identity = {"k": k}
+        self._contains = contains
+
+    def check(self, questions: Sequence[Question], corpus: Corpus) -> None:
+        """Refuse questions without a right answer."""
+        del corpus
+        _check_answers(questions, self.measure)
+
+    def score(self, question: Question, rankings: Sequence[Ranking]) -> list[Score]:
+        """Look for the answers in each ranking."""
+        texts = [" ".join(f"{one.title} {one.text}" for one in ranking) for ranking in rankings]
+        return [Score(self._contains(text, question.answers) if text else 0.0) for text in texts]
 
 
 class JudgeScorer(Scorer):
@@ -217,6 +240,13 @@ class JudgeScorer(Scorer):
             ).grade
 
         return _each(one, rankings, self._at_once)
+
+
+def _check_answers(questions: Sequence[Question], measure: str) -> None:
+    """Refuse questions without a right answer. Raises ScoringError."""
+    for question in questions:
+        if not question.answers:
+            raise ScoringError(f"question {question.id!r} has no answers; {measure} needs one or more")
 
 
 def check_gold(question: Question, corpus: Corpus) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 
+import orjson
 import sqlalchemy as sa
 
 from feedback.events import LABELS
@@ -52,6 +53,37 @@ def asked_since(store: Store, since: float) -> list[str]:
     )
     with store.reading() as connection:
         return list(connection.scalars(query))
+
+
+def confirmed_since(
+    store: Store, join: str, metric: str, least: float, most: float, since: float
+) -> dict[str, str]:
+    """Return the newest answer that feedback confirmed to each question of the traffic since a time.
+
+    Args:
+        store: The log.
+        join: Digest of the rule by which it is joined.
+        metric: Confirms an answer by a value
+        least: above this one,
+        most: and below this one.
+        since: Seconds since the epoch, UTC.
+    """
+    e, x = t.executions.c, t.examples.c
+    query = (
+        sa.select(_d.question, e.answer, sa.cast(x.metrics, sa.Text))
+        .join(t.examples, (x.decision_id == _d.id) & (x.join == join))
+        .join(t.executions, e.decision_id == _d.id)
+        .where(_d.logged_at >= since, _d.policy != LABELS, e.answer.is_not(None))
+        .order_by(_d.seq)
+    )
+    with store.reading() as connection:
+        rows = connection.execute(query).all()
+    found = ((question, answer, orjson.loads(metrics).get(metric)) for question, answer, metrics in rows)
+    return {
+        question: answer
+        for question, answer, value in found
+        if value is not None and least < value < most and answer.strip()
+    }
 
 
 def label_ids(store: Store, runs: Collection[int], *, others: bool) -> set[str]:

@@ -19,6 +19,7 @@ from agent.warmstart.label_decisions import WarmStartError
 from agent.warmstart.label_sources import LabelSources, Lot, _sample_of
 from arms.portfolio import ArmTable, outcomes, write_matrix
 from arms.questions import Question
+from feedback.events import Feedback
 from feedback.log import Store
 from feedback.registry import Run, runs
 from tests.agent.asking import join
@@ -210,6 +211,28 @@ def test_a_judge_is_asked_of_each_question_of_the_traffic_once(world: World) -> 
     world.ask(7)
     *_, third = lots_of(world.gathering(JUDGE, judged([first, second])))
     assert texts(third) == {"question 7"}
+
+
+HINDSIGHT = {"confirmed": {"kind": "hindsight", "metric": "right", "questions": 3}}
+
+
+def test_confirmed_answers_are_looked_for_in_the_passages_of_all_arms_once(world: World) -> None:
+    for number in range(6):
+        decision, execution, _ = turn(number, "dense")
+        right = Feedback(f"f-{number}", decision.id, "right", float(number < 4), 1.0)
+        world.store.append([decision, replace(execution, answer="an answer"), right])
+    join(world.store, world.config())
+    (first,) = fetched(world.gathering(HINDSIGHT))
+    assert (world.scored[0].measure, first.metrics) == ("contains", {}), "for proposals alone"
+    (rows,) = [load_questions(one.queries) for one in world.scored if one.queries]
+    assert {row.question: row.answers for row in rows} == dict.fromkeys(first.questions, ("an answer",))
+    old, second = fetched(world.gathering(HINDSIGHT, judged([first])))
+    assert (old.new, second.new) == (False, True)
+    assert texts(first) | texts(second) == {f"question {number}" for number in range(4)}, "right ones"
+    nothing = world.gathering(HINDSIGHT, judged([first, second]))
+    assert [lot.new for lot in lots_of(nothing)] == [False, False]
+    both = {**asked(world), **HINDSIGHT}
+    assert [lot.source for lot in lots_of(world.gathering(both, warm_start={"sources": both}))] == ["exam"]
 
 
 def test_labels_of_an_earlier_run_are_read_from_the_folder_of_warm_starts_alone(

@@ -13,6 +13,7 @@ from arms.llm import Chunk, GeneratorError, Prompt
 from arms.questions import Question
 from arms.scoring.scorers import (
     AnswerScorer,
+    ContainsScorer,
     JudgeScorer,
     Ranking,
     RetrievalScorer,
@@ -149,6 +150,14 @@ def test_the_answer_is_written_from_the_passages_and_compared_with_the_right_one
     assert found == [1.0, 0.0, 0.0]
     assert len(model.prompts) == 3
     assert all("Which river flows through Vienna?" in prompt for prompt in model.prompts)
+
+
+def test_an_answer_is_looked_for_in_the_text_of_each_ranking(corpus: Corpus) -> None:
+    question = Question("q", "?", answers=("Text of b",))
+    scorer = ContainsScorer(lambda text, answers: float(any(f" {one}" in f" {text}" for one in answers)))
+    assert values(scorer, question, ["ab", "ac", ""]) == [1.0, 0.0, 0.0]
+    with pytest.raises(ScoringError, match="question 'q' has no answers; contains needs one or more"):
+        scorer.check([Question("q", "?")], corpus)
 
 
 def test_the_judge_grades_the_passages() -> None:
