@@ -1,13 +1,13 @@
 """What more information a turn is worth: the service over replayed outcomes, with and without observations.
 
-    python benchmarks/information.py DATA [--turns 3000] [--orders 4] [--home /dev/shm]
+    python benchmarks/information.py DATA [--turns 3000] [--orders 4] [--only NAME] [--home /dev/shm]
 
 A replica answers the questions of `qa` with its real draw, turn, log, observer and learner, without Ray: arms
 return recorded passages, the language model the recorded answer of the arm, feedback is its F1, and the
 learner publishes every `--every` turns. The policy is LinUCB and sees no context. A judge prefers the answer
-with the higher F1; the noisy one gives a random verdict three times in ten. The lead is the mean reward (F1
-minus .02 a step) over the last third of the turns, exploration included, less that of the arm that is the
-best over all of them.
+with the higher F1; the noisy one gives a random verdict three times in ten. A grade is .3 + .6 F1 with
+noise of sd .3. The lead is the mean reward (F1 minus .02 a step) over the last third of the turns,
+exploration included, less that of the arm that is the best over all of them; the gain is paired by order.
 """
 
 import asyncio
@@ -19,6 +19,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from statistics import NormalDist
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
@@ -47,6 +48,9 @@ from feedback.training_log import take_epoch
 STEP = 0.02
 """Reward given up for a step."""
 
+GRADE_NOISE = 0.3
+"""Standard deviation of the error of a grade."""
+
 NOISE = 0.3
 """Share of the verdicts of the noisy judge that are random."""
 
@@ -59,7 +63,13 @@ VARIANTS: Mapping[str, dict[str, Any]] = {
     "a second answer, 30 %": {"shadow": 0.3},
     "a second answer, 30 %, noisy judge": {"shadow": 0.3, "noise": NOISE},
     "all arms answer, 5 %": {"shadow": 0.05, "arms": 10},
+    "feedback on 20 % alone": {"feedback": 0.2},
+    "feedback on 20 %, grades on all": {"feedback": 0.2, "judge": 1.0},
 }
+"""What is observed beside the reward; `noise` and `feedback` are of the benchmark."""
+
+BASELINES = {"feedback on 20 %, grades on all": "feedback on 20 % alone"}
+"""What a variant is compared with, if not with rewards alone."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +175,8 @@ class Model(base.Generator):
     async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
         """Write the answer at once."""
         system, text = prompt.messages[0]["content"], prompt.messages[-1]["content"]
-        yield Chunk(self._verdict(text) if system.startswith("You compare") else self._answer(system, text))
+        judged = {"You compare": self._verdict, "You grade a": self._grade}.get(system[:11])
+        yield Chunk(judged(text) if judged else self._answer(system, text))
         yield Chunk(finish_reason="stop", prompt_tokens=500, completion_tokens=5)
 
     async def close(self) -> None:
@@ -177,10 +188,18 @@ class Model(base.Generator):
         arm = found[1] if found else "none"
         return self._questions.answers[self._at[question]][self._questions.arms.index(arm)] or "-"
 
-    def _verdict(self, text: str) -> str:
+    def _f1(self, text: str) -> list[float]:
+        """Return the F1 of each answer in a prompt of a judge."""
         question = text.split("<question>\n")[1].split("\n</question>")[0]
         golds = self._questions.golds[self._at[question]]
-        one, other = (token_f1(answer, golds) for answer in ANSWER.findall(text))
+        return [token_f1(answer, golds) for answer in ANSWER.findall(text)]
+
+    def _grade(self, text: str) -> str:
+        noise = NormalDist(0.0, GRADE_NOISE).inv_cdf(0.5 / (1 << 53) + sampling.uniform_from(text, "grade"))
+        return f'{{"score": {round(10 * min(1.0, max(0.0, 0.3 + 0.6 * self._f1(text)[0] + noise)))}}}'
+
+    def _verdict(self, text: str) -> str:
+        one, other = self._f1(text)
         better = 0 if one == other else 1 if one > other else 2
         if sampling.uniform_from(text, "noise") < self._noise:
             better = int(3 * sampling.uniform_from(text, "verdict"))
@@ -214,6 +233,7 @@ async def replayed(
 ) -> Run:
     """Ask the questions in an order, each with its feedback; publish a version every few turns."""
     spec = dict(spec)
+    answered = spec.pop("feedback", 1.0)
     arms, model = Recorded(questions), Model(questions, spec.pop("noise", 0.0))
     config = parse(
         {
@@ -226,7 +246,7 @@ async def replayed(
             "floor": 0.002,
             "drift": None,
             "observations": {**spec, "tokens_per_hour": None, "usd_per_hour": None},
-            "learning": {"also": {"shadow": 1.0}} if spec else {},
+            "learning": {"also": {"shadow": 1.0, "judge": "judge" in spec}} if spec else {},
         }
     )
     clock = SteadyClock()
@@ -256,9 +276,9 @@ async def replayed(
                     at = questions.arms.index(event.execution.served or "none")
             earned.append(questions.f1[row, at] - STEP * questions.steps[row, at])
             await replica.observer.drain()
-            await replica.log.append(
-                Feedback(f"f-{n}", ask.decision_id, "f1", float(questions.f1[row, at]), clock())
-            )
+            if sampling.uniform_from(ask.decision_id, "feedback") < answered:
+                f1 = float(questions.f1[row, at])
+                await replica.log.append(Feedback(f"f-{n}", ask.decision_id, "f1", f1, clock()))
             if n % every == every - 1:
                 learner.step()
                 await replica.refresh()
@@ -277,27 +297,29 @@ def main(
     orders: Annotated[int, typer.Option(help="Random orders.")] = 4,
     every: Annotated[int, typer.Option(help="Turns between two versions.")] = 10,
     ridge: Annotated[float, typer.Option(help="Of LinUCB.")] = 100.0,
+    only: Annotated[str, typer.Option(help="Run the variants whose names contain this.")] = "",
     home: Annotated[Path | None, typer.Option(help="Folder of the logs; else a temporary one.")] = None,
 ) -> None:
     """Print the lead over the best fixed arm, and what it took."""
     questions, console = Questions.read(data), Console()
     policy = {"kind": "linucb", "params": {"ridge": ridge}}
-    found: dict[str, list[Run]] = {name: [] for name in VARIANTS}
+    variants = {name: spec for name, spec in VARIANTS.items() if only in name}
+    found: dict[str, list[Run]] = {name: [] for name in variants}
     started = time.perf_counter()
     with Progress(console=Console(stderr=True)) as progress:
-        task = progress.add_task("turns", total=turns * orders * len(VARIANTS))
+        task = progress.add_task("turns", total=turns * orders * len(variants))
         for seed in range(orders):
             order = np.random.default_rng(seed).permutation(len(questions.texts))[:turns].tolist()
-            for name, spec in VARIANTS.items():
+            for name, spec in variants.items():
                 with TemporaryDirectory(dir=home) as folder:
                     step = partial(progress.advance, task)
                     run = replayed(questions, order, f"order {seed}", spec, policy, every, Path(folder), step)
                     found[name].append(asyncio.run(run))
     title = f"{turns:,} turns in {orders} orders, {time.perf_counter() - started:,.0f} s"
     table = Table("beside the reward", "lead, last third", "paired gain", "searches", "answers", title=title)
-    base_leads = np.array([run.lead for run in found["rewards alone"]])
     for name, runs in found.items():
         leads = np.array([run.lead for run in runs])
+        base_leads = np.array([run.lead for run in found.get(BASELINES.get(name, "rewards alone"), runs)])
         table.add_row(
             name,
             _mean(leads),
