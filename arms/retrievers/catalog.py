@@ -21,6 +21,7 @@ from arms.retrievers import bm25 as lexical
 from arms.retrievers import (
     cross_encoder,
     dense,
+    expand,
     fusion,
     learned_fusion,
     remote,
@@ -29,7 +30,7 @@ from arms.retrievers import (
 )
 from arms.retrievers import diversity as discounted
 from arms.retrievers import graph as graph_dense
-from arms.retrievers.generative import cascade, ensemble, multistep, vendi_rag
+from arms.retrievers.generative import cascade, ensemble, multistep, query_variants, vendi_rag
 from arms.retrievers.kind import ArmSpec, Kind, NoParams, Resources, Trust
 from arms.suggestions import did_you_mean
 
@@ -56,7 +57,9 @@ KINDS: dict[str, Kind[Any]] = {
     "regularize": rerank.REGULARIZE,
     "plackett_luce": rerank.PLACKETT_LUCE,
     "cross_encoder": cross_encoder.KIND,
+    "expand": expand.KIND,
     "multistep": multistep.KIND,
+    "query_variants": query_variants.KIND,
     "vendi_rag": vendi_rag.KIND,
     "ensemble": ensemble.KIND,
     "cascade": cascade.KIND,

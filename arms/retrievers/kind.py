@@ -65,7 +65,7 @@ class ArmSpec(BaseModel):
         pattern=r"^[A-Za-z0-9_-]{1,100}$",
         description="Deployment that runs it, with processes and a number of replicas of its own. At the "
         "default, a light arm runs in `Ingress` instead: `none`, `bm25`, `dense`, and `rrf`, "
-        "`learned_fusion` and `plackett_luce` of such arms.",
+        "`learned_fusion`, `expand` and `plackett_luce` of such arms.",
     )
 
     @field_validator("params")

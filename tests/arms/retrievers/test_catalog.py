@@ -43,7 +43,10 @@ SPECS = {
     "graph": ArmSpec(kind="graph", params={"backbone": "hashed"}),
     "regularized": ArmSpec(kind="regularize", params={"arm": "words", "backbone": "hashed"}),
     "drawn": ArmSpec(kind="plackett_luce", params={"arm": "near"}),
+    "expanded": ArmSpec(kind="expand", params={"arm": "both"}),
     "steps": ArmSpec(kind="multistep", params={"arm": "both"}),
+    "rewritten": ArmSpec(kind="query_variants", params={"arm": "both", "way": "rewrite"}),
+    "hypothetical": ArmSpec(kind="query_variants", params={"arm": "near", "way": "hyde"}),
     "judged": ArmSpec(kind="vendi_rag", params={"backbone": "hashed"}),
     "several": ArmSpec(kind="ensemble", params={"arms": ["none", "words", "near"]}),
     "own": ArmSpec(kind="tests.arms.retrievers.test_catalog:Own", params={"greeting": "hello"}),
@@ -216,15 +219,8 @@ def test_only_cheap_kinds_are_light_and_a_user_s_own_only_where_it_says_so() -> 
     own = ArmSpec(kind=f"{LightOwn.__module__}:LightOwn", params={"greeting": "hello"})
     specs = {**SPECS, "light own": own}
     light = {name for name in specs if is_light(name, specs)}
-    assert {specs[name].kind for name in light} == {
-        "none",
-        "bm25",
-        "dense",
-        "rrf",
-        "learned_fusion",
-        "plackett_luce",
-        own.kind,
-    }
+    cheap = {"none", "bm25", "dense", "rrf", "learned_fusion", "expand", "plackett_luce"}
+    assert {specs[name].kind for name in light} == {*cheap, own.kind}
 
 
 def test_an_arm_embeds_texts_of_its_own_where_a_member_does() -> None:

@@ -1,0 +1,130 @@
+"""Pseudo-relevance feedback: search, learn from the first passages what to search for, search again.
+
+No language model is needed. A base arm that reads words, such as BM25, gets words of the first passages;
+one that reads embeddings gets a vector moved towards theirs.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+
+from arms.base import Arm, Passage, Query, Retrieval
+from arms.indexes import PassageVectors
+from arms.retrievers.kind import Kind, Members, Resources
+from arms.tokenizer import words
+
+REPEATED = 100
+"""Words of an expanded query, of which each is repeated by its weight: BM25 counts them."""
+
+VectorsOf = Callable[[Sequence[str]], Mapping[str, NDArray[np.float32]]]
+"""Ids of passages -> unit vectors of those in the corpus, shape (dim,), by id."""
+
+
+class ExpandParams(BaseModel):
+    """Parameters of an expanding arm."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    arm: str = Field(description="Name of the arm that is searched twice.")
+    passages: int = Field(2, ge=1, le=100, description="First passages that are taken to be relevant.")
+    terms: int = Field(20, ge=1, le=50, description="Words that the query gets from them.")
+    own_weight: float = Field(
+        0.7, ge=0.0, le=1.0, description="Weight of the question itself; the passages have the rest."
+    )
+
+
+class Expand:
+    """Search with the question, then with the question and what its first passages are about.
+
+    The words of the second query have the probabilities of RM3: `own_weight` times that of the question's
+    own words, plus the rest times that of a word in the first passages, weighted by their scores; only the
+    `terms` most probable are kept. Embeddings are moved by Rocchio's rule, to the normalised
+    `own_weight` q + (1 - `own_weight`) mean(passages). Nothing is changed where nothing was found.
+
+    Source: Lavrenko and Croft 2001, Relevance-based language models, SIGIR; Abdul-Jaleel et al. 2004, UMass
+    at TREC 2004, for RM3; Rocchio 1971, Relevance feedback in information retrieval.
+    """
+
+    def __init__(self, name: str, base: Arm, params: ExpandParams, vectors: Mapping[str, VectorsOf]) -> None:
+        self.name = name
+        self.backbones = base.backbones
+        self._base = base
+        self._params = params
+        self._vectors = vectors
+
+    def search(self, query: Query, k: int) -> Retrieval:
+        """Return what the second search finds; both are charged."""
+        first = self._base.search(query, max(k, self._params.passages))
+        relevant = first.passages[: self._params.passages]
+        if not relevant:
+            return first
+        text = expanded(query.text, relevant, self._params.terms, self._params.own_weight)
+        moved = {backbone: self._moved(query, backbone, relevant) for backbone in self.backbones}
+        found = self._base.search(Query(text, moved, query.seed), k)
+        return Retrieval(found.passages, first.steps + found.steps, first.tokens + found.tokens)
+
+    def _moved(self, query: Query, backbone: str, relevant: Sequence[Passage]) -> NDArray[np.float32]:
+        """Return the query's vector, moved towards those of passages. Raises MissingEmbeddingError."""
+        own = query.embedding(backbone, arm=self.name)
+        known = self._vectors[backbone]([passage.id for passage in relevant])
+        if not known:
+            return own
+        share = self._params.own_weight
+        sum_: NDArray[np.float32] = share * own + (1.0 - share) * np.mean([*known.values()], axis=0)
+        length = float(np.linalg.norm(sum_))
+        return np.asarray(sum_ / length, dtype=np.float32) if length > 0.0 else own
+
+
+def expanded(question: str, relevant: Sequence[Passage], terms: int, own_weight: float) -> str:
+    """Return the text of an expanded query: about `REPEATED` words, each as often as its weight says.
+
+    Args:
+        question: The question.
+        relevant: At least one passage, best first; its score weighs its words if all scores are above 0.
+        terms: Words that are kept of the passages.
+        own_weight: In [0, 1].
+
+    >>> tower = Passage("1", "", "steel lattice steel", score=2.0)
+    >>> Counter(expanded("Which tower?", [tower], 2, 0.7).split())
+    Counter({'tower': 70, 'steel': 20, 'lattice': 10})
+    """
+    own = words(question, "english") or words(question)
+    scores = [passage.score for passage in relevant]
+    weights = scores if min(scores) > 0.0 else [1.0] * len(scores)
+    of_passages: Counter[str] = Counter()
+    for passage, weight in zip(relevant, weights, strict=True):
+        counts = Counter(words(f"{passage.title} {passage.text}", "english"))
+        for word, times in counts.items():
+            of_passages[word] += weight * times / counts.total()  # type: ignore[assignment]
+    # ties by the word, so that the order of passages does not matter
+    kept = dict(sorted(of_passages.items(), key=lambda item: (-item[1], item[0]))[:terms])
+    probability: Counter[str] = Counter()
+    for share, part in ((own_weight, Counter(own)), (1.0 - own_weight, kept)):
+        total = math.fsum(part.values())
+        for word, value in part.items():
+            probability[word] += share * value / total  # type: ignore[assignment]
+    repeated = {word: round(REPEATED * share) for word, share in probability.items()}
+    return " ".join(word for word, times in repeated.items() for _ in range(times)) or question
+
+
+def _build(name: str, params: ExpandParams, have: Resources, member: Members) -> Expand:
+    base = member(params.arm)
+    vectors = {
+        backbone: PassageVectors(have.corpus, have.indexes, have.backbones[backbone]).of
+        for backbone in base.backbones
+    }
+    return Expand(name, base, params, vectors)
+
+
+KIND = Kind(
+    ExpandParams,
+    _build,
+    members=lambda params: (params.arm,),
+    features=("own_weight",),
+    steps=lambda _: 2.0,
+    light=True,
+)

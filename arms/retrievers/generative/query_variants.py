@@ -1,0 +1,163 @@
+"""Query variants: a language model writes other queries for a question, and all of them are searched.
+
+rewrite    the question in other words: synonyms, full names, the terms of a text that would answer it
+decompose  the questions that it is made of, each with one fact
+hyde       a passage that would answer it, true or not: passages resemble passages
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+
+from arms.base import Arm, ArmError, Embed, Query, Retrieval
+from arms.llm import GeneratorError, Prompt, Write, prompts, quotation
+from arms.retrievers.fusion import fuse
+from arms.retrievers.kind import Kind, Members, Resources
+from arms.tokenizer import words
+
+QUESTION_WORDS = 200
+"""Most words of the question that the model is shown."""
+
+VARIANT_WORDS = 200
+"""Most words of a variant that are searched."""
+
+Way = Literal["rewrite", "decompose", "hyde"]
+
+SYSTEM: dict[Way, str] = {
+    "rewrite": "You write search queries, never answers. Write {n} different search queries that would find "
+    "texts that answer the question: use other words, synonyms and full names. One query a line.",
+    "decompose": "You write search queries, never answers. Split the question into at most {n} simpler "
+    "questions, each asking for one fact. One question a line.",
+    "hyde": "Write a short passage, as of an encyclopedia, that answers the question. If you do not know the "
+    "answer, write what such a passage could look like.",
+}
+
+_LISTED = re.compile(r"^\W{0,4}(\d{1,2}[.):]|[-*])\s{1,4}")
+
+
+class QueryVariantsParams(BaseModel):
+    """Parameters of an arm that searches variants of the question."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    arm: str = Field(description="Name of the arm that is searched with every variant.")
+    way: Way = Field(description="What the language model writes: `rewrite`, `decompose` or `hyde`.")
+    most: int = Field(3, ge=1, le=10, description="Most variants besides the question; `hyde` has one.")
+    constant: float = Field(60.0, ge=0.0, description="Of the fusion of the rankings, as in `rrf`.")
+    depth: int = Field(10, ge=1, description="Passages of each search, at least k.")
+    max_tokens: int = Field(128, ge=1, description="Most tokens that the model writes.")
+
+
+class QueryVariants:
+    """Search the question and variants that a language model writes, and fuse the rankings.
+
+    The rankings are fused by reciprocal rank. With `hyde` there is one search: for the question followed by
+    the passage that the model wrote, with the normalised mean of both embeddings. A text without words, or a
+    variant that repeats the question or another one, is left out; without any, the ranking is the base's.
+
+    Source: Gao et al. 2022, Precise Zero-Shot Dense Retrieval without Relevance Labels, arXiv:2212.10496, for
+    `hyde`; Wang et al. 2023, Query2doc, arXiv:2303.07678, for its words; Ma et al. 2023, Query Rewriting for
+    Retrieval-Augmented Large Language Models, arXiv:2305.14283; Press et al. 2022, Measuring and Narrowing
+    the Compositionality Gap in Language Models, arXiv:2210.03350, for `decompose`.
+    """
+
+    def __init__(self, name: str, base: Arm, params: QueryVariantsParams, write: Write, embed: Embed) -> None:
+        self.name = name
+        self.backbones = base.backbones
+        self._base = base
+        self._params = params
+        self._write = write
+        self._embed = embed
+
+    def search(self, query: Query, k: int) -> Retrieval:
+        """Return at most `k` passages; all searches and the model's tokens are charged. Raises ArmError."""
+        params = self._params
+        text, spent = self._written(query.text)
+        if params.way == "hyde":
+            queries = [self._with_passage(query, text)]
+        else:
+            new = variants(text, query.text, params.most)
+            queries = [query, *(self._embedded(one, query.seed + n) for n, one in enumerate(new, start=1))]
+        if len(queries) == 1:
+            found = self._base.search(queries[0], k)
+            return Retrieval(found.passages, found.steps, found.tokens + spent)
+        every = [self._base.search(one, max(k, params.depth)) for one in queries]
+        return Retrieval(
+            fuse([found.passages for found in every], params.constant)[:k],
+            sum(found.steps for found in every),
+            sum(found.tokens for found in every) + spent,
+        )
+
+    def _written(self, question: str) -> tuple[str, int]:
+        """Return what the model writes for a question, and the tokens spent. Raises ArmError."""
+        system = f"{SYSTEM[self._params.way].format(n=self._params.most)} {quotation.ONLY_DATA}"
+        prompt = Prompt(
+            (
+                {"role": "system", "content": system},
+                {
+                    "role": "user",
+                    "content": quotation.tagged("question", prompts.cut(question, QUESTION_WORDS)),
+                },
+            ),
+            self._params.max_tokens,
+        )
+        try:
+            text, last = self._write(prompt)
+        except GeneratorError as error:
+            raise ArmError(f"arm {self.name!r} got no {self._params.way} of the question: {error}") from error
+        return text, last.prompt_tokens + last.completion_tokens
+
+    def _embedded(self, text: str, seed: int) -> Query:
+        return Query(text, self._embed(text, self.backbones) if self.backbones else {}, seed)
+
+    def _with_passage(self, query: Query, passage: str) -> Query:
+        """Return the question with a passage that may answer it. Raises MissingEmbeddingError."""
+        passage = prompts.cut(passage, VARIANT_WORDS)
+        if not words(passage):
+            return query
+        written = self._embedded(passage, query.seed).embeddings
+        mixed = {
+            backbone: mean_direction([query.embedding(backbone, arm=self.name), vector])
+            for backbone, vector in written.items()
+        }
+        return Query(f"{query.text}\n{passage}", mixed, query.seed)
+
+
+def variants(text: str, question: str, most: int) -> list[str]:
+    r"""Return the queries in a text of a model, one a line, without those that repeat an earlier one.
+
+    >>> variants("1. Who built it?\n- who built it\n2) When was it opened?", "Who built what?", most=3)
+    ['Who built it?', 'When was it opened?']
+    """
+    seen, kept = [[], words(question)], list[str]()
+    for line in text.splitlines():
+        one = prompts.cut(_LISTED.sub("", line, count=1).strip(" \t\"'`*"), VARIANT_WORDS)
+        if words(one) not in seen and len(kept) < most:
+            seen.append(words(one))
+            kept.append(one)
+    return kept
+
+
+def mean_direction(vectors: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+    """Return the normalised mean of unit vectors, shape (dim,); the first where they cancel out."""
+    total = np.sum(vectors, axis=0)
+    length = float(np.linalg.norm(total))
+    return np.asarray(total / length, dtype=np.float32) if length > 0.0 else vectors[0]
+
+
+def _build(name: str, params: QueryVariantsParams, have: Resources, member: Members) -> QueryVariants:
+    return QueryVariants(name, member(params.arm), params, have.write, have.embed)
+
+
+KIND = Kind(
+    QueryVariantsParams,
+    _build,
+    members=lambda params: (params.arm,),
+    features=("most",),
+    steps=lambda params: 1.0 if params.way == "hyde" else 1.0 + params.most,
+    embeds_texts=True,
+)

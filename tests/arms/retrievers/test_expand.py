@@ -1,0 +1,121 @@
+"""Pseudo-relevance feedback: the second search is for what the first passages are about."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from arms.base import Passage, Query, Retrieval
+from arms.corpus import Corpus
+from arms.models import Backbone
+from arms.retrievers import ArmSpec
+from arms.retrievers.catalog import build_arm, prepare
+from arms.retrievers.expand import REPEATED, Expand, ExpandParams, expanded
+from arms.retrievers.kind import Resources
+from arms.tokenizer import words
+from tests.arms.contract import DIM, QUESTIONS, ask, check_arm
+
+TEXTS = st.text("abc ", min_size=1, max_size=20).filter(words)
+
+
+@pytest.fixture(scope="module")
+def resources(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Resources:
+    specs = {
+        "words": ArmSpec(kind="bm25"),
+        "near": ArmSpec(kind="dense", params={"backbone": "hashed"}),
+        **{
+            f"{base} {share}": ArmSpec(kind="expand", params={"arm": base, "own_weight": share})
+            for base in ("words", "near")
+            for share in (0.0, 0.7, 1.0)
+        },
+    }
+    ready = Resources(
+        corpus, tmp_path_factory.mktemp("indexes"), {"hashed": Backbone(model=f"hashing:{DIM}")}, specs
+    )
+    prepare(ready)
+    return ready
+
+
+@pytest.mark.parametrize("name", ["words 0.0", "words 0.7", "near 0.7"])
+def test_an_expanding_arm_keeps_the_contract(resources: Resources, name: str) -> None:
+    check_arm(build_arm(name, resources), resources.corpus)
+
+
+@pytest.mark.parametrize("base", ["words", "near"])
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_a_question_with_all_the_weight_is_searched_as_it_is(
+    resources: Resources, base: str, question: str
+) -> None:
+    plain, arm = build_arm(base, resources), build_arm(f"{base} 1.0", resources)
+    query = ask(question, plain.backbones)
+    found, expected = arm.search(query, 5), plain.search(query, 5)
+    assert [p.id for p in found.passages] == [p.id for p in expected.passages]
+    assert found.steps == (2 if expected.passages else 1)
+
+
+def test_a_passage_without_a_word_of_the_question_is_found_by_those_of_the_first(
+    resources: Resources,
+) -> None:
+    question = Query("What is the capital of Austria?")
+    assert "danube" not in [p.id for p in build_arm("words", resources).search(question, 9).passages]
+    assert "danube" in [p.id for p in build_arm("words 0.7", resources).search(question, 9).passages]
+
+
+def test_a_vector_is_moved_towards_those_of_the_first_passages() -> None:
+    asked: list[Query] = []
+
+    class Near:
+        name, backbones = "near", frozenset({"one"})
+
+        def search(self, query: Query, k: int) -> Retrieval:
+            asked.append(query)
+            return Retrieval((Passage("a", "", "word"), Passage("b", "", "other"))[:k], 1, 3)
+
+    vectors = {"a": np.array([0.0, 1.0], dtype=np.float32)}
+    arm = Expand("e", Near(), ExpandParams(arm="near", own_weight=0.6), {"one": lambda _: vectors})
+    found = arm.search(Query("?", {"one": np.array([1.0, 0.0], dtype=np.float32)}, seed=4), 1)
+    assert asked[1].embeddings["one"] == pytest.approx(np.array([0.6, 0.4]) / np.hypot(0.6, 0.4))
+    assert asked[1].seed == 4
+    assert (len(found.passages), found.steps, found.tokens) == (1, 2, 6)
+    vectors.clear()  # passages of another corpus
+    arm.search(Query("?", {"one": np.array([1.0, 0.0], dtype=np.float32)}), 1)
+    assert asked[3].embeddings["one"].tolist() == [1.0, 0.0]
+
+
+def test_words_are_weighted_as_by_rm3() -> None:
+    first = Passage("1", "Rome", "capital capital Italy", score=3.0)
+    second = Passage("2", "", "Italy boot", score=1.0)
+    counts = Counter(expanded("The capital of Italy?", [first, second], terms=3, own_weight=0.5).split())
+    # of the passages: capital 3 * 2/4, italy 3 * 1/4 + 1/2, rome 3 * 1/4; boot is the fourth
+    of_passages = np.array([1.5, 1.25, 0.75]) / 3.5
+    expected = 50 * np.array([0.5, 0.5, 0.0]) + 50 * of_passages
+    assert counts == dict(
+        zip(("capital", "italy", "rome"), expected.round().astype(int).tolist(), strict=True)
+    )
+
+
+@given(
+    TEXTS,
+    st.lists(st.tuples(TEXTS, st.floats(-2.0, 9.0)), min_size=1, max_size=4),
+    st.integers(1, 5),
+    st.floats(0.0, 1.0),
+)
+def test_an_expanded_query_is_bounded(
+    question: str, found: list[tuple[str, float]], terms: int, share: float
+) -> None:
+    relevant = [Passage(str(n), "", text, score) for n, (text, score) in enumerate(found)]
+    counts = Counter(expanded(question, relevant, terms, share).split())
+    own = {*words(question)}
+    assert len(counts.keys() - own) <= terms
+    assert counts.total() <= REPEATED + len(own) + terms
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"passages": 0}, {"terms": 0}, {"terms": 51}, {"own_weight": 1.1}, {"k": 1}]
+)
+def test_wrong_parameters_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValidationError, match=next(iter(wrong))):
+        ExpandParams.model_validate({"arm": "words", **wrong})
