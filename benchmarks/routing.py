@@ -3,6 +3,7 @@
     python benchmarks/routing.py DATA                      # tables and plots of all data sets, in `routing/`
     python benchmarks/routing.py DATA --only qa --no-offline
     python benchmarks/routing.py DATA --only qa --further FOLDER   # fit on DATA, score FOLDER
+    python benchmarks/routing.py DATA --only mba --folds           # five folds, not the published split
 
 DATA holds `qa/`, `mba_outcomes/` and `router_outcomes/`. Routers are fitted and scored on five folds of the
 questions or, where a split was published, fitted with five seeds. Policies learn online, in one pass, from
@@ -14,8 +15,9 @@ question by question, times the number of rows that are compared (Bonferroni).
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated
@@ -173,6 +175,9 @@ def main(
     only: Annotated[list[str] | None, typer.Option(help="Data sets; repeatable.")] = None,
     offline: Annotated[bool, typer.Option(help="Fit and score routers.")] = True,
     online: Annotated[bool, typer.Option(help="Let policies learn.")] = True,
+    *,
+    row: Annotated[list[str] | None, typer.Option(help="Routers by name; repeatable.")] = None,
+    folds: Annotated[bool, typer.Option(help="Score five folds, even where a split was published.")] = False,
 ) -> None:
     """Print a table of every router and policy for each data set; write them and plots to a folder."""
     os.environ["OMP_NUM_THREADS"] = "1"  # for workers, one a core
@@ -192,12 +197,12 @@ def main(
                     sets.append(routers(folder, name, encode, LIMIT))
                 case _:
                     raise typer.BadParameter(f"no data set {name!r}; there are qa, mba, {', '.join(FILES)}")
-        for data in sets:
+        for data in (replace(one, fit=None) for one in sets) if folds else sets:
             # each worker computes on one core; not forked, as torch has threads by now
             with ProcessPoolExecutor(
                 len(os.sched_getaffinity(0)), get_context("spawn"), initializer=adopt, initargs=(data,)
             ) as pool:
-                run(data, pool, output, console, progress, offline=offline, online=online)
+                run(data, pool, output, console, progress, row, offline=offline, online=online)
 
 
 def run(
@@ -206,6 +211,7 @@ def run(
     output: Path,
     console: Console,
     progress: Progress,
+    only: Collection[str] | None,
     *,
     offline: bool,
     online: bool,
@@ -214,7 +220,7 @@ def run(
     results = dict(baselines(data))
     oracle = results.pop("oracle")
     if offline:
-        rows = list(rows_of(data))
+        rows = [row for row in rows_of(data) if only is None or row.name in only]
         task = progress.add_task(f"{data.name}: routers", total=len(rows))
         for row, one in zip(rows, pool.map(fit_and_score, rows), strict=True):
             results[row.name] = one

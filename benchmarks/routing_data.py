@@ -177,7 +177,7 @@ class Encoder:
 def qa(folder: Path, encode: Encoder, further: Path | None) -> DataSet:
     """Read the eleven arms; with `further`, fit on those of `folder` and score those of `further`."""
     folders = [folder, *([further] if further else [])]
-    outcomes = [_qa_outcomes(one) for one in folders]
+    outcomes = [qa_outcomes(one) for one in folders]
     n_fit = len(outcomes[0].questions)
     both = labelled_data.joined(outcomes)
     wanted = {name for row in both.passages for ids in row for name in ids or ()}
@@ -241,7 +241,8 @@ def routers(folder: Path, name: str, encode: Encoder, limit: int) -> DataSet:
     return DataSet(name, outcomes, vectors, {}, {}, None, ("usd", 10.0 if costs else 0.0), note)
 
 
-def _qa_outcomes(folder: Path) -> Outcomes:
+def qa_outcomes(folder: Path) -> Outcomes:
+    """Read the questions of a folder like `qa/`, and what every arm earned and cost on them."""
     return read_outcomes(
         folder / "outcomes.jsonl.gz", offline_score.read_questions(folder / "queries.jsonl.gz")
     )

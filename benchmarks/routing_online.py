@@ -1,6 +1,7 @@
 """Policies that learn online from the one arm that they draw, on questions whose every outcome is known."""
 
 import time
+from collections import deque
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -77,7 +78,29 @@ class Curve:
         return expected - asked[:, asked.mean(axis=0).argmax()]
 
 
-def learn_online(player: Player, data: DataSet, reward: Floats, order: int, limit: int) -> Curve:
+@dataclass(frozen=True)
+class Feedback:
+    """How rewards come back.
+
+    Attributes:
+        delay: Turns until a reward is learned.
+        share: Of the turns that ever get one.
+        first: Questions that come before all others, as a mask of shape (n_questions,); else None.
+    """
+
+    delay: int = 0
+    share: float = 1.0
+    first: NDArray[np.bool_] | None = None
+
+
+def learn_online(
+    player: Player,
+    data: DataSet,
+    reward: Floats,
+    order: int,
+    limit: int,
+    feedback: Feedback = Feedback(),
+) -> Curve:
     """Let a policy choose for questions in a random order, and learn the reward of what it drew.
 
     Args:
@@ -87,6 +110,7 @@ def learn_online(player: Player, data: DataSet, reward: Floats, order: int, limi
         order: Seed of the order. The labels of a warm start are of questions that it leaves out; where a
             split was published, of those to fit on, and all others are asked.
         limit: Most questions to ask.
+        feedback: When and how often a reward is learned.
     """
     shuffled = np.random.default_rng(order).permutation(len(reward))
     if data.fit is None:
@@ -95,6 +119,10 @@ def learn_online(player: Player, data: DataSet, reward: Floats, order: int, limi
         labelled, others = shuffled[data.fit[shuffled]][:LABELLED], shuffled[~data.fit[shuffled]]
     known = {data.outcomes.questions[row].text for row in labelled}
     asked = np.array([row for row in others if data.outcomes.questions[row].text not in known])[:limit]
+    if feedback.first is not None:
+        asked = asked[np.argsort(~feedback.first[asked], kind="stable")]
+    answered = np.random.default_rng([order, 1]).random(len(asked)) < feedback.share
+    due: deque[tuple[Decision, float]] = deque()
     arms = data.outcomes.arms
     told: Floats | None = None
     if player.router is not None:
@@ -114,7 +142,11 @@ def learn_online(player: Player, data: DataSet, reward: Floats, order: int, limi
         name = f"{order}/{turn}"
         drawn = draws[turn] = choose(p, sampling.uniform_from(name, "routing"))
         decision = Decision(name, context, arms, tuple(p.tolist()), arms[drawn], policy.kind, turn)
-        policy.learn(decision, float(reward[row, drawn]))
+        due.append((decision, float(reward[row, drawn])))
+        if len(due) > feedback.delay:
+            learned, worth = due.popleft()
+            if answered[turn - feedback.delay]:
+                policy.learn(learned, worth)
     return Curve(asked, probabilities, draws, time.perf_counter() - begun)
 
 

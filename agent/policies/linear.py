@@ -26,8 +26,8 @@ from agent.policies.sampling import greedy
 from agent.policies.serialization import pack, seal, unpack, unseal
 from feedback.events import Context, Decision
 
-DEFAULT_RIDGE, DEFAULT_RIDGE_WITH_PRIOR = 10.0, 3000.0
-"""The default penalty, without and with a `prior_feature`."""
+DEFAULT_RIDGE_WITH_PRIOR = 3000.0
+"""The default penalty with a `prior_feature`."""
 
 Features = Mapping[str, Mapping[str, float]]
 """Features of arms, by their names."""
@@ -63,6 +63,7 @@ class RidgePolicy(ABC):
             `prior_feature` and its own.
 
     Attributes:
+        default_ridge: The penalty without a `prior_feature`, unless one is given.
         resumes_exactly: False for a state of the first layout, which kept more weights than needed: it
             decides as before, and what is learned from there on differs in the last digits.
 
@@ -71,13 +72,14 @@ class RidgePolicy(ABC):
     """
 
     kind: str
+    default_ridge: float
     resumes_exactly = True
 
     def __init__(self, **settings: Any) -> None:
         ridge, prior = settings["ridge"], settings["prior"]
         if ridge is None:
             ridge = settings["ridge"] = (
-                DEFAULT_RIDGE if settings["prior_feature"] is None else DEFAULT_RIDGE_WITH_PRIOR
+                self.default_ridge if settings["prior_feature"] is None else DEFAULT_RIDGE_WITH_PRIOR
             )
         if not 0.0 < ridge < np.inf:
             raise PolicyError(f"ridge {ridge} is not a positive number")
@@ -269,7 +271,7 @@ class LinUCB(RidgePolicy):
     Args:
         alpha: Standard deviations in the bound, not negative; 0 explores nothing.
         ridge: Penalty on the square of a weight: about the number of rewards that outweigh the
-            prior. By default 10; with `prior_feature` 3000, so that the noise of single rewards
+            prior. By default 100; with `prior_feature` 3000, so that the noise of single rewards
             does not unlearn a good router, and a wrong one is corrected.
         dims: Columns that the named features of the question are hashed into; 0 leaves them out.
         shared: Whether arms share weights (Li et al.'s hybrid model) or learn apart
@@ -288,6 +290,7 @@ class LinUCB(RidgePolicy):
     """
 
     kind = "linucb"
+    default_ridge = 100.0
 
     def __init__(
         self,
@@ -318,7 +321,7 @@ class LinearThompson(RidgePolicy):
 
     Args:
         scale: Standard deviation of the noise of a reward; the posterior's are proportional to it.
-        ridge: As in `LinUCB`, like all that follow.
+        ridge: As in `LinUCB`, like all that follow; by default 10, with `prior_feature` 3000.
         dims: Columns of the named features.
         shared: Whether arms share weights.
         prior: Expected reward of an arm without rewards.
@@ -332,6 +335,7 @@ class LinearThompson(RidgePolicy):
     """
 
     kind = "linear_thompson"
+    default_ridge = 10.0
 
     def __init__(
         self,

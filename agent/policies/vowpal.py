@@ -122,7 +122,9 @@ class VowpalPolicy:
 
     The default is SquareCB (Foster and Rakhlin 2020, arXiv:2002.04926). `--clip_p 1`
     gives it the unweighted regression of its theory: with inverse propensity weights, the
-    rare draws of a bad arm dominate.
+    rare draws of a bad arm dominate. The adaptive step follows the latest rewards, which is of use
+    to a policy that starts from nothing; one that starts from labels keeps them with
+    `--learning_rate 0.5 --power_t 1 --gamma_scale 100`.
 
     Args:
         args: Arguments of `vw` on the command line, of a list in which none names a file or a host.

@@ -229,7 +229,7 @@ def test_a_router_that_is_right_is_not_unlearned_and_one_that_is_wrong_is_correc
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_the_score_of_a_router_is_learned_from_where_it_is_no_prior(shared: bool) -> None:
-    policy = LinUCB(alpha=0.0, dims=0, shared=shared)
+    policy = LinUCB(alpha=0.0, ridge=10.0, dims=0, shared=shared)
     rng = np.random.default_rng(19)
 
     def scored(scores: Array) -> Context:
@@ -373,7 +373,7 @@ def test_the_smallest_values_of_the_range_are_taken() -> None:
 @pytest.mark.parametrize(
     ("default", "explicit"),
     [
-        (LinUCB(), LinUCB(alpha=0.2, ridge=10.0, dims=32, shared=True, prior=1.0, prior_feature=None)),
+        (LinUCB(), LinUCB(alpha=0.2, ridge=100.0, dims=32, shared=True, prior=1.0, prior_feature=None)),
         (LinUCB(prior_feature="router"), LinUCB(prior_feature="router", ridge=3000.0)),
         (
             LinearThompson(),
@@ -405,10 +405,10 @@ def test_state_of_other_settings_is_refused() -> None:
 
 
 def test_a_state_of_the_first_layout_decides_as_before_and_asks_for_a_replay() -> None:
-    """`LinUCB(dims=2)` wrote it after the same 30 rewards, with every arm's weights for its own columns."""
-    empty = LinUCB(dims=2)
+    """`LinUCB(ridge=10.0, dims=2)` wrote it after the same 30 rewards, with all weights of every arm."""
+    empty = LinUCB(ridge=10.0, dims=2)
     old = empty.load(Path(__file__, "../linucb_of_the_first_layout.state").resolve().read_bytes())
-    anew = LinUCB(dims=2)
+    anew = LinUCB(ridge=10.0, dims=2)
     teach(anew, history(anew, 30, seed=31))
     for seen in contexts(10, seed=32):
         for found, expected in zip(old.posterior(seen, ARMS), anew.posterior(seen, ARMS), strict=True):
