@@ -32,6 +32,7 @@ SERVE, DATA, LEARN, EVALUATE, OPERATE = (
 )
 
 VERBS = {
+    "init": Verb("serve:init", SERVE, "Write a configuration for a corpus of your own."),
     "serve": Verb("serve:serve", SERVE, "Build the corpus and the indexes, then serve."),
     "ask": Verb("ask:ask", SERVE, "Ask a question and stream the answer."),
     "feedback": Verb("ask:feedback", SERVE, "Rate an answer."),

@@ -103,10 +103,50 @@ def _is_open(settings: "AppConfig", host: str) -> bool:
     return keyring.is_open
 
 
+Source = Annotated[
+    str, typer.Argument(help="JSONL file, BEIR folder, folder of Markdown and text, or `stdlib`.")
+]
+
+
+def init(
+    source: Source,
+    name: Annotated[
+        str | None, typer.Option("--name", help="Name of the corpus; else by the source.")
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the configuration.")] = Path(
+        "armwise.yaml"
+    ),
+    replace: Annotated[bool, typer.Option("--replace", help="Replace a file that is there.")] = False,
+) -> None:
+    """Read a corpus, and write a configuration that serves it, with a log of its own.
+
+    `armwise serve` then makes questions from the corpus, and starts from what they teach.
+    """
+    with explained():
+        from agent.config import CorpusSpec, load, render_config
+        from arms.corpus import ingest
+
+        if output.exists() and not replace:
+            raise launch.LaunchError(
+                f"{output} is there already: --replace replaces it, -o names another file"
+            )
+        corpus = CorpusSpec.of(source, name)
+        unfinished = output.with_name(output.name + ".part")
+        unfinished.write_text(render_config(corpus), encoding="utf-8")
+        try:
+            settings = load(unfinished).settled()
+            with progress() as on_progress:
+                passages = ingest(settings.corpus.source, settings.corpus_path, progress=on_progress)
+        except BaseException:
+            unfinished.unlink()
+            raise
+        unfinished.replace(output)
+        console.print(f"{len(passages):,} passages in corpus {corpus.name!r}; written to {output}", **PLAIN)
+        console.print(f"next:    armwise serve -c {output}", **PLAIN)
+
+
 def ingest_corpus(
-    source: Annotated[
-        str, typer.Argument(help="JSONL file, BEIR folder, folder of Markdown and text, or `stdlib`.")
-    ],
+    source: Source,
     name: Annotated[str, typer.Option("--name", help="Name of the corpus in the configuration.")],
     config: ConfigPath = CONFIG,
     skip_bad: Annotated[

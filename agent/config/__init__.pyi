@@ -1,5 +1,6 @@
 from . import sections, warm_start
 from .app_config import CONFIG, AppConfig, ConfigError, load, parse, read_portfolio
+from .new_config import render_config
 from .sections import CorpusSpec, Key, Limits, Scope
 from .warm_start import Schedule, WarmStartSpec
 
@@ -16,6 +17,7 @@ __all__ = [
     "load",
     "parse",
     "read_portfolio",
+    "render_config",
     "sections",
     "warm_start",
 ]

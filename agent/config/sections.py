@@ -1,5 +1,7 @@
 """Sections of the configuration: keys, corpus, limits, answers, learning, observations."""
 
+import re
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
@@ -60,6 +62,16 @@ class CorpusSpec(BaseModel):
         description="A JSONL file, a BEIR folder, a folder of Markdown and text, or `stdlib`: "
         "the documentation of this interpreter's standard library.",
     )
+
+    @classmethod
+    def of(cls, source: str, name: str | None = None) -> "CorpusSpec":
+        """Return the corpus of a source, named after it where no name is given.
+
+        >>> CorpusSpec.of("/data/our manuals.jsonl.gz").name
+        'our-manuals'
+        """
+        stem = Path(source).expanduser().absolute().name.split(".jsonl")[0]
+        return cls(name=name or re.sub(r"[^A-Za-z0-9_-]+", "-", stem).strip("-") or "corpus", source=source)
 
 
 class Limits(BaseModel):

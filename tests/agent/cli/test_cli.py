@@ -31,7 +31,7 @@ from feedback.registry import keys, promotions
 from tests.agent.fakes import CONFIG
 
 VERBS = [
-    *("serve", "ingest", "ask", "feedback", "status", "migrate", "apply", "simulate"),
+    *("init", "serve", "ingest", "ask", "feedback", "status", "migrate", "apply", "simulate"),
     *("promote", "rollback", "canary", "verify"),
     *("score", "portfolio", "label", "train", "enter-labels", "warm-start", "replay"),
     *("export", "import", "rebuild", "key"),
@@ -321,6 +321,36 @@ def test_ingest_reads_a_corpus_and_says_how_to_serve_it(config: Path, tmp_path: 
     assert "12 passages in corpus 'rivers', digest " in output
     assert "corpus: {name: rivers, source:" in output
     assert (tmp_path / "home" / "corpora" / "rivers").is_dir()
+
+
+def test_init_writes_a_configuration_that_differs_from_the_shipped_one_by_its_corpus_and_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ARMWISE_HOME", str(tmp_path / "home"))
+    folder = tmp_path / "our manuals: v2"
+    folder.mkdir()
+    (folder / "a.md").write_text("# Danube\n\nIt meets the sea.\n")
+    output = said(run("init", folder, "-o", tmp_path / "ours.yaml"), 0)
+    assert "1 passages in corpus 'our-manuals-v2'" in output
+    ours, shipped = (
+        yaml.safe_load(path.read_text())
+        for path in (tmp_path / "ours.yaml", Path(__file__).parents[3] / "serve_config.yaml")
+    )
+    args = ours["applications"][0]["args"]
+    assert args.pop("home") == "~/.armwise/our-manuals-v2"
+    assert args["corpus"] == {"name": "our-manuals-v2", "source": str(folder)}
+    args["corpus"] = {"name": "stdlib", "source": "stdlib"}
+    assert ours == shipped
+    assert "is there already" in said(run("init", folder, "-o", tmp_path / "ours.yaml"), 2)
+    said(run("init", folder, "-o", tmp_path / "ours.yaml", "--replace"), 0)
+
+
+def test_init_of_a_corpus_that_is_not_there_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ARMWISE_HOME", str(tmp_path / "home"))
+    assert "no corpus at" in said(run("init", tmp_path / "nothing", "-o", tmp_path / "ours.yaml"), 2)
+    assert not [*tmp_path.glob("ours*")]
 
 
 def test_ingest_stops_at_a_bad_line_or_skips_and_lists_it(config: Path, tmp_path: Path) -> None:
