@@ -135,6 +135,25 @@ class QuestionsSource(BaseModel):
     limit: int | None = Field(default=None, ge=1, description="Take so many of the shuffled questions.")
 
 
+class SyntheticSource(BaseModel):
+    """Questions made from the corpus, on which every live arm is run: labels before there is traffic."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    kind: Literal["synthetic"] = Field(description="Kind of the source.")
+    questions: int = Field(default=600, ge=20, le=100_000, description="How many are made.")
+    with_model: bool = Field(
+        default=False, description="Whether the language model writes them; else rules extract them."
+    )
+    measure: str = Field(default="R@4", description="Score of the retrieved passages.")
+    seed: int = Field(default=0, ge=0, description="Of the questions.")
+    metrics: dict[str, str] = Field(
+        default_factory=dict,
+        description="Declared metric to the score that it gets, to insert the labels as decisions, too; "
+        "none where a router alone learns from them.",
+    )
+
+
 class JudgeSource(BaseModel):
     """Questions of the traffic, on which every live arm is run and a language model grades the passages."""
 
@@ -188,7 +207,7 @@ class FeedbackSource(BaseModel):
 
 
 Source = Annotated[
-    OutcomesSource | QuestionsSource | JudgeSource | HindsightSource | FeedbackSource,
+    OutcomesSource | QuestionsSource | SyntheticSource | JudgeSource | HindsightSource | FeedbackSource,
     Field(discriminator="kind"),
 ]
 
@@ -256,6 +275,7 @@ class WarmStartSpec(Schedule):
     def scores(self) -> frozenset[str]:
         """Scores that labels must have: for metrics, the portfolio and the router."""
         found = {score for source in self.sources.values() for score in _metrics(source).values()}
+        found |= {source.measure for source in self.sources.values() if isinstance(source, SyntheticSource)}
         if self.portfolio is not None:
             found.add(self.portfolio.measure)
         if self.router is not None:
@@ -316,7 +336,7 @@ class WarmStartSpec(Schedule):
         """Return the settings with absolute paths."""
         sources = {
             name: source
-            if isinstance(source, JudgeSource | HindsightSource | FeedbackSource)
+            if isinstance(source, SyntheticSource | JudgeSource | HindsightSource | FeedbackSource)
             else source.model_copy(update={"path": source.path.expanduser().absolute()})
             for name, source in self.sources.items()
         }

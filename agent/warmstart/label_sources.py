@@ -19,7 +19,7 @@ import orjson
 from rich.console import Console
 
 from agent.config import AppConfig, WarmStartSpec, warm_start
-from agent.offline import Labelling, Scoring, label, score
+from agent.offline import Labelling, Scoring, Synthesis, label, score, synthesize
 from agent.serving import arms
 from agent.warmstart.label_decisions import WarmStartError
 from arms.base import Progress
@@ -124,6 +124,8 @@ class LabelSources:
                     found.append(self._outcomes(name, source))
                 case warm_start.QuestionsSource():
                     found.append(self._questions(name, source, setup))
+                case warm_start.SyntheticSource():
+                    found.append(self._synthetic(name, source, setup))
                 case warm_start.JudgeSource():
                     recent = traffic.asked_since(self._store, self._since(source))
                     found += self._sampled(name, source, setup, dict.fromkeys(recent, ""))
@@ -154,6 +156,10 @@ class LabelSources:
                 self._label(lot, source, console, on_progress)
             case warm_start.QuestionsSource():
                 self._score(lot, source.path, str(source.measure), source.limit, console, on_progress)
+            case warm_start.SyntheticSource():
+                made = _sample_of(lot.path)
+                self._make(made, source, console, on_progress)
+                self._score(lot, made, source.measure, None, console, on_progress)
             case warm_start.JudgeSource() | warm_start.HindsightSource():
                 sample = _sample_of(lot.path)
                 _write_sample(sample, lot.questions, lot.answers)
@@ -170,7 +176,7 @@ class LabelSources:
     def _setup(self, on_progress: Progress) -> str:
         """Return a digest of the inputs of answers besides the question: arms, encoders, corpus, model."""
         if not any(
-            isinstance(one, warm_start.QuestionsSource | warm_start.JudgeSource | warm_start.HindsightSource)
+            not isinstance(one, warm_start.OutcomesSource | warm_start.FeedbackSource)
             for one in self._spec.sources.values()
         ):
             return ""
@@ -193,6 +199,11 @@ class LabelSources:
     def _questions(self, name: str, source: warm_start.QuestionsSource, setup: str) -> Lot:
         fields = source.model_dump(mode="json", exclude={"path"})
         digest = digest_of_document([_file(name, source.path), fields, setup])
+        path = self._folder / name / digest[:DIGEST_CHARS]
+        return self._lot(name, source.kind, digest, path, source.metrics)
+
+    def _synthetic(self, name: str, source: warm_start.SyntheticSource, setup: str) -> Lot:
+        digest = digest_of_document([source.model_dump(mode="json"), setup])
         path = self._folder / name / digest[:DIGEST_CHARS]
         return self._lot(name, source.kind, digest, path, source.metrics)
 
@@ -278,6 +289,13 @@ class LabelSources:
             workers=self._spec.workers,
         )
         label.run(settings, console, on_progress)
+
+    def _make(
+        self, made: Path, source: warm_start.SyntheticSource, console: Console, on_progress: Progress
+    ) -> None:
+        if not made.exists():
+            given = source.model_dump(include={"questions", "with_model", "seed"})
+            synthesize.run(Synthesis(config=self._config, output=made, **given), console, on_progress)
 
     def _score(
         self,

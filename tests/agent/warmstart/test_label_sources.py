@@ -190,6 +190,33 @@ def test_a_file_that_is_not_there_is_named(world: World) -> None:
         lots_of(world.gathering(asked(world)))
 
 
+def test_questions_are_made_from_the_corpus_once_and_the_live_arms_are_scored_on_them(world: World) -> None:
+    made = {"made": {"kind": "synthetic", "questions": 20}}
+    (lot,) = fetched(world.gathering(made))
+    assert (lot.new, lot.metrics) == (True, {})
+    (settings,) = world.scored
+    assert (settings.measure, settings.output) == ("R@4", lot.path)
+    assert settings.queries is not None
+    questions = settings.queries.read_bytes()
+    assert all(one.gold_ids for one in load_questions(settings.queries))
+    (same,) = fetched(world.gathering(made, judged([lot])))
+    assert not same.new
+    assert len(world.scored) == 1, "it is there"
+    (other,) = lots_of(world.gathering({"made": {"kind": "synthetic", "questions": 20, "seed": 1}}))
+    assert other.path != lot.path
+    world.broken = True
+    with pytest.raises(WarmStartError):
+        fetched(world.gathering({"made": {"kind": "synthetic", "questions": 20}}, answering={"passages": 2}))
+    world.broken = False
+    (again,) = fetched(
+        world.gathering({"made": {"kind": "synthetic", "questions": 20}}, answering={"passages": 2})
+    )
+    kept = world.scored[-1].queries
+    assert kept is not None
+    assert kept.read_bytes() == questions, "what a run that failed had made is used"
+    assert again.path != lot.path
+
+
 JUDGE = {"traffic": {"kind": "judge", "metrics": {"right": "judge"}, "questions": 3}}
 
 
