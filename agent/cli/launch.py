@@ -79,17 +79,18 @@ def require_free_port(host: str, port: int) -> None:
             raise LaunchError(f"{message} http_options.port in the configuration") from None
 
 
-def prepared(config: Path, folder: Path | None = None) -> int:
+def prepared(config: Path, folder: Path | None = None, *, cold: bool = False) -> int:
     """Build what is missing in a process of its own, which gives back the memory that this takes.
 
     Args:
         config: A Ray Serve configuration file.
         folder: Where to write the configuration of HAProxy; None for nowhere.
+        cold: Whether to leave out the warm start before the first request.
 
     Returns:
         Its exit code.
     """
-    words = ["serve", "--prepare-only", "--config", str(config)]
+    words = ["serve", "--prepare-only", "--config", str(config), *(["--cold"] if cold else [])]
     environment = dict(os.environ) if folder is None else {**os.environ, RUN_FOLDER: str(folder)}
     return subprocess.run(
         [sys.executable, "-m", "agent.cli", *words], env=environment, check=False

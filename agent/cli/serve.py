@@ -12,7 +12,7 @@ import typer
 
 from agent.cli import launch
 from agent.cli.ask import print_answer
-from agent.cli.console import PLAIN, console, errors, explained, progress
+from agent.cli.console import PLAIN, ProgressCallback, console, errors, explained, progress
 from agent.cli.options import CONFIG, ConfigPath, Key
 
 if TYPE_CHECKING:
@@ -25,6 +25,9 @@ def serve(
     prepare_only: Annotated[
         bool, typer.Option("--prepare-only", help="Build what is missing and stop.")
     ] = False,
+    cold: Annotated[
+        bool, typer.Option("--cold", help="Begin without labels made from the corpus: no `warm_start.first`.")
+    ] = False,
     question: Annotated[
         str | None, typer.Option("--ask", help="Ask this once it is ready, then stop.")
     ] = None,
@@ -33,15 +36,15 @@ def serve(
     """Build what is missing (corpus, indexes), then serve until interrupted or, with --ask, answered."""
     with explained():
         if prepare_only:
-            _prepare(config)
+            _prepare(config, cold=cold)
             return
         once = None if question is None else partial(print_answer, question, None, key=key)
         with launch.run_folder() as folder:
-            code = launch.prepared(config, folder)
+            code = launch.prepared(config, folder, cold=cold)
             raise typer.Exit(code or launch.serve(config, folder, launch.address_of(config), console, once))
 
 
-def _prepare(config: Path) -> None:
+def _prepare(config: Path, *, cold: bool) -> None:
     from agent.access import is_loopback, require_closed
     from agent.cli.prepare import prepare
     from agent.config import load
@@ -59,8 +62,20 @@ def _prepare(config: Path) -> None:
         console.print("open to every program of this machine: `armwise key create` closes it", **PLAIN)
     with progress() as on_progress:
         prepare(settings, on_progress)
+        if not cold:
+            _warm_start(settings, on_progress)
     if folder := os.environ.get(RUN_FOLDER):
         write_configuration(settings, Listening(*address, Path(folder), launch.ingress_replicas(config)))
+
+
+def _warm_start(settings: "AppConfig", on_progress: ProgressCallback) -> None:
+    """Learn from questions made of the corpus, before the first request; a failure leaves a cold start."""
+    from agent.warmstart import RunFailedError, warm_start_before_traffic
+
+    try:
+        warm_start_before_traffic(settings, console, on_progress)
+    except RunFailedError as error:
+        errors.print(f"{error}; the service starts without it", style="yellow", markup=False, soft_wrap=True)
 
 
 def _findings(settings: "AppConfig", address: tuple[str, int], *, is_open: bool) -> "Iterator[Finding]":

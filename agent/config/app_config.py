@@ -117,6 +117,8 @@ class AppConfig(BaseModel):
         if not names:
             raise ValueError("no arm is an action: nothing could be chosen")
         build_policy(self.policy, names)
+        if self.warm_start is not None and self.warm_start.policy is not None:
+            build_policy(self.warm_start.policy, names)
         if self.fallback is not None and self.fallback not in names:
             raise ValueError(f"fallback {self.fallback!r} is no arm{did_you_mean(self.fallback, names)}")
         seen = self.features.embedding

@@ -16,6 +16,7 @@ from pydantic import (
     model_validator,
 )
 
+from agent.policies import PolicySpec
 from agent.routers import RouterSpec, Stage, build_router
 from agent.routers import utility as router_utility
 from agent.simulation import SHAPE
@@ -260,6 +261,10 @@ class WarmStartSpec(Schedule):
     )
     router: RouterPlan | None = Field(
         default=None, description="Which router is trained on the labels; null for none."
+    )
+    policy: PolicySpec | None = Field(
+        default=None,
+        description="Policy of candidates, such as one with `prior_feature: router`; null is the active one.",
     )
     promote: Literal["gate", "never"] = Field(
         default="gate", description="What promotes a candidate: the gate, or an operator alone."

@@ -1,6 +1,6 @@
 from . import insert_labels
 from .job import WarmStarts
-from .run import RunFailedError, preview_lots, warm_start
+from .run import RunFailedError, preview_lots, warm_start, warm_start_before_traffic
 from .schedule import Planned, next_run
 
 __all__ = [
@@ -11,4 +11,5 @@ __all__ = [
     "next_run",
     "preview_lots",
     "warm_start",
+    "warm_start_before_traffic",
 ]

@@ -86,6 +86,19 @@ def warm_start(
         return _do(config, store, mine, console, on_progress, clock, HEARTBEAT_S)
 
 
+def warm_start_before_traffic(config: AppConfig, console: Console, on_progress: Progress) -> Run | None:
+    """Do a run where the log holds neither traffic nor the verdict of a run; else return None.
+
+    Raises what `warm_start` raises.
+    """
+    if config.warm_start is None or config.warm_start.first != "promote":
+        return None
+    with closing(Store(config.database_url, config.reward.join)) as store:
+        if traffic.exists(store) or registry_runs.judged(store, Recipe.configured(config).digest):
+            return None
+    return warm_start(config, registry_runs.Trigger.COMMAND, console, on_progress)
+
+
 def carry_out(config: AppConfig, number: int, console: Console, on_progress: Progress) -> Run:
     """Do a run that another process has taken, and whose lease that one renews; else as `warm_start`."""
     with closing(Store(config.database_url, config.reward.join)) as store:

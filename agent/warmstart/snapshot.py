@@ -115,6 +115,7 @@ class RunSnapshot:
         start = StartingPoint(self.runs if run is None else (*self.runs, run), self.after, also)
         return replace(
             self.live,
+            policy=self.spec.policy or self.live.policy,
             start=None if start == StartingPoint() else start,
             router=router or self.router,
             arms=brought or self.brought,
