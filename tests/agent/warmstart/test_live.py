@@ -2,17 +2,20 @@
 
 from contextlib import closing
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import sqlalchemy as sa
+from rich.console import Console
 
 from agent.config import AppConfig, ConfigError, parse
 from agent.learning import Recipe, active_recipe, publish_candidate, rebuild
 from agent.learning.router_scores import open_router
 from agent.routers import RouterError
+from agent.warmstart import warm_start_before_traffic
 from arms.models import build_embedder
 from arms.portfolio import outcomes
 from arms.questions import Question
@@ -273,6 +276,27 @@ def test_on_a_log_without_traffic_the_first_candidate_is_promoted_and_served_at_
         assert promotion is not None
         assert (promotion.version, promotion.forced) == (run.candidate, True)
         assert promotion.reason == f"warm start {run.seq}: nothing was served before"
+
+
+def test_before_traffic_one_run_is_done_and_its_policy_is_that_of_the_warm_start(tmp_path: Path) -> None:
+    outcomes_file(tmp_path / "exam", n=30)
+    config = configured(tmp_path, router=ROUTED, first="promote", policy=POLICY)
+    assert config.policy.model_dump() != POLICY
+    console = Console(file=StringIO())
+    run = warm_start_before_traffic(config, console, lambda *_: None)
+    assert run is not None
+    assert run.status is runs.State.PROMOTED
+    with closing(Store(config.database_url)) as store:
+        recipe = active_recipe(store, config)
+    assert (recipe.policy.model_dump(), recipe.router) == (POLICY, run.inputs["router"])
+    assert warm_start_before_traffic(config, console, lambda *_: None) is None, "once"
+
+
+def test_with_traffic_or_unless_asked_for_nothing_is_done_before_a_start(world: World) -> None:
+    console, asked = Console(file=StringIO()), live(world.folder, first="promote")
+    config = world.config.model_copy(update=asked)
+    assert warm_start_before_traffic(config, console, lambda *_: None) is None
+    assert warm_start_before_traffic(world.config, console, lambda *_: None) is None
 
 
 def test_with_traffic_in_the_log_the_first_candidate_is_held_as_any_other(world: World) -> None:
