@@ -2,7 +2,7 @@ from . import sections, warm_start
 from .app_config import CONFIG, AppConfig, ConfigError, load, parse, read_portfolio
 from .new_config import render_config
 from .sections import CorpusSpec, Key, Limits, Scope
-from .warm_start import Schedule, WarmStartSpec
+from .warm_start import WarmStartSpec
 
 __all__ = [
     "CONFIG",
@@ -11,7 +11,6 @@ __all__ = [
     "CorpusSpec",
     "Key",
     "Limits",
-    "Schedule",
     "Scope",
     "WarmStartSpec",
     "load",

@@ -5,7 +5,7 @@ A function of the configuration and the log alone: every process computes the sa
 
 from dataclasses import dataclass
 
-from agent.config import Schedule, warm_start
+from agent.config import warm_start
 from feedback.drift import Alarm, Alarms
 from feedback.log import Store
 from feedback.registry import Run, runs
@@ -30,7 +30,9 @@ class Planned:
     trigger: runs.Trigger
 
 
-def next_run(store: Store, spec: Schedule, configured: str, alarms: Alarms, since: float) -> Planned | None:
+def next_run(
+    store: Store, spec: warm_start.Schedule, configured: str, alarms: Alarms, since: float
+) -> Planned | None:
     """Return the next run for a configured recipe, from the log; see `planned`."""
     last, alarm = runs.newest(store, configured), alarms.newest if alarms.warm_start_open else None
     if alarm is not None:
@@ -40,7 +42,7 @@ def next_run(store: Store, spec: Schedule, configured: str, alarms: Alarms, sinc
     return planned(spec, last, alarm, since)
 
 
-def planned(spec: Schedule, last: Run | None, alarm: Alarm | None, since: float) -> Planned | None:
+def planned(spec: warm_start.Schedule, last: Run | None, alarm: Alarm | None, since: float) -> Planned | None:
     """Return the next run; None where none is scheduled.
 
     Runs missed while no service ran are replaced by one. A run whose worker died is started again as soon

@@ -12,30 +12,21 @@ log_head     last position and latest time of the facts: locked by every transac
 draw_secret  what makes draws unpredictable: one row, made with the log and never shown
 
 Derived from the facts, and from nothing else:
-
 examples     training logs: for each join, each decision once, in order
 progress     how far each join has read
 
 The registry; each table has its own numbers:
-
 epochs       learners that took over; only the newest may write
 versions     policy states at positions of a training log
 checkpoints  bytes of some versions: a cache, rebuilt from `examples` when lost
 prices       price of a unit of cost under a budget, at positions of the log
 promotions   promotions, rollbacks and canaries
-routers      trained routers that recipes name
-router_scores  their scores of decisions that were made without them
-metrics      declarations of metrics
-switches     arms switched on or off
-arm_sets     sets of live arms
-alarms       drift alarms
-warm_starts  insertions of labels
-evaluations  the queue of off-policy evaluations and their results
-runs         warm starts from labels to a verdict, with digests of all inputs
-keys         keys of callers; of the secret a hash
-disabled_keys  keys that were disabled
-usage        what each key used: by minute, day and month
-leases       what replicas have reserved of the limits of a key
+routers, router_scores          of recipes; their scores of decisions that were made without them
+metrics, switches, arm_sets     declared metrics; arms switched on or off; sets of live arms
+alarms, warm_starts             drift alarms; insertions of labels
+evaluations, runs               off-policy evaluations; warm starts, with digests of all inputs
+keys, disabled_keys             keys of callers, of the secret a hash; those that were disabled
+usage, leases                   what each key used; what replicas have reserved of its limits
 """
 
 from sqlalchemy import (

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from agent.config import Schedule, warm_start
+from agent.config import warm_start
 from agent.warmstart.schedule import RETRY_S, Planned, next_run, planned
 from feedback.drift import Alarm, Alarms
 from feedback.log import Store
@@ -46,19 +46,19 @@ def at(text: str) -> float:
 
 
 def test_without_a_schedule_and_an_alarm_nothing_comes_by_itself() -> None:
-    assert planned(Schedule(), None, None, 0.0) is None
-    assert planned(Schedule(), run(), None, 0.0) is None
+    assert planned(warm_start.Schedule(), None, None, 0.0) is None
+    assert planned(warm_start.Schedule(), run(), None, 0.0) is None
 
 
 def test_an_interval_runs_from_the_start_of_one_run_to_that_of_the_next() -> None:
-    spec = Schedule(every="PT6H")
+    spec = warm_start.Schedule(every="PT6H")
     assert planned(spec, None, None, 500.0) == Planned(500.0, runs.Trigger.SCHEDULE)
     for status in ENDS:
         assert planned(spec, run(status), None, 500.0) == Planned(1000.0 + 6 * 3600.0, runs.Trigger.SCHEDULE)
 
 
 def test_a_cron_line_is_read_in_utc_and_what_was_missed_is_made_up_for_once() -> None:
-    spec = Schedule(cron="30 3 * * 1")
+    spec = warm_start.Schedule(cron="30 3 * * 1")
     friday, monday = at("2026-11-20T17:00"), at("2026-11-23T03:30")
     assert planned(spec, None, None, friday) == Planned(monday, runs.Trigger.SCHEDULE)
     weeks_ago = run(started_at=friday - 30 * 86400.0)
@@ -104,25 +104,29 @@ def test_a_cron_line_of_every_day_comes_within_a_day_at_its_time(now: float, min
 
 
 def test_an_alarm_starts_a_run_however_long_before_the_newest_one_it_was_dated() -> None:
-    spec = Schedule()
+    spec = warm_start.Schedule()
     assert planned(spec, None, alarm(2000.0), 0.0) == Planned(2000.0, runs.Trigger.ALARM)
     for started_at in (1999.0, 2001.0):
         assert planned(spec, run(started_at=started_at), alarm(2000.0), 0.0) == Planned(
             2000.0, runs.Trigger.ALARM
         )
-    assert planned(Schedule(on_alarm=False), None, alarm(2000.0), 0.0) is None
+    assert planned(warm_start.Schedule(on_alarm=False), None, alarm(2000.0), 0.0) is None
 
 
 def test_an_alarm_that_a_run_failed_to_answer_waits_for_an_hour() -> None:
     failed = run(runs.State.FAILED, started_at=2001.0)
-    assert planned(Schedule(), failed, alarm(2000.0), 0.0) == Planned(2001.0 + RETRY_S, runs.Trigger.ALARM)
+    assert planned(warm_start.Schedule(), failed, alarm(2000.0), 0.0) == Planned(
+        2001.0 + RETRY_S, runs.Trigger.ALARM
+    )
     died = run(runs.State.ABANDONED, started_at=2001.0, trigger=runs.Trigger.RESUMED)
-    assert planned(Schedule(), died, alarm(2000.0), 0.0) == Planned(2001.0 + RETRY_S, runs.Trigger.ALARM)
+    assert planned(warm_start.Schedule(), died, alarm(2000.0), 0.0) == Planned(
+        2001.0 + RETRY_S, runs.Trigger.ALARM
+    )
 
 
 def test_an_alarm_is_answered_by_a_run_that_named_it_and_came_to_its_end(store: Store) -> None:
     def due(example_seq: int) -> Planned | None:
-        return next_run(store, Schedule(), OURS, Alarms(1, alarm(50.0, example_seq), True), 0.0)
+        return next_run(store, warm_start.Schedule(), OURS, Alarms(1, alarm(50.0, example_seq), True), 0.0)
 
     def done(configured: str, named: int | None, state: runs.State) -> None:
         mine = runs.claim(store, configured, runs.Trigger.ALARM, "here:1", 100.0)
@@ -138,28 +142,30 @@ def test_an_alarm_is_answered_by_a_run_that_named_it_and_came_to_its_end(store: 
     done(OURS, 5, runs.State.HELD)
     assert due(5) is None, "held, it stays open"
     assert due(9) == Planned(50.0, runs.Trigger.ALARM), "a later one starts another"
-    assert next_run(store, Schedule(), OURS, Alarms(1, alarm(50.0, 9), False), 0.0) is None
+    assert next_run(store, warm_start.Schedule(), OURS, Alarms(1, alarm(50.0, 9), False), 0.0) is None
 
 
 def test_what_comes_first_is_next() -> None:
-    spec = Schedule(every="PT1H")
+    spec = warm_start.Schedule(every="PT1H")
     assert planned(spec, run(), alarm(2000.0), 0.0) == Planned(2000.0, runs.Trigger.ALARM)
     assert planned(spec, run(), alarm(9000.0), 0.0) == Planned(4600.0, runs.Trigger.SCHEDULE)
 
 
 def test_a_request_is_due_at_once() -> None:
     asked = run(runs.State.ASKED, trigger=runs.Trigger.REQUEST)
-    assert planned(Schedule(every="PT6H"), asked, None, 0.0) == Planned(1000.0, runs.Trigger.REQUEST)
+    assert planned(warm_start.Schedule(every="PT6H"), asked, None, 0.0) == Planned(
+        1000.0, runs.Trigger.REQUEST
+    )
 
 
 @pytest.mark.parametrize("status", [runs.State.RUNNING, runs.State.ABANDONED])
 def test_a_run_whose_worker_died_is_begun_again_after_its_lease_but_only_once(status: runs.State) -> None:
-    spec = Schedule(every="P1D")
+    spec = warm_start.Schedule(every="P1D")
     begun = 1100.0 + runs.LEASE_S if status is runs.State.RUNNING else 1100.0
     assert planned(spec, run(status), None, 0.0) == Planned(begun, runs.Trigger.RESUMED)
     again = run(status, trigger=runs.Trigger.RESUMED)
     assert planned(spec, again, None, 0.0) == Planned(1000.0 + 86400.0, runs.Trigger.SCHEDULE)
-    assert planned(Schedule(), again, None, 0.0) is None
+    assert planned(warm_start.Schedule(), again, None, 0.0) is None
 
 
 @given(
@@ -174,7 +180,7 @@ def test_nothing_is_due_while_a_worker_is_heard_of(
 ) -> None:
     under_way = run(runs.State.RUNNING, started_at, started_at + took_s, trigger)
     seen = None if alarm_at is None else alarm(alarm_at)
-    found = planned(Schedule(every=every), under_way, seen, started_at)
+    found = planned(warm_start.Schedule(every=every), under_way, seen, started_at)
     assert found is None or found.at >= under_way.alive_at + runs.LEASE_S
 
 
@@ -182,7 +188,7 @@ def test_nothing_is_due_while_a_worker_is_heard_of(
 def test_the_schedule_never_goes_back_and_does_not_depend_on_who_looks(
     status: runs.State, started_at: float, since: float
 ) -> None:
-    spec = Schedule(every="PT1H")
+    spec = warm_start.Schedule(every="PT1H")
     found = planned(spec, run(status, started_at), None, since)
     assert found is not None
     assert started_at < found.at <= started_at + 3600.0
@@ -207,7 +213,7 @@ def test_the_schedule_never_goes_back_and_does_not_depend_on_who_looks(
 )
 def test_a_schedule_that_is_none_is_refused_and_the_error_names_it(given: dict[str, str], told: str) -> None:
     with pytest.raises(ValidationError, match=told):
-        Schedule.model_validate(given)
+        warm_start.Schedule.model_validate(given)
 
 
 def test_durations_are_those_of_iso_8601() -> None:
