@@ -300,7 +300,8 @@ class Replica:
     def _switch(self) -> None:
         """Serve what was found, unless its arms are still being built. Nothing is awaited here."""
         found, canary = self._found.served, self._found.canary
-        if found is None or (self.served is not None and self.active.arm_set > self.arms.seq):
+        building = self._found.follows and self.active.arm_set > self.arms.seq
+        if found is None or (self.served is not None and building):
             return
         self.served = found
         self.decider.serving = Serving(found.policy, found.version.version, canary, found.scorer)

@@ -188,6 +188,10 @@ async def test_a_version_whose_router_or_arms_cannot_be_loaded_is_passed_over_as
         warned = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
         assert len(warned) == 1
         assert ("router" if what == "router" else "fused") in warned[0]
+        if what == "router":  # the configured recipe is learned and served in its place
+            (later,) = await learned(service)
+            assert await deciding(service) == later
+            assert list(service.replica.turns.arms) == list(CONFIG["arms"])
 
 
 async def test_a_promotion_of_a_version_that_cannot_serve_is_refused(tmp_path: Path) -> None:
