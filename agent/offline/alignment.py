@@ -29,6 +29,7 @@ from arms.base import Progress
 from arms.portfolio import read_matrix
 from feedback.events import Mode
 from feedback.log import Store
+from feedback.training_log import examples as training_examples
 from feedback.training_log import read_examples
 
 Floats = NDArray[np.float64]
@@ -240,7 +241,8 @@ def _real(settings: Comparing, on_progress: Progress) -> list[str] | None:
         total = store.counts()["examples"]
         on_progress("reading the log", 0, total)
         examples = read_examples(store, config.reward.join, upto=total)
-        asked = [one.decision.context.question for one in examples if one.decision.mode is Mode.EXPLORE]
+        decisions = [one.decision for one in examples if one.decision.mode is Mode.EXPLORE]
+        asked = [one.context.question for one in decisions if training_examples.run_of(one) is None]
     finally:
         store.close()
     on_progress("reading the log", total, total)

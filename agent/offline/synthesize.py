@@ -131,9 +131,11 @@ def _print_report(made: list[Made], duplicates: int, settings: Synthesis, consol
         soft_wrap=True,
     )
     table = Table("style", "questions", "gold passages", "answered")
-    table.add_column("such as", no_wrap=True, overflow="ellipsis")
-    for column in table.columns[1:4]:
+    for column in table.columns:
+        column.no_wrap, column.min_width = True, len(str(column.header))
+    for column in table.columns[1:]:
         column.justify = "right"
+    table.add_column("such as", no_wrap=True, overflow="ellipsis")
     for style, n in Counter(one.style for one in made).items():
         of = [one for one in made if one.style == style]
         table.add_row(

@@ -17,6 +17,10 @@ from agent.offline.score import read_questions
 from arms.portfolio import ArmTable, write_matrix
 from arms.questions import Question
 from arms.retrievers import ArmSpec
+from feedback.events import Mode
+from feedback.log import Store
+from tests.agent.asking import join
+from tests.agent.offline.test_score import turn
 from tests.agent.offline.test_synthesize import config
 
 NAMES = ("Ada", "Karl", "Emmy", "Max", "Lise", "Otto", "Ida", "Kurt", "Alan", "Grace")
@@ -139,6 +143,23 @@ def test_an_empty_log_says_nothing(tmp_path: Path) -> None:
     made = write(tmp_path / "made.jsonl", keyed(50, 0))
     (tmp_path / "home").mkdir()
     assert "0 real questions: 30 of each" in printed(tmp_path, made=made, from_log=True)
+
+
+def test_the_log_has_the_questions_that_were_asked(tmp_path: Path) -> None:
+    made = write(tmp_path / "made.jsonl", keyed(40, 0))
+    settings = config(tmp_path)
+    settings.home_path.mkdir()
+    store = Store(settings.database_url, settings.reward.join)
+    try:
+        for number, text in enumerate(asked(35, 1)):
+            store.append(turn(number, text, "bm25", 1.0))
+        store.append(turn(90, keyed(1, 0)[0], "bm25", 1.0, Mode.FORCED))
+        join(store, settings)
+    finally:
+        store.close()
+    report = printed(tmp_path, made=made, from_log=True)
+    assert "40 made and 35 real questions" in report
+    assert "AUC 1.000" in report
 
 
 def matrix(path: Path, n: int, kinds: tuple[str, ...]) -> Path:
