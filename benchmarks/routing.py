@@ -176,7 +176,7 @@ def main(
     offline: Annotated[bool, typer.Option(help="Fit and score routers.")] = True,
     online: Annotated[bool, typer.Option(help="Let policies learn.")] = True,
     *,
-    row: Annotated[list[str] | None, typer.Option(help="Routers by name; repeatable.")] = None,
+    row: Annotated[list[str] | None, typer.Option(help="Routers and policies by name; repeatable.")] = None,
     folds: Annotated[bool, typer.Option(help="Score five folds, even where a split was published.")] = False,
 ) -> None:
     """Print a table of every router and policy for each data set; write them and plots to a folder."""
@@ -197,7 +197,7 @@ def main(
                     sets.append(routers(folder, name, encode, LIMIT))
                 case _:
                     raise typer.BadParameter(f"no data set {name!r}; there are qa, mba, {', '.join(FILES)}")
-        for data in (replace(one, fit=None) for one in sets) if folds else sets:
+        for data in (replace(one, fit=None, note="") for one in sets) if folds else sets:
             # each worker computes on one core; not forked, as torch has threads by now
             with ProcessPoolExecutor(
                 len(os.sched_getaffinity(0)), get_context("spawn"), initializer=adopt, initargs=(data,)
@@ -227,7 +227,7 @@ def run(
             progress.advance(task)
     curves: dict[str, list[Curve]] = {}
     if online:
-        policies = players(data)
+        policies = {name: one for name, one in players(data).items() if only is None or name in only}
         task = progress.add_task(f"{data.name}: policies", total=len(policies))
         for name, orders in zip(policies, pool.map(in_all_orders, policies.values()), strict=True):
             curves[name] = orders

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from agent.routers.base import Parametrised, Schema, State
 from agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, positions
-from agent.routers.neural.optimizer import Descent, DescentParameters, Rows, choice_losses, on_threads, seeded
+from agent.routers.neural.optimizer import Descent, DescentParameters, Mask, Rows, on_threads, seeded
 from arms.models import Backbone, Embedder, build_embedder
 
 if TYPE_CHECKING:
@@ -33,7 +33,11 @@ class ContrastiveParameters(DescentParameters):
     temperature: float = Field(
         1.0, gt=0.0, description="Divisor of the cosines in the loss; the published code has none."
     )
-    most_winners: int = Field(3, ge=1, description="Largest number of tied best arms of a training question.")
+    most_winners: int | None = Field(
+        None,
+        ge=1,
+        description="Largest number of tied best arms of a training question, 3 in the paper; null: any.",
+    )
     batch_size: int = Field(64, ge=1, description="Questions in a step.")
     learning_rate: float = Field(3e-4, gt=0.0, description="Of AdamW.")
 
@@ -42,12 +46,14 @@ class Contrastive(Parametrised[ContrastiveParameters]):
     """Scores an arm with the cosine between a vector of the question and a vector of the arm.
 
     Each input (the vector of a frozen text encoder, the embedding) goes through Linear, ReLU, dropout and
-    layer norm to `width` numbers; these, side by side, through two more such blocks. It is fitted by
-    cross-entropy against the arms tied for the best: minus the mean of their log-probabilities. Questions
-    on which no arms differ, or with more than `most_winners` best ones, are left out. A fitted router needs
-    numpy alone, besides the encoder.
+    layer norm to `width` numbers; these, side by side, through two more such blocks. It is fitted by minus
+    the log-probability that one of the arms tied for the best is chosen. Questions on which no arms differ
+    are left out. A fitted router needs numpy alone, besides the encoder.
 
-    Unlike in the paper, there is one embedding in place of two, and no encoder unless one is named; its
+    Unlike in the paper, a question may have any number of best arms: those with few are the hard ones, and a
+    router fitted to them alone mistakes what is best there for what is best. The paper's loss is the mean of
+    the log-probabilities of the best arms, which asks for every one of them; with one winner both are the
+    same. Also, there is one embedding in place of two, and no encoder unless one is named; its
     vector is mean-pooled unless its folder sets another pooling, and normalised; and the epoch is chosen by
     the held-out loss, not by the recall.
 
@@ -68,7 +74,7 @@ class Contrastive(Parametrised[ContrastiveParameters]):
         from torch import Tensor
 
         chosen, right = self.chosen, winners(labels.utility)
-        used = labels.telling & (right.sum(axis=1) <= chosen.most_winners)
+        used = labels.telling & (right.sum(axis=1) <= (chosen.most_winners or right.shape[1]))
         if not used.any():
             raise RouterError(
                 f"every question on which arms differ has more than {chosen.most_winners} best arms"
@@ -81,7 +87,7 @@ class Contrastive(Parametrised[ContrastiveParameters]):
 
             def losses(at: Rows) -> Tensor:
                 near = cosines(network, [rows[at] for rows in inputs])
-                return choice_losses(near / chosen.temperature, right[at], known[at])
+                return any_losses(near / chosen.temperature, right[at], known[at])
 
             descent = Descent(chosen, chosen.batch_size, chosen.learning_rate, chosen.batch_size)
             descent.run(network, losses, np.arange(len(right)))
@@ -143,6 +149,21 @@ def winners(utility: Floats) -> NDArray[np.bool_]:
     """
     worth = np.nan_to_num(utility, nan=-np.inf)
     return np.asarray((worth == worth.max(axis=1, keepdims=True)) & ~np.isnan(utility))
+
+
+def any_losses(logits: "Tensor", right: Mask, known: Mask) -> "Tensor":
+    """Return minus the log-probability of the positive arms together on each question, shape (n,).
+
+    Args:
+        logits: Shape (n, n_arms).
+        right: The positives, at least one a question, all of them known, shape (n, n_arms).
+        known: The arms in the softmax, shape (n, n_arms).
+    """
+    import torch
+
+    among, chosen = (torch.as_tensor(mask, device=logits.device) for mask in (known, right))
+    shares = logits.masked_fill(~among, -torch.inf).log_softmax(dim=1)
+    return -shares.masked_fill(~chosen, -torch.inf).logsumexp(dim=1)
 
 
 def cosines(network: "nn.ModuleDict", inputs: "list[Tensor]") -> "Tensor":

@@ -13,7 +13,7 @@ from torch.nn.functional import cosine_similarity, layer_norm, linear, relu
 
 from agent.routers.catalog import load_router
 from agent.routers.dataset import Features, Floats, RouterError, RoutingDataset
-from agent.routers.neural.contrastive import Contrastive, winners
+from agent.routers.neural.contrastive import Contrastive, any_losses, winners
 from arms.models import ModelNotFoundError
 from tests.agent.tiny import make_encoder
 from tests.router_contracts import best_single, world, worth
@@ -80,13 +80,33 @@ def test_questions_that_tell_nothing_or_have_too_many_winners_are_left_out() -> 
             [nan, 0.4, nan, nan, nan],
         ]
     )
-    router = Contrastive(epochs=1)
+    router = Contrastive(epochs=1, most_winners=3)
     fitted = router.fit(labels).save()
     assert router.fit(with_more(labels, silent)).save() == fitted
     three = np.array([[1.0, 1.0, 1.0, 0.0, 0.0]])
     assert router.fit(with_more(labels, three)).save() != fitted
     with pytest.raises(RouterError, match="every question on which arms differ has more than 1 best arms"):
         Contrastive(most_winners=1).fit(labels)
+
+
+def test_what_is_right_with_many_others_is_preferred_to_what_is_seldom_right_alone() -> None:
+    labels = directions(300, seed=1)
+    labels.utility[:] = np.where(np.arange(300)[:, None] % 10 == 0, [1, 0, 0, 0, 0], [0, 1, 1, 1, 1])
+    assert worth(Contrastive().fit(labels), labels) == pytest.approx(0.9)
+    assert worth(Contrastive(most_winners=3).fit(labels), labels) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("n_right", [1, 2, 4])
+def test_the_loss_is_of_the_winners_together(n_right: int) -> None:
+    logits = torch.tensor([[0.3, -1.0, 2.0, 0.5, 9.0]], requires_grad=True)
+    right, known = np.arange(5)[None] < n_right, np.arange(5)[None] < 4
+    loss = any_losses(logits, right, known)
+    odds = np.exp([0.3, -1.0, 2.0, 0.5])
+    assert loss.item() == pytest.approx(-np.log(odds[:n_right].sum() / odds.sum()), abs=1e-6)
+    loss.sum().backward()  # type: ignore[no-untyped-call]
+    assert logits.grad is not None
+    assert logits.grad.isfinite().all()
+    assert logits.grad[0, 4] == 0.0
 
 
 def test_the_best_known_arms_win() -> None:
