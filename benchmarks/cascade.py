@@ -31,6 +31,9 @@ from agent.routers.cascade.stopping import share_thresholds
 from agent.routers.cascade.validation import calibration_error, known_costs
 from arms.base import Passage
 from arms.portfolio import Outcomes
+from arms.relevance import features as relevance_features
+from arms.relevance import model as relevance_model
+from arms.relevance import training as relevance_training
 
 Floats = NDArray[np.float64]
 
@@ -39,7 +42,6 @@ FOLDS, INNER, PRICE = 5, 3, 0.02
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.7)
 PROBABILITIES = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
 TWO = (("none", "graph"), ("rrf",))
-THREE = (("none", "graph"), ("rrf",), ("bm25", "minilm"))
 
 
 @dataclass
@@ -53,6 +55,19 @@ class Line:
         """Enter the questions of a fold."""
         for name, column in values.items():
             self.values.setdefault(name, np.full(self.n, np.nan))[held_out] = column
+
+
+def remember_candidates() -> None:
+    """Compute the features of a question and a set of arms once, whichever folds they are in."""
+    compute, known = relevance_features.candidates, {}
+
+    def remembered(question: str, found: Mapping[str, Sequence[Passage]]) -> object:
+        key = question, *((arm, *(passage.id for passage in of)) for arm, of in found.items())
+        if key not in known:
+            known[key] = compute(question, found)
+        return known[key]
+
+    relevance_model.candidates = relevance_training.candidates = remembered
 
 
 def labels_of(
@@ -279,6 +294,7 @@ def main(
     cache: Annotated[Path, typer.Option(help="Folder of vectors.")] = CACHE,
 ) -> None:
     """Print the tables, and draw the plot of qa."""
+    remember_candidates()
     columns = (SpinnerColumn(), "{task.description}", MofNCompleteColumn(), TimeElapsedColumn())
     console = Console(width=120)
     with Progress(*columns, console=Console(stderr=True)) as progress:
@@ -290,8 +306,7 @@ def main(
         encode = Encoder(cache, progress)
         for name in only or ["qa", *PAIRS]:
             if name == "qa":
-                table, document = _of_qa(qa(data / "qa", encode, None), relevance, ticking)
-                console.print(table)
+                document = _of_qa(qa(data / "qa", encode, None), relevance, ticking, console)
                 output.mkdir(parents=True, exist_ok=True)
                 (output / "qa.json").write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
                 draw(document, output / "qa.png")
@@ -300,8 +315,8 @@ def main(
 
 
 def _of_qa(
-    data: DataSet, relevance: bool, ticking: Callable[[str, int], Callable[[], None]]
-) -> tuple[Table, list[dict[str, object]]]:
+    data: DataSet, relevance: bool, ticking: Callable[[str, int], Callable[[], None]], console: Console
+) -> list[dict[str, object]]:
     outcomes = data.outcomes
     passages = {name: passage for name, (passage, _) in data.passages.items()}
     tokens, n = known_costs(outcomes)["tokens"], len(outcomes.questions)
@@ -317,22 +332,18 @@ def _of_qa(
             steps=spent / PRICE,
             tokens=tokens[:, at],
         )
-    risk = {"by": "risk", "alpha": 0.02, "delta": 0.1}
-    for stages, learned, name in (
-        (TWO, True, "two stages, relevance"),
-        (TWO, False, "two stages"),
-        (THREE, False, "three stages"),
-    ):
-        if learned and not relevance:
-            continue
-        labels = labels_of(outcomes, passages, stages)
-        spec = cascade.CascadeSpec(stages=stages, relevance=learned, folds=INNER)
+    labels = labels_of(outcomes, passages, TWO)
+    for learned, name in ((False, "words"), (True, "words and relevance"))[: 1 + relevance]:
+        spec = cascade.CascadeSpec(stages=TWO, relevance=learned, folds=INNER)
         rules(outcomes, labels, spec, name, lines, ticking(name, FOLDS))
-        if stages is TWO:
-            bound = cascade.CascadeSpec.model_validate({**spec.model_dump(), "stop": risk})
+        if not learned:
+            stop = {"by": "risk", "alpha": 0.02, "delta": 0.1}
+            bound = cascade.CascadeSpec.model_validate({**spec.model_dump(), "stop": stop})
             what = f"{name}, loss of 0.02 at most"
             certified(outcomes, labels, bound, what, lines, ticking(what, FOLDS))
-    return table_of(outcomes, lines)
+        table, document = table_of(outcomes, lines)
+        console.print(table)
+    return document
 
 
 if __name__ == "__main__":

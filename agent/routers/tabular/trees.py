@@ -193,7 +193,9 @@ class LogisticBoosting(PointwiseBoosting):
 
 
 class LogisticXGBoost(PointwiseXGBoost):
-    """Predicts the probability that an arm is right, by the logistic loss; utilities are in [0, 1].
+    """Predicts the probability that an arm is right, by the logistic loss.
+
+    A utility beyond [0, 1] counts as the nearest of the two.
 
     Source: FrugalGPT (2023), arXiv:2305.05176, scores answers likewise; Chen and Guestrin 2016, XGBoost.
     """
@@ -203,10 +205,7 @@ class LogisticXGBoost(PointwiseXGBoost):
     objective: ClassVar[Mapping[str, Any]] = {"objective": "reg:logistic"}
 
     def _targets(self, utility: Floats) -> tuple[Floats, Mask]:
-        known = ~np.isnan(utility)
-        if (outside := known & ((utility < 0.0) | (utility > 1.0))).any():
-            raise RouterError(f"{self.kind}: a utility is {utility[outside][0]:g}; it needs those in [0, 1]")
-        return utility, known
+        return np.clip(utility, 0.0, 1.0), ~np.isnan(utility)
 
     def _ranked(self, sums: Floats) -> Floats:
         from scipy.special import expit
