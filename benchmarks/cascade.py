@@ -142,7 +142,11 @@ def rules(
             first, second = (made.walk(features, np.array([limit])) for limit in (np.inf, -np.inf))
             for probability in PROBABILITIES:
                 on = first.probability < probability
-                walk = Walk(np.where(on, 1, 0), np.where(on, second.pick, first.pick), first.probability)
+                walk = Walk(
+                    np.where(on, 1, 0),
+                    np.where(on, second.pick, first.pick),
+                    np.where(on, second.probability, first.probability),
+                )
                 what = f"{name}, until P(right) {probability:g}"
                 lines.setdefault(what, Line(n)).add(held_out, **play(rest, walk, spec, tokens[held_out]))
         tick()

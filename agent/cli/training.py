@@ -181,9 +181,10 @@ def train(
     Evaluation, {"model": ARGUMENT, "outcomes": ARGUMENT, "output": "--output -o"}, without=("config",)
 )
 def evaluate(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
-    """Evaluate a trained router, or model of relevance, on outcomes that it was not trained on.
+    """Evaluate a trained router, cascade or model of relevance on outcomes that it was not trained on.
 
-    A question that it was trained on is left out. The best single arm is the one that is best here.
+    A question that it was trained on is left out, but for a cascade, which keeps no list of them. The best
+    single arm is the one that is best here.
     """
     with explained():
         settings = load(config, without=["router"])

@@ -1,6 +1,7 @@
 """Evaluate a trained model on outcomes that it was not trained on.
 
     folder of a router     what it chooses, beside each arm, the best single arm and the oracle
+    folder of a cascade    what it picks and asks, beside each arm, each stage and the oracle
     folder of relevance    what a learned fusion finds, beside each arm and rank fusion
 
 The best single arm is that of these outcomes, so the comparison favours it. Intervals are of a bootstrap over
@@ -21,6 +22,7 @@ from rich.table import Table
 from scipy.stats import wilcoxon
 
 from agent.config import AppConfig
+from agent.offline import train_cascade
 from agent.offline.labelled_data import of_arms, read_labelled
 from agent.offline.router_features import observed_features
 from agent.offline.score import read_questions
@@ -32,7 +34,7 @@ from agent.offline.train_relevance import (
     validate_relevance,
 )
 from agent.offline.train_router import PLAIN
-from agent.routers import RouterError, Trained, dataset, out_of_fold, read_trained, saved, validation
+from agent.routers import RouterError, Trained, cascade, dataset, out_of_fold, read_trained, saved, validation
 from agent.routers import utility as router_utility
 from agent.simulation import SHAPE
 from arms.base import Progress
@@ -264,8 +266,15 @@ def _relevance(settings: Evaluation, console: Console, on_progress: Progress) ->
     return asdict(result)
 
 
+def _cascade(settings: Evaluation, console: Console, on_progress: Progress) -> Mapping[str, Any]:
+    """Evaluate a cascade; it keeps no list of its questions, so none is left out."""
+    where = settings.model, settings.outcomes, settings.queries, settings.config
+    return asdict(train_cascade.evaluate(*where, console, on_progress))
+
+
 MODELS: Mapping[str, Callable[[Evaluation, Console, Progress], Mapping[str, Any]]] = {
     saved.ABOUT: _router,
+    cascade.saved.ABOUT: _cascade,
     FILE: _relevance,
 }
-"""By the file that a folder holds, in this order: a router's may hold a model of relevance, too."""
+"""By the file that a folder holds, in this order: the first two may hold a model of relevance, too."""

@@ -1,3 +1,4 @@
+from . import saved
 from .features import stage_features
 from .fitted import Cascade, CascadeDataset, CascadeSpec, fit_cascade, part_of
 from .observed import Observed
@@ -14,6 +15,7 @@ __all__ = [
     "fit_cascade",
     "part_of",
     "read_cascade",
+    "saved",
     "stage_features",
     "validate_cascade",
     "write_cascade",

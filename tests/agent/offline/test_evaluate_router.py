@@ -160,4 +160,6 @@ def test_a_folder_without_a_model_exits_with_2(tmp_path: Path) -> None:
     words = ["evaluate-router", str(tmp_path), str(files["outcomes"][0]), "-c", str(tmp_path / "serve.yaml")]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 2
-    assert "holds no trained model: none of router.json, relevance.model is there" in done.stderr
+    assert (
+        "holds no trained model: none of router.json, cascade.json, relevance.model is there" in done.stderr
+    )

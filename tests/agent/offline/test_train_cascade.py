@@ -1,5 +1,6 @@
 """Training a cascade as a user does: from outcomes to a folder, an arm and figures of what was held out."""
 
+from dataclasses import asdict
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 
 from agent.cli.main import app
 from agent.config import AppConfig
+from agent.offline import Evaluation, evaluate_router
 from agent.offline.train_cascade import CascadeTraining, evaluate, read_spec, run
 from agent.routers import RouterError, cascade
 from arms.portfolio import outcomes as portfolio_outcomes
@@ -93,6 +95,9 @@ def test_a_trained_cascade_is_evaluated_on_other_outcomes_at_the_cost_of_its_tra
     assert rows["dense"].reward == pytest.approx(0.2 + 0.8 / 3.0 - 0.1 * 2.0), "two steps at a tenth each"
     assert rows["cascade"].reward > rows[found.single].reward + 0.1
     assert "12 questions that were held out" in output.getvalue()
+    wanted = Evaluation(config=config, model=config.home_path / "cascade", outcomes=(later,))
+    again = evaluate_router.run(wanted, Console(file=StringIO()), lambda *_: None)
+    assert again["rows"]["cascade"] == asdict(rows["cascade"])
 
 
 def test_questions_without_the_outcomes_of_every_arm_are_left_out(config: AppConfig, tmp_path: Path) -> None:
