@@ -261,7 +261,8 @@ async def test_a_service_follows_a_router_of_what_was_retrieved(tmp_path: Path) 
         ours = (await look_up(service, k=1)).json()["agent"]
         assert sorted(service.arms.asked) == ["bm25", "dense", "none"]
         assert {k for _, _, k in service.arms.calls} == {3}
-        ((backbone, ids),) = service.arms.looked_at
+        warm_up, (backbone, ids) = service.arms.looked_at
+        assert warm_up == ("tiny", ("no passage",)), "the vectors are opened before the first question"
         assert (backbone, len(ids)) == ("tiny", 9), "the first three of each arm"
         assert ours["cost"]["steps"] == 2
         told = (await service.client.get(f"/v1/decisions/{ours['decision_id']}")).json()
