@@ -265,6 +265,6 @@ def test_an_example_is_folded_with_the_decision_its_cost_and_whether_its_arm_fai
         log.append([value("d2", number=0.5)])
         Joiner(log, rule, take_epoch(log, "test", 0.0)).advance(110.0)
         assert list(Refold(log, rule).examples()) == [
-            Example(1, decision("d1"), execution("d1").cost, {}, failed=True),
-            Example(2, decision("d2"), execution("d2").cost, {"right": 0.5}),
+            Example(1, decision("d1"), execution("d1").cost, {}, failed=True, by=2),
+            Example(2, decision("d2"), execution("d2").cost, {"right": 0.5}, by=5),
         ]
