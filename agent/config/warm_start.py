@@ -147,6 +147,11 @@ class SyntheticSource(BaseModel):
         default=False, description="Whether the language model writes them; else rules extract them."
     )
     measure: str = Field(default="R@4", description="Score of the retrieved passages.")
+    balanced: bool = Field(
+        default=True,
+        description="Whether questions are kept on which arms of kind bm25 and dense find as much as each "
+        "other: made questions share the words of their passages, and overrate the first.",
+    )
     seed: int = Field(default=0, ge=0, description="Of the questions.")
     metrics: dict[str, str] = Field(
         default_factory=dict,

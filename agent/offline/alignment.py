@@ -26,7 +26,7 @@ from agent.config import AppConfig
 from agent.routers import features as router_features
 from agent.simulation import SHAPE, Question, load_questions
 from arms.base import Progress
-from arms.portfolio import read_matrix
+from arms.portfolio import ScoreMatrix, read_matrix
 from feedback.events import Mode
 from feedback.log import Store
 from feedback.training_log import examples as training_examples
@@ -42,6 +42,9 @@ LARGEST = 10.0
 
 HELPS, HURTS = 0.3, 0.5
 """Share of wrong labels up to which a warm start helps, and from which it hurts."""
+
+FAMILIES = ("bm25", "dense")
+"""Kinds of lexical and of dense arms."""
 
 FOLDS = 5
 
@@ -207,6 +210,19 @@ def balance(weights: Floats, lexical: Floats, dense: Floats) -> Floats:
     return tilted
 
 
+def on_par(matrix: ScoreMatrix, seed: int = 0) -> NDArray[np.intp]:
+    """Return a sample of the questions of a matrix on which lexical and dense arms find alike much.
+
+    All questions, where there is no arm of one of the two families.
+    """
+    families = [_family(matrix, kind) for kind in FAMILIES]
+    if any(family is None for family in families):
+        return np.arange(len(matrix.questions))
+    lexical, dense = (np.asarray(family) for family in families)
+    weights = balance(np.ones(len(matrix.questions)), lexical, dense)
+    return sample(weights, int(weights.sum() / weights.max()), seed)  # no more, or the heaviest would lack
+
+
 def effective_size(weights: Floats) -> float:
     """Return Kish's effective sample size.
 
@@ -297,9 +313,15 @@ def _of_families(path: Path, made: Sequence[Question]) -> tuple[Floats, Floats]:
         raise ValueError(f"{path} has no score of question {missing[0]!r}: score the made questions")
     at = [column[question.id] for question in made]
     found = []
-    for family in ("bm25", "dense"):
-        rows = [row for row, spec in enumerate(matrix.table.specs.values()) if spec.kind == family]
-        if not rows:
-            raise ValueError(f"{path} has no arm of kind {family}: there is nothing to bring on a par")
-        found.append(matrix.scores[rows][:, at].astype(np.float64).mean(axis=0))
+    for kind in FAMILIES:
+        family = _family(matrix, kind)
+        if family is None:
+            raise ValueError(f"{path} has no arm of kind {kind}: there is nothing to bring on a par")
+        found.append(family[at])
     return found[0], found[1]
+
+
+def _family(matrix: ScoreMatrix, kind: str) -> Floats | None:
+    """Return the mean score of the arms of a kind, shape (n_questions,); None where there is none."""
+    rows = [row for row, spec in enumerate(matrix.table.specs.values()) if spec.kind == kind]
+    return matrix.scores[rows].astype(np.float64).mean(axis=0) if rows else None

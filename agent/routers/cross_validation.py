@@ -1,5 +1,6 @@
 """Cross-validation: choose a parameter by the utility on held-out questions."""
 
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
@@ -33,6 +34,33 @@ def folds(texts: Sequence[str], n: int, seed: int) -> list[tuple[Rows, Rows]]:
         (np.flatnonzero(part != number), np.flatnonzero(part == number)) for number in range(min(n, n_texts))
     ]
     return cut if n_texts > 1 else []
+
+
+def kinds(table: Floats, n: int, seed: int) -> list[tuple[Rows, Rows]]:
+    """Split questions into `n` kinds that are alike in their features, by k-means.
+
+    Args:
+        table: Features of the questions, shape (n_questions, n_names).
+        n: Number of kinds at most.
+        seed: Of the centres.
+
+    Returns:
+        Of each kind, the other questions and its own; none if all questions are alike.
+
+    >>> table = np.array([[0.0, 1.0], [9.0, 1.0], [0.1, 1.0], [9.1, 1.0]])
+    >>> sorted(held_out.tolist() for _, held_out in kinds(table, 2, 0))
+    [[0, 2], [1, 3]]
+    """
+    from scipy.cluster.vq import kmeans2
+
+    spread = table.std(axis=0)
+    scaled = ((table - table.mean(axis=0)) / np.where(spread > 0, spread, 1.0)).round(9)
+    n = min(n, len(np.unique(scaled, axis=0)))
+    if n < 2:
+        return []
+    with warnings.catch_warnings(action="ignore", category=UserWarning):  # a kind without a question
+        _, part = kmeans2(scaled, n, minit="++", seed=seed)
+    return [(np.flatnonzero(part != one), np.flatnonzero(part == one)) for one in np.unique(part)]
 
 
 def worth(scores: Floats, utility: Floats) -> float:

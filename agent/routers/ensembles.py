@@ -7,7 +7,7 @@ import numpy as np
 from pydantic import Field
 
 from agent.routers.base import Parameters, Parametrised, Router, Schema, State
-from agent.routers.cross_validation import folds
+from agent.routers.cross_validation import folds, kinds, worth
 from agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, positions
 from agent.spec import Spec
 
@@ -106,15 +106,26 @@ class CalibratedParameters(Parameters):
 
     router: Spec = Field(description="A `kind` of the catalogue and its `params`.")
     folds: int = Field(5, ge=2, description="Folds of the cross-validation.")
+    held_out: Literal["questions", "kinds"] = Field(
+        "questions",
+        description="What a fold holds out: questions drawn at random; or a kind of question, by features of "
+        "its form, to keep only differences between questions that hold for other kinds. That suits labels "
+        "of made questions.",
+    )
     seed: int = Field(0, ge=0, description="Of the folds.")
+
+
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Shares of the differences between questions that a router may keep; of equal ones, the least."""
 
 
 class Calibrated(Parametrised[CalibratedParameters]):
     """Scores an arm with its expected utility: an offset of the arm, plus a slope times a router's score.
 
     The slope is the least-squares one, with an offset for each arm, over out-of-fold scores: it measures how
-    reliable the scores are, and is 0 where they mislead. The offsets make the mean score of an arm on the
-    training questions its mean utility there.
+    reliable the scores are, and is 0 where they mislead. With `held_out: kinds` it is multiplied by the share
+    at which the best-scored arms earn most on kinds that were left out of the fit. The offsets make the mean
+    score of an arm on the training questions its mean utility there.
 
     A router that compares arms with each other, such as a pairwise one, needs all arms in every request.
 
@@ -138,7 +149,10 @@ class Calibrated(Parametrised[CalibratedParameters]):
         self.stage = self._router.stage
 
     def _fit(self, labels: RoutingDataset) -> None:
-        self.slope = slope(self._out_of_fold(labels), labels.utility)
+        out_of_fold = self._out_of_fold(labels)
+        self.slope = slope(out_of_fold, labels.utility)
+        if self.chosen.held_out == "kinds":
+            self.slope *= _best_share(self.slope * out_of_fold, labels.utility)
         scores = self._router.fit(labels).scores(labels.features)
         scores[np.isnan(labels.utility)] = np.nan
         self.offsets = np.nanmean(labels.utility, axis=0) - self.slope * np.nanmean(scores, axis=0)
@@ -146,7 +160,10 @@ class Calibrated(Parametrised[CalibratedParameters]):
     def _out_of_fold(self, labels: RoutingDataset) -> Floats:
         """Return out-of-fold scores, NaN where a question was never held out, shape (n, n_arms)."""
         scores = np.full(labels.utility.shape, np.nan)
-        for training, held_out in folds(labels.features.texts, self.chosen.folds, self.chosen.seed):
+        n, seed = self.chosen.folds, self.chosen.seed
+        by_kind = self.chosen.held_out == "kinds"
+        parts = kinds(labels.features.question, n, seed) if by_kind else []
+        for training, held_out in parts or folds(labels.features.texts, n, seed):
             try:
                 router = self._build(self.chosen.router).fit(labels.rows(training))
             except RouterError as error:
@@ -168,6 +185,17 @@ class Calibrated(Parametrised[CalibratedParameters]):
         del schema
         self._router.load(state["router"].tobytes())
         self.slope, self.offsets = float(state["slope"]), state["offsets"]
+
+
+def _best_share(differences: Floats, utility: Floats) -> float:
+    """Return the share of predicted differences at which the best arms earn most."""
+    known = ~np.isnan(differences).any(axis=1)
+    scores, utility = differences[known], utility[known]
+    if not len(scores):
+        return 0.0
+    scores = scores - scores.mean(axis=0)
+    means = np.nan_to_num(np.nanmean(utility, axis=0), nan=-np.inf)
+    return max(SHARES, key=lambda share: worth(means + share * scores, utility))
 
 
 def slope(scores: Floats, utility: Floats) -> float:

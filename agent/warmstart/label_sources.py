@@ -10,21 +10,23 @@ inputs: interrupted work continues where it stopped, and is not repeated.
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
 from rich.console import Console
 
 from agent.config import AppConfig, WarmStartSpec, warm_start
-from agent.offline import Labelling, Scoring, Synthesis, label, score, synthesize
+from agent.offline import Labelling, Scoring, Synthesis, alignment, label, score, synthesize
 from agent.serving import arms
 from agent.warmstart.label_decisions import WarmStartError
 from arms.base import Progress
 from arms.jobs import digest_of_document
 from arms.models import digest_backbone, digest_of
+from arms.portfolio import read_matrix, write_matrix
 from feedback.log import Store
 from feedback.registry import Run
 from feedback.training_log import traffic
@@ -157,9 +159,7 @@ class LabelSources:
             case warm_start.QuestionsSource():
                 self._score(lot, source.path, str(source.measure), source.limit, console, on_progress)
             case warm_start.SyntheticSource():
-                made = _sample_of(lot.path)
-                self._make(made, source, console, on_progress)
-                self._score(lot, made, source.measure, None, console, on_progress)
+                self._synthesize(lot, source, console, on_progress)
             case warm_start.JudgeSource() | warm_start.HindsightSource():
                 sample = _sample_of(lot.path)
                 _write_sample(sample, lot.questions, lot.answers)
@@ -290,12 +290,28 @@ class LabelSources:
         )
         label.run(settings, console, on_progress)
 
-    def _make(
-        self, made: Path, source: warm_start.SyntheticSource, console: Console, on_progress: Progress
+    def _synthesize(
+        self, lot: Lot, source: warm_start.SyntheticSource, console: Console, on_progress: Progress
     ) -> None:
+        """Make questions, score the arms on them, and keep those that favour neither words nor vectors."""
+        made, scores = _sample_of(lot.path), lot.path.with_name(lot.path.name + ".all")
         if not made.exists():
             given = source.model_dump(include={"questions", "with_model", "seed"})
             synthesize.run(Synthesis(config=self._config, output=made, **given), console, on_progress)
+        if not scores.exists():
+            whole = replace(lot, path=scores)
+            self._score(whole, made, source.measure, None, console, on_progress)
+        matrix = read_matrix(scores)
+        rows = alignment.on_par(matrix, source.seed) if source.balanced else np.arange(len(matrix.questions))
+        kept = [matrix.questions[row] for row in rows.tolist()]
+        write_matrix(lot.path, matrix.table, [(kept, np.ascontiguousarray(matrix.scores[:, rows].T))])
+        if len(kept) < len(matrix.questions):
+            console.print(
+                f"{len(kept):,} of {len(matrix.questions):,} questions are kept, on which lexical and dense "
+                "arms find as much as each other",
+                highlight=False,
+                soft_wrap=True,
+            )
 
     def _score(
         self,

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from rich.console import Console
 
-from agent.offline.alignment import LARGEST, Comparing, align, balance, effective_size, run, sample
+from agent.offline.alignment import LARGEST, Comparing, align, balance, effective_size, on_par, run, sample
 from agent.offline.score import read_questions
-from arms.portfolio import ArmTable, write_matrix
+from arms.portfolio import ArmTable, ScoreMatrix, write_matrix
 from arms.questions import Question
 from arms.retrievers import ArmSpec
 from feedback.events import Mode
@@ -205,3 +205,21 @@ def test_scores_of_other_questions_are_refused(tmp_path: Path) -> None:
 def test_one_source_of_real_questions_is_needed(tmp_path: Path, fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         Comparing(config=config(tmp_path), made=tmp_path / "made.jsonl", **fields)
+
+
+def scored(kinds: dict[str, str], scores: np.ndarray[Any, Any]) -> ScoreMatrix:
+    """Return scores of arms of these kinds, shape (n_arms, n_questions)."""
+    questions = tuple(Question(f"q{n}", f"question {n}") for n in range(scores.shape[1]))
+    table = ArmTable({arm: ArmSpec(kind=kind) for arm, kind in kinds.items()}, {}, {}, "R@4", {})
+    return ScoreMatrix(questions, table, np.ascontiguousarray(scores, dtype=np.float32))
+
+
+def test_questions_that_are_kept_favour_neither_words_nor_vectors() -> None:
+    rng = np.random.default_rng(0)
+    scores = (rng.random((2, 2000)) < np.array([[0.9], [0.6]])).astype(np.float32)
+    found = scored({"words": "bm25", "vectors": "dense"}, scores)
+    lexical, dense = scores[:, on_par(found)].mean(axis=1)
+    assert scores.mean(axis=1)[0] - scores.mean(axis=1)[1] > 0.25
+    assert abs(lexical - dense) < 0.05
+    alone = scored({"words": "bm25", "more": "bm25"}, scores)
+    assert on_par(alone).tolist() == list(range(2000)), "nothing to compare with"

@@ -12,7 +12,8 @@ from scipy.stats import rankdata
 
 from agent.routers.base import Router
 from agent.routers.catalog import RouterSpec, build_router, load_router
-from agent.routers.dataset import Floats, RouterError, RoutingDataset, Stage, positions
+from agent.routers.cross_validation import kinds
+from agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, Stage, positions
 from agent.routers.ensembles import Blend, Calibrated, rank_shares, slope
 from tests.router_contracts import ARMS, world
 
@@ -194,3 +195,42 @@ def test_too_few_questions_for_so_many_folds_are_told() -> None:
     labels.utility[1:, 0] = np.nan
     with pytest.raises(RouterError, match="20 questions are too few for 5 folds: arm 'none' has no label"):
         build_calibrated(router=RIDGE).fit(labels)
+
+
+def two_kinds(flipped: float, seed: int = 0, n: int = 200) -> RoutingDataset:
+    """Two kinds of questions and two arms: a feature says which is better, times `flipped` in one."""
+    rng = np.random.default_rng(seed)
+    kind, signal = np.repeat([0.0, 1.0], n // 2), rng.normal(size=n)
+    better = signal * np.where(kind == 1.0, flipped, 1.0)
+    names = ("kind", "form", "length", "signal")
+    question = np.stack([kind, kind, kind, signal], axis=1)
+    texts, vectors = tuple(f"question {row}" for row in range(n)), np.zeros((n, 0), dtype=np.float32)
+    features = Features(("even", "odd"), texts, names, question, vectors)
+    return RoutingDataset(features, np.stack([0.5 + 0.1 * better, 0.52 - 0.1 * better], axis=1))
+
+
+def test_held_out_kinds_keep_only_differences_that_hold_for_other_kinds() -> None:
+    params = {"router": {"kind": "ridge", "params": {"sees": "features"}}, "folds": 2}
+    by_kind = build_calibrated(held_out="kinds", **params)
+    assert by_kind.fit(two_kinds(1.0)).slope == pytest.approx(1.1, abs=0.1)
+    misled = by_kind.fit(two_kinds(-1.0))
+    assert misled.slope == 0.0
+    np.testing.assert_allclose(
+        misled.scores(two_kinds(-1.0).features), np.tile(two_kinds(-1.0).utility.mean(axis=0), (200, 1))
+    )
+
+
+@given(
+    arrays(np.float64, (12, 3), elements=st.integers(-2, 2).map(float)), st.integers(2, 6), st.integers(0, 9)
+)
+def test_kinds_hold_out_each_question_once(table: Floats, n: int, seed: int) -> None:
+    parts = kinds(table, n, seed)
+    if parts:
+        assert 2 <= len(parts) <= n
+        assert sorted(np.concatenate([held_out for _, held_out in parts]).tolist()) == list(range(12))
+        for training, held_out in parts:
+            assert not set(training.tolist()) & set(held_out.tolist())
+            alike = (table[training][:, None] == table[held_out][None]).all(axis=2)
+            assert not alike.any(), "questions of one form are of one kind"
+    else:
+        assert len(np.unique(table, axis=0)) == 1
