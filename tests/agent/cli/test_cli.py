@@ -33,7 +33,7 @@ from tests.agent.fakes import CONFIG
 VERBS = [
     *("init", "serve", "ingest", "ask", "feedback", "status", "migrate", "apply", "simulate"),
     *("promote", "rollback", "canary", "verify"),
-    *("score", "portfolio", "label", "train", "enter-labels", "warm-start", "replay"),
+    *("score", "portfolio", "label", "train", "enter-labels", "warm-start", "replay", "evaluate-router"),
     *("export", "import", "rebuild", "key"),
 ]
 PASSAGE = {"id": "p1", "title": "Danube", "text": "...", "score": 1.0}
