@@ -307,7 +307,7 @@ class Example:
             wait time passed without any, and where the drawn arm failed.
         failed: Whether the drawn arm failed, which is learned only where the rule declares a reward
             for it.
-        by: Position of the fact that made it ready; 0 for a label of a warm start.
+        by: Position of the fact that made it ready; 0 outside of the training log. Not compared.
     """
 
     seq: int
@@ -315,4 +315,4 @@ class Example:
     cost: Cost
     metrics: Mapping[str, float]
     failed: bool = False
-    by: int = 0
+    by: int = field(default=0, compare=False)
