@@ -47,6 +47,7 @@ ELSEWHERE = {
     "armwise canary 41": "tests/live/test_promotion.py, with a candidate of another recipe",
     "armwise promote 41": "likewise",
     "armwise rollback 17": "likewise",
+    "later_labels": "tests/agent/offline/test_evaluate_router.py, with outcomes of other questions",
     "RAY_AUTH_MODE": "a cluster of its own: tests/live starts one",
     "ray get-auth-token": "likewise",
     "ray start": "likewise",

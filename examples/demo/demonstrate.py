@@ -250,6 +250,8 @@ def lay_out(settings: Demo, output: Path, shared: Path) -> Path:
     measure = f"R@{settings.k}"
     source = {"kind": "questions", "path": str(output / LABELLED), "measure": measure}
     args["warm_start"]["sources"] = {"labelled": {**source, "metrics": {METRIC: measure}}}
+    if router := args["warm_start"].get("router"):
+        router["utility"] = {**router.get("utility", {}), "measures": {measure: 1.0}}
     config = output / SERVED
     config.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
     return config

@@ -123,9 +123,11 @@ class Operator:
         found = await self.evaluate(chapter, {"candidates": [f"recipe:{version}"], "gate": True})
         return self._verdict(found, version)
 
-    async def promote(self, chapter: Chapter, version: int, reason: str) -> tuple[bool, list[str]]:
+    async def promote(
+        self, chapter: Chapter, version: int, reason: str, *, force: bool = False
+    ) -> tuple[bool, list[str]]:
         """Ask for a promotion; return whether it was granted, and else why not. Raises ClientError."""
-        path, body = f"/v1/policies/{version}/promote", {"reason": reason}
+        path, body = f"/v1/policies/{version}/promote", {"reason": reason, "force": force}
         status, answer = await self._desk.send("POST", path, body)
         if status == CONFLICT:
             chapter.exchanges.append(self._desk.exchange("POST", path, body, answer))
@@ -134,6 +136,18 @@ class Operator:
         shown = {name: answer[name] for name in ("version", "promotion", "canary")}
         chapter.exchanges.append(self._desk.exchange("POST", path, body, shown))
         return True, []
+
+    async def rollback(self, chapter: Chapter, version: int, reason: str) -> None:
+        """Let exactly this version serve. Raises ClientError."""
+        path, body = f"/v1/policies/{version}/rollback", {"reason": reason}
+        status, answer = await self._desk.send("POST", path, body)
+        self._require(status, path, answer)
+        shown = {name: answer[name] for name in ("version", "promotion", "canary") if name in answer}
+        chapter.exchanges.append(self._desk.exchange("POST", path, body, shown))
+
+    async def served(self, so: Callable[[Document], bool]) -> Document:
+        """Wait until the policy that decides meets a condition; return it. Raises ClientError on timeout."""
+        return await self._once("/v1/policy", so)
 
     async def canary(self, chapter: Chapter, version: int, share: float, reason: str) -> None:
         """Give a version a share of the traffic; 0 ends it. Raises ClientError."""

@@ -1,6 +1,7 @@
 """The story of the demo, as it happens: a cold service learns, is warmed up, is surprised, and recovers.
 
     cold -> run -> promoted -> report -> warm -> drift, alarm -> labels, run -> canary -> promoted -> recovery
+         -> one promotion of policy and router, one rollback
 
 Each step is a chapter: what was sent, what was answered, and what came of it. Nothing is taken for granted:
 where the gate holds a candidate, or no alarm is raised, the chapter says so and the story goes on.
@@ -31,7 +32,8 @@ class Plan(BaseModel):
     drift: int = Field(default=500, ge=1, description="At most until an alarm.")
     settle: int = Field(default=200, ge=1, description="After it, while further alarms may come.")
     share: float = Field(default=0.5, gt=0, lt=1, description="Of the traffic, for the canary.")
-    recovered: int = Field(default=1000, ge=1, description="At the end.")
+    recovered: int = Field(default=1000, ge=1, description="After the second run.")
+    switched: int = Field(default=50, ge=1, description="After the last promotion, and after its rollback.")
 
 
 class Narrator:
@@ -87,6 +89,7 @@ class Narrator:
             self.labels,
             self.canary,
             self.recovery,
+            self.switch,
         ):
             await step()
         story.took_s = time.perf_counter() - started
@@ -255,6 +258,46 @@ class Narrator:
             )
             chapter.succeeded = last > fallen
 
+    async def switch(self) -> None:
+        """Put policy and router of a run in service together, and take both back; or the other way round."""
+        async with self._chapter("One promotion, one rollback") as chapter:
+            before = await self._operator.policy()
+            candidates = [run["candidate"] for run in self._story.runs[::-1] if run["candidate"]]
+            if not candidates:
+                chapter.succeeded = False
+                chapter.paragraphs.append("No run had a candidate, so there is nothing to put in service.")
+                return
+            chapter.paragraphs.append(
+                "A candidate comes with the router that its run trained. One promotion, which an operator "
+                "may force against the gate, puts policy and router in service; one rollback takes both back. "
+                "Questions go on meanwhile."
+            )
+            steps = [candidates[0], None]
+            if _router(before) and before["promotion"]:
+                steps = [None, before["promotion"]["version"]]
+            for version in steps:
+                if not await self._switched(chapter, version):
+                    chapter.succeeded = False
+                    return
+            after = await self._operator.policy()
+            chapter.succeeded = _router(after) == _router(before)
+
+    async def _switched(self, chapter: Chapter, version: int | None) -> bool:
+        """Promote a version, or roll back to the first for None; then ask on. Return whether it was done."""
+        operator, before = self._operator, await self._operator.policy()
+        if version is None:
+            await operator.rollback(chapter, 1, "shown in the demo")
+        else:
+            granted, reasons = await operator.promote(chapter, version, "shown in the demo", force=True)
+            if not granted:
+                chapter.paragraphs.append(f"The promotion was refused: {' '.join(reasons)}")
+                return False
+        now = await operator.served(lambda policy: _router(policy) != _router(before))
+        operator.show(chapter, "/v1/policy", {"version": now["version"], "router": _router(now)})
+        self._mark(f"v{version} promoted" if version else "rolled back to v1")
+        await self._ask(self._after, self._plan.switched)
+        return True
+
     async def _ask(self, world: World, n: int, enough: Callable[[], Awaitable[bool]] | None = None) -> float:
         """Ask questions until all that was said of the answers is learned; return the seconds of asking."""
         took_s = await self._traffic.ask(world, n, self._on_progress, enough)
@@ -284,6 +327,11 @@ class Narrator:
             chapter.facts["earned a question"] = f"{self._story.earned(chapter.first, chapter.last):.3f}"
         chapter.facts["seconds"] = f"{chapter.took_s:.0f}"
         self._on_progress(title, 1, 1)
+
+
+def _router(policy: Document) -> str | None:
+    """Return the digest of the router that serves; None without one."""
+    return policy["router"] and str(policy["router"]["digest"])
 
 
 def _values(candidates: Sequence[Document]) -> Iterator[Value]:

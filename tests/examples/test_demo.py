@@ -39,7 +39,7 @@ ARMS = ("none", "words", "meaning")
 FINDS = {"none": "", "words": "exact", "meaning": "paraphrase"}
 """The kind of question that an arm finds the passages of."""
 
-PLAN = Plan(cold=20, again=10, attempts=2, warm=10, drift=50, settle=5, recovered=20)
+PLAN = Plan(cold=20, again=10, attempts=2, warm=10, drift=50, settle=5, recovered=20, switched=5)
 HELD = "The gain a decision is +0.0400 and at 95% at least -0.0100, which must be above +0.0000."
 
 
@@ -71,6 +71,7 @@ class ToyService:
         self.judged: list[str] = []
         self.said: list[tuple[str, Any]] = []
         self.refuse = False
+        self.live: int | None = None
         self.kinds: dict[str, str] = {}
         self.runs: list[dict[str, Any]] = []
         self.evaluations: list[dict[str, Any]] = []
@@ -90,6 +91,7 @@ class ToyService:
             ("GET", "/v1/evaluations/{number}", self.evaluation),
             ("GET", "/v1/evaluations/{number}/report", self.report),
             ("POST", "/v1/policies/{version}/promote", self.promote),
+            ("POST", "/v1/policies/{version}/rollback", self.rollback),
             ("POST", "/v1/policies/{version}/canary", self.canary),
         ):
             app.add_api_route(path, route, methods=[method], response_model=None)
@@ -107,6 +109,9 @@ class ToyService:
         last = {"subject": "reward of words", "before": 0.9, "after": 0.25} if self.alarms else None
         seen = {"alarms": self.alarms, "last": last, "floor": 0.05, "warm_start_open": bool(self.alarms)}
         return {
+            "version": 1,
+            "router": self.live and {"digest": f"of {self.live}"},
+            "promotion": self.live and {"version": self.live},
             "applied_seq": len(self.judged),
             "reward": {"metrics": {"recall": {}}, "cost_weight": 0.02, "cost": {"steps": 1.0}},
             "drift": seen,
@@ -169,6 +174,7 @@ class ToyService:
         evaluation = self._evaluated([f"recipe:{version}"], gate=True)
         verdict = evaluation["result"]["candidates"][0]["verdict"]
         decided = "promoted" if verdict["promote"] else "held"
+        self.live = version if verdict["promote"] else self.live
         self.runs.append(
             {
                 "id": number,
@@ -207,7 +213,13 @@ class ToyService:
         if self.refuse:
             error = {"code": "promotion_gate_failed", "message": "held", "reasons": [HELD]}
             return JSONResponse({"error": error}, 409)
+        self.live = version
         return JSONResponse({"version": version, "promotion": {"version": version}, "canary": None})
+
+    async def rollback(self, version: int) -> dict[str, Any]:
+        self.said.append(("rollback", version))
+        self.live = None
+        return {"version": version, "promotion": None, "canary": None}
 
     async def canary(self, version: int, request: Request) -> dict[str, Any]:
         share = (await request.json())["share"]
@@ -250,9 +262,10 @@ def as_hoped(tmp_path_factory: pytest.TempPathFactory) -> tuple[ToyService, Stor
 def test_the_story_goes_from_a_cold_service_to_recovery(as_hoped: tuple[ToyService, Story]) -> None:
     toy, story = as_hoped
     assert [mark.label for mark in story.marks] == [
-        *("v101 promoted", "drift", "alarm", "canary v102", "v102 promoted")
+        *("v101 promoted", "drift", "alarm", "canary v102", "v102 promoted"),
+        *("rolled back to v1", "v102 promoted"),
     ]
-    assert toy.said == [("canary", 0.5), ("promote", 102)]
+    assert toy.said == [("canary", 0.5), ("promote", 102), ("rollback", 1), ("promote", 102)]
     told = " ".join(chapter(story, "A canary, and a promotion").paragraphs)
     assert "After 10 questions the gate says hold: The gain" in told
     assert "After 20 questions the gate says promote" in told
@@ -277,7 +290,9 @@ async def test_a_candidate_that_stays_held_is_told_of_and_its_canary_ended(tmp_p
     story = await lived(toy, tmp_path)
     missed = {one.title for one in story.chapters if not one.succeeded}
     assert {"A warm start, and the gate", "A canary, and a promotion"} <= missed
-    assert toy.said == [("canary", 0.5), ("canary", 0.0)]
+    assert toy.said == [("canary", 0.5), ("canary", 0.0), ("promote", 103), ("rollback", 1)], (
+        "by hand, and back"
+    )
     assert len(toy.runs) == PLAN.attempts + 1
     assert f"0 of {len(story.trails)} candidates" in summary(story)
     assert "Not all came about: A warm start, and the gate" in summary(story)
@@ -289,7 +304,7 @@ async def test_a_drift_without_an_alarm_is_told_as_such(tmp_path: Path) -> None:
     assert not drift.succeeded
     assert "No alarm was raised within 50 questions." in drift.paragraphs
     assert "As no alarm is open" in chapter(story, "Labels of the new questions").paragraphs[0]
-    assert story.chapters[-1].title == "Recovery"
+    assert story.chapters[-1].title == "One promotion, one rollback"
 
 
 async def test_a_refused_promotion_is_told_with_its_reasons(tmp_path: Path) -> None:
