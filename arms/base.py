@@ -142,7 +142,7 @@ class NoRetrieval:
     """The arm that retrieves nothing: the model answers from what it knows.
 
     >>> NoRetrieval("none").search(Query("2 + 2?"), k=4)
-    Retrieval(passages=(), steps=0, tokens=0)
+    Retrieval(passages=(), steps=0, tokens=0, stages=())
     """
 
     backbones: frozenset[str] = frozenset()

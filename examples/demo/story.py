@@ -268,9 +268,8 @@ class Narrator:
                 chapter.paragraphs.append("No run had a candidate, so there is nothing to put in service.")
                 return
             chapter.paragraphs.append(
-                "A candidate comes with the router that its run trained. One promotion, which an operator "
-                "may force against the gate, puts policy and router in service; one rollback takes both back. "
-                "Questions go on meanwhile."
+                "A candidate comes with the router that its run trained. One promotion (an operator may force it "
+                "against the gate) puts both in service; one rollback takes both back. Questions go on."
             )
             steps = [candidates[0], None]
             if _router(before) and before["promotion"]:
@@ -294,7 +293,7 @@ class Narrator:
                 return False
         now = await operator.served(lambda policy: _router(policy) != _router(before))
         operator.show(chapter, "/v1/policy", {"version": now["version"], "router": _router(now)})
-        self._mark(f"v{version} promoted" if version else "rolled back to v1")
+        self._mark(f"v{version} by hand" if version else "back to v1")
         await self._ask(self._after, self._plan.switched)
         return True
 

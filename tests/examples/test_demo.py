@@ -263,7 +263,7 @@ def test_the_story_goes_from_a_cold_service_to_recovery(as_hoped: tuple[ToyServi
     toy, story = as_hoped
     assert [mark.label for mark in story.marks] == [
         *("v101 promoted", "drift", "alarm", "canary v102", "v102 promoted"),
-        *("rolled back to v1", "v102 promoted"),
+        *("back to v1", "v102 by hand"),
     ]
     assert toy.said == [("canary", 0.5), ("promote", 102), ("rollback", 1), ("promote", 102)]
     told = " ".join(chapter(story, "A canary, and a promotion").paragraphs)

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
-from scipy.optimize import isotonic_regression
 
 from agent.routers.base import Router
 from agent.routers.cascade.observed import Observed, examples_of, stacked, with_relevance
@@ -355,6 +354,8 @@ def _fit_out_of_fold(
 
 def _calibrated(scores: Floats, right: Floats) -> tuple[Floats, Floats]:
     """Return the knots of the isotonic regression of a score on a predicted one, each of shape (n_knots,)."""
+    from scipy.optimize import isotonic_regression  # here: replicas read what is fitted
+
     distinct, at, counts = np.unique(scores, return_inverse=True, return_counts=True)
     fitted = isotonic_regression(np.bincount(at, right) / counts, weights=counts)
     knots = np.unique(np.concatenate([fitted.blocks[:-1], fitted.blocks[1:] - 1]))

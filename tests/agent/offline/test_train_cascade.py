@@ -150,8 +150,8 @@ def test_the_command_trains_a_cascade_and_says_what_it_needs(
     assert cascade.read_cascade(output).about.spec == read_spec(spec)
     for wrong, message in (
         ([], "needs --spec"),
-        (["--spec", str(spec), "--router", "ridge"], "not --router or --stage"),
-        (["--spec", str(spec), "--folds", "3"], "takes no --folds"),
+        (["--spec", str(spec), "--router", "ridge"], "--router: only a router has that, not --model cascade"),
+        (["--spec", str(spec), "--folds", "3"], "folds: Extra inputs are not permitted"),
         (["--spec", str(tmp_path / "missing.yaml")], "describes no cascade"),
     ):
         refused = CliRunner().invoke(app, [*command, *wrong])
