@@ -268,8 +268,8 @@ class Narrator:
                 chapter.paragraphs.append("No run had a candidate, so there is nothing to put in service.")
                 return
             chapter.paragraphs.append(
-                "A candidate comes with the router that its run trained. One promotion (an operator may force it "
-                "against the gate) puts both in service; one rollback takes both back. Questions go on."
+                "A candidate comes with the router that its run trained. One promotion, which an operator "
+                "may force, puts both in service; one rollback takes both back. Questions go on."
             )
             steps = [candidates[0], None]
             if _router(before) and before["promotion"]:
