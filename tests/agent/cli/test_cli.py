@@ -643,7 +643,7 @@ def test_serve_asks_its_one_question_with_the_key(
         once(service.url)
         return 0
 
-    monkeypatch.setattr("agent.cli.launch.prepared", lambda _config, _folder, cold: 0)
+    monkeypatch.setattr("agent.cli.launch.prepared", lambda *_, **__: 0)
     monkeypatch.setattr("agent.cli.launch.serve", ready)
     last = {"choices": [], "agent": agent()}
     service.reply("POST /v1/chat/completions", stream(word("The Danube."), last))
