@@ -7,6 +7,7 @@ answered again as a check, and cost what is printed before the first call.
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
+from textwrap import shorten
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from rich.console import Console
@@ -24,6 +25,9 @@ from arms.synthesis import PROMPTED, STYLES, Extraction, Made, Maker, Prompting,
 
 SHOWN = 3
 """Questions of each style that are printed."""
+
+WIDTH = 38
+"""Characters of one that are printed."""
 
 
 class Synthesis(BaseModel):
@@ -135,7 +139,7 @@ def _print_report(made: list[Made], duplicates: int, settings: Synthesis, consol
         column.no_wrap, column.min_width = True, len(str(column.header))
     for column in table.columns[1:]:
         column.justify = "right"
-    table.add_column("such as", no_wrap=True, overflow="ellipsis")
+    table.add_column("such as", no_wrap=True)
     for style, n in Counter(one.style for one in made).items():
         of = [one for one in made if one.style == style]
         table.add_row(
@@ -143,6 +147,6 @@ def _print_report(made: list[Made], duplicates: int, settings: Synthesis, consol
             f"{n:,}",
             f"{sum(len(one.gold_ids) for one in of) / n:.1f}",
             f"{sum(bool(one.answers) for one in of) / n:.0%}",
-            "\n".join(escape(one.question) for one in of[:SHOWN]),
+            "\n".join(escape(shorten(one.question, WIDTH, placeholder="...")) for one in of[:SHOWN]),
         )
     console.print(table)
