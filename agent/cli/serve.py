@@ -71,10 +71,11 @@ def _prepare(config: Path, *, cold: bool) -> None:
 def _warm_start(settings: "AppConfig", on_progress: ProgressCallback) -> None:
     """Learn from questions made of the corpus, before the first request; a failure leaves a cold start."""
     from agent.warmstart import RunFailedError, warm_start_before_traffic
+    from feedback.errors import LogUnavailableError, UnderWayError
 
     try:
         warm_start_before_traffic(settings, console, on_progress)
-    except RunFailedError as error:
+    except (RunFailedError, UnderWayError, LogUnavailableError) as error:
         errors.print(f"{error}; the service starts without it", style="yellow", markup=False, soft_wrap=True)
 
 

@@ -24,7 +24,8 @@ from agent.policies import Policy, sampling, served_distribution
 from agent.routers import RouterError, Stage, dataset
 from arms.models import ModelNotFoundError, build_embedder
 from feedback.budget import Pacer
-from feedback.events import LABELS, ROUTER, Decision, Example
+from feedback.events import LABELS, ROUTER, Decision, Example, Source
+from feedback.training_log import observed
 
 
 class LeftOutError(Exception):
@@ -119,6 +120,7 @@ class Learned:
     beside: Callable[[Example], Iterable[tuple[Decision, float]]] | None = None
     _last: tuple[str, dict[str, float]] = ("", {})
     _paid: list[float] = field(default_factory=list)
+    _graded: set[str] = field(default_factory=set)
 
     def seen(self, block: Sequence[Example]) -> Sequence[Example]:
         """Return the rows with the scores of its own router, if it has one."""
@@ -131,6 +133,8 @@ class Learned:
         """Return the distribution of the policy."""
         if self.scored and not any(ROUTER in features for features in decision.context.arms.values()):
             raise LeftOutError("its router has no scores of the decision")
+        if decision.id in self._graded:
+            raise LeftOutError("a grade of it was learned before")
         if decision.decided_at <= self.taught.get(decision.context.question, -math.inf):
             raise LeftOutError("a label that it has learned may be made of it")
         if self.pacer is None:
@@ -152,6 +156,8 @@ class Learned:
             self.policy.learn(example.decision, reward)
             for label, value in self.beside(example) if self.beside else ():
                 self.policy.learn(label, value)
+                if observed.source_of(label) is Source.JUDGE:
+                    self._graded.add(label.id.removesuffix(f"/{Source.JUDGE}/{label.drawn}"))
         if self.pacer is not None and example.decision.policy != LABELS:
             self._pay(self.pacer, example)
 

@@ -208,7 +208,9 @@ class _Replay:
         self.learned = start.after
         self._beside: observed.Beside | None = None
         if start.also is not None:
-            self._beside = observed.Beside(store, recipe.reward, start.also, start.after, start.after)
+            self._beside = observed.Beside(
+                store, recipe.reward, start.also, start.after, start.after, recipe.router
+            )
         self.compared: list[Compared] = []
         self.wrong: set[int] = set()
         self.lost: dict[int, bytes] = {}

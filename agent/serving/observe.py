@@ -90,6 +90,7 @@ class Observer:
     _queue: deque[_Finished] = field(default_factory=deque)
     _spent: deque[tuple[float, int, float]] = field(default_factory=deque)
     _workers: set[asyncio.Task[None]] = field(default_factory=set)
+    _stopped: bool = False
 
     def offer(self, ask: Ask, decision: Decision, execution: Execution, passages: Sequence[Passage]) -> None:
         """Observe a turn later, if it is sampled and there is room; never raises, never waits."""
@@ -97,7 +98,7 @@ class Observer:
             return
         arms = self.others(decision) if self.sampled(decision, Source.SHADOW, self.spec.shadow) else ()
         graded = self.sampled(decision, Source.JUDGE, self.spec.judge)
-        if not arms and not graded:
+        if self._stopped or not (arms or graded):
             return
         if len(self._queue) >= self.spec.queue or self._exhausted():
             self.telemetry.observed("shed")
@@ -119,7 +120,8 @@ class Observer:
             await asyncio.gather(*self._workers)
 
     async def stop(self) -> None:
-        """Give up what is left."""
+        """Give up what is left, and take no more."""
+        self._stopped = True
         self._queue.clear()
         for worker in self._workers:
             worker.cancel()
@@ -172,7 +174,8 @@ class Observer:
 
     async def _observe(self, turn: _Finished) -> None:
         for arm in turn.arms:
-            if self.turns.decider.health.available([arm]) and arm in self.turns.arms:
+            info = self.turns.arms.get(arm)
+            if info is not None and info.enabled and self.turns.decider.health.available([arm]):
                 await self._commit(await self._second(turn, arm))
             else:
                 self.telemetry.observed("shed")

@@ -304,6 +304,11 @@ class LabelSources:
         matrix = read_matrix(scores)
         rows = alignment.on_par(matrix, source.seed) if source.balanced else np.arange(len(matrix.questions))
         kept = [matrix.questions[row] for row in rows.tolist()]
+        if len(kept) < min(alignment.FEWEST, len(matrix.questions)):
+            raise WarmStartError(
+                f"source {lot.source!r}: {len(kept)} of {len(matrix.questions)} made questions are left, and "
+                f"{alignment.FEWEST} are needed: make more, or set `balanced: false`"
+            )
         write_matrix(lot.path, matrix.table, [(kept, np.ascontiguousarray(matrix.scores[:, rows].T))])
         if len(kept) < len(matrix.questions):
             console.print(

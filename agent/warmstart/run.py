@@ -229,6 +229,7 @@ class _Steps:
             if now.judged(recipe):
                 step.said = "no candidate: it would be what is followed, or was judged by the same traffic"
                 return None
+            recipe.require_servable(self.store, now.config)
             arms, searched = list(now.config.actions), ""
             if recipe.router is not None and now.spec.router is not None:
                 config = now.config if recipe.arms is None else now.config.with_arms(recipe.arms)

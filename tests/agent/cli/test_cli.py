@@ -25,6 +25,8 @@ from agent.cli.console import FAILURE, UNAVAILABLE, WRONG_REQUEST, explained
 from agent.cli.main import VERBS as VERBS_OF_MAIN
 from agent.cli.main import app
 from agent.config import load
+from agent.warmstart import RunFailedError
+from feedback.errors import UnderWayError
 from feedback.events import Feedback
 from feedback.log import Store, database, tables
 from feedback.registry import keys, promotions
@@ -286,6 +288,20 @@ def test_serve_says_that_a_port_is_in_use_before_it_builds_anything(
     assert f"port {port} of 127.0.0.1 cannot be used" in output
     assert "change http_options.port in the configuration" in output
     assert not (tmp_path / "home").exists()
+
+
+@pytest.mark.parametrize("error", [RunFailedError("run 1 failed"), UnderWayError("run 1 is under way")])
+def test_serve_starts_cold_and_says_why_where_the_first_warm_start_cannot_be_done(
+    error: Exception, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("agent.warmstart.run.warm_start_before_traffic", fails)
+    monkeypatch.setattr("agent.warmstart.warm_start_before_traffic", fails, raising=False)
+    output = said(run("serve", "-c", config, "--prepare-only"), 0)
+    assert f"{error}; the service starts without it" in output
+    assert str(error) not in said(run("serve", "-c", config, "--prepare-only", "--cold"), 0)
 
 
 def test_serve_does_not_start_on_the_log_of_a_newer_armwise(config: Path, tmp_path: Path) -> None:

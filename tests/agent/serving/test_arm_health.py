@@ -213,6 +213,9 @@ async def test_a_service_answers_503_where_no_arm_has_room_and_leaves_no_row(tmp
         assert set(found.json()["agent"]["pmf"]) == {"none", "dense"}
         task.cancel()
         await asyncio.wait([task])
+        async with asyncio.timeout(10):  # the commit of the cancelled turn goes on
+            while (await rows(service))["decisions"] < 2:
+                await asyncio.sleep(0)
         assert (await rows(service))["decisions"] == 2
 
 
