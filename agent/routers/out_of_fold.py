@@ -20,7 +20,7 @@ import orjson
 from numpy.typing import NDArray
 
 from agent.routers.dataset import Floats, RouterError
-from agent.routers.saved import About
+from agent.routers.saved import About, write_files
 
 FILE = "unseen.jsonl"
 
@@ -68,9 +68,9 @@ def write_out_of_fold(folder: Path, about: About, texts: Sequence[str], scores: 
     for text, row in zip(texts, scores, strict=True):
         known = None if np.isnan(row).any() else row.tolist()
         lines.append({"question": _digest(text.encode()), "scores": known})
-    unfinished = folder / f".{FILE}.part"
-    unfinished.write_bytes(b"".join(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in lines))
-    unfinished.replace(folder / FILE)
+    write_files(
+        folder, {FILE: b"".join(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in lines)}
+    )
 
 
 def read_out_of_fold(folder: Path, about: About) -> OutOfFoldScores:

@@ -155,14 +155,19 @@ class Trained:
 
 def write_trained(folder: Path, trained: Trained) -> None:
     """Write a router and the facts of its training, replacing another one in the folder."""
-    folder.mkdir(parents=True, exist_ok=True)
     about = orjson.dumps(trained.about.model_dump(mode="json"), option=orjson.OPT_INDENT_2)
-    for name, content in ((MODEL, trained.router.save()), (ABOUT, about)):
+    write_files(folder, {MODEL: trained.router.save(), ABOUT: about})
+    if trained.relevance is not None:
+        write_model(folder, trained.relevance)
+
+
+def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write files in their order, each whole or not at all, replacing those that are there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
         unfinished = folder / f".{name}.part"
         unfinished.write_bytes(content)
         unfinished.replace(folder / name)
-    if trained.relevance is not None:
-        write_model(folder, trained.relevance)
 
 
 def looked_at(config: RouterConfig | None) -> frozenset[str]:

@@ -175,10 +175,8 @@ class LabelSources:
 
     def _setup(self, on_progress: Progress) -> str:
         """Return a digest of the inputs of answers besides the question: arms, encoders, corpus, model."""
-        if not any(
-            not isinstance(one, warm_start.OutcomesSource | warm_start.FeedbackSource)
-            for one in self._spec.sources.values()
-        ):
+        without_arms = warm_start.OutcomesSource | warm_start.FeedbackSource
+        if all(isinstance(one, without_arms) for one in self._spec.sources.values()):
             return ""
         config = self._config
         return digest_of_document(

@@ -6,7 +6,6 @@ stage-<n>.gain         the router of what going on gains
 relevance.model        the model of the relevance of passages, where it reads one
 """
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from agent.routers.cascade.fitted import Cascade, CascadeSpec, StageModel
 from agent.routers.catalog import load_router
 from agent.routers.dataset import RouterError
+from agent.routers.saved import digest_of, write_files
 from arms.llm import prompts
 from arms.relevance import RelevanceError, RelevanceModel
 
@@ -105,15 +105,11 @@ def write_cascade(folder: Path, cascade: Cascade, **facts: Any) -> TrainedCascad
             for model in cascade.models
         ),
         thresholds=tuple(limit if np.isfinite(limit) else None for limit in cascade.thresholds.tolist()),
-        digests={name: _digest(saved) for name, saved in files.items()},
+        digests={name: digest_of(saved) for name, saved in files.items()},
         **facts,
     )
-    folder.mkdir(parents=True, exist_ok=True)
     document = orjson.dumps(about.model_dump(mode="json"), option=orjson.OPT_INDENT_2)
-    for name, content in {**files, ABOUT: document}.items():
-        unfinished = folder / f".{name}.part"
-        unfinished.write_bytes(content)
-        unfinished.replace(folder / name)
+    write_files(folder, {**files, ABOUT: document})
     return TrainedCascade(cascade, about)
 
 
@@ -150,12 +146,8 @@ def _stage(folder: Path, about: About, number: int) -> StageModel:
 def _read(folder: Path, about: About, name: str) -> bytes:
     """Return the content of a file that is the one described. Raises RouterError."""
     saved = (folder / name).read_bytes()
-    if (digest := _digest(saved)) != about.digests.get(name):
+    if (digest := digest_of(saved)) != about.digests.get(name):
         raise RouterError(
             f"{folder / name} is damaged: its digest is {digest}, not {about.digests.get(name)}"
         )
     return saved
-
-
-def _digest(saved: bytes) -> str:
-    return hashlib.blake2b(saved, digest_size=16).hexdigest()
