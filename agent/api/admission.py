@@ -23,6 +23,8 @@ from feedback.log import Record
 Open = Callable[[list[messages.Commit]], Awaitable[AsyncGenerator[messages.Event, None]]]
 """Opens a turn; the commit of its decision is added to the list as soon as it is queued."""
 
+LOADING = "the arms, the model or the policy are not loaded yet"
+
 SHARE_OF_A_KEY = 0.75
 """Part of the concurrent requests of a replica that one key may hold: other keys are answered meanwhile."""
 
@@ -102,7 +104,7 @@ def _release_undecided(replica: Replica, ask: Ask, commits: list[messages.Commit
 def _require_room(replica: Replica, caller: Caller, ask: Ask) -> None:
     """Refuse a turn for which the replica has no room. Raises ApiError."""
     if not replica.decides:
-        raise ApiError("not_ready", "the arms, the model or the policy are not loaded yet")
+        raise ApiError("not_ready", LOADING)
     if len(replica.under_way) >= replica.config.limits.in_flight:
         replica.telemetry.shed()
         raise ApiError("overloaded", f"{len(replica.under_way)} requests are in progress already")

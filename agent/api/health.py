@@ -1,4 +1,4 @@
-"""`/health`, `/ready`, `/metrics` and `/v1/models`: what probes, monitoring and OpenAI clients read."""
+"""The probes, `/metrics` and `/v1/models`: what load balancers, monitoring and OpenAI clients read."""
 
 import asyncio
 from contextlib import suppress
@@ -6,6 +6,7 @@ from contextlib import suppress
 from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 
+from agent.api.admission import LOADING
 from agent.api.errors import LOG_UNUSABLE, RESPONSES, ApiError
 from agent.api.middleware import AppReplica, require
 from feedback.training_log import lag as training_log_lag
@@ -27,11 +28,19 @@ async def health() -> JSONResponse:
     return JSONResponse({"status": "ok"})
 
 
+@router.get("/health/decides")
+async def decides(replica: AppReplica) -> JSONResponse:
+    """Whether this replica chooses arms. The log is not read: a load balancer may ask many times a second."""
+    if not replica.decides:
+        raise ApiError("not_ready", LOADING)
+    return JSONResponse({"status": "decides"})
+
+
 @router.get("/ready")
 async def ready(replica: AppReplica) -> JSONResponse:
     """Whether questions can be answered and logged: a version is loaded, the log reads and writes."""
     if not replica.ready:
-        raise ApiError("not_ready", "the arms, the model or the policy are not loaded yet")
+        raise ApiError("not_ready", LOADING)
     await asyncio.to_thread(replica.log.check)
     await asyncio.to_thread(replica.store.check_tables)
     return JSONResponse({"status": "ready", "version": replica.decider.serving.version})

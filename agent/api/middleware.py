@@ -48,7 +48,10 @@ AppReplica = Annotated[Replica, Depends(_replica)]
 
 
 WITHOUT_KEY = frozenset(
-    ("/health", "/ready", "/metrics", "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json")
+    (
+        *("/health", "/health/decides", "/ready", "/metrics"),
+        *("/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json"),
+    )
 )
 """Paths that need no key; every other one does, whether there is a route or not."""
 

@@ -3,11 +3,16 @@
 Requests are sorted into lanes, each with its own share of a replica and its own queue, so that
 none waits behind another kind of work:
 
-    probes      /health, /ready, /metrics: never behind work
+    probes      /health, /metrics: never behind work
+    ready       /ready, likewise
     feedback    what is reported, which needs the log alone
     chat        answers of the language model, which take seconds
     large       bodies that do not fit a buffer: a slow upload holds one of a few places
     work        everything else
+
+Probes and feedback go to every replica that answers. The other lanes go to replicas that decide: one that
+is still loading would refuse what another can answer. While none decides, their requests take the lane
+`starting` to any replica that answers, which says what it waits for.
 
 A request reaches a replica once its header and the first `BUFFER_BYTES` of its body are there. Where
 no replica runs, or a queue is full, the proxy itself refuses with the envelope of `agent.api.errors`.
@@ -30,16 +35,24 @@ RESERVED_BYTES = 4 * 1024
 MOST_HEADERS = 1000
 """Header lines that are read at all; with more, HAProxy answers 400 in HTML and closes the connection."""
 
-PROBES, LARGE = 16, 8
+SIZES = {"probes": 16, "ready": 16, "large": 8}
 """Requests at once in a replica, of the lanes whose size depends on no setting."""
 
-LANES = ("work", "chat", "feedback", "large", "probes")
+CHECKED = {
+    "/health/decides": ("work", "chat", "large", "ready"),
+    "/health": ("feedback", "probes", "starting"),
+}
+"""Lanes by what is asked of a replica before it gets their requests; the first of each asks for all."""
+
+UNBOUNDED = ("probes", "ready")
+"""Lanes whose queue is not looked at."""
 
 CONDITIONS = {
     "chat": "{ path /v1/chat/completions }",
     "feedback": "{ path /v1/feedback } or { path_end /activate }",
     "large": f"{{ req.body_size gt {BUFFER_BYTES // 2} }}",
-    "probes": "{ path /health /ready /metrics }",
+    "probes": "{ path /health /health/decides /metrics }",
+    "ready": "{ path /ready }",
 }
 """Which requests take a lane other than `work`; of several, the last holds."""
 
@@ -143,13 +156,16 @@ def _frontend(config: AppConfig, listening: Listening) -> Iterator[str]:
     yield f"    http-request set-var-fmt(txn.request_id) {named} if {{ req.hdr(x-request-id) -m found }}"
     long, many = f"{{ req.hdrs,length gt {http.header_bytes} }}", f"{{ req.hdr_cnt() gt {http.headers} }}"
     yield _refuse(too_large, f"{long} or {many}")
-    yield _refuse(not_ready, "{ nbsrv(work) eq 0 }")
+    yield _refuse(not_ready, "{ nbsrv(feedback) eq 0 }")
     yield f"    http-request wait-for-body time {_ms(http.request_s)}"
     yield "    http-request set-var(txn.lane) str(work)"
     for lane, condition in CONDITIONS.items():
         yield f"    http-request set-var(txn.lane) str({lane}) if {condition}"
-    for lane in LANES:
-        if lane != "probes":
+    deciding, answering = CHECKED.values()
+    waiting = f"{{ var(txn.lane) -m str {' '.join(deciding)} }} {{ nbsrv({deciding[0]}) eq 0 }}"
+    yield f"    http-request set-var(txn.lane) str(starting) if {waiting}"
+    for lane in (*deciding, *answering):
+        if lane not in UNBOUNDED:
             full = f"{{ var(txn.lane) -m str {lane} }} {{ queue({lane}) ge {http.queue} }}"
             yield _refuse(crowded, full)
     yield "    use_backend %[var(txn.lane)]"
@@ -166,22 +182,22 @@ def _refuse(error: ApiError, condition: str) -> str:
 
 
 def _lanes(config: AppConfig, listening: Listening) -> Iterator[str]:
-    sizes = {"probes": PROBES, "large": LARGE}
     checked = (
         f"check inter {CHECK_MS} fastinter {DOWN_CHECK_MS} downinter {DOWN_CHECK_MS} fall 2 rise 1 "
         "observe layer4 error-limit 1 on-error mark-down"
     )
-    for lane in LANES:
-        yield f"backend {lane}"
-        yield "    balance leastconn"
-        if lane == "work":
-            yield "    option httpchk GET /health"
-        for slot in range(listening.slots):
-            address = f"unix@{socket_path(listening.folder, slot)}"
-            size = f"maxconn {sizes.get(lane, config.limits.in_flight)}"
-            state = checked if lane == "work" else f"track work/replica{slot}"
-            yield f"    server replica{slot} {address} {size} {state}"
-        yield ""
+    for path, lanes in CHECKED.items():
+        for lane in lanes:
+            yield f"backend {lane}"
+            yield "    balance leastconn"
+            if lane == lanes[0]:
+                yield f"    option httpchk GET {path}"
+            for slot in range(listening.slots):
+                address = f"unix@{socket_path(listening.folder, slot)}"
+                size = f"maxconn {SIZES.get(lane, config.limits.in_flight)}"
+                state = checked if lane == lanes[0] else f"track {lanes[0]}/replica{slot}"
+                yield f"    server replica{slot} {address} {size} {state}"
+            yield ""
 
 
 def _body(error: ApiError) -> str:

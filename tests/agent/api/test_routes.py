@@ -21,6 +21,7 @@ ROUTES: dict[tuple[str, str], tuple[Scope, ...] | None] = {
     ("GET", "/docs"): OPEN,
     ("GET", "/docs/oauth2-redirect"): OPEN,
     ("GET", "/health"): OPEN,
+    ("GET", "/health/decides"): OPEN,
     ("GET", "/metrics"): OPEN,
     ("GET", "/openapi.json"): OPEN,
     ("GET", "/ready"): OPEN,

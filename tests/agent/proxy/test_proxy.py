@@ -1,6 +1,7 @@
 """A real HAProxy with our configuration, in front of an application on a socket."""
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -44,11 +45,13 @@ class Behind:
 
     Attributes:
         seen: Paths of the requests that reached it.
+        decides: Whether it says that it chooses arms.
         gate: Set while it answers.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, decides: bool = True) -> None:
         self.seen: list[str] = []
+        self.decides = decides
         self.gate = asyncio.Event()
         self.gate.set()
         self.app = FastAPI()
@@ -58,7 +61,8 @@ class Behind:
         self.seen.append(path)
         if path.startswith("v1"):
             await self.gate.wait()
-        return JSONResponse({"path": path, "bytes": len(await request.body())})
+        status = 503 if path == "health/decides" and not self.decides else 200
+        return JSONResponse({"path": path, "bytes": len(await request.body())}, status)
 
 
 @pytest.fixture
@@ -102,6 +106,22 @@ async def replica(folder: Path, behind: Behind) -> AsyncIterator[None]:
         yield
 
 
+async def decides(folder: Path, replicas: int = 1) -> None:
+    """Wait, for ten seconds, until HAProxy sends questions and feedback to that many replicas."""
+    async with asyncio.timeout(10):
+        up = -1
+        while up != replicas:
+            reader, writer = await asyncio.open_unix_connection(folder / "admin.sock")
+            writer.write(b"show stat json\n")
+            fields = [
+                {field["field"]["name"]: field["value"]["value"] for field in row}
+                for row in json.loads(await reader.read())
+            ]
+            writer.close()
+            servers = [row for row in fields if row["svname"].startswith("replica") and row["status"] == "UP"]
+            up = min(sum(row["pxname"] == lane for row in servers) for lane in ("work", "feedback"))
+
+
 async def answered(client: httpx.AsyncClient, status: int) -> httpx.Response:
     """Ask until the answer has a status, for ten seconds."""
     async with asyncio.timeout(10):
@@ -140,6 +160,29 @@ async def test_requests_reach_a_replica_and_again_the_one_that_replaces_it(
             response = await client.post("/v1/retrieve", content=b"x" * 70_000)
             assert response.json() == {"path": "v1/retrieve", "bytes": 70_000}
         await answered(client, 503)
+
+
+async def test_questions_go_to_the_replicas_that_decide_and_feedback_to_all(
+    client: httpx.AsyncClient, folder: Path
+) -> None:
+    loading, loaded = Behind(decides=False), Behind()
+    async with replica(folder, loading):
+        await answered(client, 200)
+        await client.post("/v1/retrieve", json={})  # while none decides, it says itself what it waits for
+        assert loading.seen.count("v1/retrieve") == 1
+        async with replica(folder, loaded):
+            await decides(folder)
+            for _ in range(4):
+                for path in ("/v1/retrieve", "/v1/chat/completions", "/ready", "/v1/feedback"):
+                    assert (await client.post(path, json={})).status_code == 200
+            assert [loaded.seen.count(path) for path in ("v1/retrieve", "v1/chat/completions", "ready")] == [
+                4
+            ] * 3
+            assert loading.seen.count("v1/retrieve") == 1
+            assert loading.seen.count("v1/feedback") + loaded.seen.count("v1/feedback") == 4
+            assert "v1/feedback" in loading.seen
+            loading.decides = True
+            await decides(folder, 2)
 
 
 async def test_half_a_request_never_reaches_a_replica_and_is_closed(
@@ -187,7 +230,7 @@ async def test_a_full_lane_refuses_at_once_and_the_others_go_on(
 ) -> None:
     behind = Behind()
     async with replica(folder, behind):
-        await answered(client, 200)
+        await decides(folder)
         behind.gate.clear()
         held = [asyncio.create_task(client.post("/v1/retrieve", json={})) for _ in range(2)]
         async with asyncio.timeout(5):
