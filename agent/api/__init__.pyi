@@ -1,5 +1,5 @@
 from .errors import ApiError
-from .export import Export, Format, Window
+from .operations.export import Export, Format, Window
 from .routes import create_app
 
 __all__ = ["ApiError", "Export", "Format", "Window", "create_app"]

@@ -183,3 +183,24 @@ def require_known(replica: Replica, ask: Ask, arm: str | None, what: str) -> Non
 
 def _conflict(message: str) -> ApiError:
     return ApiError("idempotency_conflict", message, "Idempotency-Key")
+
+
+def require_eligible(replica: Replica, ask: Ask) -> None:
+    """Refuse names of arms that are not live, and a forced arm that cannot be drawn. Raises ApiError."""
+    for option, names in (("allowed_arms", ask.allowed or ()), ("excluded_arms", ask.excluded)):
+        for name in sorted(names):
+            require_arm(replica, name, f"agent.{option}")
+    if ask.forced is not None:
+        require_arm(replica, ask.forced, "model")
+        allowed = ask.allowed is None or ask.forced in ask.allowed
+        left_out = ask.forced in ask.excluded or not allowed
+        if left_out or not replica.turns.arms[ask.forced].enabled:
+            why = "excluded, or not allowed" if left_out else "switched off"
+            raise ApiError("no_eligible_arm", f"arm {ask.forced!r} is {why}", "model")
+
+
+def require_arm(replica: Replica, arm: str, param: str) -> None:
+    """Refuse the name of an arm that is not live. Raises ApiError, which names `param`."""
+    if arm not in replica.turns.arms:
+        known = ", ".join(replica.turns.arms)
+        raise ApiError("unknown_arm", f"arm {arm!r} is not configured; there are: {known}", param)

@@ -6,25 +6,16 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from agent.access import Hosts
-from agent.api import (
-    arms,
-    chat,
-    decisions,
-    errors,
-    evaluations,
-    export,
-    feedback,
-    health,
-    keys,
-    policies,
-    warm_starts,
-)
+from agent.api import decisions, errors, feedback, health, retrieve
 from agent.api.middleware import RequestGuard
+from agent.api.openai import chat
+from agent.api.operations import arms, evaluations, export, keys, policies, warm_starts
 from agent.serving import Replica
 
-_RESOURCES = (chat, decisions, feedback, arms, policies, evaluations, warm_starts, export, keys, health)
+_QUESTIONS = (chat, retrieve, decisions, feedback)
+_OPERATIONS = (arms, policies, evaluations, warm_starts, export, keys)
 
-ROUTES = [route for resource in _RESOURCES for route in resource.router.routes]
+ROUTES = [route for resource in (*_QUESTIONS, *_OPERATIONS, health) for route in resource.router.routes]
 """Every route, built once: routes hold no state of a replica, so that all applications share them."""
 
 

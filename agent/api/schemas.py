@@ -60,6 +60,8 @@ LoggedId = Annotated[StrictStr, Field(pattern=r"^([a-z0-9][a-z0-9-]{0,31}~)?[A-Z
 
 IdempotencyKey = Annotated[Identifier | None, Header(alias="Idempotency-Key")]
 
+Timeout = Annotated[float | None, Header(alias="X-Request-Timeout-Seconds", gt=0, allow_inf_nan=False)]
+
 DecisionId = Annotated[LoggedId, Path()]
 
 PublicId = Annotated[StrictStr, Field(pattern=r"^[A-Za-z0-9_]{1,128}$"), Path()]

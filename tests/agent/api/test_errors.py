@@ -25,7 +25,7 @@ PROXY = ROOM.parent / "proxy"
 def codes_raised() -> dict[str, list[str]]:
     """Return the codes that the room and the proxy pass to `ApiError`, by file; "" for no literal."""
     found: dict[str, list[str]] = {}
-    for path in sorted([*ROOM.glob("*.py"), *PROXY.glob("*.py")]):
+    for path in sorted([*ROOM.rglob("*.py"), *PROXY.glob("*.py")]):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "ApiError":
                 code = node.args[0].value if isinstance(node.args[0], ast.Constant) else ""

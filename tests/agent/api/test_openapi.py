@@ -17,7 +17,7 @@ from schemathesis.specs.openapi.checks import (
     unsupported_method,
 )
 
-from agent.api.export import MEDIA_TYPES
+from agent.api.operations.export import MEDIA_TYPES
 from tests.agent.fakes import Service
 
 CHECKS = [

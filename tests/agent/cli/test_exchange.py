@@ -19,7 +19,7 @@ import yaml
 from typer.testing import CliRunner
 
 from agent.api import Export, Window
-from agent.api.export import AT_ONCE
+from agent.api.operations.export import AT_ONCE
 from agent.cli.main import app
 from agent.config import AppConfig, load
 from feedback.events import Example
@@ -278,7 +278,7 @@ async def test_one_export_at_a_time_is_under_way_and_the_service_answers_beside_
         assert go_on.wait(30)
         return read_examples(*args, **options)
 
-    monkeypatch.setattr("agent.api.export.read_examples", slowly)
+    monkeypatch.setattr("agent.api.operations.export.read_examples", slowly)
     async with serving(settings, tmp_path).running(ready=False) as service:
         running = asyncio.create_task(service.client.get("/v1/export"))
         await asyncio.to_thread(begun.wait, 30)
@@ -293,7 +293,7 @@ async def test_one_export_at_a_time_is_under_way_and_the_service_answers_beside_
 async def test_an_export_that_nobody_reads_any_more_is_given_up(
     settings: AppConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.api.export.BLOCK", 1)
+    monkeypatch.setattr("agent.api.operations.export.BLOCK", 1)
     async with serving(settings, tmp_path).running(ready=False) as service:
         running = asyncio.create_task(service.client.get("/v1/export"))
         await service.client.get("/health")

@@ -5,11 +5,12 @@ from typing import Any
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 
+from agent.api.admission import require_arm
 from agent.api.errors import RESPONSES, ApiError
 from agent.api.middleware import AppReplica, require
 from agent.api.schemas import ArmsReplacement, ArmSwitch
 from agent.config import ConfigError
-from agent.serving import ArmInfo, Replica
+from agent.serving import ArmInfo
 from arms.base import ArmBuildError, ArmError
 from arms.retrievers import ArmSpec
 from feedback.errors import ConflictError
@@ -53,13 +54,6 @@ async def switch(replica: AppReplica, name: str, body: ArmSwitch) -> JSONRespons
     await replica.switch(name, body.enabled)
     require_arm(replica, name, "name")  # the arms may have been replaced meanwhile
     return JSONResponse(_document(name, replica.config.arms[name], replica.turns.arms[name]))
-
-
-def require_arm(replica: Replica, arm: str, param: str) -> None:
-    """Refuse the name of an arm that is not live. Raises ApiError, which names `param`."""
-    if arm not in replica.turns.arms:
-        known = ", ".join(replica.turns.arms)
-        raise ApiError("unknown_arm", f"arm {arm!r} is not configured; there are: {known}", param)
 
 
 def _document(name: str, spec: ArmSpec, info: ArmInfo) -> dict[str, Any]:

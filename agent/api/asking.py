@@ -1,98 +1,23 @@
-"""`/v1/chat/completions` and `/v1/retrieve`: check a question, run its turn and answer."""
+"""Check what a request asks, and run its turn: what every route that decides has in common."""
 
 import asyncio
 import hashlib
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Annotated, Any
-
-from fastapi import APIRouter, Header, Response
-from fastapi.responses import StreamingResponse
+from typing import Any
 
 from agent.access import Caller
-from agent.api import admission, responses
-from agent.api.arms import require_arm
-from agent.api.errors import RESPONSES, ApiError
-from agent.api.middleware import AppReplica, RequestCaller, require
-from agent.api.schemas import ChatRequest, IdempotencyKey, RetrieveRequest
+from agent.api import admission
+from agent.api.errors import ApiError
+from agent.api.schemas import ChatRequest, RetrieveRequest
 from agent.config import Limits
 from agent.policies import FeatureSpec
 from agent.serving import Ask, Decided, Finished, Replica, messages
-from arms.llm import Chunk, Message
-
-router = APIRouter(responses=RESPONSES)
-
-Timeout = Annotated[float | None, Header(alias="X-Request-Timeout-Seconds", gt=0, allow_inf_nan=False)]
+from arms.llm import Chunk
 
 
-@router.post(
-    "/v1/chat/completions",
-    responses={200: {"content": {"text/event-stream": {}}}},
-    dependencies=[require("decide")],
-)
-async def chat(
-    replica: AppReplica,
-    caller: RequestCaller,
-    body: ChatRequest,
-    key: IdempotencyKey = None,
-    timeout_s: Timeout = None,
-) -> Response:
-    """Answer: decide, retrieve, generate; server-sent events with `stream`."""
-    question = next((m.text for m in reversed(body.messages) if m.role == "user"), None)
-    if question is None:
-        raise ApiError("invalid_value", "messages: none has the role 'user'", "messages")
-    answering, limits = replica.config.answering, replica.config.limits
-    max_tokens = body.max_completion_tokens or body.max_tokens or answering.max_tokens
-    if max_tokens > limits.completion_tokens:
-        message = f"{max_tokens} tokens were requested; the limit is {limits.completion_tokens}"
-        param = "max_completion_tokens" if body.max_completion_tokens else "max_tokens"
-        raise ApiError("invalid_value", message, param)
-    ask = _ask(
-        replica,
-        caller,
-        question,
-        body,
-        key,
-        messages=tuple(_message(m.role, m.text) for m in body.messages),
-        k=answering.passages,
-        max_tokens=max_tokens,
-        temperature=answering.temperature if body.temperature is None else body.temperature,
-        top_p=1.0 if body.top_p is None else body.top_p,
-        seed=body.seed,
-        stop=(body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ()),
-    )
-    events = _events(replica, caller, ask, key, timeout_s)
-    if body.stream:
-        first = await anext(events)
-        assert isinstance(first, Decided)
-        usage = body.stream_options is not None and body.stream_options.include_usage
-        stream = responses.sse(first, events, replica.config, returns=body.agent.returns, include_usage=usage)
-        headers = responses.headers(first.decision, first.served)
-        return StreamingResponse(stream, media_type="text/event-stream", headers=headers)
-    decided, text, finished = await _whole(events)
-    return responses.completion(decided, text, finished, replica.config, body.agent.returns)
-
-
-@router.post("/v1/retrieve", dependencies=[require("decide")])
-async def retrieve(
-    replica: AppReplica,
-    caller: RequestCaller,
-    body: RetrieveRequest,
-    key: IdempotencyKey = None,
-    timeout_s: Timeout = None,
-) -> Response:
-    """Decide and retrieve, without the language model."""
-    k = body.k or replica.config.answering.passages
-    if k > replica.config.limits.passages:
-        message = f"k is {k}; at most {replica.config.limits.passages} passages can be requested"
-        raise ApiError("invalid_value", message, "k")
-    ask = _ask(replica, caller, body.query, body, key, k=k, param="query")
-    decided, _, finished = await _whole(_events(replica, caller, ask, key, timeout_s))
-    return responses.retrieval(decided, finished, replica.config, body.agent.returns)
-
-
-def _ask(
+def ask_of(
     replica: Replica,
     caller: Caller,
     question: str,
@@ -101,7 +26,7 @@ def _ask(
     param: str = "messages",
     **rest: Any,
 ) -> Ask:
-    """Check what both routes have in common, and return the question for the turn. Raises ApiError."""
+    """Check what the routes have in common, and return the question for the turn. Raises ApiError."""
     limit, options = replica.config.limits.question_chars, body.agent
     if not question.strip():
         raise ApiError("invalid_value", "the question is empty", param)
@@ -180,7 +105,7 @@ def _forced_arm(model: str) -> str | None:
     return arm
 
 
-async def _events(
+async def events_of(
     replica: Replica, caller: Caller, ask: Ask, key: str | None, timeout_s: float | None
 ) -> AsyncGenerator[messages.Event, None]:
     """Yield the events of a new turn, or of the earlier turn under the same key, where there is room.
@@ -192,7 +117,7 @@ async def _events(
         loop = replica.turns
         record = None if key is None else await asyncio.to_thread(replica.store.record, ask.decision_id)
         if record is None:
-            _require_eligible(replica, ask)
+            admission.require_eligible(replica, ask)
             return loop.turn(ask, commits.append)
         if admission.was_cut_off(replica, ask, record):
             admission.require_known(replica, ask, record.decision.drawn, "decided on")
@@ -216,25 +141,7 @@ def _shown(decided: Decided, caller: Caller) -> Decided:
     return replace(decided, decision=shown)
 
 
-def _require_eligible(replica: Replica, ask: Ask) -> None:
-    """Refuse names of arms that are not live, and a forced arm that cannot be drawn. Raises ApiError."""
-    for option, names in (("allowed_arms", ask.allowed or ()), ("excluded_arms", ask.excluded)):
-        for name in sorted(names):
-            require_arm(replica, name, f"agent.{option}")
-    if ask.forced is not None:
-        require_arm(replica, ask.forced, "model")
-        allowed = ask.allowed is None or ask.forced in ask.allowed
-        left_out = ask.forced in ask.excluded or not allowed
-        if left_out or not replica.turns.arms[ask.forced].enabled:
-            why = "excluded, or not allowed" if left_out else "switched off"
-            raise ApiError("no_eligible_arm", f"arm {ask.forced!r} is {why}", "model")
-
-
-def _message(role: str, text: str) -> Message:
-    return Message(role="system" if role == "developer" else role, content=text)  # type: ignore[typeddict-item]
-
-
-async def _whole(events: AsyncGenerator[messages.Event, None]) -> tuple[Decided, str, Finished]:
+async def whole(events: AsyncGenerator[messages.Event, None]) -> tuple[Decided, str, Finished]:
     """Read a turn to its end."""
     decided: Decided | None = None
     finished: Finished | None = None

@@ -1,0 +1,1 @@
+"""The routes of OpenAI's API, which its clients call unchanged."""

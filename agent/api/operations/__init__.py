@@ -1,0 +1,1 @@
+"""What operators do: arms, versions, evaluations, warm starts, exports, keys."""
