@@ -33,6 +33,7 @@ class TurnRecorder:
     Attributes:
         decision: What is carried out.
         arms: What is known of the arms, the same for the whole turn.
+        depth: Fewest passages to search for: as many as the router of the turn reads.
         probes: Searches before the draw, whose costs are added to the four below.
         served: The arm whose passages are used; None before one has answered.
         retrieval: What it found.
@@ -51,6 +52,7 @@ class TurnRecorder:
 
     decision: Decision
     arms: Mapping[str, ArmInfo]
+    depth: int = 0
     probes: Probes = UNPROBED
     served: str | None = None
     retrieval: Retrieval = field(default_factory=lambda: Retrieval(steps=0))

@@ -101,14 +101,14 @@ class TurnLoop:
         arms, decider, serving = self.arms, self.decider, self.decider.serving
         query, context = await self.describe(ask, arms, serving)
         names = decider.available(eligible(ask, arms))
-        search_first = partial(self._search_first, ask, query, arms)
+        search_first = partial(self._search_first, ask, query, arms, _depth(serving))
         scored = await decider.score(ask, names, query, context, search_first, serving)
         probes = scored.probes
         decision = decider.choose(ask, names, scored.context, probes, serving, scored.candidate_scores)
         # Nothing is awaited from here until the search has begun, and counts against the arm's cap.
         # The decision is committed while the arm searches; nothing leaves before it is durable.
         commit = TurnCommit(self.log, decision, on_commit, wait_s=0.0 if ask.messages else TOGETHER_S)
-        recorder = TurnRecorder(decision, arms, probes)
+        recorder = TurnRecorder(decision, arms, _depth(serving), probes)
         async with aclosing(self._carry_out(ask, query, recorder, commit)) as events:
             async for event in events:
                 yield event
@@ -131,7 +131,7 @@ class TurnLoop:
         arms = self.known
         self.decider.available([decision.drawn])
         commit = TurnCommit(self.log, decision, on_commit, is_durable=True)
-        recorder = TurnRecorder(decision, arms)
+        recorder = TurnRecorder(decision, arms, _depth(self.decider.serving))
         async with aclosing(self._carry_out(ask, self._query(ask), recorder, commit)) as events:
             async for event in events:
                 yield event
@@ -147,8 +147,9 @@ class TurnLoop:
         query = self._query(ask)  # only the arm may need an embedding
         served = execution.served or decision.drawn
         self.decider.available([served])
+        recorder = TurnRecorder(decision, arms, _depth(self.decider.serving))
         try:
-            retrieval = await self._search(served, query, ask.k, TurnRecorder(decision, arms))
+            retrieval = await self._search(served, query, ask.k, recorder)
         except TimeoutError:
             raise ArmError(f"arm {served!r} took longer than {self.arm_timeout_s:g} s") from None
         return Decided(decision, retrieval, served)
@@ -162,7 +163,7 @@ class TurnLoop:
             How it ended, and the passages.
         """
         other = replace(decision, arms=(arm,), probabilities=(1.0,), drawn=arm)
-        recorder, failure = TurnRecorder(other, self.known), None
+        recorder, failure = TurnRecorder(other, self.known, _depth(self.decider.serving)), None
         try:
             retrieval = await self.retrieve(self._query(ask), ask.k, recorder)
             async with aclosing(self.generate(ask, retrieval.passages, recorder)) as chunks:
@@ -231,10 +232,10 @@ class TurnLoop:
             raise ArmError(message) from None
 
     async def _search_first(
-        self, ask: Ask, query: Query, arms: Mapping[str, ArmInfo], names: Sequence[str]
+        self, ask: Ask, query: Query, arms: Mapping[str, ArmInfo], depth: int, names: Sequence[str]
     ) -> Probes:
         needs = {name: arms[name].backbones for name in names}
-        return await probe(query, self._depth(ask.k), needs, self.embed, self.search, self.arm_timeout_s)
+        return await probe(query, max(ask.k, depth), needs, self.embed, self.search, self.arm_timeout_s)
 
     async def retrieve(self, query: Query, k: int, recorder: TurnRecorder) -> Retrieval:
         """Run the drawn arm, or the fallback where it fails and one is declared."""
@@ -268,7 +269,7 @@ class TurnLoop:
                     if missing:
                         embeddings = await self.embed(query.text, frozenset(missing))
                         query = replace(query, embeddings={**query.embeddings, **embeddings})
-                    found = await self.search(arm, query, self._depth(k))
+                    found = await self.search(arm, query, max(k, recorder.depth))
             except QuestionRefusedError:
                 report(refused=(arm,))
                 raise
@@ -280,10 +281,6 @@ class TurnLoop:
             report(worked=(arm,))
         recorder.steps, recorder.tokens = recorder.steps + found.steps, recorder.tokens + found.tokens
         return found
-
-    def _depth(self, k: int) -> int:
-        """Passages to search for: the same with and without a probe, so that the first `k` are the same."""
-        return max(k, *(scorer.k for scorer in scorers_of(self.decider.serving)), 0)
 
     async def generate(
         self, ask: Ask, passages: Sequence[Passage], recorder: TurnRecorder
@@ -311,6 +308,11 @@ class TurnLoop:
                     yield chunk
         finally:
             recorder.llm_s = time.perf_counter() - started
+
+
+def _depth(serving: Serving) -> int:
+    """Return how many passages routers read: with and without a probe, so that the first are the same."""
+    return max((scorer.k for scorer in scorers_of(serving)), default=0)
 
 
 T = TypeVar("T")

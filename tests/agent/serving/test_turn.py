@@ -1031,6 +1031,22 @@ async def test_a_router_of_what_was_retrieved_has_every_eligible_arm_search_once
     assert log.execution.passages == ("bm25-1", "bm25-2", "bm25-3", "bm25-4")
 
 
+@pytest.mark.parametrize(("before", "after"), [(0, 9), (9, 0), (9, 6)])
+async def test_a_turn_searches_as_deep_as_its_own_router_reads_whatever_is_served_meanwhile(
+    before: int, after: int
+) -> None:
+    arms = FakeArms()
+    loop = a_loop(MemoryLog(), arms, scorer=Advice(before, **ALL))
+
+    async def replaced_meanwhile(*asked: Any) -> Any:
+        loop.decider.serving = replace(loop.decider.serving, scorer=Advice(after, **ALL))
+        return await FakeEmbedders().embed(*asked)
+
+    loop.embed = replaced_meanwhile
+    await run(loop, LOOK_UP)
+    assert {k for _, _, k in arms.calls} == {max(before, LOOK_UP.k)}
+
+
 async def spending(_query: Query, _k: int) -> Retrieval:
     """An arm that takes three steps, asks a language model, and finds nothing."""
     return Retrieval(steps=3, tokens=50)
