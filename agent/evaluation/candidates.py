@@ -69,8 +69,13 @@ class Candidate(Protocol):
         """
         ...
 
-    def learn(self, example: Example, reward: float) -> None:
-        """Learn from a row of the training log, if it is one that learns."""
+    def learn(self, example: Example, reward: float | None) -> None:
+        """Learn from a row of the training log, if it is one that learns.
+
+        Args:
+            example: Every row in turn, since observations may stand beside any.
+            reward: Of its decision; None where that is not learned.
+        """
         ...
 
     def notes(self) -> Sequence[str]:
@@ -147,13 +152,14 @@ class Learned:
         self._last = decision.id, dict(zip(arms, p.tolist(), strict=True))
         return p
 
-    def learn(self, example: Example, reward: float) -> None:
+    def learn(self, example: Example, reward: float | None) -> None:
         """Update the policy, unless it is frozen: then it has learned the rows up to its position already."""
         learned = (example.seq <= self.after) if self.frozen else (example.seq > self.after)
-        if learned and example.decision.policy == LABELS:
+        if learned and reward is not None and example.decision.policy == LABELS:
             note_label(self.taught, example.decision)
         if learned and not self.frozen:
-            self.policy.learn(example.decision, reward)
+            if reward is not None:
+                self.policy.learn(example.decision, reward)
             for label, value in self.beside(example) if self.beside else ():
                 self.policy.learn(label, value)
                 if observed.source_of(label) is Source.JUDGE:
@@ -206,7 +212,7 @@ class Recorded:
             raise LeftOutError("an arm of the shadow is not live any more")
         return np.array(decision.shadow)
 
-    def learn(self, example: Example, reward: float) -> None:
+    def learn(self, example: Example, reward: float | None) -> None:
         """Do nothing."""
 
     def notes(self) -> Sequence[str]:
@@ -268,7 +274,7 @@ class Routed:
             sampling.greedy(scores), sampling.lowered(_floor_of(decision, self._floor), len(arms))
         )
 
-    def learn(self, example: Example, reward: float) -> None:
+    def learn(self, example: Example, reward: float | None) -> None:
         """Do nothing."""
 
     def notes(self) -> Sequence[str]:

@@ -179,8 +179,8 @@ class _ReplayedCandidate:
             raise LeftOutError("no arm that it knows was eligible")
         return self.candidate.probabilities(example.decision, arms)
 
-    def learn(self, example: Example, reward: float) -> None:
-        """Learn from a row. Raises CandidateError."""
+    def learn(self, example: Example, reward: float | None) -> None:
+        """Learn from a row; None for no reward. Raises CandidateError."""
         try:
             self.candidate.learn(example, reward)
         except (ArithmeticError, LookupError, ValueError) as error:
@@ -229,9 +229,8 @@ def _replay(
                 if training_log_examples.run_of(example.decision) is not None
                 else setting.rule.reward_of(example)
             )
-            if reward is not None:
-                for one in replayed:
-                    one.learn(one.block[place], reward)
+            for one in replayed:
+                one.learn(one.block[place], reward)
         on_progress("asking candidates", block[-1].seq, last)
 
 

@@ -29,6 +29,7 @@ from feedback.training_log import (
     examples,
     lag,
     observed,
+    read_examples,
     router_contexts,
     take_epoch,
 )
@@ -158,12 +159,16 @@ def rebuild(
         if newest is not None and newest != known:
             replay.expect([newest])
         _replay(refold, on_progress, replays)
-    compared = [Compared("training log", refold.position.examples_seq, *refold.digests)]
-    compared += [found for one in replays for found in one.compared]
     notes = [note for note in (refold.first, others) if note]
     if epoch:
-        replaced = newest if newest and newest.version in replay.wrong else None
         refold.repair(epoch)
+    if not refold.sound:
+        replays = _observed_again(replays, refold.position, notes, repaired=epoch > 0)
+        replay = replays[0]
+    compared = [Compared("training log", refold.position.examples_seq, *refold.digests)]
+    compared += [found for one in replays for found in one.compared]
+    if epoch:
+        replaced = newest if newest and newest.version in replay.wrong else None
         with store.writing() as connection:
             epochs.confirm_epoch(connection, epoch)
             refold.finish(connection)
@@ -202,7 +207,7 @@ class _Replay:
 
     def __init__(self, store: Store, recipe: Recipe, arms: Sequence[str]) -> None:
         start = recipe.start or StartingPoint()
-        self.recipe = recipe
+        self.recipe, self._arms = recipe, arms
         self._store, self._policy = store, recipe.build(arms)
         train_on(self._policy, recipe.reward, examples.labels_of(store, recipe.reward, start, recipe.router))
         self.learned = start.after
@@ -214,7 +219,13 @@ class _Replay:
         self.compared: list[Compared] = []
         self.wrong: set[int] = set()
         self.lost: dict[int, bytes] = {}
+        self._expected: list[Version] = []
         self._due: deque[Version] = deque()
+
+    @property
+    def observes(self) -> bool:
+        """Whether it learns observations, which are placed and weighed by the rows of the training log."""
+        return self._beside is not None
 
     @property
     def state(self) -> bytes:
@@ -224,6 +235,7 @@ class _Replay:
     def expect(self, versions: Sequence[Version]) -> None:
         """Compare these versions once it has learned as much as they have."""
         due = {version.version: version for version in versions}
+        self._expected.extend(versions)
         self._due.extend(sorted(due.values(), key=lambda version: version.examples_seq))
         self._compare_due()
 
@@ -246,6 +258,16 @@ class _Replay:
                 self.wrong.add(version.version)
             self._note(version, f"version {version.version}", expected, version.digest)
         self._due.clear()
+
+    def again(self, position: Position) -> "_Replay":
+        """Return one that has learned the training log from the start, once the log is repaired."""
+        found = _Replay(self._store, self.recipe, self._arms)
+        found.expect(self._expected)
+        rest = read_examples(self._store, self.recipe.reward.join, upto=position.examples_seq)
+        while some := list(islice(rest, router_contexts.CHUNK)):
+            found.learn(some)
+        found.finish(position)
+        return found
 
     def _compare_due(self) -> None:
         while self._due and self._due[0].examples_seq <= self.learned:
@@ -281,6 +303,17 @@ def _replay(refold: Refold, on_progress: Callable[[int, int], None], replays: Se
             one.learn(some)
     for one in replays:
         one.finish(refold.position)
+
+
+def _observed_again(
+    replays: list[_Replay], position: Position, notes: list[str], *, repaired: bool
+) -> list[_Replay]:
+    """Compare versions that learn observations, which were read beside a damaged training log, once more."""
+    if repaired:
+        return [one.again(position) if one.observes else one for one in replays]
+    if any(one.observes for one in replays):
+        notes.append("versions that learn observations are compared once the training log is mended")
+    return replays
 
 
 def _named(store: Store, config: AppConfig, number: int) -> Version:

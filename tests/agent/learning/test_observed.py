@@ -7,18 +7,26 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import sqlalchemy as sa
 
 from agent.config import AppConfig, parse
-from agent.evaluation.candidate_factory import Setting, candidate_of
+from agent.evaluation import candidates, targets
+from agent.evaluation.candidate_factory import Setting
 from agent.evaluation.candidate_names import parse_name
-from agent.evaluation.candidates import Learned
 from agent.learning import Learner, Recipe, publish_candidate
 from agent.learning.rebuild import rebuild
-from feedback.events import Observation, Source
+from agent.learning.router_scores import keep_router
+from agent.policies import Policy
+from agent.routers import out_of_fold, saved
+from feedback.dataset import LogSource
+from feedback.events import LABELS, ROUTER, Observation, Source
 from feedback.log import Store
-from feedback.registry import versions
-from feedback.training_log import read_examples, take_epoch
+from feedback.log import tables as t
+from feedback.registry import Version, versions
+from feedback.training_log import imported_turns, learned_examples, observed, take_epoch
+from feedback.training_log.examples import episode_of
 from tests.agent.fakes import CONFIG
+from tests.agent.trained_routers import kept
 from tests.feedback.conftest import decision, execution, value
 
 TURNS = 90
@@ -29,7 +37,7 @@ def config(tmp_path: Path) -> AppConfig:
     also = {"shadow": 0.5, "judge": True, "audits": 10, "agreement": 0.1}
     changes = {
         "log_url": f"sqlite:///{tmp_path / 'log.db'}",
-        "arms": {"a": {"kind": "none"}, "b": {"kind": "bm25"}},
+        "arms": {"a": {"kind": "none"}, "b": {"kind": "bm25"}, "c": {"kind": "bm25", "params": {"k1": 2.0}}},
         "policy": {"kind": "linucb"},
         "learning": {"also": also},
     }
@@ -42,57 +50,143 @@ def store(config: AppConfig) -> Iterator[Store]:
         yield store
 
 
-def live(config: AppConfig, store: Store) -> Learner:
-    """Fill the log with turns that are observed early, late or not at all, learned a few at a time."""
-    learner = Learner(store, Recipe.configured(config), list(config.actions), take_epoch(store, "test", 0.0))
+def live(config: AppConfig, store: Store, recipe: Recipe | None = None) -> Version:
+    """Fill the log with turns that are observed early, late or not at all, learned a few at a time.
+
+    Each arm has a router score, as from a version with a router. Feedback comes at once, late or never. In
+    between are labels of a run, which this recipe does not learn.
+    """
+    recipe = recipe or Recipe.configured(config)
+    epoch = take_epoch(store, "test", 0.0)
+    learner = Learner(store, recipe, list(config.actions), epoch, clock=lambda: 110.0)
     rng = np.random.default_rng(0)
+    answered: set[int] = set()
+    right = rng.integers(2, size=TURNS).astype(float)
+    arms = rng.choice(["a", "b"], size=TURNS).tolist()
     for n in range(TURNS):
-        name, right = f"d{n}", float(rng.integers(2))
-        of = f"d{rng.integers(n + 1)}"
-        facts = [replace(decision(name), drawn=str(rng.choice(["a", "b"]))), execution(name)]
-        other = "a" if facts[0].drawn == "b" else "b"  # type: ignore[union-attr]
-        seen = Observation(
-            name, Source.SHADOW, other, 0.3, value=float(rng.integers(-1, 2)), observed_at=103.0
+        of = int(rng.integers(n + 1))
+        drawn = replace(decision(f"d{n}"), drawn=arms[n])
+        context = drawn.context.with_scores({"a": float(rng.random()), "b": float(rng.random())})
+        facts = [replace(drawn, context=context), execution(drawn.id)]
+        other, opinion = "a" if drawn.drawn == "b" else "b", float(rng.integers(-1, 2))
+        seen = Observation(drawn.id, Source.SHADOW, other, 0.3, value=opinion, observed_at=103.0)
+        grade = Observation(
+            f"d{of}", Source.JUDGE, arms[of], 0.3, value=(right[of] + rng.random()) / 2, observed_at=103.0
         )
-        grade = Observation(of, Source.JUDGE, "b", 0.3, value=float(rng.random()), observed_at=103.0)
         store.append([*facts, *([seen] if rng.random() < 0.5 else []), grade])
-        if rng.random() < 0.7:
-            store.append([value(name, number=right)])
+        for about in {n, int(rng.integers(n + 1))} if rng.random() < 0.6 else ():
+            if about not in answered:
+                store.append([value(f"d{about}", number=right[about])])
+                answered.add(about)
+        if n % 5 == 0:
+            label = replace(drawn, id=f"label-{n}", policy=LABELS, version=0, episode_id=episode_of(1))
+            said = value(label.id, at=label.decided_at)
+            imported_turns.insert(store, [imported_turns.PastTurn(label, execution(label.id), (said,))])
         if n % 7 == 0:
             learner.step()
     while learner.step() is not None or learner.behind:
         pass
-    return learner
+    newest = versions.latest(store, recipe.digest)
+    assert newest is not None
+    return newest
+
+
+def replayed(
+    config: AppConfig, store: Store, name: str, monkeypatch: pytest.MonkeyPatch
+) -> tuple[targets.Target, Policy]:
+    """Evaluate a candidate on the whole log; return the result, and what it has learned by the end."""
+    built: list[candidates.Candidate] = []
+    real = targets.candidate_of
+    monkeypatch.setattr(targets, "candidate_of", lambda *of: built.append(real(*of)) or built[-1])
+    source = LogSource(store, config.reward)
+    setting = Setting(config, config.reward, store, tuple(config.actions))
+    log = source.log(config.reward)
+    (found,) = targets.targets(log, [parse_name(name)], setting, source, lambda *_: None)
+    (candidate,) = built
+    assert isinstance(candidate, candidates.Learned)
+    return found, candidate.policy
 
 
 def test_what_a_learner_published_step_by_step_is_what_a_rebuild_gives(
     config: AppConfig, store: Store
 ) -> None:
-    learner = live(config, store)
+    newest = live(config, store)
     report = rebuild(store, config, lambda *_: None, every=True)
     assert report.sound, report.compared
     assert len(report.compared) > 3
-    newest = versions.latest(store, learner.recipe.digest)
-    plain = replace(learner.recipe, start=None)
+    plain = replace(Recipe.configured(config), start=None)
     without = publish_candidate(store, plain, list(config.actions))
-    assert newest is not None
     assert (without.recipe, without.digest) != (newest.recipe, newest.digest), "observations are learned"
-    assert Recipe.of(newest, config.reward) == learner.recipe
+    assert Recipe.of(newest, config.reward) == Recipe.configured(config)
 
 
-def test_an_evaluation_learns_as_the_service_does(config: AppConfig, store: Store) -> None:
-    learner = live(config, store)
-    newest = versions.latest(store, learner.recipe.digest)
-    assert newest is not None
-    setting = Setting(config, config.reward, store, tuple(config.actions))
-    for name in ("configured", f"recipe:{newest.version}"):
-        candidate = candidate_of(parse_name(name), setting)
-        assert isinstance(candidate, Learned)
-        for example in read_examples(store, config.reward.join):
-            reward = config.reward.reward_of(example)
-            assert reward is not None
-            candidate.learn(example, reward)
-        assert versions.digest_of(candidate.policy.save()) == newest.digest
+def test_observations_have_the_scores_of_the_router_of_the_recipe_in_a_rebuild_and_an_evaluation(
+    config: AppConfig, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = kept(tmp_path / "router", arms=("a", "b", "c"))
+    out_of_fold.write_out_of_fold(folder, saved.read_about(folder), [], np.empty((0, 3)))
+    router = keep_router(store, folder, 0.0)
+    recipe = replace(Recipe.configured(config), router=router)
+    decides = publish_candidate(store, recipe, list(config.actions))
+    assert decides.version == decision("d0").version, "so the scores on record are those of its router"
+    newest = live(config, store, recipe)
+    learned = learned_examples(store, config.reward, recipe.start, router=router)
+    seen = [one.decision for one in learned if observed.source_of(one.decision)]
+    assert {observed.source_of(one) for one in seen} == {Source.JUDGE, Source.SHADOW}
+    assert all(ROUTER in one.context.arms["a"] for one in seen)
+    report = rebuild(store, config, lambda *_: None, number=newest.version)
+    assert report.sound, report.compared
+    _, policy = replayed(config, store, f"recipe:{newest.version}", monkeypatch)
+    assert versions.digest_of(policy.save()) == newest.digest
+
+
+@pytest.mark.parametrize("name", ["configured", "recipe:{}"])
+def test_an_evaluation_learns_as_the_service_does(
+    config: AppConfig, store: Store, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    newest = live(config, store)
+    _, policy = replayed(config, store, name.format(newest.version), monkeypatch)
+    assert versions.digest_of(policy.save()) == newest.digest
+
+
+def test_an_evaluation_leaves_out_decisions_whose_grade_was_learned_before(
+    config: AppConfig, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live(config, store)
+    recipe, graded, late = Recipe.configured(config), set[str](), set[str]()
+    for one in learned_examples(store, config.reward, recipe.start):
+        if observed.source_of(one.decision) is Source.JUDGE:
+            graded.add(one.decision.id.split("/")[0])
+        elif one.metrics and one.decision.id in graded:
+            late.add(one.decision.id)
+    found, _ = replayed(config, store, "configured", monkeypatch)
+    assert len(late) >= 3
+    assert found.excluded == {"a grade of it was learned before": len(late)}
+
+
+@pytest.mark.parametrize("newest_is_right", [True, False])
+def test_a_rebuild_reads_observations_beside_the_repaired_training_log(
+    config: AppConfig, store: Store, *, newest_is_right: bool
+) -> None:
+    newest = live(config, store)
+    x = t.examples
+    with store.writing() as connection:
+        if not newest_is_right:
+            wrong = replace(newest, version=0, parent=newest.version, digest=versions.digest_of(b"x"))
+            versions.add(connection, wrong, b"x")
+        flipped = sa.update(x).where(x.c.seq.between(5, 60), sa.cast(x.c.metrics, sa.Text) != "{}")
+        connection.execute(flipped.values(metrics={"thumb": -1.0}))
+    found = rebuild(store, config, lambda *_: None)
+    assert not found.sound
+    assert "observations are compared once the training log is mended" in found.notes[-1]
+    report = rebuild(store, config, lambda *_: None, mend=True)
+    assert report.sound, report
+    follower = versions.latest(store, newest.recipe)
+    assert follower is not None
+    assert follower.digest == newest.digest
+    assert (follower == newest) == newest_is_right, "nothing is published where the newest is as it should be"
+    again = rebuild(store, config, lambda *_: None, every=newest_is_right)
+    assert again.sound, again
 
 
 def test_a_recipe_without_observations_has_the_digest_that_it_always_had(config: AppConfig) -> None:
