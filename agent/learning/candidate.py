@@ -61,6 +61,8 @@ def publish_candidate(
     if recipe.router is not None:  # all that is joined above, and what waits for feedback
         decisions = router_contexts.unscored(store, recipe.router, newest=MOST)
         score_unscored(store, recipe.router, decisions, backbones or {}, on_progress)
+        if len(decisions) == MOST:
+            router_contexts.leave_unscored(store, recipe.router, before=decisions[-1][0])
     newest = versions.latest(store, recipe.digest)
     if newest is not None and newest.examples_seq >= joined:
         return newest

@@ -15,6 +15,7 @@ routers.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
+from typing import Any
 
 import orjson
 import sqlalchemy as sa
@@ -97,17 +98,7 @@ def unscored(
         after: Position in it of the example before the first.
         upto: Position in it of the last one.
     """
-    serving, canary = t.versions.alias(), t.versions.alias()
-    query = sa.select(_d.id, _d.question).outerjoin_from(
-        t.decisions, t.router_scores, (_s.router == router) & (_s.decision_id == _d.id)
-    )
-    query = query.outerjoin(serving, serving.c.version == _d.version)
-    query = query.outerjoin(canary, canary.c.version == _d.candidate)
-    query = query.where(
-        _s.decision_id.is_(None),
-        serving.c.router.is_distinct_from(router),
-        canary.c.router.is_distinct_from(router),
-    )
+    query = _without_scores(sa.select(_d.id, _d.question), router)
     if newest is None:
         x = t.examples.c
         query = query.join(t.examples, x.decision_id == _d.id)
@@ -116,6 +107,41 @@ def unscored(
         query = query.where(_d.mode == Mode.EXPLORE.value).order_by(_d.seq.desc()).limit(newest)
     with store.reading() as connection:
         return [(row.id, row.question) for row in connection.execute(query)]
+
+
+def leave_unscored(store: Store, router: str, before: str) -> None:
+    """Store that a router gives no scores to decisions for which they are not known, for good.
+
+    So who learns them later sees what was learned of them first.
+
+    Args:
+        store: The log.
+        router: Its digest.
+        before: Id of the decision before which this holds.
+    """
+    query = _without_scores(sa.select(_d.seq, _d.id), router).order_by(_d.seq.desc()).limit(CHUNK)
+    with store.reading() as connection:
+        last = connection.scalar(sa.select(_d.seq).where(_d.id == before))
+    while last is not None:
+        with store.reading() as connection:
+            found = connection.execute(query.where(_d.seq < last)).all()
+        store_scores(store, router, dict.fromkeys(row.id for row in found))
+        last = found[-1].seq if found else None
+
+
+def _without_scores(query: sa.Select[Any], router: str) -> sa.Select[Any]:
+    """Return a query of decisions for those for which the scores of a router are not known."""
+    serving, canary = t.versions.alias(), t.versions.alias()
+    query = query.outerjoin_from(
+        t.decisions, t.router_scores, (_s.router == router) & (_s.decision_id == _d.id)
+    )
+    query = query.outerjoin(serving, serving.c.version == _d.version)
+    query = query.outerjoin(canary, canary.c.version == _d.candidate)
+    return query.where(
+        _s.decision_id.is_(None),
+        serving.c.router.is_distinct_from(router),
+        canary.c.router.is_distinct_from(router),
+    )
 
 
 def decisions_of(store: Store, ids: Sequence[str]) -> list[Decision]:

@@ -14,6 +14,7 @@ from rich.console import Console
 from agent.config import AppConfig, ConfigError, parse
 from agent.learning import Recipe, active_recipe, publish_candidate, rebuild
 from agent.learning.router_scores import open_router
+from agent.policies import PolicySpec
 from agent.routers import RouterError
 from agent.warmstart import warm_start_before_traffic
 from arms.models import build_embedder
@@ -108,6 +109,23 @@ def test_the_learner_scores_what_was_decided_before_the_switch_and_a_rebuild_giv
     report = rebuild.rebuild(world.store, world.config, lambda *_: None, every=True)
     assert report.sound
     assert {one.version for one in report.compared} >= {promoted.version, newest.version}
+
+
+def test_decisions_that_a_router_was_not_asked_about_are_learned_without_its_scores_for_good(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent.learning.candidate.MOST", 10)
+    monkeypatch.setattr(router_contexts, "CHUNK", 7)
+    world.warmed(**live(world.folder))
+    first = world.newest()
+    assert first.router is not None
+    recipe = Recipe.of(first, world.config.reward)
+    other = replace(recipe, policy=PolicySpec(kind="epsilon_greedy"))
+    publish_candidate(world.store, other, ARMS, backbones=world.config.backbones)
+    learned = learned_examples(world.store, recipe.reward, recipe.start, router=first.router)
+    assert sum(ROUTER in one.decision.context.arms["bm25"] for one in learned) == 10
+    report = rebuild.rebuild(world.store, world.config, lambda *_: None, number=first.version)
+    assert report.sound, report.compared
 
 
 def test_scores_once_stored_stay_as_they_are(world: World) -> None:
