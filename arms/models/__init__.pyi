@@ -1,5 +1,5 @@
 from .embedding import Backbone, Embedder, build_embedder, digest_backbone
-from .files import ModelNotFoundError, digest_of, locate
+from .files import ModelNotFoundError, digest_of, is_below, locate
 from .threads import compute_cores
 
 __all__ = [
@@ -10,5 +10,6 @@ __all__ = [
     "compute_cores",
     "digest_backbone",
     "digest_of",
+    "is_below",
     "locate",
 ]

@@ -35,6 +35,22 @@ def locate(model: str) -> str | Path:
     return model
 
 
+def is_below(model: str, folder: Path) -> bool:
+    """Return whether a model is in a folder of this machine, where `locate` finds it.
+
+    >>> is_below("/srv/models/minilm", Path("/srv")), is_below("package:srv/models", Path("."))
+    (True, False)
+    """
+    if model.startswith(PACKAGE):
+        return False
+    try:
+        path = Path(model).expanduser()
+        named = path.is_absolute() or path.exists()  # what is not there is the name of a hub
+        return named and folder.resolve() in path.resolve().parents
+    except (OSError, RuntimeError, ValueError):  # too long, an unknown user, a null character
+        return False
+
+
 def _in_package(model: str) -> Path:
     """Find a path in a package without importing it, as its dependencies may be missing."""
     package, _, inside = model.removeprefix(PACKAGE).partition("/")

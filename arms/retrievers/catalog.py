@@ -17,6 +17,7 @@ from typing import Any, cast
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from arms.base import Arm, ArmError, NoRetrieval, Progress
+from arms.models import is_below
 from arms.retrievers import bm25 as lexical
 from arms.retrievers import (
     cross_encoder,
@@ -128,7 +129,7 @@ def check_new(specs: Mapping[str, ArmSpec], trust: Trust, models: Collection[str
         kind, params = described(name, spec)
         defaults = {field.default for field in kind.params.model_fields.values() if field.annotation is str}
         for model in kind.models(params):
-            if model not in known | defaults and home.resolve() not in Path(model).resolve().parents:
+            if model not in known | defaults and not is_below(model, home):
                 raise ArmSpecError(
                     f"arm {name!r}: model {model!r} is not named in the configuration file: "
                     "`new_arms.models` can name it"

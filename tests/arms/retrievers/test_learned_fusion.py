@@ -84,7 +84,9 @@ def test_a_model_that_is_missing_is_refused_before_anything_is_served(
         prepare(Resources(corpus, tmp_path, {}, specs(model)))
 
 
-def test_a_new_arm_names_a_model_of_the_package_or_below_home_and_no_other(tmp_path: Path) -> None:
+def test_a_new_arm_names_a_model_of_the_package_or_below_home_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     home = tmp_path / "home"
     write_model(home / "relevance", MODEL)
     trust = Trust((), NewArms())
@@ -94,7 +96,21 @@ def test_a_new_arm_names_a_model_of_the_package_or_below_home_and_no_other(tmp_p
 
     put(PRETRAINED)
     put(str(home / "relevance"))
-    for outside in (str(tmp_path / "relevance"), f"{home}/../relevance", "package:arms/relevance"):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    put("~/home/relevance")
+    monkeypatch.chdir(home)  # below which a name reads like a path to what is not loaded from there
+    put("relevance")
+    for outside in (
+        str(tmp_path / "relevance"),
+        f"{home}/../relevance",
+        "~/relevance",
+        "~nobody-of-this-name/relevance",
+        "package:arms/relevance",
+        "package:nowhere",
+        "package:arms/../../home/relevance",
+        "owner/name",
+        "a\0b",
+    ):
         with pytest.raises(ArmSpecError, match="is not named in the configuration file"):
             put(outside)
 
