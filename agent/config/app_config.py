@@ -214,6 +214,11 @@ class AppConfig(BaseModel):
         arms = self.arms if self._file_arms is None else self._file_arms
         return Trust(tuple(arms.values()), self.new_arms)
 
+    @property
+    def arm_documents(self) -> dict[str, dict[str, Any]]:
+        """The arms as the log keeps them."""
+        return {name: arm.model_dump(mode="json", exclude_defaults=True) for name, arm in self.arms.items()}
+
     def with_arms(self, arms: Mapping[str, Mapping[str, Any]]) -> "AppConfig":
         """Return the configuration with other arms, and with the caps of those that are still actions.
 

@@ -12,7 +12,6 @@ from agent.evaluation.candidate_names import CandidateError, CandidateName, Kind
 from agent.evaluation.candidates import Candidate, Learned, Recorded, Routed, note_label
 from agent.learning import Recipe, restore_policy, spec_of
 from agent.policies import PolicyError
-from agent.serving import arms as serving_arms
 from feedback.budget import Budget, Pacer
 from feedback.events import Decision, Example
 from feedback.log import Store
@@ -44,11 +43,7 @@ class Setting:
         cls, config: AppConfig, rule: RewardRule, store: Store | None, budget: Budget | None = None
     ) -> "Setting":
         """Return the setting of a configuration, with the arms that a service would have."""
-        arms = (
-            serving_arms.documents(config.arms)
-            if store is None
-            else arm_sets.at_start(store, serving_arms.documents(config.arms))
-        )
+        arms = config.arm_documents if store is None else arm_sets.at_start(store, config.arm_documents)
         live = tuple(name for name, arm in arms.items() if arm.get("action", True))
         return cls(config, rule, store, live, budget)
 

@@ -5,7 +5,6 @@ from contextlib import closing
 
 from agent.config import AppConfig, ConfigError
 from agent.routers import open_selector, saved
-from agent.serving import arms as serving_arms
 from arms.deployments import ArmHost, ArmSettings, Embedders, HostedArms, SearchHost, placement
 from arms.llm import Generator
 from arms.retrievers import ArmSpec, catalog, closure
@@ -42,7 +41,7 @@ def live(config: AppConfig) -> Arms:
     """Return the live arms; those of the configuration where the log is unavailable."""
     try:
         with closing(Store(config.database_url)) as store:
-            return config.with_arms(arm_sets.at_start(store, serving_arms.documents(config.arms))).arms
+            return config.with_arms(arm_sets.at_start(store, config.arm_documents)).arms
     except (LogUnavailableError, ConfigError):
         return config.arms
 

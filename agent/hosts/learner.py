@@ -6,7 +6,7 @@ from functools import cached_property
 
 from agent.config import AppConfig
 from agent.jobs import this_process
-from agent.learning import DIGEST_CHARS, Learner, LearnerThread, Recipe, active_recipe
+from agent.learning import DIGEST_CHARS, Learner, LearnerThread, Recipe, active_recipe, known_arms, live_arms
 from agent.reporting import log_plainly
 from feedback.clock import SteadyClock
 from feedback.log import Store, open_log
@@ -23,7 +23,7 @@ class LearnerHost:
         log_plainly()
         self._config = config
         self._clock = SteadyClock()
-        self._promoted = ""  # the recipe of the promotion, which may not be the one that is active
+        self._promoted = "", 0  # the recipe of the promotion, and the arms that it was checked for
         gc.freeze()  # loaded modules stay; collecting them repeatedly takes a tenth of a replay
         self._thread = LearnerThread(self._learner, config.learning.interval_s)
 
@@ -43,9 +43,10 @@ class LearnerHost:
         """Return the running learner, or a new one where another recipe is active now."""
         config = self._config
         active = active_policy(self._store, Recipe.configured(config).digest)
-        if running is not None and active.recipe == self._promoted:
+        promoted = active.recipe, live_arms(self._store, config).seq
+        if running is not None and promoted == self._promoted:
             return running
-        recipe, self._promoted = active_recipe(self._store, config, active), active.recipe
+        recipe, self._promoted = active_recipe(self._store, config, active), promoted
         if running is not None and running.recipe == recipe:
             return running
         if running is not None:
@@ -53,7 +54,7 @@ class LearnerHost:
         return Learner(
             self._store,
             recipe,
-            list(config.actions),
+            known_arms(self._store, config),
             self._epoch,
             self._clock,
             drift=config.drift,

@@ -14,7 +14,7 @@ from itertools import islice
 from rich.table import Table
 
 from agent.config import AppConfig
-from agent.learning.recipe import DIGEST_CHARS, Recipe, active_recipe
+from agent.learning.recipe import DIGEST_CHARS, Recipe, active_recipe, known_arms
 from agent.learning.restore import train_on
 from agent.policies import PolicyError
 from feedback.events import Example
@@ -136,7 +136,7 @@ def rebuild(
         LogUnavailableError: Try again later.
         SupersededError: A learner has started meanwhile; call again.
     """
-    recipe, arms = active_recipe(store, config), list(config.actions)
+    recipe, arms = active_recipe(store, config), known_arms(store, config)
     replay, newest = _Replay(store, recipe, arms), registry_versions.latest(store, recipe.digest)
     replays, versions = [replay], registry_versions.kept_of(store, recipe.digest) if every else []
     versions += [newest] if newest else []

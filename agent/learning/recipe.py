@@ -18,7 +18,7 @@ from agent.learning.router_scores import open_router
 from agent.policies import Policy, PolicyError, PolicySpec, build_policy
 from agent.routers import RouterError
 from feedback.log import Store
-from feedback.registry import ActivePolicy, Version, active_policy, versions
+from feedback.registry import ActivePolicy, ArmSet, Version, active_policy, arm_sets, versions
 from feedback.reward import RewardRule
 from feedback.training_log import StartingPoint
 
@@ -98,16 +98,16 @@ class Recipe:
         """Return its policy without a history, once its router and its arms fit this configuration.
 
         Args:
-            store: The log, which has the router.
-            config: Of the service.
+            store: The log, which has the router, and the arms that are live with it if it brings none.
+            config: Of the service, with the arms of the file.
 
         Raises:
             PolicyError: It cannot decide here; the message says why.
             LogUnavailableError: Try again later.
         """
         try:
-            if self.arms is not None:
-                config = config.with_arms(self.arms)
+            arms = live_arms(store, config).arms if self.arms is None else self.arms
+            config = config.with_arms(arms)
             if self.router is not None:
                 open_router(store, self.router).trained.check(config.backbones, config.actions)
         except (ConfigError, RouterError) as error:
@@ -141,6 +141,16 @@ class Recipe:
             router=self.router,
             arms=None if self.arms is None else dict(self.arms),
         )
+
+
+def live_arms(store: Store, config: AppConfig) -> ArmSet:
+    """Return the arms that are live with recipes that bring none; those of the file before a first start."""
+    return arm_sets.without_versions(store, config.arm_documents)
+
+
+def known_arms(store: Store, config: AppConfig) -> list[str]:
+    """Return the names of all arms that a recipe may have been built for: of the file, and ever live."""
+    return list(dict.fromkeys((*config.actions, *arm_sets.defined(store))))
 
 
 def configuration_of(config: AppConfig) -> str:

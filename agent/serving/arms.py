@@ -55,11 +55,6 @@ def arm_infos(specs: Mapping[str, ArmSpec]) -> dict[str, ArmInfo]:
     }
 
 
-def documents(specs: Mapping[str, ArmSpec]) -> dict[str, dict[str, Any]]:
-    """Return arms as the log keeps them."""
-    return {name: spec.model_dump(mode="json", exclude_defaults=True) for name, spec in specs.items()}
-
-
 def same_document(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Return whether two descriptions in the log mean the same arm."""
     return catalog.same(ArmSpec.model_validate(one), ArmSpec.model_validate(other))
@@ -108,7 +103,7 @@ class ArmRegistry:
         self._wanted = 0  # the newest set that is known
         self._on_serve = on_serve
         self._store, self._arms, self._turns, self._router = store, arms, turns, router
-        self._configured = config.arms
+        self._configured = config.arm_documents
         self._started = False
         self._disabled: frozenset[str] = frozenset()
         self._unbuilt = 0  # the last set that could not be built, and when to try again
@@ -120,7 +115,7 @@ class ArmRegistry:
         if self._started:
             newer = arm_sets.live(self._store, self.seq)
         else:
-            newer = arm_sets.started(self._store, documents(self._configured))
+            newer = arm_sets.started(self._store, self._configured)
             self._started = True
         return LoggedArms(newer, arm_sets.disabled(self._store))
 
@@ -150,7 +145,7 @@ class ArmRegistry:
         """
         config = self.config.with_arms(arms)
         await self._arms.load(config.arms)
-        logged, configured = documents(config.arms), documents(self._configured)
+        logged, configured = config.arm_documents, self._configured
         found = await asyncio.to_thread(arm_sets.replace, self._store, logged, configured, same_document)
         self._serve(config, found.seq)
 

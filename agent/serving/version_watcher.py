@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from agent.config import AppConfig
-from agent.learning import Recipe, active_recipe, restore, restore_policy
+from agent.learning import Recipe, active_recipe, known_arms, live_arms, restore, restore_policy
 from agent.policies import Policy, PolicyError
 from agent.routers import RouterError
 from agent.serving.messages import Canary
@@ -63,7 +63,7 @@ class VersionWatcher:
         configured: The recipe of the configuration.
         recipe: The active one, as of the last refresh.
         empty: A policy of that recipe without a history.
-        arms: Names of the arms that a policy may choose among.
+        arms: Names of the arms that a policy may name, those that were live before among them.
     """
 
     def __init__(
@@ -79,7 +79,10 @@ class VersionWatcher:
         self.configured = Recipe.configured(config)
         self.recipe = self.configured
         self.empty = self.recipe.build(self.arms)
-        self._promoted = self.recipe.digest  # the recipe that was promoted, which may not be buildable here
+        self._promoted = (
+            self.recipe.digest,
+            0,
+        )  # the promoted recipe, and the arms that it was checked for
         self._unreadable = (0, 0)  # the last version that could not be loaded, and the promotion that pins it
         self._pin: tuple[int, promotions.Promotion | None] = (0, None)  # last rollback; None: not buildable
         self._canary: tuple[int, Canary | None] = (0, None)  # last promotion of a canary, and its policy
@@ -94,9 +97,11 @@ class VersionWatcher:
             LogUnavailableError: Try again later.
         """
         active = active_policy(self._store, self.configured.digest)
-        if active.recipe != self._promoted:
+        promoted = active.recipe, live_arms(self._store, self._config).seq
+        if promoted != self._promoted:
             self.recipe = active_recipe(self._store, self._config, active)
-            self.empty, self._promoted = self.recipe.build(self.arms), active.recipe
+            self.arms, self._promoted = known_arms(self._store, self._config), promoted
+            self.empty = self.recipe.build(self.arms)
         pin, recipe = self._pinned(active), self.recipe.digest
         ours = served is not None and served.version.recipe == recipe
         number = served.version.version if served else 0
@@ -179,4 +184,8 @@ class VersionWatcher:
         """Return a policy of the recipe of a version without a history. Raises PolicyError."""
         if version.recipe == self.recipe.digest:
             return self.empty
-        return Recipe.of(version, self._config.reward).require_servable(self._store, self._config)
+        return self.require_servable(Recipe.of(version, self._config.reward))
+
+    def require_servable(self, recipe: Recipe) -> Policy:
+        """Return the policy of a recipe without a history, if it can decide here. Raises PolicyError."""
+        return recipe.require_servable(self._store, self._config)

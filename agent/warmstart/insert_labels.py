@@ -116,9 +116,7 @@ def run(settings: InsertSettings, console: Console, on_progress: Progress) -> in
     store = Store(settings.config.database_url)
     try:
         # the live arms, which may differ from those of the configuration
-        config = settings.config.with_arms(
-            arm_sets.at_start(store, serving_arms.documents(settings.config.arms))
-        )
+        config = settings.config.with_arms(arm_sets.at_start(store, settings.config.arm_documents))
         outcomes = _outcomes(settings, config, console)
         scored = None if config.router is None else score_labelled(outcomes, config.settled(), on_progress)
         if scored is not None:

@@ -21,7 +21,6 @@ from rich.console import Console
 
 from agent.config import AppConfig, WarmStartSpec, warm_start
 from agent.offline import Labelling, Scoring, Synthesis, alignment, label, score, synthesize
-from agent.serving import arms
 from agent.warmstart.label_decisions import WarmStartError
 from arms.base import Progress
 from arms.jobs import digest_of_document
@@ -181,7 +180,7 @@ class LabelSources:
         config = self._config
         return digest_of_document(
             {
-                "arms": arms.documents(config.arms),
+                "arms": config.arm_documents,
                 "encoders": {name: digest_backbone(one) for name, one in config.backbones.items()},
                 "corpus": score.corpus_of(config, None, on_progress).digest,
                 "llm": config.llm.model_dump(mode="json"),
@@ -267,7 +266,7 @@ class LabelSources:
         if n == 0:
             return []
         rule = self._config.reward.model_dump(mode="json")
-        digest = digest_of_document([source.measure, rule, _level(n), arms.documents(self._config.arms)])
+        digest = digest_of_document([source.measure, rule, _level(n), self._config.arm_documents])
         return [self._lot(name, source.kind, digest, self._folder / name / digest[:DIGEST_CHARS], {})]
 
     def _lot(self, name: str, kind: str, digest: str, path: Path, metrics: Mapping[str, str]) -> Lot:

@@ -28,7 +28,6 @@ from agent.config import AppConfig
 from agent.evaluation import EvaluationFailedError, EvaluationRequest, run_evaluation, verdict_on
 from agent.jobs import this_process
 from agent.learning import DIGEST_CHARS, Recipe, publish_candidate, router_scores
-from agent.serving import arms as serving_arms
 from agent.warmstart.insert_labels import Beside, InsertSettings
 from agent.warmstart.insert_labels import run as insert_labels
 from agent.warmstart.journal import HEARTBEAT_S, Journal, Step
@@ -162,7 +161,7 @@ class _Steps:
                 folder = home / "runs" / str(self.run)
                 chosen = propose_portfolio(spec.portfolio, config, lots, folder, step, self.console)
                 if chosen is not None:
-                    config, brought = chosen, serving_arms.documents(chosen.arms)
+                    config, brought = chosen, chosen.arm_documents
         if spec.router is not None and fresh and len(config.actions) > 1:
             with journal.step("router") as step:
                 folder = home / "routers" / str(self.run)
@@ -178,7 +177,7 @@ class _Steps:
             remove_older(home / kind, self.run, configured)
         routers.prune(self.store, KEPT)
         if brought is not None:  # labels of all arms, of those that may be replaced as well
-            config = now.config.with_arms({**brought, **serving_arms.documents(now.config.arms)})
+            config = now.config.with_arms({**brought, **now.config.arm_documents})
         labels = self._enter([lot for lot in lots if lot.new and lot.metrics], config)
         recipe = now.candidate(self.run if labels else None, trained, brought)
         journal.inputs["router"] = recipe.router

@@ -8,7 +8,6 @@ from typing import Any
 
 from agent.config import AppConfig, ConfigError, WarmStartSpec
 from agent.learning import Recipe, active_recipe, configuration_of
-from agent.serving import arms
 from arms.jobs import digest_of_document
 from feedback.drift import Alarm, read_alarms
 from feedback.log import Store
@@ -56,7 +55,7 @@ class RunSnapshot:
             ConfigError: No warm start is configured.
             LogUnavailableError: Try again later.
         """
-        file_arms, newest = arms.documents(config.arms), arm_sets.live(store)
+        file_arms, newest = config.arm_documents, arm_sets.live(store)
         live = arm_sets.at_start(store, file_arms)
         brought = live if newest is not None and newest.version is not None and newest.arms == live else None
         config = config.with_arms(live).settled()
@@ -135,7 +134,7 @@ class RunSnapshot:
         live = self.live.start
         return {
             "configuration": configuration_of(config),
-            "arms": digest_of_document(arms.documents(config.arms)),
+            "arms": digest_of_document(config.arm_documents),
             "join": config.reward.join,
             "log": self.log_seq,
             "examples": self.examples,

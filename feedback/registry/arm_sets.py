@@ -64,6 +64,16 @@ def at_start(store: Store, configured: Arms) -> Arms:
         return configured if row is None or row.configured != _digest(configured) else row.arms
 
 
+def without_versions(store: Store, configured: Arms) -> ArmSet:
+    """Return the arms that are live with versions that bring none, at a start with `configured` ones."""
+    with store.reading() as connection:
+        newest = connection.execute(_NEWEST).first()
+        if newest is None or newest.configured != _digest(configured):
+            return ArmSet(0, configured)
+        base = connection.execute(_NEWEST.where(t.arm_sets.c.version.is_(None))).first()
+        return _set_of(newest if base is None else base)
+
+
 def defined(store: Store) -> dict[str, Mapping[str, Any]]:
     """Return every arm that was ever live, by name, in its newest definition."""
     with store.reading() as connection:

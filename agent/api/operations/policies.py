@@ -336,7 +336,7 @@ async def canary(
     state = None
     if body.share:
         await _require_servable(replica, recipe, version)
-        if recipe.arms is not None and recipe.arms != arms.documents(replica.config.arms):
+        if recipe.arms is not None and recipe.arms != replica.config.arm_documents:
             message = (
                 f"version {version} brings other arms than the live ones, among which a canary decides: make "
                 "them live first (`armwise apply`), or promote it"
@@ -364,7 +364,7 @@ async def _servable(replica: Replica, number: int) -> tuple[Version, Recipe]:
 async def _require_servable(replica: Replica, recipe: Recipe, number: int) -> None:
     """Refuse a version whose policy, router or arms cannot be built here. Raises ApiError."""
     try:
-        await asyncio.to_thread(recipe.require_servable, replica.store, replica.config)
+        await asyncio.to_thread(replica.watcher.require_servable, recipe)
     except PolicyError as error:
         raise ApiError(
             "promotion_refused", f"version {number} cannot serve here: {error}", "version"

@@ -7,7 +7,7 @@ import pytest
 
 from agent.config import AppConfig, parse
 from agent.hosts import arms as hosted
-from agent.serving.arms import documents, same_document
+from agent.serving.arms import same_document
 from arms.base import Query
 from arms.deployments import Embedders, HostedArms
 from arms.llm.base import ScriptedGenerator
@@ -62,7 +62,7 @@ async def test_the_live_arms_of_the_log_are_built_instead_of_those_of_the_file(t
     config = configured(tmp_path, backbones=TWO)
     store = open_log(config.database_url, config.reward)
     now = {"near": {"kind": "dense", "params": {"backbone": "other"}}}
-    arm_sets.replace(store, now, documents(config.arms), same_document)
+    arm_sets.replace(store, now, config.arm_documents, same_document)
     store.close()
     _, embedders = opened(config)
     assert embedders.loading == {"other"}

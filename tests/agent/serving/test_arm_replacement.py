@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +10,18 @@ import httpx
 import pytest
 
 from agent.config import ConfigError
+from agent.hosts import LearnerHost
 from agent.hosts import arms as hosts
-from agent.serving.arms import documents
+from agent.learning import publish_candidate
+from agent.policies import PolicySpec
 from agent.serving.messages import Ask, NoEligibleArmError
 from agent.warmstart.snapshot import RunSnapshot
 from arms.base import ArmBuildError, Query, Retrieval
 from feedback.registry import arm_sets
-from tests.agent.asking import look_up, tell
+from tests.agent.asking import look_up, refused, tell
 from tests.agent.attacks import MODULE, a_trap
-from tests.agent.fakes import CONFIG, Service
+from tests.agent.fakes import CONFIG, FakeGate, Service
+from tests.agent.learning.test_promotions import deciding, say
 
 OWN = "tests.arms.retrievers.test_catalog:Own"
 
@@ -280,7 +284,7 @@ async def test_an_arm_that_was_written_into_the_log_is_passed_over(
     service = Service(tmp_path, new_arms=ALLOWED)
     async with service.running():
         store, config = service.replica.store, service.replica.config
-        configured = documents(config.arms)
+        configured = config.arm_documents
         arm_sets.replace(store, {**configured, "x": arm}, configured, lambda *_: True)
         await service.replica.refresh()
         await asyncio.gather(*(task for task in asyncio.all_tasks() if task.get_name() == "arm-builder"))
@@ -364,3 +368,28 @@ async def test_the_parts_of_arms_are_told_so_that_what_was_read_can_be_put_back(
     again = await put(service, {**live, **told["parts"]})
     assert again.status_code == 200, again.text
     assert again.json()["arm_set"] == told["arm_set"] + 1
+
+
+# -- recipes -----------------------------------------------------------------------------------------------
+
+
+async def test_watcher_learner_and_api_ask_of_a_recipe_that_it_fits_the_arms_that_are_live_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent.hosts.learner.LearnerThread", lambda *_: None)  # the steps are ours
+    async with Service(tmp_path, gate=FakeGate(True)).running() as service:
+        host, watcher = LearnerHost(service.config), service.replica.watcher
+        learner = host._learner()  # noqa: SLF001
+        configured = learner.recipe
+        recipe = replace(configured, policy=PolicySpec(kind="fixed", params={"arm": "fused"}))
+        version = publish_candidate(service.replica.store, recipe, ["fused"]).version
+        refused(await say(service, "promote", version), 409, "promotion_refused", "version")
+        await put(service, NEW)
+        assert (await say(service, "promote", version)).status_code == 200
+        assert await deciding(service) == version
+        learner = host._learner(learner)  # noqa: SLF001
+        assert watcher.recipe == learner.recipe == recipe
+        await put(service, CONFIG["arms"])
+        await service.replica.refresh()
+        assert watcher.recipe == host._learner(learner).recipe == configured  # noqa: SLF001
+        refused(await say(service, "rollback", version), 409, "promotion_refused", "version")
