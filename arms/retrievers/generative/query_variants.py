@@ -13,14 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from arms.base import Arm, ArmError, Embed, Query, Retrieval
-from arms.llm import GeneratorError, Prompt, Write, prompts, quotation
+from arms.base import Query, Retrieval
+from arms.llm import Prompt, prompts, quotation
 from arms.retrievers.fusion import fuse
+from arms.retrievers.generative.written_queries import QUESTION_WORDS, WritesQueries
 from arms.retrievers.kind import Kind, Members, Resources
 from arms.tokenizer import words
-
-QUESTION_WORDS = 200
-"""Most words of the question that the model is shown."""
 
 VARIANT_WORDS = 200
 """Most words of a variant that are searched."""
@@ -52,7 +50,7 @@ class QueryVariantsParams(BaseModel):
     max_tokens: int = Field(128, ge=1, description="Most tokens that the model writes.")
 
 
-class QueryVariants:
+class QueryVariants(WritesQueries[QueryVariantsParams]):
     """Search the question and variants that a language model writes, and fuse the rankings.
 
     The rankings are fused by reciprocal rank. With `hyde` there is one search: for the question followed by
@@ -64,14 +62,6 @@ class QueryVariants:
     Retrieval-Augmented Large Language Models, arXiv:2305.14283; Press et al. 2022, Measuring and Narrowing
     the Compositionality Gap in Language Models, arXiv:2210.03350, for `decompose`.
     """
-
-    def __init__(self, name: str, base: Arm, params: QueryVariantsParams, write: Write, embed: Embed) -> None:
-        self.name = name
-        self.backbones = base.backbones
-        self._base = base
-        self._params = params
-        self._write = write
-        self._embed = embed
 
     def search(self, query: Query, k: int) -> Retrieval:
         """Return at most `k` passages; all searches and the model's tokens are charged. Raises ArmError."""
@@ -105,14 +95,7 @@ class QueryVariants:
             ),
             self._params.max_tokens,
         )
-        try:
-            text, last = self._write(prompt)
-        except GeneratorError as error:
-            raise ArmError(f"arm {self.name!r} got no {self._params.way} of the question: {error}") from error
-        return text, last.prompt_tokens + last.completion_tokens
-
-    def _embedded(self, text: str, seed: int) -> Query:
-        return Query(text, self._embed(text, self.backbones) if self.backbones else {}, seed)
+        return self._prompted(prompt, f"{self._params.way} of the question")
 
     def _with_passage(self, query: Query, passage: str) -> Query:
         """Return the question with a passage that may answer it. Raises MissingEmbeddingError."""

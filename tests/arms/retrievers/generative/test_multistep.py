@@ -24,7 +24,8 @@ from arms.retrievers import dense
 from arms.retrievers.bm25 import BM25Params
 from arms.retrievers.dense import DenseParams
 from arms.retrievers.generative import multistep
-from arms.retrievers.generative.multistep import QUESTION_WORDS, Multistep, MultistepParams, follow_up
+from arms.retrievers.generative.multistep import Multistep, MultistepParams, follow_up
+from arms.retrievers.generative.written_queries import QUESTION_WORDS
 from arms.retrievers.kind import Resources
 from tests.arms.contract import DIM, QUESTIONS, ask, check_arm
 
