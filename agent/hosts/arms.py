@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping
 from contextlib import closing
 
 from agent.config import AppConfig, ConfigError
+from agent.reporting import log_plainly
 from agent.routers import open_selector, saved
 from arms.deployments import ArmHost, ArmSettings, Embedders, HostedArms, SearchHost, placement
 from arms.llm import Generator
@@ -47,7 +48,8 @@ def live(config: AppConfig) -> Arms:
 
 
 def live_on(host: str, config: AppConfig) -> dict[str, dict[str, ArmSpec]]:
-    """Return the live arms of a deployment."""
+    """Return the live arms of a deployment, which calls this as it starts, and log plainly from then on."""
+    log_plainly()
     return arms_on(host, live(config), placement.needed(config.arms))
 
 

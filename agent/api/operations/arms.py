@@ -1,6 +1,7 @@
 """`/v1/arms`: the live arms, their replacement, and the switch of one arm."""
 
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse
@@ -8,7 +9,7 @@ from fastapi.responses import JSONResponse
 from agent.api.admission import require_arm
 from agent.api.errors import RESPONSES, ApiError
 from agent.api.middleware import AppReplica, require
-from agent.api.schemas import ArmsReplacement, ArmSwitch
+from agent.api.schemas import ArmDescription, ArmsReplacement, ArmSwitch
 from agent.config import ConfigError
 from agent.serving import ArmInfo
 from arms.base import ArmBuildError, ArmError
@@ -17,20 +18,26 @@ from feedback.errors import ConflictError
 
 router = APIRouter(responses=RESPONSES)
 
+MASK = "***"
+"""Stands for what may be secret in an address of an arm."""
+
 
 @router.get("/v1/arms", dependencies=[require("decide", "read")])
 async def arms(replica: AppReplica) -> JSONResponse:
     """The live arms, as configured and as switched, and the arms that are only parts of other arms."""
     live, specs = replica.turns.arms, replica.config.arms
     described = [_document(name, specs[name], info) for name, info in live.items()]
-    parts = {name: spec.model_dump(mode="json") for name, spec in specs.items() if not spec.action}
+    parts = {name: _masked(spec.model_dump(mode="json")) for name, spec in specs.items() if not spec.action}
     return JSONResponse({"arms": described, "parts": parts, "arm_set": replica.arms.seq})
 
 
 @router.put("/v1/arms", dependencies=[require("operate")])
 async def replace_arms(replica: AppReplica, body: ArmsReplacement) -> JSONResponse:
-    """Replace the live arms; returns once they are built, and every replica follows within a second."""
-    specs = {name: spec.model_dump() for name, spec in body.arms.items()}
+    """Replace the live arms; returns once they are built, and every replica follows within a second.
+
+    An arm that is given as `GET /v1/arms` shows it stays as it is, with what is masked there.
+    """
+    specs = {name: _unmasked(spec, replica.config.arms.get(name)) for name, spec in body.arms.items()}
     for name, backbone in body.backbones.items():
         here = replica.config.backbones.get(name)
         if backbone != here:
@@ -60,9 +67,41 @@ def _document(name: str, spec: ArmSpec, info: ArmInfo) -> dict[str, Any]:
     return {
         "name": name,
         "kind": spec.kind,
-        "params": spec.params,
+        "params": _masked(spec.params),
         "host": spec.host,
         "backbones": sorted(info.backbones),
         "features": dict(info.features),
         "enabled": info.enabled,
     }
+
+
+def _unmasked(spec: ArmDescription, live: ArmSpec | None) -> dict[str, Any]:
+    """Return the description of an arm, with the parameters of the live one where it is shown so."""
+    document = spec.model_dump()
+    if live is not None and live.kind == spec.kind and _masked(live.params) == spec.params:
+        document["params"] = live.params
+    return document
+
+
+def _masked(shown: Any) -> Any:
+    """Return parameters without what may be secret in their addresses: the user, the query, the fragment.
+
+    >>> _masked({"url": "https://me:pw@search.example/find?key=s3cret&page=1", "rows": [1]})
+    {'url': 'https://***@search.example/find?key=***&page=***', 'rows': [1]}
+    """
+    match shown:
+        case dict():
+            return {name: _masked(value) for name, value in shown.items()}
+        case list() | tuple():
+            return [_masked(value) for value in shown]
+        case str() if "://" in shown:
+            try:
+                parts = urlsplit(shown)
+            except ValueError:
+                return MASK
+            _, user, place = parts.netloc.rpartition("@")
+            query = "&".join(f"{one.partition('=')[0]}={MASK}" for one in parts.query.split("&") if one)
+            netloc, fragment = f"{MASK}@{place}" if user else place, parts.fragment and MASK
+            return urlunsplit((parts.scheme, netloc, parts.path, query, fragment))
+        case _:
+            return shown

@@ -1,5 +1,6 @@
 """The arms of a replica of the ingress: those that are live, with the encoders that something reads."""
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,17 @@ async def test_the_live_arms_of_the_log_are_built_instead_of_those_of_the_file(t
     store.close()
     _, embedders = opened(config)
     assert embedders.loading == {"other"}
+
+
+def test_a_process_of_arms_writes_a_record_of_its_log_as_one_line(tmp_path: Path) -> None:
+    before = logging.getLogRecordFactory()
+    logging.setLogRecordFactory(logging.LogRecord)
+    try:
+        hosted.live_on("Arms", configured(tmp_path))
+        record = logging.getLogger("arms").makeRecord("arms", 30, "", 1, "no\nWARNING all is well", (), None)
+    finally:
+        logging.setLogRecordFactory(before)
+    assert record.getMessage() == "no\\nWARNING all is well"
 
 
 def test_a_deployment_builds_the_live_arms_that_are_placed_there(tmp_path: Path) -> None:

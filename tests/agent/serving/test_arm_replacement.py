@@ -370,6 +370,45 @@ async def test_the_parts_of_arms_are_told_so_that_what_was_read_can_be_put_back(
     assert again.json()["arm_set"] == told["arm_set"] + 1
 
 
+async def test_what_may_be_secret_in_an_address_is_never_shown_and_stays_where_it_is_put_back(
+    tmp_path: Path,
+) -> None:
+    url = "http://me:s3cret@127.0.0.1:9/find?key=s3cret&page=1#s3cret"
+    far = {
+        "kind": "remote",
+        "params": {"url": url, "method": "POST", "request": {"q": "{question}", "to": [url]}},
+    }
+    part = {**far, "action": False}
+    arms = {
+        **CONFIG["arms"],
+        "far": far,
+        "part": part,
+        "both": {"kind": "rrf", "params": {"arms": ["part", "bm25"]}},
+    }
+    async with Service(tmp_path, arms=arms).running() as service:
+        shown = (await service.client.get("/v1/arms")).json()
+        hidden = "http://***@127.0.0.1:9/find?key=***&page=***#***"
+        as_shown = {arm["name"]: arm["params"] for arm in shown["arms"]} | {
+            name: arm["params"] for name, arm in shown["parts"].items()
+        }
+        for name in ("far", "part"):
+            assert as_shown[name]["url"] == hidden
+            assert as_shown[name]["request"] == {"q": "{question}", "to": [hidden]}
+        again = {name: {**arm, "params": as_shown[name]} for name, arm in arms.items() if name != "none"}
+        answers = [
+            await put(service, again),
+            await service.client.patch("/v1/arms/far", json={"enabled": False}),
+        ]
+        for answer in answers:
+            assert answer.status_code == 200, answer.text
+            assert "s3cret" not in answer.text
+        live = service.replica.config.arms
+        assert live["far"].params["url"] == live["part"].params["url"] == url
+        changed = {**far, "params": {**far["params"], "url": hidden.replace("page", "side")}}
+        other = await put(service, {"other": changed, "bm25": CONFIG["arms"]["bm25"]})
+        assert other.status_code == 400, "what is masked stands for nothing but the arm of that name"
+
+
 # -- recipes -----------------------------------------------------------------------------------------------
 
 
