@@ -3,6 +3,7 @@
 StoreError                 the log cannot be read or written
 |-- LogUnavailableError    the database is unreachable, locked or full: safe to retry
 |-- ConflictError          an id is used already, with another content
+|-- TooMuchFeedbackError   a decision or an episode has as much feedback as it may have
 |-- UnderWayError          a job of which one runs at a time is running, or requested
 |-- SchemaError            the tables are those of an older or a newer Armwise
 |-- LogGapError            rows of the log are missing
@@ -35,6 +36,18 @@ class ConflictError(StoreError):
 
     Attributes:
         fact: The refused fact; None if it is not about a fact.
+    """
+
+    def __init__(self, message: str, fact: object = None) -> None:
+        super().__init__(message)
+        self.fact = fact
+
+
+class TooMuchFeedbackError(StoreError):
+    """A decision or an episode has as many values of feedback, or retractions, as it may have.
+
+    Attributes:
+        fact: The refused feedback.
     """
 
     def __init__(self, message: str, fact: object = None) -> None:

@@ -29,6 +29,7 @@ from feedback.errors import (
     ProjectTakenError,
     QueueFullError,
     SchemaError,
+    TooMuchFeedbackError,
 )
 from feedback.events import Status
 from feedback.reward import RewardError, UnknownMetricError
@@ -130,6 +131,13 @@ _KINDS = (
         409,
         "The idempotency key, or the id of the feedback, was used for something else, or its turn failed.",
         raised_by={ConflictError: None},
+    ),
+    ErrorKind(
+        "too_much_feedback",
+        409,
+        "A decision or an episode has as many values of feedback, or retractions, as "
+        "`limits.feedback_items` allows. These are kept, and acknowledged again.",
+        raised_by={TooMuchFeedbackError: None},
     ),
     ErrorKind(
         "project_taken",

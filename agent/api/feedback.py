@@ -18,7 +18,7 @@ from agent.api.errors import RESPONSES, ApiError
 from agent.api.middleware import AppReplica, RequestCaller, require
 from agent.api.schemas import DecisionId, FeedbackItem, FeedbackRequest, IdempotencyKey
 from agent.serving import Replica
-from feedback.errors import ConflictError, StoreError
+from feedback.errors import ConflictError, StoreError, TooMuchFeedbackError
 from feedback.events import Feedback, Kind
 from feedback.log import Receipt
 from feedback.reward import RewardError
@@ -157,7 +157,7 @@ async def _commit(replica: Replica, items: Sequence[Feedback]) -> Sequence[Recei
         try:
             receipts = iter(await replica.log.append(*left))
             break
-        except ConflictError as error:  # the others stay together without it
+        except (ConflictError, TooMuchFeedbackError) as error:  # the others stay together without it
             refused[id(error.fact)] = error
         except StoreError as error:
             refused |= dict.fromkeys(map(id, left), error)

@@ -113,6 +113,11 @@ class Limits(BaseModel):
     body_s: float = Field(
         default=20.0, gt=0, description="Seconds in which a body must be there; a slower client gets 408."
     )
+    feedback_items: int = Field(
+        default=1000,
+        ge=1,
+        description="Values of feedback on a decision or an episode, and retractions; more get 409.",
+    )
     passages: int = Field(default=50, ge=1, description="Largest k that a request may ask for.")
     arm_timeout_s: float = Field(default=10.0, gt=0, description="Seconds that an arm may take.")
     arm_failures: int = Field(

@@ -109,7 +109,7 @@ def open_replica(
 ) -> Replica:
     """Open the log and wire a replica to it. Raises LogUnavailableError."""
     clock = SteadyClock()
-    store = open_log(config.database_url, config.reward, clock)
+    store = open_log(config.database_url, config.reward, clock, config.limits.feedback_items)
     return Replica(
         config,
         store,

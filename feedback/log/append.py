@@ -33,9 +33,11 @@ class Appender:
     Args:
         database: The database of the log.
         join: Digest of the training log in which decisions are looked up.
+        most: Values of feedback that a decision or an episode may have, and retractions; None for any number.
     """
 
-    def __init__(self, database: Database, join: str) -> None:
+    def __init__(self, database: Database, join: str, most: int | None = None) -> None:
+        self._most = most
         self._database = database
         self._join = join
         e, f, d, x = t.executions.c, t.feedback.c, t.decisions.c, t.examples.c
@@ -54,6 +56,10 @@ class Appender:
             ),
             "feedback": self._compiled(items.where(among(f.id))),
             "decisions": self._compiled(about.where(among(d.id))),
+            "on_decisions": self._compiled(_amounts(f.decision_id).where(among(f.decision_id))),
+            "on_episodes": self._compiled(
+                _amounts(f.episode_id).where(among(f.episode_id), f.decision_id.is_(None))
+            ),
         }
         moved = sa.update(t.log_head).values(seq=sa.bindparam("to_seq"), at=sa.bindparam("to_at"))
         cleared = sa.delete(t.executions).where(e.seq == sa.literal_column("0"))
@@ -66,11 +72,12 @@ class Appender:
 
     def begin(self, driver: Any, facts: Sequence[Fact], now: float) -> Batch:
         """Begin a transaction; return a batch at the head of the log that knows what the facts refer to."""
-        wanted = {name: self._lookup(name, ids) for name, ids in subjects(facts).items() if ids}
+        about = subjects(facts, limited=self._most is not None)
+        wanted = {name: self._lookup(name, ids) for name, ids in about.items() if ids}
         (seq, at), *rows = self._locked(driver, [*wanted.values()], now)
         found = dict(zip(wanted, rows, strict=True))
         self.episodes.remember(found.get("episodes", ()))
-        return Batch(seq, at, now, Known.of(**found))
+        return Batch(seq, at, now, Known.of(**found), self._most)
 
     def _lookup(self, name: str, ids: set[str]) -> Statement:
         if name == "episodes":
@@ -100,9 +107,16 @@ class Appender:
         self._database.exchange(driver, [*added, (self._clear, {}), _COMMIT])
 
 
-def subjects(facts: Sequence[Fact]) -> dict[str, set[str]]:
-    """Return the ids to look up."""
-    executed, items, decided, episodes, observed = (set[str]() for _ in range(5))
+def _amounts(subject: sa.Column[str]) -> sa.Select[Any]:
+    """Return a query of how many values and how many retractions there are, by subject."""
+    f = t.feedback.c
+    query = sa.select(subject, f.kind, sa.func.count()).where(f.kind != sa.literal_column("'activation'"))
+    return query.group_by(subject, f.kind)
+
+
+def subjects(facts: Sequence[Fact], *, limited: bool = False) -> dict[str, set[str]]:
+    """Return the ids to look up; those that feedback is counted of where it is `limited`."""
+    executed, items, decided, episodes, observed, judged = (set[str]() for _ in range(6))
     for fact in facts:
         match fact:
             case Decision():
@@ -114,6 +128,7 @@ def subjects(facts: Sequence[Fact]) -> dict[str, set[str]]:
             case Feedback(decision_id=str(about)):
                 items.add(fact.id)
                 decided.add(about)
+                judged.add(about)
             case Feedback(episode_id=str(about)):
                 items.add(fact.id)
                 episodes.add(about)
@@ -123,4 +138,6 @@ def subjects(facts: Sequence[Fact]) -> dict[str, set[str]]:
         "feedback": items,
         "decisions": decided,
         "episodes": episodes,
+        "on_decisions": judged if limited else set(),
+        "on_episodes": episodes if limited else set(),
     }

@@ -5,7 +5,7 @@ so a fact that is new stays new until then.
 """
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -13,7 +13,7 @@ from enum import StrEnum
 import sqlalchemy as sa
 
 from feedback.clock import check_stamp
-from feedback.errors import ConflictError, StoreError
+from feedback.errors import ConflictError, StoreError, TooMuchFeedbackError
 from feedback.events import Decision, Execution, Feedback, Kind, Observation, Tick
 from feedback.fold import GRACE_S
 from feedback.log import tables as t
@@ -102,6 +102,10 @@ class Unclear:
     at: float
 
 
+Subject = tuple[str | None, str | None, Kind]
+"""A decision, or else an episode, and a kind of the feedback on it."""
+
+
 @dataclass(slots=True)
 class Known:
     """What the log contains already about the facts of a batch.
@@ -112,6 +116,7 @@ class Known:
         feedback: Feedback with one of these ids, by id and kind, with its position.
         decisions: Decisions that feedback refers to, and those that are not new.
         episodes: Episodes that feedback refers to.
+        amounts: How much feedback there is, where that is limited.
     """
 
     executions: set[str]
@@ -119,6 +124,7 @@ class Known:
     feedback: dict[tuple[str, Kind], tuple[Feedback, int]]
     decisions: dict[str, _Target]
     episodes: defaultdict[str, _Episode]
+    amounts: Counter[Subject] = field(default_factory=Counter)
 
     @classmethod
     def of(
@@ -128,6 +134,8 @@ class Known:
         feedback: Found = (),
         decisions: Found = (),
         episodes: Found = (),
+        on_decisions: Found = (),
+        on_episodes: Found = (),
     ) -> "Known":
         """Build it from the rows of the lookups; `feedback.log.append` and `episodes` have their columns."""
         observed = {(name, source, arm) for name, source, arm in observations}
@@ -140,6 +148,8 @@ class Known:
         for name, _, exists, oldest, *open_one in episodes:
             targets = [] if oldest is None else [_target(*open_one)]
             known.episodes[name] = _Episode(exists is not None, oldest, targets)
+        known.amounts.update({(name, None, Kind(kind)): n for name, kind, n in on_decisions})
+        known.amounts.update({(None, name, Kind(kind)): n for name, kind, n in on_episodes})
         return known
 
 
@@ -152,6 +162,7 @@ class Batch:
         at: The log's time there.
         now: Seconds since the epoch, by the clock.
         known: What the log contains; `add` extends it.
+        most: Values of feedback that a decision or an episode may have, and retractions; None for any number.
         rows: Rows to insert, by table.
         receipts: Of the facts so far.
         unclear: Feedback whose status is not known yet, by its place among the receipts.
@@ -161,6 +172,7 @@ class Batch:
     at: float
     now: float
     known: Known
+    most: int | None = None
     rows: Mapping[sa.Table, list[dict[str, object]]] = field(default_factory=lambda: defaultdict(list))
     receipts: list[Receipt] = field(default_factory=list)
     unclear: dict[int, Unclear] = field(default_factory=dict)
@@ -170,6 +182,7 @@ class Batch:
 
         Raises:
             ConflictError: Its id is used already, with another content.
+            TooMuchFeedbackError: There is as much feedback already as there may be.
             ClockError: Its stamp is in the future.
             StoreError: A value is not finite.
         """
@@ -230,6 +243,8 @@ class Batch:
                 _same_or_conflict(found[0], item)
         if found := self.known.feedback.get((item.id, item.kind)):
             return Receipt(found[1], FeedbackStatus.DUPLICATE)
+        if not shown and self.most is not None:
+            self._count(item, self.most)
         self._next(item.received_at)
         self.known.feedback[item.id, item.kind] = item, self.seq
         early = item.decision_id is not None and item.decision_id not in self.known.decisions
@@ -238,6 +253,15 @@ class Batch:
             rows[-1]["more"] = rows[-1]["seq"] == self.seq - 1
         rows.append(row)
         return Receipt(self.seq, self._status(item))
+
+    def _count(self, item: Feedback, most: int) -> None:
+        """Count feedback on its decision or episode. Raises TooMuchFeedbackError."""
+        subject = item.decision_id, item.episode_id if item.decision_id is None else None, item.kind
+        if self.known.amounts[subject] >= most:
+            about = item.decision_id or f"episode {item.episode_id}"
+            kind = "values" if item.kind is Kind.VALUE else "retractions"
+            raise TooMuchFeedbackError(f"{about} has {most:,} {kind} of feedback, and may have no more", item)
+        self.known.amounts[subject] += 1
 
     def _status(self, item: Feedback) -> FeedbackStatus:
         """Return the status of new feedback; a decision that is not in the log has no deadline."""

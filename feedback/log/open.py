@@ -98,13 +98,19 @@ def _check(connection: sa.Connection, name: str, before: Definition | None, new:
     )
 
 
-def open_log(url: str, rule: RewardRule, clock: Callable[[], float] = time.time) -> Store:
+def open_log(
+    url: str,
+    rule: RewardRule,
+    clock: Callable[[], float] = time.time,
+    most_feedback: int | None = None,
+) -> Store:
     """Open the log of a service.
 
     Args:
         url: Of the database.
         rule: Declares the metrics, and how a training log is joined.
         clock: Seconds since the epoch.
+        most_feedback: Values of feedback that a decision or an episode may have, and retractions.
 
     Raises:
         SchemaError: The tables are those of an older or a newer Armwise.
@@ -113,7 +119,7 @@ def open_log(url: str, rule: RewardRule, clock: Callable[[], float] = time.time)
         LogUnavailableError: The database is unreachable, locked or full.
         StoreError: The URL is malformed, or the database is not supported.
     """
-    store = Store(url, rule.join, clock)
+    store = Store(url, rule.join, clock, most_feedback)
     try:
         store.check_clock()
         declare(store, rule, clock())

@@ -85,6 +85,8 @@ class Store:
         join: Digest of the training log in which decisions are looked up, to find feedback that comes too
             late to be learned.
         clock: Seconds since the epoch.
+        most_feedback: Values of feedback that a decision or an episode may have, and retractions; None for
+            any number.
 
     Raises:
         StoreError: The URL is malformed, or the database is not supported.
@@ -92,12 +94,18 @@ class Store:
         LogUnavailableError: The database cannot be reached.
     """
 
-    def __init__(self, url: str, join: str = "", clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        url: str,
+        join: str = "",
+        clock: Callable[[], float] = time.time,
+        most_feedback: int | None = None,
+    ) -> None:
         self._database = open_database(url)
         self.engine = self._database.engine
         self._join = join
         self._clock = clock
-        self._appender = Appender(self._database, join)
+        self._appender = Appender(self._database, join, most_feedback)
         self._others = threading.BoundedSemaphore(CONNECTIONS - RESERVED)
         try:
             with translated(self._database):
@@ -139,6 +147,7 @@ class Store:
 
         Raises:
             ConflictError: A decision id is used already, or a feedback id with another content.
+            TooMuchFeedbackError: A decision or an episode has as much feedback already as it may have.
             ClockError: A stamp is in the future.
             BehindError: The clock of this process is behind the log.
             StoreError: The database refused a value. With all errors so far, nothing was written.

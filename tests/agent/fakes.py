@@ -282,7 +282,9 @@ class Service:
         self.arms, self.embedders = FakeArms(), FakeEmbedders(loading)
         self.generator = generator or base.ScriptedGenerator({}, default="The Danube does.")
         clock = SteadyClock()
-        store = open_log(self.config.database_url, self.config.reward, clock)
+        store = open_log(
+            self.config.database_url, self.config.reward, clock, self.config.limits.feedback_items
+        )
         self.replica = Replica(
             self.config,
             store,

@@ -231,3 +231,24 @@ async def test_a_decision_shows_the_metrics_that_it_will_be_learned_with(tmp_pat
         for waited, state in ((0.0, "open"), (GRACE_S, "open"), (GRACE_S + 0.1, "closed")):
             document = decisions.document(after, config, record.decision.deadline + waited)
             assert (document["metrics"], document["state"]) == ({"thumb": 0.5}, state)
+
+
+@pytest.mark.parametrize("about", [{"decision_id": "x"}, {"episode_id": "x"}], ids=str)
+async def test_what_is_beyond_the_limit_is_refused_and_what_was_acknowledged_stays(
+    tmp_path: Path, about: dict[str, str]
+) -> None:
+    limits = {**CONFIG["limits"], "feedback_items": 2}
+    async with Service(tmp_path, limits=limits).running() as service:
+        items = [{**about, "metric_name": "right", "value": True, "feedback_id": f"f{n}"} for n in range(4)]
+        batch = (await service.client.post("/v1/feedback", json={"items": items})).json()["items"]
+        assert [one.get("status") for one in batch] == ["pending_decision", "pending_decision", None, None]
+        assert batch[2]["error"]["code"] == "too_much_feedback"
+        answer = await service.client.post("/v1/feedback", json=items[3])
+        refused(answer, 409, "too_much_feedback", None)
+        assert "x has 2 values of feedback" in answer.json()["error"]["message"]
+        again = await service.client.post("/v1/feedback", json=items[0])
+        assert again.json()["status"] == "duplicate"
+        back = await service.client.post("/v1/feedback", json={**items[0], "value": None})
+        assert back.status_code == 202, "what was given can be taken back"
+        other = {**items[3], **dict.fromkeys(about, "y")}
+        assert (await service.client.post("/v1/feedback", json=other)).status_code == 202

@@ -15,8 +15,8 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from feedback.errors import ConflictError, StoreError
-from feedback.events import LABELS, Context, Decision, Execution, Feedback, Mode, Status, Tick
+from feedback.errors import ConflictError, StoreError, TooMuchFeedbackError
+from feedback.events import LABELS, Context, Decision, Execution, Feedback, Kind, Mode, Status, Tick
 from feedback.log import tables as t
 from feedback.log.batch import Fact, FeedbackStatus, Receipt
 from feedback.log.store import Store
@@ -373,3 +373,25 @@ def test_a_reader_never_sees_a_position_appear_below_one_that_it_has_seen(url: s
             done.set()
         reader.result()
     assert store.log_seq() == 2 * WRITERS * 15 * 3
+
+
+def test_feedback_beyond_the_limit_is_refused_by_every_writer_of_the_log(url: str) -> None:
+    one, other = (Store(url, most_feedback=3) for _ in range(2))
+    one.append([decision("d"), execution("d"), value("d", key="1"), value("d", key="2")])
+    other.append([value("d", key="3"), value("d", key="3")])
+    with pytest.raises(
+        TooMuchFeedbackError, match="d has 3 values of feedback, and may have no more"
+    ) as told:
+        one.append([value("e"), value("d", key="4")])
+    assert getattr(told.value.fact, "id", None) == "4"
+    assert one.append([value("e"), value("d", key="1")])[1].status is FeedbackStatus.DUPLICATE
+    back = [replace(value("d", key=str(n)), kind=Kind.RETRACTION, value=None) for n in range(4)]
+    other.append(back[:3])
+    with pytest.raises(TooMuchFeedbackError, match="d has 3 retractions"):
+        other.append(back[3:])
+    one.append([replace(value("d", key="d"), kind=Kind.ACTIVATION, metric="", value=None)])
+    with pytest.raises(TooMuchFeedbackError):
+        other.append([value("f", key=f"f{n}") for n in range(4)])
+    assert other.record("d").feedback[-1].kind is Kind.ACTIVATION  # type: ignore[union-attr]
+    one.close()
+    other.close()
