@@ -10,6 +10,9 @@ from feedback.log import Store
 from feedback.log import tables as t
 from feedback.training_log import epochs
 
+KEPT = 1000
+"""Newest prices of a budget that are kept; a decision holds the price and the costs that it was made with."""
+
 
 def latest(store: Store, budget: Budget) -> Price | None:
     """Return the newest price of a budget; None before there is one."""
@@ -23,15 +26,19 @@ def latest(store: Store, budget: Budget) -> Price | None:
 
 
 def publish(store: Store, price: Price) -> None:
-    """Write a price.
+    """Write a price, and remove those of its budget that are older than `KEPT`.
 
     Raises:
         SupersededError: Another learner has taken over; nothing was written.
     """
-    row = {name: getattr(price, name) for name in Price.__slots__}
+    p, row = t.prices.c, {name: getattr(price, name) for name in Price.__slots__}
+    old = sa.select(p.seq).where(p.budget == price.budget).order_by(p.seq.desc()).offset(KEPT).limit(1)
     with store.writing() as connection:
         epochs.confirm_epoch(connection, price.epoch)
         connection.execute(sa.insert(t.prices), row)
+        oldest = connection.scalar(old)
+        if oldest is not None:
+            connection.execute(sa.delete(t.prices).where(p.budget == price.budget, p.seq <= oldest))
 
 
 def read_spending(store: Store, budget: Budget, after: int, limit: int) -> list[tuple[int, str, float]]:

@@ -57,9 +57,10 @@ def published(service: Service) -> list[tuple[int, float]]:
     ],
     ids=lambda policy: policy["kind"],
 )
-async def test_decisions_record_the_price_and_are_verified_with_it(
-    tmp_path: Path, policy: dict[str, Any]
+async def test_decisions_record_the_price_and_are_verified_with_it_once_it_is_removed(
+    tmp_path: Path, policy: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(prices, "KEPT", 2)
     async with a_service(tmp_path, policy=policy).running() as service:
         ids, found = [], []
         for _ in range(5):
@@ -75,6 +76,7 @@ async def test_decisions_record_the_price_and_are_verified_with_it(
             found.append(body["budget"])
         assert found[:4] == [None] * 4, "there was no price yet"
         assert len({one["price"] for one in found[4:]}) == 4
+        assert len(published(service)) == 2
         assert found[-1]["expected_costs"].keys() == STEPS.keys()
 
 
@@ -153,6 +155,24 @@ def test_a_keeper_that_is_restarted_publishes_what_one_that_ran_through_does(tmp
     assert found[0] == found[1]
     assert found[0] is not None
     assert found[0].costs(["none", "bm25", "dense"]) == (0.0, 1.0, pytest.approx(13 / 3))
+
+
+def test_the_oldest_prices_of_a_budget_are_removed_and_none_of_another(
+    log_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prices, "KEPT", 3)
+    with closing(Store(log_url)) as store:
+        epoch = take_epoch(store, "test", 0.0)
+        first, other = (Budget(steps_per_request=ceiling) for ceiling in (1.0, 2.0))
+        keepers = [PriceKeeper(store, budget, epoch, lambda: 5.0) for budget in (first, other)]
+        for number, keeper in enumerate([keepers[1], *[keepers[0]] * 5]):
+            spend(store, SPENDING[:1], number)
+            newest = keeper.step()
+        assert prices.latest(store, first) == newest
+        assert prices.latest(store, other) is not None
+        with store.reading() as connection:
+            kept = connection.scalars(sa.select(t.prices.c.budget).order_by(t.prices.c.seq)).all()
+        assert kept == [other.name] + [first.name] * 3
 
 
 def test_a_keeper_that_was_superseded_publishes_nothing(log_url: str) -> None:
