@@ -70,6 +70,7 @@ def configuration(url: str, args: str) -> dict[str, Any]:
         "policy": {"kind": "vowpal", "params": {"args": args}},
         "reward": {
             "metrics": {"thumb": {"range": [-1, 1]}, "right": {"type": "boolean"}},
+            "complete": "any",
             "cost_weight": 0.1,
             "wait_time": "PT3S",
             "default": 0.0,

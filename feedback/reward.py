@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
@@ -157,7 +157,9 @@ class RewardRule(BaseModel):
     cost: Prices = Prices()
     wait_time: str = Field(default="PT30M", description="ISO 8601 duration in which feedback counts.")
     complete: Complete = Field(
-        default=Complete.ANY, description="When a decision is learned: any, all, deadline."
+        default=Complete.ANY,
+        description="When a decision is learned: at its first value (`any`), once all metrics have one or the "
+        "wait time has passed (`all`), at the `deadline`. The default is `all` for several metrics.",
     )
     default: float | None = Field(
         default=None, description="Quality of a decision without feedback; null leaves it out of learning."
@@ -167,6 +169,14 @@ class RewardRule(BaseModel):
         description="Quality of a decision whose drawn arm failed; null leaves it out of learning.",
     )
     clip: tuple[float, float] = Field(default=(-1.0, 1.0), description="Rewards are cut to this range.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _waits_for_several(cls, fields: Any) -> Any:
+        """Wait for all metrics where several are declared: not the first to arrive alone is to count."""
+        if isinstance(fields, dict) and "complete" not in fields and len(fields.get("metrics") or ()) > 1:
+            return fields | {"complete": Complete.ALL}
+        return fields
 
     @model_validator(mode="after")
     def _sound(self) -> "RewardRule":

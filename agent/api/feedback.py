@@ -20,8 +20,8 @@ from agent.api.schemas import DecisionId, FeedbackItem, FeedbackRequest, Idempot
 from agent.serving import Replica
 from feedback.errors import ConflictError, StoreError, TooMuchFeedbackError
 from feedback.events import Feedback, Kind
-from feedback.log import Receipt
-from feedback.reward import RewardError
+from feedback.log import FeedbackStatus, Receipt
+from feedback.reward import Complete, RewardError, RewardRule
 
 router = APIRouter(responses=RESPONSES)
 
@@ -48,7 +48,7 @@ async def feedback(
             fact, outcome = next(outcomes)
             if isinstance(outcome, Receipt):
                 replica.telemetry.fed_back(fact, outcome)
-                rows.append(_document(caller, fact, outcome))
+                rows.append(_document(replica, caller, fact, outcome))
                 continue
             one = outcome
         failures.append(errors.translate(one).shown_to(caller))
@@ -89,7 +89,7 @@ async def _keep_one(replica: Replica, caller: Caller, fact: Feedback) -> JSONRes
     if isinstance(outcome, Exception):
         raise outcome
     replica.telemetry.fed_back(fact, outcome)
-    return JSONResponse(_document(caller, fact, outcome), 202)
+    return JSONResponse(_document(replica, caller, fact, outcome), 202)
 
 
 def _fact(replica: Replica, caller: Caller, item: FeedbackItem, key: str | None = None) -> Feedback:
@@ -165,7 +165,7 @@ async def _commit(replica: Replica, items: Sequence[Feedback]) -> Sequence[Recei
     return [refused.get(id(item)) or next(receipts) for item in items]
 
 
-def _document(caller: Caller, fact: Feedback, kept: Receipt) -> dict[str, Any]:
+def _document(replica: Replica, caller: Caller, fact: Feedback, kept: Receipt) -> dict[str, Any]:
     assert kept.status is not None
     return {
         "feedback_id": caller.shown(fact.id),
@@ -173,4 +173,21 @@ def _document(caller: Caller, fact: Feedback, kept: Receipt) -> dict[str, Any]:
         "episode_id": fact.episode_id and caller.shown(fact.episode_id),
         "status": kept.status.value,
         "log_seq": kept.seq,
+        "hint": _hint(replica.config.reward, fact, kept.status),
     }
+
+
+def _hint(rule: RewardRule, fact: Feedback, status: FeedbackStatus) -> str | None:
+    """Return what to do about feedback that does not count, or not yet; None where it counts."""
+    match status:
+        case FeedbackStatus.PENDING_DECISION:
+            what = "decision" if fact.decision_id else "decision of this episode"
+            return f"no such {what} is in the log: this counts once there is one; is the id right?"
+        case FeedbackStatus.LATE_NOT_LEARNED if len(rule.metrics) > 1 and rule.complete is Complete.ANY:
+            return (
+                "a decision is learned with its first value (`reward.complete: any`), and closes after "
+                f"{rule.wait_time}: send all metrics of a decision in one request, or declare `complete: all`"
+            )
+        case FeedbackStatus.LATE_NOT_LEARNED:
+            return f"the decision was learned, or had closed {rule.wait_time} after it was made"
+    return None

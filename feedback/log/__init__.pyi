@@ -1,11 +1,12 @@
 from . import database, rows, schema, tables
-from .batch import Fact, Receipt
+from .batch import Fact, FeedbackStatus, Receipt
 from .group_commit import GroupCommit
 from .open import open_log
 from .store import Record, Store
 
 __all__ = [
     "Fact",
+    "FeedbackStatus",
     "GroupCommit",
     "Receipt",
     "Record",

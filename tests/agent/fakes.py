@@ -225,6 +225,7 @@ CONFIG: dict[str, Any] = {
             "thumb": {"range": [-1, 1]},
             "right": {"type": "boolean"},
         },
+        "complete": "any",
         "cost_weight": 0.1,
     },
     "limits": {"in_flight": 4, "question_chars": 1000, "body_bytes": 4096, "passages": 10},

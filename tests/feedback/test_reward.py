@@ -124,6 +124,16 @@ def test_a_decision_is_complete_as_declared(when: Complete, none: bool, one: boo
 # -- quality and cost ---------------------------------------------------------------------------------------
 
 
+def test_several_metrics_are_waited_for_unless_the_rule_says_otherwise() -> None:
+    one, two = {"right": {}}, {"right": {}, "thumb": {}}
+    assert RewardRule.model_validate({"metrics": one}).complete is Complete.ANY
+    assert RewardRule.model_validate({"metrics": two}).complete is Complete.ALL
+    named = RewardRule.model_validate({"metrics": two, "complete": "any"})
+    assert named.complete is Complete.ANY
+    for rule in (named, RewardRule.model_validate({"metrics": two})):
+        assert RewardRule.model_validate(rule.model_dump(mode="json")) == rule, "what is stored says it"
+
+
 @pytest.mark.parametrize(
     ("values", "quality"),
     [

@@ -252,3 +252,35 @@ async def test_what_is_beyond_the_limit_is_refused_and_what_was_acknowledged_sta
         assert back.status_code == 202, "what was given can be taken back"
         other = {**items[3], **dict.fromkeys(about, "y")}
         assert (await service.client.post("/v1/feedback", json=other)).status_code == 202
+
+
+@pytest.mark.parametrize(
+    ("complete", "status", "hint"),
+    [
+        ("any", "late_not_learned", "send all metrics of a decision in one request"),
+        (None, "accepted", None),
+    ],
+)
+async def test_a_second_metric_is_waited_for_unless_declared_otherwise_and_then_the_reply_says_what_to_do(
+    tmp_path: Path, complete: str | None, status: str, hint: str | None
+) -> None:
+    reward = {name: value for name, value in CONFIG["reward"].items() if name != "complete"}
+    reward |= {} if complete is None else {"complete": complete}
+    async with Service(tmp_path, reward=reward).running() as service:
+        name = await turn(service)
+        assert (await tell(service, name, 1.0)).json()["hint"] is None
+        await service.learn()
+        second = (await tell(service, name, True, metric_name="right")).json()
+        assert second["status"] == status
+        assert second["hint"] is None if hint is None else hint in second["hint"]
+        await service.learn()
+        assert (await read_decision(service, name))["state"] == "learned"
+
+
+async def test_feedback_and_activation_of_an_id_that_is_not_in_the_log_say_that_they_wait(
+    service: Service,
+) -> None:
+    for receipt in ((await tell(service, "d-1")).json(), await activate(service, "d-2")):
+        assert receipt["status"] == "pending_decision"
+        assert "no such decision is in the log" in receipt["hint"]
+    assert "of this episode" in (await on_episode(service, "e-1", 1.0)).json()["hint"]

@@ -14,7 +14,12 @@ from feedback.training_log.joiner import Joiner
 from feedback.training_log.lag import ABANDONED_S, SuccessorCheck, applied_by, dangling, lag_of
 from tests.feedback.conftest import Turn, decision, execution, value
 
-RULE = RewardRule(metrics={"right": Metric(), "thumb": Metric(range=(-1, 1))}, default=0.0, wait_time="PT1M")
+RULE = RewardRule(
+    metrics={"right": Metric(), "thumb": Metric(range=(-1, 1))},
+    default=0.0,
+    wait_time="PT1M",
+    complete=Complete.ANY,
+)
 
 
 def joined(store: Store, now: float = 110.0) -> int:

@@ -8,13 +8,15 @@ import pytest
 from feedback.events import LABELS, Decision, Feedback, Kind, Mode, Status, Tick
 from feedback.fold import DecisionFact, Executed, Fact, FeedbackFact, TickFact
 from feedback.log import Store
-from feedback.reward import Metric, RewardRule
+from feedback.reward import Complete, Metric, RewardRule
 from feedback.training_log.epochs import take_epoch
 from feedback.training_log.joiner import Joiner
 from feedback.training_log.read_facts import read_facts, read_unlearned
 from tests.feedback.conftest import decision, execution, value
 
-RULE = RewardRule(metrics={"right": Metric(), "thumb": Metric(range=(-1, 1))}, wait_time="PT1M")
+RULE = RewardRule(
+    metrics={"right": Metric(), "thumb": Metric(range=(-1, 1))}, wait_time="PT1M", complete=Complete.ANY
+)
 
 
 def between(store: Store, after: int, upto: int) -> list[Fact]:
