@@ -18,6 +18,7 @@ from agent.api import create_app
 from agent.config import AppConfig
 from agent.evaluation import verdict
 from agent.hosts.arms import open_here
+from agent.hosts.time_limit import TimeLimit
 from agent.learning import configuration_of
 from agent.proxy import RUN_FOLDER, listening
 from agent.reporting import log_plainly
@@ -84,7 +85,7 @@ class Ingress:
     def __serve_build_asgi_app__(self) -> Any:
         """Build the application of this replica, once Ray Serve has constructed it."""
         app, folder = create_app(self._replica), os.environ.get(RUN_FOLDER)
-        return app if folder is None else listening(app, Path(folder))
+        return TimeLimit(app, _request_timeout_s()) if folder is None else listening(app, Path(folder))
 
     async def check_health(self) -> None:
         """Fail when the watcher of versions has stopped or the clock jumped: the replica is replaced."""
@@ -98,6 +99,12 @@ def listens_on() -> str:
     """Return the address that Ray Serve's own proxy listens on; of a Ray without a controller, loopback."""
     client = _get_global_client(raise_if_no_controller_running=False)
     return "127.0.0.1" if client is None else str(client.http_config.host)
+
+
+def _request_timeout_s() -> float | None:
+    """Return the time-out of Ray Serve's own proxy; None where there is none."""
+    client = _get_global_client(raise_if_no_controller_running=False)
+    return None if client is None else client.http_config.request_timeout_s
 
 
 def open_replica(
