@@ -243,7 +243,8 @@ class Client:
                 trouble = f"{type(error).__name__} {error}".strip()
                 if not self._reached:
                     raise ClientError(
-                        f"no service answers at {self._http.base_url} ({trouble}); is it running there?"
+                        f"no service answers at {self._http.base_url} ({trouble}); is it running there? "
+                        "Start it with `armwise serve`, or name another address"
                     ) from error
             else:
                 self._reached = True
@@ -254,7 +255,8 @@ class Client:
             if attempt < ATTEMPTS - 1:
                 self.retries += 1
                 await asyncio.sleep(pause_s)
-        raise ClientError(f"{method} {path} failed {ATTEMPTS} times, the last time with: {trouble}")
+        where = f"{method} {path} at {self._http.base_url}"
+        raise ClientError(f"{where} failed {ATTEMPTS} times, the last time with: {trouble}")
 
 
 def retry_after_s(header: str | None, default: float) -> float:

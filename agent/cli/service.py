@@ -74,10 +74,14 @@ def _reached(url: str) -> Iterator[None]:
     """Turn a failure of the connection into one that names the address. Raises ClientError."""
     try:
         yield
+    except (httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
+        raise ClientError(
+            f"--url {url!r} is no address ({error}); one such as http://127.0.0.1:8000 was expected"
+        ) from None
     except httpx.HTTPError as error:
         raise ClientError(
-            f"no service answers at {url} ({error}); is it running there? Start it with `make serve` or "
-            "`armwise serve`, or name another address with --url"
+            f"no service answers at {url} ({error or type(error).__name__}); is it running there? Start it "
+            "with `make serve` or `armwise serve`, or name another address with --url"
         ) from None
 
 

@@ -689,11 +689,24 @@ def test_a_failure_in_the_words_of_another_is_told_as_it_is(service: Canned, bod
     assert "/v1/policy gave 404, " + json.dumps(body) in said(run("status", "--url", service.url), 1)
 
 
-@pytest.mark.parametrize("verb", [["status"], ["feedback", "d-1", "thumb=1"], ["ask", "?"]])
+@pytest.mark.parametrize(
+    "verb",
+    [
+        *(["status"], ["feedback", "d-1", "thumb=1"], ["ask", "?"], ["verify", "d-1"]),
+        *([verb, "1", "--reason", "better"] for verb in ("promote", "rollback")),
+        ["canary", "1", "--share", "0.1", "--reason", "new"],
+    ],
+    ids=lambda verb: verb[0],
+)
 def test_without_a_service_the_address_and_the_remedy_are_named(nowhere: str, verb: list[str]) -> None:
     output = said(run(*verb, "--url", nowhere), 1)
     assert f"no service answers at {nowhere}" in output
     assert "`make serve`" in output
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://127.0.0.1", "http://h:x"])
+def test_an_address_that_is_none_is_named(url: str) -> None:
+    assert f"--url {url!r} is no address" in said(run("ask", "?", "--url", url), 1)
 
 
 # -- simulate -------------------------------------------------------------------------------------------
