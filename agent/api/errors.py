@@ -9,13 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
-from agent.access import OPEN, Caller, ForeignIdError, RateLimitedError, SpentError, hosts, keyring
+from agent.access import Caller, ForeignIdError, RateLimitedError, SpentError, hosts, keyring
 from agent.jobs import UndecidedError
 from agent.policies import FeatureError
 from agent.serving import TurnError, messages
@@ -109,6 +108,7 @@ _KINDS = (
     ),
     ErrorKind("not_found", 404, "There is no such route.", framework=True),
     ErrorKind("decision_not_found", 404, "The log holds no decision of this id."),
+    ErrorKind("arm_not_found", 404, "There is no live arm of this name."),
     ErrorKind("key_not_found", 404, "There is no key of this public id."),
     ErrorKind("version_not_found", 404, "The log holds no policy version of this number."),
     ErrorKind("evaluation_not_found", 404, "The log holds no evaluation of this number."),
@@ -258,6 +258,9 @@ _CODE_OF_EXCEPTION = {
 }
 _CODE_OF_ENDING = {kind.ends: kind.code for kind in _KINDS if kind.ends is not None}
 _CODE_OF_STATUS = {kind.status: kind.code for kind in _KINDS if kind.framework}
+
+HANDLED = (TurnError, RequestValidationError, HTTPException, *_CODE_OF_EXCEPTION)
+"""What a route may raise besides `ApiError`; `translate` turns it into one."""
 
 
 class Failure(BaseModel):
@@ -416,19 +419,6 @@ def _invalid(error: RequestValidationError) -> ApiError:
             shown = shown if len(shown) <= 80 else shown[:77] + "..."
             message = problem["msg"].removeprefix("Value error, ")
             return ApiError("invalid_value", f"{param or 'body'}: {message}, got {shown}", param)
-
-
-def install(app: FastAPI) -> None:
-    """Answer every exception of an application with the envelope."""
-
-    async def answer(request: Request, error: Exception) -> JSONResponse:
-        failure = translate(error).shown_to(getattr(request.state, "caller", OPEN))
-        response = failure.response(request.headers.get("x-request-id"))
-        response.headers.update(getattr(error, "headers", None) or {})  # such as Allow, with a 405
-        return response
-
-    for kind in (ApiError, TurnError, RequestValidationError, HTTPException, *_CODE_OF_EXCEPTION):
-        app.add_exception_handler(kind, answer)
 
 
 def page() -> Iterator[str]:

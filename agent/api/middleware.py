@@ -8,12 +8,15 @@ import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any
 
-from fastapi import Depends, HTTPException, Request
+from fastapi import Depends, FastAPI, HTTPException, Request
+from fastapi.responses import JSONResponse
+from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as AsgiScope
 
-from agent.access import Caller, Hosts, Keyring, Quota, require_scope
-from agent.api.errors import ApiError, translate
+from agent.access import OPEN, Caller, Hosts, Keyring, Quota, require_scope
+from agent.api import pages
+from agent.api.errors import HANDLED, ApiError, translate
 from agent.config import Limits, Scope
 from agent.serving import Replica
 
@@ -48,10 +51,7 @@ AppReplica = Annotated[Replica, Depends(_replica)]
 
 
 WITHOUT_KEY = frozenset(
-    (
-        *("/health", "/health/decides", "/ready", "/metrics"),
-        *("/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json"),
-    )
+    ("/health", "/health/decides", "/ready", "/metrics", "/openapi.json", *pages.PUBLIC),
 )
 """Paths that need no key; every other one does, whether there is a route or not."""
 
@@ -156,3 +156,23 @@ def _with_headers(send: Send, headers: Callable[[], Iterable[tuple[bytes, bytes]
         await send(message)
 
     return sending
+
+
+def answer_errors(app: FastAPI) -> None:
+    """Answer every exception of an application with the envelope."""
+
+    async def answer(request: Request, error: Exception) -> JSONResponse:
+        failure = translate(error).shown_to(getattr(request.state, "caller", OPEN))
+        response = failure.response(request.headers.get("x-request-id"))
+        if failure.code == "method_not_allowed":
+            response.headers["allow"] = _allowed(request)
+        return response
+
+    for kind in (ApiError, *HANDLED):
+        app.add_exception_handler(kind, answer)
+
+
+def _allowed(request: Request) -> str:
+    """Return the methods of every route of a path: the framework names those of the first alone."""
+    routes = (one for one in request.app.routes if one.matches(request.scope)[0] is not Match.NONE)
+    return ", ".join(sorted({method for one in routes for method in getattr(one, "methods", None) or ()}))

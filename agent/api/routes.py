@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from agent.access import Hosts
-from agent.api import decisions, errors, feedback, health, retrieve
-from agent.api.middleware import RequestGuard
+from agent.api import decisions, feedback, health, pages, retrieve
+from agent.api.middleware import RequestGuard, answer_errors
 from agent.api.openai import chat
 from agent.api.operations import arms, evaluations, export, keys, policies, warm_starts
 from agent.serving import Replica
@@ -15,7 +15,9 @@ from agent.serving import Replica
 _QUESTIONS = (chat, retrieve, decisions, feedback)
 _OPERATIONS = (arms, policies, evaluations, warm_starts, export, keys)
 
-ROUTES = [route for resource in (*_QUESTIONS, *_OPERATIONS, health) for route in resource.router.routes]
+ROUTES = [
+    route for resource in (*_QUESTIONS, *_OPERATIONS, health, pages) for route in resource.router.routes
+]
 """Every route, built once: routes hold no state of a replica, so that all applications share them."""
 
 
@@ -28,9 +30,11 @@ def create_app(replica: Replica) -> FastAPI:
         yield
         await replica.stop()
 
-    app = FastAPI(title="Armwise", version="0.1.0", lifespan=lifespan, routes=ROUTES)
+    app = FastAPI(
+        title="Armwise", version="0.1.0", lifespan=lifespan, routes=ROUTES, docs_url=None, redoc_url=None
+    )
     app.state.replica = replica
-    errors.install(app)
+    answer_errors(app)
     app.add_middleware(
         RequestGuard,
         keyring=replica.keyring,
