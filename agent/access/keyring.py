@@ -7,7 +7,16 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Literal, Self
 
-from pydantic import AwareDatetime, Field, StringConstraints, field_validator, model_validator
+from pydantic import (
+    AwareDatetime,
+    BeforeValidator,
+    Field,
+    StrictFloat,
+    StrictInt,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
 
 from agent.access.callers import OPEN, Caller, caller_scopes
 from agent.config import Key, Scope, sections
@@ -16,6 +25,17 @@ from feedback.registry import KeyLimits, KeySettings, keys
 
 Line = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]{1,128}$")]
 """Text of one line."""
+
+
+def _no_seconds(value: object) -> object:
+    """Refuse seconds since the epoch, which are read as a time without a zone would be: with one assumed."""
+    if not isinstance(value, str | datetime) or (isinstance(value, str) and "-" not in value[1:]):
+        raise ValueError("a date and a time with a zone were expected, such as 2027-01-31T00:00Z")
+    return value
+
+
+Instant = Annotated[AwareDatetime, BeforeValidator(_no_seconds)]
+"""A date and a time with a zone, in the form of ISO 8601."""
 
 
 class UnauthorizedError(Exception):
@@ -30,20 +50,22 @@ class NewKey(sections.KeyBase):
     """A key that is to be made."""
 
     name: Line = Field(description="What the key is for.")
-    rpm_limit: int | None = Field(
+    rpm_limit: StrictInt | None = Field(
         default=None, ge=1, le=10**9, description="Requests a minute; null for any."
     )
-    tpm_limit: int | None = Field(default=None, ge=1, le=10**12, description="Tokens a minute; null for any.")
-    max_budget: float | None = Field(
+    tpm_limit: StrictInt | None = Field(
+        default=None, ge=1, le=10**12, description="Tokens a minute; null for any."
+    )
+    max_budget: StrictFloat | None = Field(
         default=None, gt=0, allow_inf_nan=False, description="USD in a `budget_duration`; null for any."
     )
-    token_budget: int | None = Field(
+    token_budget: StrictInt | None = Field(
         default=None, ge=1, le=10**15, description="Tokens in a `budget_duration`; null for any."
     )
     budget_duration: Literal["1d", "1mo"] | None = Field(
         default=None, description="Period of the budgets: a day or a month, in UTC."
     )
-    expires: AwareDatetime | None = Field(
+    expires: Instant | None = Field(
         default=None, description="When it ceases to be valid, such as 2027-01-31T00:00Z; null for never."
     )
     tags: dict[Line, Line] = Field(default_factory=dict, max_length=32, description="Free text pairs.")

@@ -202,5 +202,9 @@ def require_eligible(replica: Replica, ask: Ask) -> None:
 def require_arm(replica: Replica, arm: str, param: str) -> None:
     """Refuse the name of an arm that is not live. Raises ApiError, which names `param`."""
     if arm not in replica.turns.arms:
-        known = ", ".join(replica.turns.arms)
-        raise ApiError("unknown_arm", f"arm {arm!r} is not configured; there are: {known}", param)
+        raise ApiError("unknown_arm", not_live(replica, arm), param)
+
+
+def not_live(replica: Replica, arm: str) -> str:
+    """Return the message for the name of an arm that is not live."""
+    return f"arm {arm!r} is not configured; there are: {', '.join(replica.turns.arms)}"

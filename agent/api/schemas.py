@@ -1,17 +1,19 @@
 """The shapes of requests, checked field by field: bodies, and the types of path and query parameters."""
 
+import re
 from typing import Annotated, Any, Literal
 
 from fastapi import Header, Path, Query
 from pydantic import (
     AfterValidator,
-    AwareDatetime,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Discriminator,
     Field,
     PlainValidator,
     StrictBool,
+    StrictFloat,
     StrictInt,
     StrictStr,
     Tag,
@@ -19,6 +21,7 @@ from pydantic import (
     model_validator,
 )
 
+from agent.access import keyring
 from arms.base import NAME
 from arms.models import Backbone
 from feedback.registry import promotions
@@ -48,7 +51,7 @@ Stop = Annotated[StrictStr, Field(min_length=1), AfterValidator(_storable)]
 
 OneOrMany = Discriminator(lambda value: "<many>" if isinstance(value, list) else "<one>")
 
-Finite = Annotated[float, Field(allow_inf_nan=False)]
+Finite = Annotated[StrictFloat, Field(allow_inf_nan=False)]
 
 LARGEST = 2**53
 """Largest integer that every JSON parser reads exactly."""
@@ -60,17 +63,33 @@ LoggedId = Annotated[StrictStr, Field(pattern=r"^([a-z0-9][a-z0-9-]{0,31}~)?[A-Z
 
 IdempotencyKey = Annotated[Identifier | None, Header(alias="Idempotency-Key")]
 
-Timeout = Annotated[float | None, Header(alias="X-Request-Timeout-Seconds", gt=0, allow_inf_nan=False)]
+
+def _written(pattern: str, what: str) -> BeforeValidator:
+    """Refuse a number in a header, a path or a query that Python reads and JSON does not, such as `1_0`."""
+
+    def check(text: Any) -> Any:
+        if isinstance(text, str) and not re.fullmatch(pattern, text):
+            raise ValueError(f"{what} was expected")
+        return text
+
+    return BeforeValidator(check)
+
+
+Decimal = Annotated[float, _written(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?", "a number such as 2.5")]
+
+Digits = Annotated[int, _written("-?[0-9]+", "an integer")]
+
+Timeout = Annotated[Decimal | None, Header(alias="X-Request-Timeout-Seconds", gt=0, allow_inf_nan=False)]
 
 DecisionId = Annotated[LoggedId, Path()]
 
 PublicId = Annotated[StrictStr, Field(pattern=r"^[A-Za-z0-9_]{1,128}$"), Path()]
 
-PathNumber = Annotated[int, Path(ge=1, le=LARGEST)]
+PathNumber = Annotated[Digits, Path(ge=1, le=LARGEST)]
 
-PageLimit = Annotated[int, Query(ge=1, le=1000)]
+PageLimit = Annotated[Digits, Query(ge=1, le=1000)]
 
-PageBefore = Annotated[int | None, Query(ge=1, le=LARGEST)]
+PageBefore = Annotated[Digits | None, Query(ge=1, le=LARGEST)]
 
 
 def _value(value: Any) -> bool | float:
@@ -189,7 +208,7 @@ class FeedbackItem(Request):
     feedback_id: (
         Annotated[StrictStr, Field(min_length=1, max_length=256), AfterValidator(_storable)] | None
     ) = None
-    event_time: AwareDatetime | None = None
+    event_time: keyring.Instant | None = None
     tags: dict[Name, TagText] = Field(default_factory=dict, max_length=32)
 
     @model_validator(mode="after")

@@ -4,7 +4,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    model_validator,
+)
 
 from agent.config import AppConfig
 from agent.evaluation.candidate_names import BASELINE, CandidateError, CandidateName, Kind, parse_name
@@ -16,7 +26,7 @@ from feedback.ope import DEFAULT_ESTIMATORS, ESTIMATORS, INTERVALS, Model
 from feedback.registry import arm_sets, versions
 from feedback.reward import Prices, RewardRule
 
-Name = Annotated[str, Field(max_length=2000)]
+Name = Annotated[StrictStr, Field(max_length=2000)]
 """Of a candidate."""
 
 LONGEST = 20_000
@@ -33,7 +43,8 @@ def moment_of(value: object) -> datetime:
     ('2026-01-05T00:00:00+00:00', '2026-01-05T12:00:00+02:00')
     """
     try:
-        found = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
+        text = value if isinstance(value, str) else ""
+        found = value if isinstance(value, datetime) else datetime.fromisoformat(text)
     except ValueError:
         raise ValueError(f"{value!r} is no date such as 2026-05-01 or 2026-05-01T12:00+02:00") from None
     return found.replace(tzinfo=UTC) if found.tzinfo is None else found
@@ -42,7 +53,7 @@ def moment_of(value: object) -> datetime:
 Moment = Annotated[datetime, BeforeValidator(moment_of)]
 """A date, or a date and a time; a number is not read as seconds."""
 
-Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Amount = Annotated[StrictFloat, Field(ge=0, allow_inf_nan=False)]
 
 
 LARGEST_VERSION = 2**53
@@ -69,10 +80,10 @@ class EvaluationRequest(BaseModel):
     baseline: Name = Field(default=BASELINE, description="The candidate that the others are compared with.")
     since: Moment | None = Field(default=None, description="Only decisions of then or later.")
     until: Moment | None = Field(default=None, description="Only decisions before then.")
-    versions: tuple[int, int] | None = Field(
+    versions: tuple[StrictInt, StrictInt] | None = Field(
         default=None, description="Only decisions of these versions, both ends included."
     )
-    features: dict[Name, float | Name | bool] = Field(
+    features: dict[Name, StrictFloat | Name | StrictBool] = Field(
         default_factory=dict,
         max_length=64,
         description="Only decisions whose context says so, as a caller would say it.",
@@ -88,15 +99,17 @@ class EvaluationRequest(BaseModel):
         description="A ceiling for candidates that decide by a policy, in place of the logged prices; its "
         "price is found as the log is replayed.",
     )
-    estimators: tuple[str, ...] = Field(
+    estimators: tuple[StrictStr, ...] = Field(
         default=DEFAULT_ESTIMATORS, min_length=1, description=f"Of {', '.join(ESTIMATORS)}."
     )
-    interval: str = Field(default=INTERVALS[0], description=f"Kind of the intervals: {', '.join(INTERVALS)}.")
+    interval: StrictStr = Field(
+        default=INTERVALS[0], description=f"Kind of the intervals: {', '.join(INTERVALS)}."
+    )
     reward_model: Model = Field(
         default="ridge", description="What predicts rewards, for the estimators that look at predictions."
     )
-    gate: bool = Field(default=False, description="Whether the gate judges each candidate.")
-    seed: int = Field(default=0, ge=0, description="Of folds, of resamples, and of what is recomputed.")
+    gate: StrictBool = Field(default=False, description="Whether the gate judges each candidate.")
+    seed: StrictInt = Field(default=0, ge=0, description="Of folds, of resamples, and of what is recomputed.")
 
     @model_validator(mode="after")
     def _named_once(self) -> Self:

@@ -6,12 +6,12 @@ from urllib.parse import urlsplit, urlunsplit
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 
-from agent.api.admission import require_arm
+from agent.api.admission import not_live
 from agent.api.errors import RESPONSES, ApiError
 from agent.api.middleware import AppReplica, require
 from agent.api.schemas import ArmDescription, ArmsReplacement, ArmSwitch
 from agent.config import ConfigError
-from agent.serving import ArmInfo
+from agent.serving import ArmInfo, Replica
 from arms.base import ArmBuildError, ArmError
 from arms.retrievers import ArmSpec
 from feedback.errors import ConflictError
@@ -57,10 +57,15 @@ async def replace_arms(replica: AppReplica, body: ArmsReplacement) -> JSONRespon
 @router.patch("/v1/arms/{name}", dependencies=[require("operate")])
 async def switch(replica: AppReplica, name: str, body: ArmSwitch) -> JSONResponse:
     """Switch an arm on or off; a disabled arm is not drawn."""
-    require_arm(replica, name, "name")
+    _require_live(replica, name)
     await replica.switch(name, body.enabled)
-    require_arm(replica, name, "name")  # the arms may have been replaced meanwhile
+    _require_live(replica, name)  # the arms may have been replaced meanwhile
     return JSONResponse(_document(name, replica.config.arms[name], replica.turns.arms[name]))
+
+
+def _require_live(replica: Replica, name: str) -> None:
+    if name not in replica.turns.arms:
+        raise ApiError("arm_not_found", not_live(replica, name), "name")
 
 
 def _document(name: str, spec: ArmSpec, info: ArmInfo) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import AsyncIterator
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -261,7 +262,7 @@ async def test_nan_as_feedback_is_refused(service: Service) -> None:
     refused(await post(service, "/v1/feedback", body), 400, "invalid_value", "value")
 
 
-@pytest.mark.parametrize("timeout", ["0", "-1", "nan", "inf", "soon"])
+@pytest.mark.parametrize("timeout", ["0", "-1", "nan", "inf", "soon", "1_0", "+1"])
 async def test_a_bad_deadline_is_a_400(service: Service, timeout: str) -> None:
     response = await look_up(service, {"x-request-timeout-seconds": timeout})
     refused(response, 400, "invalid_value", "X-Request-Timeout-Seconds")
@@ -313,6 +314,67 @@ async def test_unknown_decisions_arms_and_routes_are_refused(on_each: Service) -
     for path in ("/v1/decisions/%00%ff", "/v1/decisions/a%20b", "/v1/decisions/%00/verify"):
         refused(await on_each.client.get(path), 400, "invalid_value", "decision_id")
     refused(await on_each.client.get("/v1/nope"), 404, "not_found")
-    refused(await on_each.client.post("/health"), 405, "method_not_allowed")
     response = await on_each.client.patch("/v1/arms/bm52", json={"enabled": True})
-    assert "none, bm25, dense" in refused(response, 400, "unknown_arm", "name")
+    assert "none, bm25, dense" in refused(response, 404, "arm_not_found", "name")
+
+
+@pytest.mark.parametrize(
+    ("path", "methods"),
+    [
+        ("/health", "GET"),
+        ("/v1/arms", "GET, PUT"),
+        ("/v1/evaluations", "GET, POST"),
+        ("/v1/arms/bm25", "PATCH"),
+        ("/v1/keys/k", "DELETE"),
+    ],
+)
+async def test_a_method_that_a_path_does_not_have_is_a_405_that_names_those_it_has(
+    service: Service, path: str, methods: str
+) -> None:
+    response = await service.client.request("TRACE", path)
+    refused(response, 405, "method_not_allowed")
+    assert response.headers["allow"] == methods
+
+
+NOT_STRICT: list[tuple[str, str, dict[str, Any], str]] = [
+    ("POST", "/v1/policies/1/canary", {"reason": "x", "share": False}, "share"),
+    ("POST", "/v1/policies/1/canary", {"reason": "x", "share": "0.1"}, "share"),
+    ("POST", "/v1/policies/1/promote", {"reason": "x", "force": 1}, "force"),
+    ("PATCH", "/v1/arms/bm25", {"enabled": "true"}, "enabled"),
+    ("POST", AN_ANSWER, CHAT | {"temperature": True}, "temperature"),
+    ("POST", AN_ANSWER, CHAT | {"seed": True}, "seed"),
+    ("POST", AN_ANSWER, CHAT | {"agent": {"cost_weight": True}}, "agent.cost_weight"),
+    ("POST", "/v1/retrieve", {"query": "x", "k": "3"}, "k"),
+    ("POST", "/v1/evaluations", {"gate": 1}, "gate"),
+    ("POST", "/v1/evaluations", {"seed": True}, "seed"),
+    ("POST", "/v1/evaluations", {"cost_weight": "0.1"}, "cost_weight"),
+    ("POST", "/v1/evaluations", {"cost": {"steps": True}}, "cost.steps"),
+    ("POST", "/v1/evaluations", {"budget": {"usd_per_request": False}}, "budget.usd_per_request"),
+    ("POST", "/v1/evaluations", {"versions": [True, 2]}, "versions.0"),
+    ("POST", "/v1/evaluations", {"since": 20260101}, "since"),
+    ("POST", "/v1/keys", {"name": "x", "scopes": ["admin"], "rpm_limit": True}, "rpm_limit"),
+    ("POST", "/v1/keys", {"name": "x", "scopes": ["admin"], "expires": 4e9}, "expires"),
+    ("POST", "/v1/keys", {"name": "x", "scopes": ["admin"], "expires": "4000000000"}, "expires"),
+    (
+        "POST",
+        "/v1/feedback",
+        {"decision_id": "d", "metric_name": "thumb", "value": 1, "event_time": 1},
+        "event_time",
+    ),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "body", "param"), NOT_STRICT)
+async def test_a_value_of_another_json_type_is_not_converted(
+    service: Service, method: str, path: str, body: dict[str, Any], param: str
+) -> None:
+    refused(await service.client.request(method, path, json=body), 400, "invalid_value", param)
+
+
+@pytest.mark.parametrize("text", ["1_0", "+1", " 1", "1.0", "true", "\uff11"])
+async def test_a_number_in_a_query_or_a_path_is_digits_alone(service: Service, text: str) -> None:
+    for param in ("limit", "before"):
+        response = await service.client.get("/v1/policies", params={param: text})
+        refused(response, 400, "invalid_value", param)
+    response = await service.client.get(f"/v1/evaluations/{quote(text)}")
+    refused(response, 400, "invalid_value", "number")
