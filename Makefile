@@ -10,7 +10,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check
 # every file has a hash in its lock; the locks are complete, so nothing else is resolved
 LOCKED := install --progress-bar on --no-deps --require-hashes
 
-.PHONY: help serve demo test test-slow mutants check docs bench models lock sbom audit vllm-ask test-vllm clean
+.PHONY: help serve demo test test-slow test-clients mutants check docs bench models lock sbom audit vllm-ask test-vllm clean
 
 help:  ## say what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -87,6 +87,20 @@ $(AUDIT)/ready: requirements/audit.txt
 	$(AUDIT)/bin/python -m pip --disable-pip-version-check $(LOCKED) --quiet -r requirements/audit.txt
 	@touch $@
 
+CLIENTS := .venv-clients
+
+test-clients: $(CLIENTS)/ready  ## run the tests of other people's clients and frameworks; npm's need the network
+	$(CLIENTS)/bin/python -m pytest tests/clients
+
+# what $(VENV) lacks, and $(VENV) itself by a path
+$(CLIENTS)/ready: requirements/clients.txt $(VENV)/ready-dev
+	@echo "== installing other people's clients and frameworks"
+	test -x $(CLIENTS)/bin/python || $(VENV)/bin/python -m venv $(CLIENTS)
+	$(BIN)/python -c 'import site; print(*site.getsitepackages(), sep="\n")' \
+		>$$($(CLIENTS)/bin/python -c 'import site; print(site.getsitepackages()[0])')/armwise.pth
+	$(CLIENTS)/bin/python -m pip --disable-pip-version-check $(LOCKED) --quiet -r requirements/clients.txt
+	@touch $@
+
 VLLM       := .venv-vllm
 VLLM_MODEL := $(HOME)/.armwise/models/SmolLM2-135M-Instruct
 
@@ -113,4 +127,4 @@ lock: $(VENV)/ready-dev  ## write the locks of requirements/ from pyproject.toml
 	sh requirements/lock.sh $(BIN)/uv $(UPGRADE)
 
 clean:  ## remove the virtual environments and caches
-	rm -rf .venv .venv-audit .venv-docs .venv-vllm build site mutants .cache *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-audit .venv-clients .venv-docs .venv-vllm build site mutants .cache *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

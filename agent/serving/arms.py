@@ -11,7 +11,7 @@ from agent.routers import saved
 from agent.serving.messages import ArmInfo
 from agent.serving.probe import Embeddings
 from agent.serving.turn import TurnLoop
-from arms.base import ArmError, Query, Retrieval
+from arms.base import ArmError, Passage, Query, Retrieval
 from arms.retrievers import ArmSpec, catalog
 from feedback.log import Store
 from feedback.registry import ArmSet, arm_sets
@@ -35,6 +35,10 @@ class Arms(Protocol):
         Raises:
             ArmError: The vectors cannot be read.
         """
+        ...
+
+    async def passages(self, ids: Sequence[str]) -> list[Passage]:
+        """Return those of these passages that are in the corpus. Raises ArmError."""
         ...
 
     async def load(self, specs: Mapping[str, ArmSpec]) -> None:

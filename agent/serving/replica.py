@@ -99,6 +99,7 @@ class Replica:
         turns: Answers questions.
         decider: Draws their arms.
         arms: The live arms.
+        passages: Returns passages of the corpus by their ids.
         watcher: Finds the version to serve.
         served: The version that decides; None before there is one.
         active: The promotions that hold, as of the last refresh.
@@ -178,6 +179,7 @@ class Replica:
         configured = self._scorers.configured
         router = None if configured is None else configured.about
         self.arms = ArmRegistry(config, store, arms, self.turns, router, self._switch)
+        self.passages = arms.passages
         self._embedders = embedders
         self._reach = reach
         self._reaching: asyncio.Task[None] | None = None

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arms.async_bridge import Blocking
-from arms.base import Arm, ArmBuildError, ArmError, Query, Retrieval
+from arms.base import Arm, ArmBuildError, ArmError, Passage, Query, Retrieval
 from arms.corpus import CorpusError, ingest
 from arms.deployments.embedders import Embedders
 from arms.indexes import IndexMismatchError, PassageVectors, Vectors
@@ -161,6 +161,18 @@ class ArmHost:
             return await asyncio.get_running_loop().run_in_executor(self._reader, read)
         except Exception as error:
             raise ArmError(f"vectors of {backbone!r}: {type(error).__name__}: {error}") from error
+
+    async def passages(self, ids: Sequence[str]) -> list[Passage]:
+        """Return those of these passages that are in the corpus. Raises ArmError."""
+
+        def read() -> list[Passage]:
+            corpus = self._resources.corpus
+            return corpus.passages(corpus.known(ids).values())
+
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._reader, read)
+        except Exception as error:
+            raise ArmError(f"passages of the corpus: {type(error).__name__}: {error}") from error
 
     @cached_property
     def _resources(self) -> Resources:

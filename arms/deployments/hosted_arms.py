@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from arms.base import Arm, ArmBuildError, NoRetrieval, Query, Retrieval
+from arms.base import Arm, ArmBuildError, NoRetrieval, Passage, Query, Retrieval
 from arms.deployments.arm_host import ArmHost, Specs, UnknownArmError, key_of
 from arms.deployments.embedders import Embedders
 from arms.deployments.placement import place
@@ -124,3 +124,7 @@ class HostedArms:
     async def vectors(self, backbone: str, ids: Sequence[str]) -> dict[str, NDArray[np.float32]]:
         """Return the unit vectors of the passages in the corpus. Raises ArmError."""
         return await self._here.vectors(backbone, ids)
+
+    async def passages(self, ids: Sequence[str]) -> list[Passage]:
+        """Return those of these passages that are in the corpus. Raises ArmError."""
+        return await self._here.passages(ids)

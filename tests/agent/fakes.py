@@ -123,6 +123,12 @@ class FakeArms:
         self.looked_at.append((backbone, tuple(ids)))
         return dict(zip(ids, HashingEmbedder(DIM).encode_passages(list(ids)), strict=True))
 
+    async def passages(self, ids: Sequence[str]) -> list[Passage]:
+        found = (name.rpartition("-") for name in ids)
+        return [
+            Passage(f"{arm}-{i}", f"title {i}", f"text {i}") for arm, _, i in found if arm and i.isdigit()
+        ]
+
     async def load(self, specs: Mapping[str, ArmSpec]) -> None:
         if self.unbuildable & specs.keys():
             raise ArmError(f"arm {min(self.unbuildable)!r} cannot be built")

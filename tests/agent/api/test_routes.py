@@ -28,6 +28,7 @@ ROUTES: dict[tuple[str, str], tuple[Scope, ...] | None] = {
     ("GET", "/metrics"): OPEN,
     ("GET", "/openapi.json"): OPEN,
     ("GET", "/ready"): OPEN,
+    ("POST", "/mcp"): ("decide", "read", "feedback"),
     ("GET", "/v1/arms"): USE,
     ("PUT", "/v1/arms"): ("operate",),
     ("PATCH", "/v1/arms/{name}"): ("operate",),

@@ -1,0 +1,232 @@
+"""`/mcp`: search, fetch, ask and feedback as tools of the Model Context Protocol, over streamable HTTP.
+
+Nothing is kept between two requests, so that any replica answers any of them. A search and an answer are
+turns like those of `/v1/retrieve` and `/v1/chat/completions`, with a logged decision.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any
+from urllib.parse import quote, urlsplit
+
+from fastapi import APIRouter
+from mcp.server import MCPServer
+from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.types import ToolAnnotations
+from pydantic import BaseModel, Field
+from starlette.requests import Request
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from agent.access import Caller, Hosts, require_scope
+from agent.api import asking, errors
+from agent.api.errors import ApiError
+from agent.api.feedback import keep
+from agent.api.schemas import (
+    ChatMessage,
+    ChatRequest,
+    FeedbackItem,
+    Finite,
+    LoggedId,
+    Name,
+    RetrieveRequest,
+    Text,
+)
+from agent.config import Scope as KeyScope
+from agent.serving import Replica
+from arms.base import Passage
+from arms.llm import Message
+
+INSTRUCTIONS = (
+    "Search the passages of this service, or have it answer from them. Each search and each answer names its "
+    "decision; call feedback with it to say how good it was, so that the service learns how to search."
+)
+
+
+class Found(BaseModel):
+    """A passage that was found."""
+
+    id: str
+    title: str
+    url: str
+
+
+class SearchResults(BaseModel):
+    """What a search found, best first."""
+
+    results: list[Found]
+    decision_id: str = Field(description="Names this search in feedback.")
+
+
+class Document(BaseModel):
+    """A passage with its text."""
+
+    id: str
+    title: str
+    text: str
+    url: str
+    metadata: dict[str, str]
+
+
+class WrittenAnswer(BaseModel):
+    """An answer, and the passages that it was written from."""
+
+    answer: str
+    passages: list[Found]
+    decision_id: str = Field(description="Names this answer in feedback.")
+
+
+class Kept(BaseModel):
+    """Feedback that is stored."""
+
+    feedback_id: str
+    status: str = Field(description="accepted, duplicate, pending_decision or late_not_learned.")
+
+
+@contextmanager
+def _handlers_of_root_kept() -> Iterator[None]:
+    """Keep `MCPServer` from configuring the root logger, which it does where that has no handler."""
+    guard = logging.NullHandler()
+    logging.root.addHandler(guard)
+    try:
+        yield
+    finally:
+        logging.root.removeHandler(guard)
+
+
+with _handlers_of_root_kept():
+    SERVER = MCPServer(
+        "armwise", title="Armwise", version="0.1.0", instructions=INSTRUCTIONS, subscriptions=False
+    )
+
+logging.getLogger("mcp.server.streamable_http_manager").setLevel(logging.WARNING)  # starts once a request
+
+READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+
+Question = Annotated[Text, Field(description="A question in natural language.")]
+
+
+@contextmanager
+def _of(ctx: Context[Any, Any], *scopes: KeyScope) -> Iterator[tuple[Replica, Caller]]:
+    """Yield who calls a tool, and the replica; a failure becomes one that the model reads.
+
+    Raises:
+        ToolError: The key has none of the scopes, or the service refuses.
+    """
+    request = ctx.request_context.request
+    assert isinstance(request, Request)
+    replica: Replica = request.app.state.replica
+    caller: Caller = request.state.caller
+    try:
+        require_scope(caller, scopes)
+        yield replica, caller
+    except Exception as error:
+        failure = errors.translate(error).shown_to(caller)
+        if failure.code == "internal_error":
+            raise
+        raise ToolError(f"{failure.code}: {failure.message}") from error
+
+
+@SERVER.tool(annotations=READS)
+async def search(query: Question, ctx: Context[Any, Any]) -> SearchResults:
+    """Search for passages that answer a question."""
+    with _of(ctx, "decide") as (replica, caller):
+        body = RetrieveRequest(query=query)
+        ask = asking.ask_of(replica, caller, query, body, None, "query", k=replica.config.answering.passages)
+        decided, _, _ = await asking.whole(asking.events_of(replica, caller, ask, None, None))
+        return SearchResults(
+            results=_found(replica, decided.retrieval.passages), decision_id=decided.decision.id
+        )
+
+
+@SERVER.tool(annotations=READS)
+async def fetch(
+    id: Annotated[Name, Field(description="Id of a passage.")],  # noqa: A002  # as connectors call it
+    ctx: Context[Any, Any],
+) -> Document:
+    """Return the text of a passage that a search has found."""
+    with _of(ctx, "decide", "read") as (replica, _):
+        passage = next(iter(await replica.passages([id])), None)
+        if passage is None:
+            raise ToolError(f"the corpus holds no passage {id!r}; an id of a search was expected")
+        url, corpus = _url(replica, id), replica.config.corpus.name
+        return Document(id=id, title=passage.title, text=passage.text, url=url, metadata={"corpus": corpus})
+
+
+@SERVER.tool(annotations=READS)
+async def ask(question: Question, ctx: Context[Any, Any]) -> WrittenAnswer:
+    """Answer a question from the passages of this service."""
+    with _of(ctx, "decide") as (replica, caller):
+        answering = replica.config.answering
+        asked = asking.ask_of(
+            replica,
+            caller,
+            question,
+            ChatRequest(messages=[ChatMessage(role="user", content=question)]),
+            None,
+            "question",
+            messages=(Message(role="user", content=question),),
+            k=answering.passages,
+            max_tokens=answering.max_tokens,
+            temperature=answering.temperature,
+        )
+        decided, text, _ = await asking.whole(asking.events_of(replica, caller, asked, None, None))
+        return WrittenAnswer(
+            answer=text,
+            passages=_found(replica, decided.retrieval.passages),
+            decision_id=decided.decision.id,
+        )
+
+
+@SERVER.tool(name="feedback", annotations=ToolAnnotations(destructive_hint=False, open_world_hint=False))
+async def rate(
+    decision_id: Annotated[LoggedId, Field(description="Of a search or an answer.")],
+    metric_name: Annotated[Name, Field(description="A metric that the service declares, such as thumb.")],
+    value: Annotated[Finite, Field(description="A number; 1 for true and 0 for false.")],
+    ctx: Context[Any, Any],
+) -> Kept:
+    """Say how good a search or an answer was."""
+    with _of(ctx, "feedback") as (replica, caller):
+        item = FeedbackItem(decision_id=decision_id, metric_name=metric_name, value=value)
+        kept = await keep(replica, caller, item)
+        return Kept(feedback_id=kept["feedback_id"], status=kept["status"])
+
+
+def _found(replica: Replica, passages: Sequence[Passage]) -> list[Found]:
+    return [Found(id=p.id, title=p.title, url=_url(replica, p.id)) for p in passages]
+
+
+def _url(replica: Replica, passage_id: str) -> str:
+    """Return the id of a passage if it is an address; else a name that is unique."""
+    if urlsplit(passage_id).scheme in ("http", "https"):
+        return passage_id
+    return f"urn:armwise:{quote(replica.config.corpus.name, safe='')}:{quote(passage_id, safe='')}"
+
+
+class Endpoint:
+    """The protocol over streamable HTTP, a request at a time."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request. Raises ForbiddenError, ApiError."""
+        request = Request(scope)
+        require_scope(request.state.caller, ("decide", "read", "feedback"))
+        replica: Replica = request.app.state.replica
+        origin, host = request.headers.get("origin"), request.headers.get("host", "")
+        if origin is not None and not Hosts(replica.config.hosts).has_page(origin, host):
+            message = f"a page of {origin[:200]!r} sent the request; `hosts` names no such site"
+            raise ApiError("forbidden", message)
+        manager = StreamableHTTPSessionManager(
+            SERVER._lowlevel_server,  # noqa: SLF001  # it has no public name
+            json_response=True,
+            stateless=True,
+            max_request_body_size=replica.config.limits.body_bytes,
+        )
+        # of this request alone: it starts nothing that another one needs
+        async with manager.run():
+            await manager.handle_request(scope, receive, send)
+
+
+router = APIRouter(routes=[Route("/mcp", Endpoint(), methods=["POST"])])

@@ -1,0 +1,1 @@
+"""Other people's clients against a service on a socket; `make test-clients` runs them."""
