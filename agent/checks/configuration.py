@@ -28,7 +28,7 @@ def configuration_findings(config: AppConfig, host: str, *, is_open: bool) -> It
     yield from _keys(config, host, is_open)
     yield from _database(config)
     for name, spec in config.arms.items():
-        if spec.kind == "remote":
+        if spec.kind in ("remote", "mcp"):
             yield from _remote(name, str(spec.params.get("url", "")))
 
 

@@ -31,6 +31,7 @@ from arms.retrievers import (
 )
 from arms.retrievers import diversity as discounted
 from arms.retrievers import graph as graph_dense
+from arms.retrievers.external import mcp
 from arms.retrievers.generative import cascade, ensemble, multistep, query_variants, vendi_rag
 from arms.retrievers.kind import ArmSpec, Kind, NoParams, Resources, Trust
 from arms.suggestions import did_you_mean
@@ -65,6 +66,7 @@ KINDS: dict[str, Kind[Any]] = {
     "ensemble": ensemble.KIND,
     "cascade": cascade.KIND,
     "remote": remote.KIND,
+    "mcp": mcp.KIND,
 }
 """The kinds of arms of this package."""
 

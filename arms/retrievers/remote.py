@@ -4,6 +4,8 @@ import asyncio
 import os
 import re
 import time
+from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import cache
@@ -30,7 +32,7 @@ from tenacity import (
 )
 
 from arms.async_bridge import Blocking
-from arms.base import ArmError, Query, QuestionRefusedError, Retrieval
+from arms.base import ArmError, Passage, Query, QuestionRefusedError, Retrieval
 from arms.retrievers.kind import Kind, Members, Resources
 from arms.retrievers.new_arms import CheckedTransport, Networks, NewArms, place_of
 from arms.retrievers.remote_response import Fields, UnreadableError, read
@@ -53,25 +55,15 @@ SHOWN_CHARS = 200
 HeaderName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]+$")]
 
 
-class RemoteParams(BaseModel):
-    """Parameters of a remote arm."""
+class HttpParams(BaseModel):
+    """Parameters of an arm that sends questions over HTTP."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     url: str = Field(description="Address of the search, http or https.")
-    method: Literal["GET", "POST"] = Field(
-        "GET", description="GET sends the question in the URL, POST in a JSON body."
-    )
-    request: dict[str, JsonValue] = Field(
-        description="Parameters of the URL, or the body. `{question}` and `{k}` in its texts are filled in; "
-        "a text that is `{k}` and nothing else becomes a number."
-    )
     header_env: dict[HeaderName, str] = Field(
         default_factory=dict,
         description="Headers, each with the environment variable that holds its whole value.",
-    )
-    results: str = Field(
-        "results", description="Path of the list of results; empty if the response is the list."
     )
     fields: Fields = Field(Fields(), description="Paths of the parts of a passage within a result.")
     timeout_s: float = Field(3.0, gt=0.0, description="Seconds that one attempt may take.")
@@ -97,13 +89,32 @@ class RemoteParams(BaseModel):
         return url
 
     @model_validator(mode="after")
+    def _has_time(self) -> Self:
+        if self.timeout_s > self.total_s:
+            raise ValueError(f"timeout_s {self.timeout_s:g} is above total_s {self.total_s:g}")
+        return self
+
+
+class RemoteParams(HttpParams):
+    """Parameters of a remote arm."""
+
+    method: Literal["GET", "POST"] = Field(
+        "GET", description="GET sends the question in the URL, POST in a JSON body."
+    )
+    request: dict[str, JsonValue] = Field(
+        description="Parameters of the URL, or the body. `{question}` and `{k}` in its texts are filled in; "
+        "a text that is `{k}` and nothing else becomes a number."
+    )
+    results: str = Field(
+        "results", description="Path of the list of results; empty if the response is the list."
+    )
+
+    @model_validator(mode="after")
     def _can_be_asked(self) -> Self:
         if fill(self.request, "a", 1) == fill(self.request, "b", 1):
             raise ValueError("request asks for nothing: one of its texts must hold {question}")
         if self.method == "GET" and any(isinstance(value, dict | list) for value in self.request.values()):
             raise ValueError("request holds an object or a list, which no URL can carry: set method to POST")
-        if self.timeout_s > self.total_s:
-            raise ValueError(f"timeout_s {self.timeout_s:g} is above total_s {self.total_s:g}")
         return self
 
 
@@ -143,8 +154,28 @@ def connections(inner: Networks | None = None) -> Connections:
     return Connections(inner)
 
 
-class RemoteSearch:
-    """Return the results of a search API, highest score first.
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A whole response.
+
+    Attributes:
+        status: Its HTTP status.
+        reason: The text of the status.
+        headers: Its headers.
+        content: Its body, decompressed.
+    """
+
+    status: int
+    reason: str
+    headers: httpx.Headers
+    content: bytes
+
+    def __str__(self) -> str:
+        return f"{self.status} {self.reason}: {shown(self.content)}"
+
+
+class HttpArm:
+    """Sends requests within the limits of an arm: of time, of size and of what it may reach.
 
     Args:
         name: The arm.
@@ -157,71 +188,52 @@ class RemoteSearch:
 
     backbones: frozenset[str] = frozenset()
 
-    def __init__(self, name: str, params: RemoteParams, limits: NewArms | None = None) -> None:
+    def __init__(self, name: str, params: HttpParams, limits: NewArms | None = None) -> None:
         if limits is not None:
             check_reach(params, limits)
         self.name = name
-        self._params = params
-        self._url = httpx.URL(params.url)
-        self._headers = {header: _secret(name, header, v) for header, v in params.header_env.items()}
+        self.url = httpx.URL(params.url)
+        self.headers = {header: _secret(name, header, v) for header, v in params.header_env.items()}
         # without the query and the password, which may be secret
-        self._label = f"arm {name!r}: {self._url.copy_with(userinfo=b'', query=None)}"
-        self._connections = connections(None if limits is None else limits.inner)
+        self.label = f"arm {name!r}: {self.url.copy_with(userinfo=b'', query=None)}"
+        self.connections = connections(None if limits is None else limits.inner)
+        self._timeout_s, self._total_s, self._retries = params.timeout_s, params.total_s, params.retries
 
-    def search(self, query: Query, k: int) -> Retrieval:
-        """Request with retries, and read the response. Raises ArmError, within `total_s`."""
-        content = self._connections.waiting.run(self._fetch(query.text, k))
-        try:
-            passages = read(content, self._params.results, self._params.fields)
-        except UnreadableError as error:
-            shown = _shown(content)
-            raise ArmError(f"{self._label} gave a response that cannot be read: {error}: {shown}") from error
-        return Retrieval(tuple(sorted(passages, key=lambda passage: (-passage.score, passage.id))[:k]))
-
-    async def _fetch(self, question: str, k: int) -> bytes:
-        """Return the body of the first successful response. Raises ArmError."""
-        params, deadline = self._params, time.monotonic() + self._params.total_s
-        content: Any = fill(params.request, question, k)
-        build = self._connections.client.build_request
-        if params.method == "POST":
-            request = build("POST", self._url, headers=self._headers, json=content)
-        else:
-            request = build("GET", self._url.copy_merge_params(content), headers=self._headers)
+    async def send(self, request: httpx.Request) -> Reply:
+        """Return the first response that no further attempt would better. Raises ArmError."""
+        deadline = time.monotonic() + self._total_s
         attempts = AsyncRetrying(
             retry=retry_if_exception_type(_TryAgainError),
             wait=_pause_s,
-            stop=stop_after_attempt(params.retries + 1) | stop_before_delay(params.total_s),
+            stop=stop_after_attempt(self._retries + 1) | stop_before_delay(self._total_s),
         )
         try:
-            body: bytes = await attempts(self._attempt, request, deadline)
+            reply: Reply = await attempts(self._attempt, request, deadline)
         except RetryError as error:
             number, trouble = error.last_attempt.attempt_number, error.last_attempt.exception()
             raise ArmError(
-                f"{self._label}: attempt {number} of {params.retries + 1} in {params.total_s:g} s "
+                f"{self.label}: attempt {number} of {self._retries + 1} in {self._total_s:g} s "
                 f"failed: {trouble}"
             ) from trouble
-        return body
+        return reply
 
-    async def _attempt(self, request: httpx.Request, deadline: float) -> bytes:
+    async def _attempt(self, request: httpx.Request, deadline: float) -> Reply:
         """Send one request. Raises ArmError, or _TryAgainError if another attempt may succeed."""
-        limit_s = min(self._params.timeout_s, deadline - time.monotonic())
+        limit_s = min(self._timeout_s, deadline - time.monotonic())
         try:
             async with asyncio.timeout(limit_s):
-                response = await self._connections.client.send(request, stream=True)
+                response = await self.connections.client.send(request, stream=True)
                 content = await self._body(response)
         except TimeoutError as error:
             raise _TryAgainError(f"no response within {limit_s:.3g} s") from error
         except httpx.TransportError as error:
             raise _TryAgainError(f"{type(error).__name__} {error}".strip()) from error
         except httpx.RequestError as error:
-            raise ArmError(f"{self._label}: {type(error).__name__} {error}") from error
-        if response.is_success:
-            return content
-        status = f"{response.status_code} {response.reason_phrase}: {_shown(content)}"
+            raise ArmError(f"{self.label}: {type(error).__name__} {error}") from error
+        reply = Reply(response.status_code, response.reason_phrase, response.headers, content)
         if response.status_code == httpx.codes.TOO_MANY_REQUESTS or response.is_server_error:
-            raise _TryAgainError(status, response.headers.get("retry-after"))
-        kind = QuestionRefusedError if response.status_code in REFUSED else ArmError
-        raise kind(f"{self._label} returned {status}")
+            raise _TryAgainError(str(reply), response.headers.get("retry-after"))
+        return reply
 
     async def _body(self, response: httpx.Response) -> bytes:
         """Read a response. Raises ArmError if it is too long."""
@@ -230,17 +242,56 @@ class RemoteSearch:
             async for part in response.aiter_bytes():
                 body += part
                 if len(body) > MAX_BYTES:
-                    raise ArmError(f"{self._label} gave a response of more than {MAX_BYTES:,} bytes")
+                    raise ArmError(f"{self.label} gave a response of more than {MAX_BYTES:,} bytes")
         finally:
             await response.aclose()
         return bytes(body)
 
 
-def _shown(content: bytes) -> str:
+class RemoteSearch(HttpArm):
+    """Return the results of a search API, highest score first."""
+
+    def __init__(self, name: str, params: RemoteParams, limits: NewArms | None = None) -> None:
+        super().__init__(name, params, limits)
+        self._params = params
+
+    def search(self, query: Query, k: int) -> Retrieval:
+        """Request with retries, and read the response. Raises ArmError, within `total_s`."""
+        content = self.connections.waiting.run(self._fetch(query.text, k))
+        try:
+            passages = read(content, self._params.results, self._params.fields)
+        except UnreadableError as error:
+            raise ArmError(
+                f"{self.label} gave a response that cannot be read: {error}: {shown(content)}"
+            ) from error
+        return Retrieval(best(passages, k))
+
+    async def _fetch(self, question: str, k: int) -> bytes:
+        """Return the body of a successful response. Raises ArmError."""
+        content: Any = fill(self._params.request, question, k)
+        build = self.connections.client.build_request
+        if self._params.method == "POST":
+            request = build("POST", self.url, headers=self.headers, json=content)
+        else:
+            request = build("GET", self.url.copy_merge_params(content), headers=self.headers)
+        reply = await self.send(request)
+        if not httpx.codes.is_success(reply.status):
+            kind = QuestionRefusedError if reply.status in REFUSED else ArmError
+            raise kind(f"{self.label} returned {reply}")
+        return reply.content
+
+
+def best(passages: Iterable[Passage], k: int) -> tuple[Passage, ...]:
+    """Return the passages of the highest scores, ties broken by id."""
+    return tuple(sorted(passages, key=lambda passage: (-passage.score, passage.id))[:k])
+
+
+def shown(content: bytes) -> str:
+    """Return the beginning of a response, for an error."""
     return repr(content.decode(errors="replace")[:SHOWN_CHARS])
 
 
-def check_reach(params: RemoteParams, limits: NewArms) -> None:
+def check_reach(params: HttpParams, limits: NewArms) -> None:
     """Refuse an arm that would reach a host, or send it a variable, that is not named.
 
     Args:
@@ -320,11 +371,16 @@ def _secret(arm: str, header: str, variable: str) -> str:
     return value
 
 
-def _build(name: str, params: RemoteParams, have: Resources, _: Members) -> RemoteSearch:
+def reach_of(kind: str, params: HttpParams, have: Resources) -> NewArms | None:
+    """Return what an arm may reach; None for one of the configuration file, which may reach any host."""
     if have.trust is None:
-        return RemoteSearch(name, params)
-    own = (RemoteParams.model_validate(spec.params) for spec in have.trust.arms if spec.kind == "remote")
-    return RemoteSearch(name, params, None if params in own else have.trust.new_arms)
+        return None
+    own = (type(params).model_validate(spec.params) for spec in have.trust.arms if spec.kind == kind)
+    return None if params in own else have.trust.new_arms
+
+
+def _build(name: str, params: RemoteParams, have: Resources, _: Members) -> RemoteSearch:
+    return RemoteSearch(name, params, reach_of("remote", params, have))
 
 
 KIND = Kind(RemoteParams, _build, check_reach=check_reach)

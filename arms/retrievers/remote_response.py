@@ -1,5 +1,6 @@
 """Parsing of the JSON response of a search API, of any shape, into passages."""
 
+from collections.abc import Sequence
 from math import isfinite
 from reprlib import repr as shortened
 
@@ -41,19 +42,35 @@ def read(content: bytes, path: str, fields: Fields) -> list[Passage]:
     >>> read(b'{"found": [{"id": "a", "text": "one"}]}', "found", Fields())
     [Passage(id='a', title='', text='one', score=1.0)]
     """
+    return passages_of(results_at(loaded(content), path), fields)
+
+
+def loaded(content: bytes | str) -> JsonValue:
+    """Return a JSON document. Raises UnreadableError."""
     try:
-        results = at(orjson.loads(content), path)
+        document: JsonValue = orjson.loads(content)
     except orjson.JSONDecodeError as error:
         raise UnreadableError(f"no JSON ({error})") from error
+    return document
+
+
+def results_at(document: JsonValue, path: str) -> list[JsonValue]:
+    """Return the list of results at a path. Raises UnreadableError."""
+    results = at(document, path)
     if not isinstance(results, list):
         raise UnreadableError(f"at {path!r} is {shortened(results)}, not a list")
+    return results
+
+
+def passages_of(results: Sequence[JsonValue], fields: Fields) -> list[Passage]:
+    """Return results as passages, of equal ids the first. Raises UnreadableError."""
     passages: dict[str, Passage] = {}
     for number, result in enumerate(results, start=1):
         try:
             passage = Passage(
-                _string(result, fields.id),
+                string_at(result, fields.id),
                 _title(result, fields.title),
-                _string(result, fields.text),
+                string_at(result, fields.text),
                 1 / number if fields.score is None else _number(result, fields.score),
             )
         except UnreadableError as error:
@@ -87,7 +104,8 @@ def at(value: JsonValue, path: str) -> JsonValue:
     raise UnreadableError(f"there is no {path!r} in {shortened(value)}")
 
 
-def _string(result: JsonValue, path: str) -> str:
+def string_at(result: JsonValue, path: str) -> str:
+    """Return the text at a path. Raises UnreadableError."""
     found = at(result, path)
     if not isinstance(found, str):
         raise UnreadableError(f"at {path!r} is {shortened(found)}, not a string")
@@ -101,7 +119,7 @@ def _title(result: JsonValue, path: str) -> str:
             return ""
     except UnreadableError:
         return ""
-    return _string(result, path)
+    return string_at(result, path)
 
 
 def _number(result: JsonValue, path: str) -> float:

@@ -218,6 +218,7 @@ ATTACKS: list[tuple[dict[str, Any], str]] = [
         {"kind": "remote", "params": {**REMOTE, "url": "http://169.254.169.254/latest/meta-data"}},
         "169.254.169.254:80 is no host",
     ),
+    ({"kind": "mcp", "params": {"url": REMOTE["url"]}}, "127.0.0.1:9 is no host that `new_arms.hosts`"),
     ({"kind": "remote", "params": {**REMOTE, "url": "http://named.example@evil/"}}, "evil:80 is no host"),
     ({"kind": "remote", "params": {**REMOTE, "url": "http://named.example.evil/"}}, "is no host"),
     ({"kind": "remote", "params": {**REMOTE, "url": "http://named.example:8443/"}}, "is no host"),

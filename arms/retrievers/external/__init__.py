@@ -1,0 +1,1 @@
+"""Arms that search with what speaks another protocol, or is of another framework."""

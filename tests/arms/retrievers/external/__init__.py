@@ -1,0 +1,1 @@
+"""Tests of arms of other protocols and frameworks."""
