@@ -11,11 +11,13 @@ from contextlib import aclosing, nullcontext
 from dataclasses import replace
 from functools import partial
 
+import orjson
+
 from agent.access import Caller
 from agent.api import errors
 from agent.api.errors import ApiError
-from agent.serving import Ask, Finished, Replica, TurnError, messages, paced
-from arms.llm import Chunk, catalog
+from agent.serving import Ask, Finished, Replica, TurnError, choices, messages, paced
+from arms.llm import catalog
 from feedback.errors import ConflictError
 from feedback.events import Execution, Status
 from feedback.log import Record
@@ -84,8 +86,10 @@ def _most(replica: Replica, ask: Ask) -> tuple[int, float]:
         return 0, 0.0
     config = replica.config
     characters = sum(len(message["content"]) for message in ask.messages)
+    characters += len(orjson.dumps((dict(ask.options), [m.get("tool_calls") for m in ask.messages])))
     read = characters // CHARACTERS_A_TOKEN + TOKENS_A_WORD * config.answering.word_budget
-    return read + ask.max_tokens, catalog.usd_of(config.llm, read, ask.max_tokens)
+    written = ask.max_tokens * ask.options.get("n", 1)
+    return read + written, catalog.usd_of(config.llm, read, written)
 
 
 def _release_undecided(replica: Replica, ask: Ask, commits: list[messages.Commit]) -> None:
@@ -155,11 +159,12 @@ async def repeated(replica: Replica, ask: Ask, record: Record) -> AsyncGenerator
     """
     execution = _execution_of(replica, ask, record)
     yield await replica.turns.again(ask, record.decision, execution)
-    if execution.answer:
-        yield Chunk(execution.answer)
-    # The log holds no finish reason: an answer of the greatest length allowed was cut.
+    # The log holds no finish reason of a text: one of the greatest length allowed was cut.
     cut = bool(ask.messages) and execution.cost.completion_tokens >= ask.max_tokens
-    yield Finished(execution, "length" if cut else "stop")
+    answered = choices.Choices.of(execution.answer or "", "length" if cut else "stop")
+    for chunk in answered.chunks():
+        yield chunk
+    yield Finished(execution, tuple(choice.finish_reason or "stop" for choice in answered.all))
 
 
 def _execution_of(replica: Replica, ask: Ask, record: Record) -> Execution:
@@ -191,12 +196,19 @@ def require_eligible(replica: Replica, ask: Ask) -> None:
         for name in sorted(names):
             require_arm(replica, name, f"agent.{option}")
     if ask.forced is not None:
-        require_arm(replica, ask.forced, "model")
+        require_model(replica, ask.forced)
         allowed = ask.allowed is None or ask.forced in ask.allowed
         left_out = ask.forced in ask.excluded or not allowed
         if left_out or not replica.turns.arms[ask.forced].enabled:
             why = "excluded, or not allowed" if left_out else "switched off"
             raise ApiError("no_eligible_arm", f"arm {ask.forced!r} is {why}", "model")
+
+
+def require_model(replica: Replica, arm: str) -> None:
+    """Refuse a model that names an arm which is not live. Raises ApiError."""
+    if arm not in replica.turns.arms:
+        known = ", ".join(f"arm/{name}" for name in replica.turns.arms)
+        raise ApiError("model_not_found", f"there is no model 'arm/{arm}'; there are: auto, {known}", "model")
 
 
 def require_arm(replica: Replica, arm: str, param: str) -> None:

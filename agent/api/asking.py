@@ -5,23 +5,41 @@ import hashlib
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from agent.access import Caller
 from agent.api import admission
 from agent.api.errors import ApiError
-from agent.api.schemas import ChatRequest, RetrieveRequest
+from agent.api.schemas import AgentOptions
 from agent.config import Limits
 from agent.policies import FeatureSpec
-from agent.serving import Ask, Decided, Finished, Replica, messages
+from agent.serving import Ask, Decided, Finished, Replica, choices, messages
 from arms.llm import Chunk
+
+
+class Asking(Protocol):
+    """The body of a request that decides."""
+
+    @property
+    def model(self) -> str:
+        """`auto`, or the arm to force."""
+        ...
+
+    @property
+    def agent(self) -> AgentOptions:
+        """The fields that OpenAI's API does not have."""
+        ...
+
+    def model_dump_json(self, *, exclude_defaults: bool, warnings: bool) -> str:
+        """Return it as JSON."""
+        ...
 
 
 def ask_of(
     replica: Replica,
     caller: Caller,
     question: str,
-    body: ChatRequest | RetrieveRequest,
+    body: Asking,
     key: str | None,
     param: str = "messages",
     **rest: Any,
@@ -89,7 +107,7 @@ def _cost_weight(weight: float | None, features: FeatureSpec) -> float | None:
     return weight
 
 
-def _digest(body: ChatRequest | RetrieveRequest) -> str:
+def _digest(body: Asking) -> str:
     """Return a hash of a request; a field at its default is left out, so that a new field changes none."""
     explicit = body.model_dump_json(exclude_defaults=True, warnings=False)  # of numbers in the context
     return hashlib.sha256(explicit.encode()).hexdigest()
@@ -101,7 +119,7 @@ def _forced_arm(model: str) -> str | None:
         return None
     prefix, _, arm = model.partition("/")
     if prefix != "arm" or not arm:
-        raise ApiError("unknown_arm", f"model {model!r}: 'auto' or 'arm/<name>' was expected", "model")
+        raise ApiError("model_not_found", f"model {model!r}: 'auto' or 'arm/<name>' was expected", "model")
     return arm
 
 
@@ -127,34 +145,43 @@ async def events_of(
     try:
         async with aclosing(admission.admitted(replica, caller, ask, key, timeout_s, opened)) as events:
             async for event in events:
-                yield _shown(event, caller) if isinstance(event, Decided) else event
+                yield _shown(event, caller) if caller.prefix else event
     except ApiError as error:
         raise error.shown_to(caller) from error.__cause__
 
 
-def _shown(decided: Decided, caller: Caller) -> Decided:
-    decision = decided.decision
-    if not caller.prefix:
-        return decided
-    episode_id = decision.episode_id and caller.shown(decision.episode_id)
-    shown = replace(decision, id=caller.shown(decision.id), episode_id=episode_id)
-    return replace(decided, decision=shown)
+def _shown(event: messages.Event, caller: Caller) -> messages.Event:
+    """Return an event with ids as a caller of a project knows them."""
+    match event:
+        case Decided(decision):
+            episode_id = decision.episode_id and caller.shown(decision.episode_id)
+            shown = replace(decision, id=caller.shown(decision.id), episode_id=episode_id)
+            return replace(event, decision=shown)
+        case Chunk() if event.tool_calls:
+            calls = (
+                {**call, "id": caller.shown(call["id"])} if "id" in call else call
+                for call in event.tool_calls
+            )
+            return replace(event, tool_calls=tuple(calls))
+    return event
 
 
-async def whole(events: AsyncGenerator[messages.Event, None]) -> tuple[Decided, str, Finished]:
+async def whole(events: AsyncGenerator[messages.Event, None]) -> tuple[Decided, choices.Choices, Finished]:
     """Read a turn to its end."""
     decided: Decided | None = None
     finished: Finished | None = None
-    text = ""
+    written = choices.Choices()
     async with aclosing(events):
         async for event in events:
             match event:
                 case Decided():
                     decided = event
                 case Chunk():
-                    text += event.text
+                    written.add(event)
                 case Finished():
                     finished = event
     assert decided is not None
     assert finished is not None
-    return decided, text, finished
+    for choice, reason in zip(written.all, finished.finish_reasons, strict=False):
+        choice.finish_reason = reason
+    return decided, written, finished

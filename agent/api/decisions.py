@@ -18,7 +18,7 @@ from agent.config import AppConfig
 from agent.learning import restore
 from agent.learning import verify as learning_verify
 from agent.policies import Policy, PolicyError
-from agent.serving import Replica
+from agent.serving import Replica, choices
 from feedback.events import LABELS, Decision, Example, Feedback, Kind, Mode, Status
 from feedback.fold import DecisionFact, Fold
 from feedback.log import Record
@@ -144,7 +144,7 @@ def document(found: Record, config: AppConfig, now: float) -> dict[str, Any]:
         "canary": {"version": logged.candidate, "share": logged.share} if logged.share else None,
         "status": execution.status.value if execution else None,
         "error": execution.error if execution else None,
-        "answer": execution.answer if execution else None,
+        **_answer(None if execution is None else execution.answer),
         "passage_ids": list(execution.passages) if execution else [],
         "stages": list(execution.stages) if execution else [],
         "feedback": [
@@ -185,6 +185,14 @@ def document(found: Record, config: AppConfig, now: float) -> dict[str, Any]:
         "example_seq": found.example_seq,
         "state": _state(found, now <= fold.closing(fact)),
     }
+
+
+def _answer(recorded: str | None) -> dict[str, Any]:
+    """Return the text of an answer, and all choices where they are more than one text."""
+    if recorded is None or choices.is_text(recorded):
+        return {"answer": recorded, "choices": None}
+    found = choices.Choices.of(recorded)
+    return {"answer": found.text, "choices": list(map(asdict, found.all))}
 
 
 def _fact(found: Record) -> DecisionFact:

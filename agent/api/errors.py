@@ -72,7 +72,15 @@ _KINDS = (
         "invalid_value",
         400,
         "A field has a value of the wrong type or out of its range.",
-        raised_by={RewardError: "value", FeatureError: "agent.context", ForeignIdError: None},
+        raised_by={
+            RewardError: "value",
+            FeatureError: "agent.context",
+            ForeignIdError: None,
+            base.PromptRefusedError: "response_format",
+        },
+    ),
+    ErrorKind(
+        "unsupported_parameter", 400, "The request asks for something that the language model cannot do."
     ),
     ErrorKind("unknown_arm", 400, "The request names an arm that is not configured."),
     ErrorKind(
@@ -95,7 +103,7 @@ _KINDS = (
         raised_by={base.PromptTooLongError: "messages"},
     ),
     ErrorKind(
-        "unauthorized",
+        "invalid_api_key",
         401,
         "The service has keys, and the request has none of them, or one that is disabled or has expired.",
         raised_by={keyring.UnauthorizedError: None},
@@ -107,6 +115,7 @@ _KINDS = (
         raised_by={keyring.ForbiddenError: None},
     ),
     ErrorKind("not_found", 404, "There is no such route.", framework=True),
+    ErrorKind("model_not_found", 404, "There is no such model: neither `auto` nor a configured arm."),
     ErrorKind("decision_not_found", 404, "The log holds no decision of this id."),
     ErrorKind("arm_not_found", 404, "There is no live arm of this name."),
     ErrorKind("key_not_found", 404, "There is no key of this public id."),
@@ -339,22 +348,16 @@ class ApiError(Exception):
 
     def body(self, request_id: str | None) -> dict[str, Any]:
         """Return the envelope, as OpenAI clients read it."""
-        failure = Failure(
-            type=self._type,
-            code=self.code,
-            message=self.message,
-            param=self.param,
-            request_id=request_id,
-            retryable=self.retryable,
-            decision_id=self.decision_id,
-            reasons=None if self.reasons is None else list(self.reasons),
-        )
+        own = {name: getattr(self, name) for name in ("code", "message", "param", "retryable", "decision_id")}
+        reasons = None if self.reasons is None else list(self.reasons)
+        failure = Failure(**own, type=self._type, request_id=request_id, reasons=reasons)
         return Envelope(error=failure).model_dump()
 
     def response(self, request_id: str | None) -> JSONResponse:
         """Return the envelope as a response."""
         wait = self.status == 503 or (self.status == 429 and self.retryable)
-        headers = {"retry-after": str(self.retry_after_s)} if wait else {}
+        seconds = self.retry_after_s
+        headers = {"retry-after": str(seconds), "retry-after-ms": str(1000 * seconds)} if wait else {}
         if self.decision_id:
             headers["x-decision-id"] = self.decision_id
         return JSONResponse(self.body(request_id), self.status, headers)
@@ -368,8 +371,8 @@ def translate(error: Exception) -> ApiError:
         case RateLimitedError():
             wait = max(1, math.ceil(error.retry_after_s))
             return ApiError("rate_limit_exceeded", str(error), retry_after_s=wait, meter=error.meter)
-        case TurnError(__cause__=base.PromptTooLongError()):
-            code, param = _CODE_OF_EXCEPTION[base.PromptTooLongError]
+        case TurnError(__cause__=base.PromptTooLongError() | base.PromptRefusedError() as cause):
+            code, param = _CODE_OF_EXCEPTION[type(cause)]
             return ApiError(code, str(error), param, error.decision_id)
         case TurnError():
             return ApiError(_CODE_OF_ENDING[error.status], str(error), decision_id=error.decision_id)
@@ -391,7 +394,7 @@ def translate(error: Exception) -> ApiError:
 _SOURCES = ("body", "query", "path", "header")
 """First parts of a location: where FastAPI found the value, which is not part of the field's name."""
 
-_BRANCHES = {"<item>", "<batch>", "<one>", "<many>", "[key]"}
+_BRANCHES = {"<item>", "<batch>", "<one>", "<many>", "<object>", "[key]"}
 """Parts of a location that name a branch of a union, or a key: pydantic's names, not the client's."""
 
 

@@ -1,4 +1,4 @@
-"""The probes, `/metrics` and `/v1/models`: what load balancers, monitoring and OpenAI clients read."""
+"""The probes and `/metrics`: what load balancers and monitoring read."""
 
 import asyncio
 from contextlib import suppress
@@ -8,18 +8,10 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 
 from agent.api.admission import LOADING
 from agent.api.errors import LOG_UNUSABLE, RESPONSES, ApiError
-from agent.api.middleware import AppReplica, require
+from agent.api.middleware import AppReplica
 from feedback.training_log import lag as training_log_lag
 
 router = APIRouter(responses=RESPONSES)
-
-
-@router.get("/v1/models", dependencies=[require("decide", "read")])
-async def models(replica: AppReplica) -> JSONResponse:
-    """The models that a client can name: `auto`, or an arm."""
-    names = ["auto", *(f"arm/{name}" for name in replica.turns.arms)]
-    listed = [{"id": name, "object": "model", "created": 0, "owned_by": "armwise"} for name in names]
-    return JSONResponse({"object": "list", "data": listed})
 
 
 @router.get("/health")

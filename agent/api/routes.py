@@ -8,15 +8,18 @@ from fastapi import FastAPI
 from agent.access import Hosts
 from agent.api import decisions, feedback, health, mcp, pages, retrieve
 from agent.api.middleware import RequestGuard, answer_errors
-from agent.api.openai import chat
+from agent.api.openai import chat, completions, models
 from agent.api.operations import arms, evaluations, export, keys, policies, warm_starts
 from agent.serving import Replica
 
-_QUESTIONS = (chat, retrieve, decisions, feedback, mcp)
+_OPENAI = (chat, completions, models)
+_QUESTIONS = (retrieve, decisions, feedback, mcp)
 _OPERATIONS = (arms, policies, evaluations, warm_starts, export, keys)
 
 ROUTES = [
-    route for resource in (*_QUESTIONS, *_OPERATIONS, health, pages) for route in resource.router.routes
+    route
+    for resource in (*_OPENAI, *_QUESTIONS, *_OPERATIONS, health, pages)
+    for route in resource.router.routes
 ]
 """Every route, built once: routes hold no state of a replica, so that all applications share them."""
 

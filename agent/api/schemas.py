@@ -47,8 +47,6 @@ TagText = Annotated[StrictStr, Field(max_length=1000), AfterValidator(_storable)
 
 Identifier = Annotated[StrictStr, Field(pattern=r"^[A-Za-z0-9._:-]{1,128}$")]
 
-Stop = Annotated[StrictStr, Field(min_length=1), AfterValidator(_storable)]
-
 OneOrMany = Discriminator(lambda value: "<many>" if isinstance(value, list) else "<one>")
 
 Finite = Annotated[StrictFloat, Field(allow_inf_nan=False)]
@@ -129,64 +127,11 @@ class AgentOptions(Request):
     excluded_arms: list[Name] = Field(default_factory=list, max_length=1000)
     cost_weight: Annotated[Finite, Field(ge=0)] | None = None
     explore: StrictBool = True
+    same_arm: StrictBool = Field(
+        default=True, description="Answer from the results of functions with the arm that was drawn before."
+    )
     defer_activation: StrictBool = False
     returns: list[Literal["passages", "decision"]] = Field(default_factory=list, alias="return")
-
-
-class TextPart(BaseModel):
-    """A part of a message; only text is supported."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-    type: Literal["text"]
-    text: Text
-
-
-class ChatMessage(BaseModel):
-    """One message of a conversation."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)  # clients also send names and null tool calls
-
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[Annotated[Text, Tag("<one>")] | Annotated[list[TextPart], Tag("<many>")], OneOrMany]
-
-    @property
-    def text(self) -> str:
-        """The text of the message, its parts joined."""
-        return (
-            self.content if isinstance(self.content, str) else "\n".join(part.text for part in self.content)
-        )
-
-
-class StreamOptions(Request):
-    """What a stream contains besides the answer."""
-
-    include_usage: StrictBool = False
-    include_obfuscation: StrictBool = False
-
-
-class ChatRequest(Request):
-    """`POST /v1/chat/completions`."""
-
-    model: Name = "auto"
-    messages: list[ChatMessage] = Field(min_length=1, max_length=200)
-    stream: StrictBool = False
-    stream_options: StreamOptions | None = None
-    temperature: Annotated[Finite, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[Finite, Field(gt=0, le=1)] | None = None
-    max_tokens: Count | None = None
-    max_completion_tokens: Count | None = None
-    stop: (
-        Annotated[
-            Annotated[Stop, Tag("<one>")] | Annotated[list[Stop], Field(max_length=16), Tag("<many>")],
-            OneOrMany,
-        ]
-        | None
-    ) = None
-    seed: Annotated[StrictInt, Field(ge=-LARGEST, le=LARGEST)] | None = None
-    n: Literal[1] | None = None
-    user: Text | None = None
-    agent: AgentOptions = Field(default_factory=AgentOptions)
 
 
 class RetrieveRequest(Request):

@@ -1,4 +1,4 @@
-from . import arms, messages, probe
+from . import arms, choices, messages, probe
 from .decide import Decider, context_of
 from .messages import ArmInfo, Ask, Decided, Finished, TurnError
 from .replica import Replica
@@ -17,6 +17,7 @@ __all__ = [
     "TurnError",
     "TurnLoop",
     "arms",
+    "choices",
     "context_of",
     "messages",
     "paced",

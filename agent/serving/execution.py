@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 
+from agent.serving.choices import Choices
 from agent.serving.messages import ArmInfo, Commit, Log
 from agent.serving.probe import UNPROBED, Probes
 from arms.base import Retrieval
@@ -37,12 +38,11 @@ class TurnRecorder:
         probes: Searches before the draw, whose costs are added to the four below.
         served: The arm whose passages are used; None before one has answered.
         retrieval: What it found.
-        answer: Generated so far; None without a language model.
+        written: By the language model so far; None without one.
         usage: The last chunk, with the token counts and the price.
-        pieces: Chunks with text so far: about the tokens written, where the last chunk never came.
+        pieces: Chunks with text or calls so far: about the tokens written, where the last chunk never came.
         read: About the tokens that the model was given.
         usd_of: Price of tokens read and written, where the last chunk never came.
-        finish_reason: Why generation ended.
         steps: Rounds of retrieval.
         tokens: Read to find passages.
         retrieval_s: Seconds in arms.
@@ -56,24 +56,29 @@ class TurnRecorder:
     probes: Probes = UNPROBED
     served: str | None = None
     retrieval: Retrieval = field(default_factory=lambda: Retrieval(steps=0))
-    answer: str | None = None
+    written: Choices | None = None
     usage: Chunk = field(default_factory=Chunk)
     pieces: int = 0
     read: int = 0
     usd_of: Callable[[int, int], float] = lambda *_: 0.0
-    finish_reason: str = "stop"
     steps: int = 0
     tokens: int = 0
     retrieval_s: float = 0.0
     llm_s: float = 0.0
     error: str = ""
 
+    @property
+    def answer(self) -> str | None:
+        """What the log keeps of the answer so far; None without a language model."""
+        return None if self.written is None else self.written.recorded
+
     def note(self, chunk: Chunk) -> None:
         """Add a chunk of the answer."""
-        self.answer = (self.answer or "") + chunk.text
-        self.pieces += bool(chunk.text)
+        self.written = self.written or Choices()
+        self.written.add(chunk)
+        self.pieces += bool(chunk.text or chunk.tool_calls)
         if chunk.finish_reason is not None:
-            self.usage, self.finish_reason = chunk, chunk.finish_reason
+            self.usage = chunk
 
     def status(self, error: Exception | None, cancelled: bool) -> Status:
         """Return the status that the turn ends with."""
@@ -89,9 +94,10 @@ class TurnRecorder:
     def execution(self, now: float, error: Exception | None = None, *, cancelled: bool = False) -> Execution:
         """Return the execution to be committed."""
         usage, status = self.usage, self.status(error, cancelled)
-        left = status in (Status.CANCELLED, Status.LLM_TIMEOUT) and self.answer is not None
+        answer = self.answer
+        left = status in (Status.CANCELLED, Status.LLM_TIMEOUT) and answer is not None
         if usage.finish_reason is None and (self.pieces or left):  # before the engine reported its counts
-            written = max(self.pieces, tokens_in(self.answer or ""))
+            written = max(self.pieces, tokens_in(answer or ""))
             usage = Chunk("", None, self.read, written, self.usd_of(self.read, written))
         return Execution(
             decision_id=self.decision.id,
@@ -106,7 +112,7 @@ class TurnRecorder:
                 usd=usage.usd,
             ),
             passages=tuple(passage.id for passage in self.retrieval.passages),
-            answer=self.answer,
+            answer=answer,
             error=described(error) if error else self.error,
             finished_at=now,
             stages=tuple(map(asdict, self.retrieval.stages)),

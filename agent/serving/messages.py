@@ -100,6 +100,9 @@ class Ask:
         top_p: Nucleus sampling of the model.
         seed: Of the model's sampling.
         stop: Strings that end the answer.
+        options: Further parameters of the model, as `arms.llm.Prompt` has them.
+        continues: The decision whose arm, the forced one, searches again for the same question, with the
+            same seed: the model has called functions, and the conversation has their results.
     """
 
     decision_id: str
@@ -120,6 +123,8 @@ class Ask:
     top_p: float = 1.0
     seed: int | None = None
     stop: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+    continues: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +138,10 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The execution is durable: the turn is over."""
+    """The execution is durable: the turn is over, each choice of the answer for its reason."""
 
     execution: Execution
-    finish_reason: str
+    finish_reasons: tuple[str, ...]
 
 
 Event = Decided | Chunk | Finished

@@ -21,6 +21,7 @@ from typing import Protocol
 
 from agent.config import sections
 from agent.policies import sampling
+from agent.serving import choices
 from agent.serving.messages import Ask, Commit
 from agent.serving.places import Places
 from agent.serving.telemetry import Telemetry
@@ -96,6 +97,8 @@ class Observer:
         """Observe a turn later, if it is sampled and there is room; never raises, never waits."""
         if decision.mode is not Mode.EXPLORE or execution.status is not Status.OK or not execution.answer:
             return
+        if ask.options.get("tools") or not choices.is_text(execution.answer):
+            return  # not an answer yet, or several
         arms = self.others(decision) if self.sampled(decision, Source.SHADOW, self.spec.shadow) else ()
         graded = self.sampled(decision, Source.JUDGE, self.spec.judge)
         if self._stopped or not (arms or graded):

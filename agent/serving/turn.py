@@ -14,6 +14,7 @@ from functools import partial
 from typing import TypeVar
 
 from agent.policies import FeatureSpec, sampling
+from agent.serving.choices import CallNames, Choices
 from agent.serving.decide import Decider, context_of, eligible, scorers_of
 from agent.serving.execution import TurnCommit, TurnRecorder, tokens_in
 from agent.serving.messages import (
@@ -204,7 +205,7 @@ class TurnLoop:
             yield decided
         if ask.messages:
             self.on_answer(ask, decision, execution, recorder.retrieval.passages)
-        yield Finished(execution, recorder.finish_reason)
+        yield Finished(execution, (recorder.usage.finish_reason or "stop", *recorder.usage.finish_reasons))
 
     async def describe(
         self, ask: Ask, arms: Mapping[str, ArmInfo], serving: Serving | None = None
@@ -219,7 +220,7 @@ class TurnLoop:
         return self._query(ask, embeddings), context
 
     def _query(self, ask: Ask, embeddings: Embeddings | None = None) -> Query:
-        seed = sampling.seed_of_arm(ask.decision_id, self.decider.salt)
+        seed = sampling.seed_of_arm(ask.continues or ask.decision_id, self.decider.salt)
         return Query(ask.question, embeddings or {}, seed)
 
     async def _embedded(self, question: str, backbones: frozenset[str]) -> Embeddings:
@@ -295,8 +296,11 @@ class TurnLoop:
             top_p=ask.top_p,
             seed=ask.seed,
             stop=ask.stop,
+            options=ask.options,
         )
-        recorder.answer = ""
+        recorder.written = Choices()
+        before = sum(len(message.get("tool_calls", ())) for message in ask.messages)
+        calls = CallNames(ask.continues or ask.decision_id, before)
         recorder.read = sum(tokens_in(message["content"]) for message in prompt.messages)
         recorder.usd_of = self.usd_of
         started = time.perf_counter()
@@ -304,6 +308,8 @@ class TurnLoop:
         try:
             async with aclosing(self.generator.stream(prompt)) as chunks:
                 async for chunk in paced(chunks, deadline):
+                    if chunk.tool_calls:
+                        chunk = replace(chunk, tool_calls=calls.renamed(chunk.index, chunk.tool_calls))
                     recorder.note(chunk)
                     yield chunk
         finally:

@@ -2,15 +2,16 @@
 
 GeneratorError                an engine failed
 |-- GeneratorTimeoutError     it exceeded its time limit
-`-- PromptTooLongError        the conversation does not fit the model's context
+|-- PromptTooLongError        the conversation does not fit the model's context
+`-- PromptRefusedError        an option has a value that the engine cannot read
 """
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NotRequired, Protocol
 
 from typing_extensions import TypedDict, override
 
@@ -27,11 +28,21 @@ class PromptTooLongError(GeneratorError):
     """The conversation does not fit the context of the model; a shorter one may."""
 
 
-class Message(TypedDict):
-    """One turn of a conversation."""
+class PromptRefusedError(GeneratorError):
+    """An option of the prompt has a value that the engine cannot read, such as a wrong JSON schema."""
 
-    role: Literal["system", "user", "assistant"]
+
+class Message(TypedDict):
+    """One turn of a conversation.
+
+    A call that the model made, in `tool_calls`, has OpenAI's shape; a message of the role `tool` holds the
+    result of one, whose id it names.
+    """
+
+    role: Literal["system", "user", "assistant", "tool"]
     content: str
+    tool_calls: NotRequired[list[dict[str, Any]]]
+    tool_call_id: NotRequired[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +56,8 @@ class Prompt:
         top_p: Sample only from the likeliest tokens with this mass, in (0, 1].
         stop: Texts that end the answer; they are not part of it.
         seed: Seed of the samples; None leaves it to the engine.
+        options: Further parameters, with OpenAI's names and shapes; only those that `catalog.options_of`
+            names for the engine.
     """
 
     messages: tuple[Message, ...]
@@ -53,6 +66,7 @@ class Prompt:
     top_p: float = 1.0
     stop: tuple[str, ...] = ()
     seed: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +75,14 @@ class Chunk:
 
     Attributes:
         text: The text since the previous chunk.
-        finish_reason: `stop` or `length` on the last chunk, None on the others.
+        finish_reason: `stop`, `length` or `tool_calls` on the last chunk, None on the others.
         prompt_tokens: Tokens that the model read.
-        completion_tokens: Tokens that the model wrote.
+        completion_tokens: Tokens that the model wrote, in all choices.
         usd: Price of this answer.
+        index: The choice that it is a piece of.
+        tool_calls: Pieces of calls, in OpenAI's shape: `index`, `id`, `function` with `name` and `arguments`.
+        logprobs: Log probabilities of the tokens of the text, in OpenAI's shape.
+        finish_reasons: Of the choices after the first, on the last chunk.
     """
 
     text: str = ""
@@ -72,6 +90,10 @@ class Chunk:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     usd: float = 0.0
+    index: int = 0
+    tool_calls: tuple[Mapping[str, Any], ...] = ()
+    logprobs: tuple[Mapping[str, Any], ...] = ()
+    finish_reasons: tuple[str, ...] = ()
 
 
 class Generator(Protocol):
@@ -116,7 +138,8 @@ class ScriptedGenerator(Generator):
     answer.
 
     Args:
-        replies: Answers by the last message of the conversation, or a function of the prompt.
+        replies: Answers by the last message of the conversation, or a function of the prompt; a list is the
+            functions that are called, with their arguments as JSON.
         default: Answer to any other message.
         model: Name of the model.
         error: Raised by each stream when set; may be set and cleared at any time.
@@ -133,7 +156,7 @@ class ScriptedGenerator(Generator):
 
     def __init__(
         self,
-        replies: Mapping[str, str] | Callable[[Prompt], str],
+        replies: Mapping[str, str] | Callable[[Prompt], str | Sequence[tuple[str, str]]],
         *,
         default: str = "I do not know.",
         model: str = "scripted",
@@ -153,11 +176,16 @@ class ScriptedGenerator(Generator):
     @override
     async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
         self.last_prompt = prompt
-        tokens = _words(_before_stop(self._reply(prompt), prompt.stop))
+        reply, n = self._reply(prompt), prompt.options.get("n", 1)
+        tokens = _words(_before_stop(reply, prompt.stop)) if isinstance(reply, str) else []
         written = tokens[: prompt.max_tokens]
+        pieces = [Chunk(token) for token in written] if isinstance(reply, str) else list(_calls(reply))
+        finish_reason = "stop" if isinstance(reply, str) else "tool_calls"
+        finish_reason = finish_reason if written == tokens else "length"
         try:
-            for token in written if self.error is None else written[: self.fail_after]:
-                yield Chunk(token)
+            for piece in pieces if self.error is None else pieces[: self.fail_after]:
+                for index in range(n):
+                    yield replace(piece, index=index)
                 await asyncio.sleep(0)  # other tasks run between tokens
         except (GeneratorExit, asyncio.CancelledError):
             self.interrupted += 1
@@ -165,14 +193,24 @@ class ScriptedGenerator(Generator):
         if self.error is not None:
             raise self.error
         yield Chunk(
-            finish_reason="stop" if written == tokens else "length",
+            finish_reason=finish_reason,
             prompt_tokens=sum(len(_words(message["content"])) for message in prompt.messages),
-            completion_tokens=len(written),
+            completion_tokens=n * len(pieces),
+            finish_reasons=(finish_reason,) * (n - 1),
         )
 
     @override
     async def close(self) -> None:
         """Do nothing."""
+
+
+def _calls(calls: Sequence[tuple[str, str]]) -> Iterator[Chunk]:
+    """Yield calls of functions in pieces, as engines do: the name first, then the arguments."""
+    for index, (name, arguments) in enumerate(calls):
+        call = {"index": index, "id": f"call-{index}", "type": "function"}
+        yield Chunk(tool_calls=({**call, "function": {"name": name, "arguments": ""}},))
+        for part in (arguments[:5], arguments[5:]):
+            yield Chunk(tool_calls=({"index": index, "function": {"arguments": part}},))
 
 
 def _words(text: str) -> list[str]:

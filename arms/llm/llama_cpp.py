@@ -17,7 +17,15 @@ import orjson
 import xllamacpp
 from typing_extensions import override
 
-from arms.llm.base import Chunk, Generator, GeneratorError, Prompt, PromptTooLongError
+from arms.llm import tool_calls
+from arms.llm.base import (
+    Chunk,
+    Generator,
+    GeneratorError,
+    Prompt,
+    PromptRefusedError,
+    PromptTooLongError,
+)
 from arms.models import compute_cores, locate
 
 
@@ -59,6 +67,14 @@ class EmbeddedGenerator(Generator):
 
     @override
     async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
+        pieces = self._pieces(prompt)
+        if tool_calls.callable_tools(prompt.options):
+            pieces = tool_calls.whole_calls(pieces)
+        async with aclosing(pieces) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    async def _pieces(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
         finish_reason = None
         async with aclosing(self._events(_request(prompt))) as events:
             async for event in events:
@@ -67,7 +83,7 @@ class EmbeddedGenerator(Generator):
                 for choice in event["choices"]:
                     finish_reason = choice["finish_reason"] or finish_reason
                     if text := choice["delta"].get("content"):
-                        yield Chunk(text)
+                        yield Chunk(text, logprobs=tuple((choice.get("logprobs") or {}).get("content") or ()))
                 if usage := event.get("usage"):
                     yield Chunk("", finish_reason, usage["prompt_tokens"], usage["completion_tokens"])
         if finish_reason is None:
@@ -94,6 +110,8 @@ class EmbeddedGenerator(Generator):
                 yield orjson.loads(event)
             if not answer.cancelled():
                 answer.result()  # raises what the library raised
+        except ValueError as error:  # of a schema
+            raise PromptRefusedError(f"{self.model}: {error}") from error
         except RuntimeError as error:  # the library cannot read the request
             raise GeneratorError(f"{self.model}: {error}") from error
         finally:
@@ -112,9 +130,14 @@ class EmbeddedGenerator(Generator):
 
 
 def _request(prompt: Prompt) -> bytes:
+    messages, schema = tool_calls.described(prompt)
+    options = {name: value for name, value in prompt.options.items() if name not in tool_calls.TOOLS}
+    if schema is not None:
+        options["response_format"] = {"type": "json_schema", "json_schema": {"schema": schema}}
     return orjson.dumps(
         {
-            "messages": prompt.messages,
+            **options,
+            "messages": messages,
             "max_tokens": prompt.max_tokens,
             "temperature": prompt.temperature,
             "top_p": prompt.top_p,

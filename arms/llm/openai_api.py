@@ -5,9 +5,18 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
 import openai
+from openai.types.chat import chat_completion_chunk
 from typing_extensions import override
 
-from arms.llm.base import Chunk, Generator, GeneratorError, GeneratorTimeoutError, Prompt, PromptTooLongError
+from arms.llm.base import (
+    Chunk,
+    Generator,
+    GeneratorError,
+    GeneratorTimeoutError,
+    Message,
+    Prompt,
+    PromptTooLongError,
+)
 
 CHARACTERS_PER_TOKEN = 4
 """Estimate for English text, for endpoints that report no usage."""
@@ -57,17 +66,19 @@ class OpenAIGenerator(Generator):
     @override
     async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
         written: list[str] = []
-        finish_reason: str | None = None
+        finish_reasons: dict[int, str] = {}
         usage: openai.types.CompletionUsage | None = None
         try:
             async with await self._client.chat.completions.create(**self._body(prompt)) as events:
                 async for event in events:
                     usage = event.usage or usage
                     for choice in event.choices:
-                        finish_reason = choice.finish_reason or finish_reason
-                        if text := choice.delta.content:
-                            written.append(text)
-                            yield Chunk(text)
+                        if choice.finish_reason:
+                            finish_reasons[choice.index] = choice.finish_reason
+                        piece = _piece(choice)
+                        if piece.text or piece.tool_calls:
+                            written += [piece.text, *(str(call["function"]) for call in piece.tool_calls)]
+                            yield piece
         except openai.APITimeoutError as error:
             raise GeneratorTimeoutError(f"{self._name} was silent for {self._timeout_s} s") from error
         except openai.BadRequestError as error:
@@ -75,11 +86,11 @@ class OpenAIGenerator(Generator):
             raise (PromptTooLongError if too_long else GeneratorError)(f"{self._name}: {error}") from error
         except openai.OpenAIError as error:
             raise GeneratorError(f"{self._name}: {error}") from error
-        if finish_reason is None:
+        if 0 not in finish_reasons:
             raise GeneratorError(f"{self._name} ended its answer without a finish reason")
         read = [message["content"] for message in prompt.messages]
         yield self._last(
-            finish_reason,
+            [reason for _, reason in sorted(finish_reasons.items())],
             usage.prompt_tokens if usage else estimate_tokens("".join(read)),
             usage.completion_tokens if usage else estimate_tokens("".join(written)),
         )
@@ -90,8 +101,9 @@ class OpenAIGenerator(Generator):
 
     def _body(self, prompt: Prompt) -> dict[str, Any]:
         body: dict[str, Any] = {
+            **prompt.options,
             "model": self.model,
-            "messages": prompt.messages,
+            "messages": [_written(message) for message in prompt.messages],
             "max_tokens": prompt.max_tokens,
             "temperature": prompt.temperature,
             "top_p": prompt.top_p,
@@ -102,14 +114,41 @@ class OpenAIGenerator(Generator):
         }
         return {name: value for name, value in (body | self._request).items() if value is not None}
 
-    def _last(self, finish_reason: str, prompt_tokens: int, completion_tokens: int) -> Chunk:
+    def _last(self, finish_reasons: list[str], prompt_tokens: int, completion_tokens: int) -> Chunk:
         price_in, price_out = self._usd_per_kilotoken
         return Chunk(
-            finish_reason=finish_reason,
+            finish_reason=finish_reasons[0],
+            finish_reasons=tuple(finish_reasons[1:]),
             prompt_tokens=prompt_tokens,
             completion_tokens=completion_tokens,
             usd=(prompt_tokens * price_in + completion_tokens * price_out) / 1000,
         )
+
+
+def _piece(choice: chat_completion_chunk.Choice) -> Chunk:
+    """Return what an event says of one choice."""
+    calls = choice.delta.tool_calls or ()
+    logprobs = choice.logprobs.content if choice.logprobs else None
+    return Chunk(
+        choice.delta.content or "",
+        index=choice.index,
+        tool_calls=tuple(
+            {
+                "index": call.index,
+                **({"id": call.id, "type": "function"} if call.id else {}),
+                "function": call.function.model_dump(exclude_none=True) if call.function else {},
+            }
+            for call in calls
+        ),
+        logprobs=tuple(token.model_dump() for token in logprobs or ()),
+    )
+
+
+def _written(message: Message) -> dict[str, Any]:
+    """Return a message as the protocol has it: one that only calls functions has no text."""
+    return (
+        {**message, "content": None} if message.get("tool_calls") and not message["content"] else {**message}
+    )
 
 
 def estimate_tokens(text: str) -> int:

@@ -13,6 +13,7 @@ from typing import Any
 
 from typing_extensions import override
 
+from arms.llm import tool_calls
 from arms.llm.base import Chunk, Generator, GeneratorError, Prompt, PromptTooLongError
 from arms.models import compute_cores, locate
 
@@ -55,13 +56,22 @@ class VllmGenerator(Generator):
 
     @override
     async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
+        pieces = self._pieces(prompt)
+        if tool_calls.callable_tools(prompt.options):
+            pieces = tool_calls.whole_calls(pieces)
+        async with aclosing(pieces) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    async def _pieces(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
         from vllm import SamplingParams
         from vllm.exceptions import VLLMError
         from vllm.inputs import tokens_input
-        from vllm.sampling_params import RequestOutputKind
+        from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
+        messages, schema = tool_calls.described(prompt)
         read: list[int] = self._tokenizer.apply_chat_template(
-            list(prompt.messages), add_generation_prompt=True, return_dict=False
+            messages, add_generation_prompt=True, return_dict=False
         )
         if len(read) >= self._context_tokens:
             raise PromptTooLongError(
@@ -75,6 +85,10 @@ class VllmGenerator(Generator):
                 top_p=prompt.top_p,
                 stop=list(prompt.stop),
                 seed=prompt.seed,
+                structured_outputs=None if schema is None else StructuredOutputsParams(json=schema),
+                presence_penalty=prompt.options.get("presence_penalty", 0.0),
+                frequency_penalty=prompt.options.get("frequency_penalty", 0.0),
+                logit_bias={int(token): bias for token, bias in prompt.options.get("logit_bias", {}).items()},
                 output_kind=RequestOutputKind.DELTA,
             )
             answer = self._engine.generate(tokens_input(read), sampling, request_id=uuid.uuid4().hex)

@@ -1,14 +1,18 @@
 """`/v1/chat/completions`: check a question, run its turn and answer."""
 
+from typing import Any
+
 from fastapi import APIRouter, Response
 from fastapi.responses import StreamingResponse
 
+from agent.access import Caller
 from agent.api import asking, responses
 from agent.api.errors import RESPONSES, ApiError
 from agent.api.middleware import AppReplica, RequestCaller, require
-from agent.api.schemas import ChatRequest, IdempotencyKey, Timeout
-from agent.serving import Decided
-from arms.llm import Message
+from agent.api.openai import conversation, options, replies
+from agent.api.openai.schemas import ChatRequest, Sampling
+from agent.api.schemas import IdempotencyKey, Timeout
+from agent.serving import Ask, Decided, Replica
 
 router = APIRouter(responses=RESPONSES)
 
@@ -26,40 +30,56 @@ async def chat(
     timeout_s: Timeout = None,
 ) -> Response:
     """Answer: decide, retrieve, generate; server-sent events with `stream`."""
-    question = next((m.text for m in reversed(body.messages) if m.role == "user"), None)
-    if question is None:
-        raise ApiError("invalid_value", "messages: none has the role 'user'", "messages")
-    answering, limits = replica.config.answering, replica.config.limits
-    max_tokens = body.max_completion_tokens or body.max_tokens or answering.max_tokens
-    if max_tokens > limits.completion_tokens:
-        message = f"{max_tokens} tokens were requested; the limit is {limits.completion_tokens}"
-        param = "max_completion_tokens" if body.max_completion_tokens else "max_tokens"
-        raise ApiError("invalid_value", message, param)
+    ask = await ask_of(replica, caller, body, key)
+    events = asking.events_of(replica, caller, ask, key, timeout_s)
+    if body.stream:
+        first = await anext(events)
+        assert isinstance(first, Decided)
+        usage = body.stream_options is not None and bool(body.stream_options.include_usage)
+        stream = replies.sse(first, events, replica.config, returns=body.agent.returns, include_usage=usage)
+        headers = responses.headers(first.decision, first.served)
+        return StreamingResponse(stream, media_type="text/event-stream", headers=headers)
+    decided, written, finished = await asking.whole(events)
+    return replies.completion(decided, written, finished, replica.config, body.agent.returns)
+
+
+async def ask_of(replica: Replica, caller: Caller, body: ChatRequest, key: str | None) -> Ask:
+    """Return the turn that a chat asks for. Raises ApiError."""
+    question, since = conversation.question_of(body.messages)
     ask = asking.ask_of(
         replica,
         caller,
         question,
         body,
         key,
-        messages=tuple(_message(m.role, m.text) for m in body.messages),
-        k=answering.passages,
-        max_tokens=max_tokens,
-        temperature=answering.temperature if body.temperature is None else body.temperature,
-        top_p=1.0 if body.top_p is None else body.top_p,
-        seed=body.seed,
-        stop=(body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ()),
+        messages=conversation.read_by_model(body.messages),
+        options=options.asked_of(replica.config, options.of_chat(body)),
+        **sampling_of(replica, body, "max_completion_tokens", body.max_completion_tokens),
     )
-    events = asking.events_of(replica, caller, ask, key, timeout_s)
-    if body.stream:
-        first = await anext(events)
-        assert isinstance(first, Decided)
-        usage = body.stream_options is not None and body.stream_options.include_usage
-        stream = responses.sse(first, events, replica.config, returns=body.agent.returns, include_usage=usage)
-        headers = responses.headers(first.decision, first.served)
-        return StreamingResponse(stream, media_type="text/event-stream", headers=headers)
-    decided, text, finished = await asking.whole(events)
-    return responses.completion(decided, text, finished, replica.config, body.agent.returns)
+    return await conversation.in_its_round(replica, caller, ask, since, same_arm=body.agent.same_arm)
 
 
-def _message(role: str, text: str) -> Message:
-    return Message(role="system" if role == "developer" else role, content=text)  # type: ignore[typeddict-item]
+def sampling_of(
+    replica: Replica, body: Sampling, param: str = "max_tokens", tokens: int | None = None
+) -> dict[str, Any]:
+    """Return how the model samples an answer, as `Ask` has it. Raises ApiError.
+
+    Args:
+        replica: Has the defaults and the limits.
+        body: The request.
+        param: The field that `tokens` came from.
+        tokens: The longest answer; None for `max_tokens` of the request, or the default.
+    """
+    answering, limits = replica.config.answering, replica.config.limits
+    max_tokens = tokens or body.max_tokens or answering.max_tokens
+    if max_tokens > limits.completion_tokens:
+        message = f"{max_tokens} tokens were requested; the limit is {limits.completion_tokens}"
+        raise ApiError("invalid_value", message, param if tokens else "max_tokens")
+    return {
+        "k": answering.passages,
+        "max_tokens": max_tokens,
+        "temperature": answering.temperature if body.temperature is None else body.temperature,
+        "top_p": 1.0 if body.top_p is None else body.top_p,
+        "seed": body.seed,
+        "stop": (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ()),
+    }

@@ -120,7 +120,7 @@ async def test_a_budget_of_money_pays_for_answers_and_not_for_retrieval(tmp_path
 
 async def test_a_turn_that_fails_before_the_draw_costs_nothing(service: Service) -> None:
     key = await a_key([service], token_budget=1, budget_duration="1d")
-    refused(await ask(service, key, model="arm/bm52"), 400, "unknown_arm", "model")
+    refused(await ask(service, key, model="arm/bm52"), 404, "model_not_found", "model")
     assert (await ask(service, key)).status_code == 200
     refused(await ask(service, key), 429, "insufficient_quota", final=True)
 

@@ -33,6 +33,7 @@ ROUTES: dict[tuple[str, str], tuple[Scope, ...] | None] = {
     ("PUT", "/v1/arms"): ("operate",),
     ("PATCH", "/v1/arms/{name}"): ("operate",),
     ("POST", "/v1/chat/completions"): ("decide",),
+    ("POST", "/v1/completions"): ("decide",),
     ("GET", "/v1/decisions/{decision_id}"): USE,
     ("POST", "/v1/decisions/{decision_id}/activate"): ("feedback",),
     ("GET", "/v1/decisions/{decision_id}/verify"): ("operate",),
@@ -46,6 +47,7 @@ ROUTES: dict[tuple[str, str], tuple[Scope, ...] | None] = {
     ("POST", "/v1/keys"): ("admin",),
     ("DELETE", "/v1/keys/{public_id}"): ("admin",),
     ("GET", "/v1/models"): USE,
+    ("GET", "/v1/models/{model:path}"): USE,
     ("GET", "/v1/policies"): ("read",),
     ("POST", "/v1/policies/{version}/canary"): ("operate",),
     ("POST", "/v1/policies/{version}/promote"): ("operate",),
@@ -78,12 +80,14 @@ async def test_each_route_requires_a_key_with_its_scope(
         assert routes_of(service.app) == ROUTES.keys(), "a route is new or gone: give it its scope in ROUTES"
         for (method, path), required in ROUTES.items():
             with subtests.test(f"{method} {path}"):
-                url = path.format(name="bm25", decision_id="d-1", number=1, version=1, public_id="k")
+                url = path.replace(":path", "").format(
+                    name="bm25", model="auto", decision_id="d-1", number=1, version=1, public_id="k"
+                )
                 without = await service.client.request(method, url)
                 if required is None:
                     assert without.status_code in (200, 307)
                     continue
-                refused(without, 401, "unauthorized")
+                refused(without, 401, "invalid_api_key")
                 for scope in SCOPES:
                     headers = {"authorization": f"Bearer {scope}-secret"}
                     answer = await service.client.request(method, url, headers=headers)
@@ -99,7 +103,7 @@ async def test_a_path_without_a_route_needs_a_key_too(
     monkeypatch.setenv("APP_KEY", "right")
     async with Service(tmp_path, keys=[{"env": "APP_KEY"}]).running() as service:
         for path in ("/v2/x", "/docs/x", "/mcp", "/health/x", "/health/"):
-            refused(await service.client.get(path), 401, "unauthorized")
+            refused(await service.client.get(path), 401, "invalid_api_key")
         found = await service.client.get("/v2/x", headers={"authorization": "Bearer right"})
         refused(found, 404, "not_found")
 

@@ -232,9 +232,9 @@ async def test_a_disabled_key_is_refused_here_at_once_and_elsewhere_with_the_nex
         public_id = one._headers["authorization"].split("-")[2]  # noqa: SLF001
         gone = await closed.client.delete(f"/v1/keys/{public_id}", headers=bearer(ADMIN))
         assert gone.json()["disabled_at"] is not None
-        assert "is disabled" in refused(await one.ask("d-2"), 401, "unauthorized")
+        assert "is disabled" in refused(await one.ask("d-2"), 401, "invalid_api_key")
         await other.replica.refresh()
-        assert "is disabled" in refused(await there.ask("d-3"), 401, "unauthorized")
+        assert "is disabled" in refused(await there.ask("d-3"), 401, "invalid_api_key")
     again = await closed.client.delete(f"/v1/keys/{public_id}", headers=bearer(ADMIN))
     assert again.json()["disabled_at"] == gone.json()["disabled_at"]
     missing = await closed.client.delete("/v1/keys/ffffffffffff", headers=bearer(ADMIN))
@@ -248,7 +248,7 @@ async def test_an_expired_key_is_refused(closed: Service) -> None:
     await closed.replica.refresh()
     while closed.replica.clock() < now + 0.001:
         await asyncio.sleep(0)
-    assert "has expired" in refused(await Client(closed, token).ask("d-1"), 401, "unauthorized")
+    assert "has expired" in refused(await Client(closed, token).ask("d-1"), 401, "invalid_api_key")
 
 
 async def test_only_an_admin_makes_keys(closed: Service) -> None:
@@ -264,5 +264,5 @@ async def test_the_first_key_of_an_open_service_must_be_able_to_make_the_second(
     assert "nobody could make another one" in refused(lost, 400, "invalid_value", "scopes")
     made = await service.client.post("/v1/keys", json={"name": "me", "scopes": ["admin"]})
     assert made.status_code == 201
-    refused(await service.client.get("/v1/keys"), 401, "unauthorized")
+    refused(await service.client.get("/v1/keys"), 401, "invalid_api_key")
     assert (await service.client.get("/v1/keys", headers=bearer(made.json()["key"]))).status_code == 200

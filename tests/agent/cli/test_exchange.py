@@ -263,7 +263,7 @@ async def test_it_needs_a_key_with_the_scope_admin(
     monkeypatch.setenv("USER_KEY", "u-secret")
     keys = [{"env": "USER_KEY"}]
     async with serving(settings, tmp_path, keys=keys).running(ready=False) as service:
-        refused(await service.client.get("/v1/export"), 401, "unauthorized")
+        refused(await service.client.get("/v1/export"), 401, "invalid_api_key")
         headers = {"authorization": "Bearer u-secret"}
         refused(await service.client.get("/v1/export", headers=headers), 403, "forbidden")
 

@@ -668,7 +668,7 @@ async def test_to_choose_a_version_takes_the_scope_of_an_operator_and_to_look_do
 ) -> None:
     monkeypatch.setenv("USER_KEY", "u-secret")
     async with Service(tmp_path, keys=[{"env": "USER_KEY", "scopes": ["read"]}]).running() as service:
-        refused(await say(service, "rollback", 1), 401, "unauthorized")
+        refused(await say(service, "rollback", 1), 401, "invalid_api_key")
         service.client.headers["authorization"] = "Bearer u-secret"
         refused(await say(service, "rollback", 1), 403, "forbidden")
         refused(await say(service, "promote", 1), 403, "forbidden")

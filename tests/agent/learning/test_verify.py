@@ -323,7 +323,7 @@ async def test_to_verify_takes_the_scope_of_an_operator(
     monkeypatch.setenv("USER_KEY", "u-secret")
     async with Service(tmp_path, keys=[{"env": "USER_KEY"}]).running() as service:
         path = "/v1/decisions/any/verify"
-        refused(await service.client.get(path), 401, "unauthorized")
+        refused(await service.client.get(path), 401, "invalid_api_key")
         response = await service.client.get(path, headers={"authorization": "Bearer u-secret"})
         refused(response, 403, "forbidden")
 

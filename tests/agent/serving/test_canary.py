@@ -427,6 +427,6 @@ async def test_a_canary_takes_the_scope_of_an_operator(
 ) -> None:
     monkeypatch.setenv("USER_KEY", "u-secret")
     async with Service(tmp_path, keys=[{"env": "USER_KEY"}]).running() as service:
-        refused(await canary(service, 1, 0.1), 401, "unauthorized")
+        refused(await canary(service, 1, 0.1), 401, "invalid_api_key")
         service.client.headers["authorization"] = "Bearer u-secret"
         refused(await canary(service, 1, 0.1), 403, "forbidden")

@@ -118,7 +118,7 @@ async def test_what_the_caller_wishes_reaches_the_language_model() -> None:
     events = await run(a_loop(MemoryLog(), generator=generator), ask)
     assert text(events) == "one two"
     assert isinstance(events[-1], Finished)
-    assert events[-1].finish_reason == "length"
+    assert events[-1].finish_reasons == ("length",)
     prompt = generator.last_prompt
     assert prompt is not None
     assert (prompt.max_tokens, prompt.temperature, prompt.top_p, prompt.seed, prompt.stop) == (

@@ -1,0 +1,225 @@
+"""The shapes of OpenAI's requests; a field that is not here is ignored, as clients add fields."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    StrictBool,
+    StrictInt,
+    StrictStr,
+    Tag,
+    WithJsonSchema,
+    model_validator,
+)
+
+from agent.api.schemas import LARGEST, AgentOptions, Count, Finite, Name, OneOrMany, Text
+
+DEEPEST = 64
+"""Levels of a JSON schema and of other documents in a request."""
+
+
+def _document(value: Any, depth: int = 0) -> Any:
+    """Refuse JSON that cannot be written again."""
+    if depth > DEEPEST:
+        raise ValueError(f"at most {DEEPEST} levels were expected")
+    match value:
+        case str():
+            value.encode()  # raises UnicodeEncodeError, a ValueError, for half a surrogate pair
+        case int() | float() if not -LARGEST <= value <= LARGEST:
+            raise ValueError(f"numbers of at most {LARGEST} were expected")
+        case dict():
+            for name, part in value.items():
+                _document(name, depth + 1)
+                _document(part, depth + 1)
+        case list():
+            for part in value:
+                _document(part, depth + 1)
+    return value
+
+
+Document = Annotated[dict[str, Any], AfterValidator(_document)]
+
+Stop = Annotated[Text, Field(min_length=1)]
+
+OneOrObject = Discriminator(lambda value: "<one>" if isinstance(value, str) else "<object>")
+
+OneOrManyTexts = Annotated[Annotated[Text, Tag("<one>")] | Annotated[list[Text], Tag("<many>")], OneOrMany]
+
+Penalty = Annotated[Finite, Field(ge=-2, le=2)]
+
+FunctionName = Annotated[StrictStr, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
+
+
+class Open(BaseModel):
+    """Base of what a client sends: unknown fields are ignored."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class Part(Open):
+    """A part of a message; only those with text are read."""
+
+    type: Name
+    text: Text | None = None
+    refusal: Text | None = None
+
+    @property
+    def content(self) -> str | None:
+        """Its text; None where it has none."""
+        return self.refusal if self.type == "refusal" else self.text
+
+
+class CalledFunction(Open):
+    """A function that a model called."""
+
+    name: Text
+    arguments: Text
+
+
+class ToolCall(Open):
+    """A call that a model made."""
+
+    id: Text
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
+class ChatMessage(Open):
+    """One message of a conversation."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: (
+        Annotated[Annotated[Text, Tag("<one>")] | Annotated[list[Part], Tag("<many>")], OneOrMany] | None
+    ) = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: Text | None = None
+
+
+class Function(Open):
+    """A function that the model may call."""
+
+    name: FunctionName
+    description: Text | None = None
+    parameters: Document | None = None
+    strict: StrictBool | None = None
+
+
+class Tool(Open):
+    """A tool that the model may use."""
+
+    type: Literal["function"]
+    function: Function
+
+
+class NamedFunction(Open):
+    """The name of a function."""
+
+    name: FunctionName
+
+
+class ToolChoice(Open):
+    """The one function that must be called."""
+
+    type: Literal["function"]
+    function: NamedFunction
+
+
+class AnswerSchema(Open):
+    """The JSON schema of an answer."""
+
+    name: Text = "answer"
+    description: Text | None = None
+    schema_: Document | None = Field(default=None, alias="schema")
+    strict: StrictBool | None = None
+
+
+class ResponseFormat(Open):
+    """The form of an answer."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: AnswerSchema | None = None
+
+
+class StreamOptions(Open):
+    """What a stream contains besides the answer."""
+
+    include_usage: StrictBool | None = None
+
+
+class Sampling(Open):
+    """How an answer is sampled, and the arm behind it: the fields of chat and of completions."""
+
+    model: Name = "auto"
+    stream: StrictBool | None = False
+    stream_options: StreamOptions | None = None
+    temperature: Annotated[Finite, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[Finite, Field(gt=0, le=1)] | None = None
+    max_tokens: Count | None = None
+    stop: (
+        Annotated[
+            Annotated[Stop, Tag("<one>")] | Annotated[list[Stop], Field(max_length=16), Tag("<many>")],
+            OneOrMany,
+        ]
+        | None
+    ) = None
+    seed: Annotated[StrictInt, Field(ge=-LARGEST, le=LARGEST)] | None = None
+    n: Annotated[StrictInt, Field(ge=1, le=16)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    logit_bias: (
+        dict[Annotated[StrictStr, Field(pattern="^[0-9]{1,9}$")], Annotated[Finite, Field(ge=-100, le=100)]]
+        | None
+    ) = Field(default=None, max_length=1024)
+    user: Text | None = None
+    agent: AgentOptions = Field(default_factory=AgentOptions)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, body: Any) -> Any:
+        """Leave out null, so that it is the same request as one without the field."""
+        is_object = isinstance(body, dict)
+        return {name: value for name, value in body.items() if value is not None} if is_object else body
+
+
+class ChatRequest(Sampling):
+    """`POST /v1/chat/completions`."""
+
+    messages: list[ChatMessage] = Field(min_length=1, max_length=1000)
+    max_completion_tokens: Count | None = None
+    tools: list[Tool] | None = Field(default=None, max_length=128)
+    tool_choice: (
+        Annotated[
+            Annotated[Literal["none", "auto", "required"], Tag("<one>")]
+            | Annotated[ToolChoice, Tag("<object>")],
+            OneOrObject,
+        ]
+        | None
+    ) = None
+    parallel_tool_calls: StrictBool | None = None
+    response_format: ResponseFormat | None = None
+    logprobs: StrictBool | None = None
+    top_logprobs: Annotated[StrictInt, Field(ge=0, le=20)] | None = None
+    reasoning_effort: Name | None = None
+    verbosity: Name | None = None
+    modalities: list[Name] | None = None
+    audio: Document | None = None
+    functions: list[Any] | None = None
+    web_search_options: Document | None = None
+
+
+class CompletionRequest(Sampling):
+    """`POST /v1/completions`."""
+
+    prompt: Annotated[
+        Annotated[Text, Tag("<one>")] | Annotated[list[Any], Field(max_length=2048), Tag("<many>")],
+        OneOrMany,
+        WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
+    ]
+    echo: StrictBool | None = None
+    suffix: Text | None = None
+    best_of: StrictInt | None = None
+    logprobs: StrictInt | None = None

@@ -1,0 +1,137 @@
+"""Calls of functions by any model that writes JSON of a schema, whatever its chat template knows of them.
+
+The functions are described to the model in words, and a grammar lets it write either a call or an answer, as
+`tool_choice` says. One function is called at a time. What the model wrote becomes a call, or text.
+
+    conversation, tools --described--> plain conversation, schema --model--> JSON --read--> call or text
+"""
+
+import json
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any
+
+from arms.llm.base import Chunk, Message, Prompt
+
+TOOLS = ("tools", "tool_choice", "parallel_tool_calls")
+
+
+def plain(messages: Sequence[Message]) -> list[dict[str, str]]:
+    r"""Return a conversation without roles and fields that chat templates may not know.
+
+    >>> call = {"id": "c", "function": {"name": "now", "arguments": "{}"}}
+    >>> plain([{"role": "assistant", "content": "", "tool_calls": [call]}])
+    [{'role': 'assistant', 'content': '{"name": "now", "arguments": {}}'}]
+    >>> plain([{"role": "tool", "content": "12:00", "tool_call_id": "c"}])
+    [{'role': 'user', 'content': 'Result of the function:\n12:00'}]
+    """
+    found: list[dict[str, str]] = []
+    for message in messages:
+        if message["role"] == "tool":
+            found.append({"role": "user", "content": f"Result of the function:\n{message['content']}"})
+            continue
+        calls = (call["function"] for call in message.get("tool_calls", ()))
+        written = [
+            f'{{"name": {json.dumps(call["name"])}, "arguments": {call["arguments"]}}}' for call in calls
+        ]
+        content = "\n".join(part for part in (message["content"], *written) if part)
+        found.append({"role": message["role"], "content": content})
+    return found
+
+
+def described(prompt: Prompt) -> tuple[list[dict[str, str]], dict[str, Any] | None]:
+    """Return the plain conversation with the functions described in it, and the schema of what is written.
+
+    The schema is that of `response_format` where no function may be called, and None for plain text.
+    """
+    messages, wanted = plain(prompt.messages), answer_schema(prompt.options)
+    tools = callable_tools(prompt.options)
+    if not tools:
+        return messages, wanted
+    names = "\n".join(json.dumps(tool["function"]) for tool in tools)
+    text = f"You can call these functions:\n{names}\n"
+    text += 'To call one, write {"name": its name, "arguments": an object}.'
+    definitions: dict[str, Any] = {}
+    forms = []
+    for i, tool in enumerate(tools):
+        parameters = tool["function"].get("parameters") or {"type": "object"}
+        arguments = _lifted(parameters, f"tool{i}", definitions)
+        forms.append(_object(name={"const": _name(tool)}, arguments=arguments))
+    if prompt.options.get("tool_choice", "auto") == "auto":
+        text += ' To answer, write {"answer": the answer}.'
+        answer = {"type": "string"} if wanted is None else _lifted(wanted, "answer", definitions)
+        forms.append(_object(answer=answer))
+    if messages and messages[0]["role"] == "system":
+        text = f"{messages.pop(0)['content']}\n\n{text}"
+    return [{"role": "system", "content": text}, *messages], {"anyOf": forms, "$defs": definitions}
+
+
+def callable_tools(options: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the functions that the model may call."""
+    choice = options.get("tool_choice", "auto")
+    tools = [] if choice == "none" else options.get("tools", [])
+    if isinstance(choice, str):
+        return list(tools)
+    return [tool for tool in tools if _name(tool) == choice["function"]["name"]]
+
+
+def answer_schema(options: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the JSON schema of `response_format`; None for text."""
+    wanted = options.get("response_format", {"type": "text"})
+    if wanted["type"] == "json_schema":
+        return dict(wanted["json_schema"].get("schema") or {"type": "object"})
+    return {"type": "object"} if wanted["type"] == "json_object" else None
+
+
+def read(text: str) -> Chunk:
+    """Return the call, or the answer, in what a model wrote under the schema; the text itself if it was cut.
+
+    >>> read('{"answer": "Noon."}').text
+    'Noon.'
+    >>> read('{"name": "now", "arguments": {"zone": "UTC"}}').tool_calls[0]["function"]
+    {'name': 'now', 'arguments': '{"zone": "UTC"}'}
+    """
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return Chunk(text)
+    if "answer" in found and "name" not in found:
+        answer = found["answer"]
+        return Chunk(answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False))
+    function = {"name": found["name"], "arguments": json.dumps(found["arguments"], ensure_ascii=False)}
+    return Chunk(tool_calls=({"index": 0, "id": "call-0", "type": "function", "function": function},))
+
+
+def _name(tool: Mapping[str, Any]) -> str:
+    return str(tool["function"]["name"])
+
+
+def _lifted(schema: Mapping[str, Any], name: str, definitions: dict[str, Any]) -> Any:
+    """Return a schema that can be a part of another one; its definitions are added to those of that one."""
+    text = json.dumps(schema)
+    for key in ("$defs", "definitions"):
+        text = text.replace(f'"#/{key}/', f'"#/$defs/{name}.')
+    found = json.loads(text)
+    for key in ("$defs", "definitions"):
+        for own, definition in found.pop(key, {}).items():
+            definitions[f"{name}.{own}"] = definition
+    return found
+
+
+def _object(**properties: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of an object with exactly these properties."""
+    closed = {"required": list(properties), "additionalProperties": False}
+    return {"type": "object", "properties": properties, **closed}
+
+
+async def whole_calls(chunks: AsyncGenerator[Chunk, None]) -> AsyncGenerator[Chunk, None]:
+    """Yield what a model writes under the schema as a call or as text, once it is whole."""
+    text, last = "", Chunk()
+    async with aclosing(chunks):
+        async for last in chunks:
+            text += last.text
+    found = read(text)
+    yield found
+    ended = "tool_calls" if found.tool_calls else last.finish_reason
+    yield replace(last, text="", finish_reason=ended, logprobs=())

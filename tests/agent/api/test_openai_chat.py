@@ -1,0 +1,415 @@
+"""What clients that others wrote send to chat, and what they read: fields, tools, forms of answers."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai import AsyncOpenAI, BadRequestError, NotFoundError
+from pydantic import BaseModel
+
+from agent.serving.choices import SEPARATOR
+from arms.llm import Prompt, base
+from tests.agent.asking import ask, events, refused, rows
+from tests.agent.fakes import Service
+
+
+def nested(levels: int) -> dict[str, Any]:
+    """Return an object of so many levels."""
+    return {"a": nested(levels - 1)} if levels else {}
+
+
+WEATHER: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
+DEEP: dict[str, Any] = {"type": "function", "function": {"name": "f", "parameters": nested(200)}}
+QUESTION = [{"role": "user", "content": "how warm is the Danube?"}]
+PARIS = '{"city": "Vienna"}'
+
+
+def by_tools(prompt: Prompt) -> str | list[tuple[str, str]]:
+    """Call the function once, and then answer from its result."""
+    last = prompt.messages[-1]
+    if last["role"] == "tool":
+        return f"It says {last['content']}."
+    return [("weather", PARIS), ("weather", '{"city": "Graz"}')] if "tools" in prompt.options else "Cold."
+
+
+@pytest.fixture
+async def calling(tmp_path: Path) -> AsyncIterator[Service]:
+    async with Service(tmp_path, base.ScriptedGenerator(by_tools)).running() as service:
+        yield service
+
+
+def client_of(service: Service) -> AsyncOpenAI:
+    url = "http://service/v1"
+    return AsyncOpenAI(api_key="none", http_client=service.client, base_url=url, max_retries=0)
+
+
+def scripted(service: Service) -> Prompt:
+    assert isinstance(service.generator, base.ScriptedGenerator)
+    assert service.generator.last_prompt is not None
+    return service.generator.last_prompt
+
+
+NOTHING: dict[str, Any] = {
+    "tools": [],
+    "tool_choice": "auto",
+    "parallel_tool_calls": True,
+    "logprobs": False,
+    "top_logprobs": 0,
+    "response_format": {"type": "text"},
+    "presence_penalty": 0,
+    "frequency_penalty": 0.0,
+    "logit_bias": {},
+    "n": 1,
+    "stop": None,
+    "temperature": None,
+    "stream": None,
+    "modalities": ["text"],
+}
+
+HARMLESS: dict[str, Any] = {
+    "metadata": {"a": "b"},
+    "user": "ada",
+    "store": True,
+    "service_tier": "auto",
+    "reasoning_effort": "low",
+    "verbosity": "low",
+    "prediction": {"type": "content", "content": "x"},
+    "safety_identifier": "x",
+    "prompt_cache_key": "x",
+    "a field of next year": [{"x": 1}],
+    "stream_options": {"include_obfuscation": False, "new": 1},
+}
+
+
+@pytest.mark.parametrize("fields", [NOTHING, HARMLESS])
+async def test_fields_that_ask_for_nothing_and_unknown_ones_are_ignored(
+    service: Service, fields: dict[str, Any]
+) -> None:
+    response = await ask(service, **fields)
+    assert response.status_code == 200, response.text
+    assert scripted(service).options == {}
+
+
+async def test_what_asks_for_nothing_is_the_same_request_under_a_key(service: Service) -> None:
+    key = {"idempotency-key": "d-1"}
+    first = await ask(service, key)
+    again = await ask(service, key, stream=None, a_field_of_next_year=1, stop=None)
+    assert again.json()["choices"] == first.json()["choices"]
+
+
+@pytest.mark.parametrize(
+    ("param", "fields"),
+    [
+        ("logprobs", {"logprobs": True}),
+        ("presence_penalty", {"presence_penalty": 1}),
+        ("logit_bias", {"logit_bias": {"50256": -100}}),
+        ("audio", {"audio": {"voice": "alloy"}}),
+        ("modalities", {"modalities": ["text", "audio"]}),
+        ("functions", {"functions": [{"name": "f"}]}),
+        ("web_search_options", {"web_search_options": {"search_context_size": "low"}}),
+    ],
+)
+async def test_what_the_engine_cannot_do_is_refused_before_the_draw(
+    service: Service, param: str, fields: dict[str, Any]
+) -> None:
+    before = await rows(service)
+    refused(await ask(service, **fields), 400, "unsupported_parameter", param)
+    assert await rows(service) == before
+
+
+@pytest.mark.parametrize(
+    ("param", "fields"),
+    [
+        ("tool_choice", {"tool_choice": "required"}),
+        ("tool_choice", {"tools": [WEATHER], "tool_choice": {"type": "function", "function": {"name": "x"}}}),
+        ("tools", {"tools": [WEATHER, WEATHER]}),
+        ("tools.0.type", {"tools": [{"type": "custom"}]}),
+        ("response_format.json_schema", {"response_format": {"type": "json_schema"}}),
+        ("top_logprobs", {"top_logprobs": 3}),
+        ("n", {"n": 0}),
+        (
+            "tools.0.function.parameters",
+            {"tools": [DEEP]},
+        ),
+        ("messages.1.tool_call_id", {"messages": [*QUESTION, {"role": "tool", "content": "x"}]}),
+        ("messages.0.content", {"messages": [{"role": "system"}, *QUESTION]}),
+    ],
+)
+async def test_a_value_that_means_nothing_is_refused_by_its_name(
+    service: Service, param: str, fields: dict[str, Any]
+) -> None:
+    refused(await ask(service, **fields), 400, "invalid_value", param)
+
+
+@pytest.mark.parametrize("model", ["gpt-9", "arm/bm52", "backbone/tiny"])
+async def test_a_model_that_is_not_there_is_a_404(service: Service, model: str) -> None:
+    refused(await ask(service, model=model), 404, "model_not_found", "model")
+    with pytest.raises(NotFoundError):
+        await client_of(service).models.retrieve("gpt-9")
+
+
+async def test_each_model_that_is_listed_is_found_by_its_id(service: Service) -> None:
+    client = client_of(service)
+    async for model in client.models.list():
+        assert await client.models.retrieve(model.id) == model
+
+
+async def test_the_official_client_calls_functions_and_gives_their_results(calling: Service) -> None:
+    client = client_of(calling)
+    first = await client.chat.completions.create(model="auto", messages=QUESTION, tools=[WEATHER])  # type: ignore[list-item,arg-type]
+    choice = first.choices[0]
+    assert (choice.finish_reason, choice.message.content) == ("tool_calls", None)
+    assert choice.message.tool_calls is not None
+    called = [(call.function.name, call.function.arguments) for call in choice.message.tool_calls]  # type: ignore[union-attr]
+    assert called == [("weather", PARIS), ("weather", '{"city": "Graz"}')]
+    results = [
+        {"role": "tool", "tool_call_id": call.id, "content": "7 C"} for call in choice.message.tool_calls
+    ]
+    messages: Any = [*QUESTION, choice.message.model_dump(), *results]
+    second = await client.chat.completions.create(model="auto", messages=messages, tools=[WEATHER])  # type: ignore[list-item]
+    assert second.choices[0].message.content == "It says 7 C."
+    assert second.choices[0].finish_reason == "stop"
+    roles = [message["role"] for message in scripted(calling).messages]
+    assert roles == ["system", "user", "assistant", "tool", "tool"]
+    passages = [message["content"].count("<passages>") for message in scripted(calling).messages]
+    assert sum(passages) <= 1
+    called_by = scripted(calling).messages[2]["tool_calls"]
+    assert [call["id"] for call in called_by] == ["call00000", "call00001"]
+
+
+async def a_round(service: Service, **fields: Any) -> tuple[dict[str, Any], list[Any]]:
+    """Return the reply to a question that calls functions, and the conversation with their results."""
+    body = (await ask(service, messages=QUESTION, tools=[WEATHER], **fields)).json()
+    message = body["choices"][0]["message"]
+    results = [
+        {"role": "tool", "tool_call_id": call["id"], "content": "7 C"} for call in message["tool_calls"]
+    ]
+    return body, [*QUESTION, message, *results]
+
+
+async def test_a_round_keeps_its_arm_and_episode_and_is_learned_once(calling: Service) -> None:
+    for _ in range(5):  # five draws: one arm five times by chance would not show anything
+        first, messages = await a_round(calling)
+        ours = first["agent"]
+        assert (ours["mode"], ours["episode_id"]) == ("explore", ours["decision_id"])
+        again = (await ask(calling, messages=messages, tools=[WEATHER])).json()["agent"]
+        assert (again["mode"], again["propensity"]) == ("forced", 1.0)
+        assert again["arm_served"] == ours["arm_served"]
+        assert again["episode_id"] == ours["decision_id"] != again["decision_id"]
+        arm, query, _ = calling.arms.calls[-1]
+        before = calling.arms.calls[-2]
+        assert (arm, query.text, query.seed) == (before[0], before[1].text, before[1].seed)
+
+
+async def test_a_second_round_of_one_question_leads_back_to_the_first_decision(calling: Service) -> None:
+    first, messages = await a_round(calling)
+    assert isinstance(calling.generator, base.ScriptedGenerator)
+    calling.generator._reply = lambda _: [("weather", PARIS)]  # noqa: SLF001
+    second = (await ask(calling, messages=messages, tools=[WEATHER])).json()
+    (call,) = second["choices"][0]["message"]["tool_calls"]
+    assert call["id"] == f"call_2_{first['agent']['decision_id']}"
+    result = {"role": "tool", "tool_call_id": call["id"], "content": "8 C"}
+    messages = [*messages, second["choices"][0]["message"], result]
+    third = (await ask(calling, messages=messages, tools=[WEATHER])).json()["agent"]
+    assert (third["mode"], third["arm_served"]) == ("forced", first["agent"]["arm_served"])
+    assert third["episode_id"] == first["agent"]["decision_id"]
+    assert len({query.seed for _, query, _ in calling.arms.calls}) == 1
+
+
+async def test_a_round_goes_on_at_another_replica(calling: Service, tmp_path: Path) -> None:
+    first, messages = await a_round(calling)
+    async with Service(tmp_path, base.ScriptedGenerator(by_tools)).running() as other:
+        ours = (await ask(other, messages=messages, tools=[WEATHER])).json()["agent"]
+    assert (ours["mode"], ours["arm_served"]) == ("forced", first["agent"]["arm_served"])
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"agent": {"same_arm": False}},
+        {"messages": [{"role": "user", "content": "another question"}]},
+        {"names": "call_0_unknown"},
+        {"names": "call_of_somebody_else"},
+    ],
+)
+async def test_an_arm_is_drawn_anew_where_told_so_or_where_no_decision_is_named(
+    calling: Service, fields: dict[str, Any]
+) -> None:
+    _, messages = await a_round(calling)
+    if question := fields.get("messages"):
+        messages = [*question, *messages[1:]]
+    if name := fields.get("names"):
+        messages = json.loads(json.dumps(messages).replace(messages[-1]["tool_call_id"], name))
+        messages = [messages[0], messages[1], messages[-1]]
+    ours = (await ask(calling, messages=messages, agent=fields.get("agent", {}))).json()["agent"]
+    assert (ours["mode"], len(ours["pmf"])) == ("explore", 3)
+
+
+async def test_an_arm_that_was_switched_off_or_excluded_since_is_not_forced(calling: Service) -> None:
+    first, messages = await a_round(calling)
+    arm = first["agent"]["arm_served"]
+    ours = (await ask(calling, messages=messages, agent={"excluded_arms": [arm]})).json()["agent"]
+    assert arm not in ours["pmf"]
+    await calling.client.patch(f"/v1/arms/{arm}", json={"enabled": False})
+    ours = (await ask(calling, messages=messages)).json()["agent"]
+    assert (ours["mode"], len(ours["pmf"])) == ("explore", 2)
+
+
+async def test_calls_repeat_exactly_under_an_idempotency_key_and_are_read_back(calling: Service) -> None:
+    key = {"idempotency-key": "d-1"}
+    wish: dict[str, Any] = {"messages": QUESTION, "tools": [WEATHER]}
+    first = (await ask(calling, key, **wish)).json()
+    again = (await ask(calling, key, **wish)).json()
+    assert again == first
+    streamed = events(await ask(calling, {"idempotency-key": "d-2"}, **wish, stream=True))
+    repeated = events(await ask(calling, {"idempotency-key": "d-2"}, **wish, stream=True))
+    assert calls_in(streamed) == calls_in(repeated)
+    found = (await calling.client.get("/v1/decisions/d-1")).json()
+    assert found["answer"] == ""
+    assert found["choices"][0]["tool_calls"] == first["choices"][0]["message"]["tool_calls"]
+
+
+def calls_in(frames: list[Any]) -> list[tuple[str, str, str]]:
+    """Return id, name and arguments of the calls of a stream, put together as clients do."""
+    calls: dict[int, tuple[str, str, str]] = {}
+    for frame in frames:
+        for piece in frame["choices"][0]["delta"].get("tool_calls", ()):
+            name, function = calls.get(piece["index"], ("", "", "")), piece["function"]
+            calls[piece["index"]] = (
+                name[0] or piece["id"],
+                name[1] + function.get("name", ""),
+                name[2] + function.get("arguments", ""),
+            )
+    assert frames[-1]["choices"][0]["finish_reason"] == "tool_calls"
+    return list(calls.values())
+
+
+async def test_the_streaming_helper_of_the_official_client_puts_calls_together(calling: Service) -> None:
+    async with client_of(calling).chat.completions.stream(
+        model="auto",
+        messages=QUESTION,  # type: ignore[arg-type]
+        tools=[WEATHER],  # type: ignore[list-item]
+    ) as stream:
+        seen = [event.type async for event in stream]
+        whole = await stream.get_final_completion()
+    assert "tool_calls.function.arguments.done" in seen
+    assert whole.choices[0].message.tool_calls is not None
+    assert whole.choices[0].message.tool_calls[0].function.arguments == PARIS
+    assert whole.choices[0].finish_reason == "tool_calls"
+
+
+async def test_a_text_that_looks_like_a_record_is_repeated_as_it_was(tmp_path: Path) -> None:
+    text = f'{SEPARATOR}[{{"text": "no"}}]'
+    async with Service(tmp_path, base.ScriptedGenerator({}, default=text)).running() as service:
+        key = {"idempotency-key": "d-1"}
+        for _ in range(2):
+            assert (await ask(service, key)).json()["choices"][0]["message"]["content"] == text
+
+
+async def test_several_answers_are_told_apart_and_all_are_paid_for(service: Service) -> None:
+    key = {"idempotency-key": "d-1"}
+    for _ in range(2):
+        body = (await ask(service, key, n=3)).json()
+        assert [choice["message"]["content"] for choice in body["choices"]] == ["The Danube does."] * 3
+        assert [choice["index"] for choice in body["choices"]] == [0, 1, 2]
+        assert body["usage"]["completion_tokens"] == 9
+    frames = events(await ask(service, n=2, stream=True))
+    texts = {0: "", 1: ""}
+    for frame in frames:
+        for choice in frame["choices"]:
+            texts[choice["index"]] += choice["delta"].get("content") or ""
+    assert set(texts.values()) == {"The Danube does."}
+    assert [frame["choices"][0]["finish_reason"] for frame in frames[-2:]] == ["stop", "stop"]
+
+
+class River(BaseModel):
+    """What is asked for."""
+
+    name: str
+
+
+async def test_the_official_client_parses_an_answer_of_a_schema(tmp_path: Path) -> None:
+    async with Service(
+        tmp_path, base.ScriptedGenerator({}, default='{"name": "Danube"}')
+    ).running() as service:
+        found = await client_of(service).beta.chat.completions.parse(
+            model="auto",
+            messages=QUESTION,  # type: ignore[arg-type]
+            response_format=River,
+        )
+        assert found.choices[0].message.parsed == River(name="Danube")
+        wanted = scripted(service).options["response_format"]
+        assert wanted["json_schema"]["schema"]["required"] == ["name"]
+
+
+async def test_a_schema_that_the_engine_cannot_read_is_the_fault_of_the_request(service: Service) -> None:
+    assert isinstance(service.generator, base.ScriptedGenerator)
+    service.generator.error = base.PromptRefusedError("m: unrecognized type nonsense")
+    response = await ask(service)
+    assert "nonsense" in refused(response, 400, "invalid_value", "response_format")
+    assert response.headers["x-decision-id"]
+
+
+async def test_the_calls_of_a_project_are_named_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for project in ("shop", "bank"):
+        monkeypatch.setenv(f"{project.upper()}_KEY", project)
+    keys = [{"env": f"{project.upper()}_KEY", "project": project} for project in ("shop", "bank")]
+    async with Service(tmp_path, base.ScriptedGenerator(by_tools), keys=keys).running() as service:
+        shop, bank = ({"authorization": f"Bearer {project}"} for project in ("shop", "bank"))
+        first, messages = await a_round(service, headers=shop)
+        ids = [call["id"] for call in first["choices"][0]["message"]["tool_calls"]]
+        assert ids == [f"call_{i}_{first['agent']['decision_id']}" for i in range(2)]
+        assert "shop~" not in json.dumps(first)
+        for headers, mode in ((shop, "forced"), (bank, "explore")):
+            ours = (await ask(service, headers, messages=messages)).json()["agent"]
+            assert ours["mode"] == mode
+
+
+async def test_a_completion_is_a_text_for_a_text(service: Service) -> None:
+    client = client_of(service)
+    answer = await client.completions.create(model="auto", prompt="which river?")
+    assert (answer.choices[0].text, answer.object) == ("The Danube does.", "text_completion")
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 3
+    stream = await client.completions.create(model="arm/bm25", prompt=["which river?"], stream=True)
+    texts = [event.choices[0].text async for event in stream]
+    assert "".join(texts) == "The Danube does."
+    assert service.arms.asked[-1] == "bm25"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"prompt": ["a", "b"]}, "prompt"),
+        ({"prompt": [1, 2]}, "prompt"),
+        ({"prompt": "a", "echo": True}, "echo"),
+    ],
+)
+async def test_a_completion_of_several_prompts_or_of_tokens_is_refused(
+    service: Service, fields: dict[str, Any], param: str
+) -> None:
+    with pytest.raises(BadRequestError) as refusal:
+        await client_of(service).completions.create(model="auto", **fields)
+    assert (refusal.value.code, refusal.value.param) == ("unsupported_parameter", param)
+
+
+async def test_an_answer_is_not_observed_while_it_calls_functions(tmp_path: Path) -> None:
+    observations = {"judge": 1.0}
+    generator = base.ScriptedGenerator(by_tools)
+    async with Service(tmp_path, generator, observations=observations).running() as service:
+        await ask(service, messages=QUESTION, tools=[WEATHER])
+        assert service.replica.observer.idle
+        await ask(service)
+        await asyncio.wait_for(service.replica.observer.drain(), 10)
+        assert "Cold." in scripted(service).messages[-1]["content"]
