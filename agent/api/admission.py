@@ -6,8 +6,8 @@ A request under an idempotency key that was used before resumes or repeats the e
 import asyncio
 import math
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing, nullcontext
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 
@@ -19,7 +19,7 @@ from agent.api.errors import ApiError
 from agent.serving import Ask, Finished, Replica, TurnError, choices, messages, paced
 from arms.llm import catalog
 from feedback.errors import ConflictError
-from feedback.events import Execution, Status
+from feedback.events import Cost, Execution, Status
 from feedback.log import Record
 
 Open = Callable[[list[messages.Commit]], Awaitable[AsyncGenerator[messages.Event, None]]]
@@ -50,7 +50,7 @@ async def admitted(
     Raises:
         ApiError: The turn was refused or failed.
     """
-    _require_room(replica, caller, ask)
+    _require_room(replica, caller, ask.decision_id)
     started = time.perf_counter()
     deadline = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
     commits: list[messages.Commit] = []
@@ -67,7 +67,7 @@ async def admitted(
         if isinstance(error, TimeoutError):
             failure = ApiError("deadline_exceeded", f"{timeout_s:g} s have passed")
         elif isinstance(error, ConflictError):  # another replica was faster
-            failure = in_progress(ask)
+            failure = in_progress(ask.decision_id)
         replica.telemetry.failed(failure.code)
         if failure.code == "internal_error":
             raise
@@ -78,6 +78,30 @@ async def admitted(
     finally:
         replica.under_way.pop(ask.decision_id, None)
         _release_undecided(replica, ask, commits)
+
+
+@asynccontextmanager
+async def place(replica: Replica, caller: Caller, tokens: int) -> AsyncIterator[Callable[[Cost], None]]:
+    """Hold a place of the replica for work that decides nothing; what is yielded charges its cost.
+
+    Args:
+        replica: Does the work.
+        caller: Whose limits it counts against.
+        tokens: Most tokens that it reads.
+
+    Raises:
+        ApiError: The replica has no room.
+        RateLimitedError: The key has used too many tokens.
+    """
+    name = caller.new_id()
+    _require_room(replica, caller, name)
+    replica.under_way[name] = caller.key
+    try:
+        await replica.quota.book(caller, name, tokens, 0.0)
+        yield partial(replica.quota.charge, name)
+    finally:
+        replica.under_way.pop(name, None)
+        replica.quota.release(name)
 
 
 def _most(replica: Replica, ask: Ask) -> tuple[int, float]:
@@ -105,8 +129,8 @@ def _release_undecided(replica: Replica, ask: Ask, commits: list[messages.Commit
         replica.quota.release(ask.decision_id)
 
 
-def _require_room(replica: Replica, caller: Caller, ask: Ask) -> None:
-    """Refuse a turn for which the replica has no room. Raises ApiError."""
+def _require_room(replica: Replica, caller: Caller, name: str) -> None:
+    """Refuse a turn, or other work, for which the replica has no room. Raises ApiError."""
     if not replica.decides:
         raise ApiError("not_ready", LOADING)
     if len(replica.under_way) >= replica.config.limits.in_flight:
@@ -117,8 +141,8 @@ def _require_room(replica: Replica, caller: Caller, ask: Ask) -> None:
         if own >= math.ceil(SHARE_OF_A_KEY * replica.config.limits.in_flight):
             replica.telemetry.shed()
             raise ApiError("overloaded", f"{own} requests of this key are in progress already")
-    if ask.decision_id in replica.under_way:
-        raise in_progress(ask)
+    if name in replica.under_way:
+        raise in_progress(name)
 
 
 async def _placed(
@@ -130,9 +154,9 @@ async def _placed(
             yield event
 
 
-def in_progress(ask: Ask, retry_after_s: int = 1) -> ApiError:
+def in_progress(name: str, retry_after_s: int = 1) -> ApiError:
     """Return the error for a request whose key another request is using."""
-    message = f"{ask.decision_id!r} is in progress, or was cut off; retry in {retry_after_s} s"
+    message = f"{name!r} is in progress, or was cut off; retry in {retry_after_s} s"
     return ApiError("in_progress", message, "Idempotency-Key", retry_after_s=retry_after_s)
 
 
@@ -173,7 +197,7 @@ def _execution_of(replica: Replica, ask: Ask, record: Record) -> Execution:
     if record.decision.request_digest != ask.request_digest:
         raise _conflict(f"id {ask.decision_id!r} was used for another request")
     if execution is None:
-        raise in_progress(ask, max(1, math.ceil(_remaining_s(replica, record))))
+        raise in_progress(ask.decision_id, max(1, math.ceil(_remaining_s(replica, record))))
     if execution.status not in (Status.OK, Status.FELL_BACK):
         raise _conflict(f"{ask.decision_id!r} was decided but not answered; ask again under another id")
     require_known(replica, ask, execution.served, "answered by")

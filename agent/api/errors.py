@@ -116,6 +116,7 @@ _KINDS = (
     ),
     ErrorKind("not_found", 404, "There is no such route.", framework=True),
     ErrorKind("model_not_found", 404, "There is no such model: neither `auto` nor a configured arm."),
+    ErrorKind("vector_store_not_found", 404, "There is no store of this name: it is that of the corpus."),
     ErrorKind("decision_not_found", 404, "The log holds no decision of this id."),
     ErrorKind("arm_not_found", 404, "There is no live arm of this name."),
     ErrorKind("key_not_found", 404, "There is no key of this public id."),

@@ -8,11 +8,11 @@ from fastapi import FastAPI
 from agent.access import Hosts
 from agent.api import decisions, feedback, health, mcp, pages, retrieve
 from agent.api.middleware import RequestGuard, answer_errors
-from agent.api.openai import chat, completions, models
+from agent.api.openai import chat, completions, embeddings, models, vector_stores
 from agent.api.operations import arms, evaluations, export, keys, policies, warm_starts
 from agent.serving import Replica
 
-_OPENAI = (chat, completions, models)
+_OPENAI = (chat, completions, embeddings, models, vector_stores)
 _QUESTIONS = (retrieve, decisions, feedback, mcp)
 _OPERATIONS = (arms, policies, evaluations, warm_starts, export, keys)
 

@@ -188,6 +188,11 @@ class Answering(BaseModel):
     word_budget: int = Field(default=400, ge=10, description="Words of passages that the model reads.")
     max_tokens: int = Field(default=128, ge=1, description="Default of max_tokens.")
     temperature: float = Field(default=0.0, ge=0, le=2, description="Default of the sampling temperature.")
+    cite: bool = Field(
+        default=False,
+        description="Whether the model is instructed to write the numbers of the passages that an answer is taken "
+        "from, such as [1]; they become citations of the reply.",
+    )
 
 
 class Learning(BaseModel):

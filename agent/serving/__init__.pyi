@@ -1,4 +1,4 @@
-from . import arms, choices, messages, probe
+from . import arms, choices, execution, messages, probe
 from .decide import Decider, context_of
 from .messages import ArmInfo, Ask, Decided, Finished, TurnError
 from .replica import Replica
@@ -19,6 +19,7 @@ __all__ = [
     "arms",
     "choices",
     "context_of",
+    "execution",
     "messages",
     "paced",
     "probe",

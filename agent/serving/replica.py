@@ -170,6 +170,7 @@ class Replica:
             cost_weight=config.reward.cost_weight,
             fallback=config.fallback,
             word_budget=config.answering.word_budget,
+            cite=config.answering.cite,
             arm_timeout_s=limits.arm_timeout_s,
             llm_timeout_s=limits.llm_timeout_s,
             usd_of=partial(catalog.usd_of, config.llm),

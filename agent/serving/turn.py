@@ -54,6 +54,7 @@ class TurnLoop:
         cost_weight: Of a request that names none.
         fallback: Arm that answers when the drawn one fails.
         word_budget: Words of passages that the model reads.
+        cite: Whether the model is instructed to cite them by number.
         arm_timeout_s: Seconds that an arm may take, and the embedding of a question.
         llm_timeout_s: Seconds that the model may take.
         former: Arms that were live before, for repeated requests that these answered.
@@ -71,6 +72,7 @@ class TurnLoop:
     cost_weight: float = 0.0
     fallback: str | None = None
     word_budget: int = 400
+    cite: bool = False
     arm_timeout_s: float = 10.0
     llm_timeout_s: float = 120.0
     former: Mapping[str, ArmInfo] = field(default_factory=dict)
@@ -290,7 +292,7 @@ class TurnLoop:
         if self.generator is None:
             return
         prompt = Prompt(
-            prompts.answer_prompt(ask.messages, passages, word_budget=self.word_budget),
+            prompts.answer_prompt(ask.messages, passages, word_budget=self.word_budget, cite=self.cite),
             max_tokens=ask.max_tokens,
             temperature=ask.temperature,
             top_p=ask.top_p,

@@ -64,6 +64,8 @@ WITHOUT_PASSAGES = {
     ),
 }
 
+CITE = "After each statement, write the number of the passage that it is taken from, such as [1]."
+
 ANSWER_ALONE = "Now write only the answer to my question, in a few words, without the reasons."
 
 _OPENED = re.compile(r"<\s*answer\s*>", re.IGNORECASE)
@@ -138,6 +140,7 @@ def answer_prompt(
     *,
     word_budget: int = 600,
     form: Form = Form.DIRECT,
+    cite: bool = False,
 ) -> tuple[Message, ...]:
     """Return the prompt for an answer to the last message of a conversation.
 
@@ -149,6 +152,7 @@ def answer_prompt(
         passages: Best first; may be empty.
         word_budget: Most words of passages, titles included; the last one that fits is cut.
         form: Form of the answer.
+        cite: Whether it has the numbers of the passages that it is taken from.
 
     >>> answer_prompt([{"role": "user", "content": "2 + 2?"}], [])[0]["content"]
     'You are a helpful assistant. Answer in one short sentence.'
@@ -156,7 +160,8 @@ def answer_prompt(
     block = passage_block(passages, word_budget)
     own = WITH_PASSAGES[form].format(passages=block) if block else WITHOUT_PASSAGES[form]
     given = [message["content"] for message in conversation if message["role"] == "system"]
-    system: Message = {"role": "system", "content": "\n\n".join([*given, own])}
+    numbers = [CITE] if block and cite else []
+    system: Message = {"role": "system", "content": "\n\n".join([*given, own, *numbers])}
     return (system, *(message for message in conversation if message["role"] != "system"))
 
 

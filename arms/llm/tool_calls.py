@@ -20,23 +20,29 @@ TOOLS = ("tools", "tool_choice", "parallel_tool_calls")
 def plain(messages: Sequence[Message]) -> list[dict[str, str]]:
     r"""Return a conversation without roles and fields that chat templates may not know.
 
+    Calls and their results are added to the message before them: many templates want the roles in turn.
+
     >>> call = {"id": "c", "function": {"name": "now", "arguments": "{}"}}
-    >>> plain([{"role": "assistant", "content": "", "tool_calls": [call]}])
-    [{'role': 'assistant', 'content': '{"name": "now", "arguments": {}}'}]
-    >>> plain([{"role": "tool", "content": "12:00", "tool_call_id": "c"}])
-    [{'role': 'user', 'content': 'Result of the function:\n12:00'}]
+    >>> plain([
+    ...     {"role": "user", "content": "How late is it?"},
+    ...     {"role": "assistant", "content": "", "tool_calls": [call]},
+    ...     {"role": "tool", "content": "12:00", "tool_call_id": "c"},
+    ... ])
+    [{'role': 'user', 'content': 'How late is it?\n\nnow({}) returned:\n12:00'}]
     """
     found: list[dict[str, str]] = []
+    called: dict[str, str] = {}
     for message in messages:
-        if message["role"] == "tool":
-            found.append({"role": "user", "content": f"Result of the function:\n{message['content']}"})
-            continue
-        calls = (call["function"] for call in message.get("tool_calls", ()))
-        written = [
-            f'{{"name": {json.dumps(call["name"])}, "arguments": {call["arguments"]}}}' for call in calls
-        ]
-        content = "\n".join(part for part in (message["content"], *written) if part)
-        found.append({"role": message["role"], "content": content})
+        role, content = message["role"], message["content"]
+        for call in message.get("tool_calls", ()):
+            called[call["id"]] = f"{call['function']['name']}({call['function']['arguments']})"
+        if role == "tool":
+            role, content = "user", f"{called[message['tool_call_id']]} returned:\n{content}"
+            if found and found[-1]["role"] == role:
+                found[-1]["content"] += f"\n\n{content}"
+                continue
+        if content or not message.get("tool_calls"):
+            found.append({"role": role, "content": content})
     return found
 
 

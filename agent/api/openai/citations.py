@@ -5,48 +5,45 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
+from agent.config import AppConfig
 from arms.base import Passage
 from arms.llm import prompts
 
 _MARKER = re.compile(r"\[(\d{1,3})\]")
 
 
-def annotations(text: str, passages: Sequence[Passage], word_budget: int) -> list[dict[str, Any]]:
+def annotations(text: str, passages: Sequence[Passage], config: AppConfig) -> list[dict[str, Any]]:
     """Return a citation for each number of a shown passage in an answer, in OpenAI's shape.
 
     Args:
         text: The answer.
         passages: What the arm found, best first.
-        word_budget: Words of them that the model was shown.
-
-    >>> [found] = annotations("It is blue [1], not red [7].", [Passage("sky", "Sky", "It is blue.")], 100)
-    >>> found["url_citation"]
-    {'start_index': 11, 'end_index': 14, 'title': 'Sky', 'url': 'urn:armwise:passage:sky'}
+        config: Says how much of them the model was shown.
     """
     found = list(_MARKER.finditer(text))
-    shown = sum(1 for _ in prompts.numbered(passages, word_budget)) if found else 0
+    shown = sum(1 for _ in prompts.numbered(passages, config.answering.word_budget)) if found else 0
     return [
-        {"type": "url_citation", "url_citation": _citation(marker, passages[number - 1])}
+        {"type": "url_citation", "url_citation": _citation(marker, passages[number - 1], config)}
         for marker in found
         if 1 <= (number := int(marker[1])) <= shown
     ]
 
 
-def _citation(marker: re.Match[str], passage: Passage) -> dict[str, Any]:
+def _citation(marker: re.Match[str], passage: Passage, config: AppConfig) -> dict[str, Any]:
     return {
         "start_index": marker.start(),
         "end_index": marker.end(),
         "title": passage.title,
-        "url": url_of(passage.id),
+        "url": url_of(passage.id, config.corpus.name),
     }
 
 
-def url_of(passage_id: str) -> str:
-    """Return where a passage is: its id where that is a URL, else a URN with its id.
+def url_of(passage_id: str, corpus: str) -> str:
+    """Return the id of a passage where it is a URL, else a name that is unique.
 
-    >>> url_of("https://example.com/a"), url_of("a b")
-    ('https://example.com/a', 'urn:armwise:passage:a%20b')
+    >>> url_of("https://example.com/a", "c"), url_of("a b", "c")
+    ('https://example.com/a', 'urn:armwise:c:a%20b')
     """
     if passage_id.startswith(("https://", "http://")):
         return passage_id
-    return f"urn:armwise:passage:{quote(passage_id, safe='')}"
+    return f"urn:armwise:{quote(corpus, safe='')}:{quote(passage_id, safe='')}"

@@ -47,7 +47,8 @@ Stop = Annotated[Text, Field(min_length=1)]
 
 OneOrObject = Discriminator(lambda value: "<one>" if isinstance(value, str) else "<object>")
 
-OneOrManyTexts = Annotated[Annotated[Text, Tag("<one>")] | Annotated[list[Text], Tag("<many>")], OneOrMany]
+TextOrTokens = Annotated[Annotated[Text, Tag("<one>")] | Annotated[Any, Tag("<object>")], OneOrObject]
+"""Tokens are refused by the routes, which can say why."""
 
 Penalty = Annotated[Finite, Field(ge=-2, le=2)]
 
@@ -215,7 +216,7 @@ class CompletionRequest(Sampling):
     """`POST /v1/completions`."""
 
     prompt: Annotated[
-        Annotated[Text, Tag("<one>")] | Annotated[list[Any], Field(max_length=2048), Tag("<many>")],
+        Annotated[Text, Tag("<one>")] | Annotated[list[TextOrTokens], Field(max_length=2048), Tag("<many>")],
         OneOrMany,
         WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
     ]
@@ -223,3 +224,40 @@ class CompletionRequest(Sampling):
     suffix: Text | None = None
     best_of: StrictInt | None = None
     logprobs: StrictInt | None = None
+
+
+class EmbeddingRequest(Open):
+    """`POST /v1/embeddings`."""
+
+    model: Name
+    input: Annotated[
+        Annotated[Text, Tag("<one>")]
+        | Annotated[list[TextOrTokens], Field(min_length=1, max_length=256), Tag("<many>")],
+        OneOrMany,
+        WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
+    ]
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Count | None = None
+    user: Text | None = None
+
+
+class RankingOptions(Open):
+    """Which results of a search are kept."""
+
+    score_threshold: Finite | None = None
+
+
+class VectorStoreSearch(Open):
+    """`POST /v1/vector_stores/{store}/search`."""
+
+    query: Annotated[
+        Annotated[Text, Tag("<one>")]
+        | Annotated[list[Text], Field(min_length=1, max_length=64), Tag("<many>")],
+        OneOrMany,
+    ]
+    max_num_results: Annotated[StrictInt, Field(ge=1, le=50)] = 10
+    filters: Document | None = None
+    ranking_options: RankingOptions | None = None
+    rewrite_query: StrictBool | None = None
+    model: Name = "auto"
+    agent: AgentOptions = Field(default_factory=AgentOptions)

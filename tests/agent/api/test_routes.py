@@ -37,6 +37,7 @@ ROUTES: dict[tuple[str, str], tuple[Scope, ...] | None] = {
     ("GET", "/v1/decisions/{decision_id}"): USE,
     ("POST", "/v1/decisions/{decision_id}/activate"): ("feedback",),
     ("GET", "/v1/decisions/{decision_id}/verify"): ("operate",),
+    ("POST", "/v1/embeddings"): ("decide",),
     ("GET", "/v1/evaluations"): ("read",),
     ("POST", "/v1/evaluations"): ("operate",),
     ("GET", "/v1/evaluations/{number}"): ("read",),
@@ -54,6 +55,9 @@ ROUTES: dict[tuple[str, str], tuple[Scope, ...] | None] = {
     ("POST", "/v1/policies/{version}/rollback"): ("operate",),
     ("GET", "/v1/policy"): USE,
     ("POST", "/v1/retrieve"): ("decide",),
+    ("GET", "/v1/vector_stores"): USE,
+    ("GET", "/v1/vector_stores/{store}"): USE,
+    ("POST", "/v1/vector_stores/{store}/search"): ("decide",),
     ("GET", "/v1/warm-starts"): ("read",),
     ("POST", "/v1/warm-starts"): ("operate",),
     ("GET", "/v1/warm-starts/{number}"): ("read",),
@@ -81,7 +85,13 @@ async def test_each_route_requires_a_key_with_its_scope(
         for (method, path), required in ROUTES.items():
             with subtests.test(f"{method} {path}"):
                 url = path.replace(":path", "").format(
-                    name="bm25", model="auto", decision_id="d-1", number=1, version=1, public_id="k"
+                    name="bm25",
+                    model="auto",
+                    store="x",
+                    decision_id="d-1",
+                    number=1,
+                    version=1,
+                    public_id="k",
                 )
                 without = await service.client.request(method, url)
                 if required is None:

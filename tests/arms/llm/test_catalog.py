@@ -1,18 +1,30 @@
 """The engines behind the seam, on a real small model."""
 
 import asyncio
+import json
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import xllamacpp
 from pydantic import TypeAdapter, ValidationError
 
+from agent.serving.choices import Choice, Choices
 from arms.base import Passage
-from arms.llm.base import Generator, GeneratorError, Prompt, PromptTooLongError, ScriptedGenerator, complete
+from arms.llm.base import (
+    Generator,
+    GeneratorError,
+    Message,
+    Prompt,
+    PromptRefusedError,
+    PromptTooLongError,
+    ScriptedGenerator,
+    complete,
+)
 from arms.llm.catalog import (
     DEFAULT_MODEL,
     EmbeddedSpec,
@@ -145,6 +157,84 @@ async def test_a_reader_who_leaves_frees_the_slot(engine: Generator) -> None:
     async with asyncio.timeout(20):
         text, _ = await complete(engine, asking(HOW_TALL))
     assert "333" in text
+
+
+TALL = {
+    "type": "object",
+    "properties": {"height": {"$ref": "#/$defs/Metres"}},
+    "required": ["height"],
+    "additionalProperties": False,
+    "$defs": {"Metres": {"type": "integer", "maximum": 9999}},
+}
+
+
+def tools(*names: str) -> list[dict[str, Any]]:
+    return [{"type": "function", "function": {"name": name, "parameters": TALL}} for name in names]
+
+
+async def written(generator: Generator, **options: Any) -> Choice:
+    """Return what a model writes of a tower, with these options."""
+    choices = Choices()
+    async for chunk in generator.stream(asking(HOW_TALL, options=options)):
+        choices.add(chunk)
+    return choices.all[0]
+
+
+async def test_an_answer_has_the_form_of_a_schema(engine: Generator) -> None:
+    wanted = {"type": "json_schema", "json_schema": {"name": "tall", "schema": TALL}}
+    found = await written(engine, response_format=wanted)
+    assert json.loads(found.text).keys() == {"height"}
+    assert isinstance(json.loads(found.text)["height"], int)
+
+
+async def test_log_probabilities_are_those_of_the_tokens(engine: Generator) -> None:
+    found = await written(engine, logprobs=True, top_logprobs=2)
+    assert "".join(token["token"] for token in found.logprobs) == found.text
+    for token in found.logprobs:
+        assert token["logprob"] <= 0
+        assert len(token["top_logprobs"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("choice", "called"),
+    [("required", {"measure", "ask"}), ({"type": "function", "function": {"name": "ask"}}, {"ask"})],
+)
+async def test_a_function_that_must_be_called_is_called_with_arguments_of_its_schema(
+    embedded: EmbeddedGenerator, choice: Any, called: set[str]
+) -> None:
+    found = await written(embedded, tools=tools("measure", "ask"), tool_choice=choice)
+    assert (found.finish_reason, found.text, len(found.tool_calls)) == ("tool_calls", "", 1)
+    function = found.tool_calls[0]["function"]
+    assert function["name"] in called
+    assert isinstance(json.loads(function["arguments"])["height"], int)
+
+
+async def test_a_function_that_may_be_called_is_called_or_the_question_is_answered(
+    embedded: EmbeddedGenerator,
+) -> None:
+    found = await written(embedded, tools=tools("measure"))
+    assert (found.finish_reason == "tool_calls") == bool(found.tool_calls) != bool(found.text)
+    assert not found.text.startswith("{")
+    found = await written(embedded, tools=tools("measure"), tool_choice="none")
+    assert "333" in found.text
+
+
+async def test_a_conversation_with_a_call_and_its_result_is_read(embedded: EmbeddedGenerator) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "height", "arguments": "{}"}}
+    messages: tuple[Message, ...] = (
+        {"role": "user", "content": "How tall is Mount Foo? Answer with the number."},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "Mount Foo is 4711 metres tall.", "tool_call_id": "c"},
+    )
+    assert "4711" in (await complete(embedded, Prompt(messages, 30)))[0]
+
+
+async def test_a_schema_that_cannot_be_read_is_told_apart_from_other_errors(
+    embedded: EmbeddedGenerator,
+) -> None:
+    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "nonsense"}}}
+    with pytest.raises(PromptRefusedError, match="nonsense"):
+        await written(embedded, response_format=wanted)
 
 
 class WatchedServer(xllamacpp.Server):  # type: ignore[misc]

@@ -13,8 +13,8 @@ import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, StreamingResponse
 
-from arms.llm.base import GeneratorError, GeneratorTimeoutError, Prompt, complete
-from arms.llm.catalog import OpenAISpec, build_generator
+from arms.llm.base import GeneratorError, GeneratorTimeoutError, Message, Prompt, complete
+from arms.llm.catalog import OpenAISpec, build_generator, options_of
 from arms.llm.openai_api import OpenAIGenerator
 
 PROMPT = Prompt(({"role": "user", "content": "What is the capital of France?"},), seed=3)
@@ -171,3 +171,55 @@ async def test_request_fields_are_laid_over_the_body_and_null_takes_one_out(url:
     await generator.close()
     assert "max_tokens" not in body
     assert (body["max_completion_tokens"], body["seed"], body["messages"]) == (7, 3, list(PROMPT.messages))
+
+
+@endpoint.post("/calling/chat/completions")
+async def _calling() -> StreamingResponse:
+    def of(index: int, finish_reason: str | None = None, **delta: Any) -> dict[str, Any]:
+        return {"choices": [{"index": index, "delta": delta, "finish_reason": finish_reason}]}
+
+    call = {"index": 0, "id": "c-1", "type": "function", "function": {"name": "now", "arguments": ""}}
+    return _stream(
+        of(0, tool_calls=[call]),
+        of(1, content="Noon"),
+        of(0, tool_calls=[{"index": 0, "function": {"arguments": "{}"}}]),
+        of(1, "stop"),
+        of(0, "tool_calls"),
+    )
+
+
+async def test_calls_and_choices_are_read_in_the_pieces_that_they_come_in(url: str) -> None:
+    generator = OpenAIGenerator(f"{url}/calling", "m")
+    first, text, arguments, last = [chunk async for chunk in generator.stream(PROMPT)]
+    await generator.close()
+    assert first.tool_calls[0]["id"] == "c-1"
+    assert first.tool_calls[0]["function"]["name"] == "now"
+    assert arguments.tool_calls == ({"index": 0, "function": {"arguments": "{}"}},)
+    assert (text.index, text.text) == (1, "Noon")
+    assert (last.finish_reason, last.finish_reasons) == ("tool_calls", ("stop",))
+
+
+async def test_options_are_passed_on_and_a_call_without_text_has_none(url: str) -> None:
+    call = {"id": "call00000", "type": "function", "function": {"name": "now", "arguments": "{}"}}
+    messages: tuple[Message, ...] = (
+        *PROMPT.messages,
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "12:00", "tool_call_id": "call00000"},
+    )
+    generator = OpenAIGenerator(f"{url}/echo", "m")
+    prompt = Prompt(messages, options={"tool_choice": "auto", "n": 2})
+    body = orjson.loads((await complete(generator, prompt))[0])
+    await generator.close()
+    assert (body["tool_choice"], body["n"]) == ("auto", 2)
+    assert [message["content"] for message in body["messages"]] == [
+        PROMPT.messages[0]["content"],
+        None,
+        "12:00",
+    ]
+
+
+def test_a_field_that_an_endpoint_refuses_is_no_option_of_its_engine() -> None:
+    spec = {"engine": "openai", "base_url": "http://h/v1", "model": "m"}
+    everything = options_of(OpenAISpec.model_validate(spec))
+    fewer = options_of(OpenAISpec.model_validate({**spec, "request": {"tools": None, "top_p": 1}}))
+    assert everything - fewer == {"tools"}

@@ -1,0 +1,109 @@
+"""`/v1/vector_stores`: the corpus as a store that OpenAI's clients search; a search is a decision."""
+
+from typing import Any
+
+from fastapi import APIRouter, Response
+
+from agent.api import asking, responses
+from agent.api.errors import RESPONSES, ApiError
+from agent.api.middleware import AppReplica, RequestCaller, require
+from agent.api.openai.citations import url_of
+from agent.api.openai.schemas import VectorStoreSearch
+from agent.api.schemas import IdempotencyKey, Name, Timeout
+from agent.serving import Decided, Replica
+from arms.base import Passage
+
+router = APIRouter(responses=RESPONSES)
+
+
+@router.get("/v1/vector_stores", dependencies=[require("decide", "read")])
+async def vector_stores(replica: AppReplica) -> Response:
+    """The one store: the corpus."""
+    store = _store(replica)
+    ends = {"first_id": store["id"], "last_id": store["id"], "has_more": False}
+    return responses.Json({"object": "list", "data": [store], **ends})
+
+
+@router.get("/v1/vector_stores/{store}", dependencies=[require("decide", "read")])
+async def vector_store(replica: AppReplica, store: Name) -> Response:
+    """One store, by the name of its corpus."""
+    _require(replica, store)
+    return responses.Json(_store(replica))
+
+
+@router.post("/v1/vector_stores/{store}/search", dependencies=[require("decide")])
+async def search(
+    replica: AppReplica,
+    caller: RequestCaller,
+    store: Name,
+    body: VectorStoreSearch,
+    key: IdempotencyKey = None,
+    timeout_s: Timeout = None,
+) -> Response:
+    """Decide and retrieve, as `/v1/retrieve` does; `attributes` of each result have the decision."""
+    _require(replica, store)
+    query = _query(body)
+    k = min(body.max_num_results, replica.config.limits.passages)
+    ask = asking.ask_of(replica, caller, query, body, key, k=k, param="query")
+    decided, _, finished = await asking.whole(asking.events_of(replica, caller, ask, key, timeout_s))
+    least = None if body.ranking_options is None else body.ranking_options.score_threshold
+    kept = [p for p in decided.retrieval.passages if least is None or p.score >= least]
+    reply = {
+        "object": "vector_store.search_results.page",
+        "search_query": [query],
+        "data": [_result(replica, decided, passage) for passage in kept],
+        "has_more": False,
+        "next_page": None,
+        "agent": responses.agent(decided.decision, decided.served, finished.execution.cost, replica.config),
+    }
+    return responses.Json(reply, headers=responses.headers(decided.decision, decided.served))
+
+
+def _store(replica: Replica) -> dict[str, Any]:
+    name = replica.config.corpus.name
+    return {
+        "id": name,
+        "object": "vector_store",
+        "created_at": 0,
+        "name": name,
+        "status": "completed",
+        "usage_bytes": 0,
+        "file_counts": {"in_progress": 0, "completed": 1, "failed": 0, "cancelled": 0, "total": 1},
+        "last_active_at": None,
+        "metadata": {},
+    }
+
+
+def _require(replica: Replica, store: str) -> None:
+    """Refuse a store that is not the corpus. Raises ApiError."""
+    name = replica.config.corpus.name
+    if store != name:
+        raise ApiError("vector_store_not_found", f"there is no store {store!r}; there is: {name}", "store")
+
+
+def _query(body: VectorStoreSearch) -> str:
+    """Return the query of a search, several joined. Raises ApiError."""
+    if body.filters:
+        raise ApiError(
+            "unsupported_parameter", "'filters' is not supported: passages have no attributes", "filters"
+        )
+    if body.rewrite_query:
+        message = "'rewrite_query' is not supported: an arm may change the query"
+        raise ApiError("unsupported_parameter", message, "rewrite_query")
+    return body.query if isinstance(body.query, str) else "\n".join(body.query)
+
+
+def _result(replica: Replica, decided: Decided, passage: Passage) -> dict[str, Any]:
+    attributes = {
+        "decision_id": decided.decision.id,
+        "arm": decided.served,
+        "title": passage.title[:512],
+        "url": url_of(passage.id, replica.config.corpus.name)[:512],
+    }
+    return {
+        "file_id": passage.id,
+        "filename": passage.title or passage.id,
+        "score": passage.score,
+        "attributes": attributes,
+        "content": [{"type": "text", "text": passage.text}],
+    }
