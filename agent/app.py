@@ -32,8 +32,10 @@ def build(args: dict[str, Any]) -> Application:
 
 def assemble(config: AppConfig) -> Application:
     """Build the application from a configuration with absolute paths; warn of arms unknown to its router."""
-    if config.router is not None:
-        saved.warn_of_unknown(saved.read_about(config.router.path), config.actions)
+    points = config.by_point.values()
+    for point in points:
+        if point.router is not None:
+            saved.warn_of_unknown(saved.read_about(point.router.path), point.actions)
     embedders = {
         name: _deployment(EmbedderHost, f"Embedder-{name}", 128).bind(backbone)
         for name, backbone in config.backbones.items()
@@ -41,7 +43,7 @@ def assemble(config: AppConfig) -> Application:
     }
     at_once = 4 * config.limits.in_flight
     generator = _deployment(GeneratorHost, "Generator", at_once).bind(config.llm)
-    placed = placement.needed(config.arms)
+    placed = dict.fromkeys(host for point in points for host in placement.needed(point.arms))
     hosts = {
         host: _deployment(ArmReplica, host, at_once).bind(
             hosted.settings_of(config),

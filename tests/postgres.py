@@ -106,12 +106,13 @@ class Server:
     def fresh(self) -> str:
         """Make room for one log and return its URL.
 
-        The room is a user with an empty schema of the same name. It is in all that matters to a log an
-        empty database, without the hundreds of files that one is made of.
+        The room is a user with an empty schema of the same name, who may make more of them. It is in all
+        that matters to a log an empty database, without the hundreds of files that one is made of.
         """
         name = f"log{next(self._numbers)}"
         with self.connect() as connection:
-            connection.execute(f"CREATE ROLE {name} LOGIN; CREATE SCHEMA AUTHORIZATION {name}".encode())
+            made = f"CREATE ROLE {name} LOGIN; CREATE SCHEMA AUTHORIZATION {name}"
+            connection.execute(f"{made}; GRANT CREATE ON DATABASE postgres TO {name}".encode())
         return f"postgresql+psycopg://{name}@/postgres?host={self._folder}"
 
     def drop(self, url: str) -> None:
@@ -120,7 +121,7 @@ class Server:
         with self.connect() as connection:
             ended = "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE usename = %s"
             connection.execute(ended, [name])
-            connection.execute(f"DROP SCHEMA {name} CASCADE".encode())
+            connection.execute(f"DROP OWNED BY {name} CASCADE".encode())
 
     def connect(self) -> psycopg.Connection:
         """Open a connection that commits by itself and may do anything, as to end other connections."""

@@ -4,7 +4,7 @@ import re
 import secrets
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import get_args
 
 from agent.config import Scope
@@ -36,6 +36,8 @@ class Caller:
         source: Who judges with the key; None where the service is open.
         expires: When the key ceases to be valid, seconds since the epoch; None for never.
         limits: What it may use.
+        point: The decision point that the request is for; empty for the default one.
+        points: Names of the others, which no id of the default point begins with.
     """
 
     key: str | None
@@ -44,6 +46,12 @@ class Caller:
     source: str | None = None
     expires: float | None = None
     limits: KeyLimits = keys.UNLIMITED
+    point: str = ""
+    points: frozenset[str] = frozenset()
+
+    def at(self, point: str, points: frozenset[str]) -> "Caller":
+        """Return the same caller at a decision point; empty for the default one."""
+        return replace(self, point=point, points=points)
 
     @property
     def prefix(self) -> str:
@@ -60,18 +68,25 @@ class Caller:
         return "admin" in self.scopes
 
     def stored(self, name: str, kind: str = "decision") -> str:
-        """Return the id in the log of what the caller names.
+        """Return the id in the log of what the caller names; the log is that of its point.
 
         Args:
             name: The id that it sent.
             kind: What it is the id of: a decision, an episode or feedback.
 
         Raises:
-            ForeignIdError: It names a project, or is too long.
+            ForeignIdError: It names a project or a point, or is too long.
 
         >>> Caller("k", frozenset(), "acme").stored("d-1")
         'acme~d-1'
+        >>> Caller("k", frozenset(), point="news").stored("news:d-1")
+        'd-1'
         """
+        head, colon, rest = name.partition(":")
+        if kind != "feedback" and colon and rest and head == self.point:
+            name = rest
+        elif kind != "feedback" and colon and not self.point and head in self.points:
+            raise ForeignIdError(f"{kind} {name!r} begins with the name of the decision point {head!r}")
         project, separator, _ = name.partition(keys.SEPARATOR)
         own = self.sees_all or self.project != keys.DEFAULT
         if not own and separator and PROJECT.fullmatch(project):
@@ -84,6 +99,14 @@ class Caller:
     def new_id(self) -> str:
         """Return an id of its own for the log."""
         return self.prefix + new_id()
+
+    def shown_id(self, name: str) -> str:
+        """Return the id of a decision or an episode of its point as the caller knows it.
+
+        >>> Caller("k", frozenset(), "acme", point="news").shown_id("acme~d-1")
+        'news:d-1'
+        """
+        return f"{self.point}:{self.shown(name)}" if self.point else self.shown(name)
 
     def shown(self, text: str) -> str:
         """Return an id or a message of the log as the caller knows it.

@@ -16,7 +16,8 @@ import orjson
 from agent.access import Caller
 from agent.api import errors
 from agent.api.errors import ApiError
-from agent.serving import Ask, Finished, Replica, TurnError, choices, messages, paced
+from agent.serving import Ask, Decided, Finished, Replica, TurnError, choices, messages, paced
+from arms.base import Retrieval
 from arms.llm import catalog
 from feedback.errors import ConflictError
 from feedback.events import Cost, Execution, Status
@@ -56,7 +57,7 @@ async def admitted(
     commits: list[messages.Commit] = []
     replica.under_way[ask.decision_id] = caller.key
     try:
-        await replica.quota.book(caller, ask.decision_id, *_most(replica, ask))
+        await replica.quota.book(caller, replica.booking(ask.decision_id), *_most(replica, ask))
         async with aclosing(_placed(replica, ask, partial(open_turn, commits))) as turn:
             async for event in paced(turn, deadline) if deadline else turn:
                 if isinstance(event, Finished):
@@ -121,23 +122,24 @@ def _release_undecided(replica: Replica, ask: Ask, commits: list[messages.Commit
 
     def release(commit: messages.Commit) -> None:
         if commit.cancelled() or commit.exception() is not None:
-            replica.quota.release(ask.decision_id)
+            replica.quota.release(replica.booking(ask.decision_id))
 
     if commits:
         commits[-1].add_done_callback(release)
     else:
-        replica.quota.release(ask.decision_id)
+        replica.quota.release(replica.booking(ask.decision_id))
 
 
 def _require_room(replica: Replica, caller: Caller, name: str) -> None:
     """Refuse a turn, or other work, for which the replica has no room. Raises ApiError."""
     if not replica.decides:
         raise ApiError("not_ready", LOADING)
-    if len(replica.under_way) >= replica.config.limits.in_flight:
+    in_flight = replica.in_flight
+    if len(in_flight) >= replica.config.limits.in_flight:
         replica.telemetry.shed()
-        raise ApiError("overloaded", f"{len(replica.under_way)} requests are in progress already")
+        raise ApiError("overloaded", f"{len(in_flight)} requests are in progress already")
     if caller.key is not None:
-        own = sum(key == caller.key for key in replica.under_way.values())
+        own = in_flight.count(caller.key)
         if own >= math.ceil(SHARE_OF_A_KEY * replica.config.limits.in_flight):
             replica.telemetry.shed()
             raise ApiError("overloaded", f"{own} requests of this key are in progress already")
@@ -182,7 +184,10 @@ async def repeated(replica: Replica, ask: Ask, record: Record) -> AsyncGenerator
         ApiError: It was another request, has not ended, or has failed.
     """
     execution = _execution_of(replica, ask, record)
-    yield await replica.turns.again(ask, record.decision, execution)
+    if ask.actions:
+        yield Decided(record.decision, Retrieval(steps=0), record.decision.drawn)
+    else:
+        yield await replica.turns.again(ask, record.decision, execution)
     # The log holds no finish reason of a text: one of the greatest length allowed was cut.
     cut = bool(ask.messages) and execution.cost.completion_tokens >= ask.max_tokens
     answered = choices.Choices.of(execution.answer or "", "length" if cut else "stop")

@@ -7,14 +7,34 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Protocol
 
+from pydantic import BaseModel
+
 from agent.access import Caller
 from agent.api import admission
 from agent.api.errors import ApiError
+from agent.api.middleware import at_point, caller_at
 from agent.api.schemas import AgentOptions
 from agent.config import Limits
 from agent.policies import FeatureSpec
 from agent.serving import Ask, Decided, Finished, Replica, choices, messages
 from arms.llm import Chunk
+
+POINT = "point/"
+"""What a model begins with that names a decision point; the model there may follow, after a slash."""
+
+
+def at_model(replica: Replica, caller: Caller, model: str) -> tuple[Replica, Caller]:
+    """Return the replica and the caller at the decision point that a model names, if it names one.
+
+    Raises:
+        ApiError: There is no such point, or its actions come with each request.
+    """
+    if model.startswith(POINT):
+        replica = at_point(replica, model.removeprefix(POINT).partition("/")[0])
+    if replica.ranks:
+        message = f"the actions of point {replica.point!r} come with each request: POST /v1/decisions"
+        raise ApiError("invalid_value", message, "model")
+    return replica, caller_at(replica, caller)
 
 
 class Asking(Protocol):
@@ -62,7 +82,7 @@ def ask_of(
         cost_weight=_cost_weight(options.cost_weight, replica.config.features),
         episode_id=options.episode_id and caller.stored(options.episode_id, "episode"),
         deferred=options.defer_activation,
-        request_digest=_digest(body) if key else "",
+        request_digest=digest_of(body) if key else "",
         **rest,
     )
 
@@ -107,19 +127,22 @@ def _cost_weight(weight: float | None, features: FeatureSpec) -> float | None:
     return weight
 
 
-def _digest(body: Asking) -> str:
+def digest_of(body: Asking | BaseModel) -> str:
     """Return a hash of a request; a field at its default is left out, so that a new field changes none."""
     explicit = body.model_dump_json(exclude_defaults=True, warnings=False)  # of numbers in the context
     return hashlib.sha256(explicit.encode()).hexdigest()
 
 
 def _forced_arm(model: str) -> str | None:
-    """Return the arm that a model names; None for `auto`. Raises ApiError."""
-    if model == "auto":
+    """Return the arm that a model names; None for `auto`, or a decision point. Raises ApiError."""
+    if model.startswith(POINT):
+        _, _, model = model.removeprefix(POINT).partition("/")
+    if model in ("auto", ""):
         return None
     prefix, _, arm = model.partition("/")
     if prefix != "arm" or not arm:
-        raise ApiError("model_not_found", f"model {model!r}: 'auto' or 'arm/<name>' was expected", "model")
+        message = f"model {model!r}: 'auto' or 'arm/<name>' was expected, or 'point/<name>' before it"
+        raise ApiError("model_not_found", message, "model")
     return arm
 
 
@@ -136,7 +159,7 @@ async def events_of(
         record = None if key is None else await asyncio.to_thread(replica.store.record, ask.decision_id)
         if record is None:
             admission.require_eligible(replica, ask)
-            return loop.turn(ask, commits.append)
+            return loop.rank(ask, commits.append) if ask.actions else loop.turn(ask, commits.append)
         if admission.was_cut_off(replica, ask, record):
             admission.require_known(replica, ask, record.decision.drawn, "decided on")
             return loop.resume(ask, record.decision, commits.append)
@@ -154,12 +177,12 @@ def _shown(event: messages.Event, caller: Caller) -> messages.Event:
     """Return an event with ids as a caller of a project knows them."""
     match event:
         case Decided(decision):
-            episode_id = decision.episode_id and caller.shown(decision.episode_id)
-            shown = replace(decision, id=caller.shown(decision.id), episode_id=episode_id)
+            episode_id = decision.episode_id and caller.shown_id(decision.episode_id)
+            shown = replace(decision, id=caller.shown_id(decision.id), episode_id=episode_id)
             return replace(event, decision=shown)
         case Chunk() if event.tool_calls:
             calls = (
-                {**call, "id": caller.shown(call["id"])} if "id" in call else call
+                {**call, "id": caller.shown_id(call["id"])} if "id" in call else call
                 for call in event.tool_calls
             )
             return replace(event, tool_calls=tuple(calls))

@@ -10,7 +10,7 @@ from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 
 from agent.access import Caller, ForeignIdError
-from agent.api import responses
+from agent.api import ranking, responses
 from agent.api.errors import RESPONSES, ApiError
 from agent.api.middleware import AppReplica, RequestCaller, require
 from agent.api.schemas import DecisionId
@@ -36,6 +36,8 @@ Fact = TypeVar("Fact", Decision, Feedback)
 async def decision(replica: AppReplica, caller: RequestCaller, decision_id: DecisionId) -> JSONResponse:
     """Everything known about a decision of the caller's project; observations with scope `read` only."""
     found = _shown(await _record(replica, caller, decision_id), caller)
+    if replica.ranks:
+        found = ranking.record_by_ids(found)
     if "read" not in caller.scopes:
         found = replace(found, observations=())
     # in a thread: a decision may have thousands of items of feedback
@@ -103,15 +105,15 @@ async def _record(replica: Replica, caller: Caller, decision_id: str) -> Record:
 
 def _shown(found: Record, caller: Caller) -> Record:
     """Return a record with ids as the caller knows them."""
-    if not caller.prefix:
-        return found
 
-    def shown(fact: Fact) -> Fact:
-        return replace(
-            fact, id=caller.shown(fact.id), episode_id=fact.episode_id and caller.shown(fact.episode_id)
-        )
+    def shown(fact: Fact, name: str) -> Fact:
+        return replace(fact, id=name, episode_id=fact.episode_id and caller.shown_id(fact.episode_id))
 
-    return replace(found, decision=shown(found.decision), feedback=tuple(map(shown, found.feedback)))
+    return replace(
+        found,
+        decision=shown(found.decision, caller.shown_id(found.decision.id)),
+        feedback=tuple(shown(item, caller.shown(item.id)) for item in found.feedback),
+    )
 
 
 def document(found: Record, config: AppConfig, now: float) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from agent.access import Caller, ForeignIdError
 from agent.api import errors
 from agent.api.errors import RESPONSES, ApiError
-from agent.api.middleware import AppReplica, RequestCaller, require
+from agent.api.middleware import AppReplica, RequestCaller, caller_at, owner_of, require
 from agent.api.schemas import DecisionId, FeedbackItem, FeedbackRequest, IdempotencyKey
 from agent.serving import Replica
 from feedback.errors import ConflictError, StoreError, TooMuchFeedbackError
@@ -24,6 +24,20 @@ from feedback.log import FeedbackStatus, Receipt
 from feedback.reward import Complete, RewardError, RewardRule
 
 router = APIRouter(responses=RESPONSES)
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """Checked feedback, with the replica of its decision point, and its caller there."""
+
+    replica: Replica
+    caller: Caller
+    fact: Feedback
+
+    def kept(self, receipt: Receipt) -> dict[str, Any]:
+        """Count it, and return its document."""
+        self.replica.telemetry.fed_back(self.fact, receipt)
+        return _document(self.replica, self.caller, self.fact, receipt)
 
 
 @router.post("/v1/feedback", status_code=202, dependencies=[require("feedback")])
@@ -37,18 +51,16 @@ async def feedback(
     A batch of which no item was kept is refused as a whole; `reasons` then has the error of each item.
     """
     if isinstance(body, FeedbackItem):
-        return JSONResponse(await keep(replica, caller, body, key), 202)
+        return await _keep_one(item_of(replica, caller, body, key))
     names = [None if key is None else f"{key}:{index}" for index in range(len(body.items))]
-    checked = [_fact_or_error(replica, caller, *item) for item in zip(body.items, names, strict=True)]
-    facts = [fact for fact in checked if isinstance(fact, Feedback)]
-    outcomes = iter(zip(facts, await _accept(replica, facts), strict=True))
+    checked = [_item_or_error(replica, caller, *item) for item in zip(body.items, names, strict=True)]
+    outcomes = iter(await _accept([one for one in checked if isinstance(one, Item)]))
     rows, failures = [], list[ApiError]()
     for one in checked:
-        if isinstance(one, Feedback):
-            fact, outcome = next(outcomes)
+        if isinstance(one, Item):
+            outcome = next(outcomes)
             if isinstance(outcome, Receipt):
-                replica.telemetry.fed_back(fact, outcome)
-                rows.append(_document(replica, caller, fact, outcome))
+                rows.append(one.kept(outcome))
                 continue
             one = outcome
         failures.append(errors.translate(one).shown_to(caller))
@@ -79,50 +91,43 @@ async def activate(replica: AppReplica, caller: RequestCaller, decision_id: Deci
 
     It may come before the decision; one that is not deferred counts anyway.
     """
+    return await _keep_one(activation(replica, caller, decision_id))
+
+
+def activation(replica: Replica, caller: Caller, decision_id: str) -> Item:
+    """Return that the answer of a decision was shown. Raises ForeignIdError."""
     stored = caller.stored(decision_id)
     fact = Feedback(stored, stored, received_at=replica.clock(), kind=Kind.ACTIVATION)
-    fact = replace(fact, source=caller.source, key=caller.key)
-    return JSONResponse(await _keep_fact(replica, caller, fact), 202)
+    return Item(replica, caller, replace(fact, source=caller.source, key=caller.key))
 
 
-async def keep(
-    replica: Replica, caller: Caller, item: FeedbackItem, key: str | None = None
-) -> dict[str, Any]:
-    """Keep one item, and return the reply that its sender gets.
-
-    Args:
-        replica: Has the log.
-        caller: Who sent it.
-        item: What was sent.
-        key: The id of an item without one.
-
-    Raises:
-        RewardError, ApiError, ForeignIdError, StoreError: It is refused.
-    """
-    return await _keep_fact(replica, caller, _fact(replica, caller, item, key))
+async def _keep_one(item: Item) -> JSONResponse:
+    return JSONResponse(item.kept(await keep(item)), 202)
 
 
-async def _keep_fact(replica: Replica, caller: Caller, fact: Feedback) -> dict[str, Any]:
-    (outcome,) = await _accept(replica, [fact])
+async def keep(item: Item) -> Receipt:
+    """Commit an item, and return its receipt. Raises StoreError."""
+    (outcome,) = await _accept([item])
     if isinstance(outcome, Exception):
         raise outcome
-    replica.telemetry.fed_back(fact, outcome)
-    return _document(replica, caller, fact, outcome)
+    return outcome
 
 
-def _fact(replica: Replica, caller: Caller, item: FeedbackItem, key: str | None = None) -> Feedback:
-    """Return checked feedback.
+def item_of(replica: Replica, caller: Caller, item: FeedbackItem, key: str | None = None) -> Item:
+    """Return checked feedback, at the point that its id begins with, or else at that of the replica.
 
     Raises:
         RewardError: The metric is not declared, or does not take the value.
         ApiError: It retracts a value without its `feedback_id`.
         ForeignIdError: An id names a project that is not the caller's.
     """
+    replica = owner_of(replica, item.decision_id or item.episode_id or "")
+    caller = caller_at(replica, caller)
     metric, name = replica.config.reward.metric(item.metric_name), item.feedback_id or key
     if item.value is None and name is None:
         message = "a null value retracts an earlier one: its feedback_id was expected"
         raise ApiError("invalid_value", message, "feedback_id")
-    return Feedback(
+    fact = Feedback(
         id=caller.stored(name, "feedback") if name else caller.new_id(),
         decision_id=item.decision_id and caller.stored(item.decision_id),
         episode_id=item.episode_id and caller.stored(item.episode_id, "episode"),
@@ -135,34 +140,39 @@ def _fact(replica: Replica, caller: Caller, item: FeedbackItem, key: str | None 
         source=caller.source,
         key=caller.key,
     )
+    return Item(replica, caller, fact)
 
 
 _ITEM = TypeAdapter(FeedbackItem)
 
 
-def _fact_or_error(replica: Replica, caller: Caller, item: object, name: str | None) -> Feedback | Exception:
+def _item_or_error(replica: Replica, caller: Caller, item: object, name: str | None) -> Item | Exception:
     try:
-        return _fact(replica, caller, _ITEM.validate_python(item), name)
+        return item_of(replica, caller, _ITEM.validate_python(item), name)
     except ValidationError as error:
         return RequestValidationError(error.errors())
     except (RewardError, ApiError, ForeignIdError) as error:
         return error
 
 
-async def _accept(replica: Replica, items: Sequence[Feedback]) -> list[Receipt | Exception]:
+async def _accept(items: Sequence[Item]) -> list[Receipt | Exception]:
     """Commit feedback and return, for each item, its receipt or the error that refused it.
 
     Items of one decision are committed together, so that none is learned without the others.
     """
-    episodes = {item.episode_id for item in items if item.episode_id is not None}
-    if episodes and not replica.log.trouble:
-        with suppress(StoreError):  # the commit will say what is wrong
-            await asyncio.to_thread(replica.store.settle, episodes)
-    groups: dict[tuple[str | None, str | None], list[int]] = {}
+    groups: dict[tuple[Replica, str | None, str | None], list[int]] = {}
+    episodes: dict[Replica, set[str]] = {}
     for index, item in enumerate(items):
-        groups.setdefault((item.decision_id, item.episode_id), []).append(index)
+        fact = item.fact
+        groups.setdefault((item.replica, fact.decision_id, fact.episode_id), []).append(index)
+        if fact.episode_id is not None:
+            episodes.setdefault(item.replica, set()).add(fact.episode_id)
+    for replica, names in episodes.items():
+        if not replica.log.trouble:
+            with suppress(StoreError):  # the commit will say what is wrong
+                await asyncio.to_thread(replica.store.settle, names)
     outcomes = await asyncio.gather(
-        *(_commit(replica, [items[i] for i in group]) for group in groups.values())
+        *(_commit(key[0], [items[i].fact for i in group]) for key, group in groups.items())
     )
     by_index = dict(zip(chain.from_iterable(groups.values()), chain.from_iterable(outcomes), strict=True))
     return [by_index[index] for index in range(len(items))]
@@ -187,8 +197,8 @@ def _document(replica: Replica, caller: Caller, fact: Feedback, kept: Receipt) -
     assert kept.status is not None
     return {
         "feedback_id": caller.shown(fact.id),
-        "decision_id": fact.decision_id and caller.shown(fact.decision_id),
-        "episode_id": fact.episode_id and caller.shown(fact.episode_id),
+        "decision_id": fact.decision_id and caller.shown_id(fact.decision_id),
+        "episode_id": fact.episode_id and caller.shown_id(fact.episode_id),
         "status": kept.status.value,
         "log_seq": kept.seq,
         "hint": _hint(replica.config.reward, fact, kept.status),

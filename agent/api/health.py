@@ -8,7 +8,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 
 from agent.api.admission import LOADING
 from agent.api.errors import LOG_UNUSABLE, RESPONSES, ApiError
-from agent.api.middleware import AppReplica
+from agent.api.middleware import ServiceReplica
 from feedback.training_log import lag as training_log_lag
 
 router = APIRouter(responses=RESPONSES)
@@ -21,25 +21,26 @@ async def health() -> JSONResponse:
 
 
 @router.get("/health/decides")
-async def decides(replica: AppReplica) -> JSONResponse:
+async def decides(replica: ServiceReplica) -> JSONResponse:
     """Whether this replica chooses arms. The log is not read: a load balancer may ask many times a second."""
-    if not replica.decides:
+    if not all(one.decides for one in replica.points.values()):
         raise ApiError("not_ready", LOADING)
     return JSONResponse({"status": "decides"})
 
 
 @router.get("/ready")
-async def ready(replica: AppReplica) -> JSONResponse:
+async def ready(replica: ServiceReplica) -> JSONResponse:
     """Whether questions can be answered and logged: a version is loaded, the log reads and writes."""
-    if not replica.ready:
+    if not all(one.ready for one in replica.points.values()):
         raise ApiError("not_ready", LOADING)
-    await asyncio.to_thread(replica.log.check)
-    await asyncio.to_thread(replica.store.check_tables)
+    for one in replica.points.values():
+        await asyncio.to_thread(one.log.check)
+        await asyncio.to_thread(one.store.check_tables)
     return JSONResponse({"status": "ready", "version": replica.decider.serving.version})
 
 
 @router.get("/metrics", response_class=PlainTextResponse)
-async def metrics(replica: AppReplica) -> Response:
+async def metrics(replica: ServiceReplica) -> Response:
     """Counters and latencies for Prometheus, of all replicas on this machine.
 
     While the log is unavailable, the metrics that come from it are left out.

@@ -24,21 +24,13 @@ from starlette.types import Receive, Scope, Send
 from agent.access import Caller, Hosts, require_scope
 from agent.api import asking, errors
 from agent.api.errors import ApiError
-from agent.api.feedback import keep
-from agent.api.schemas import (
-    ChatMessage,
-    ChatRequest,
-    FeedbackItem,
-    Finite,
-    LoggedId,
-    Name,
-    RetrieveRequest,
-    Text,
-)
+from agent.api.feedback import item_of, keep
+from agent.api.openai import chat
+from agent.api.openai.schemas import ChatMessage, ChatRequest
+from agent.api.schemas import FeedbackItem, Finite, LoggedId, Name, RetrieveRequest, Text
 from agent.config import Scope as KeyScope
 from agent.serving import Replica
 from arms.base import Passage
-from arms.llm import Message
 
 INSTRUCTIONS = (
     "Search the passages of this service, or have it answer from them. Each search and each answer names its "
@@ -160,22 +152,11 @@ async def fetch(
 async def ask(question: Question, ctx: Context[Any, Any]) -> WrittenAnswer:
     """Answer a question from the passages of this service."""
     with _of(ctx, "decide") as (replica, caller):
-        answering = replica.config.answering
-        asked = asking.ask_of(
-            replica,
-            caller,
-            question,
-            ChatRequest(messages=[ChatMessage(role="user", content=question)]),
-            None,
-            "question",
-            messages=(Message(role="user", content=question),),
-            k=answering.passages,
-            max_tokens=answering.max_tokens,
-            temperature=answering.temperature,
-        )
-        decided, text, _ = await asking.whole(asking.events_of(replica, caller, asked, None, None))
+        body = ChatRequest(messages=[ChatMessage(role="user", content=question)])
+        asked = await chat.ask_of(replica, caller, body, None)
+        decided, written, _ = await asking.whole(asking.events_of(replica, caller, asked, None, None))
         return WrittenAnswer(
-            answer=text,
+            answer=written.text,
             passages=_found(replica, decided.retrieval.passages),
             decision_id=decided.decision.id,
         )
@@ -191,7 +172,8 @@ async def rate(
     """Say how good a search or an answer was."""
     with _of(ctx, "feedback") as (replica, caller):
         item = FeedbackItem(decision_id=decision_id, metric_name=metric_name, value=value)
-        kept = await keep(replica, caller, item)
+        checked = item_of(replica, caller, item)
+        kept = checked.kept(await keep(checked))
         return Kept(feedback_id=kept["feedback_id"], status=kept["status"])
 
 

@@ -8,7 +8,7 @@ import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any
 
-from fastapi import Depends, FastAPI, HTTPException, Request
+from fastapi import Depends, FastAPI, HTTPException, Query, Request
 from fastapi.responses import JSONResponse
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Send
@@ -17,7 +17,7 @@ from starlette.types import Scope as AsgiScope
 from agent.access import OPEN, Caller, Hosts, Keyring, Quota, require_scope
 from agent.api import pages
 from agent.api.errors import HANDLED, ApiError, translate
-from agent.config import Limits, Scope
+from agent.config import Limits, Scope, points
 from agent.serving import Replica
 
 
@@ -32,22 +32,62 @@ def require(*scopes: Scope) -> Any:
     return Depends(check)
 
 
-async def _caller(request: Request) -> Caller:
-    caller: Caller = request.state.caller
-    return caller
-
-
-RequestCaller = Annotated[Caller, Depends(_caller)]
-"""Who sent the request."""
-
-
-async def _replica(request: Request) -> Replica:
+async def _service(request: Request) -> Replica:
     replica: Replica = request.app.state.replica
     return replica
 
 
+ServiceReplica = Annotated[Replica, Depends(_service)]
+"""The replica of the application, which is that of the default decision point: keys, limits, metrics."""
+
+
+async def _replica(
+    request: Request,
+    service: ServiceReplica,
+    point: Annotated[
+        str, Query(description="The decision point; an id that begins with its name says the same.")
+    ] = points.DEFAULT,
+) -> Replica:
+    """Return the replica of the point that a decision's id names, or else the query. Raises ApiError."""
+    return owner_of(at_point(service, point), request.path_params.get("decision_id", ""))
+
+
 AppReplica = Annotated[Replica, Depends(_replica)]
-"""The replica of the application that a request is for."""
+"""The replica of the decision point that a request is for."""
+
+
+async def _caller(request: Request, replica: AppReplica) -> Caller:
+    return caller_at(replica, request.state.caller)
+
+
+RequestCaller = Annotated[Caller, Depends(_caller)]
+"""Who sent the request, at its decision point."""
+
+
+def at_point(replica: Replica, point: str) -> Replica:
+    """Return the replica of a decision point. Raises ApiError where there is none of the name."""
+    if point not in replica.points:
+        there = ", ".join(replica.points)
+        message = f"there is no decision point {point[:80]!r}; there are: {there}"
+        raise ApiError("point_not_found", message, "point")
+    return replica.points[point]
+
+
+def owner_of(replica: Replica, name: str) -> Replica:
+    """Return the replica of the point that an id begins with; the given one where it begins with none."""
+    head, colon, _ = name.partition(":")
+    return replica.points.get(head, replica) if colon and head != points.DEFAULT else replica
+
+
+def location_of(replica: Replica, path: str) -> dict[str, str]:
+    """Return the header that says where something of a decision point is."""
+    return {"location": path if replica.point == points.DEFAULT else f"{path}?point={replica.point}"}
+
+
+def caller_at(replica: Replica, caller: Caller) -> Caller:
+    """Return a caller at the point of a replica."""
+    others = frozenset(replica.points) - {points.DEFAULT}
+    return caller.at("" if replica.point == points.DEFAULT else replica.point, others)
 
 
 WITHOUT_KEY = frozenset(

@@ -21,11 +21,11 @@ class Json(JSONResponse):
         return orjson.dumps(content)
 
 
-def headers(decision: Decision, served: str) -> dict[str, str]:
-    """Return the headers that describe a decision."""
+def headers(decision: Decision, served: str | None) -> dict[str, str]:
+    """Return the headers that describe a decision; None serves an action, whose id may be any text."""
     return {
         "x-decision-id": decision.id,
-        "x-arm": served,
+        **({} if served is None else {"x-arm": served}),
         "x-propensity": f"{decision.propensity:.6g}",
         "x-policy-version": str(decision.version),
     }

@@ -19,6 +19,7 @@ async def retrieve(
     timeout_s: Timeout = None,
 ) -> Response:
     """Decide and retrieve, without the language model."""
+    replica, caller = asking.at_model(replica, caller, body.model)
     k = body.k or replica.config.answering.passages
     if k > replica.config.limits.passages:
         message = f"k is {k}; at most {replica.config.limits.passages} passages can be requested"

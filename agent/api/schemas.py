@@ -27,7 +27,7 @@ from arms.models import Backbone
 from feedback.registry import promotions
 
 
-def _storable(text: str) -> str:
+def storable(text: str) -> str:
     """Refuse text that is valid JSON and cannot be stored in a log."""
     if "\0" in text:
         raise ValueError("a text without NUL characters was expected")
@@ -38,12 +38,12 @@ def _storable(text: str) -> str:
     return text
 
 
-Text = Annotated[StrictStr, AfterValidator(_storable)]
+Text = Annotated[StrictStr, AfterValidator(storable)]
 
-Name = Annotated[StrictStr, Field(max_length=256), AfterValidator(_storable)]
+Name = Annotated[StrictStr, Field(max_length=256), AfterValidator(storable)]
 """Of something that may not exist: short, as the error repeats it."""
 
-TagText = Annotated[StrictStr, Field(max_length=1000), AfterValidator(_storable)]
+TagText = Annotated[StrictStr, Field(max_length=1000), AfterValidator(storable)]
 
 Identifier = Annotated[StrictStr, Field(pattern=r"^[A-Za-z0-9._:-]{1,128}$")]
 
@@ -56,8 +56,10 @@ LARGEST = 2**53
 
 Count = Annotated[StrictInt, Field(ge=1, le=LARGEST)]
 
-LoggedId = Annotated[StrictStr, Field(pattern=r"^([a-z0-9][a-z0-9-]{0,31}~)?[A-Za-z0-9._:-]{1,128}$")]
-"""An id as the log has it: a key with the scope `admin` names those of a project with its prefix."""
+LoggedId = Annotated[
+    StrictStr, Field(pattern=r"^([a-z][a-z0-9-]{0,31}:)?([a-z0-9][a-z0-9-]{0,31}~)?[A-Za-z0-9._:-]{1,128}$")
+]
+"""An id after the name of its point, if it has one; a key of scope `admin` also names the project."""
 
 IdempotencyKey = Annotated[Identifier | None, Header(alias="Idempotency-Key")]
 
@@ -97,7 +99,7 @@ def _value(value: Any) -> bool | float:
 
 
 def _context_value(value: Any) -> bool | float | str:
-    return _storable(value) if isinstance(value, str) else _value(value)
+    return storable(value) if isinstance(value, str) else _value(value)
 
 
 _NUMBER_OR_BOOLEAN = [{"type": "boolean"}, {"type": "number", "minimum": -LARGEST, "maximum": LARGEST}]
@@ -143,6 +145,29 @@ class RetrieveRequest(Request):
     agent: AgentOptions = Field(default_factory=AgentOptions)
 
 
+class Action(Request):
+    """An action that comes with a request."""
+
+    id: Annotated[StrictStr, Field(min_length=1, max_length=128), AfterValidator(storable)]
+    features: dict[Text, Any] = Field(
+        default_factory=dict, description="Values, or objects and lists of these, which get flat names."
+    )
+
+
+class RankRequest(Request):
+    """`POST /v1/decisions`."""
+
+    point: Name = Field(description="A decision point whose `actions` is `request`.")
+    context: dict[Text, Any] = Field(default_factory=dict, description="As the features of an action.")
+    actions: list[Action] = Field(min_length=1, max_length=200)
+    excluded: list[Name] = Field(
+        default_factory=list, max_length=200, description="Ids of actions that are not chosen."
+    )
+    episode_id: Identifier | None = None
+    explore: StrictBool = True
+    defer_activation: StrictBool = False
+
+
 class FeedbackItem(Request):
     """One value of one metric, for one decision or for all decisions of an episode; null retracts it."""
 
@@ -151,7 +176,7 @@ class FeedbackItem(Request):
     metric_name: Name
     value: Value | None
     feedback_id: (
-        Annotated[StrictStr, Field(min_length=1, max_length=256), AfterValidator(_storable)] | None
+        Annotated[StrictStr, Field(min_length=1, max_length=256), AfterValidator(storable)] | None
     ) = None
     event_time: keyring.Instant | None = None
     tags: dict[Name, TagText] = Field(default_factory=dict, max_length=32)
@@ -184,7 +209,7 @@ class ArmSwitch(Request):
 class VersionChoice(Request):
     """`POST /v1/policies/{version}/rollback`."""
 
-    reason: Annotated[StrictStr, Field(min_length=1, max_length=1000), AfterValidator(_storable)]
+    reason: Annotated[StrictStr, Field(min_length=1, max_length=1000), AfterValidator(storable)]
 
 
 class PromotionChoice(VersionChoice):

@@ -15,7 +15,7 @@ from agent.access import NewKey
 from agent.api import Export, Format, Window
 from agent.cli.console import console, errors, explained, progress
 from agent.cli.options import CONFIG, ConfigPath, settings_options, unique
-from agent.config import load
+from agent.config import load, points
 from agent.learning import rebuild as learning_rebuild
 from agent.reporting import moment
 from arms.base import Progress
@@ -136,10 +136,12 @@ def _print_written(count: int, output: Path, left_out: Counter[str]) -> None:
 
 
 def migrate(config: ConfigPath = CONFIG) -> None:
-    """Migrate the log to the tables of this version; stop the service first."""
+    """Migrate the log of each decision point to the tables of this version; stop the service first."""
     with explained():
-        before, after = schema.migrate(load(config, without=["router"]).database_url)
-        console.print(f"the log had schema {before}, it has schema {after}", markup=False)
+        for point, settings in load(config, without=["router"]).by_point.items():
+            before, after = schema.migrate(settings.database_url)
+            which = "" if point == points.DEFAULT else f" of point {point}"
+            console.print(f"the log{which} had schema {before}, it has schema {after}", markup=False)
 
 
 def rebuild(

@@ -1,4 +1,4 @@
-from . import sections, warm_start
+from . import points, sections, warm_start
 from .app_config import CONFIG, AppConfig, ConfigError, load, parse, read_portfolio
 from .new_config import render_config
 from .sections import CorpusSpec, Key, Limits, Scope
@@ -15,6 +15,7 @@ __all__ = [
     "WarmStartSpec",
     "load",
     "parse",
+    "points",
     "read_portfolio",
     "render_config",
     "sections",

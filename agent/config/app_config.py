@@ -11,9 +11,11 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
+from agent.config.points import DEFAULT, PointSpec
 from agent.config.sections import Answering, CorpusSpec, Http, Key, Learning, Limits, Observations
 from agent.config.warm_start import WarmStartSpec
 from agent.policies import FeatureSpec, PolicySpec, build_policy
+from agent.policies import catalog as policy_catalog
 from agent.routers import saved
 from agent.spec import lines
 from arms.base import NAME
@@ -24,6 +26,8 @@ from arms.retrievers import ArmSpec, ArmSpecError, NewArms, Trust, catalog
 from arms.suggestions import did_you_mean
 from feedback.budget import Budget
 from feedback.drift import DriftSpec
+from feedback.errors import StoreError
+from feedback.log import database
 from feedback.ope import GateSpec
 from feedback.reward import RewardRule
 
@@ -104,6 +108,13 @@ class AppConfig(BaseModel):
     )
     limits: Limits = Limits()
     http: Http = Http()
+    points: dict[str, PointSpec] = Field(
+        default_factory=dict, description="Decision points besides this one, by name; each has its own log."
+    )
+    personalizer: str | None = Field(
+        default=None,
+        description="The point that `/personalizer` speaks to, whose `actions` is `request`; null for none.",
+    )
 
     _file_arms: dict[str, ArmSpec] | None = PrivateAttr(default=None)  # where `arms` are others
 
@@ -171,6 +182,53 @@ class AppConfig(BaseModel):
             raise ValueError("reward.metrics declares no metric: nothing could be learned")
         return self
 
+    @model_validator(mode="after")
+    def _check_points(self) -> "AppConfig":
+        for name, spec in self.points.items():
+            if name == DEFAULT or not database.POINT.fullmatch(name):
+                raise ValueError(
+                    f"{name!r} is no name of a decision point: use 1 to 32 of a-z 0-9 -, a letter first, and "
+                    f"not {DEFAULT!r}, which is the top level"
+                )
+            try:
+                if spec.ranks:
+                    policy_catalog.require_action_features(self.of(name).policy)
+                else:
+                    self.of(name)
+            except (ValueError, StoreError) as error:  # of a wrong key, or of a log in memory
+                message = "\n".join(f"points.{name}: {line}" for line in str(error).splitlines())
+                raise ValueError(message) from None
+        if self.personalizer is not None and self.personalizer not in self.ranking:
+            hint = did_you_mean(self.personalizer, self.ranking)
+            raise ValueError(f"personalizer {self.personalizer!r} is no point of `actions: request`{hint}")
+        return self
+
+    @property
+    def ranking(self) -> list[str]:
+        """The decision points whose actions come with the request."""
+        return [name for name, spec in self.points.items() if spec.ranks]
+
+    def of(self, point: str) -> "AppConfig":
+        """Return the configuration of a decision point: a service that has this point alone.
+
+        Raises:
+            ConfigError: There is no such point, or its keys do not fit the rest.
+            StoreError: It can have no log.
+        """
+        if point == DEFAULT:
+            return self
+        if point not in self.points:
+            there = ", ".join((DEFAULT, *self.points))
+            raise ConfigError(f"there is no decision point {point!r}; there are: {there}")
+        service = self.model_dump(mode="json", exclude={"points", "personalizer"})
+        document = self.points[point].over(service, self.limits.actions)
+        return parse({**document, "log_url": database.point_url(self.database_url, point)})
+
+    @property
+    def by_point(self) -> dict[str, "AppConfig"]:
+        """The configuration of every decision point by name, settled if this is; this one is the first."""
+        return {DEFAULT: self, **{name: self.of(name).settled() for name in self.points}}
+
     @property
     def actions(self) -> dict[str, ArmSpec]:
         """The arms that a policy chooses among; the others are parts of these."""
@@ -212,7 +270,8 @@ class AppConfig(BaseModel):
     def trust(self) -> Trust:
         """The arms of the configuration file, and what others may reach."""
         arms = self.arms if self._file_arms is None else self._file_arms
-        return Trust(tuple(arms.values()), self.new_arms)
+        of_points = [arm for spec in self.points.values() for arm in (spec.arms or {}).values()]
+        return Trust((*arms.values(), *of_points), self.new_arms)
 
     @property
     def arm_documents(self) -> dict[str, dict[str, Any]]:

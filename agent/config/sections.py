@@ -109,6 +109,15 @@ class Limits(BaseModel):
     context_bytes: int = Field(
         default=4096, ge=1, description="Bytes of all names and texts in the context of a request."
     )
+    actions: int = Field(
+        default=50, ge=1, le=200, description="Actions of a request, at a point whose actions come with it."
+    )
+    action_features: int = Field(
+        default=64, ge=1, le=1024, description="Features of each of them, and of the context beside them."
+    )
+    action_bytes: int = Field(
+        default=32_768, ge=1, description="Bytes of all names and texts among these, in one request."
+    )
     body_bytes: int = Field(default=1 << 20, ge=1024, description="Bytes in a request body.")
     body_s: float = Field(
         default=20.0, gt=0, description="Seconds in which a body must be there; a slower client gets 408."
@@ -190,8 +199,8 @@ class Answering(BaseModel):
     temperature: float = Field(default=0.0, ge=0, le=2, description="Default of the sampling temperature.")
     cite: bool = Field(
         default=False,
-        description="Whether the model is instructed to write the numbers of the passages that an answer is taken "
-        "from, such as [1]; they become citations of the reply.",
+        description="Whether the model is instructed to write the numbers of the passages that an answer is "
+        "taken from, such as [1]; they become citations of the reply.",
     )
 
 

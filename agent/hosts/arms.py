@@ -58,6 +58,8 @@ def open_here(
 ) -> HostedArms:
     """Build the arms that a replica of the ingress runs, and load the encoders that it decides with.
 
+    Those of decision points besides the default one are built once its replica starts.
+
     Those that only arms need are `expected` of `embedders`: a model takes seconds to load, in which
     a replica can serve its other arms.
 
@@ -73,9 +75,10 @@ def open_here(
     Raises:
         ArmError: An arm of the configuration cannot be built, or an encoder not be loaded.
     """
-    now = live(config)
-    embedders.open(_encoders_of_decisions(config))
-    embedders.expected = catalog.embeddings_of_actions(now)
+    now, _, *others = live(config), *config.by_point.values()
+    embedders.open(_encoders_of_decisions(config).union(*map(_encoders_of_decisions, others)))
+    arms = (now, *(other.arms for other in others))
+    embedders.expected = frozenset().union(*map(catalog.embeddings_of_actions, arms))
     here = ArmHost(
         settings_of(config),
         arms_on(None, config.arms, deployed),

@@ -114,20 +114,31 @@ def open_replica(
     generator: RemoteGenerator,
     reach_hosts: Callable[[], Awaitable[None]],
 ) -> Replica:
-    """Open the log and wire a replica to it. Raises LogUnavailableError."""
-    clock = SteadyClock()
-    store = open_log(config.database_url, config.reward, clock, config.limits.feedback_items)
-    return Replica(
-        config,
-        store,
-        arms,
-        embedders,
-        generator,
-        gate=partial(verdict, store, configuration_of(config), clock=clock),
-        telemetry=Telemetry(os.environ.get(METRICS_FOLDER)),
-        clock=clock,
-        reach=reach_hosts,
-    )
+    """Open the logs and wire a replica of each decision point. Raises LogUnavailableError.
+
+    Returns:
+        That of the default point, which has the others.
+    """
+    clock, telemetry = SteadyClock(), Telemetry(os.environ.get(METRICS_FOLDER))
+    service: Replica | None = None
+    for point, own in config.by_point.items():
+        store = open_log(own.database_url, own.reward, clock, own.limits.feedback_items)
+        replica = Replica(
+            own,
+            store,
+            arms if service is None else arms.of(own.arms),
+            embedders,
+            generator,
+            gate=partial(verdict, store, configuration_of(own), clock=clock),
+            telemetry=telemetry,
+            clock=clock,
+            reach=reach_hosts,
+            service=service,
+            point=point,
+        )
+        service = service or replica
+    assert service is not None  # the default point is always there
+    return service
 
 
 def keep_what_is_loaded() -> None:

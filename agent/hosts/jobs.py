@@ -15,17 +15,18 @@ from feedback.log import Store
 
 
 class JobsHost:
-    """Evaluations and scheduled warm starts. Two replicas do no harm."""
+    """Evaluations and scheduled warm starts of all decision points. Two replicas do no harm."""
 
     def __init__(self, config: AppConfig) -> None:
         log_plainly()
-        self._config = config
         self._clock = SteadyClock()
         self._worker = this_process()
         self._opened = ExitStack()
-        tasks: list[Callable[[], Task]] = [self._evaluations]
-        if config.warm_start is not None:
-            tasks.append(partial(self._warm_starts, self._clock()))
+        tasks = list[Callable[[], Task]]()
+        for own in config.by_point.values():
+            tasks.append(partial(self._evaluations, own))
+            if own.warm_start is not None:
+                tasks.append(partial(self._warm_starts, own, self._clock()))
         self._jobs = Jobs(tasks, config.learning.poll_s, self._clock)
 
     def __del__(self) -> None:
@@ -33,17 +34,17 @@ class JobsHost:
         self._jobs.stop()
         self._opened.close()
 
-    def _store(self) -> Store:
-        """Open the log for a task."""
-        store = Store(self._config.database_url, self._config.reward.join, self._clock)
+    def _store(self, config: AppConfig) -> Store:
+        """Open the log of a point for a task."""
+        store = Store(config.database_url, config.reward.join, self._clock)
         return self._opened.enter_context(closing(store))
 
-    def _evaluations(self) -> Task:
-        configured, evaluate = configuration_of(self._config), partial(evaluate_apart, self._config)
-        return Evaluations(self._store(), configured, self._worker, evaluate, self._clock)
+    def _evaluations(self, config: AppConfig) -> Task:
+        configured, evaluate = configuration_of(config), partial(evaluate_apart, config)
+        return Evaluations(self._store(config), configured, self._worker, evaluate, self._clock)
 
-    def _warm_starts(self, since: float) -> Task:
-        return WarmStarts(self._store(), self._config, since, clock=self._clock)
+    def _warm_starts(self, config: AppConfig, since: float) -> Task:
+        return WarmStarts(self._store(config), config, since, clock=self._clock)
 
     def check_health(self) -> None:
         """Fail when the clock jumped or the polling thread has stopped: the replica is replaced."""

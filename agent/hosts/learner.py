@@ -17,14 +17,28 @@ logger = logging.getLogger(__name__)
 
 
 class LearnerHost:
-    """The only learner. It takes an epoch once; a replacement takes a newer one, and the old one stops."""
+    """The only learner of each decision point."""
 
     def __init__(self, config: AppConfig) -> None:
         log_plainly()
-        self._config = config
-        self._clock = SteadyClock()
-        self._promoted = "", 0  # the recipe of the promotion, and the arms that it was checked for
         gc.freeze()  # loaded modules stay; collecting them repeatedly takes a tenth of a replay
+        self._clock = SteadyClock()
+        self._learners = [LearnerOfPoint(own, self._clock) for own in config.by_point.values()]
+
+    def check_health(self) -> None:
+        """Fail when learning has failed somewhere or the clock jumped, so that the learner is replaced."""
+        self._clock.check()
+        for learner in self._learners:
+            learner.check()
+
+
+class LearnerOfPoint:
+    """A learner. It takes an epoch once; a replacement takes a newer one, and the old one stops."""
+
+    def __init__(self, config: AppConfig, clock: SteadyClock) -> None:
+        self._config = config
+        self._clock = clock
+        self._promoted = "", 0  # the recipe of the promotion, and the arms that it was checked for
         self._thread = LearnerThread(self._learner, config.learning.interval_s)
 
     @cached_property
@@ -62,12 +76,8 @@ class LearnerHost:
             backbones=config.backbones,
         )
 
-    def check_health(self) -> None:
-        """Fail when learning has failed or the clock jumped, so that the learner is replaced.
-
-        A superseded learner fails once its successor has stopped learning.
-        """
-        self._clock.check()
+    def check(self) -> None:
+        """Fail when learning has failed; a superseded learner fails once its successor has stopped."""
         self._thread.check()
         if self._thread.superseded:
             self._succession.check()

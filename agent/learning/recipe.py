@@ -154,13 +154,12 @@ def known_arms(store: Store, config: AppConfig) -> list[str]:
 
 
 def configuration_of(config: AppConfig) -> str:
-    """Return a digest of the configuration without paths, keys and arms.
+    """Return a digest of the configuration without paths, keys, arms and other decision points.
 
     It covers what a candidate is judged by: the gate, the reward, the policy.
     """
-    document = config.model_dump(
-        mode="json", exclude={"home", "log_url", "keys", "arms", "new_arms", "observations"}
-    )
+    apart = {"home", "log_url", "keys", "arms", "new_arms", "observations", "points", "personalizer"}
+    document = config.model_dump(mode="json", exclude=apart)
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from pydantic import Field, ValidationError
 
+from agent.policies import vowpal
 from agent.policies.base import Fixed, Policy, PolicyError, Uniform
 from agent.policies.epsilon_greedy import EpsilonGreedy
 from agent.policies.linear import LinearThompson, LinUCB
@@ -66,6 +67,33 @@ def build_policy(spec: PolicySpec, arms: Sequence[str]) -> Policy:
     if isinstance(policy, Fixed) and policy.arm not in arms:
         raise PolicyError(f"policy 'fixed' names the arm {policy.arm!r}{did_you_mean(policy.arm, arms)}")
     return policy
+
+
+NEW_ACTIONS = (Uniform.kind, Fixed.kind, Routed.kind, VowpalPolicy.kind)
+"""Policies that can decide among actions that they have never seen, by features or by position."""
+
+
+def require_action_features(spec: PolicySpec) -> None:
+    """Refuse a policy that learns by the names of arms, where each request brings actions of its own.
+
+    Raises:
+        PolicyError: It cannot carry over what it learned from one request to the actions of the next.
+    """
+    if spec.kind == ShadowPolicy.kind:
+        for name in NESTED_PARAMS:
+            require_action_features(PolicySpec.model_validate(spec.params[name]))
+    elif spec.kind not in NEW_ACTIONS:
+        raise PolicyError(
+            f"policy {spec.kind!r} learns the effect of a context for each name of an arm, and not for "
+            f"features of actions that come with a request: take one of {', '.join(NEW_ACTIONS)}"
+        )
+    elif spec.kind == VowpalPolicy.kind and not vowpal.crosses(
+        str(spec.params.get("args", vowpal.DEFAULT)), "f"
+    ):
+        raise PolicyError(
+            "the vw arguments cross the context with no features of actions, which are in the namespace f: "
+            "add -q sf"
+        )
 
 
 def _nested(name: str, value: object, arms: Sequence[str]) -> Policy:

@@ -308,6 +308,18 @@ def check_args(args: object) -> Mapping[str, str]:
     return flags
 
 
+CROSSED = re.compile(r"(?:^|\s)(?:-q|--quadratic|--cubic|--interactions)[\s=]?([^\s-]*)")
+
+
+def crosses(args: str, namespace: str) -> bool:
+    """Return whether checked arguments cross a namespace with others.
+
+    >>> crosses("-q sa -qsf", "f"), crosses("--cb_explore_adf -q sa", "f"), crosses("--interactions=::", "f")
+    (True, False, True)
+    """
+    return any({namespace, ":"} & set(crossed) for crossed in CROSSED.findall(" ".join(shlex.split(args))))
+
+
 def _check_token(token: str) -> None:
     """Refuse an argument that is not among `ALLOWED`, or that VW would not read back. Raises PolicyError."""
     option = token.partition("=")[0] if token.startswith("--") else token[:2]

@@ -103,6 +103,8 @@ class Ask:
         options: Further parameters of the model, as `arms.llm.Prompt` has them.
         continues: The decision whose arm, the forced one, searches again for the same question, with the
             same seed: the model has called functions, and the conversation has their results.
+        actions: Features of the actions that came with the request, by their names in the log; empty to
+            choose among arms.
     """
 
     decision_id: str
@@ -125,6 +127,7 @@ class Ask:
     stop: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
     continues: str | None = None
+    actions: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from uuid import uuid4
 from weakref import WeakSet
 
 from agent.access import Keyring, Quota
-from agent.config import AppConfig
+from agent.config import AppConfig, points
 from agent.learning import PolicyHistory
 from agent.policies import describe
 from agent.serving.arm_health import ArmHealth
@@ -35,6 +35,7 @@ from feedback.budget import Price
 from feedback.clock import SteadyClock
 from feedback.drift import Alarms, read_alarms
 from feedback.errors import LogUnavailableError, StoreError
+from feedback.events import Cost
 from feedback.log import GroupCommit, Store
 from feedback.registry import ActivePolicy, Version, arm_sets, prices, usage
 
@@ -94,8 +95,13 @@ class Replica:
         telemetry: Counts what the turns commit.
         clock: Seconds since the epoch; the one that the store was opened with.
         reach: Returns once arms, embedders and generator can be called.
+        service: The replica of the default decision point, whose keys, limits and places this one shares;
+            None where it is that replica.
+        point: Name of the decision point.
 
     Attributes:
+        point: Name of the decision point.
+        points: The replicas of all decision points by name, which share this process; this one is the first.
         turns: Answers questions.
         decider: Draws their arms.
         arms: The live arms.
@@ -124,15 +130,24 @@ class Replica:
         telemetry: Telemetry,
         clock: SteadyClock,
         reach: Callable[[], Awaitable[None]] | None = None,
+        service: "Replica | None" = None,
+        point: str = points.DEFAULT,
     ) -> None:
         self.clock = clock
         self.store = store
         self.gate = gate
-        self.telemetry = telemetry
+        self.point = point
+        self.telemetry = telemetry if service is None else telemetry.at(point)
         self.log = GroupCommit(store)
-        self.keyring = Keyring(config.keys, clock)
-        self.keyring.refresh(store)  # before the first request, which would find the service open
-        self.quota = Quota(usage.Usage(store, uuid4().hex), clock)
+        if service is None:
+            self.keyring = Keyring(config.keys, clock)
+            self.keyring.refresh(store)  # before the first request, which would find the service open
+            self.quota = Quota(usage.Usage(store, uuid4().hex), clock)
+            self.points = {point: self}
+        else:
+            self.keyring, self.quota = service.keyring, service.quota
+            self.points = service.points
+            self.points[point] = self
         self._scorers = Scorers(store, config, arms.vectors)
         self.watcher = VersionWatcher(store, config, self._scorers.of)
         self.served: ServedVersion | None = None
@@ -144,8 +159,10 @@ class Replica:
         self._warm = WeakSet[RouterScorer]()
         self._cold = WeakSet[RouterScorer]()  # those that failed, which was logged
         limits = config.limits
-        self.chats = Places(
-            "places of the language model", config.chats, limits.chat_queue, limits.chat_queue_s
+        self.chats: Places = (
+            Places("places of the language model", config.chats, limits.chat_queue, limits.chat_queue_s)
+            if service is None
+            else service.chats
         )
         self.decider = Decider(
             serving=Serving(self.watcher.empty, 0, scorer=self._scorers.configured),
@@ -165,7 +182,7 @@ class Replica:
             embed=embedders.embed,
             search=arms.search,
             generator=generator,
-            log=CountedLog(self.log, telemetry, self.quota.charge),
+            log=CountedLog(self.log, self.telemetry, self._charge),
             features=config.features,
             cost_weight=config.reward.cost_weight,
             fallback=config.fallback,
@@ -175,12 +192,13 @@ class Replica:
             llm_timeout_s=limits.llm_timeout_s,
             usd_of=partial(catalog.usd_of, config.llm),
         )
-        self.observer = Observer(config.observations, self.turns, self.log, self.chats, telemetry)
+        self.observer = Observer(config.observations, self.turns, self.log, self.chats, self.telemetry)
         self.turns.on_answer = self.observer.offer
         configured = self._scorers.configured
         router = None if configured is None else configured.about
         self.arms = ArmRegistry(config, store, arms, self.turns, router, self._switch)
         self.passages = arms.passages
+        self._built = arms
         self._embedders = embedders
         self._reach = reach
         self._reaching: asyncio.Task[None] | None = None
@@ -197,6 +215,33 @@ class Replica:
     def scorer(self) -> RouterScorer | None:
         """The router of the served version, or the configured one; None where there is none."""
         return self._scorers.configured if self.served is None else self.served.scorer
+
+    @property
+    def is_service(self) -> bool:
+        """Whether this is the replica of the default decision point, which starts and stops the others."""
+        return self.point == points.DEFAULT
+
+    @property
+    def others(self) -> list["Replica"]:
+        """The replicas of other decision points, where this one is of the default point."""
+        return [one for one in self.points.values() if one is not self and self.is_service]
+
+    @property
+    def ranks(self) -> bool:
+        """Whether the actions of this point come with the request."""
+        return self.point in self.points[points.DEFAULT].config.ranking
+
+    @property
+    def in_flight(self) -> list[str | None]:
+        """The key of each request in work in this process, at whichever point."""
+        return [key for one in self.points.values() for key in one.under_way.values()]
+
+    def booking(self, decision_id: str) -> str:
+        """Return the name of a decision among the bookings of the quota, which all points share."""
+        return f"{self.point}:{decision_id}"
+
+    def _charge(self, decision_id: str, cost: Cost) -> None:
+        self.quota.charge(self.booking(decision_id), cost)
 
     @property
     def decides(self) -> bool:
@@ -219,6 +264,8 @@ class Replica:
         self.clock.check()
         if failure := self._failure():
             raise failure
+        for other in self.others:
+            other.check()
 
     def _failure(self) -> BaseException | None:
         ended = [
@@ -233,9 +280,13 @@ class Replica:
         self._poller = asyncio.create_task(self._poll(), name="version-poller")
         self._reaching = asyncio.create_task(self._warm_up(), name="reach")
         self._loading = asyncio.create_task(self._load(self._reaching), name="encoder-loader")
+        for other in self.others:
+            await other.start()
 
     async def stop(self) -> None:
         """Stop refreshing, and commit what is still queued."""
+        for other in self.others:
+            await other.stop()
         with suppress(TimeoutError):  # a refresh goes on in its thread, and would open the log again
             await asyncio.wait_for(self._refreshing.acquire(), STOP_S)
         for task in (self._poller, self._reaching, self._loading):
@@ -245,14 +296,17 @@ class Replica:
         self.arms.stop()
         self.history.close()
         await asyncio.to_thread(self.log.close)
-        with suppress(StoreError):  # what keys have used since the last report is lost
-            await self.quota.report()
+        if self.is_service:
+            with suppress(StoreError):  # what keys have used since the last report is lost
+                await self.quota.report()
         self.store.close()
 
     async def _warm_up(self) -> None:
         """Wait for the hosts, and describe one question: an encoder whose dimension differs fails here."""
         if self._reach is not None:
             await self._reach()
+        if not self.is_service:
+            await self._built.load(self.config.arms)
         features = self.config.features
         if features.embedding is not None:
             backbone = features.embedding.backbone
@@ -274,7 +328,8 @@ class Replica:
                 if self.log.trouble:
                     await asyncio.to_thread(self.log.check)
                 await self.refresh()
-                await self.quota.report()
+                if self.is_service:
+                    await self.quota.report()
             except LogUnavailableError as error:
                 logger.warning("still serving version %d: %s", self.decider.serving.version, error)
             await asyncio.sleep(self.config.learning.poll_s)
@@ -325,7 +380,8 @@ class Replica:
         return True
 
     def _read(self) -> tuple[ServingState, LoggedArms, Price | None]:
-        self.keyring.refresh(self.store)
+        if self.is_service:
+            self.keyring.refresh(self.store)
         # The arms first: a promotion that brought them is then known as well.
         logged, budget = self.arms.read(), self.config.budget
         price = None if budget is None else prices.latest(self.store, budget)

@@ -6,6 +6,7 @@ replica can answer a scrape for all of them.
 """
 
 import asyncio
+import copy
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -80,19 +81,28 @@ class Telemetry:
             registry=registry,
         )
         self._shed = Counter("armwise_shed", "Requests refused before the draw.", registry=registry)
+        self._point = ""
+
+    def at(self, point: str) -> "Telemetry":
+        """Return the same counters for another decision point: its arms and metrics begin with its name."""
+        other = copy.copy(self)
+        other._point = f"{point}/"  # noqa: SLF001 - of the same class
+        return other
 
     def decided(self, decision: Decision) -> None:
         """Count a decision."""
-        self._decisions.labels(decision.drawn, decision.mode.value).inc()
+        self._decisions.labels(self._point + decision.drawn, decision.mode.value).inc()
 
     def took(self, served: str | None, seconds: float) -> None:
         """Observe the duration of a turn, from admission to the last byte."""
-        self._turns.labels(served or NONE_SERVED).observe(seconds)
+        self._turns.labels(self._point + (served or NONE_SERVED)).observe(seconds)
 
     def finished(self, execution: Execution, drawn: str) -> None:
         """Count how a turn ended, by the arm that was drawn for it."""
-        self._executions.labels(drawn, execution.status.value).inc()
-        self._retrieval.labels(execution.served or NONE_SERVED).observe(execution.cost.retrieval_s)
+        self._executions.labels(self._point + drawn, execution.status.value).inc()
+        self._retrieval.labels(self._point + (execution.served or NONE_SERVED)).observe(
+            execution.cost.retrieval_s
+        )
         if execution.answer is not None:
             self._llm.observe(execution.cost.llm_s)
             self._tokens.labels("read").inc(execution.cost.prompt_tokens)
@@ -101,7 +111,8 @@ class Telemetry:
     def fed_back(self, fact: Feedback, receipt: Receipt) -> None:
         """Count an item of feedback, by its metric, or by its kind where it has none."""
         assert receipt.status is not None
-        self._feedback.labels(fact.metric or fact.kind.value, receipt.status.value).inc()
+        metric = self._point + (fact.metric or fact.kind.value)
+        self._feedback.labels(metric, receipt.status.value).inc()
 
     def failed(self, code: str) -> None:
         """Count a turn that failed."""

@@ -33,7 +33,7 @@ from agent.serving.probe import Embed, Embeddings, Probes, Search, probe
 from arms.base import ArmError, Passage, Query, QuestionRefusedError, Retrieval
 from arms.llm import Chunk, Generator, GeneratorError, Prompt, prompts
 from feedback.errors import described
-from feedback.events import Context, Decision, Execution
+from feedback.events import Context, Cost, Decision, Execution, Status
 
 TOGETHER_S = 0.002
 """Seconds that a decision waits for a quick search, so that both are committed at once."""
@@ -115,6 +115,31 @@ class TurnLoop:
         async with aclosing(self._carry_out(ask, query, recorder, commit)) as events:
             async for event in events:
                 yield event
+
+    async def rank(
+        self, ask: Ask, on_commit: Callable[[Commit], object] = lambda _: None
+    ) -> AsyncGenerator[Event, None]:
+        """Choose among the actions of a request: nothing is left to carry out, so its execution is done.
+
+        Its cost is that of nothing; what an action really cost, its caller reports as a metric.
+
+        Args:
+            ask: The request, with actions.
+            on_commit: Called with the commit of both facts as soon as it is queued.
+
+        Raises:
+            NoEligibleArmError: Nothing was decided.
+        """
+        decider = self.decider
+        arms = {name: replace(self.arms[name], features=own) for name, own in ask.actions.items()}
+        _, context = await self.describe(ask, arms)
+        decision = decider.choose(ask, eligible(ask, arms), context, serving=decider.serving)
+        execution = Execution(decision.id, decision.drawn, Status.OK, Cost(), finished_at=decision.decided_at)
+        commit = self.log.append(decision, execution)
+        on_commit(commit)
+        await asyncio.shield(commit)
+        yield Decided(decision, Retrieval(steps=0), decision.drawn)
+        yield Finished(execution, ("stop",))
 
     async def resume(
         self, ask: Ask, decision: Decision, on_commit: Callable[[Commit], object] = lambda _: None

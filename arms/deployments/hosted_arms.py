@@ -63,6 +63,10 @@ class HostedArms:
         self._known: dict[str, _Placed | Arm] = {}
         self.know(specs)
 
+    def of(self, specs: Specs) -> "HostedArms":
+        """Return a client of the same hosts that knows other arms. Raises ArmBuildError."""
+        return HostedArms(self._here, self._deployed, self._embedders, specs)
+
     def _described(self, specs: Specs) -> dict[str, _Placed | Arm]:
         """Return each arm's host; `none` needs no host. Raises ArmBuildError."""
         known: dict[str, _Placed | Arm] = {}

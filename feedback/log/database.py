@@ -7,6 +7,7 @@ round trips as possible. Everything else is SQLAlchemy Core.
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any, Protocol
 
 import orjson
@@ -97,16 +98,58 @@ class Database(Protocol):
         ...
 
 
+POINT = re.compile(r"[a-z][a-z0-9-]{0,31}")
+"""The name of a decision point: part of a file, of a schema and of ids, so nothing else may stand in it."""
+
+_PARAMETER = "armwise_point"
+"""Of the URL of a point's log on a server, which its driver does not get."""
+
+
+def point_url(url: str, point: str) -> str:
+    """Return the URL of the log of a decision point, which has tables of its own beside those of `url`.
+
+    They are in another file, or in another schema of the same database.
+
+    Args:
+        url: Of the log of the service.
+        point: Name of the point.
+
+    Raises:
+        StoreError: The URL is malformed, of a database in memory, or the name is not one.
+
+    >>> point_url("sqlite:////var/lib/armwise/log.db", "news")
+    'sqlite:////var/lib/armwise/log.news.db'
+    >>> point_url("postgresql://ada@db/log?connect_timeout=3", "news")
+    'postgresql://ada@db/log?connect_timeout=3&armwise_point=news'
+    """
+    if not POINT.fullmatch(point):
+        raise StoreError(
+            f"{point!r} is no name of a decision point: use 1 to 32 of a-z 0-9 -, a letter first"
+        )
+    parsed = _parsed(url)
+    if parsed.get_backend_name() != "sqlite":
+        return parsed.update_query_dict({_PARAMETER: point}).render_as_string(hide_password=False)
+    if not parsed.database or parsed.database == ":memory:":
+        raise StoreError("decision points need a log in a file: a database in memory has no place for theirs")
+    file = Path(parsed.database)
+    beside = file.with_name(f"{file.stem}.{point}{file.suffix}")
+    return parsed.set(database=str(beside)).render_as_string(hide_password=False)
+
+
+def _parsed(url: str) -> sa.URL:
+    try:
+        return sa.make_url(url)
+    except (sa.exc.ArgumentError, ValueError):  # the latter of a port
+        raise StoreError(f"{shown(url)!r} is not a database URL such as {SUCH_AS}") from None
+
+
 def open_database(url: str) -> Database:
     """Return the database of a URL, without connecting to it.
 
     Raises:
         StoreError: The URL is malformed, or of an unsupported database.
     """
-    try:
-        parsed = sa.make_url(url)
-    except (sa.exc.ArgumentError, ValueError):  # the latter of a port
-        raise StoreError(f"{shown(url)!r} is not a database URL such as {SUCH_AS}") from None
+    parsed = _parsed(url)
     match parsed.drivername:
         case "sqlite" | "sqlite+pysqlite":
             from feedback.log.sqlite import SQLite
@@ -115,7 +158,10 @@ def open_database(url: str) -> Database:
         case "postgresql" | "postgresql+psycopg":
             from feedback.log.postgres import PostgreSQL
 
-            return PostgreSQL(parsed)
+            point = parsed.query.get(_PARAMETER, "")
+            if point and (not isinstance(point, str) or not POINT.fullmatch(point)):
+                raise StoreError(f"{_PARAMETER} {point!r} is no name of a decision point")
+            return PostgreSQL(parsed.difference_update_query([_PARAMETER]), str(point))
     raise StoreError(f"database {parsed.drivername!r} is not supported; give a URL such as {SUCH_AS}")
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agent.api import create_app
-from agent.config import parse
+from agent.config import parse, points
 from agent.evaluation import Evaluations, verdict
 from agent.evaluation.job import evaluate_here
 from agent.jobs import Jobs
@@ -288,26 +288,38 @@ class Service:
         self.config = parse(document)
         self.arms, self.embedders = FakeArms(), FakeEmbedders(loading)
         self.generator = generator or base.ScriptedGenerator({}, default="The Danube does.")
-        clock = SteadyClock()
-        store = open_log(
-            self.config.database_url, self.config.reward, clock, self.config.limits.feedback_items
-        )
-        self.replica = Replica(
-            self.config,
-            store,
-            self.arms,
-            self.embedders,
-            self.generator,
-            gate=gate or partial(verdict, store, configuration_of(self.config), clock=clock),
-            telemetry=Telemetry(),
-            clock=clock,
-            reach=reach,
-        )
+        clock, telemetry = SteadyClock(), Telemetry()
+        for point, config in self.config.by_point.items():
+            store = open_log(config.database_url, config.reward, clock, config.limits.feedback_items)
+            replica = Replica(
+                config,
+                store,
+                self.arms,
+                self.embedders,
+                self.generator,
+                gate=gate or partial(verdict, store, configuration_of(config), clock=clock),
+                telemetry=telemetry,
+                clock=clock,
+                reach=reach,
+                service=self.replica if point != points.DEFAULT else None,
+                point=point,
+            )
+            if point == points.DEFAULT:
+                self.replica = replica
         self.app = create_app(self.replica)
         self._store = Store(self.config.database_url)
         self._epoch = take_epoch(self._store, "test", 0.0)
         self.learner = self._learner(Recipe.configured(self.config))
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://service")
+
+    async def learn_at(self, point: str) -> None:
+        """Learn what is new at another decision point, and serve it."""
+        replica = self.replica.points[point]
+        config = replica.config
+        with closing(Store(config.database_url, config.reward.join)) as store:
+            recipe, epoch = active_recipe(store, config), take_epoch(store, "test", 0.0)
+            await asyncio.to_thread(Learner(store, recipe, list(config.actions), epoch).step)
+        await replica.refresh()
 
     async def learn(self) -> None:
         """Learn what is new, as the recipe says that is active now, and serve it."""
@@ -322,20 +334,16 @@ class Service:
         return Learner(self._store, recipe, arms, self._epoch, budget=budget)
 
     @contextmanager
-    def working(self) -> Iterator[None]:
+    def working(self, point: str = points.DEFAULT) -> Iterator[None]:
         """Answer evaluations meanwhile, in a thread where `agent.hosts.JobsHost` has processes."""
-        evaluations = partial(
-            Evaluations,
-            self._store,
-            configuration_of(self.config),
-            "test",
-            partial(evaluate_here, self.config),
-        )
-        jobs = Jobs([evaluations], 0.005)
-        try:
-            yield
-        finally:
-            jobs.stop()
+        config = self.config.of(point)
+        with closing(Store(config.database_url)) as store:
+            evaluate = partial(evaluate_here, config)
+            jobs = Jobs([partial(Evaluations, store, configuration_of(config), "test", evaluate)], 0.005)
+            try:
+                yield
+            finally:
+                jobs.stop()
 
     @asynccontextmanager
     async def running(self, *, ready: bool = True) -> AsyncIterator["Service"]:
@@ -344,4 +352,6 @@ class Service:
             async with self.app.router.lifespan_context(self.app), self.client:
                 if ready:
                     await self.learn()
+                    for point in self.config.points:
+                        await self.learn_at(point)
                 yield self

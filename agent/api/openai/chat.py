@@ -30,6 +30,7 @@ async def chat(
     timeout_s: Timeout = None,
 ) -> Response:
     """Answer: decide, retrieve, generate; server-sent events with `stream`."""
+    replica, caller = asking.at_model(replica, caller, body.model)
     ask = await ask_of(replica, caller, body, key)
     events = asking.events_of(replica, caller, ask, key, timeout_s)
     if body.stream:

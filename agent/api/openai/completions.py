@@ -41,6 +41,7 @@ async def completions(
     timeout_s: Timeout = None,
 ) -> Response:
     """Answer a prompt as chat answers the message of a user."""
+    replica, caller = asking.at_model(replica, caller, body.model)
     prompt = _prompt(body)
     ask = asking.ask_of(
         replica,

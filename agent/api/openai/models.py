@@ -3,8 +3,9 @@
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 
+from agent.api import asking
 from agent.api.errors import RESPONSES, ApiError
-from agent.api.middleware import AppReplica, require
+from agent.api.middleware import ServiceReplica, require
 from agent.api.schemas import Name
 from agent.serving import Replica
 
@@ -12,13 +13,13 @@ router = APIRouter(responses=RESPONSES)
 
 
 @router.get("/v1/models", dependencies=[require("decide", "read")])
-async def models(replica: AppReplica) -> JSONResponse:
-    """The models that a client can name: `auto`, an arm, and for embeddings a backbone."""
+async def models(replica: ServiceReplica) -> JSONResponse:
+    """What a client can name: `auto`, an arm, the same at other points, and for embeddings a backbone."""
     return JSONResponse({"object": "list", "data": [_model(name) for name in _names(replica)]})
 
 
 @router.get("/v1/models/{model:path}", dependencies=[require("decide", "read")])
-async def model(replica: AppReplica, model: Name) -> JSONResponse:
+async def model(replica: ServiceReplica, model: Name) -> JSONResponse:
     """One of them; an arm is `arm/<name>`, a backbone `backbone/<name>`."""
     names = _names(replica)
     if model not in names:
@@ -29,8 +30,12 @@ async def model(replica: AppReplica, model: Name) -> JSONResponse:
 
 
 def _names(replica: Replica) -> list[str]:
-    arms = (f"arm/{name}" for name in replica.turns.arms)
-    return ["auto", *arms, *(f"backbone/{name}" for name in replica.config.backbones)]
+    names = ["auto", *(f"arm/{name}" for name in replica.turns.arms)]
+    for other in replica.others:
+        if not other.ranks:
+            point = f"{asking.POINT}{other.point}"
+            names += [point, *(f"{point}/arm/{name}" for name in other.turns.arms)]
+    return [*names, *(f"backbone/{name}" for name in replica.config.backbones)]
 
 
 def _model(name: str) -> dict[str, object]:

@@ -37,6 +37,9 @@ async def replace_arms(replica: AppReplica, body: ArmsReplacement) -> JSONRespon
 
     An arm that is given as `GET /v1/arms` shows it stays as it is, with what is masked there.
     """
+    if replica.ranks:
+        message = f"point {replica.point!r} has no arms of its own: its actions come with each request"
+        raise ApiError("invalid_value", message, "point")
     specs = {name: _unmasked(spec, replica.config.arms.get(name)) for name, spec in body.arms.items()}
     for name, backbone in body.backbones.items():
         here = replica.config.backbones.get(name)

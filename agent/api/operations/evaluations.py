@@ -7,7 +7,7 @@ from fastapi import APIRouter
 from fastapi.responses import HTMLResponse, JSONResponse
 
 from agent.api.errors import RESPONSES, ApiError
-from agent.api.middleware import AppReplica, require
+from agent.api.middleware import AppReplica, location_of, require
 from agent.api.schemas import PageBefore, PageLimit, PathNumber
 from agent.evaluation import CandidateError, EvaluationRequest, refuse_untrusted
 from agent.learning import configuration_of
@@ -30,7 +30,7 @@ async def submit(replica: AppReplica, body: EvaluationRequest) -> JSONResponse:
     in full, as `policy:{kind: linucb, params: {alpha: 0.5}}`, and names no file.
     """
     submitted = await asyncio.to_thread(_submit, replica, body)
-    return JSONResponse(_document(submitted), 202, {"location": f"/v1/evaluations/{submitted.seq}"})
+    return JSONResponse(_document(submitted), 202, location_of(replica, f"/v1/evaluations/{submitted.seq}"))
 
 
 @router.get("/v1/evaluations", dependencies=[require("read")])

@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse
 
 from agent.access import Caller, NewKey
 from agent.api.errors import RESPONSES, ApiError
-from agent.api.middleware import AppReplica, require
+from agent.api.middleware import ServiceReplica, require
 from agent.api.schemas import PublicId
 from feedback.registry import keys, usage
 
@@ -20,7 +20,7 @@ UNUSED = {"day": usage.Amount(), "month": usage.Amount(), "total": usage.Amount(
 
 
 @router.post("/v1/keys", status_code=201, dependencies=[require("admin")])
-async def create(replica: AppReplica, body: NewKey) -> JSONResponse:
+async def create(replica: ServiceReplica, body: NewKey) -> JSONResponse:
     """Make a key. Only this response has its secret; every replica knows it within a second."""
     if replica.keyring.is_open and "admin" not in body.scopes:
         message = f"the first key closes the service: with {list(body.scopes)} nobody could make another one"
@@ -36,7 +36,7 @@ async def create(replica: AppReplica, body: NewKey) -> JSONResponse:
 
 
 @router.get("/v1/keys", dependencies=[require("admin")])
-async def listed(replica: AppReplica) -> JSONResponse:
+async def listed(replica: ServiceReplica) -> JSONResponse:
     """Every key, without its secret, with what it has used: today, this month and in total."""
     await replica.quota.report()
     made = await asyncio.to_thread(keys.read, replica.store)
@@ -46,7 +46,7 @@ async def listed(replica: AppReplica) -> JSONResponse:
 
 
 @router.delete("/v1/keys/{public_id}", dependencies=[require("admin")])
-async def disable(replica: AppReplica, public_id: PublicId) -> JSONResponse:
+async def disable(replica: ServiceReplica, public_id: PublicId) -> JSONResponse:
     """Disable a key for good; every replica refuses it within a second."""
     key = await asyncio.to_thread(keys.disable, replica.store, public_id, replica.clock())
     if key is None:

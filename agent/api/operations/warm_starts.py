@@ -7,7 +7,7 @@ from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 
 from agent.api.errors import RESPONSES, ApiError
-from agent.api.middleware import AppReplica, require
+from agent.api.middleware import AppReplica, location_of, require
 from agent.api.schemas import PageBefore, PageLimit, PathNumber
 from agent.serving import Replica
 from agent.warmstart import Planned, next_run
@@ -32,7 +32,7 @@ async def ask(replica: AppReplica) -> JSONResponse:
         run = await asyncio.to_thread(registry_runs.request, replica.store, configured, replica.clock())
     except UnderWayError as error:
         raise ApiError("under_way", str(error)) from None
-    return JSONResponse(_document(run), 202, {"location": f"/v1/warm-starts/{run.seq}"})
+    return JSONResponse(_document(run), 202, location_of(replica, f"/v1/warm-starts/{run.seq}"))
 
 
 @router.get("/v1/warm-starts", dependencies=[require("read")])

@@ -40,7 +40,7 @@ bounded = settings(
 )
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture  # of one test: Schemathesis ends the lifespan of the application with it
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """A service that has started and has a version to serve."""
     with pytest.MonkeyPatch.context() as patch:

@@ -1,0 +1,201 @@
+"""`POST /v1/decisions`: choose among actions that come with the request, at a decision point for it.
+
+In the log, the arms of such a decision are the positions of its actions: `action-1`, `action-2` and so on.
+Ids may be new in every request; positions are few, so neither a policy nor an evaluation grows with the ids.
+The question of the decision is what was asked, as JSON: the ids in their order, and the context.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fastapi import APIRouter, Response
+
+from agent.access import Caller
+from agent.api import asking, responses
+from agent.api.errors import RESPONSES, ApiError
+from agent.api.middleware import RequestCaller, ServiceReplica, at_point, caller_at, require
+from agent.api.schemas import Action, IdempotencyKey, RankRequest, Timeout, storable
+from agent.config import Limits, points
+from agent.policies import FeatureError, features
+from agent.serving import Ask, Replica
+from feedback.events import Decision
+from feedback.log import Record
+
+router = APIRouter(responses=RESPONSES)
+
+
+@router.post("/v1/decisions", dependencies=[require("decide")])
+async def rank(
+    service: ServiceReplica,
+    caller: RequestCaller,
+    body: RankRequest,
+    key: IdempotencyKey = None,
+    timeout_s: Timeout = None,
+) -> Response:
+    """Choose among the actions of the request; nothing is retrieved, and nothing generated."""
+    replica = ranking_at(service, body.point)
+    decision = await decide(replica, caller_at(replica, caller), body, key, timeout_s)
+    order = ranked(decision)
+    return responses.Json(
+        {
+            "object": "decision",
+            "point": replica.point,
+            "decision_id": decision.id,
+            "episode_id": decision.episode_id,
+            "policy_version": decision.version,
+            "mode": decision.mode.value,
+            "chosen": decision.drawn,
+            "propensity": decision.propensity,
+            "ranking": [{"id": name, "probability": p} for name, p in order.items()],
+            "pmf": dict(zip(decision.arms, decision.probabilities, strict=True)),
+            "reward_deadline": decision.deadline,
+        },
+        headers=responses.headers(decision, None),
+    )
+
+
+def ranking_at(service: Replica, point: str) -> Replica:
+    """Return the replica of a point whose actions come with the request. Raises ApiError."""
+    replica = at_point(service, point)
+    if not replica.ranks:
+        there = ", ".join(one.point for one in service.points.values() if one.ranks) or "none"
+        message = f"point {point!r} has arms of its own; those whose actions come with a request: {there}"
+        raise ApiError("invalid_value", message, "point")
+    return replica
+
+
+async def decide(
+    replica: Replica, caller: Caller, body: RankRequest, key: str | None, timeout_s: float | None
+) -> Decision:
+    """Return the decision among the actions of a request, by their ids. Raises ApiError."""
+    ask = ask_of(replica, caller, body, key)
+    decided, _, _ = await asking.whole(asking.events_of(replica, caller, ask, key, timeout_s))
+    return by_ids(decided.decision)
+
+
+def ask_of(replica: Replica, caller: Caller, body: RankRequest, key: str | None) -> Ask:
+    """Check a request, and return it for the turn. Raises ApiError."""
+    limits, ids = replica.config.limits, [action.id for action in body.actions]
+    if len(ids) > limits.actions:
+        raise _refused(f"{len(ids)} actions were sent; at most {limits.actions} are read", "actions")
+    if len(set(ids)) < len(ids):
+        twice = next(name for n, name in enumerate(ids) if name in ids[:n])
+        raise _refused(f"{twice!r} is the id of two actions", "actions")
+    names = {action.id: f"{points.ACTION}{n}" for n, action in enumerate(body.actions, 1)}
+    if unknown := [name for name in body.excluded if name not in names]:
+        raise _refused(f"{unknown[0]!r} is none of the actions", "excluded")
+    reader = _Reader(limits)
+    context = reader.read(body.context, "context")
+    described = {
+        names[action.id]: features.describe_action(
+            action.id, reader.read_action(action, f"actions.{n}.features")
+        )
+        for n, action in enumerate(body.actions)
+    }
+    if set(body.excluded) == set(ids):
+        raise ApiError("no_eligible_arm", "every action is excluded", "excluded")
+    return Ask(
+        decision_id=caller.stored(key) if key else caller.new_id(),
+        question=question_of(ids, context),
+        excluded=frozenset(names[name] for name in body.excluded),
+        explore=body.explore,
+        context=context,
+        episode_id=body.episode_id and caller.stored(body.episode_id, "episode"),
+        deferred=body.defer_activation,
+        request_digest=asking.digest_of(body) if key else "",
+        actions=described,
+    )
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Reads features within the limits of a request.
+
+    Attributes:
+        limits: The limits.
+        size: Bytes of the names and texts so far.
+    """
+
+    limits: Limits
+    size: int = 0
+
+    def read_action(self, action: Action, param: str) -> Mapping[str, float | str | bool]:
+        """Return the features of an action by flat names. Raises ApiError."""
+        self._count(action.id, param)
+        return self.read(action.features, param)
+
+    def read(self, nested: Mapping[str, Any], param: str) -> Mapping[str, float | str | bool]:
+        """Return features by flat names. Raises ApiError."""
+        try:
+            found = features.flattened(nested, self.limits.action_features)
+        except FeatureError as error:
+            raise _refused(f"{param}: {error}", param) from None
+        bound = self.limits.context_number
+        for name, value in found.items():
+            where = f"{param}.{name}"[:300]
+            for text in (name, value) if isinstance(value, str) else (name,):
+                if len(text) > self.limits.context_text:
+                    limit = f"at most {self.limits.context_text} are read"
+                    raise _refused(f"{text[:20]!r} and so on has {len(text)} characters; {limit}", where)
+                self._count(text, where)
+            if isinstance(value, str):
+                continue
+            if not isinstance(value, int | float) or not -bound <= value <= bound:  # refuses NaN, too
+                raise _refused(
+                    f"{where} is {value!r:.40}; a number from -{bound:g} to {bound:g} was expected", where
+                )
+        return found
+
+    def _count(self, text: str, param: str) -> None:
+        try:
+            self.size += len(storable(text).encode())
+        except ValueError as error:
+            raise _refused(str(error), param) from None
+        if self.size > self.limits.action_bytes:
+            raise _refused(f"names and texts have more than {self.limits.action_bytes} bytes", "actions")
+
+
+def _refused(message: str, param: str) -> ApiError:
+    return ApiError("invalid_value", message, param)
+
+
+def question_of(ids: Sequence[str], context: Mapping[str, float | str | bool]) -> str:
+    """Return what was asked, as one text: equal for equal ids and contexts.
+
+    >>> question_of(["b", "a"], {"x": 1})
+    '{"actions":["b","a"],"context":{"x":1}}'
+    """
+    document = {"actions": list(ids), "context": dict(context)}
+    return json.dumps(document, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+
+
+def by_ids(decision: Decision) -> Decision:
+    """Return a decision with the ids of the actions in the place of their positions."""
+    ids = dict(enumerate(json.loads(decision.context.question)["actions"], 1))
+
+    def name(arm: str) -> str:
+        return str(ids[int(arm.removeprefix(points.ACTION))])
+
+    described = {name(arm): own for arm, own in decision.context.arms.items()}
+    return replace(
+        decision,
+        context=replace(decision.context, arms=described),
+        arms=tuple(map(name, decision.arms)),
+        drawn=name(decision.drawn),
+    )
+
+
+def record_by_ids(found: Record) -> Record:
+    """Return a record with the ids of the actions in the place of their positions."""
+    decision, execution = by_ids(found.decision), found.execution
+    return replace(
+        found, decision=decision, execution=execution and replace(execution, served=decision.drawn)
+    )
+
+
+def ranked(decision: Decision) -> dict[str, float]:
+    """Return the probability of each action: the chosen one first, the others by falling probability."""
+    p = dict(zip(decision.arms, decision.probabilities, strict=True))
+    return {name: p[name] for name in sorted(p, key=lambda name: (name != decision.drawn, -p[name]))}
