@@ -60,6 +60,26 @@ def question(number: int) -> str:
     return f"where is the {SUBJECTS[number % len(SUBJECTS)]} of number {number}?"
 
 
+# -- actions of a request ----------------------------------------------------------------------------------
+
+
+def test_actions_of_a_request_are_learned_at_a_point_of_their_own(live: Live) -> None:
+    before, clicks = live.policy()["log_seq"], []
+    for n in range(40):
+        shown = [{"id": f"{n}-{topic}", "features": {"topic": topic}} for topic in ("opera", "games")]
+        found = live.client.post("/v1/decisions", json={"point": "news", "actions": shown}).json()
+        liked = float(found["chosen"].endswith("games"))
+        clicks.append({"decision_id": found["decision_id"], "metric_name": "click", "value": liked})
+    assert all(one["decision_id"].startswith("news:") for one in clicks)
+    kept = live.client.post("/v1/feedback", json={"items": clicks}).json()["items"]
+    live.learned(max(one["log_seq"] for one in kept), point="news")
+    found = live.client.post("/v1/decisions", json={"point": "news", "actions": shown}).json()
+    assert found["pmf"]["39-games"] > 0.6
+    verified = live.client.get(f"/v1/decisions/{found['decision_id']}/verify").json()
+    assert verified["verified"], verified
+    assert live.policy()["log_seq"] == before, "another point has its own log"
+
+
 # -- asking ------------------------------------------------------------------------------------------------
 
 
