@@ -38,6 +38,7 @@ PAGES = (
     "docs/guide/extending/router.md",
     "docs/guide/deployment.md",
     "docs/guide/demo.md",
+    "docs/guide/decision-points.md",
     "docs/guide/keys.md",  # last: it closes the service
 )
 

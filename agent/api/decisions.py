@@ -4,16 +4,16 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from fastapi.responses import JSONResponse
 
 from agent.access import Caller, ForeignIdError
 from agent.api import ranking, responses
 from agent.api.errors import RESPONSES, ApiError
 from agent.api.middleware import AppReplica, RequestCaller, require
-from agent.api.schemas import DecisionId
+from agent.api.schemas import DecisionId, DecisionQuery
 from agent.config import AppConfig
 from agent.learning import restore
 from agent.learning import verify as learning_verify
@@ -21,8 +21,8 @@ from agent.policies import Policy, PolicyError
 from agent.serving import Replica, choices
 from feedback.events import LABELS, Decision, Example, Feedback, Kind, Mode, Status
 from feedback.fold import DecisionFact, Fold
-from feedback.log import Record
-from feedback.registry import Version
+from feedback.log import Record, listing
+from feedback.registry import Version, keys
 from feedback.registry import versions as registry_versions
 
 router = APIRouter(responses=RESPONSES)
@@ -30,6 +30,58 @@ router = APIRouter(responses=RESPONSES)
 Result = TypeVar("Result")
 
 Fact = TypeVar("Fact", Decision, Feedback)
+
+
+@router.get("/v1/decisions", dependencies=[require("decide", "read")])
+async def listed(
+    replica: AppReplica,
+    caller: RequestCaller,
+    wanted: Annotated[DecisionQuery, Query()],
+) -> JSONResponse:
+    """Decisions of the caller's project, newest first; `next` is the `before` of the next page, or null.
+
+    A page looks at a part of the log, and may have fewer decisions than its limit, or none, before the end.
+    """
+    found, before = await asyncio.to_thread(
+        listing.decisions, replica.store, _wanted(replica, caller, wanted), wanted.limit, wanted.before
+    )
+    rows = [_row(one, replica, caller) for one in found]
+    return JSONResponse({"decisions": rows, "next": before or None})
+
+
+def _wanted(replica: Replica, caller: Caller, query: DecisionQuery) -> listing.Wanted:
+    """Return the conditions of a query, of the caller's project. Raises ForeignIdError."""
+    return listing.Wanted(
+        since=None if query.since is None else query.since.timestamp(),
+        until=None if query.until is None else query.until.timestamp(),
+        arm=None if replica.ranks else query.arm,
+        action=query.arm if replica.ranks else None,
+        version=query.version,
+        status=query.status,
+        metric=query.metric,
+        episode=query.episode and caller.stored(query.episode, "episode"),
+        key=query.key,
+        prefix=caller.prefix or None,
+        apart=None if caller.prefix or caller.sees_all else keys.SEPARATOR,
+    )
+
+
+def _row(one: listing.Listed, replica: Replica, caller: Caller) -> dict[str, Any]:
+    decision = ranking.by_ids(one.decision) if replica.ranks else one.decision
+    served = decision.drawn if replica.ranks and one.served else one.served
+    return {
+        "decision_id": caller.shown_id(decision.id),
+        "episode_id": decision.episode_id and caller.shown_id(decision.episode_id),
+        "decided_at": decision.decided_at,
+        "question": decision.context.question,
+        "mode": decision.mode.value,
+        "policy_version": decision.version,
+        "arm_drawn": decision.drawn,
+        "arm_served": served,
+        "propensity": decision.propensity,
+        "status": one.status and one.status.value,
+        "log_seq": one.seq,
+    }
 
 
 @router.get("/v1/decisions/{decision_id}", dependencies=[require("decide", "read")])

@@ -106,6 +106,7 @@ def ask_of(replica: Replica, caller: Caller, body: RankRequest, key: str | None)
         deferred=body.defer_activation,
         request_digest=asking.digest_of(body) if key else "",
         actions=described,
+        ids={slot: name for name, slot in names.items()},
     )
 
 

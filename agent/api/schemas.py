@@ -168,6 +168,33 @@ class RankRequest(Request):
     defer_activation: StrictBool = False
 
 
+DecisionStatus = Literal["running", "ok", "fell_back", "arm_failed", "llm_failed", "llm_timeout", "cancelled"]
+"""Of an execution, or that there is none yet."""
+
+
+class DecisionQuery(BaseModel):
+    """The query of `GET /v1/decisions`: what is left out is not looked at."""
+
+    model_config = ConfigDict(frozen=True)
+
+    since: AwareDatetime | None = Field(default=None, description="Decided then or later.")
+    until: AwareDatetime | None = Field(default=None, description="Decided before then.")
+    arm: Name | None = Field(
+        default=None, description="The arm that was drawn, or the action that was chosen."
+    )
+    version: Annotated[int, Field(ge=0, le=LARGEST)] | None = Field(
+        default=None, description="The version that decided, or was a canary."
+    )
+    status: DecisionStatus | None = Field(default=None, description="How it ended.")
+    metric: Name | None = Field(default=None, description="Feedback on it has a value of this metric.")
+    episode: LoggedId | None = None
+    key: Name | None = Field(default=None, description="Public id of a key that sent feedback on it.")
+    limit: Annotated[int, Field(ge=1, le=1000)] = 50
+    before: Annotated[int, Field(ge=1, le=LARGEST)] | None = Field(
+        default=None, description="Position in the log: `next` of the page before."
+    )
+
+
 class FeedbackItem(Request):
     """One value of one metric, for one decision or for all decisions of an episode; null retracts it."""
 

@@ -105,6 +105,7 @@ class Ask:
             same seed: the model has called functions, and the conversation has their results.
         actions: Features of the actions that came with the request, by their names in the log; empty to
             choose among arms.
+        ids: Their ids, by the same names.
     """
 
     decision_id: str
@@ -128,6 +129,7 @@ class Ask:
     options: Mapping[str, Any] = field(default_factory=dict)
     continues: str | None = None
     actions: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    ids: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

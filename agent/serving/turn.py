@@ -134,7 +134,14 @@ class TurnLoop:
         arms = {name: replace(self.arms[name], features=own) for name, own in ask.actions.items()}
         _, context = await self.describe(ask, arms)
         decision = decider.choose(ask, eligible(ask, arms), context, serving=decider.serving)
-        execution = Execution(decision.id, decision.drawn, Status.OK, Cost(), finished_at=decision.decided_at)
+        execution = Execution(
+            decision.id,
+            decision.drawn,
+            Status.OK,
+            Cost(),
+            passages=(ask.ids[decision.drawn],),
+            finished_at=decision.decided_at,
+        )
         commit = self.log.append(decision, execution)
         on_commit(commit)
         await asyncio.shield(commit)

@@ -1,4 +1,4 @@
-from . import database, rows, schema, tables
+from . import database, listing, rows, schema, tables
 from .batch import Fact, FeedbackStatus, Receipt
 from .group_commit import GroupCommit
 from .open import open_log
@@ -12,6 +12,7 @@ __all__ = [
     "Record",
     "Store",
     "database",
+    "listing",
     "open_log",
     "rows",
     "schema",

@@ -66,13 +66,13 @@ class ShadowAgreement:
         return self._agreement
 
 
-async def _shadow_agreement(request: Request) -> ShadowAgreement:
-    """Return the comparison of this application."""
+async def _shadow_agreement(request: Request, replica: AppReplica) -> ShadowAgreement:
+    """Return the comparison of this application, at a decision point."""
     state = request.app.state
-    if not hasattr(state, "shadow_agreement"):
-        state.shadow_agreement = ShadowAgreement()
-    agreement: ShadowAgreement = state.shadow_agreement
-    return agreement
+    if not hasattr(state, "shadow_agreements"):
+        state.shadow_agreements = {}
+    agreements: dict[str, ShadowAgreement] = state.shadow_agreements
+    return agreements.setdefault(replica.point, ShadowAgreement())
 
 
 Agreement = Annotated[ShadowAgreement, Depends(_shadow_agreement)]

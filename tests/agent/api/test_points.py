@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +161,39 @@ async def test_a_deferred_decision_counts_once_it_is_activated(service: Service)
     assert (await read(service, f"/v1/decisions/{found['decision_id']}"))["activated"]
 
 
+async def test_decisions_are_listed_by_what_is_asked_of_them(on_each: Service) -> None:
+    for n in range(6):
+        await ranked(on_each, f"d-{n}", actions=actions("a", "b"), episode_id=f"e-{n % 2}")
+    await fed(on_each, click("news:d-1"), {"episode_id": "news:e-0", "metric_name": "click", "value": 0})
+    everything = (await read(on_each, "/v1/decisions", point="news"))["decisions"]
+    assert [one["decision_id"] for one in everything] == [f"news:d-{n}" for n in range(5, -1, -1)]
+    chosen = {one["decision_id"]: one["arm_drawn"] for one in everything}
+
+    async def listed(**query: Any) -> list[str]:
+        found, before = list[str](), None
+        while True:
+            page = await read(on_each, "/v1/decisions", point="news", limit=2, **query, **(before or {}))
+            found += [one["decision_id"] for one in page["decisions"]]
+            assert len(page["decisions"]) <= 2
+            if page["next"] is None:
+                return found
+            before = {"before": page["next"]}
+
+    assert await listed() == [*chosen]
+    assert await listed(arm="a") == [name for name, arm in chosen.items() if arm == "a"]
+    assert await listed(episode="news:e-1") == ["news:d-5", "news:d-3", "news:d-1"]
+    assert await listed(metric="click") == ["news:d-1"]
+    assert await listed(status="ok", version=1) == [*chosen]
+    assert await listed(status="running") == await listed(version=99) == await listed(key="k") == []
+    between = (everything[3]["decided_at"] + everything[4]["decided_at"]) / 2
+    middle = datetime.fromtimestamp(between, UTC).isoformat()
+    assert await listed(since=middle) == [*chosen][:4]
+    assert await listed(until=middle) == [*chosen][4:]
+    assert (await read(on_each, "/v1/decisions"))["decisions"] == []
+    wrong = await on_each.client.get("/v1/decisions", params={"status": "done"})
+    assert "status" in refused(wrong, 400, "invalid_value", "status")
+
+
 # -- ids and logs ------------------------------------------------------------------------------------
 
 
@@ -209,7 +243,12 @@ async def test_the_decisions_of_a_project_are_its_own_at_every_point(
 ) -> None:
     monkeypatch.setenv("ADMIN_KEY", "admin")
     monkeypatch.setenv("SHOP_KEY", "shop")
-    keys = [{"env": "ADMIN_KEY", "scopes": ["admin"]}, {"env": "SHOP_KEY", "project": "shop"}]
+    monkeypatch.setenv("OTHER_KEY", "other")
+    keys = [
+        {"env": "ADMIN_KEY", "scopes": ["admin"]},
+        {"env": "SHOP_KEY", "project": "shop"},
+        {"env": "OTHER_KEY"},
+    ]
     async with Service(tmp_path, points=POINTS, keys=keys).running() as service:
         body = {"point": "news", "actions": actions("a", "b")}
 
@@ -220,6 +259,9 @@ async def test_the_decisions_of_a_project_are_its_own_at_every_point(
         made = await as_("shop", "POST", "/v1/decisions", json=body, headers={"idempotency-key": "d-1"})
         assert made.json()["decision_id"] == "news:d-1"
         assert (await as_("shop", "GET", "/v1/decisions/news:d-1")).status_code == 200
+        for key, shown in (("shop", ["news:d-1"]), ("admin", ["news:shop~d-1"]), ("other", [])):
+            page = await as_(key, "GET", "/v1/decisions", params={"point": "news"})
+            assert [one["decision_id"] for one in page.json()["decisions"]] == shown
         refused(await as_("admin", "GET", "/v1/decisions/news:d-1"), 404, "decision_not_found", "decision_id")
         seen = await as_("admin", "GET", "/v1/decisions/news:shop~d-1")
         assert seen.json()["decision_id"] == "news:shop~d-1"

@@ -34,6 +34,7 @@ ROUTES: dict[tuple[str, str], tuple[Scope, ...] | None] = {
     ("PATCH", "/v1/arms/{name}"): ("operate",),
     ("POST", "/v1/chat/completions"): ("decide",),
     ("POST", "/v1/completions"): ("decide",),
+    ("GET", "/v1/decisions"): USE,
     ("POST", "/v1/decisions"): ("decide",),
     ("GET", "/v1/decisions/{decision_id}"): USE,
     ("POST", "/v1/decisions/{decision_id}/activate"): ("feedback",),

@@ -1,0 +1,101 @@
+"""Decision points in the configuration: what differs, what is refused, and copies that mean the same."""
+
+from typing import Any
+
+import pytest
+
+from agent.config import AppConfig, ConfigError, parse
+from agent.learning import Recipe, configuration_of
+from tests.agent.fakes import CONFIG
+
+NEWS: dict[str, Any] = {"actions": "request", "reward": {"metrics": {"click": {}}}}
+ADF = "--cb_explore_adf --epsilon 0.1"
+
+
+def with_points(**points: Any) -> AppConfig:
+    return parse({**CONFIG, "log_url": "sqlite:////tmp/log.db", "points": points})
+
+
+def complaint(**points: Any) -> str:
+    with pytest.raises(ConfigError) as raised:
+        with_points(**points)
+    return str(raised.value)
+
+
+def test_a_point_takes_over_what_it_does_not_name() -> None:
+    config = with_points(cheap={"arms": {"none": {"kind": "none"}}, "floor": 0.2})
+    own = config.of("cheap")
+    assert (list(own.arms), own.floor, own.database_url) == (["none"], 0.2, "sqlite:////tmp/log.cheap.db")
+    assert (own.llm, own.reward, own.policy, own.limits) == (
+        config.llm,
+        config.reward,
+        config.policy,
+        config.limits,
+    )
+    assert own.points == {}
+    assert config.of("default") is config
+    assert list(config.by_point) == ["default", "cheap"]
+
+
+def test_actions_of_requests_are_positions_and_decided_by_their_features() -> None:
+    own = with_points(news=NEWS).of("news")
+    assert len(own.arms) == 50
+    assert list(own.arms)[:2] == ["action-1", "action-2"]
+    assert own.policy.params["args"].endswith("-q sf")
+    assert (own.features.words, own.features.shape, own.fallback, own.warm_start) == (0, False, None, None)
+
+
+def test_a_copy_of_a_configuration_means_the_same() -> None:
+    config = with_points(news=NEWS, cheap={"floor": 0.2})
+    copy = parse(config.model_dump(mode="json"))
+    for point in ("news", "cheap"):
+        assert copy.of(point) == config.of(point)
+        assert parse(copy.of(point).model_dump(mode="json")) == config.of(point)
+
+
+def test_a_point_changes_neither_the_recipe_nor_the_evaluations_of_the_others() -> None:
+    plain, more = with_points(), with_points(news=NEWS)
+    assert Recipe.configured(plain) == Recipe.configured(more)
+    assert configuration_of(plain) == configuration_of(more)
+
+
+@pytest.mark.parametrize(
+    ("points", "message"),
+    [
+        ({"News": NEWS}, "'News' is no name of a decision point: use 1 to 32 of a-z"),
+        ({"default": NEWS}, "not 'default', which is the top level"),
+        ({"news": {"flor": 0.1}}, "unknown key 'points.news.flor'; did you mean 'floor'?"),
+        ({"news": {"floor": 0.4}}, "points.news: floor 0.4 is too large for 3 arms: at most 0.3333"),
+        ({"news": {**NEWS, "floor": 0.03}}, "points.news: floor 0.03 is too large for 50 arms: at most 0.02"),
+        ({"news": {**NEWS, "arms": {"a": {"kind": "none"}}}}, "points.news: arms has no place where"),
+        ({"news": {**NEWS, "fallback": "a"}}, "points.news: fallback has no place where"),
+        ({"news": {**NEWS, "features": {"words": 4}}}, "points.news: features: there is no question"),
+        ({"news": {**NEWS, "policy": {"kind": "linucb"}}}, "policy 'linucb' learns the effect of"),
+        ({"news": {**NEWS, "policy": {"kind": "epsilon_greedy"}}}, "for each name of an arm"),
+        ({"news": {**NEWS, "policy": {"kind": "neural"}}}, "take one of uniform, fixed, routed, vowpal"),
+        ({"news": {**NEWS, "policy": {"kind": "vowpal", "params": {"args": ADF}}}}, "add -q sf"),
+        ({"news": {**NEWS, "policy": {"kind": "vowpal"}}}, "add -q sf"),
+        (
+            {"news": {**NEWS, "policy": {
+                "kind": "apprentice",
+                "params": {
+                    "baseline": {"kind": "fixed", "params": {"arm": "action-1"}},
+                    "policy": {"kind": "linucb"},
+                },
+            }}},
+            "policy 'linucb' learns",
+        ),
+        ({"news": {**NEWS, "policy": {"kind": "fixed", "params": {"arm": "a"}}}}, "names the arm 'a'"),
+        ({"news": {"reward": {"metrics": {}}}}, "points.news: reward.metrics declares no metric"),
+    ],
+)  # fmt: skip
+def test_what_cannot_work_is_refused_by_name(points: dict[str, Any], message: str) -> None:
+    assert message in complaint(**points)
+
+
+def test_personalizer_speaks_to_a_point_of_actions() -> None:
+    document = {**CONFIG, "points": {"news": NEWS, "cheap": {}}}
+    assert parse({**document, "personalizer": "news"}).personalizer == "news"
+    for wrong in ("cheap", "nwes", "default"):
+        with pytest.raises(ConfigError, match=f"personalizer '{wrong}' is no point of `actions: request`"):
+            parse({**document, "personalizer": wrong})
