@@ -158,8 +158,8 @@ class RewardRule(BaseModel):
     wait_time: str = Field(default="PT30M", description="ISO 8601 duration in which feedback counts.")
     complete: Complete = Field(
         default=Complete.ANY,
-        description="When a decision is learned: at its first value (`any`), once all metrics have one or the "
-        "wait time has passed (`all`), at the `deadline`. The default is `all` for several metrics.",
+        description="When a decision is learned: at its first value (`any`), once all metrics have one or "
+        "the wait time has passed (`all`), at the `deadline`. The default is `all` for several metrics.",
     )
     default: float | None = Field(
         default=None, description="Quality of a decision without feedback; null leaves it out of learning."

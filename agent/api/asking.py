@@ -168,13 +168,13 @@ async def events_of(
     try:
         async with aclosing(admission.admitted(replica, caller, ask, key, timeout_s, opened)) as events:
             async for event in events:
-                yield _shown(event, caller) if caller.prefix else event
+                yield _shown(event, caller) if caller.prefix or caller.point else event
     except ApiError as error:
         raise error.shown_to(caller) from error.__cause__
 
 
 def _shown(event: messages.Event, caller: Caller) -> messages.Event:
-    """Return an event with ids as a caller of a project knows them."""
+    """Return an event with ids as its caller knows them: without the project, with the point."""
     match event:
         case Decided(decision):
             episode_id = decision.episode_id and caller.shown_id(decision.episode_id)
@@ -182,11 +182,17 @@ def _shown(event: messages.Event, caller: Caller) -> messages.Event:
             return replace(event, decision=shown)
         case Chunk() if event.tool_calls:
             calls = (
-                {**call, "id": caller.shown_id(call["id"])} if "id" in call else call
+                {**call, "id": _shown_call(call["id"], caller)} if "id" in call else call
                 for call in event.tool_calls
             )
             return replace(event, tool_calls=tuple(calls))
     return event
+
+
+def _shown_call(name: str, caller: Caller) -> str:
+    """Return the id of a call of a function, which ends in that of its decision."""
+    decision_id = choices.decision_of_call(name) or ""
+    return name.removesuffix(decision_id) + caller.shown_id(decision_id) if decision_id else name
 
 
 async def whole(events: AsyncGenerator[messages.Event, None]) -> tuple[Decided, choices.Choices, Finished]:

@@ -177,8 +177,8 @@ class DecisionQuery(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    since: AwareDatetime | None = Field(default=None, description="Decided then or later.")
-    until: AwareDatetime | None = Field(default=None, description="Decided before then.")
+    since: keyring.Instant | None = Field(default=None, description="Decided then or later.")
+    until: keyring.Instant | None = Field(default=None, description="Decided before then.")
     arm: Name | None = Field(
         default=None, description="The arm that was drawn, or the action that was chosen."
     )

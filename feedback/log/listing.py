@@ -124,5 +124,5 @@ def decisions(
 
 
 def _listed(row: sa.Row[Any]) -> Listed:
-    columns, (seq, served, status) = row[:-3], row[-3:]
+    *columns, seq, served, status = tuple(row)
     return Listed(decision_of(columns), seq, served, None if status is None else Status(status))

@@ -275,7 +275,7 @@ async def test_a_model_names_a_point_and_an_arm_there(service: Service) -> None:
     assert answer.json()["agent"]["mode"] == "forced"
     assert answer.json()["agent"]["decision_id"].startswith("cheap:")
     assert (await ask(service, model="point/cheap")).json()["agent"]["pmf"] == {"none": 0.5, "bm25": 0.5}
-    refused(await ask(service, model="point/cheap/arm/dense"), 400, "unknown_arm", "model")
+    refused(await ask(service, model="point/cheap/arm/dense"), 404, "model_not_found", "model")
     refused(await ask(service, model="point/cheep"), 404, "point_not_found", "point")
     assert "POST /v1/decisions" in refused(
         await ask(service, model="point/news"), 400, "invalid_value", "model"

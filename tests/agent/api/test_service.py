@@ -203,6 +203,7 @@ async def test_feedback_is_accepted_once_and_is_learned_once_its_position_is_app
         "episode_id": None,
         "status": "accepted",
         "log_seq": 3,
+        "hint": None,
     }
     policy = (await service.client.get("/v1/policy")).json()
     assert (policy["log_seq"], policy["applied_seq"], policy["version"]) == (3, 0, 1)

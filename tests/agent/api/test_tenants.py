@@ -151,6 +151,7 @@ async def test_two_projects_use_one_id_and_each_sees_its_own_without_a_prefix(cl
         "episode_id": "e-1",
         "status": "accepted",
         "log_seq": 0,
+        "hint": None,
     }
     assert values((await a.read("d-1")).json()) == [("f-1", 1.0)]
     message = refused(await a.ask("d-1", seed=8), 409, "idempotency_conflict", "Idempotency-Key")

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import numpy as np
 import pytest
@@ -162,13 +163,18 @@ async def test_the_policy_shows_how_well_grades_agree_with_feedback_and_why_none
     assert judge["curve"] == [{"grade": pytest.approx(0.7), "value": pytest.approx(2 / 3), "audits": 3}]
 
 
-async def test_a_turn_does_not_wait_for_what_is_observed_and_the_queue_is_bounded(tmp_path: Path) -> None:
+async def test_a_turn_does_not_wait_for_what_is_observed_and_the_queue_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     service = service_of(tmp_path, model(), queue=2, judge=0.0)
     async with service.running():
         drawn = (await ask(service)).json()["agent"]["arm_drawn"]
         await service.replica.observer.drain()
         for arm in {"none", "bm25", "dense"} - {drawn}:
             service.arms.behaviour[arm] = hanging
+        monkeypatch.setattr(service.replica, "refresh", AsyncMock())  # which would serve what the log says
+        async with service.replica._refreshing:  # noqa: SLF001 - the last one has ended
+            pass
         service.replica.decider.serving = replace(service.replica.decider.serving, policy=_Always(drawn))
         service.replica.decider.floor = 1e-9
         for _ in range(5):
