@@ -1,11 +1,20 @@
 """The verbs of a user: ask, feedback."""
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from agent.cli.console import console, explained
 from agent.cli.options import URL, Key, Url
+
+if TYPE_CHECKING:
+    from agent.client import Answer
+
+ATTEMPTS = 3
+"""Requests for an answer, where the service is busy."""
+
+TIMEOUT_S = 600.0
+"""Longest pause within an answer that is being streamed."""
 
 
 def ask(
@@ -23,36 +32,29 @@ def ask(
 
 def print_answer(question: str, arm: str | None, url: str, key: str | None) -> None:
     """Ask a question, and print the answer as it arrives, its passages and its cost. Raises ClientError."""
-    from agent.cli.service import stream
+    from agent.client import Client
 
-    body = {
-        "model": f"arm/{arm}" if arm else "auto",
-        "messages": [{"role": "user", "content": question}],
-        "stream": True,
-        "agent": {"return": ["passages"]},
-    }
-    agent: dict[str, Any] = {}
-    for event in stream(url, "/v1/chat/completions", key, body):
-        agent |= event.get("agent") or {}
-        for choice in event["choices"]:
-            console.print(choice["delta"].get("content") or "", end="", markup=False, highlight=False)
-    console.print()
-    _print_decision(agent)
+    with Client(url, key, timeout_s=TIMEOUT_S, attempts=ATTEMPTS) as client:
+        stream = client.stream(question, arm=arm)
+        for text in stream:
+            console.print(text, end="", markup=False, highlight=False)
+        console.print()
+        _print_decision(stream.answer)
 
 
-def _print_decision(agent: dict[str, Any]) -> None:
+def _print_decision(answer: "Answer") -> None:
     def line(text: str) -> None:
         console.print(text, style="dim", markup=False, highlight=False)
 
-    for rank, passage in enumerate(agent.get("passages", []), start=1):
-        line(f"  [{rank}] {passage['id']}  {passage['title']}")
-    cost = agent.get("cost") or {}
+    for rank, passage in enumerate(answer.passages, start=1):
+        line(f"  [{rank}] {passage.id}  {passage.title}")
+    cost = answer.agent.cost
     line(
-        f"arm {agent['arm_served']} (probability {agent['propensity']:.3f}, policy version "
-        f"{agent['policy_version']}), {cost.get('tokens', 0)} tokens, "
-        f"{cost.get('retrieval_ms', 0):.0f} + {cost.get('llm_ms', 0):.0f} ms"
+        f"arm {answer.arm} (probability {answer.propensity:.3f}, policy version "
+        f"{answer.agent.policy_version}), {cost.tokens} tokens, "
+        f"{cost.retrieval_ms:.0f} + {cost.llm_ms:.0f} ms"
     )
-    line(f"armwise feedback {agent['decision_id']} thumb=1")
+    line(f"armwise feedback {answer.decision_id} thumb=1")
 
 
 def feedback(
@@ -65,17 +67,12 @@ def feedback(
 ) -> None:
     """Rate an answer."""
     with explained():
-        from agent.cli.service import request
-        from agent.client import ClientError
+        from agent.client import Client
 
-        items = [
-            {"decision_id": decision_id, "metric_name": name, "value": value}
-            for name, value in map(_value, values)
-        ]
-        for row in request("POST", url, "/v1/feedback", key, {"items": items})["items"]:
-            if "error" in row:
-                raise ClientError(f"{row['error']['code']}: {row['error']['message']}")
-            console.print(f"{row['status']}, log position {row['log_seq']}", markup=False)
+        metrics = dict(map(_value, values))
+        with Client(url, key, attempts=1) as client:
+            for row in client.feedback(decision_id, metrics).items:
+                console.print(f"{row.status}, log position {row.log_seq}", markup=False)
 
 
 def _value(text: str) -> tuple[str, float | bool]:

@@ -33,7 +33,7 @@ WRONG_REQUEST = (
 
 FAILURE = (
     "builtins.OSError",
-    "agent.client.ClientError",
+    "agent.client.errors.ClientError",
     "agent.simulation.simulation.SimulationError",
     "arms.llm.base.GeneratorError",
 )

@@ -32,9 +32,10 @@ def request(
     timeout_s: float = 30.0,
 ) -> dict[str, Any]:
     """Return the reply of the service; the HTTP client is imported for it. Raises ClientError."""
-    from agent.cli import service
+    from agent.client import Client
 
-    return service.request(method, url, path, key, body, timeout_s)
+    with Client(url, key, attempts=1) as client:
+        return client.request(method, path, body, timeout_s)
 
 
 def status(url: Url = URL, key: Key = None) -> None:

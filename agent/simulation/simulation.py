@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn
 
-from agent.client import Answer, AnswerFailedError, Client, ClientError
+from agent.client import Answer, AnswerFailedError, AsyncClient, ClientError
 from agent.simulation.learning_curves import Summary, Traffic, Turn, draw, summarise, tables
 from agent.simulation.questions import SHAPE, Question, QuestionsError, load_questions, shuffled
 from feedback.answer_metrics import METRICS, recall_at_k
@@ -87,20 +87,20 @@ async def simulate(
     try:
         questions = shuffled(load_questions(settings.questions), settings.seed)[: settings.limit]
         async with httpx.AsyncClient(
-            base_url=settings.url,
-            transport=transport,
-            timeout=settings.timeout_s,
-            limits=httpx.Limits(max_connections=settings.concurrency),
-            headers={"Authorization": f"Bearer {key.get_secret_value()}"} if key else None,
+            transport=transport, limits=httpx.Limits(max_connections=settings.concurrency)
         ) as http:
-            return await _run(settings, questions, Client(http), console)
+            secret = key.get_secret_value() if key else None
+            client = AsyncClient(settings.url, secret, timeout_s=settings.timeout_s, http=http)
+            return await _run(settings, questions, client, console)
     except (QuestionsError, ClientError, RewardError, httpx.InvalidURL) as error:
         raise SimulationError(str(error)) from error
     except OSError as error:
         raise SimulationError(f"cannot write the results to {settings.output}: {error}") from error
 
 
-async def _run(settings: Simulation, questions: list[Question], client: Client, console: Console) -> Summary:
+async def _run(
+    settings: Simulation, questions: list[Question], client: AsyncClient, console: Console
+) -> Summary:
     arms = await client.arms()
     rule = (await client.policy()).reward
     _check(settings, rule, questions)
@@ -145,7 +145,7 @@ def _check(settings: Simulation, rule: RewardRule, questions: Sequence[Question]
 class _Run:
     """What has happened so far. One event loop, so plain attributes do."""
 
-    def __init__(self, settings: Simulation, client: Client, rule: RewardRule) -> None:
+    def __init__(self, settings: Simulation, client: AsyncClient, rule: RewardRule) -> None:
         self.turns: list[Turn] = []
         self.truth: dict[str, dict[str, float]] = {}
         self.failures: list[str] = []
@@ -164,7 +164,7 @@ class _Run:
             async def turn(item: tuple[int, Question]) -> None:
                 position, question = item
                 try:
-                    answer = await self._ask(question, "auto")
+                    answer = await self._ask(question)
                 except AnswerFailedError as error:
                     self.failures.append(str(error))
                     row: object = {"position": position, "id": question.id, "error": str(error)}
@@ -206,15 +206,15 @@ class _Run:
         """Open a result whose lines are on disk as soon as they are written."""
         return (self._settings.output / name).open("w", buffering=1, encoding="utf-8", newline="")
 
-    async def _ask(self, question: Question, model: str) -> Answer:
+    async def _ask(self, question: Question, arm: str | None = None) -> Answer:
         if self._settings.endpoint == "retrieve":
-            return await self._client.retrieve(question.question, self._settings.k, model)
-        return await self._client.chat(question.question, model)
+            return await self._client.retrieve(question.question, self._settings.k, arm=arm)
+        return await self._client.ask(question.question, arm=arm)
 
     async def _forced(self, question: Question, arm: str) -> float | None:
         """Return what an arm earns on a question; None when it cannot answer it."""
         try:
-            answer = await self._ask(question, f"arm/{arm}")
+            answer = await self._ask(question, arm)
         except AnswerFailedError:
             return None
         return self._reward(self._scores(question, answer), answer)
@@ -222,7 +222,8 @@ class _Run:
     async def _feed_back(self, position: int, question: Question, answer: Answer) -> Turn:
         scores, agent = self._scores(question, answer), answer.agent
         if scores:
-            self._log_seq = max(self._log_seq, await self._client.feedback(agent.decision_id, scores))
+            kept = await self._client.feedback(answer, scores)
+            self._log_seq = max(self._log_seq, kept.log_seq)
         reward = self._reward(scores, answer)
         if reward is not None:
             self._earned += reward

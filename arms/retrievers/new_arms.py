@@ -31,7 +31,7 @@ class NewArms(BaseModel):
     hosts: dict[str, tuple[str, ...]] = Field(
         default_factory=dict,
         description="Hosts of `remote` and `mcp` arms, such as `search.example` or `10.0.0.7:8080`, each "
-        "with the environment variables whose values may be sent there. Without a port: of http or https.",
+        "with the environment variables that may be sent to it. Without a port, that of http or https.",
     )
     networks: tuple[IPv4Network | IPv6Network, ...] = Field(
         default=(),

@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from agent.cli.console import ProgressCallback
 from agent.cli.launch import LaunchError, address_of, require_free_port
-from agent.client import Client
+from agent.client import AsyncClient
 from agent.config import ConfigError, CorpusSpec, load
 from agent.simulation import load_questions, shuffled
 from agent.simulation.questions import Question, QuestionsError
@@ -155,7 +155,7 @@ async def _live(
 
     limits = httpx.Limits(max_connections=settings.concurrency + 1)
     async with httpx.AsyncClient(base_url=url, timeout=120.0, limits=limits) as http:
-        client = Client(http)
+        client = AsyncClient(url, http=http)
         rule = (await client.policy()).reward
         rng = np.random.default_rng(settings.seed)
         traffic = Traffic(client, rule, settings.k, settings.concurrency, rng)

@@ -15,7 +15,9 @@ import httpx
 import orjson
 
 from agent.cli.launch import LaunchError
-from agent.client import BUSY, ClientError, retry_after_s
+from agent.client import ClientError
+from agent.client.calls import BUSY
+from agent.client.client import retry_after_s
 from examples.demo.record import Exchange
 
 START_S = 300.0

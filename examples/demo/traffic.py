@@ -13,7 +13,7 @@ from functools import partial
 
 import numpy as np
 
-from agent.client import Answer, AnswerFailedError, Client
+from agent.client import Answer, AnswerFailedError, AsyncClient
 from agent.simulation.learning_curves import Truth, Turn
 from agent.simulation.questions import Question
 from agent.simulation.simulation import in_parallel
@@ -61,7 +61,7 @@ class Traffic:
         log_seq: Position in the log of the last feedback.
     """
 
-    client: Client
+    client: AsyncClient
     rule: RewardRule
     k: int
     concurrency: int
@@ -108,7 +108,7 @@ class Traffic:
         async def force(cell: tuple[Question, str]) -> None:
             question, arm = cell
             try:
-                answer = await self.client.retrieve(question.question, self.k, f"arm/{arm}")
+                answer = await self.client.retrieve(question.question, self.k, arm=arm)
             except AnswerFailedError:
                 self.failed += 1
                 return
@@ -134,7 +134,8 @@ class Traffic:
             self.failed += 1
             return
         agent, recall = answer.agent, self._recall(question, answer)
-        self.log_seq = max(self.log_seq, await self.client.feedback(agent.decision_id, {METRIC: recall}))
+        kept = await self.client.feedback(answer, {METRIC: recall})
+        self.log_seq = max(self.log_seq, kept.log_seq)
         self.turns.append(
             Turn(
                 position=len(self.turns),

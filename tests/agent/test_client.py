@@ -9,7 +9,10 @@ import httpx
 import orjson
 import pytest
 
-from agent.client import ATTEMPTS, Answer, AnswerFailedError, Client, ClientError, retry_after_s
+from agent.client import Answer, AnswerFailedError, AsyncClient, Client, ClientError
+from agent.client.client import ATTEMPTS, retry_after_s
+from tests.agent.asking import QUESTION, record
+from tests.agent.fakes import Service
 
 AGENT = {
     "decision_id": "d1",
@@ -26,8 +29,16 @@ BUSY = httpx.Response(
 )
 
 
-def a_client(answer: Callable[[httpx.Request], httpx.Response]) -> Client:
-    return Client(httpx.AsyncClient(base_url="http://service", transport=httpx.MockTransport(answer)))
+Answering = Callable[[httpx.Request], httpx.Response]
+
+
+def a_client(answer: Answering) -> AsyncClient:
+    return AsyncClient("http://service/", http=httpx.AsyncClient(transport=httpx.MockTransport(answer)))
+
+
+def a_blocking_client(answer: Answering, **settings: Any) -> Client:
+    http = httpx.Client(transport=httpx.MockTransport(answer))
+    return Client("http://service", http=http, **settings)
 
 
 def answering(responses: Iterable[httpx.Response | Exception]) -> Callable[[httpx.Request], httpx.Response]:
@@ -56,7 +67,7 @@ async def test_both_endpoints_give_passages_cost_and_words() -> None:
         )
 
     client = a_client(answer)
-    found, said = await client.retrieve("Who?", k=2, model="arm/bm25"), await client.chat("Who?")
+    found, said = await client.retrieve("Who?", k=2, arm="bm25"), await client.ask("Who?")
     assert bodies["/v1/retrieve"] == {"query": "Who?", "k": 2, "model": "arm/bm25", "agent": {}}
     assert bodies["/v1/chat/completions"] == {
         "model": "auto",
@@ -65,7 +76,7 @@ async def test_both_endpoints_give_passages_cost_and_words() -> None:
     }
     assert found.passage_ids == said.passage_ids == ["p1"]
     assert (found.text, said.text) == ("", "Ada")
-    assert found.agent.cost.model_dump() == {"total": 1.0, "steps": 1}
+    assert (found.agent.cost.total, found.agent.cost.model_extra) == (1.0, {"steps": 1})
     assert found.latency_s > 0
 
 
@@ -124,7 +135,7 @@ async def test_a_failed_answer_is_told_from_a_refused_request(status: int, kind:
     said = {"error": {"code": "arm_failed", "message": "dense is down"}}
     client = a_client(lambda _: httpx.Response(status, json=said))
     with pytest.raises(
-        ClientError, match=f"POST /v1/retrieve gave {status}, arm_failed: dense is down"
+        ClientError, match=f"POST http://service/v1/retrieve gave {status}, arm_failed: dense is down"
     ) as raised:
         await client.retrieve("Who?", k=1)
     assert type(raised.value) is kind
@@ -135,7 +146,7 @@ async def test_a_reply_of_another_shape_is_named() -> None:
     with pytest.raises(ClientError, match=r"/v1/retrieve gave a reply that is no Answer: agent\.pmf: "):
         await client.retrieve("Who?", k=1)
     html = a_client(lambda _: httpx.Response(404, text="<h1>Not found</h1>"))
-    with pytest.raises(ClientError, match=r"GET /v1/policy gave 404, <h1>Not found"):
+    with pytest.raises(ClientError, match=r"GET http://service/v1/policy gave 404, <h1>Not found"):
         await html.policy()
 
 
@@ -147,29 +158,30 @@ async def test_fields_of_the_reward_that_are_not_known_are_left_out() -> None:
     assert policy.reward.metric("recall").weight == 2
 
 
-async def test_feedback_carries_ids_and_returns_the_last_position() -> None:
-    sent: list[Any] = []
+async def test_feedback_is_one_fact_however_often_it_is_sent() -> None:
+    sent: list[tuple[str, Any]] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
-        sent.append(orjson.loads(request.content))
+        sent.append((request.headers["idempotency-key"], orjson.loads(request.content)))
         items = [{"status": "accepted", "log_seq": 7}, {"status": "accepted", "log_seq": 8}]
-        return httpx.Response(202, json={"items": items})
+        return BUSY if len(sent) == 1 else httpx.Response(202, json={"items": items})
 
-    assert await a_client(answer).feedback("d1", {"em": 1.0, "f1": 0.5}) == 8
-    assert sent == [
-        {
-            "items": [
-                {"feedback_id": "d1:em", "decision_id": "d1", "metric_name": "em", "value": 1.0},
-                {"feedback_id": "d1:f1", "decision_id": "d1", "metric_name": "f1", "value": 0.5},
-            ]
-        }
+    receipts = await a_client(answer).feedback("d1", {"em": 1.0}, right=True)
+    assert ([one.status for one in receipts.items], receipts.log_seq) == (["accepted"] * 2, 8)
+    (key, body), again = sent
+    assert again == (key, body)
+    assert body["items"] == [
+        {"decision_id": "d1", "metric_name": "em", "value": 1.0},
+        {"decision_id": "d1", "metric_name": "right", "value": True},
     ]
+    with pytest.raises(ValueError, match="no metric"):
+        await a_client(answer).feedback("d1")
 
 
 async def test_refused_feedback_is_named() -> None:
     items = [{"error": {"code": "invalid_value", "message": "2 is above 1"}}]
     client = a_client(lambda _: httpx.Response(202, json={"items": items}))
-    with pytest.raises(ClientError, match=r"feedback d1:em was refused: .*2 is above 1"):
+    with pytest.raises(ClientError, match=r"feedback em of d1 was refused, invalid_value: 2 is above 1"):
         await client.feedback("d1", {"em": 2.0})
 
 
@@ -205,3 +217,142 @@ async def test_a_version_is_chosen_and_a_decision_verified() -> None:
         ("POST", "/v1/policies/4/promote", b'{"reason":"fast"}'),
         ("GET", "/v1/decisions/d-1/verify", b""),
     ]
+
+
+async def test_a_question_sent_again_has_the_same_key_and_another_one_its_own() -> None:
+    keys: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        keys.append(request.headers["idempotency-key"])
+        return BUSY if len(keys) == 1 else httpx.Response(200, json=FOUND)
+
+    client = a_client(answer)
+    await client.retrieve("Who?", 1)
+    await client.retrieve("Who?", 1)
+    await client.retrieve("Who?", 1, key="mine")
+    first, again, other, own = keys
+    assert (first == again, first == other, own) == (True, False, "mine")
+
+
+def test_a_client_that_blocks_sends_the_same_and_types_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ARMWISE_API_KEY", "secret")
+    seen: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append(request)
+        if request.url.path == "/v1/feedback":
+            return httpx.Response(202, json={"items": [{"status": "accepted", "log_seq": 1}]})
+        return httpx.Response(200, json=FOUND)
+
+    with a_blocking_client(answer) as client:
+        found = client.retrieve("Who?", context={"device": "phone"}, explore=False)
+        assert (found.decision_id, found.arm, found.propensity) == ("d1", "bm25", 0.5)
+        client.feedback(found, thumb=1)
+    asked, rated = (orjson.loads(request.content) for request in seen)
+    assert asked["agent"] == {"context": {"device": "phone"}, "explore": False}
+    assert rated["items"][0]["decision_id"] == "d1"
+    assert {request.headers["authorization"] for request in seen} == {"Bearer secret"}
+
+
+def test_a_decision_over_actions_of_the_request() -> None:
+    """The shape of `POST /v1/decisions`."""
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        body = orjson.loads(request.content)
+        assert (request.url.path, body["point"], body["context"]) == ("/v1/decisions", "layout", {"age": 3})
+        assert body["actions"] == [{"id": "a"}, {"id": "b", "features": {"wide": 1}}]
+        ranking = [{"id": "b", "probability": 0.7}, {"id": "a", "probability": 0.3}]
+        reply = {"decision_id": "d2", "chosen": "b", "propensity": 0.7, "ranking": ranking}
+        return httpx.Response(200, json=reply)
+
+    client = a_blocking_client(answer)
+    choice = client.decide("layout", ["a", {"id": "b", "features": {"wide": 1}}], {"age": 3})
+    assert (choice.chosen, choice.propensity, [one.id for one in choice.ranking]) == ("b", 0.7, ["b", "a"])
+
+
+def lines(*events: Any) -> bytes:
+    return b"".join(b"data: " + orjson.dumps(event) + b"\n\n" for event in events)
+
+
+def word(text: str) -> dict[str, Any]:
+    return {"choices": [{"delta": {"content": text}}]}
+
+
+BEGIN = {"choices": [], "agent": {**AGENT, "cost": None, "passages": FOUND["passages"]}}
+
+END = {"choices": [], "agent": AGENT}
+
+DONE = b"data: [DONE]\n\n"
+
+
+async def test_a_stream_gives_the_text_as_it_comes_and_the_answer_at_its_end() -> None:
+    said = lines(BEGIN, word("Ada"), word(" Lovelace"), END) + DONE
+    busy = iter([True, False])
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        assert orjson.loads(request.content)["stream"] is True
+        return httpx.Response(429) if next(busy) else httpx.Response(200, content=said)
+
+    blocking = a_blocking_client(answer).stream("Who?")
+    with pytest.raises(ClientError, match="has not begun"):
+        _ = blocking.decision_id
+    assert list(blocking) == ["Ada", " Lovelace"]
+    busy = iter([True, False])
+    stream = a_client(answer).stream("Who?")
+    async for _ in stream:
+        assert stream.decision_id == "d1"
+        with pytest.raises(ClientError, match="has not ended"):
+            _ = stream.answer
+    for whole in (stream.answer, blocking.answer):
+        assert (whole.text, whole.passage_ids, whole.decision_id) == ("Ada Lovelace", ["p1"], "d1")
+
+
+def test_a_stream_that_breaks_off_names_the_decision() -> None:
+    broken = lines(BEGIN, word("Ada"), {"error": {"code": "llm_failed", "message": "out of memory"}})
+    stream = a_blocking_client(lambda _: httpx.Response(200, content=broken)).stream("Who?")
+    with pytest.raises(AnswerFailedError, match="llm_failed: out of memory") as failure:
+        list(stream)
+    assert failure.value.decision_id == "d1"
+
+
+def test_an_error_says_what_to_do_and_has_its_parts() -> None:
+    error = {"code": "invalid_api_key", "message": "a key is needed", "param": None, "retryable": False}
+    client = a_blocking_client(lambda _: httpx.Response(401, json={"error": error}))
+    with pytest.raises(ClientError, match=r"a key is needed; pass `key`, or set ARMWISE_API_KEY") as failure:
+        client.ask("Who?")
+    assert (failure.value.status, failure.value.code) == (401, "invalid_api_key")
+    assert client.retries == 0
+
+
+def test_a_spent_budget_is_not_asked_again() -> None:
+    error = {"code": "insufficient_quota", "message": "spent", "retryable": False}
+    client = a_blocking_client(lambda _: httpx.Response(429, json={"error": error}))
+    with pytest.raises(ClientError, match="insufficient_quota: spent; `armwise key list`"):
+        client.ask("Who?")
+    assert client.retries == 0
+
+
+def test_a_change_that_may_have_been_carried_out_is_not_sent_again() -> None:
+    client = a_blocking_client(answering([httpx.Response(200, json={}), httpx.ReadError("reset")]))
+    assert client.request("GET", "/health") == {}
+    with pytest.raises(ClientError, match=r"POST http://service/v1/keys was lost.*reset"):
+        client.request("POST", "/v1/keys", {"name": "x"})
+
+
+@pytest.mark.parametrize("written", [True, False])
+async def test_it_speaks_to_the_service(service: Service, written: bool) -> None:
+    """Over the application itself: what it asks is in the log, and its feedback is learned."""
+    client = AsyncClient("http://service", http=service.client)
+    if not written:
+        found = await client.retrieve(QUESTION, 2, arm="bm25")
+        assert found.passage_ids == ["bm25-1", "bm25-2"]
+    else:
+        stream = client.stream(QUESTION, context={"device": "phone"})
+        assert "".join([text async for text in stream]) == "The Danube does."
+        found = stream.answer
+        assert found.agent.cost.tokens > 0
+    kept = await client.feedback(found, thumb=1, right=True)
+    assert [one.status for one in kept.items] == ["accepted"] * 2
+    logged = await record(service, found.decision_id, lambda r: len(r.feedback) == 2)
+    assert logged.execution is not None
+    assert list(logged.execution.passages) == found.passage_ids

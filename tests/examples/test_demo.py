@@ -19,7 +19,7 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from typer.testing import CliRunner
 
 from agent.cli.launch import LaunchError
-from agent.client import Client, ClientError
+from agent.client import AsyncClient, ClientError
 from agent.config import ConfigError, load
 from agent.simulation import load_questions
 from agent.simulation.questions import QuestionsError
@@ -234,7 +234,7 @@ async def lived(toy: ToyService, folder: Path, story: Story | None = None) -> St
     story = story or Story(config="arms: {}", command=settings.command)
     transport = httpx.ASGITransport(toy.app())
     async with httpx.AsyncClient(transport=transport, base_url="http://toy") as http:
-        client = Client(http)
+        client = AsyncClient("http://service", http=http)
         traffic = Traffic(client, (await client.policy()).reward, 2, 2, np.random.default_rng(0))
         operator = Operator(Desk(http), story, patience_s=1.0, poll_s=0.001)
         labelled: dict[str, Split] = {split.world.name: split for split in (before, after)}

@@ -175,7 +175,7 @@ def test_verbs_of_a_running_service_load_no_heavy_library(words: list[str]) -> N
 def test_a_request_loads_the_http_client_alone() -> None:
     allowed = {"httpx", "numpy"}
     script = (
-        "import sys; from agent.cli.service import request\n"
+        "import sys; from agent.client import Client\n"
         f"print(*(name for name in {HEAVY} if name in sys.modules))"
     )
     printed = subprocess.run(
@@ -407,7 +407,8 @@ def agent(**more: Any) -> dict[str, Any]:
         "arm_served": "dense",
         "propensity": 0.25,
         "policy_version": 7,
-        "cost": None,
+        "pmf": {"dense": 0.25, "bm25": 0.75},
+        "cost": {"total": 0.0},
         **more,
     }
 
@@ -423,7 +424,7 @@ def word(text: str, **more: Any) -> dict[str, Any]:
 
 
 def test_ask_prints_the_answer_its_passages_and_its_cost(service: Canned) -> None:
-    cost = {"tokens": 42, "retrieval_ms": 3.4, "llm_ms": 250.0}
+    cost = {"total": 1.0, "tokens": 42, "retrieval_ms": 3.4, "llm_ms": 250.0}
     first = word("", agent=agent(passages=[PASSAGE]))
     last = {"choices": [], "agent": agent(cost=cost)}
     service.reply("POST /v1/chat/completions", stream(first, word("The"), word(" Danube."), last))
@@ -450,10 +451,10 @@ def test_ask_tries_again_where_the_service_is_busy(service: Canned, monkeypatch:
             answer = stream(word("The Danube."), {"choices": [], "agent": agent()})
             service.reply("POST /v1/chat/completions", answer)
 
-    monkeypatch.setattr("agent.cli.service.time.sleep", pause)
+    monkeypatch.setattr("tenacity.nap.time.sleep", pause)
     service.reply("POST /v1/chat/completions", refusal("too many requests", "overloaded"), 429)
     assert "The Danube." in said(run("ask", "?", "--url", service.url), 0)
-    assert pauses == [0.5, 1.0]
+    assert pauses == [0.1, 0.2]
 
 
 def test_ask_fails_with_the_words_of_the_service(service: Canned) -> None:
@@ -553,14 +554,15 @@ def test_a_version_is_chosen_with_a_reason_and_what_is_in_force_is_told(service:
     assert "--reason" in said(run(verb, 7, "--url", service.url), 2)
     service.reply(f"POST /v1/policies/7/{verb}", refusal("there is no version 7", "version_not_found"), 404)
     output = said(run(verb, 7, "--reason", "better", "--url", service.url), 1)
-    assert output.strip() == "version_not_found: there is no version 7"
+    path = f"{service.url}/v1/policies/7/{verb}"
+    assert output.strip() == f"POST {path} gave 404, version_not_found: there is no version 7"
 
 
 def test_a_promotion_may_be_forced(service: Canned) -> None:
     serving = {"version": 7, "pinned": False, "chosen": None, "since": None, "reason": None}
     service.reply("POST /v1/policies/7/promote", refusal("held by the gate", "promotion_gate_failed"), 409)
     output = said(run("promote", 7, "--reason", "better", "--url", service.url), 1)
-    assert output.strip() == "promotion_gate_failed: held by the gate"
+    assert output.strip().endswith("gave 409, promotion_gate_failed: held by the gate")
     service.reply("POST /v1/policies/7/promote", {"serving": serving, "newest": None, "canary": None})
     output = said(run("promote", 7, "--reason", "better", "--force", "--url", service.url), 0)
     assert output.strip() == "version 7 decides, and newer ones after it"
@@ -620,7 +622,7 @@ def needs_a_key(service: Canned) -> None:
         *("POST /v1/chat/completions", "POST /v1/feedback", "GET /v1/policy", "GET /v1/arms"),
         *("POST /v1/policies/1/promote", "GET /v1/decisions/d-1/verify"),
     ):
-        service.reply(request, refusal("a key is needed", "unauthorized"), 401)
+        service.reply(request, refusal("a key is needed", "invalid_api_key"), 401)
 
 
 @pytest.mark.parametrize(
@@ -680,7 +682,7 @@ def test_a_key_that_no_header_can_hold_is_refused(service: Canned) -> None:
 
 def test_an_answer_that_is_no_json_is_told(service: Canned) -> None:
     service.reply("GET /v1/policy", b"<html>", 502)
-    assert "/v1/policy gave 502 and no JSON" in said(run("status", "--url", service.url), 1)
+    assert "/v1/policy gave 502, <html>" in said(run("status", "--url", service.url), 1)
 
 
 @pytest.mark.parametrize("body", [{"detail": "Not Found"}, ["what?"], {"error": "gone"}])
@@ -706,7 +708,7 @@ def test_without_a_service_the_address_and_the_remedy_are_named(nowhere: str, ve
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://127.0.0.1", "http://h:x"])
 def test_an_address_that_is_none_is_named(url: str) -> None:
-    assert f"--url {url!r} is no address" in said(run("ask", "?", "--url", url), 1)
+    assert f"{url!r} is no address" in said(run("ask", "?", "--url", url), 1)
 
 
 # -- simulate -------------------------------------------------------------------------------------------

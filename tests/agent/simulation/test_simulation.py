@@ -119,13 +119,14 @@ class ToyService:
 
     async def learn(self, batch: dict[str, list[dict[str, Any]]]) -> JSONResponse:
         if len(self.feedback) >= self.refuse_after:
-            return JSONResponse({"error": {"code": "unauthorized", "message": "key expired"}}, 401)
+            return JSONResponse({"error": {"code": "invalid_api_key", "message": "key expired"}}, 401)
         receipts = []
         for item in batch["items"]:
             arm, forced = self.decisions[item["decision_id"]]
             assert not forced
-            if item["feedback_id"] not in self.feedback:
-                self.feedback[item["feedback_id"]] = item
+            name = f"{item['decision_id']}:{item['metric_name']}"
+            if name not in self.feedback:
+                self.feedback[name] = item
                 self.values[arm][0] += item["value"]
                 self.values[arm][1] += 1
             receipts.append({"status": "accepted", "log_seq": len(self.feedback)})

@@ -1,0 +1,210 @@
+"""The requests of a client as values: what is sent, and what is made of the response."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, TypeVar
+from urllib.parse import quote
+from uuid import uuid4
+
+import httpx
+from pydantic import BaseModel, ValidationError
+from typing_extensions import TypedDict
+
+from agent.client.errors import ClientError, envelope, failure_of
+from agent.client.replies import Answer, Arms, Choice, PolicyState, Receipts, Verification
+
+BUSY = (429, 503)
+"""Statuses of a service that may answer the same request later."""
+
+Context = Mapping[str, float | str | bool]
+
+Metrics = Mapping[str, float | str | bool]
+
+T = TypeVar("T")
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class Options(TypedDict, total=False):
+    """What a question may say beside its text.
+
+    Attributes:
+        arm: Forces an arm instead of letting the policy choose.
+        context: Named features of the question.
+        episode_id: Groups the decisions of one conversation.
+        allowed_arms: The arms that may be drawn; all without it.
+        excluded_arms: Arms that may not.
+        explore: False takes the most probable arm.
+        defer_activation: Whether it counts only once its answer was shown.
+        cost_weight: Quality given up for a unit of priced cost.
+        key: Idempotency key; made where it is not given.
+    """
+
+    arm: str | None
+    context: Context
+    episode_id: str
+    allowed_arms: Sequence[str]
+    excluded_arms: Sequence[str]
+    explore: bool
+    defer_activation: bool
+    cost_weight: float
+    key: str
+
+
+@dataclass(frozen=True)
+class Call(Generic[T]):
+    """A request.
+
+    Attributes:
+        method: Its method.
+        path: Below the address of the service.
+        read: Makes the reply of a response that is a success. Raises ClientError.
+        body: Written as JSON; None for none.
+        key: Idempotency key; None for none.
+        again: Whether it may be sent again where the connection was lost.
+    """
+
+    method: str
+    path: str
+    read: Callable[[httpx.Response], T]
+    body: Mapping[str, Any] | None = None
+    key: str | None = None
+    again: bool = True
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Headers of its own."""
+        return {} if self.key is None else {"idempotency-key": self.key}
+
+    def reply(self, response: httpx.Response) -> T:
+        """Return what is made of a response. Raises ClientError."""
+        if not response.is_success:
+            raise failure_of(response)
+        return self.read(response)
+
+
+def retrieve(question: str, k: int | None, options: Options) -> Call[Answer]:
+    """Ask for passages."""
+    body = {"query": question, "model": _model(options), "agent": _agent(options)}
+    return _answering("/v1/retrieve", body if k is None else {**body, "k": k}, options)
+
+
+def ask(
+    question: str | Sequence[Mapping[str, Any]], options: Options, *, stream: bool = False
+) -> Call[Answer]:
+    """Ask for an answer to a question, or to a conversation of messages."""
+    messages = [{"role": "user", "content": question}] if isinstance(question, str) else list(question)
+    agent = {**_agent(options), "return": ["passages"]}
+    body = {"model": _model(options), "messages": messages, "agent": agent}
+    return _answering("/v1/chat/completions", {**body, "stream": True} if stream else body, options)
+
+
+def decide(
+    point: str,
+    actions: Sequence[str | Mapping[str, Any]],
+    context: Context | None,
+    key: str | None,
+) -> Call[Choice]:
+    """Ask which of some actions to take."""
+    named = [{"id": action} if isinstance(action, str) else dict(action) for action in actions]
+    body = {"point": point, "context": dict(context or {}), "actions": named}
+    return Call("POST", "/v1/decisions", partial(_parse, Choice), body, key or uuid4().hex)
+
+
+def feedback(decision: "str | Answer | Choice", metrics: Metrics) -> Call[Receipts]:
+    """Send a value for each metric of a decision, at once."""
+    if not metrics:
+        raise ValueError("no metric: feedback(answer, thumb=1) was expected")
+    decision_id = decision if isinstance(decision, str) else decision.decision_id
+    items = [
+        {"decision_id": decision_id, "metric_name": metric, "value": value}
+        for metric, value in metrics.items()
+    ]
+    return Call("POST", "/v1/feedback", partial(_kept, items), {"items": items}, uuid4().hex)
+
+
+def arms() -> Call[list[str]]:
+    """Ask for the names of the enabled arms."""
+
+    def enabled(response: httpx.Response) -> list[str]:
+        return [arm.name for arm in _parse(Arms, response).arms if arm.enabled]
+
+    return Call("GET", "/v1/arms", enabled)
+
+
+def policy() -> Call[PolicyState]:
+    """Ask for the state of the policy."""
+    return Call("GET", "/v1/policy", partial(_parse, PolicyState))
+
+
+def promotion(action: str, version: int, reason: str) -> Call[PolicyState]:
+    """Promote a version, or roll back to it."""
+    path = f"/v1/policies/{version}/{action}"
+    return Call("POST", path, partial(_parse, PolicyState), {"reason": reason})
+
+
+def verify(decision_id: str) -> Call[Verification]:
+    """Ask to recompute a decision from the log."""
+    path = f"/v1/decisions/{quote(decision_id, safe='')}/verify"
+    return Call("GET", path, partial(_parse, Verification))
+
+
+def document(method: str, path: str, body: Mapping[str, Any] | None) -> Call[dict[str, Any]]:
+    """Send any request; one that may change something is not sent again where the connection was lost."""
+
+    def read(response: httpx.Response) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = response.json()
+        except ValueError:
+            place = response.request.url.copy_with(userinfo=b"")
+            raise ClientError(f"{place} gave {response.status_code} and no JSON") from None
+        return found
+
+    return Call(method, path, read, body, again=method == "GET")
+
+
+def is_busy(response: httpx.Response) -> bool:
+    """Return whether the same request may succeed later; the response was read."""
+    return response.status_code in BUSY and envelope(response.content).get("retryable", True) is not False
+
+
+def _model(options: Options) -> str:
+    arm = options.get("arm")
+    return "auto" if arm is None else f"arm/{arm}"
+
+
+def _agent(options: Options) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if name not in ("arm", "key")}
+
+
+def _answering(path: str, body: Mapping[str, Any], options: Options) -> Call[Answer]:
+    started = time.perf_counter()
+
+    def read(response: httpx.Response) -> Answer:
+        found = _parse(Answer, response)
+        return found.model_copy(update={"latency_s": time.perf_counter() - started})
+
+    return Call("POST", path, read, body, options.get("key") or uuid4().hex)
+
+
+def _kept(items: Sequence[Mapping[str, Any]], response: httpx.Response) -> Receipts:
+    """Return the receipts of feedback. Raises ClientError where an item was refused."""
+    receipts = _parse(Receipts, response)
+    for item, receipt in zip(items, receipts.items, strict=False):
+        if (error := receipt.error) is not None:
+            said = f"{error.get('code')}: {error.get('message')}"
+            name = f"{item['metric_name']} of {item['decision_id']}"
+            raise ClientError(f"feedback {name} was refused, {said}", code=str(error.get("code")))
+    return receipts
+
+
+def _parse(model: type[Model], response: httpx.Response) -> Model:
+    try:
+        return model.model_validate_json(response.content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        what = ": ".join([".".join(map(str, first["loc"])), first["msg"]])
+        place = f"{response.request.method} {response.request.url.copy_with(userinfo=b'')}"
+        raise ClientError(f"{place} gave a reply that is no {model.__name__}: {what}") from error

@@ -1,0 +1,393 @@
+"""The two clients: one blocks, the other is to be awaited. What they send is in `agent.client.calls`."""
+
+import os
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, Self, TypeVar
+
+import httpx
+from tenacity import (
+    AsyncRetrying,
+    RetryCallState,
+    RetryError,
+    Retrying,
+    retry_if_exception_type,
+    stop_after_attempt,
+)
+from typing_extensions import Unpack
+
+from agent.client import calls
+from agent.client.calls import Call, Context, Metrics, Options
+from agent.client.errors import AnswerFailedError, ClientError, failure_of
+from agent.client.replies import Answer, Choice, PolicyState, Receipts, Verification
+from agent.client.stream import AsyncStream, Stream
+
+URL = "http://127.0.0.1:8000"
+
+ATTEMPTS = 8
+
+LONGEST_PAUSE_S = 60.0
+
+Question = str | Sequence[Mapping[str, Any]]
+"""A question, or the messages of a conversation as OpenAI's API has them."""
+
+T = TypeVar("T")
+
+
+class _AgainError(Exception):
+    """An attempt failed, and another may succeed.
+
+    Attributes:
+        retry_after: The header of that name; None if missing.
+    """
+
+    def __init__(self, trouble: str, retry_after: str | None = None) -> None:
+        super().__init__(trouble)
+        self.retry_after = retry_after
+
+
+def retry_after_s(header: str | None, default: float) -> float:
+    """Return how many seconds a Retry-After header asks for, at most a minute.
+
+    Args:
+        header: Seconds or an HTTP date; None when it was not sent.
+        default: Taken when there is no header, or one that cannot be read.
+
+    >>> retry_after_s("1.5", default=0.1), retry_after_s("soon", default=0.1)
+    (1.5, 0.1)
+    """
+    if header is None:
+        return default
+    try:
+        pause_s = float(header)
+    except ValueError:
+        try:
+            pause_s = (parsedate_to_datetime(header) - datetime.now(UTC)).total_seconds()
+        except (TypeError, ValueError):
+            return default
+    return min(LONGEST_PAUSE_S, max(0.0, pause_s))
+
+
+def _pause_s(state: RetryCallState) -> float:
+    failed = state.outcome.exception() if state.outcome else None
+    header = failed.retry_after if isinstance(failed, _AgainError) else None
+    return retry_after_s(header, default=min(LONGEST_PAUSE_S, 0.1 * 2 ** (state.attempt_number - 1)))
+
+
+def _address(url: str) -> str:
+    """Return an address without a slash at its end. Raises ClientError."""
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise ClientError(f"{url!r} is no address ({error}); one such as {URL} was expected") from None
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise ClientError(f"{url!r} is no address; one such as {URL} was expected")
+    return url.rstrip("/")
+
+
+class _Connection:
+    """What both clients have in common.
+
+    Attributes:
+        url: Address of the service.
+        retries: Requests that were sent again.
+    """
+
+    def __init__(self, url: str | None, key: str | None, timeout_s: float, attempts: int) -> None:
+        self.url = _address(url or os.environ.get("ARMWISE_URL") or URL)
+        self.retries = 0
+        self._key = key or os.environ.get("ARMWISE_API_KEY")
+        # to connect takes no long time, whatever an answer takes
+        self._timeout = httpx.Timeout(timeout_s, connect=min(timeout_s, 10.0))
+        self._policy: Any = {
+            "retry": retry_if_exception_type(_AgainError),
+            "wait": _pause_s,
+            "stop": stop_after_attempt(attempts),
+            "before_sleep": self._count,
+        }
+        self._reached = False
+
+    def _count(self, _: RetryCallState) -> None:
+        self.retries += 1
+
+    def _sent(self, call: Call[Any]) -> dict[str, Any]:
+        """Return how a request is built."""
+        key = {"authorization": f"Bearer {self._key}"} if self._key else {}
+        return {
+            "method": call.method,
+            "url": self.url + call.path,
+            "json": call.body,
+            "headers": {**key, **call.headers},
+            "timeout": self._timeout,
+        }
+
+    def _taken(self, response: httpx.Response) -> httpx.Response:
+        """Return a response, unless the service is busy. Raises _AgainError."""
+        self._reached = True
+        if calls.is_busy(response):
+            raise _AgainError(str(failure_of(response)), response.headers.get("retry-after"))
+        return response
+
+    def _lost(self, call: Call[Any], error: httpx.HTTPError) -> Exception:
+        """Return the error for a request without a response."""
+        trouble = f"{type(error).__name__} {error}".strip()
+        if not self._reached:
+            return ClientError(
+                f"no service answers at {self.url} ({trouble}); is it running there? Start it with "
+                "`make serve` or `armwise serve`, or name another address (--url, ARMWISE_URL)"
+            )
+        if call.again or isinstance(error, httpx.ConnectError):
+            return _AgainError(trouble)
+        return ClientError(f"{self._name(call)} was lost, and may have been carried out: {trouble}")
+
+    def _given_up(self, call: Call[Any], error: RetryError) -> ClientError:
+        number, trouble = error.last_attempt.attempt_number, error.last_attempt.exception()
+        return ClientError(f"{self._name(call)} failed {number} times, the last time with: {trouble}")
+
+    def _name(self, call: Call[Any]) -> str:
+        return f"{call.method} {self.url}{call.path}"
+
+
+class Client(_Connection):
+    """A client that blocks; thread-safe.
+
+    Args:
+        url: Address of the service; `ARMWISE_URL`, or port 8000 of this machine, without it.
+        key: Key, where the service requires one; `ARMWISE_API_KEY` without it.
+        timeout_s: Seconds that a response, or a part of a stream, may take.
+        attempts: How often a request is sent at most, where the service is busy.
+        http: Sends the requests; one of its own without it.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        key: str | None = None,
+        *,
+        timeout_s: float = 120.0,
+        attempts: int = ATTEMPTS,
+        http: httpx.Client | None = None,
+    ) -> None:
+        super().__init__(url, key, timeout_s, attempts)
+        self._http = httpx.Client() if http is None else http
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def ask(self, question: Question, **options: Unpack[Options]) -> Answer:
+        """Return a written answer and its passages. Raises AnswerFailedError, ClientError."""
+        return self._run(calls.ask(question, options))
+
+    def stream(self, question: Question, **options: Unpack[Options]) -> Stream:
+        """Return an answer that is iterated over while it is written. Raises ClientError."""
+        return Stream(self._lines(calls.ask(question, options, stream=True)))
+
+    def retrieve(self, question: str, k: int | None = None, **options: Unpack[Options]) -> Answer:
+        """Return passages without a written answer. Raises AnswerFailedError, ClientError."""
+        return self._run(calls.retrieve(question, k, options))
+
+    def decide(
+        self,
+        point: str,
+        actions: Sequence[str | Mapping[str, Any]],
+        context: Context | None = None,
+        key: str | None = None,
+    ) -> Choice:
+        """Return which action to take.
+
+        Args:
+            point: The decision point, as the configuration names it.
+            actions: Names, or objects with `id` and `features`.
+            context: Named features of the situation.
+            key: Idempotency key; made without one.
+
+        Raises:
+            ClientError: The service refuses, or is out of reach.
+        """
+        return self._run(calls.decide(point, actions, context, key))
+
+    def feedback(
+        self, decision: str | Answer | Choice, metrics: Metrics | None = None, **more: float | str | bool
+    ) -> Receipts:
+        """Send values of metrics on a decision, such as `feedback(answer, thumb=1)`. Raises ClientError."""
+        return self._run(calls.feedback(decision, {**(metrics or {}), **more}))
+
+    def request(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, timeout_s: float | None = None
+    ) -> dict[str, Any]:
+        """Return the reply of any route. Raises ClientError."""
+        return self._run(calls.document(method, path, body), timeout_s)
+
+    def _run(self, call: Call[T], timeout_s: float | None = None) -> T:
+        def attempt() -> httpx.Response:
+            sent = self._sent(call) | ({} if timeout_s is None else {"timeout": timeout_s})
+            try:
+                return self._taken(self._http.request(**sent))
+            except httpx.HTTPError as error:
+                raise self._lost(call, error) from error
+
+        try:
+            return call.reply(Retrying(**self._policy)(attempt))
+        except RetryError as error:
+            raise self._given_up(call, error) from error
+
+    def _lines(self, call: Call[Any]) -> Generator[str, None, None]:
+        def attempt() -> httpx.Response:
+            try:
+                response = self._http.send(self._http.build_request(**self._sent(call)), stream=True)
+                if response.is_error:
+                    response.read()
+                    self._taken(response)
+                    raise failure_of(response)
+            except httpx.HTTPError as error:
+                raise self._lost(call, error) from error
+            return response
+
+        try:
+            response = Retrying(**self._policy)(attempt)
+            self._reached = True
+            try:
+                yield from response.iter_lines()
+            finally:
+                response.close()
+        except RetryError as error:
+            raise self._given_up(call, error) from error
+        except httpx.HTTPError as error:
+            raise AnswerFailedError(f"{self._name(call)}: the stream was lost: {error!r}") from error
+
+
+class AsyncClient(_Connection):
+    """The same to be awaited; see `Client`.
+
+    Args:
+        url: Address of the service; `ARMWISE_URL`, or port 8000 of this machine, without it.
+        key: Key, where the service requires one; `ARMWISE_API_KEY` without it.
+        timeout_s: Seconds that a response, or a part of a stream, may take.
+        attempts: How often a request is sent at most, where the service is busy.
+        http: Sends the requests; one of its own without it.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        key: str | None = None,
+        *,
+        timeout_s: float = 120.0,
+        attempts: int = ATTEMPTS,
+        http: httpx.AsyncClient | None = None,
+    ) -> None:
+        super().__init__(url, key, timeout_s, attempts)
+        self._http = httpx.AsyncClient() if http is None else http
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def ask(self, question: Question, **options: Unpack[Options]) -> Answer:
+        """Return a written answer and its passages; see `Client.ask`."""
+        return await self._run(calls.ask(question, options))
+
+    def stream(self, question: Question, **options: Unpack[Options]) -> AsyncStream:
+        """Return an answer that is iterated over while it is written; see `Client.stream`."""
+        return AsyncStream(self._lines(calls.ask(question, options, stream=True)))
+
+    async def retrieve(self, question: str, k: int | None = None, **options: Unpack[Options]) -> Answer:
+        """Return passages without a written answer; see `Client.retrieve`."""
+        return await self._run(calls.retrieve(question, k, options))
+
+    async def decide(
+        self,
+        point: str,
+        actions: Sequence[str | Mapping[str, Any]],
+        context: Context | None = None,
+        key: str | None = None,
+    ) -> Choice:
+        """Return which action to take; see `Client.decide`."""
+        return await self._run(calls.decide(point, actions, context, key))
+
+    async def feedback(
+        self, decision: str | Answer | Choice, metrics: Metrics | None = None, **more: float | str | bool
+    ) -> Receipts:
+        """Send values of metrics on a decision; see `Client.feedback`."""
+        return await self._run(calls.feedback(decision, {**(metrics or {}), **more}))
+
+    async def arms(self) -> list[str]:
+        """Return the names of the enabled arms."""
+        return await self._run(calls.arms())
+
+    async def policy(self) -> PolicyState:
+        """Return the state of the policy."""
+        return await self._run(calls.policy())
+
+    async def rollback(self, version: int, reason: str) -> PolicyState:
+        """Let exactly this version decide until another promotion; return the new state."""
+        return await self._run(calls.promotion("rollback", version, reason))
+
+    async def promote(self, version: int, reason: str) -> PolicyState:
+        """Let the newest versions decide, from this one on; return the new state."""
+        return await self._run(calls.promotion("promote", version, reason))
+
+    async def verify(self, decision_id: str) -> Verification:
+        """Recompute a decision from the log."""
+        return await self._run(calls.verify(decision_id))
+
+    async def request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Return the reply of any route; see `Client.request`."""
+        return await self._run(calls.document(method, path, body))
+
+    async def _run(self, call: Call[T]) -> T:
+        return call.reply(await self.send(call))
+
+    async def send(self, call: Call[Any]) -> httpx.Response:
+        """Return the response to a request, also where it is a refusal. Raises ClientError."""
+
+        async def attempt() -> httpx.Response:
+            try:
+                return self._taken(await self._http.request(**self._sent(call)))
+            except httpx.HTTPError as error:
+                raise self._lost(call, error) from error
+
+        try:
+            response: httpx.Response = await AsyncRetrying(**self._policy)(attempt)
+        except RetryError as error:
+            raise self._given_up(call, error) from error
+        return response
+
+    async def _lines(self, call: Call[Any]) -> AsyncGenerator[str, None]:
+        async def attempt() -> httpx.Response:
+            try:
+                response = await self._http.send(self._http.build_request(**self._sent(call)), stream=True)
+                if response.is_error:
+                    await response.aread()
+                    self._taken(response)
+                    raise failure_of(response)
+            except httpx.HTTPError as error:
+                raise self._lost(call, error) from error
+            return response
+
+        try:
+            response: httpx.Response = await AsyncRetrying(**self._policy)(attempt)
+            self._reached = True
+            try:
+                async for line in response.aiter_lines():
+                    yield line
+            finally:
+                await response.aclose()
+        except RetryError as error:
+            raise self._given_up(call, error) from error
+        except httpx.HTTPError as error:
+            raise AnswerFailedError(f"{self._name(call)}: the stream was lost: {error!r}") from error
