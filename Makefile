@@ -87,10 +87,13 @@ $(AUDIT)/ready: requirements/audit.txt
 	$(AUDIT)/bin/python -m pip --disable-pip-version-check $(LOCKED) --quiet -r requirements/audit.txt
 	@touch $@
 
-CLIENTS := .venv-clients
+CLIENTS   := .venv-clients
+# what other people's clients do: leave connections open, and use those of one event loop in all tests
+OF_OTHERS := -o asyncio_default_test_loop_scope=module -W ignore::ResourceWarning \
+	-W ignore::pytest.PytestUnraisableExceptionWarning -W ignore::pytest_benchmark.logger.PytestBenchmarkWarning
 
 test-clients: $(CLIENTS)/ready  ## run the tests of other people's clients and frameworks; npm's need the network
-	$(CLIENTS)/bin/python -m pytest tests/clients
+	HAYSTACK_TELEMETRY_ENABLED=False $(CLIENTS)/bin/python -m pytest $(OF_OTHERS) tests/clients
 
 # what $(VENV) lacks, and $(VENV) itself by a path
 $(CLIENTS)/ready: requirements/clients.txt $(VENV)/ready-dev

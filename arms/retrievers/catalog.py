@@ -31,7 +31,7 @@ from arms.retrievers import (
 )
 from arms.retrievers import diversity as discounted
 from arms.retrievers import graph as graph_dense
-from arms.retrievers.external import mcp
+from arms.retrievers.external import frameworks, mcp
 from arms.retrievers.generative import cascade, ensemble, multistep, query_variants, vendi_rag
 from arms.retrievers.kind import ArmSpec, Kind, NoParams, Resources, Trust
 from arms.suggestions import did_you_mean
@@ -67,6 +67,7 @@ KINDS: dict[str, Kind[Any]] = {
     "cascade": cascade.KIND,
     "remote": remote.KIND,
     "mcp": mcp.KIND,
+    **frameworks.KINDS,
 }
 """The kinds of arms of this package."""
 

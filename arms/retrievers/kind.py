@@ -347,3 +347,17 @@ class Kind(Generic[P]):
     steps: Callable[[P], float] = lambda _: 1.0
     light: bool = False
     embeds_texts: bool = False
+
+
+def reach_of(kind: str, params: BaseModel, have: Resources) -> NewArms | None:
+    """Return what an arm may reach; None for one of the configuration file, which may reach everything.
+
+    Args:
+        kind: Of the arm.
+        params: Its parameters.
+        have: Says which arms are trusted.
+    """
+    if have.trust is None:
+        return None
+    own = (type(params).model_validate(spec.params) for spec in have.trust.arms if spec.kind == kind)
+    return None if params in own else have.trust.new_arms

@@ -44,6 +44,12 @@ class NewArms(BaseModel):
         "this file, and those below `home`, can be named anyway.",
     )
 
+    retrievers: tuple[str, ...] = Field(
+        default=(),
+        description="Functions that make retrievers, `package.module:function`, which arms of kind "
+        "`langchain`, `llamaindex` and `haystack` may name, without arguments.",
+    )
+
     @field_validator("hosts")
     @classmethod
     def _are_hosts(cls, hosts: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:

@@ -33,7 +33,7 @@ from tenacity import (
 
 from arms.async_bridge import Blocking
 from arms.base import ArmError, Passage, Query, QuestionRefusedError, Retrieval
-from arms.retrievers.kind import Kind, Members, Resources
+from arms.retrievers.kind import Kind, Members, Resources, reach_of
 from arms.retrievers.new_arms import CheckedTransport, Networks, NewArms, place_of
 from arms.retrievers.remote_response import Fields, UnreadableError, read
 
@@ -369,14 +369,6 @@ def _secret(arm: str, header: str, variable: str) -> str:
     if not (value.isascii() and value.isprintable()):
         raise ArmError(f"arm {arm!r}: no header {header} can hold what the variable {variable} does")
     return value
-
-
-def reach_of(kind: str, params: HttpParams, have: Resources) -> NewArms | None:
-    """Return what an arm may reach; None for one of the configuration file, which may reach any host."""
-    if have.trust is None:
-        return None
-    own = (type(params).model_validate(spec.params) for spec in have.trust.arms if spec.kind == kind)
-    return None if params in own else have.trust.new_arms
 
 
 def _build(name: str, params: RemoteParams, have: Resources, _: Members) -> RemoteSearch:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Self
 from pydantic import Field, JsonValue, model_validator
 
 from arms.base import ArmError, Passage, Query, Retrieval
-from arms.retrievers.kind import Kind, Members, Resources
+from arms.retrievers.kind import Kind, Members, Resources, reach_of
 from arms.retrievers.new_arms import NewArms
-from arms.retrievers.remote import HttpArm, HttpParams, best, check_reach, fill, reach_of
+from arms.retrievers.remote import HttpArm, HttpParams, best, check_reach, fill
 from arms.retrievers.remote_response import UnreadableError, passages_of, results_at, string_at
 
 if TYPE_CHECKING:

@@ -671,7 +671,7 @@ def test_serve_asks_its_one_question_with_the_key(
 
 def test_without_a_key_none_is_sent(service: Canned) -> None:
     needs_a_key(service)
-    assert "unauthorized: a key is needed" in said(run("status", "--url", service.url), 1)
+    assert "invalid_api_key: a key is needed" in said(run("status", "--url", service.url), 1)
     assert service.shown == [None]
 
 

@@ -289,7 +289,7 @@ async def test_a_run_that_breaks_off_keeps_every_turn_that_was_acknowledged(
     service: ToyService, settings: Simulation
 ) -> None:
     service.refuse_after = 7
-    with pytest.raises(SimulationError, match=r"/v1/feedback gave 401, unauthorized: key expired"):
+    with pytest.raises(SimulationError, match=r"/v1/feedback gave 401, invalid_api_key: key expired"):
         await run(service, settings)
     kept = {f"{turn['decision_id']}:recall" for turn in rows(settings)}
     assert kept == service.feedback.keys()

@@ -51,7 +51,7 @@ SPECS = {
     "several": ArmSpec(kind="ensemble", params={"arms": ["none", "words", "near"]}),
     "own": ArmSpec(kind="tests.arms.retrievers.test_catalog:Own", params={"greeting": "hello"}),
 }
-ELSEWHERE = {"cascade", "cross_encoder", "mcp", "remote"}
+ELSEWHERE = {"cascade", "cross_encoder", "haystack", "langchain", "llamaindex", "mcp", "remote"}
 """Kinds that need a model, a server or training; their own tests hold them to the contract."""
 SCRIPTED = base.ScriptedGenerator({}, default='{"score": 7}')
 

@@ -1,0 +1,172 @@
+"""Retrievers of LangChain, LlamaIndex and Haystack as arms, made by a function of the user's own.
+
+No framework is imported here: a retriever is what has the method of its framework.
+"""
+
+import hashlib
+import importlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+from arms.base import ArmBuildError, ArmError, Passage, Query, Retrieval
+from arms.retrievers.kind import Kind, Members, Resources, reach_of
+from arms.retrievers.new_arms import NewArms
+from arms.retrievers.remote import best
+
+
+class RetrieverParams(BaseModel):
+    """Parameters of an arm that wraps a retriever."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    retriever: str = Field(
+        pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
+        description="Import path `package.module:function` of what makes the retriever, such as its class. "
+        "Several threads use it at once.",
+    )
+    arguments: dict[str, JsonValue] = Field(
+        default_factory=dict, description="Keyword arguments of that function."
+    )
+    id_field: str | None = Field(
+        None,
+        description="Field of a document's metadata that has its id; null for the id of the document, or a "
+        "hash of its text where it has none.",
+    )
+    title_field: str = Field("title", description="Field of a document's metadata that has its title.")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A document of any framework.
+
+    Attributes:
+        id: Its id; None where it has none.
+        text: Its text.
+        metadata: Its metadata.
+        score: The higher the better; None where it has none.
+    """
+
+    id: str | None
+    text: str
+    metadata: Mapping[str, Any]
+    score: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Framework:
+    """How the retrievers of a framework are called.
+
+    Attributes:
+        method: The method that searches.
+        search: Calls it, with a question and k.
+        read: Reads one result.
+    """
+
+    method: str
+    search: Callable[[Any, str, int], Iterable[Any]]
+    read: Callable[[Any], Found]
+
+
+FRAMEWORKS = {
+    "langchain": Framework(
+        "invoke",
+        lambda retriever, question, _: retriever.invoke(question),
+        lambda d: Found(getattr(d, "id", None), d.page_content, d.metadata, None),
+    ),
+    "llamaindex": Framework(
+        "retrieve",
+        lambda retriever, question, _: retriever.retrieve(question),
+        lambda n: Found(n.node.node_id, n.node.get_content(), n.node.metadata, n.score),
+    ),
+    "haystack": Framework(
+        "run",
+        lambda retriever, question, k: retriever.run(query=question, top_k=k)["documents"],
+        lambda d: Found(d.id, d.content, d.meta, d.score),
+    ),
+}
+
+
+class RetrieverArm:
+    """Return what a retriever of a framework finds, highest score first.
+
+    Raises:
+        ArmBuildError: It cannot be imported or made.
+    """
+
+    backbones: frozenset[str] = frozenset()
+
+    def __init__(self, name: str, params: RetrieverParams, framework: Framework) -> None:
+        self.name = name
+        self._params, self._framework = params, framework
+        self._retriever = _made(name, params, framework.method)
+
+    def search(self, query: Query, k: int) -> Retrieval:
+        """Call the retriever, and read its documents. Raises ArmError."""
+        try:
+            found = [
+                self._framework.read(one) for one in self._framework.search(self._retriever, query.text, k)
+            ]
+            scored = all(one.score is not None for one in found)
+            passages = dict[str, Passage]()
+            for place, one in enumerate(found, start=1):
+                score = float(one.score) if scored and one.score is not None else 1 / place
+                passage = self._passage(one, score)
+                passages.setdefault(passage.id, passage)
+        except Exception as error:  # of code that is not ours
+            raise ArmError(f"arm {self.name!r}: {type(error).__name__}: {error}") from error
+        return Retrieval(best(passages.values(), k))
+
+    def _passage(self, found: Found, score: float) -> Passage:
+        field = self._params.id_field
+        name = found.id if field is None else found.metadata[field]
+        if not isinstance(found.text, str):
+            raise ArmError(f"document {name!r} has no text")
+        if name is None:
+            name = hashlib.sha256(found.text.encode()).hexdigest()[:32]
+        title = found.metadata.get(self._params.title_field)
+        return Passage(str(name), "" if title is None else str(title), found.text, score)
+
+
+def check_reach(params: RetrieverParams, limits: NewArms) -> None:
+    """Refuse an arm that would import what is not named, or give it arguments. Raises ArmError.
+
+    Args:
+        params: Of the arm.
+        limits: What may be named.
+    """
+    if params.retriever not in limits.retrievers:
+        raise ArmError(
+            f"{params.retriever!r} is code that `new_arms.retrievers` of the configuration does not name, "
+            "and the arm is none of its arms"
+        )
+    if params.arguments:
+        raise ArmError(f"only an arm of the configuration file can give {params.retriever!r} arguments")
+
+
+def _made(name: str, params: RetrieverParams, method: str) -> Any:
+    module, _, attribute = params.retriever.partition(":")
+    try:
+        retriever = getattr(importlib.import_module(module), attribute)(**params.arguments)
+    except Exception as error:  # what an import and a call can raise has no end
+        raise ArmBuildError(f"arm {name!r}: {params.retriever!r} cannot be made: {error!r}") from error
+    if not callable(getattr(retriever, method, None)):
+        kind = type(retriever).__name__
+        raise ArmBuildError(f"arm {name!r}: {params.retriever!r} makes a {kind}, which lacks {method!r}")
+    return retriever
+
+
+def _kind(name: str, framework: Framework) -> Kind[RetrieverParams]:
+    def build(arm: str, params: RetrieverParams, have: Resources, _: Members) -> RetrieverArm:
+        limits = reach_of(name, params, have)
+        if limits is not None:
+            check_reach(params, limits)
+        return RetrieverArm(arm, params, framework)
+
+    return Kind(RetrieverParams, build, check_reach=check_reach)
+
+
+KINDS = {name: _kind(name, framework) for name, framework in FRAMEWORKS.items()}
+"""The kinds of arms, by name."""

@@ -1,0 +1,56 @@
+"""Haystack: our component in a pipeline, and its retrievers as arms."""
+
+import pytest
+
+from tests.agent.asking import QUESTION
+from tests.clients.conftest import Listening
+
+pytest.importorskip("haystack", reason="make test-clients installs it")
+
+from haystack import Document, Pipeline  # after the look whether it is installed
+from haystack.components.retrievers.in_memory import InMemoryBM25Retriever
+from haystack.document_stores.in_memory import InMemoryDocumentStore
+from haystack.utils import Secret
+
+from agent.client import Client
+from agent.integrations.haystack import ArmwiseRetriever
+from arms.base import Query
+from arms.retrievers.external.frameworks import FRAMEWORKS, RetrieverArm, RetrieverParams
+
+
+async def test_documents_name_their_decision(server: Listening) -> None:
+    retriever = ArmwiseRetriever(server.url, top_k=2, options={"arm": "dense"})
+    for reply in (retriever.run(QUESTION), await retriever.run_async(QUESTION)):
+        documents = reply["documents"]
+        assert [(d.id, d.content) for d in documents] == [("dense-1", "text 1"), ("dense-2", "text 2")]
+        with Client(server.url) as client:
+            kept = client.feedback(documents[0].meta["decision_id"], thumb=1)
+        assert kept.items[0].status == "accepted"
+
+
+def test_a_pipeline_can_be_written_and_read(server: Listening, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SEARCH_KEY", "secret")
+    pipeline = Pipeline()
+    pipeline.add_component("search", ArmwiseRetriever(server.url, Secret.from_env_var("SEARCH_KEY"), top_k=3))
+    written = pipeline.dumps()
+    assert "secret" not in written
+    read = Pipeline.loads(written, allowed_modules=["agent.integrations.*"])
+    assert read.to_dict() == pipeline.to_dict()
+    assert len(read.run({"search": {"query": QUESTION}})["search"]["documents"]) == 3
+    assert len(read.run({"search": {"query": QUESTION, "top_k": 1}})["search"]["documents"]) == 1
+
+
+def words(texts: list[str]) -> InMemoryBM25Retriever:
+    store = InMemoryDocumentStore()
+    store.write_documents([Document(id=text[:3], content=text) for text in texts])
+    return InMemoryBM25Retriever(store)
+
+
+def test_a_retriever_of_haystack_is_an_arm() -> None:
+    params = RetrieverParams(
+        retriever="tests.clients.test_haystack:words", arguments={"texts": ["one two", "six two", "ten"]}
+    )
+    arm = RetrieverArm("words", params, FRAMEWORKS["haystack"])
+    found = arm.search(Query("two"), 2).passages
+    assert {p.id for p in found} == {"one", "six"}
+    assert len(arm.search(Query("two"), 1).passages) == 1
