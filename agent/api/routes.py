@@ -8,11 +8,11 @@ from fastapi import FastAPI
 from agent.access import Hosts
 from agent.api import decisions, feedback, health, mcp, pages, ranking, retrieve
 from agent.api.middleware import RequestGuard, answer_errors
-from agent.api.openai import chat, completions, embeddings, models, vector_stores
+from agent.api.openai import chat, completions, embeddings, models, responses, vector_stores
 from agent.api.operations import arms, evaluations, export, keys, policies, warm_starts
 from agent.serving import Replica
 
-_OPENAI = (chat, completions, embeddings, models, vector_stores)
+_OPENAI = (chat, completions, embeddings, models, responses, vector_stores)
 _QUESTIONS = (retrieve, ranking, decisions, feedback, mcp)
 _OPERATIONS = (arms, policies, evaluations, warm_starts, export, keys)
 

@@ -199,8 +199,8 @@ class Answering(BaseModel):
     temperature: float = Field(default=0.0, ge=0, le=2, description="Default of the sampling temperature.")
     cite: bool = Field(
         default=False,
-        description="Whether the model is instructed to write the numbers of the passages that an answer is "
-        "taken from, such as [1]; they become citations of the reply.",
+        description="Whether the model is instructed to write the numbers of the passages that it used, "
+        "such as [1]; they become citations of the reply.",
     )
 
 

@@ -61,6 +61,17 @@ class Open(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
+class Nullable(Open):
+    """Base of a body: a field that is null is the same as none."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, body: Any) -> Any:
+        """Leave out null, so that it is the same request as one without the field."""
+        is_object = isinstance(body, dict)
+        return {name: value for name, value in body.items() if value is not None} if is_object else body
+
+
 class Part(Open):
     """A part of a message; only those with text are read."""
 
@@ -151,7 +162,7 @@ class StreamOptions(Open):
     include_usage: StrictBool | None = None
 
 
-class Sampling(Open):
+class Sampling(Nullable):
     """How an answer is sampled, and the arm behind it: the fields of chat and of completions."""
 
     model: Name = "auto"
@@ -177,13 +188,6 @@ class Sampling(Open):
     ) = Field(default=None, max_length=1024)
     user: Text | None = None
     agent: AgentOptions = Field(default_factory=AgentOptions)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_nulls(cls, body: Any) -> Any:
-        """Leave out null, so that it is the same request as one without the field."""
-        is_object = isinstance(body, dict)
-        return {name: value for name, value in body.items() if value is not None} if is_object else body
 
 
 class ChatRequest(Sampling):
@@ -260,4 +264,88 @@ class VectorStoreSearch(Open):
     ranking_options: RankingOptions | None = None
     rewrite_query: StrictBool | None = None
     model: Name = "auto"
+    agent: AgentOptions = Field(default_factory=AgentOptions)
+
+
+class ResponseItem(Open):
+    """An item of the input of a response: a message, a call of a function, or the result of one."""
+
+    type: Literal["message", "function_call", "function_call_output", "reasoning"] = "message"
+    role: Literal["system", "developer", "user", "assistant"] | None = None
+    content: Any = None
+    call_id: Text | None = None
+    name: Text | None = None
+    arguments: Text | None = None
+    output: Any = None
+
+
+class ResponseTool(Open):
+    """A function that the model may call."""
+
+    type: Literal["function"]
+    name: FunctionName
+    description: Text | None = None
+    parameters: Document | None = None
+    strict: StrictBool | None = None
+
+
+class ResponseToolChoice(Open):
+    """The one function that must be called."""
+
+    type: Literal["function"]
+    name: FunctionName
+
+
+class ResponseTextFormat(AnswerSchema):
+    """The form of an answer."""
+
+    type: Literal["text", "json_object", "json_schema"]
+
+
+class ResponseText(Open):
+    """How an answer is written."""
+
+    format: ResponseTextFormat | None = None
+    verbosity: Name | None = None
+
+
+class Reasoning(Open):
+    """How much the model reasons."""
+
+    effort: Name | None = None
+
+
+class ResponsesRequest(Nullable):
+    """`POST /v1/responses`."""
+
+    model: Name = "auto"
+    input: Annotated[
+        Annotated[Text, Tag("<one>")]
+        | Annotated[list[ResponseItem], Field(min_length=1, max_length=1000), Tag("<many>")],
+        OneOrMany,
+    ]
+    instructions: Text | None = None
+    stream: StrictBool | None = False
+    max_output_tokens: Count | None = None
+    temperature: Annotated[Finite, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[Finite, Field(gt=0, le=1)] | None = None
+    tools: list[ResponseTool] = Field(default_factory=list, max_length=128)
+    tool_choice: (
+        Annotated[
+            Annotated[Literal["none", "auto", "required"], Tag("<one>")]
+            | Annotated[ResponseToolChoice, Tag("<object>")],
+            OneOrObject,
+        ]
+        | None
+    ) = None
+    parallel_tool_calls: StrictBool | None = None
+    text: ResponseText | None = None
+    reasoning: Reasoning | None = None
+    top_logprobs: Annotated[StrictInt, Field(ge=0, le=20)] | None = None
+    include: list[Name] = Field(default_factory=list, max_length=16)
+    metadata: dict[Name, Text] | None = Field(default=None, max_length=16)
+    background: StrictBool | None = None
+    previous_response_id: Name | None = None
+    conversation: Any = None
+    prompt: Any = None
     agent: AgentOptions = Field(default_factory=AgentOptions)

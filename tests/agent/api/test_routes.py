@@ -56,6 +56,7 @@ ROUTES: dict[tuple[str, str], tuple[Scope, ...] | None] = {
     ("POST", "/v1/policies/{version}/promote"): ("operate",),
     ("POST", "/v1/policies/{version}/rollback"): ("operate",),
     ("GET", "/v1/policy"): USE,
+    ("POST", "/v1/responses"): ("decide",),
     ("POST", "/v1/retrieve"): ("decide",),
     ("GET", "/v1/vector_stores"): USE,
     ("GET", "/v1/vector_stores/{store}"): USE,

@@ -1,0 +1,205 @@
+"""`/v1/responses` with the official client: texts, events in order, functions, forms of answers."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai import AsyncOpenAI, BadRequestError
+from pydantic import BaseModel
+
+from arms.llm import GeneratorError, Prompt, base
+from tests.agent.asking import refused, rows
+from tests.agent.fakes import Service
+
+WEATHER: dict[str, Any] = {
+    "type": "function",
+    "name": "weather",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+}
+VIENNA = '{"city": "Vienna"}'
+
+
+def client_of(service: Service) -> AsyncOpenAI:
+    url = "http://service/v1"
+    return AsyncOpenAI(api_key="none", http_client=service.client, base_url=url, max_retries=0)
+
+
+def by_tools(prompt: Prompt) -> str | list[tuple[str, str]]:
+    """Call the function once for each of two cities, and then answer from the results."""
+    last = prompt.messages[-1]
+    if last["role"] == "tool":
+        return f"It says {last['content']}."
+    return [("weather", VIENNA), ("weather", "{}")]
+
+
+@pytest.fixture
+async def calling(tmp_path: Path) -> AsyncIterator[Service]:
+    async with Service(tmp_path, base.ScriptedGenerator(by_tools)).running() as service:
+        yield service
+
+
+def prompt_of(service: Service) -> Prompt:
+    assert isinstance(service.generator, base.ScriptedGenerator)
+    assert service.generator.last_prompt is not None
+    return service.generator.last_prompt
+
+
+async def test_a_text_is_answered_with_a_text(service: Service) -> None:
+    found = await client_of(service).responses.create(
+        model="auto", input="which river?", instructions="be brief", metadata={"a": "b"}, store=True
+    )
+    assert (found.output_text, found.status, found.object) == ("The Danube does.", "completed", "response")
+    assert (found.metadata, found.instructions) == ({"a": "b"}, "be brief")
+    assert found.usage is not None
+    assert found.usage.output_tokens == 3
+    assert found.usage.total_tokens == found.usage.input_tokens + 3
+    ours: Any = found.model_extra
+    assert found.id == f"resp_{ours['agent']['decision_id']}"
+    assert prompt_of(service).messages[0]["content"].startswith("be brief\n\n")
+
+
+async def test_the_events_of_a_text_are_in_the_order_of_openai(service: Service) -> None:
+    stream = await client_of(service).responses.create(model="arm/bm25", input="which river?", stream=True)
+    seen = [event async for event in stream]
+    assert [event.type.removeprefix("response.") for event in seen] == [
+        *("created", "in_progress", "output_item.added", "content_part.added"),
+        *["output_text.delta"] * 3,
+        *("output_text.done", "content_part.done", "output_item.done", "completed"),
+    ]
+    assert [event.sequence_number for event in seen] == list(range(len(seen)))
+    first, last = seen[0], seen[-1]
+    assert first.type == "response.created"
+    assert (first.response.status, first.response.output) == ("in_progress", [])
+    assert last.type == "response.completed"
+    assert (last.response.output_text, last.response.id) == ("The Danube does.", first.response.id)
+
+
+async def test_a_stream_ends_with_the_reply_that_a_request_without_one_gets(calling: Service) -> None:
+    body = {"model": "arm/bm25", "input": "how warm?", "tools": [WEATHER]}
+    whole = (await calling.client.post("/v1/responses", json=body)).json()
+    streamed = await calling.client.post("/v1/responses", json={**body, "stream": True})
+    assert streamed.headers["x-arm"] == "bm25"
+    *_, last = (line for line in streamed.text.splitlines() if line.startswith("data: "))
+    ended = json.loads(last.removeprefix("data: "))["response"]
+    own = {"id", "created_at", "agent", "output"}
+    assert {name: whole[name] for name in whole.keys() - own} == {
+        name: ended[name] for name in ended.keys() - own
+    }
+    names = ("type", "name", "arguments", "status")
+    for one, other in zip(whole["output"], ended["output"], strict=True):
+        assert [one[name] for name in names] == [other[name] for name in names]
+
+
+async def test_the_streaming_helper_and_a_round_of_functions(calling: Service) -> None:
+    client = client_of(calling)
+    async with client.responses.stream(
+        model="auto",
+        input="how warm?",
+        tools=[WEATHER],  # type: ignore[list-item]
+    ) as stream:
+        seen = [event.type async for event in stream]
+        first = await stream.get_final_response()
+    assert seen.count("response.function_call_arguments.done") == 2
+    calls = [item for item in first.output if item.type == "function_call"]
+    assert [(call.name, call.arguments) for call in calls] == [("weather", VIENNA), ("weather", "{}")]
+    results = [{"type": "function_call_output", "call_id": call.call_id, "output": "7 C"} for call in calls]
+    items: Any = [
+        {"role": "user", "content": [{"type": "input_text", "text": "how warm?"}]},
+        *(call.model_dump(exclude={"parsed_arguments"}) for call in calls),
+        *results,
+    ]
+    second = await client.responses.create(model="auto", input=items, tools=[WEATHER])  # type: ignore[list-item]
+    assert second.output_text == "It says 7 C."
+    roles = [message["role"] for message in prompt_of(calling).messages]
+    assert roles == ["system", "user", "assistant", "tool", "tool"]
+    ours: Any = second.model_extra
+    assert (ours["agent"]["mode"], f"resp_{ours['agent']['episode_id']}") == ("forced", first.id)
+
+
+class River(BaseModel):
+    """What is asked for."""
+
+    name: str
+
+
+async def test_an_answer_is_parsed_by_its_schema(tmp_path: Path) -> None:
+    async with Service(
+        tmp_path, base.ScriptedGenerator({}, default='{"name": "Danube"}')
+    ).running() as service:
+        found = await client_of(service).responses.parse(model="auto", input="which?", text_format=River)
+        assert found.output_parsed == River(name="Danube")
+        wanted = prompt_of(service).options["response_format"]
+        assert wanted["json_schema"]["schema"]["required"] == ["name"]
+
+
+async def test_an_answer_that_was_cut_is_incomplete(service: Service) -> None:
+    found = await client_of(service).responses.create(model="auto", input="which?", max_output_tokens=2)
+    assert (found.status, found.output_text) == ("incomplete", "The Danube")
+    assert found.incomplete_details is not None
+    assert found.incomplete_details.reason == "max_output_tokens"
+
+
+async def test_a_failure_in_a_stream_is_its_last_event(service: Service) -> None:
+    assert isinstance(service.generator, base.ScriptedGenerator)
+    service.generator.error, service.generator.fail_after = GeneratorError("the model is down"), 1
+    stream = await client_of(service).responses.create(model="auto", input="which?", stream=True)
+    *_, last = [event async for event in stream]
+    assert last.type == "response.failed"
+    assert last.response.error is not None
+    assert (last.response.status, last.response.error.code) == ("failed", "llm_failed")
+
+
+async def test_a_citation_is_an_annotation_of_its_text(tmp_path: Path) -> None:
+    async with Service(tmp_path, base.ScriptedGenerator({}, default="The Danube [1].")).running() as service:
+        stream = await client_of(service).responses.create(model="arm/bm25", input="which?", stream=True)
+        *_, last = [event async for event in stream]
+        assert last.type == "response.completed"
+        item = last.response.output[0]
+        assert item.type == "message"
+        assert item.content[0].type == "output_text"
+        (note,) = item.content[0].annotations
+        assert note.type == "url_citation"
+        assert item.content[0].text[note.start_index : note.end_index] == "[1]"
+        assert (note.title, note.url) == ("title 1", "urn:armwise:stdlib:bm25-1")
+
+
+async def test_a_response_repeats_under_its_key(calling: Service) -> None:
+    body = {"input": "how warm?", "tools": [WEATHER]}
+    first, again = [
+        (await calling.client.post("/v1/responses", json=body, headers={"idempotency-key": "d-1"})).json()
+        for _ in range(2)
+    ]
+    assert first == again
+
+
+@pytest.mark.parametrize(
+    ("code", "param", "fields"),
+    [
+        ("unsupported_parameter", "previous_response_id", {"previous_response_id": "resp_1"}),
+        ("unsupported_parameter", "background", {"background": True}),
+        ("unsupported_parameter", "include", {"include": ["message.output_text.logprobs"]}),
+        ("invalid_value", "tools.0.type", {"tools": [{"type": "web_search"}]}),
+        ("invalid_value", "tool_choice", {"tool_choice": "required"}),
+        ("invalid_value", "input", {"input": [{"role": "assistant", "content": "x"}]}),
+        ("invalid_value", "input.0.type", {"input": [{"type": "item_reference", "id": "x"}]}),
+        ("invalid_value", "input.1.role", {"input": [{"role": "user", "content": "x"}, {"content": "x"}]}),
+        (
+            "unsupported_parameter",
+            "input.0.content.0.type",
+            {"instructions": "i", "input": [{"role": "user", "content": [{"type": "input_image"}]}]},
+        ),
+        ("invalid_value", "max_output_tokens", {"max_output_tokens": 100_000}),
+        ("invalid_value", "agent.context", {"agent": {"context": {str(i): i for i in range(40)}}}),
+    ],
+)
+async def test_what_cannot_be_served_is_refused_by_its_own_name(
+    service: Service, code: str, param: str, fields: dict[str, Any]
+) -> None:
+    before = await rows(service)
+    response = await service.client.post("/v1/responses", json={"input": "which?", **fields})
+    refused(response, 400, code, param)
+    assert await rows(service) == before
+    with pytest.raises(BadRequestError):
+        await client_of(service).responses.create(model="auto", input="x", extra_body=fields)
