@@ -95,6 +95,11 @@ _KINDS = (
         "Feedback names a metric that the configuration does not declare.",
         raised_by={UnknownMetricError: "metric_name"},
     ),
+    ErrorKind(
+        "not_supported",
+        400,
+        "A client of Personalizer asks for what this service does not do; the message says where it is set.",
+    ),
     ErrorKind("empty_window", 400, "There is no decision to evaluate."),
     ErrorKind(
         "context_length_exceeded",
@@ -274,6 +279,21 @@ HANDLED = (TurnError, RequestValidationError, HTTPException, *_CODE_OF_EXCEPTION
 """What a route may raise besides `ApiError`; `translate` turns it into one."""
 
 
+PERSONALIZER = "/personalizer/"
+"""What the paths of Azure Personalizer's protocol begin with."""
+
+PERSONALIZER_CODES = {
+    400: "BadRequest",
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "ResourceNotFound",
+    409: "Conflict",
+    413: "PayloadTooLarge",
+    429: "TooManyRequests",
+}
+"""Its codes by status; InternalServerError for the others."""
+
+
 class Failure(BaseModel):
     """What went wrong, for programs and for people."""
 
@@ -355,14 +375,24 @@ class ApiError(Exception):
         failure = Failure(**own, type=self._type, request_id=request_id, reasons=reasons)
         return Envelope(error=failure).model_dump()
 
-    def response(self, request_id: str | None) -> JSONResponse:
-        """Return the envelope as a response."""
+    def personalizer_body(self) -> dict[str, Any]:
+        """Return the envelope as clients of Personalizer read it."""
+        status = PERSONALIZER_CODES.get(self.status, "InternalServerError")
+        details = [{"code": status, "message": reason} for reason in self.reasons or ()]
+        error = {"code": status, "message": self.message, "target": self.param, "details": details}
+        return {"error": {**error, "innerError": {"code": self.code}}}
+
+    def response(self, request_id: str | None, path: str = "") -> JSONResponse:
+        """Return the envelope as a response, in the shape that the clients of a path know."""
         wait = self.status == 503 or (self.status == 429 and self.retryable)
         seconds = self.retry_after_s
         headers = {"retry-after": str(seconds), "retry-after-ms": str(1000 * seconds)} if wait else {}
         if self.decision_id:
             headers["x-decision-id"] = self.decision_id
-        return JSONResponse(self.body(request_id), self.status, headers)
+        other = path.startswith(PERSONALIZER)
+        return JSONResponse(
+            self.personalizer_body() if other else self.body(request_id), self.status, headers
+        )
 
 
 def translate(error: Exception) -> ApiError:

@@ -16,7 +16,7 @@ from starlette.types import Scope as AsgiScope
 
 from agent.access import OPEN, Caller, Hosts, Keyring, Quota, require_scope
 from agent.api import pages
-from agent.api.errors import HANDLED, ApiError, translate
+from agent.api.errors import HANDLED, PERSONALIZER, ApiError, translate
 from agent.config import Limits, Scope, points
 from agent.serving import Replica
 
@@ -95,6 +95,9 @@ WITHOUT_KEY = frozenset(
 )
 """Paths that need no key; every other one does, whether there is a route or not."""
 
+SUBSCRIPTION_KEY = b"ocp-apim-subscription-key"
+"""Header in which clients of Personalizer send their key."""
+
 NOBODY = Caller(None, frozenset())
 
 
@@ -134,7 +137,7 @@ class RequestGuard:
             if failure.code == "internal_error":
                 raise
             named = request_id.decode("latin-1") if request_id else None
-            await failure.response(named)(scope, receive, send)
+            await failure.response(named, scope["path"])(scope, receive, send)
             return
         scope.setdefault("state", {})["caller"] = caller
         await self._app(scope, self._limited(receive), send)
@@ -150,7 +153,10 @@ class RequestGuard:
             self._hosts.check(host.decode("latin-1"))
         if path in WITHOUT_KEY:
             return NOBODY
-        return self._keyring.caller(headers.get(b"authorization", b"").decode("latin-1"))
+        given = headers.get(b"authorization", b"")
+        if path.startswith(PERSONALIZER) and SUBSCRIPTION_KEY in headers:
+            given = b"Bearer " + headers[SUBSCRIPTION_KEY]
+        return self._keyring.caller(given.decode("latin-1"))
 
     def _check_length(self, headers: Mapping[bytes, bytes]) -> None:
         """Refuse a body that is declared too large. Raises ApiError."""
@@ -203,7 +209,7 @@ def answer_errors(app: FastAPI) -> None:
 
     async def answer(request: Request, error: Exception) -> JSONResponse:
         failure = translate(error).shown_to(getattr(request.state, "caller", OPEN))
-        response = failure.response(request.headers.get("x-request-id"))
+        response = failure.response(request.headers.get("x-request-id"), request.url.path)
         if failure.code == "method_not_allowed":
             response.headers["allow"] = _allowed(request)
         return response

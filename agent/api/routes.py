@@ -10,15 +10,17 @@ from agent.api import decisions, feedback, health, mcp, pages, ranking, retrieve
 from agent.api.middleware import RequestGuard, answer_errors
 from agent.api.openai import chat, completions, embeddings, models, responses, vector_stores
 from agent.api.operations import arms, evaluations, export, keys, policies, warm_starts
+from agent.api.personalizer import events, service
 from agent.serving import Replica
 
 _OPENAI = (chat, completions, embeddings, models, responses, vector_stores)
 _QUESTIONS = (retrieve, ranking, decisions, feedback, mcp)
+_PERSONALIZER = (events, service)
 _OPERATIONS = (arms, policies, evaluations, warm_starts, export, keys)
 
 ROUTES = [
     route
-    for resource in (*_OPENAI, *_QUESTIONS, *_OPERATIONS, health, pages)
+    for resource in (*_OPENAI, *_QUESTIONS, *_OPERATIONS, *_PERSONALIZER, health, pages)
     for route in resource.router.routes
 ]
 """Every route, built once: routes hold no state of a replica, so that all applications share them."""

@@ -1,4 +1,4 @@
-from . import catalog, features, sampling, shadow, untrusted
+from . import catalog, features, sampling, shadow, untrusted, vowpal
 from .base import Fixed, Policy, PolicyError, Uniform
 from .catalog import PolicySpec, build_policy
 from .features import FeatureError, FeatureSpec, describe
@@ -23,4 +23,5 @@ __all__ = [
     "served_distribution",
     "shadow",
     "untrusted",
+    "vowpal",
 ]

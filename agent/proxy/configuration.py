@@ -49,7 +49,7 @@ UNBOUNDED = ("probes", "ready")
 
 CONDITIONS = {
     "chat": "{ path /v1/chat/completions }",
-    "feedback": "{ path /v1/feedback } or { path_end /activate }",
+    "feedback": "{ path /v1/feedback } or { path_end /activate /reward }",
     "large": f"{{ req.body_size gt {BUFFER_BYTES // 2} }}",
     "probes": "{ path /health /health/decides /metrics }",
     "ready": "{ path /ready }",

@@ -123,6 +123,16 @@ def decisions(
     return found, first if first > 1 else 0
 
 
+def span(store: Store) -> tuple[float, float] | None:
+    """Return when the first and the last decision were made, seconds since the epoch; None without any."""
+    d = t.decisions.c
+    ends = [sa.select(d.decided_at).order_by(order).limit(1) for order in (d.seq, d.seq.desc())]
+    with store.reading() as connection:
+        first, last = (connection.scalar(end) for end in ends)
+    return None if first is None or last is None else (first, last)
+
+
 def _listed(row: sa.Row[Any]) -> Listed:
-    *columns, seq, served, status = tuple(row)
-    return Listed(decision_of(columns), seq, served, None if status is None else Status(status))
+    columns = tuple(row)
+    seq, served, status = columns[-3:]
+    return Listed(decision_of(columns[:-3]), seq, served, None if status is None else Status(status))

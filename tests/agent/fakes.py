@@ -314,12 +314,15 @@ class Service:
 
     async def learn_at(self, point: str) -> None:
         """Learn what is new at another decision point, and serve it."""
-        replica = self.replica.points[point]
-        config = replica.config
+        await asyncio.to_thread(self.step_at, point)
+        await self.replica.points[point].refresh()
+
+    def step_at(self, point: str) -> None:
+        """Learn what is new at a decision point; its replica follows."""
+        config = self.config.of(point)
         with closing(Store(config.database_url, config.reward.join)) as store:
             recipe, epoch = active_recipe(store, config), take_epoch(store, "test", 0.0)
-            await asyncio.to_thread(Learner(store, recipe, list(config.actions), epoch).step)
-        await replica.refresh()
+            Learner(store, recipe, list(config.actions), epoch).step()
 
     async def learn(self) -> None:
         """Learn what is new, as the recipe says that is active now, and serve it."""

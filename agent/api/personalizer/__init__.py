@@ -1,0 +1,1 @@
+"""Azure Personalizer's protocol over one decision point: its clients work unchanged."""

@@ -1,0 +1,207 @@
+"""Rank, reward and activate: an event is a decision of the point, and its id is the decision's."""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Response
+from pydantic import Field, StrictBool
+
+from agent.access import Caller
+from agent.api import feedback, ranking, responses, schemas
+from agent.api.errors import ApiError
+from agent.api.personalizer.protocol import Body, EventId, EventPath, PointCaller, PointReplica, route
+from agent.serving import Replica
+from feedback.events import Decision
+from feedback.log import listing
+
+router = APIRouter()
+
+FeatureList = Annotated[list[dict[str, Any]] | None, Field(max_length=1024)]
+
+
+class RankableAction(Body):
+    """An action with its features, in one object or several."""
+
+    id: str = Field(min_length=1, max_length=128)
+    features: FeatureList = None
+
+
+class RankRequest(Body):
+    """`POST /rank`."""
+
+    context_features: FeatureList = None
+    actions: list[RankableAction] = Field(min_length=1, max_length=200)
+    excluded_actions: list[str] | None = Field(default=None, max_length=200)
+    event_id: EventId | None = None
+    defer_activation: StrictBool | None = None
+
+
+class Slot(Body):
+    """A place that shows one action."""
+
+    id: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
+    baseline_action: str
+    features: FeatureList = None
+    excluded_actions: list[str] | None = Field(default=None, max_length=200)
+
+
+class MultiSlotRequest(RankRequest):
+    """`POST /multislot/rank`."""
+
+    slots: list[Slot] = Field(min_length=1, max_length=50)
+
+
+class Reward(Body):
+    """`POST /events/{eventId}/reward`."""
+
+    value: Annotated[float, Field(ge=-1, le=1, allow_inf_nan=False)]
+
+
+class SlotReward(Reward):
+    """The reward of a slot."""
+
+    slot_id: str = Field(max_length=64)
+
+
+class SlotRewards(Body):
+    """`POST /multislot/events/{eventId}/reward`."""
+
+    reward: list[SlotReward] = Field(min_length=1, max_length=50)
+
+
+@route(router, "POST", "/rank", 201, "decide")
+async def rank(replica: PointReplica, caller: PointCaller, body: RankRequest) -> Response:
+    """Choose among the actions; the first that is not excluded is the baseline."""
+    excluded = set(body.excluded_actions or ())
+    decision = await _ranked(
+        replica, caller, body, body.event_id, body.context_features, body.actions, excluded
+    )
+    order = ranking.ranked(decision)
+    return responses.Json(
+        {
+            "ranking": [{"id": name, "probability": p} for name, p in order.items()],
+            "eventId": _event_of(decision, replica),
+            "rewardActionId": decision.drawn,
+        },
+        201,
+    )
+
+
+@route(router, "POST", "/events/{event_id}/reward", 204, "feedback")
+async def reward(replica: PointReplica, caller: PointCaller, event_id: EventPath, body: Reward) -> Response:
+    """Keep a reward: a value of the first metric of the point."""
+    await _rewarded(replica, caller, event_id, body.value)
+    return Response(status_code=204)
+
+
+@route(router, "POST", "/events/{event_id}/activate", 204, "feedback")
+async def activate(replica: PointReplica, caller: PointCaller, event_id: EventPath) -> Response:
+    """Record that the action of a deferred event was shown."""
+    await feedback.keep(feedback.activation(replica, caller, _named(replica, event_id)))
+    return Response(status_code=204)
+
+
+@route(router, "POST", "/multislot/rank", 201, "decide")
+async def rank_slots(replica: PointReplica, caller: PointCaller, body: MultiSlotRequest) -> Response:
+    """Choose an action for each slot, one after the other, among those that no slot before has.
+
+    Each slot is a decision of its own, `<eventId>:<slot>`, and its baseline action comes first in it.
+    """
+    if len({slot.id for slot in body.slots}) < len(body.slots):
+        raise ApiError("invalid_value", "two slots have the same id", "slots")
+    if len(body.slots) > len(body.actions):
+        raise ApiError("invalid_value", "there are more slots than actions", "slots")
+    event = body.event_id or caller.shown(caller.new_id())
+    taken, found = list[str](), list[dict[str, str]]()
+    for slot in body.slots:
+        if slot.baseline_action not in {action.id for action in body.actions}:
+            raise ApiError(
+                "invalid_value", f"{slot.baseline_action!r} is none of the actions", "slots.baselineAction"
+            )
+        first = slot.baseline_action
+        actions = [
+            *(one for one in body.actions if one.id == first),
+            *(one for one in body.actions if one.id != first),
+        ]
+        excluded = {*taken, *(body.excluded_actions or ()), *(slot.excluded_actions or ())}
+        context = [*(body.context_features or ()), {"slot": _merged(slot.features)}]
+        decision = await _ranked(
+            replica, caller, body, f"{event}:{slot.id}", context, actions, excluded, episode=event
+        )
+        taken.append(decision.drawn)
+        found.append({"id": slot.id, "rewardActionId": decision.drawn})
+    return responses.Json({"eventId": event, "slots": found}, 201)
+
+
+@route(router, "POST", "/multislot/events/{event_id}/reward", 204, "feedback")
+async def reward_slots(
+    replica: PointReplica, caller: PointCaller, event_id: EventPath, body: SlotRewards
+) -> Response:
+    """Keep the rewards of slots."""
+    for one in body.reward:
+        await _rewarded(replica, caller, f"{event_id}:{one.slot_id}", one.value)
+    return Response(status_code=204)
+
+
+@route(router, "POST", "/multislot/events/{event_id}/activate", 204, "feedback")
+async def activate_slots(replica: PointReplica, caller: PointCaller, event_id: EventPath) -> Response:
+    """Record that the actions of all slots of an event were shown."""
+    stored = caller.stored(_named(replica, event_id), "episode")
+    wanted = listing.Wanted(episode=stored)
+    found, _ = await asyncio.to_thread(listing.decisions, replica.store, wanted, 50)
+    for one in found:
+        item = feedback.activation(replica, caller, caller.shown_id(one.decision.id))
+        await feedback.keep(item)
+    return Response(status_code=204)
+
+
+async def _ranked(
+    replica: Replica,
+    caller: Caller,
+    body: RankRequest,
+    event: str | None,
+    context: Sequence[Mapping[str, Any]] | None,
+    actions: Iterable[RankableAction],
+    excluded: set[str],
+    *,
+    episode: str | None = None,
+) -> Decision:
+    """Return the decision of an event, or of one of its slots, by the ids of the actions. Raises ApiError."""
+    # excluded ones come last, so that the first position is the baseline
+    ordered = sorted(actions, key=lambda action: action.id in excluded)
+    known = {action.id for action in ordered}
+    request = schemas.RankRequest(
+        point=replica.point,
+        context=_merged(context),
+        actions=[schemas.Action(id=one.id, features=_merged(one.features)) for one in ordered],
+        excluded=[name for name in excluded if name in known],
+        episode_id=episode,
+        defer_activation=bool(body.defer_activation),
+    )
+    key = None if event is None else _named(replica, event)
+    return await ranking.decide(replica, caller, request, key, None)
+
+
+def _merged(features: Sequence[Mapping[str, Any]] | None) -> dict[str, Any]:
+    """Return the features of several objects in one.
+
+    >>> _merged([{"user": {"tier": "free"}}, {"device": {"os": "linux"}}])
+    {'user': {'tier': 'free'}, 'device': {'os': 'linux'}}
+    """
+    return {name: value for one in features or () for name, value in one.items()}
+
+
+def _named(replica: Replica, event: str) -> str:
+    """Return the id of an event as /v1 knows it: after the name of the point."""
+    return f"{replica.point}:{event}"
+
+
+def _event_of(decision: Decision, replica: Replica) -> str:
+    return decision.id.removeprefix(f"{replica.point}:")
+
+
+async def _rewarded(replica: Replica, caller: Caller, event: str, value: float) -> None:
+    metric = next(iter(replica.config.reward.metrics))
+    item = schemas.FeedbackItem(decision_id=_named(replica, event), metric_name=metric, value=value)
+    await feedback.keep(feedback.item_of(replica, caller, item))

@@ -1,0 +1,98 @@
+"""What all routes of the protocol share: their paths, their decision point and the shape of their errors.
+
+The paths of version 1.0 begin with `/personalizer/v1.0`, those of 2022-09-01-preview with `/personalizer`.
+"""
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Path, Request
+from pydantic import BaseModel, ConfigDict, Field, StrictStr
+from pydantic.alias_generators import to_camel
+
+from agent.access import Caller
+from agent.api.errors import ApiError
+from agent.api.middleware import ServiceReplica, caller_at, require
+from agent.config import Scope
+from agent.serving import Replica
+
+VERSIONS = ("/personalizer/v1.0", "/personalizer")
+
+
+class ErrorBody(BaseModel):
+    """What went wrong, as Personalizer writes it."""
+
+    code: str
+    message: str
+    target: str | None
+    details: list[Any]
+    inner_error: dict[str, Any] = Field(serialization_alias="innerError")
+
+
+class ErrorEnvelope(BaseModel):
+    """The body of every response that is not a success."""
+
+    error: ErrorBody
+
+
+RESPONSES: dict[int | str, dict[str, Any]] = {
+    "default": {"model": ErrorEnvelope, "description": "What went wrong."}
+}
+
+EventId = Annotated[StrictStr, Field(pattern=r"^[A-Za-z0-9._:~-]{1,128}$")]
+"""Of an event, which is a decision: fewer characters than Personalizer allows."""
+
+EventPath = Annotated[EventId, Path()]
+
+
+class Body(BaseModel):
+    """Base of the bodies: what an older or newer client sends besides is not read."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, alias_generator=to_camel, populate_by_name=True)
+
+
+def route(
+    router: APIRouter, method: str, path: str, status: int, scope: Scope
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Serve a function under the paths of both versions."""
+
+    def add(handler: Callable[..., Any]) -> Callable[..., Any]:
+        for version in VERSIONS:
+            router.add_api_route(
+                version + path,
+                handler,
+                methods=[method],
+                status_code=status,
+                response_model=None,
+                responses=RESPONSES,
+                dependencies=[require(scope)],
+            )
+        return handler
+
+    return add
+
+
+async def _point(service: ServiceReplica) -> Replica:
+    point = service.config.personalizer
+    if point is None:
+        message = (
+            "no decision point speaks Personalizer's protocol: `personalizer` of the configuration names one"
+        )
+        raise ApiError("point_not_found", message)
+    return service.points[point]
+
+
+PointReplica = Annotated[Replica, Depends(_point)]
+"""The replica of the point that the configuration names."""
+
+
+async def _caller(request: Request, replica: PointReplica) -> Caller:
+    return caller_at(replica, request.state.caller)
+
+
+PointCaller = Annotated[Caller, Depends(_caller)]
+
+
+def unsupported(message: str, target: str | None = None) -> ApiError:
+    """Return the error for what the protocol has and this service does not do."""
+    return ApiError("not_supported", message, target)

@@ -1,0 +1,292 @@
+"""Configuration, learning settings, model and logs: what Personalizer keeps, over what this service has.
+
+What changes how decisions are learned is a promotion of another recipe, like any other: it is a row of the
+log, and every decision before and after it can be verified. What a running service cannot change is refused.
+"""
+
+import asyncio
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Response
+from fastapi.responses import JSONResponse
+from pydantic import Field, TypeAdapter
+
+from agent.api.decisions import with_policies
+from agent.api.errors import ApiError
+from agent.api.operations import policies
+from agent.api.personalizer.protocol import Body, PointReplica, route, unsupported
+from agent.api.schemas import PromotionChoice
+from agent.config import points
+from agent.learning import Recipe, publish_candidate
+from agent.policies import PolicyError, PolicySpec, ShadowPolicy, catalog, untrusted, vowpal
+from agent.serving import Replica
+from feedback.log import listing
+from feedback.registry import Version
+from feedback.training_log import StartingPoint, position_of
+
+router = APIRouter()
+
+SETTINGS = "learning settings: "
+"""What the reason of a promotion begins with that a client asked for; the name of the settings follows."""
+
+AGGREGATIONS = {"first": "earliest", "sum": "sum"}
+"""Personalizer's names of aggregations, where it has one."""
+
+EPSILON = "--epsilon"
+
+FIXED = {
+    "logRetentionDays": -1,
+    "modelRetrainDays": 0,
+    "logMirrorEnabled": False,
+    "isAutoOptimizationEnabled": False,
+}
+"""Settings that have one value here: the log is kept, and a policy learns all of it."""
+
+
+class LearningSettings(Body):
+    """`PUT /configurations/policy`."""
+
+    name: Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]{1,200}$")]
+    arguments: Annotated[str, Field(min_length=1, max_length=4096)]
+
+
+class ServiceConfiguration(Body):
+    """`PUT /configurations/service`: what is left out stays as it is."""
+
+    reward_wait_time: timedelta | None = None
+    default_reward: float | None = None
+    reward_aggregation: str | None = None
+    exploration_percentage: float | None = None
+    model_export_frequency: timedelta | None = None
+    log_retention_days: int | None = None
+    model_retrain_days: int | None = None
+    log_mirror_enabled: bool | None = None
+    is_auto_optimization_enabled: bool | None = None
+    learning_mode: str | None = None
+
+
+@route(router, "GET", "/configurations/service", 200, "read")
+async def configuration(replica: PointReplica) -> JSONResponse:
+    """The settings of the point, by Personalizer's names."""
+    return JSONResponse(_configuration(replica))
+
+
+@route(router, "PUT", "/configurations/service", 200, "operate")
+async def configure(replica: PointReplica, body: ServiceConfiguration) -> JSONResponse:
+    """Change the learning mode and the exploration; another value of anything else is refused."""
+    now = _configuration(replica)
+    asked = body.model_dump(exclude_none=True, by_alias=True)
+    changed = {name: value for name, value in asked.items() if value != _DURATIONS.get(name, same)(now[name])}
+    spec = replica.watcher.recipe.policy
+    for name in changed:
+        if name not in ("learningMode", "explorationPercentage"):
+            raise unsupported(
+                f"{name} is {now[name]!r} here, and a request cannot change it: {_WHERE[name]}", name
+            )
+    if "explorationPercentage" in changed:
+        spec = _exploring(spec, changed["explorationPercentage"])
+    if "learningMode" in changed:
+        spec = _in_mode(spec, changed["learningMode"])
+    if changed:
+        wanted = ", ".join(f"{name} {value}" for name, value in changed.items())
+        await _adopt(replica, replace(replica.watcher.recipe, policy=spec), wanted)
+    return JSONResponse(_configuration(replica))
+
+
+@route(router, "GET", "/configurations/policy", 200, "read")
+async def policy(replica: PointReplica) -> JSONResponse:
+    """The learning settings: the arguments of Vowpal Wabbit, or another policy as JSON."""
+    return JSONResponse(_settings(replica))
+
+
+@route(router, "PUT", "/configurations/policy", 200, "operate")
+async def settle(replica: PointReplica, body: LearningSettings) -> JSONResponse:
+    """Learn the log by other settings, and promote what was learned; returns when that decides."""
+    spec = PolicySpec(kind=vowpal.VowpalPolicy.kind, params={"args": body.arguments})
+    if _mode(replica.watcher.recipe.policy) == "Apprentice":
+        spec = _in_mode(spec, "Apprentice")
+    await _adopt(replica, replace(replica.watcher.recipe, policy=spec), SETTINGS + body.name)
+    return JSONResponse(_settings(replica))
+
+
+@route(router, "DELETE", "/configurations/policy", 200, "operate")
+async def unsettle(replica: PointReplica) -> JSONResponse:
+    """Return to the policy of the configuration file."""
+    await _adopt(replica, replica.watcher.configured, "the configured policy")
+    return JSONResponse(_settings(replica))
+
+
+@route(router, "GET", "/model", 200, "read")
+async def model(replica: PointReplica, signed: bool = False) -> Response:
+    """The state of the served version, as the log keeps it."""
+    if signed:
+        raise unsupported("there are no signed models: take it without `signed`", "signed")
+    state = await with_policies(replica, [_version(replica)], lambda restored: restored.save(), "model")
+    return Response(state, media_type="application/octet-stream")
+
+
+@route(router, "PUT", "/model", 204, "operate")
+async def import_model() -> Response:
+    """Refused: a model that was not learned from the log could not be verified by it."""
+    raise unsupported("a model is learned from the log: import its events, and evaluate on them")
+
+
+@route(router, "DELETE", "/model", 204, "operate")
+async def reset_model(replica: PointReplica) -> Response:
+    """Begin to learn anew: what was logged so far stays, and is not learned any more."""
+    recipe = replica.watcher.recipe
+    joined = await asyncio.to_thread(_joined, replica)
+    start = StartingPoint(after=joined, also=recipe.start.also if recipe.start else None)
+    await _adopt(replica, replace(recipe, start=start), "the model was reset")
+    return Response(status_code=204)
+
+
+@route(router, "GET", "/model/properties", 200, "read")
+async def model_properties(replica: PointReplica) -> JSONResponse:
+    """When the served version was learned."""
+    at = _time(_version(replica).created_at)
+    return JSONResponse({"creationTime": at, "lastModifiedTime": at})
+
+
+@route(router, "GET", "/logs/properties", 200, "read")
+async def log_properties(replica: PointReplica) -> JSONResponse:
+    """The times of the first and the last event."""
+    span = await asyncio.to_thread(listing.span, replica.store)
+    first, last = (None, None) if span is None else map(_time, span)
+    return JSONResponse({"dateRange": {"from": first, "to": last}})
+
+
+@route(router, "DELETE", "/logs", 204, "admin")
+async def delete_logs() -> Response:
+    """Refused: facts are append-only."""
+    raise unsupported("the log is append-only: what was decided can be verified as long as the service lives")
+
+
+@route(router, "GET", "/status", 200, "read")
+async def status(replica: PointReplica) -> JSONResponse:
+    """Whether the point decides."""
+    state = "Valid" if replica.decides else "NotReady"
+    return JSONResponse({"service": "personalizer", "apiStatus": state, "apiStatusMessage": replica.point})
+
+
+def _configuration(replica: Replica) -> dict[str, Any]:
+    config, promotion = replica.config, replica.active.promotion
+    rule, spec = config.reward, replica.watcher.recipe.policy
+    metric = next(iter(rule.metrics.values()))
+    return {
+        **FIXED,
+        "rewardWaitTime": rule.wait_time,
+        "defaultReward": 0.0 if rule.default is None else rule.default,
+        "rewardAggregation": AGGREGATIONS.get(metric.aggregation.value, metric.aggregation.value),
+        "explorationPercentage": _exploration(spec, config.floor),
+        "modelExportFrequency": f"PT{config.learning.poll_s:g}S",
+        "learningMode": _mode(spec),
+        "lastConfigurationEditDate": None if promotion is None else _time(promotion.at),
+    }
+
+
+_DURATIONS = dict.fromkeys(("rewardWaitTime", "modelExportFrequency"), TypeAdapter(timedelta).validate_python)
+"""How settings are read that may be written in several ways."""
+
+
+def same(value: Any) -> Any:
+    """Return a setting that is compared as it is written."""
+    return value
+
+
+_WHERE = {
+    **dict.fromkeys(FIXED, "it is part of how this service works"),
+    **dict.fromkeys(
+        ("rewardWaitTime", "defaultReward", "rewardAggregation"),
+        "set `reward` of the point in the configuration file, as all of the log is then scored again",
+    ),
+    "modelExportFrequency": "new versions serve at once; set `learning.poll_s` in the configuration file",
+}
+
+
+def _mode(spec: PolicySpec) -> str:
+    return "Apprentice" if spec.kind == ShadowPolicy.kind else "Online"
+
+
+def _learner(spec: PolicySpec) -> PolicySpec:
+    """Return the policy that learns, which an apprentice has inside."""
+    return spec if spec.kind != ShadowPolicy.kind else PolicySpec.model_validate(spec.params["policy"])
+
+
+def _in_mode(spec: PolicySpec, mode: str) -> PolicySpec:
+    """Return a policy in a mode; the baseline of an apprentice is the first action. Raises ApiError."""
+    learner = _learner(spec)
+    if mode == "Online":
+        return learner
+    if mode != "Apprentice":
+        raise unsupported(f"learningMode {mode!r}: Online or Apprentice was expected", "learningMode")
+    baseline = {"kind": "fixed", "params": {"arm": f"{points.ACTION}1"}}
+    return PolicySpec(
+        kind=ShadowPolicy.kind, params={"baseline": baseline, "policy": learner.model_dump(mode="json")}
+    )
+
+
+def _exploration(spec: PolicySpec, floor: float) -> float:
+    """Return epsilon where Vowpal Wabbit has it, or else the least probability of an action."""
+    found = vowpal.check_args(_arguments(spec)) if _learner(spec).kind == vowpal.VowpalPolicy.kind else {}
+    return float(found.get(EPSILON, floor))
+
+
+def _exploring(spec: PolicySpec, share: float) -> PolicySpec:
+    """Return a policy with another epsilon. Raises ApiError where it has none."""
+    learner, before = _learner(spec), _exploration(spec, -1.0)
+    if before < 0 or not 0 <= share <= 1:
+        message = (
+            "explorationPercentage is --epsilon of the learning settings, in [0, 1], which these do not have"
+        )
+        raise unsupported(message, "explorationPercentage")
+    tokens = _arguments(spec).replace("=", " ").split()
+    tokens[tokens.index(EPSILON) + 1] = f"{share:g}"
+    changed = learner.model_copy(update={"params": {**learner.params, "args": " ".join(tokens)}})
+    return _in_mode(changed, _mode(spec))
+
+
+def _arguments(spec: PolicySpec) -> str:
+    learner = _learner(spec)
+    if learner.kind == vowpal.VowpalPolicy.kind:
+        return str(learner.params.get("args", vowpal.DEFAULT))
+    return json.dumps(learner.model_dump(mode="json"))
+
+
+def _settings(replica: Replica) -> dict[str, str]:
+    promotion, recipe = replica.active.promotion, replica.watcher.recipe
+    reason = "" if promotion is None else promotion.reason
+    name = reason.removeprefix(SETTINGS) if reason.startswith(SETTINGS) else recipe.policy.kind
+    return {"name": name, "arguments": _arguments(recipe.policy)}
+
+
+async def _adopt(replica: Replica, recipe: Recipe, reason: str) -> None:
+    """Learn a recipe, and promote it whatever the gate says, as Personalizer does. Raises ApiError."""
+    try:
+        untrusted.check_untrusted(recipe.policy, replica.config.policy)
+        catalog.require_action_features(recipe.policy)
+        arms = list(replica.config.actions)
+        version = await asyncio.to_thread(publish_candidate, replica.store, recipe, arms)
+    except PolicyError as error:
+        raise ApiError("invalid_value", str(error), "arguments") from None
+    choice = PromotionChoice(reason=reason, force=True)
+    await policies.promote(replica, version.version, choice, policies.ShadowAgreement())
+
+
+def _joined(replica: Replica) -> int:
+    """Return the last position of the training log."""
+    with replica.store.reading() as connection:
+        return position_of(connection, replica.config.reward.join).examples_seq
+
+
+def _version(replica: Replica) -> Version:
+    if replica.version is None:
+        raise ApiError("not_ready", "no version is served yet")
+    return replica.version
+
+
+def _time(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat()
