@@ -11,8 +11,10 @@ from fastapi.responses import JSONResponse
 
 from agent.access import Caller, ForeignIdError
 from agent.api import ranking, responses
-from agent.api.errors import RESPONSES, ApiError
-from agent.api.middleware import AppReplica, RequestCaller, require
+from agent.api.documented import documented
+from agent.api.errors import ApiError
+from agent.api.middleware import AppReplica, RequestCaller
+from agent.api.replies import decisions as replies
 from agent.api.schemas import DecisionId, DecisionQuery
 from agent.config import AppConfig
 from agent.learning import restore
@@ -25,14 +27,14 @@ from feedback.log import Record, listing
 from feedback.registry import Version, keys
 from feedback.registry import versions as registry_versions
 
-router = APIRouter(responses=RESPONSES)
+router = APIRouter(tags=["decisions"])
 
 Result = TypeVar("Result")
 
 Fact = TypeVar("Fact", Decision, Feedback)
 
 
-@router.get("/v1/decisions", dependencies=[require("decide", "read")])
+@router.get("/v1/decisions", **documented("listDecisions", None, scopes=("decide", "read")))
 async def listed(
     replica: AppReplica,
     caller: RequestCaller,
@@ -84,7 +86,10 @@ def _row(one: listing.Listed, replica: Replica, caller: Caller) -> dict[str, Any
     }
 
 
-@router.get("/v1/decisions/{decision_id}", dependencies=[require("decide", "read")])
+@router.get(
+    "/v1/decisions/{decision_id}",
+    **documented("getDecision", replies.DecisionRecord, "decision_not_found", scopes=("decide", "read")),
+)
 async def decision(replica: AppReplica, caller: RequestCaller, decision_id: DecisionId) -> JSONResponse:
     """Everything known about a decision of the caller's project; observations with scope `read` only."""
     found = _shown(await _record(replica, caller, decision_id), caller)
@@ -96,7 +101,15 @@ async def decision(replica: AppReplica, caller: RequestCaller, decision_id: Deci
     return await asyncio.to_thread(lambda: JSONResponse(document(found, replica.config, replica.clock())))
 
 
-@router.get("/v1/decisions/{decision_id}/verify", dependencies=[require("operate")])
+@router.get(
+    "/v1/decisions/{decision_id}/verify",
+    **documented(
+        "verifyDecision",
+        replies.DecisionVerification,
+        *("decision_not_found", "not_drawn", "not_recorded", "version_unavailable"),
+        scopes=("operate",),
+    ),
+)
 async def verify(replica: AppReplica, caller: RequestCaller, decision_id: DecisionId) -> JSONResponse:
     """Compute a decision again from the log, and compare its distribution and its draw.
 

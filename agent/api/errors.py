@@ -315,12 +315,6 @@ class Envelope(BaseModel):
     error: Failure
 
 
-RESPONSES: dict[int | str, dict[str, Any]] = {
-    "default": {"model": Envelope, "description": "What went wrong."}
-}
-"""Documents the envelope in OpenAPI."""
-
-
 @dataclass(eq=False)  # not frozen: the server clears the traceback of an exception that it has answered
 class ApiError(Exception):
     """A request that cannot be served.

@@ -14,8 +14,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from agent.access import Caller, ForeignIdError
 from agent.api import errors
-from agent.api.errors import RESPONSES, ApiError
-from agent.api.middleware import AppReplica, RequestCaller, caller_at, owner_of, require
+from agent.api.documented import documented, link
+from agent.api.errors import ApiError
+from agent.api.middleware import AppReplica, RequestCaller, caller_at, owner_of
+from agent.api.replies import decisions as replies
 from agent.api.schemas import DecisionId, FeedbackItem, FeedbackRequest, IdempotencyKey
 from agent.serving import Replica
 from feedback.errors import ConflictError, StoreError, TooMuchFeedbackError
@@ -23,7 +25,7 @@ from feedback.events import Feedback, Kind
 from feedback.log import FeedbackStatus, Receipt
 from feedback.reward import Complete, RewardError, RewardRule
 
-router = APIRouter(responses=RESPONSES)
+router = APIRouter(tags=["feedback"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,17 @@ class Item:
         return _document(self.replica, self.caller, self.fact, receipt)
 
 
-@router.post("/v1/feedback", status_code=202, dependencies=[require("feedback")])
+@router.post(
+    "/v1/feedback",
+    **documented(
+        "sendFeedback",
+        replies.FeedbackReceipt | replies.FeedbackReceipts,
+        *("unknown_metric", "idempotency_conflict", "too_much_feedback"),
+        scopes=("feedback",),
+        status=202,
+        example={"decision_id": "q-1", "metric_name": "thumb", "value": 1, "feedback_id": "q-1-thumb"},
+    ),
+)
 async def feedback(
     replica: AppReplica, caller: RequestCaller, body: FeedbackRequest, key: IdempotencyKey = None
 ) -> JSONResponse:
@@ -85,7 +97,17 @@ def _refusal(failures: Sequence[ApiError]) -> ApiError:
     return replace(found, message=message, param=None if found.retryable else param, reasons=reasons)
 
 
-@router.post("/v1/decisions/{decision_id}/activate", status_code=202, dependencies=[require("feedback")])
+@router.post(
+    "/v1/decisions/{decision_id}/activate",
+    **documented(
+        "activateDecision",
+        replies.FeedbackReceipt,
+        "idempotency_conflict",
+        scopes=("feedback",),
+        status=202,
+        success=link("getDecision", decision_id="$response.body#/decision_id"),
+    ),
+)
 async def activate(replica: AppReplica, caller: RequestCaller, decision_id: DecisionId) -> JSONResponse:
     """Record that the answer of a deferred decision was shown: it counts from now on.
 

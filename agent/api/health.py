@@ -7,20 +7,22 @@ from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 
 from agent.api.admission import LOADING
-from agent.api.errors import LOG_UNUSABLE, RESPONSES, ApiError
+from agent.api.documented import documented
+from agent.api.errors import LOG_UNUSABLE, ApiError
 from agent.api.middleware import ServiceReplica
+from agent.api.replies import service
 from feedback.training_log import lag as training_log_lag
 
-router = APIRouter(responses=RESPONSES)
+router = APIRouter(tags=["service"])
 
 
-@router.get("/health")
+@router.get("/health", **documented("health", service.Health))
 async def health() -> JSONResponse:
     """Whether the process answers."""
     return JSONResponse({"status": "ok"})
 
 
-@router.get("/health/decides")
+@router.get("/health/decides", **documented("decides", service.Deciding))
 async def decides(replica: ServiceReplica) -> JSONResponse:
     """Whether this replica chooses arms. The log is not read: a load balancer may ask many times a second."""
     if not all(one.decides for one in replica.points.values()):
@@ -28,7 +30,7 @@ async def decides(replica: ServiceReplica) -> JSONResponse:
     return JSONResponse({"status": "decides"})
 
 
-@router.get("/ready")
+@router.get("/ready", **documented("ready", service.Ready))
 async def ready(replica: ServiceReplica) -> JSONResponse:
     """Whether questions can be answered and logged: a version is loaded, the log reads and writes."""
     if not all(one.ready for one in replica.points.values()):
@@ -39,7 +41,7 @@ async def ready(replica: ServiceReplica) -> JSONResponse:
     return JSONResponse({"status": "ready", "version": replica.decider.serving.version})
 
 
-@router.get("/metrics", response_class=PlainTextResponse)
+@router.get("/metrics", response_class=PlainTextResponse, **documented("metrics", None))
 async def metrics(replica: ServiceReplica) -> Response:
     """Counters and latencies for Prometheus, of all replicas on this machine.
 

@@ -14,8 +14,9 @@ from fastapi import APIRouter, Response
 
 from agent.access import Caller
 from agent.api import asking, responses
-from agent.api.errors import RESPONSES, ApiError
-from agent.api.middleware import RequestCaller, ServiceReplica, at_point, caller_at, require
+from agent.api.documented import TURN, documented
+from agent.api.errors import ApiError
+from agent.api.middleware import RequestCaller, ServiceReplica, at_point, caller_at
 from agent.api.schemas import Action, IdempotencyKey, RankRequest, Timeout, storable
 from agent.config import Limits, points
 from agent.policies import FeatureError, features
@@ -23,10 +24,18 @@ from agent.serving import Ask, Replica
 from feedback.events import Decision
 from feedback.log import Record
 
-router = APIRouter(responses=RESPONSES)
+router = APIRouter(tags=["decisions"])
 
 
-@router.post("/v1/decisions", dependencies=[require("decide")])
+@router.post(
+    "/v1/decisions",
+    **documented(
+        "decide",
+        None,
+        *TURN,
+        scopes=("decide",),
+    ),
+)
 async def rank(
     service: ServiceReplica,
     caller: RequestCaller,

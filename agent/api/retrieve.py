@@ -3,14 +3,29 @@
 from fastapi import APIRouter, Response
 
 from agent.api import asking, responses
-from agent.api.errors import RESPONSES, ApiError
-from agent.api.middleware import AppReplica, RequestCaller, require
+from agent.api.documented import TURN, documented, link
+from agent.api.errors import ApiError
+from agent.api.middleware import AppReplica, RequestCaller
+from agent.api.replies import answers
 from agent.api.schemas import IdempotencyKey, RetrieveRequest, Timeout
 
-router = APIRouter(responses=RESPONSES)
+router = APIRouter(tags=["answers"])
 
 
-@router.post("/v1/retrieve", dependencies=[require("decide")])
+@router.post(
+    "/v1/retrieve",
+    **documented(
+        "retrieve",
+        answers.Retrieval,
+        *TURN,
+        scopes=("decide",),
+        success={
+            "headers": answers.HEADERS,
+            **link("activateDecision", decision_id="$response.header.x-decision-id"),
+        },
+        example={"query": "Which function merges sorted inputs lazily?", "k": 4},
+    ),
+)
 async def retrieve(
     replica: AppReplica,
     caller: RequestCaller,

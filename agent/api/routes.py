@@ -2,11 +2,13 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 from fastapi import FastAPI
 
 from agent.access import Hosts
 from agent.api import decisions, feedback, health, mcp, pages, ranking, retrieve
+from agent.api.documented import document
 from agent.api.middleware import RequestGuard, answer_errors
 from agent.api.openai import chat, completions, embeddings, models, responses, vector_stores
 from agent.api.operations import arms, evaluations, export, keys, policies, warm_starts
@@ -38,6 +40,7 @@ def create_app(replica: Replica) -> FastAPI:
     app = FastAPI(
         title="Armwise", version="0.1.0", lifespan=lifespan, routes=ROUTES, docs_url=None, redoc_url=None
     )
+    app.openapi = partial(document, app)  # type: ignore[method-assign]
     app.state.replica = replica
     answer_errors(app)
     app.add_middleware(

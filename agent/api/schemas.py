@@ -61,7 +61,10 @@ LoggedId = Annotated[
 ]
 """An id after the name of its point, if it has one; a key of scope `admin` also names the project."""
 
-IdempotencyKey = Annotated[Identifier | None, Header(alias="Idempotency-Key")]
+IdempotencyKey = Annotated[
+    Identifier | None,
+    Header(alias="Idempotency-Key", description="A request that is sent again under it is the same one."),
+]
 
 
 def _written(pattern: str, what: str) -> BeforeValidator:
@@ -79,17 +82,31 @@ Decimal = Annotated[float, _written(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?", "a
 
 Digits = Annotated[int, _written("-?[0-9]+", "an integer")]
 
-Timeout = Annotated[Decimal | None, Header(alias="X-Request-Timeout-Seconds", gt=0, allow_inf_nan=False)]
+Timeout = Annotated[
+    Decimal | None,
+    Header(
+        alias="X-Request-Timeout-Seconds",
+        gt=0,
+        allow_inf_nan=False,
+        description="Time limit; when it has passed, the response is 408 `deadline_exceeded`.",
+    ),
+]
 
-DecisionId = Annotated[LoggedId, Path()]
+DecisionId = Annotated[LoggedId, Path(description="Id of the decision.")]
 
-PublicId = Annotated[StrictStr, Field(pattern=r"^[A-Za-z0-9_]{1,128}$"), Path()]
+PublicId = Annotated[
+    StrictStr, Field(pattern=r"^[A-Za-z0-9_]{1,128}$"), Path(description="Public id of the key.")
+]
 
-PathNumber = Annotated[Digits, Path(ge=1, le=LARGEST)]
+PathNumber = Annotated[Digits, Path(ge=1, le=LARGEST, description="Its number.")]
 
-PageLimit = Annotated[Digits, Query(ge=1, le=1000)]
+PageLimit = Annotated[Digits, Query(ge=1, le=1000, description="How many.")]
 
-PageBefore = Annotated[Digits | None, Query(ge=1, le=LARGEST)]
+PageBefore = Annotated[
+    Digits | None, Query(ge=1, le=LARGEST, description="Only those with a smaller number: the next page.")
+]
+
+ArmName = Annotated[Name, Path(description="Name of the arm.")]
 
 
 def _value(value: Any) -> bool | float:

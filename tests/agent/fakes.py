@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from contextlib import asynccontextmanager, closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx
 import numpy as np
@@ -272,7 +272,10 @@ class Service:
         arms: What the replica searches with.
         embedders: What it embeds with.
         generator: What it writes with.
+        check: Looks at each response; None for no look.
     """
+
+    check: ClassVar[Callable[[httpx.Response], None] | None] = None
 
     def __init__(
         self,
@@ -311,6 +314,13 @@ class Service:
         self._epoch = take_epoch(self._store, "test", 0.0)
         self.learner = self._learner(Recipe.configured(self.config))
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://service")
+        self.client.event_hooks["response"].append(self._checked)
+
+    async def _checked(self, response: httpx.Response) -> None:
+        if response.headers.get("content-type", "").startswith("application/json"):
+            await response.aread()
+        if self.check is not None:
+            self.check(response)
 
     async def learn_at(self, point: str) -> None:
         """Learn what is new at another decision point, and serve it."""

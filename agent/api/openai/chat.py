@@ -7,20 +7,32 @@ from fastapi.responses import StreamingResponse
 
 from agent.access import Caller
 from agent.api import asking, responses
-from agent.api.errors import RESPONSES, ApiError
-from agent.api.middleware import AppReplica, RequestCaller, require
+from agent.api.documented import ANSWER, documented, link
+from agent.api.errors import ApiError
+from agent.api.middleware import AppReplica, RequestCaller
 from agent.api.openai import conversation, options, replies
 from agent.api.openai.schemas import ChatRequest, Sampling
+from agent.api.replies import answers
 from agent.api.schemas import IdempotencyKey, Timeout
 from agent.serving import Ask, Decided, Replica
 
-router = APIRouter(responses=RESPONSES)
+router = APIRouter(tags=["answers"])
 
 
 @router.post(
     "/v1/chat/completions",
-    responses={200: {"content": {"text/event-stream": {}}}},
-    dependencies=[require("decide")],
+    **documented(
+        "createChatCompletion",
+        answers.Completion,
+        *ANSWER,
+        scopes=("decide",),
+        success={
+            "content": {"text/event-stream": {"schema": {"type": "string"}}},
+            "headers": answers.HEADERS,
+            **link("getDecision", decision_id="$response.header.x-decision-id"),
+        },
+        example={"model": "auto", "messages": [{"role": "user", "content": "What is a heap?"}]},
+    ),
 )
 async def chat(
     replica: AppReplica,
@@ -29,7 +41,7 @@ async def chat(
     key: IdempotencyKey = None,
     timeout_s: Timeout = None,
 ) -> Response:
-    """Answer: decide, retrieve, generate; server-sent events with `stream`."""
+    """Answer a question: decide, retrieve, generate; server-sent events with `stream`."""
     replica, caller = asking.at_model(replica, caller, body.model)
     ask = await ask_of(replica, caller, body, key)
     events = asking.events_of(replica, caller, ask, key, timeout_s)

@@ -8,8 +8,9 @@ from fastapi import APIRouter, Response
 from fastapi.responses import StreamingResponse
 
 from agent.api import asking, responses
-from agent.api.errors import RESPONSES, ApiError
-from agent.api.middleware import AppReplica, RequestCaller, require
+from agent.api.documented import ANSWER, documented
+from agent.api.errors import ApiError
+from agent.api.middleware import AppReplica, RequestCaller
 from agent.api.openai import chat, options, replies
 from agent.api.openai.schemas import CompletionRequest
 from agent.api.schemas import IdempotencyKey, Timeout
@@ -18,7 +19,7 @@ from agent.serving import Decided, Finished, messages
 from arms.llm import Chunk, Message
 from feedback.events import Decision
 
-router = APIRouter(responses=RESPONSES)
+router = APIRouter(tags=["answers"])
 
 _ONLY_TEXT = {
     "echo": "the prompt is not returned",
@@ -30,8 +31,13 @@ _ONLY_TEXT = {
 
 @router.post(
     "/v1/completions",
-    responses={200: {"content": {"text/event-stream": {}}}},
-    dependencies=[require("decide")],
+    **documented(
+        "createCompletion",
+        None,
+        *ANSWER,
+        scopes=("decide",),
+        success={"content": {"text/event-stream": {}}},
+    ),
 )
 async def completions(
     replica: AppReplica,

@@ -8,17 +8,21 @@ from fastapi import APIRouter, Response
 from numpy.typing import NDArray
 
 from agent.api import admission, responses
-from agent.api.errors import RESPONSES, ApiError
-from agent.api.middleware import AppReplica, RequestCaller, require
+from agent.api.documented import documented
+from agent.api.errors import ApiError
+from agent.api.middleware import AppReplica, RequestCaller
 from agent.api.openai.schemas import EmbeddingRequest
 from agent.config import AppConfig
 from agent.serving import Replica, execution
 from feedback.events import Cost
 
-router = APIRouter(responses=RESPONSES)
+router = APIRouter(tags=["answers"])
 
 
-@router.post("/v1/embeddings", dependencies=[require("decide")])
+@router.post(
+    "/v1/embeddings",
+    **documented("createEmbedding", None, "model_not_found", "unsupported_parameter", scopes=("decide",)),
+)
 async def embeddings(replica: AppReplica, caller: RequestCaller, body: EmbeddingRequest) -> Response:
     """Embed texts as questions are embedded; nothing is decided, and the log gets no row."""
     backbone, texts = _backbone(replica.config, body.model), _texts(replica.config, body)

@@ -4,21 +4,25 @@ from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 
 from agent.api import asking
-from agent.api.errors import RESPONSES, ApiError
-from agent.api.middleware import ServiceReplica, require
+from agent.api.documented import documented
+from agent.api.errors import ApiError
+from agent.api.middleware import ServiceReplica
+from agent.api.replies import service
 from agent.api.schemas import Name
 from agent.serving import Replica
 
-router = APIRouter(responses=RESPONSES)
+router = APIRouter(tags=["service"])
 
 
-@router.get("/v1/models", dependencies=[require("decide", "read")])
+@router.get("/v1/models", **documented("listModels", service.Models, scopes=("decide", "read")))
 async def models(replica: ServiceReplica) -> JSONResponse:
     """What a client can name: `auto`, an arm, the same at other points, and for embeddings a backbone."""
     return JSONResponse({"object": "list", "data": [_model(name) for name in _names(replica)]})
 
 
-@router.get("/v1/models/{model:path}", dependencies=[require("decide", "read")])
+@router.get(
+    "/v1/models/{model:path}", **documented("getModel", None, "model_not_found", scopes=("decide", "read"))
+)
 async def model(replica: ServiceReplica, model: Name) -> JSONResponse:
     """One of them; an arm is `arm/<name>`, a backbone `backbone/<name>`."""
     names = _names(replica)

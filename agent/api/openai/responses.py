@@ -11,8 +11,9 @@ from fastapi.responses import StreamingResponse
 from pydantic import ValidationError
 
 from agent.api import asking, responses
-from agent.api.errors import RESPONSES, ApiError, translate
-from agent.api.middleware import AppReplica, RequestCaller, require
+from agent.api.documented import ANSWER, documented
+from agent.api.errors import ApiError, translate
+from agent.api.middleware import AppReplica, RequestCaller
 from agent.api.openai import chat, replies
 from agent.api.openai.response_events import Event, GrowingResponse
 from agent.api.openai.schemas import ChatRequest, ResponsesRequest
@@ -20,7 +21,7 @@ from agent.api.schemas import IdempotencyKey, Timeout
 from agent.serving import Decided, Finished, messages
 from arms.llm import Chunk
 
-router = APIRouter(responses=RESPONSES)
+router = APIRouter(tags=["answers"])
 
 LOGPROBS = "message.output_text.logprobs"
 
@@ -44,8 +45,13 @@ _PARAMS = {
 
 @router.post(
     "/v1/responses",
-    responses={200: {"content": {"text/event-stream": {}}}},
-    dependencies=[require("decide")],
+    **documented(
+        "createResponse",
+        None,
+        *ANSWER,
+        scopes=("decide",),
+        success={"content": {"text/event-stream": {}}},
+    ),
 )
 async def respond(
     replica: AppReplica,

@@ -5,18 +5,19 @@ from typing import Any
 from fastapi import APIRouter, Response
 
 from agent.api import asking, responses
-from agent.api.errors import RESPONSES, ApiError
-from agent.api.middleware import AppReplica, RequestCaller, require
+from agent.api.documented import TURN, documented
+from agent.api.errors import ApiError
+from agent.api.middleware import AppReplica, RequestCaller
 from agent.api.openai.citations import url_of
 from agent.api.openai.schemas import VectorStoreSearch
 from agent.api.schemas import IdempotencyKey, Name, Timeout
 from agent.serving import Decided, Replica
 from arms.base import Passage
 
-router = APIRouter(responses=RESPONSES)
+router = APIRouter(tags=["answers"])
 
 
-@router.get("/v1/vector_stores", dependencies=[require("decide", "read")])
+@router.get("/v1/vector_stores", **documented("listVectorStores", None, scopes=("decide", "read")))
 async def vector_stores(replica: AppReplica) -> Response:
     """The one store: the corpus."""
     store = _store(replica)
@@ -24,14 +25,26 @@ async def vector_stores(replica: AppReplica) -> Response:
     return responses.Json({"object": "list", "data": [store], **ends})
 
 
-@router.get("/v1/vector_stores/{store}", dependencies=[require("decide", "read")])
+@router.get(
+    "/v1/vector_stores/{store}",
+    **documented("getVectorStore", None, "vector_store_not_found", scopes=("decide", "read")),
+)
 async def vector_store(replica: AppReplica, store: Name) -> Response:
     """One store, by the name of its corpus."""
     _require(replica, store)
     return responses.Json(_store(replica))
 
 
-@router.post("/v1/vector_stores/{store}/search", dependencies=[require("decide")])
+@router.post(
+    "/v1/vector_stores/{store}/search",
+    **documented(
+        "searchVectorStore",
+        None,
+        *TURN,
+        "vector_store_not_found",
+        scopes=("decide",),
+    ),
+)
 async def search(
     replica: AppReplica,
     caller: RequestCaller,

@@ -7,22 +7,24 @@ from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 
 from agent.api.admission import not_live
-from agent.api.errors import RESPONSES, ApiError
-from agent.api.middleware import AppReplica, require
-from agent.api.schemas import ArmDescription, ArmsReplacement, ArmSwitch
+from agent.api.documented import documented
+from agent.api.errors import ApiError
+from agent.api.middleware import AppReplica
+from agent.api.replies import operations as replies
+from agent.api.schemas import ArmDescription, ArmName, ArmsReplacement, ArmSwitch
 from agent.config import ConfigError
 from agent.serving import ArmInfo, Replica
 from arms.base import ArmBuildError, ArmError
 from arms.retrievers import ArmSpec
 from feedback.errors import ConflictError
 
-router = APIRouter(responses=RESPONSES)
+router = APIRouter(tags=["arms"])
 
 MASK = "***"
 """Stands for what may be secret in an address of an arm."""
 
 
-@router.get("/v1/arms", dependencies=[require("decide", "read")])
+@router.get("/v1/arms", **documented("listArms", replies.ArmList, scopes=("decide", "read")))
 async def arms(replica: AppReplica) -> JSONResponse:
     """The live arms, as configured and as switched, and the arms that are only parts of other arms."""
     live, specs = replica.turns.arms, replica.config.arms
@@ -31,7 +33,16 @@ async def arms(replica: AppReplica) -> JSONResponse:
     return JSONResponse({"arms": described, "parts": parts, "arm_set": replica.arms.seq})
 
 
-@router.put("/v1/arms", dependencies=[require("operate")])
+@router.put(
+    "/v1/arms",
+    **documented(
+        "replaceArms",
+        replies.ArmList,
+        *("arm_conflict", "arm_failed"),
+        scopes=("operate",),
+        example={"arms": {"none": {"kind": "none"}, "bm25": {"kind": "bm25"}}},
+    ),
+)
 async def replace_arms(replica: AppReplica, body: ArmsReplacement) -> JSONResponse:
     """Replace the live arms; returns once they are built, and every replica follows within a second.
 
@@ -57,8 +68,11 @@ async def replace_arms(replica: AppReplica, body: ArmsReplacement) -> JSONRespon
     return await arms(replica)
 
 
-@router.patch("/v1/arms/{name}", dependencies=[require("operate")])
-async def switch(replica: AppReplica, name: str, body: ArmSwitch) -> JSONResponse:
+@router.patch(
+    "/v1/arms/{name}",
+    **documented("switchArm", replies.Arm, "arm_not_found", scopes=("operate",), example={"enabled": False}),
+)
+async def switch(replica: AppReplica, name: ArmName, body: ArmSwitch) -> JSONResponse:
     """Switch an arm on or off; a disabled arm is not drawn."""
     _require_live(replica, name)
     await replica.switch(name, body.enabled)

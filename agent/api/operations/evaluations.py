@@ -6,8 +6,10 @@ from typing import Any
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse, JSONResponse
 
-from agent.api.errors import RESPONSES, ApiError
-from agent.api.middleware import AppReplica, location_of, require
+from agent.api.documented import documented, link
+from agent.api.errors import ApiError
+from agent.api.middleware import AppReplica, location_of
+from agent.api.replies import operations as replies
 from agent.api.schemas import PageBefore, PageLimit, PathNumber
 from agent.evaluation import CandidateError, EvaluationRequest, refuse_untrusted
 from agent.learning import configuration_of
@@ -16,13 +18,24 @@ from feedback.log import database
 from feedback.registry import Evaluation
 from feedback.registry import evaluations as registry_evaluations
 
-router = APIRouter(responses=RESPONSES)
+router = APIRouter(tags=["evaluations"])
 
 PAGE_POLICY = {"content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox"}
 """A report is read from the log: no script of it runs, whatever the log holds."""
 
 
-@router.post("/v1/evaluations", status_code=202, dependencies=[require("operate")])
+@router.post(
+    "/v1/evaluations",
+    **documented(
+        "createEvaluation",
+        replies.EvaluationState,
+        *("empty_window", "too_many_evaluations"),
+        scopes=("operate",),
+        status=202,
+        success=link("getEvaluation", number="$response.body#/id"),
+        example={"candidates": ["uniform", "fixed:bm25"]},
+    ),
+)
 async def submit(replica: AppReplica, body: EvaluationRequest) -> JSONResponse:
     """Request an evaluation of other policies on the log; the response has its number.
 
@@ -33,7 +46,7 @@ async def submit(replica: AppReplica, body: EvaluationRequest) -> JSONResponse:
     return JSONResponse(_document(submitted), 202, location_of(replica, f"/v1/evaluations/{submitted.seq}"))
 
 
-@router.get("/v1/evaluations", dependencies=[require("read")])
+@router.get("/v1/evaluations", **documented("listEvaluations", replies.EvaluationList, scopes=("read",)))
 async def evaluations(replica: AppReplica, limit: PageLimit = 50, before: PageBefore = None) -> JSONResponse:
     """The evaluations, newest first, without their results.
 
@@ -43,7 +56,10 @@ async def evaluations(replica: AppReplica, limit: PageLimit = 50, before: PageBe
     return JSONResponse({"evaluations": [_document(one) for one in listed]})
 
 
-@router.get("/v1/evaluations/{number}", dependencies=[require("read")])
+@router.get(
+    "/v1/evaluations/{number}",
+    **documented("getEvaluation", replies.EvaluationResult, "evaluation_not_found", scopes=("read",)),
+)
 async def evaluation(replica: AppReplica, number: PathNumber) -> JSONResponse:
     """One evaluation: its progress, and its `result` once `status` is `done`.
 
@@ -58,8 +74,8 @@ async def evaluation(replica: AppReplica, number: PathNumber) -> JSONResponse:
 
 @router.get(
     "/v1/evaluations/{number}/report",
-    responses={200: {"content": {"text/html": {}}}},
-    dependencies=[require("read")],
+    response_class=HTMLResponse,
+    **documented("getEvaluationReport", None, "evaluation_not_found", "not_done", scopes=("read",)),
 )
 async def report(replica: AppReplica, number: PathNumber) -> HTMLResponse:
     """The result of an evaluation that is done, as one self-contained HTML page with plots."""

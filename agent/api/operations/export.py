@@ -20,8 +20,9 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from agent.api.errors import RESPONSES, ApiError
-from agent.api.middleware import AppReplica, require
+from agent.api.documented import documented
+from agent.api.errors import ApiError
+from agent.api.middleware import AppReplica
 from agent.evaluation import request
 from arms.base import Progress
 from feedback.events import Example
@@ -127,7 +128,7 @@ class Export:
                     yield block
 
 
-router = APIRouter(responses=RESPONSES)
+router = APIRouter(tags=["log"])
 
 
 async def _under_way(request: Request) -> WeakSet[Iterator[bytes]]:
@@ -142,15 +143,19 @@ async def _under_way(request: Request) -> WeakSet[Iterator[bytes]]:
 @router.get(
     "/v1/export",
     response_class=Response,
-    responses={200: {"content": {media_type: {} for media_type in MEDIA_TYPES.values()}}},
-    dependencies=[require("admin")],
+    **documented(
+        "exportLog",
+        None,
+        scopes=("admin",),
+        success={"content": {kind: {"schema": {"type": "string"}} for kind in MEDIA_TYPES.values()}},
+    ),
 )
 async def export(
     replica: AppReplica,
     under_way: Annotated[WeakSet[Iterator[bytes]], Depends(_under_way)],
-    form: Annotated[Format, Query(alias="format")] = "jsonl",
-    since: Annotated[request.Moment | None, Query()] = None,
-    until: Annotated[request.Moment | None, Query()] = None,
+    form: Annotated[Format, Query(alias="format", description="Layout of the reply.")] = "jsonl",
+    since: Annotated[request.Moment | None, Query(description="Decisions of then or later.")] = None,
+    until: Annotated[request.Moment | None, Query(description="Decisions before then.")] = None,
 ) -> Response:
     """The training log as it is now, of decisions made at `since` or later and before `until`.
 

@@ -9,17 +9,30 @@ from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 
 from agent.access import Caller, NewKey
-from agent.api.errors import RESPONSES, ApiError
-from agent.api.middleware import ServiceReplica, require
+from agent.api.documented import documented, link
+from agent.api.errors import ApiError
+from agent.api.middleware import ServiceReplica
+from agent.api.replies import operations as replies
 from agent.api.schemas import PublicId
 from feedback.registry import keys, usage
 
-router = APIRouter(responses=RESPONSES)
+router = APIRouter(tags=["keys"])
 
 UNUSED = {"day": usage.Amount(), "month": usage.Amount(), "total": usage.Amount()}
 
 
-@router.post("/v1/keys", status_code=201, dependencies=[require("admin")])
+@router.post(
+    "/v1/keys",
+    **documented(
+        "createKey",
+        replies.NewKeyState,
+        "project_taken",
+        scopes=("admin",),
+        status=201,
+        success=link("disableKey", public_id="$response.body#/public_id"),
+        example={"name": "shop", "scopes": ["decide", "feedback"], "rpm_limit": 600},
+    ),
+)
 async def create(replica: ServiceReplica, body: NewKey) -> JSONResponse:
     """Make a key. Only this response has its secret; every replica knows it within a second."""
     if replica.keyring.is_open and "admin" not in body.scopes:
@@ -35,7 +48,7 @@ async def create(replica: ServiceReplica, body: NewKey) -> JSONResponse:
     return JSONResponse({"key": token, **document(key)}, 201, {"cache-control": "no-store"})
 
 
-@router.get("/v1/keys", dependencies=[require("admin")])
+@router.get("/v1/keys", **documented("listKeys", replies.KeyList, scopes=("admin",)))
 async def listed(replica: ServiceReplica) -> JSONResponse:
     """Every key, without its secret, with what it has used: today, this month and in total."""
     await replica.quota.report()
@@ -45,7 +58,10 @@ async def listed(replica: ServiceReplica) -> JSONResponse:
     return JSONResponse({"keys": [row | spend_of(spent.get(row["public_id"], UNUSED)) for row in rows]})
 
 
-@router.delete("/v1/keys/{public_id}", dependencies=[require("admin")])
+@router.delete(
+    "/v1/keys/{public_id}",
+    **documented("disableKey", replies.KeyState, "key_not_found", scopes=("admin",)),
+)
 async def disable(replica: ServiceReplica, public_id: PublicId) -> JSONResponse:
     """Disable a key for good; every replica refuses it within a second."""
     key = await asyncio.to_thread(keys.disable, replica.store, public_id, replica.clock())

@@ -1,18 +1,20 @@
 """`/v1/policy` and `/v1/policies`: the active policy, its versions, and promote, rollback and canary."""
 
 import asyncio
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 
 from agent.api.decisions import with_policies
-from agent.api.errors import RESPONSES, ApiError
-from agent.api.middleware import AppReplica, require
+from agent.api.documented import documented
+from agent.api.errors import ApiError
+from agent.api.middleware import AppReplica
+from agent.api.operations.agreement import COMPARED, Agreement
+from agent.api.replies import operations as replies
 from agent.api.schemas import (
     CanaryChoice,
     PageBefore,
@@ -23,7 +25,7 @@ from agent.api.schemas import (
 )
 from agent.jobs import UndecidedError
 from agent.learning import DIGEST_CHARS, Recipe
-from agent.policies import PolicyError, ShadowPolicy, shadow
+from agent.policies import PolicyError
 from agent.serving import Replica, arms
 from feedback.drift import Alarms, DriftSpec
 from feedback.errors import ChangedMeanwhileError, ConflictError, QueueFullError
@@ -33,52 +35,12 @@ from feedback.registry import versions as registry_versions
 from feedback.training_log import lag as training_log_lag
 from feedback.training_log import observed
 
-router = APIRouter(responses=RESPONSES)
+router = APIRouter(tags=["policies"])
 
-COMPARED = 1000
-"""Newest decisions, among which those with a shadow distribution are compared with the active policy."""
-
-COMPARED_FOR_S = 1.0
-"""How long the result of that comparison is reused."""
+_REFUSED = ("version_not_found", "promotion_refused", "version_unavailable")
 
 
-class ShadowAgreement:
-    """How far a shadow policy agrees with the active policy, computed at most once per `COMPARED_FOR_S`."""
-
-    def __init__(self) -> None:
-        self._agreement = shadow.Agreement(0, 0.0, 0.0)
-        self._valid_until = -float("inf")
-
-    async def of(self, replica: Replica) -> shadow.Agreement | None:
-        """Return the agreement; None where the recipe has no shadow policy."""
-        recipe = replica.watcher.recipe
-        if recipe.policy.kind != ShadowPolicy.kind:
-            return None
-        if time.monotonic() >= self._valid_until:
-            decisions = await asyncio.to_thread(replica.store.newest, COMPARED)
-            numbers = {one.version for one in decisions}
-            of_recipe = await asyncio.to_thread(
-                registry_versions.among, replica.store, recipe.digest, numbers
-            )
-            with_shadow = [one for one in decisions if one.shadow and one.version in of_recipe]
-            compared = shadow.agreement(with_shadow) if with_shadow else shadow.Agreement(0, 0.0, 0.0)
-            self._agreement, self._valid_until = compared, time.monotonic() + COMPARED_FOR_S
-        return self._agreement
-
-
-async def _shadow_agreement(request: Request, replica: AppReplica) -> ShadowAgreement:
-    """Return the comparison of this application, at a decision point."""
-    state = request.app.state
-    if not hasattr(state, "shadow_agreements"):
-        state.shadow_agreements = {}
-    agreements: dict[str, ShadowAgreement] = state.shadow_agreements
-    return agreements.setdefault(replica.point, ShadowAgreement())
-
-
-Agreement = Annotated[ShadowAgreement, Depends(_shadow_agreement)]
-
-
-@router.get("/v1/policy", dependencies=[require("decide", "read")])
+@router.get("/v1/policy", **documented("getPolicy", replies.Policy, scopes=("decide", "read")))
 async def policy(replica: AppReplica, agreement: Agreement) -> JSONResponse:
     """The policy that decides now, how much of the log it has learned, and its router.
 
@@ -209,7 +171,7 @@ def _judge(replica: Replica) -> dict[str, Any] | None:
     }
 
 
-@router.get("/v1/policies", dependencies=[require("read")])
+@router.get("/v1/policies", **documented("listPolicies", replies.PolicyVersions, scopes=("read",)))
 async def policies(replica: AppReplica, limit: PageLimit = 50, before: PageBefore = None) -> JSONResponse:
     """The versions of all policies, newest first, and the promotions, rollbacks and canaries.
 
@@ -261,7 +223,17 @@ def _versions(page: Sequence[tuple[Version, bool]], serving: Version | None) -> 
     ]
 
 
-@router.post("/v1/policies/{version}/promote", dependencies=[require("operate")])
+@router.post(
+    "/v1/policies/{version}/promote",
+    **documented(
+        "promotePolicy",
+        replies.Policy,
+        *_REFUSED,
+        *("promotion_gate_failed", "changed_meanwhile", "too_many_evaluations", "evaluation_under_way"),
+        scopes=("operate",),
+        example={"reason": "better by 0.03"},
+    ),
+)
 async def promote(
     replica: AppReplica, version: PathNumber, body: PromotionChoice, agreement: Agreement
 ) -> JSONResponse:
@@ -292,7 +264,16 @@ async def promote(
     return await policy(replica, agreement)
 
 
-@router.post("/v1/policies/{version}/rollback", dependencies=[require("operate")])
+@router.post(
+    "/v1/policies/{version}/rollback",
+    **documented(
+        "rollbackPolicy",
+        replies.Policy,
+        *_REFUSED,
+        scopes=("operate",),
+        example={"reason": "worse answers since noon"},
+    ),
+)
 async def rollback(
     replica: AppReplica, version: PathNumber, body: VersionChoice, agreement: Agreement
 ) -> JSONResponse:
@@ -321,7 +302,16 @@ async def rollback(
     return await policy(replica, agreement)
 
 
-@router.post("/v1/policies/{version}/canary", dependencies=[require("operate")])
+@router.post(
+    "/v1/policies/{version}/canary",
+    **documented(
+        "startCanary",
+        replies.Policy,
+        *_REFUSED,
+        scopes=("operate",),
+        example={"reason": "new labels", "share": 0.05},
+    ),
+)
 async def canary(
     replica: AppReplica, version: PathNumber, body: CanaryChoice, agreement: Agreement
 ) -> JSONResponse:

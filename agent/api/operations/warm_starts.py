@@ -6,8 +6,10 @@ from typing import Any
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 
-from agent.api.errors import RESPONSES, ApiError
-from agent.api.middleware import AppReplica, location_of, require
+from agent.api.documented import documented, link
+from agent.api.errors import ApiError
+from agent.api.middleware import AppReplica, location_of
+from agent.api.replies import operations as replies
 from agent.api.schemas import PageBefore, PageLimit, PathNumber
 from agent.serving import Replica
 from agent.warmstart import Planned, next_run
@@ -15,10 +17,20 @@ from feedback.errors import UnderWayError
 from feedback.registry import Run
 from feedback.registry import runs as registry_runs
 
-router = APIRouter(responses=RESPONSES)
+router = APIRouter(tags=["warm starts"])
 
 
-@router.post("/v1/warm-starts", status_code=202, dependencies=[require("operate")])
+@router.post(
+    "/v1/warm-starts",
+    **documented(
+        "createWarmStart",
+        replies.WarmStart,
+        *("not_configured", "under_way"),
+        scopes=("operate",),
+        status=202,
+        success=link("getWarmStart", number="$response.body#/id"),
+    ),
+)
 async def ask(replica: AppReplica) -> JSONResponse:
     """Request a warm start now, whatever the schedule says; the response has its number.
 
@@ -35,7 +47,7 @@ async def ask(replica: AppReplica) -> JSONResponse:
     return JSONResponse(_document(run), 202, location_of(replica, f"/v1/warm-starts/{run.seq}"))
 
 
-@router.get("/v1/warm-starts", dependencies=[require("read")])
+@router.get("/v1/warm-starts", **documented("listWarmStarts", replies.WarmStartList, scopes=("read",)))
 async def runs(replica: AppReplica, limit: PageLimit = 50, before: PageBefore = None) -> JSONResponse:
     """The warm starts, newest first, and when the `next` one is due.
 
@@ -49,7 +61,10 @@ async def runs(replica: AppReplica, limit: PageLimit = 50, before: PageBefore = 
     return JSONResponse({"warm_starts": [_document(one) for one in listed], "next": due})
 
 
-@router.get("/v1/warm-starts/{number}", dependencies=[require("read")])
+@router.get(
+    "/v1/warm-starts/{number}",
+    **documented("getWarmStart", replies.WarmStartSteps, "warm_start_not_found", scopes=("read",)),
+)
 async def run(replica: AppReplica, number: PathNumber) -> JSONResponse:
     """One warm start: its inputs, as digests and positions, and each step with its result."""
     found = await asyncio.to_thread(registry_runs.find, replica.store, number)

@@ -17,6 +17,7 @@ from pydantic import Field, TypeAdapter
 from agent.api.decisions import with_policies
 from agent.api.errors import ApiError
 from agent.api.operations import policies
+from agent.api.operations.agreement import ShadowAgreement
 from agent.api.personalizer.protocol import Body, PointReplica, route, unsupported
 from agent.api.schemas import PromotionChoice
 from agent.config import points
@@ -273,7 +274,7 @@ async def _adopt(replica: Replica, recipe: Recipe, reason: str) -> None:
     except PolicyError as error:
         raise ApiError("invalid_value", str(error), "arguments") from None
     choice = PromotionChoice(reason=reason, force=True)
-    await policies.promote(replica, version.version, choice, policies.ShadowAgreement())
+    await policies.promote(replica, version.version, choice, ShadowAgreement())
 
 
 def _joined(replica: Replica) -> int:

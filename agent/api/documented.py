@@ -1,0 +1,154 @@
+"""The OpenAPI document: what an operation needs, answers and refuses, said once beside its route.
+
+`documented` gives a route its key's scope, its identifier, its reply and its errors. A reply is documented
+by a model and written without it, as validating what was just made would cost more than making it; tests
+compare both.
+"""
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from itertools import groupby
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic.json_schema import models_json_schema
+
+from agent.api.errors import ERRORS, Envelope, ErrorKind
+from agent.api.middleware import require
+from agent.config import Scope
+
+TAGS = {
+    "answers": "Ask: the policy chooses an arm, which retrieves; a language model writes the answer.",
+    "decisions": "What was decided, and whether it can be recomputed.",
+    "feedback": "Values of metrics, which the policy learns from.",
+    "arms": "The arms that are live.",
+    "policies": "What decides now, its versions, promotion, rollback and canary.",
+    "evaluations": "What other policies would have earned, from the log.",
+    "warm starts": "Runs that turn labels into a candidate.",
+    "log": "The training log in the formats of other systems.",
+    "keys": "Keys of callers, their limits and what they have used.",
+    "service": "Health, metrics and the names of models.",
+}
+"""The groups of operations. A router names one in `tags`."""
+
+SERVERS = [
+    {"url": "/", "description": "The service that this document is from."},
+    {"url": "http://127.0.0.1:8000", "description": "`armwise serve` on this machine."},
+]
+
+KEY = "key"
+"""The security scheme."""
+
+ENVELOPE = {"application/json": {"schema": {"$ref": "#/components/schemas/Envelope"}}}
+
+TURN = (
+    *("no_eligible_arm", "unknown_arm", "model_not_found", "idempotency_conflict", "in_progress"),
+    *("deadline_exceeded", "arm_failed", "insufficient_quota"),
+)
+"""Errors of a turn."""
+
+ANSWER = (*TURN, "llm_failed", "llm_timeout", "context_length_exceeded", "unsupported_parameter")
+"""Errors of a turn that the language model answers."""
+
+_ANY = ("invalid_request", "invalid_value", "request_timeout", "payload_too_large", "unknown_host")
+_PROXY = ("header_too_large", "internal_error", "not_ready", "overloaded", "log_unavailable", "replica_lost")
+_WITH_KEY = ("invalid_api_key", "forbidden", "rate_limit_exceeded", "point_not_found")
+
+
+def documented(
+    operation_id: str,
+    reply: Any,
+    *codes: str,
+    scopes: tuple[Scope, ...] = (),
+    status: int = 200,
+    success: Mapping[str, Any] | None = None,
+    example: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return the arguments of a route's decorator that document it, and that require a key.
+
+    Args:
+        operation_id: Its stable name, by which generated clients call it.
+        reply: The model of its JSON reply; None where it is no JSON, or empty.
+        *codes: The errors that it can answer with, besides those of every operation.
+        scopes: Of which a key needs one; none for an operation without a key.
+        status: The status of its reply.
+        success: More of the reply's description: `content` of other types, `headers`, `links`.
+        example: A body that it accepts.
+    """
+    common = (*_ANY, *_PROXY, *(_WITH_KEY if scopes else ()))
+    extra: dict[str, Any] = {}
+    if scopes:
+        extra |= {"security": [{KEY: []}], "x-scopes": list(scopes)}
+    if example is not None:
+        extra["requestBody"] = {"content": {"application/json": {"example": example}}}
+    done: dict[str, Any] = {"description": HTTPStatus(status).phrase, **(success or {})}
+    if reply is not None:
+        done["model"] = reply
+    return {
+        "operation_id": operation_id,
+        "status_code": status,
+        "response_model": None,
+        "responses": {status: done, **_failures({*common, *codes})},
+        "dependencies": [require(*scopes)] if scopes else [],
+        "openapi_extra": extra,
+    }
+
+
+def _failures(codes: set[str]) -> dict[int, dict[str, Any]]:
+    """Return the responses of some errors by status; each names its codes."""
+
+    def status(kind: ErrorKind) -> int:
+        return kind.status
+
+    kinds = sorted((ERRORS[code] for code in codes), key=lambda kind: (kind.status, kind.code))
+    found: dict[int, dict[str, Any]] = {}
+    for number, same in groupby(kinds, status):
+        text = "\n".join(f"- `{kind.code}`: {kind.when}" for kind in same)
+        found[number] = {"description": text, "content": ENVELOPE}
+        if number in (429, 503):
+            wait = {"description": "Seconds after which a retry may succeed.", "schema": {"type": "integer"}}
+            found[number]["headers"] = {"Retry-After": wait}
+    return found
+
+
+def link(operation_id: str, **parameters: str) -> dict[str, Any]:
+    """Return a link to an operation whose parameters are in a reply, such as `$response.body#/id`."""
+    return {"links": {operation_id: {"operationId": operation_id, "parameters": parameters}}}
+
+
+def document(app: FastAPI) -> dict[str, Any]:
+    """Return the OpenAPI document of an application, made once."""
+    if app.openapi_schema is None:
+        made = get_openapi(
+            title=app.title,
+            version=app.version,
+            summary="A contextual bandit chooses a retriever for each question, and learns from feedback.",
+            routes=app.routes,
+            tags=[{"name": name, "description": text} for name, text in TAGS.items()],
+            servers=SERVERS,
+            license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        )
+        _complete(made)
+        app.openapi_schema = made
+    return app.openapi_schema
+
+
+def _complete(made: dict[str, Any]) -> None:
+    """Add the envelope, the security scheme, summaries and scopes; 422 is never answered."""
+    components = made.setdefault("components", {})
+    schemas = components.setdefault("schemas", {})
+    _, shared = models_json_schema([(Envelope, "serialization")], ref_template="#/components/schemas/{model}")
+    schemas |= shared["$defs"]
+    for name in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(name, None)
+    scheme = {"type": "http", "scheme": "bearer", "description": "A key: `sk-aw-...`, or a configured one."}
+    components["securitySchemes"] = {KEY: scheme}
+    for path in made["paths"].values():
+        for operation in path.values():
+            operation["responses"].pop("422", None)
+            text = operation.get("description", "")
+            operation["summary"] = text.split("\n")[0].partition(". ")[0].partition(":")[0].rstrip(".")
+            if scopes := operation.get("x-scopes"):
+                needed = " or ".join(f"`{scope}`" for scope in scopes)
+                operation["description"] = f"{text}\n\nScope: {needed}."

@@ -1,0 +1,1 @@
+"""Models of the replies, which document them; the handlers write them as they are."""

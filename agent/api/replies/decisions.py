@@ -1,0 +1,144 @@
+"""Replies about a decision: all that is known of it, its recomputation, its feedback."""
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from agent.api.errors import Envelope
+from agent.api.replies.answers import Chosen, Mode
+from agent.api.replies.base import Reply, Time
+
+
+class Item(Reply):
+    """An item of feedback."""
+
+    feedback_id: str
+    kind: Literal["value", "retraction", "activation"]
+    episode_id: str | None
+    metric_name: str | None
+    value: float | None
+    received_at: Time
+    event_time: Time | None
+    tags: dict[str, str]
+    source: str | None = Field(description="Who judged: user, judge or operator.")
+    key: str | None = Field(description="Public id of the key that sent it.")
+
+
+class RawCost(Reply):
+    """A cost vector, before prices."""
+
+    steps: int
+    prompt_tokens: int
+    completion_tokens: int
+    retrieval_s: float
+    llm_s: float
+    usd: float
+
+
+class Observed(Reply):
+    """What was found out about an arm on the same question, beside the reward."""
+
+    source: Literal["shadow", "judge"]
+    arm: str
+    share: float = Field(description="Probability with which the decision was sampled.")
+    propensity: float = Field(description="Probability with which the arm was taken.")
+    value: float | None
+    answer: str | None
+    passage_ids: list[str]
+    cost: RawCost
+    judge: str | None
+    judge_cost: RawCost
+    swapped: bool
+    error: str | None
+    observed_at: Time
+
+
+class DecisionBudget(Reply):
+    """What a decision was charged under a budget."""
+
+    price: float
+    expected_costs: dict[str, float]
+
+
+class Share(Reply):
+    """A canary's part of a decision."""
+
+    version: int
+    share: float
+
+
+class DecisionRecord(Chosen):
+    """Everything known about a decision."""
+
+    question: str
+    features: dict[str, float]
+    embedding: list[float]
+    arm_features: dict[str, dict[str, float]]
+    policy: str
+    decided_at: Time
+    floor: float | None
+    cost_weight: float | None
+    deferred: bool
+    activated: bool
+    budget: DecisionBudget | None
+    shadow: dict[str, float] | None
+    canary: Share | None
+    status: Literal["ok", "fell_back", "arm_failed", "llm_failed", "llm_timeout", "cancelled"] | None
+    error: str | None
+    answer: str | None
+    passage_ids: list[str]
+    stages: list[dict[str, Any]]
+    feedback: list[Item]
+    observations: list[Observed]
+    metrics: dict[str, float]
+    reward: float | None
+    example_seq: int | None = Field(description="Position in the training log.")
+    state: Literal["running", "open", "learned", "closed"]
+
+
+class Recomputed(Reply):
+    """A distribution as logged and as recomputed, by arm."""
+
+    max_difference: float
+    logged: dict[str, float]
+    recomputed: dict[str, float]
+
+
+class Draw(Reply):
+    """The recomputed draw."""
+
+    u: float | None
+    arm: str | None
+    agrees: bool
+
+
+class DecisionVerification(Recomputed):
+    """The result of recomputing a decision."""
+
+    decision_id: str
+    policy_version: int
+    candidate: int | None
+    share: float
+    mode: Mode
+    verified: bool
+    tolerance: float
+    draw: Draw
+    shadow: Recomputed | None
+    why: list[str] = Field(description="What differs.")
+
+
+class FeedbackReceipt(Reply):
+    """An item of feedback is durable."""
+
+    feedback_id: str
+    decision_id: str | None
+    episode_id: str | None
+    status: Literal["accepted", "duplicate", "pending_decision", "late_not_learned"]
+    log_seq: int = Field(description="Its position in the log.")
+    hint: str | None = Field(description="What to do about feedback that does not count, or not yet.")
+
+
+class FeedbackReceipts(Reply):
+    """The results of a batch, in the order of its items."""
+
+    items: list[FeedbackReceipt | Envelope]

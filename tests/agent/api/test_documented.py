@@ -1,0 +1,92 @@
+"""The OpenAPI document has what generators of clients, and readers, need of every operation."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+import pytest
+
+from agent.api.documented import TAGS
+from agent.api.middleware import WITHOUT_KEY
+from tests.agent.api.contract import published
+from tests.agent.asking import look_up
+from tests.agent.fakes import Service
+
+ALWAYS = {"400", "408", "413", "421", "431", "500", "503"}
+WITH_KEY = {"401", "403", "429"}
+IDS = {"name": "bm25", "decision_id": "d-1", "number": 1, "version": 1, "public_id": "k"}
+
+
+def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield the path, the method and the description of each operation."""
+    for path, methods in published()["paths"].items():
+        for method, operation in methods.items():
+            yield path, method, operation
+
+
+def fits(schema: dict[str, Any]) -> jsonschema_rs.Validator:
+    return jsonschema_rs.Draft202012Validator(schema | {"components": published()["components"]})
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "operation"), list(operations()), ids=lambda one: one if isinstance(one, str) else ""
+)
+def test_an_operation_is_described_by_documented(path: str, method: str, operation: dict[str, Any]) -> None:
+    name = operation["operationId"]
+    assert name.isalpha(), f"{method} {path}: **documented(...) in its decorator gives it a name"
+    assert sum(name == other["operationId"] for *_, other in operations()) == 1
+    assert len(operation["tags"]) == 1, "its router has one of TAGS"
+    assert operation["tags"][0] in TAGS
+    assert 8 < len(operation["summary"]) <= 110, "the first clause of its docstring"
+    closed = path not in WITHOUT_KEY
+    assert ("security" in operation) == closed
+    for parameter in operation.get("parameters", []):
+        assert parameter["description"]
+
+    responses = operation["responses"]
+    (done,) = [status for status in responses if status < "300"]
+    failures = responses.keys() - {done}
+    assert failures >= ALWAYS | (WITH_KEY if closed else set())
+    assert not failures & {"default", "422"}, "each status is named, and 422 is never answered"
+    assert closed or not failures & WITH_KEY
+    for status in failures:
+        assert responses[status]["content"]["application/json"]["schema"] == {
+            "$ref": "#/components/schemas/Envelope"
+        }
+        assert responses[status]["description"].startswith("- `"), "it names its codes"
+    for media in responses[done]["content"].values():
+        assert media["schema"], "the reply has a model"
+    for link in responses[done].get("links", {}).values():
+        target = next(one for *_, one in operations() if one["operationId"] == link["operationId"])
+        assert link["parameters"].keys() <= {parameter["name"] for parameter in target["parameters"]}
+    for media in operation.get("requestBody", {}).get("content", {}).values():
+        fits(media["schema"]).validate(media["example"])
+
+
+async def test_every_example_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ADMIN_KEY", "a-secret")
+    async with Service(tmp_path, keys=[{"env": "ADMIN_KEY", "scopes": ["admin"]}]).running() as service:
+        service.client.headers["authorization"] = "Bearer a-secret"
+        await look_up(service)
+        for path, method, operation in operations():
+            for media in operation.get("requestBody", {}).get("content", {}).values():
+                answer = await service.client.request(method, path.format(**IDS), json=media["example"])
+                assert answer.is_success, (path, answer.text)
+
+
+def test_the_document_has_a_key_for_the_authorize_button_and_servers() -> None:
+    document = published()
+    ((name, scheme),) = document["components"]["securitySchemes"].items()
+    assert (scheme["type"], scheme["scheme"]) == ("http", "bearer")
+    assert all(one.get("security", [{name: []}]) == [{name: []}] for *_, one in operations())
+    assert document["servers"][0]["url"] == "/", "the service that the page came from"
+    assert [tag["name"] for tag in document["tags"]] == list(TAGS)
+
+
+def test_every_reference_of_the_document_leads_somewhere() -> None:
+    text = json.dumps(published())
+    names = {part.split('"')[0] for part in text.split('"#/components/schemas/')[1:]}
+    assert names <= published()["components"]["schemas"].keys()
+    assert {tag for *_, one in operations() for tag in one["tags"]} == TAGS.keys()
