@@ -39,6 +39,7 @@ PAGES = (
     "docs/guide/deployment.md",
     "docs/guide/demo.md",
     "docs/guide/decision-points.md",
+    "docs/guide/personalizer.md",
     "docs/guide/keys.md",  # last: it closes the service
 )
 

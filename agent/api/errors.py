@@ -279,21 +279,6 @@ HANDLED = (TurnError, RequestValidationError, HTTPException, *_CODE_OF_EXCEPTION
 """What a route may raise besides `ApiError`; `translate` turns it into one."""
 
 
-PERSONALIZER = "/personalizer/"
-"""What the paths of Azure Personalizer's protocol begin with."""
-
-PERSONALIZER_CODES = {
-    400: "BadRequest",
-    401: "Unauthorized",
-    403: "Forbidden",
-    404: "ResourceNotFound",
-    409: "Conflict",
-    413: "PayloadTooLarge",
-    429: "TooManyRequests",
-}
-"""Its codes by status; InternalServerError for the others."""
-
-
 class Failure(BaseModel):
     """What went wrong, for programs and for people."""
 
@@ -369,13 +354,6 @@ class ApiError(Exception):
         failure = Failure(**own, type=self._type, request_id=request_id, reasons=reasons)
         return Envelope(error=failure).model_dump()
 
-    def personalizer_body(self) -> dict[str, Any]:
-        """Return the envelope as clients of Personalizer read it."""
-        status = PERSONALIZER_CODES.get(self.status, "InternalServerError")
-        details = [{"code": status, "message": reason} for reason in self.reasons or ()]
-        error = {"code": status, "message": self.message, "target": self.param, "details": details}
-        return {"error": {**error, "innerError": {"code": self.code}}}
-
     def response(self, request_id: str | None, path: str = "") -> JSONResponse:
         """Return the envelope as a response, in the shape that the clients of a path know."""
         wait = self.status == 503 or (self.status == 429 and self.retryable)
@@ -383,10 +361,10 @@ class ApiError(Exception):
         headers = {"retry-after": str(seconds), "retry-after-ms": str(1000 * seconds)} if wait else {}
         if self.decision_id:
             headers["x-decision-id"] = self.decision_id
-        other = path.startswith(PERSONALIZER)
-        return JSONResponse(
-            self.personalizer_body() if other else self.body(request_id), self.status, headers
-        )
+        body = self.body(request_id)
+        if path.startswith(shape.BASE):
+            body = shape.body(self.status, self.code, self.message, self.param, self.reasons or ())
+        return JSONResponse(body, self.status, headers)
 
 
 def translate(error: Exception) -> ApiError:

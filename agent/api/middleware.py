@@ -16,7 +16,8 @@ from starlette.types import Scope as AsgiScope
 
 from agent.access import OPEN, Caller, Hosts, Keyring, Quota, require_scope
 from agent.api import pages
-from agent.api.errors import HANDLED, PERSONALIZER, ApiError, translate
+from agent.api.errors import HANDLED, ApiError, translate
+from agent.api.personalizer import shape
 from agent.config import Limits, Scope, points
 from agent.serving import Replica
 
@@ -154,7 +155,7 @@ class RequestGuard:
         if path in WITHOUT_KEY:
             return NOBODY
         given = headers.get(b"authorization", b"")
-        if path.startswith(PERSONALIZER) and SUBSCRIPTION_KEY in headers:
+        if path.startswith(shape.BASE) and SUBSCRIPTION_KEY in headers:
             given = b"Bearer " + headers[SUBSCRIPTION_KEY]
         return self._keyring.caller(given.decode("latin-1"))
 

@@ -12,12 +12,13 @@ from agent.api.documented import document
 from agent.api.middleware import RequestGuard, answer_errors
 from agent.api.openai import chat, completions, embeddings, models, responses, vector_stores
 from agent.api.operations import arms, evaluations, export, keys, policies, warm_starts
+from agent.api.personalizer import evaluations as personalizer_evaluations
 from agent.api.personalizer import events, service
 from agent.serving import Replica
 
 _OPENAI = (chat, completions, embeddings, models, responses, vector_stores)
 _QUESTIONS = (retrieve, ranking, decisions, feedback, mcp)
-_PERSONALIZER = (events, service)
+_PERSONALIZER = (events, service, personalizer_evaluations)
 _OPERATIONS = (arms, policies, evaluations, warm_starts, export, keys)
 
 ROUTES = [

@@ -36,6 +36,7 @@ FLAGS = {"candidates": "--policy", "features": "--feature", "versions": "--versi
 @settings_options(
     EvaluationRequest,
     FLAGS,
+    without=("name",),
     text=("since", "until", "versions", "features", "cost", "budget"),
     help_texts={
         "candidates": f"{', '.join(candidate_names.NAMES)}; a policy is YAML or a file of it. "

@@ -78,6 +78,7 @@ class EvaluationRequest(BaseModel):
         "policy:<YAML> and router:<folder>; none for uniform, configured, and every arm that was logged.",
     )
     baseline: Name = Field(default=BASELINE, description="The candidate that the others are compared with.")
+    name: str = Field(default="", max_length=600, description="What it is for; free text.")
     since: Moment | None = Field(default=None, description="Only decisions of then or later.")
     until: Moment | None = Field(default=None, description="Only decisions before then.")
     versions: tuple[StrictInt, StrictInt] | None = Field(

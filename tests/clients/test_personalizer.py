@@ -3,7 +3,7 @@
 import io
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
@@ -229,6 +229,47 @@ def test_the_model_is_read_and_reset_and_the_log_stays(
     assert dates["from"] <= dates["to"] <= datetime.now(UTC).isoformat()
     assert "append-only" in refusal(admin.delete_logs)["message"]
     assert "learned from the log" in refusal(admin.import_model, io.BytesIO(trained))["message"]
+
+
+def test_learning_settings_are_evaluated_on_the_log_and_applied(
+    running: Listening, admin: PersonalizerAdministrationClient, client: PersonalizerClient
+) -> None:
+    for n in range(20):
+        chosen = client.rank({"actions": actions("a", "b"), "eventId": f"v-{n}"})["rewardActionId"]
+        client.reward(f"v-{n}", {"value": float(chosen == "b")})
+    running.service.step_at("news")
+    window = {"start_time": datetime.now(UTC) - timedelta(days=1), "end_time": datetime.now(UTC)}
+    contract = {
+        "name": "which settings",
+        "startTime": window["start_time"].isoformat(),
+        "endTime": window["end_time"].isoformat(),
+        "policies": [{"name": "mine", "arguments": SETTINGS}],
+    }
+    admin.create_evaluation("e-1", contract)
+    assert refusal(admin.create_evaluation, "e-1", contract)["code"] == "Conflict"
+    with running.service.working("news"):
+        deadline = time.monotonic() + 60
+        while (found := admin.get_evaluation("e-1", **window))["status"] in ("NotSubmitted", "Running"):
+            assert time.monotonic() < deadline
+    assert (found["status"], found["name"], found["id"]) == ("Succeeded", "which settings", "e-1")
+    values = {one["name"]: one for one in found["content"]["value"]}
+    assert values.keys() == {"Online", "Baseline", "Random", "mine"}
+    assert values["mine"]["arguments"] == SETTINGS
+    low, high = values["Online"]["summary"]["confidenceInterval"]
+    assert low <= values["Online"]["summary"]["expectedReward"] <= high
+    assert [one["id"] for one in admin.list_evaluations()] == ["e-1"]
+    old = httpx.get(
+        f"{running.url}/personalizer/v1.0/evaluations/1", headers={"Ocp-Apim-Subscription-Key": KEY}
+    )
+    assert old.json()["id"] == "e-1"
+    admin.apply_from_evaluation({"evaluationId": "e-1", "policyName": "mine"})
+    assert admin.get_policy() == {"name": "mine", "arguments": SETTINGS}
+    assert "are kept" in refusal(admin.delete_evaluation, "e-1")["message"]
+    assert [*admin.list_feature_importances()] == []
+    importance = {"name": "x", "startTime": contract["startTime"], "endTime": contract["endTime"]}
+    for call in (admin.get_feature_importance, admin.delete_feature_importance):
+        assert "not computed" in refusal(call, "i-1")["message"]
+    assert "not computed" in refusal(admin.create_feature_importance, "i-1", importance)["message"]
 
 
 def test_a_wrong_key_and_a_service_without_the_protocol_are_told_in_its_shape(

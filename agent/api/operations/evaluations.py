@@ -42,7 +42,7 @@ async def submit(replica: AppReplica, body: EvaluationRequest) -> JSONResponse:
     It runs beside the service at low priority: poll its `status` and `done`. A policy is written out
     in full, as `policy:{kind: linucb, params: {alpha: 0.5}}`, and names no file.
     """
-    submitted = await asyncio.to_thread(_submit, replica, body)
+    submitted = await asyncio.to_thread(submit_now, replica, body)
     return JSONResponse(_document(submitted), 202, location_of(replica, f"/v1/evaluations/{submitted.seq}"))
 
 
@@ -87,7 +87,8 @@ async def report(replica: AppReplica, number: PathNumber) -> HTMLResponse:
     return HTMLResponse(html, headers=PAGE_POLICY)
 
 
-def _submit(replica: Replica, body: EvaluationRequest) -> Evaluation:
+def submit_now(replica: Replica, body: EvaluationRequest) -> Evaluation:
+    """Queue an evaluation; blocks. Raises ApiError, QueueFullError."""
     now = replica.clock()
     try:
         refuse_untrusted(body, replica.config, replica.store)

@@ -9,6 +9,7 @@ from fastapi import FastAPI
 from starlette.routing import Route
 
 from agent.access.callers import SCOPES, caller_scopes
+from agent.api.personalizer.protocol import VERSIONS
 from agent.config import Scope
 from tests.agent.asking import refused
 from tests.agent.fakes import Service
@@ -67,6 +68,38 @@ ROUTES: dict[tuple[str, str], tuple[Scope, ...] | None] = {
 }
 """The scopes of each route, of which a key needs one; None for a route that needs no key."""
 
+PERSONALIZER: dict[tuple[str, str], Scope] = {
+    ("POST", "/rank"): "decide",
+    ("POST", "/multislot/rank"): "decide",
+    ("POST", "/events/{event_id}/reward"): "feedback",
+    ("POST", "/events/{event_id}/activate"): "feedback",
+    ("POST", "/multislot/events/{event_id}/reward"): "feedback",
+    ("POST", "/multislot/events/{event_id}/activate"): "feedback",
+    ("GET", "/configurations/service"): "read",
+    ("PUT", "/configurations/service"): "operate",
+    ("GET", "/configurations/policy"): "read",
+    ("PUT", "/configurations/policy"): "operate",
+    ("DELETE", "/configurations/policy"): "operate",
+    ("POST", "/configurations/applyFromEvaluation"): "operate",
+    ("GET", "/evaluations"): "read",
+    ("POST", "/evaluations"): "operate",
+    ("GET", "/evaluations/{evaluation_id}"): "read",
+    ("PUT", "/evaluations/{evaluation_id}"): "operate",
+    ("DELETE", "/evaluations/{evaluation_id}"): "operate",
+    ("GET", "/featureImportances"): "read",
+    ("GET", "/featureImportances/{importance_id}"): "operate",
+    ("PUT", "/featureImportances/{importance_id}"): "operate",
+    ("DELETE", "/featureImportances/{importance_id}"): "operate",
+    ("GET", "/model"): "read",
+    ("PUT", "/model"): "operate",
+    ("DELETE", "/model"): "operate",
+    ("GET", "/model/properties"): "read",
+    ("GET", "/logs/properties"): "read",
+    ("DELETE", "/logs"): "admin",
+    ("GET", "/status"): "read",
+}
+"""The scope of each call of Personalizer's protocol, under the paths of both of its versions."""
+
 
 def routes_of(app: FastAPI) -> set[tuple[str, str]]:
     """Return the method and the path of each route; HEAD is answered with GET."""
@@ -84,7 +117,10 @@ async def test_each_route_requires_a_key_with_its_scope(
         monkeypatch.setenv(f"{scope.upper()}_KEY", f"{scope}-secret")
     keys = [{"env": f"{scope.upper()}_KEY", "scopes": [scope]} for scope in SCOPES]
     async with Service(tmp_path, keys=keys).running() as service:
-        assert routes_of(service.app) == ROUTES.keys(), "a route is new or gone: give it its scope in ROUTES"
+        others = {(method, f"{base}{path}") for method, path in PERSONALIZER for base in VERSIONS}
+        assert routes_of(service.app) == ROUTES.keys() | others, (
+            "a route is new or gone: give it its scope in ROUTES"
+        )
         for (method, path), required in ROUTES.items():
             with subtests.test(f"{method} {path}"):
                 url = path.replace(":path", "").format(
@@ -108,6 +144,26 @@ async def test_each_route_requires_a_key_with_its_scope(
                         assert answer.status_code not in (401, 403), answer.text
                     else:
                         assert f"scope '{required[0]}'" in refused(answer, 403, "forbidden")
+
+
+async def test_each_call_of_personalizer_requires_a_key_with_its_scope(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
+) -> None:
+    for scope in SCOPES:
+        monkeypatch.setenv(f"{scope.upper()}_KEY", f"{scope}-secret")
+    keys = [{"env": f"{scope.upper()}_KEY", "scopes": [scope]} for scope in SCOPES]
+    async with Service(tmp_path, keys=keys).running() as service:
+        for (method, path), required in PERSONALIZER.items():
+            with subtests.test(f"{method} {path}"):
+                url = VERSIONS[0] + path.format(event_id="e", evaluation_id="1", importance_id="i")
+                without = await service.client.request(method, url)
+                assert without.json()["error"]["code"] == "Unauthorized"
+                for scope in SCOPES:
+                    headers = {"ocp-apim-subscription-key": f"{scope}-secret"}
+                    answer = await service.client.request(method, url, headers=headers)
+                    allowed = required in caller_scopes((scope,))
+                    assert (answer.status_code in (400, 404)) == allowed, answer.text
+                    assert (answer.json()["error"]["code"] == "Forbidden") != allowed
 
 
 async def test_a_path_without_a_route_needs_a_key_too(

@@ -1,0 +1,212 @@
+"""Offline evaluations by Personalizer's names: learning settings, what served, the first action, chance."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Request, Response
+from fastapi.responses import JSONResponse
+from pydantic import AwareDatetime, Field, StrictStr
+
+from agent.api.errors import ApiError
+from agent.api.operations import evaluations
+from agent.api.personalizer import service
+from agent.api.personalizer.protocol import VERSIONS, Body, PointReplica, route, unsupported
+from agent.config import points
+from agent.evaluation import EvaluationRequest, candidate_names
+from agent.serving import Replica
+from feedback.registry import Evaluation
+from feedback.registry import evaluations as registry_evaluations
+
+router = APIRouter()
+
+Id = Annotated[StrictStr, Path(pattern=r"^[A-Za-z0-9._-]{1,256}$")]
+
+BASELINE = f"fixed:{points.ACTION}1"
+SOURCES = {"served": "Online", BASELINE: "Baseline", "uniform": "Random"}
+"""Personalizer's name of the source of each candidate; that of learning settings is Custom."""
+
+STATES = {"queued": "NotSubmitted", "running": "Running", "done": "Succeeded", "failed": "Failed"}
+
+ID_ENDS = ": "
+"""Between the id that a client gave an evaluation, or nothing, and its name, in its `name` in the log."""
+
+NAMED = " # "
+"""Before the name of learning settings in the YAML of their policy, where it is a comment."""
+
+MOST = 1000
+"""Newest evaluations among which one is found by its id."""
+
+
+class Contract(Body):
+    """What is to be evaluated."""
+
+    name: Annotated[str, Field(min_length=1, max_length=256)]
+    start_time: AwareDatetime
+    end_time: AwareDatetime
+    policies: list[service.LearningSettings] = Field(default_factory=list, max_length=20)
+
+
+class Reference(Body):
+    """`POST /configurations/applyFromEvaluation`."""
+
+    evaluation_id: str
+    policy_name: str
+
+
+@route(router, "POST", "/evaluations", 201, "operate")
+async def create(replica: PointReplica, body: Contract, request: Request) -> JSONResponse:
+    """Request an evaluation; its id is a number."""
+    submitted = await _submit(replica, body, "")
+    place = {"location": f"{request.url.path}/{submitted.seq}"}
+    return JSONResponse(_document(submitted), 201, place)
+
+
+@route(router, "PUT", "/evaluations/{evaluation_id}", 200, "operate")
+async def put(replica: PointReplica, evaluation_id: Id, body: Contract) -> JSONResponse:
+    """Request an evaluation under an id of the client's."""
+    if await asyncio.to_thread(_by_id, replica, evaluation_id) is not None:
+        raise ApiError(
+            "idempotency_conflict", f"there is an evaluation {evaluation_id!r} already", "evaluationId"
+        )
+    return JSONResponse(_document(await _submit(replica, body, evaluation_id)))
+
+
+@route(router, "GET", "/evaluations", 200, "read")
+async def listed(
+    replica: PointReplica,
+    request: Request,
+    top: Annotated[int, Field(ge=1, le=MOST)] = 100,
+    skip: Annotated[int, Field(ge=0, le=MOST)] = 0,
+) -> JSONResponse:
+    """The newest evaluations, newest first, without results."""
+    found = await asyncio.to_thread(registry_evaluations.page, replica.store, skip + top)
+    documents = [_document(one) for one in found[skip:]]
+    return JSONResponse(documents if request.url.path.startswith(VERSIONS[0]) else {"value": documents})
+
+
+@route(router, "GET", "/evaluations/{evaluation_id}", 200, "read")
+async def one(replica: PointReplica, evaluation_id: Id) -> JSONResponse:
+    """One evaluation, with the expected reward of each policy once it is done; there are no time series."""
+    found = await _found(replica, evaluation_id)
+    result = await asyncio.to_thread(registry_evaluations.result_of, replica.store, found.seq)
+    return JSONResponse(
+        _document(found) if result is None else {**_document(found), "content": _content(result)}
+    )
+
+
+@route(router, "DELETE", "/evaluations/{evaluation_id}", 204, "operate")
+async def delete(replica: PointReplica, evaluation_id: Id) -> Response:
+    """Refused: what a promotion was judged by stays."""
+    await _found(replica, evaluation_id)
+    raise unsupported("evaluations are kept: they are what promotions were judged by", "evaluationId")
+
+
+@route(router, "POST", "/configurations/applyFromEvaluation", 204, "operate")
+async def apply(replica: PointReplica, body: Reference) -> Response:
+    """Promote learning settings of an evaluation."""
+    found = await _found(replica, body.evaluation_id)
+    for name in found.request["candidates"]:
+        if _name_of(name) == body.policy_name and (policy := candidate_names.parse_name(name).policy):
+            settings = service.LearningSettings(name=body.policy_name, arguments=policy.params["args"])
+            await service.settle(replica, settings)
+            return Response(status_code=204)
+    message = f"evaluation {body.evaluation_id!r} has no learning settings {body.policy_name!r}"
+    raise ApiError("invalid_value", message, "policyName")
+
+
+@route(router, "GET", "/featureImportances", 200, "read")
+async def importances(_replica: PointReplica) -> JSONResponse:
+    """None: this service does not compute them."""
+    return JSONResponse({"value": []})
+
+
+async def importance(_replica: PointReplica, importance_id: Id) -> Response:
+    """Refused: this service does not compute the importance of features."""
+    message = "the importance of features is not computed: compare policies in an evaluation"
+    raise unsupported(message, importance_id)
+
+
+for method, status in (("GET", 200), ("PUT", 200), ("DELETE", 204)):
+    route(router, method, "/featureImportances/{importance_id}", status, "operate")(importance)
+
+
+async def _submit(replica: Replica, body: Contract, name: str) -> Evaluation:
+    policies = [
+        "policy:" + json.dumps({"kind": "vowpal", "params": {"args": one.arguments}}) + NAMED + one.name
+        for one in body.policies
+    ]
+    try:
+        request = EvaluationRequest(
+            name=f"{name}{ID_ENDS}{body.name}",
+            candidates=(BASELINE, "uniform", *policies),
+            since=body.start_time,
+            until=body.end_time,
+            estimators=("snips",),
+        )
+    except ValueError as error:
+        raise ApiError("invalid_value", str(error), "policies") from None
+    return await asyncio.to_thread(evaluations.submit_now, replica, request)
+
+
+def _by_id(replica: Replica, name: str) -> Evaluation | None:
+    if name.isdecimal():
+        found = registry_evaluations.find(replica.store, int(name)) if len(name) < 16 else None
+        if found is not None:
+            return found
+    newest = registry_evaluations.page(replica.store, MOST)
+    return next((one for one in newest if _id_of(one) == name), None)
+
+
+def _id_of(one: Evaluation) -> str:
+    """Return the id that a client gave an evaluation, or else its number."""
+    given, separator, _ = str(one.request.get("name", "")).partition(ID_ENDS)
+    return given if given and separator else str(one.seq)
+
+
+async def _found(replica: Replica, name: str) -> Evaluation:
+    found = await asyncio.to_thread(_by_id, replica, name)
+    if found is None:
+        raise ApiError("evaluation_not_found", f"there is no evaluation {name!r}", "evaluationId")
+    return found
+
+
+def _document(one: Evaluation) -> dict[str, Any]:
+    return {
+        "id": _id_of(one),
+        "name": str(one.request.get("name", "")).partition(ID_ENDS)[2],
+        "startTime": one.request.get("since"),
+        "endTime": one.request.get("until"),
+        "creationTime": datetime.fromtimestamp(one.submitted_at, UTC).isoformat(),
+        "evaluationType": "Manual",
+        "status": STATES[one.status.value],
+        "description": one.error or "",
+    }
+
+
+def _name_of(candidate: str) -> str:
+    """Return the name of a candidate as the client knows it.
+
+    >>> _name_of('policy:{"kind": "vowpal"} # mine'), _name_of("uniform")
+    ('mine', 'Random')
+    """
+    return SOURCES.get(candidate) or candidate.rpartition(NAMED)[2]
+
+
+def _content(result: Mapping[str, Any]) -> dict[str, Any]:
+    rows = []
+    for one in result["candidates"]:
+        value = one["estimates"][0]["value"] if one["estimates"] else None
+        policy = candidate_names.parse_name(one["name"]).policy
+        rows.append(
+            {
+                "name": _name_of(one["name"]),
+                "arguments": policy.params["args"] if policy else "",
+                "policySource": SOURCES.get(one["name"], "Custom"),
+                "summary": value
+                and {"expectedReward": value["value"], "confidenceInterval": [value["low"], value["high"]]},
+            }
+        )
+    return {"value": rows}
