@@ -15,6 +15,7 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
 from agent.access import Caller, ForeignIdError, RateLimitedError, SpentError, hosts, keyring
+from agent.api.personalizer import shape
 from agent.jobs import UndecidedError
 from agent.policies import FeatureError
 from agent.serving import TurnError, messages
@@ -361,9 +362,7 @@ class ApiError(Exception):
         headers = {"retry-after": str(seconds), "retry-after-ms": str(1000 * seconds)} if wait else {}
         if self.decision_id:
             headers["x-decision-id"] = self.decision_id
-        body = self.body(request_id)
-        if path.startswith(shape.BASE):
-            body = shape.body(self.status, self.code, self.message, self.param, self.reasons or ())
+        body = shape.body(self) if path.startswith(shape.BASE) else self.body(request_id)
         return JSONResponse(body, self.status, headers)
 
 

@@ -1,7 +1,7 @@
 """The shape of errors that clients of Personalizer read."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 BASE = "/personalizer/"
 """What the paths of the protocol begin with."""
@@ -18,9 +18,23 @@ CODES = {
 """By status; InternalServerError for the others."""
 
 
-def body(status: int, code: str, message: str, target: str | None, reasons: Sequence[str]) -> dict[str, Any]:
+class Failure(Protocol):
+    """What an error of the service says; see `agent.api.errors.ApiError`."""
+
+    code: str
+    message: str
+    param: str | None
+    reasons: Sequence[str] | None
+
+    @property
+    def status(self) -> int:
+        """The HTTP status."""
+        ...
+
+
+def body(failure: Failure) -> dict[str, Any]:
     """Return the envelope of an error; our own code is the inner one."""
-    theirs = CODES.get(status, "InternalServerError")
-    details = [{"code": theirs, "message": reason} for reason in reasons]
-    error = {"code": theirs, "message": message, "target": target, "details": details}
-    return {"error": {**error, "innerError": {"code": code}}}
+    code = CODES.get(failure.status, "InternalServerError")
+    details = [{"code": code, "message": reason} for reason in failure.reasons or ()]
+    error = {"code": code, "message": failure.message, "target": failure.param, "details": details}
+    return {"error": {**error, "innerError": {"code": failure.code}}}
