@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from agent.cli.console import console, explained
-from agent.cli.options import URL, Key, Url
+from agent.cli.options import POINT, URL, Key, Point, Url
 
 if TYPE_CHECKING:
     from agent.client import Answer
@@ -24,18 +24,19 @@ def ask(
     ] = None,
     url: Url = URL,
     key: Key = None,
+    point: Point = POINT,
 ) -> None:
     """Ask a question and stream the answer."""
     with explained():
-        print_answer(question, arm, url, key)
+        print_answer(question, arm, url, key, point)
 
 
-def print_answer(question: str, arm: str | None, url: str, key: str | None) -> None:
+def print_answer(question: str, arm: str | None, url: str, key: str | None, point: str = POINT) -> None:
     """Ask a question, and print the answer as it arrives, its passages and its cost. Raises ClientError."""
     from agent.client import Client
 
     with Client(url, key, timeout_s=TIMEOUT_S, attempts=ATTEMPTS) as client:
-        stream = client.stream(question, arm=arm)
+        stream = client.stream(question, arm=arm, point=None if point == POINT else point)
         for text in stream:
             console.print(text, end="", markup=False, highlight=False)
         console.print()

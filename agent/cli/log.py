@@ -14,7 +14,7 @@ from rich.table import Column, Table
 from agent.access import NewKey
 from agent.api import Export, Format, Window
 from agent.cli.console import console, errors, explained, progress
-from agent.cli.options import CONFIG, ConfigPath, settings_options, unique
+from agent.cli.options import CONFIG, POINT, ConfigPath, Point, settings_options, unique
 from agent.config import load, points
 from agent.learning import rebuild as learning_rebuild
 from agent.reporting import moment
@@ -45,11 +45,12 @@ def export(
     ] = None,
     until: Annotated[str | None, typer.Option("--until", help="Decisions before then.")] = None,
     config: ConfigPath = CONFIG,
+    point: Point = POINT,
 ) -> None:
     """Write the training log to a file that others read, or `armwise replay --from`."""
     with explained():
         window = Window.model_validate({"since": since, "until": until})
-        settings = load(config, without=["router"])
+        settings = load(config, without=["router"]).of(point)
         with closing(Store(settings.database_url, settings.reward.join)) as store, progress() as on_progress:
             export = Export(store, settings.reward, settings.actions, window)
             lost = _write(export, output, form, on_progress)
@@ -153,6 +154,7 @@ def rebuild(
     every: Annotated[
         bool, typer.Option("--all", help="Compare every version whose bytes are kept, too.")
     ] = False,
+    point: Point = POINT,
 ) -> None:
     """Recompute the training log and the policy from the facts alone, compare, and repair what differs.
 
@@ -160,7 +162,7 @@ def rebuild(
     repaired; its service starts another one, which continues from the repaired state.
     """
     with explained():
-        settings = load(config)
+        settings = load(config).of(point)
         with closing(Store(settings.database_url, settings.reward.join)) as store, progress() as on_progress:
             report = learning_rebuild.rebuild(
                 store, settings, partial(on_progress, "facts"), number=version, every=every, mend=not verify

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import typer
 
 from agent.cli.console import console, errors, explained
-from agent.cli.options import URL, Key, Url
+from agent.cli.options import POINT, URL, Key, Point, Url
 
 Number = Annotated[int, typer.Argument(min=1, help="Number of the version; `GET /v1/policies` lists them.")]
 
@@ -30,22 +30,24 @@ def request(
     key: str | None,
     body: Mapping[str, Any] | None = None,
     timeout_s: float = 30.0,
+    point: str = POINT,
 ) -> dict[str, Any]:
     """Return the reply of the service; the HTTP client is imported for it. Raises ClientError."""
     from agent.client import Client
 
+    at = "" if point == POINT else f"?point={quote(point, safe='')}"
     with Client(url, key, attempts=1) as client:
-        return client.request(method, path, body, timeout_s)
+        return client.request(method, path + at, body, timeout_s)
 
 
-def status(url: Url = URL, key: Key = None) -> None:
+def status(url: Url = URL, key: Key = None, point: Point = POINT) -> None:
     """Show the policy that decides, whether it is pinned, how much it has learned, and the arms."""
     from rich.table import Table
     from rich.text import Text
 
     with explained():
-        policy = request("GET", url, "/v1/policy", key)
-        arms = request("GET", url, "/v1/arms", key)["arms"]
+        policy = request("GET", url, "/v1/policy", key, point=point)
+        arms = request("GET", url, "/v1/arms", key, point=point)["arms"]
         about = Table(title="policy", show_header=False)
         for row in ("kind", "params", "floor", "version", "digest", "examples_seq", "applied_seq", "log_seq"):
             about.add_row(row, str(policy[row]))
@@ -75,6 +77,7 @@ def apply(
     ] = None,
     url: Url = URL,
     key: Key = None,
+    point: Point = POINT,
 ) -> None:
     """Make the arms of a portfolio the live ones, without a restart; what was learned is kept."""
     with explained():
@@ -83,7 +86,7 @@ def apply(
         from arms.suggestions import did_you_mean
 
         document = read_portfolio(portfolio)
-        before = request("GET", url, "/v1/arms", key)
+        before = request("GET", url, "/v1/arms", key, point=point)
         live = {
             arm["name"]: ArmSpec(**{p: arm[p] for p in ("kind", "params", "host")}) for arm in before["arms"]
         }
@@ -94,7 +97,7 @@ def apply(
             for part, spec in closure(name, {**parts, **live}).items():
                 kept = spec.model_copy(update={"action": part in (keep or ())})
                 document["arms"].setdefault(part, kept.model_dump(mode="json", exclude_defaults=True))
-        now = request("PUT", url, "/v1/arms", key, document, timeout_s=BUILD_S)["arms"]
+        now = request("PUT", url, "/v1/arms", key, document, BUILD_S, point)["arms"]
         console.print(f"live now: {', '.join(arm['name'] for arm in now)}", markup=False, soft_wrap=True)
 
 
@@ -106,14 +109,15 @@ def promote(
     ] = False,
     url: Url = URL,
     key: Key = None,
+    point: Point = POINT,
 ) -> None:
     """Let the recipe of this version decide, always its newest version; another recipe must pass the gate."""
-    _promote(version, "promote", {"reason": reason, "force": force}, url, key)
+    _promote(version, "promote", {"reason": reason, "force": force}, url, key, point)
 
 
-def rollback(version: Number, reason: Reason, url: Url = URL, key: Key = None) -> None:
+def rollback(version: Number, reason: Reason, url: Url = URL, key: Key = None, point: Point = POINT) -> None:
     """Let exactly this version decide, until another promotion; learning continues."""
-    _promote(version, "rollback", {"reason": reason}, url, key)
+    _promote(version, "rollback", {"reason": reason}, url, key, point)
 
 
 def canary(
@@ -125,15 +129,18 @@ def canary(
     reason: Reason,
     url: Url = URL,
     key: Key = None,
+    point: Point = POINT,
 ) -> None:
     """Give this version a share of the traffic, beside the one that decides."""
-    _promote(version, "canary", {"reason": reason, "share": share}, url, key)
+    _promote(version, "canary", {"reason": reason, "share": share}, url, key, point)
 
 
-def _promote(version: int, action: str, body: Mapping[str, Any], url: str, key: str | None) -> None:
+def _promote(
+    version: int, action: str, body: Mapping[str, Any], url: str, key: str | None, point: str
+) -> None:
     with explained():
         path = f"/v1/policies/{version}/{action}"
-        policy = request("POST", url, path, key, body, timeout_s=BUILD_S)
+        policy = request("POST", url, path, key, body, BUILD_S, point)
         console.print(_serving(policy), markup=False, soft_wrap=True)
         if policy["canary"]:
             console.print(_canary(policy["canary"]), markup=False, soft_wrap=True)

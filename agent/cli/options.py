@@ -26,6 +26,10 @@ Key = Annotated[
     str | None, typer.Option("--key", help="Key, where the service requires one.", envvar="ARMWISE_API_KEY")
 ]
 
+POINT = "default"
+
+Point = Annotated[str, typer.Option("--point", help="The decision point.", envvar="ARMWISE_POINT")]
+
 ARGUMENT = ""
 """In place of the flags of an option: the field is a positional argument."""
 

@@ -7,7 +7,17 @@ from typing import Annotated, Any
 import typer
 
 from agent.cli.console import console, errors, explained, progress
-from agent.cli.options import ARGUMENT, CONFIG, ConfigPath, renamed, settings_options, unique, weighted
+from agent.cli.options import (
+    ARGUMENT,
+    CONFIG,
+    POINT,
+    ConfigPath,
+    Point,
+    renamed,
+    settings_options,
+    unique,
+    weighted,
+)
 from agent.config import load
 from agent.offline import (
     Evaluation,
@@ -56,7 +66,7 @@ def label(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
         "draws": "Arms to draw on a question, or all; else all.",
     },
 )
-def enter_labels(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
+def enter_labels(given: dict[str, Any], config: ConfigPath = CONFIG, point: Point = POINT) -> None:
     """Enter labels into the log, so that a policy has learned from them before its first question.
 
     Where every arm was labelled on hundreds of questions, `armwise train` and a policy with
@@ -68,7 +78,7 @@ def enter_labels(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
         given["metrics"] = unique("--metric", map(renamed, given["metrics"]))
         if given.get("draws") == "all":
             del given["draws"]
-        settings = insert_labels.InsertSettings.model_validate({"config": load(config), **given})
+        settings = insert_labels.InsertSettings.model_validate({"config": load(config).of(point), **given})
         with progress() as on_progress:
             insert_labels.run(settings, console, on_progress)
 
@@ -78,6 +88,7 @@ def warm_start(
         bool, typer.Option("--dry-run", help="List the labels that are new, and do nothing.")
     ] = False,
     config: ConfigPath = CONFIG,
+    point: Point = POINT,
 ) -> None:
     """Run a warm start now: gather labels, learn a candidate from them, evaluate it, promote or hold it.
 
@@ -85,7 +96,7 @@ def warm_start(
     whether a service runs or not. Exits with 0 where the candidate was promoted or held, or nothing was new.
     """
     with explained():
-        settings = load(config)
+        settings = load(config).of(point)
         if dry_run:
             with progress() as on_progress:
                 lots = preview_lots(settings, on_progress)

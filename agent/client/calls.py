@@ -32,6 +32,7 @@ class Options(TypedDict, total=False):
 
     Attributes:
         arm: Forces an arm instead of letting the policy choose.
+        point: The decision point; None for the default one.
         context: Named features of the question.
         episode_id: Groups the decisions of one conversation.
         allowed_arms: The arms that may be drawn; all without it.
@@ -43,6 +44,7 @@ class Options(TypedDict, total=False):
     """
 
     arm: str | None
+    point: str | None
     context: Context
     episode_id: str
     allowed_arms: Sequence[str]
@@ -171,12 +173,13 @@ def is_busy(response: httpx.Response) -> bool:
 
 
 def _model(options: Options) -> str:
-    arm = options.get("arm")
-    return "auto" if arm is None else f"arm/{arm}"
+    arm, point = options.get("arm"), options.get("point")
+    model = "auto" if arm is None else f"arm/{arm}"
+    return model if point is None else f"point/{point}/{model}"
 
 
 def _agent(options: Options) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if name not in ("arm", "key")}
+    return {name: value for name, value in options.items() if name not in ("arm", "point", "key")}
 
 
 def _answering(path: str, body: Mapping[str, Any], options: Options) -> Call[Answer]:
