@@ -126,6 +126,8 @@ class EmbeddedGenerator(Generator):
 
     def _error(self, error: dict[str, Any]) -> GeneratorError:
         kind = PromptTooLongError if error["type"] == "exceed_context_size_error" else GeneratorError
+        if "parse grammar" in error["message"]:  # such as one without an end
+            kind = PromptRefusedError
         return kind(f"{self.model}: {error['message']}")
 
 

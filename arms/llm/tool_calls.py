@@ -7,14 +7,21 @@ The functions are described to the model in words, and a grammar lets it write e
 """
 
 import json
-from collections.abc import AsyncGenerator, Mapping, Sequence
+import math
+import re
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
-from arms.llm.base import Chunk, Message, Prompt
+from arms.llm.base import Chunk, Message, Prompt, PromptRefusedError
 
 TOOLS = ("tools", "tool_choice", "parallel_tool_calls")
+
+LONGEST_SCHEMA, LONGEST_PATTERN, MOST_REPEATS = 20_000, 256, 100
+"""Characters of a schema and of a pattern, and repetitions in a pattern: larger grammars block an engine."""
+
+_REPEATS = re.compile(r"\{(\d*),?(\d*)\}")
 
 
 def plain(messages: Sequence[Message]) -> list[dict[str, str]]:
@@ -47,14 +54,19 @@ def plain(messages: Sequence[Message]) -> list[dict[str, str]]:
 
 
 def described(prompt: Prompt) -> tuple[list[dict[str, str]], dict[str, Any] | None]:
-    """Return the plain conversation with the functions described in it, and the schema of what is written.
+    """Return the conversation with functions and form described in it, and the schema of what is written.
 
     The schema is that of `response_format` where no function may be called, and None for plain text.
+
+    Raises:
+        PromptRefusedError: A schema is too large.
     """
     messages, wanted = plain(prompt.messages), answer_schema(prompt.options)
     tools = callable_tools(prompt.options)
+    form = "" if wanted is None else f"The answer is JSON of this schema: {json.dumps(wanted)}"
+    form = "The answer is a JSON object." if wanted == {"type": "object"} else form
     if not tools:
-        return messages, wanted
+        return _instructed(messages, form), wanted and _bounded(wanted)
     names = "\n".join(json.dumps(tool["function"]) for tool in tools)
     text = f"You can call these functions:\n{names}\n"
     text += 'To call one, write {"name": its name, "arguments": an object}.'
@@ -68,9 +80,17 @@ def described(prompt: Prompt) -> tuple[list[dict[str, str]], dict[str, Any] | No
         text += ' To answer, write {"answer": the answer}.'
         answer = {"type": "string"} if wanted is None else _lifted(wanted, "answer", definitions)
         forms.append(_object(answer=answer))
+    schema = _bounded({"anyOf": forms, "$defs": definitions})
+    return _instructed(messages, f"{text} {form}".strip()), schema
+
+
+def _instructed(messages: list[dict[str, str]], text: str) -> list[dict[str, str]]:
+    """Return a conversation whose system message ends with a text."""
+    if not text:
+        return messages
     if messages and messages[0]["role"] == "system":
-        text = f"{messages.pop(0)['content']}\n\n{text}"
-    return [{"role": "system", "content": text}, *messages], {"anyOf": forms, "$defs": definitions}
+        text, messages = f"{messages[0]['content']}\n\n{text}", messages[1:]
+    return [{"role": "system", "content": text}, *messages]
 
 
 def callable_tools(options: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -107,6 +127,32 @@ def read(text: str) -> Chunk:
         return Chunk(answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False))
     function = {"name": found["name"], "arguments": json.dumps(found["arguments"], ensure_ascii=False)}
     return Chunk(tool_calls=({"index": 0, "id": "call-0", "type": "function", "function": function},))
+
+
+def _bounded(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema that is small enough. Raises PromptRefusedError."""
+    if (length := len(json.dumps(schema))) > LONGEST_SCHEMA:
+        raise PromptRefusedError(
+            f"the JSON schema has {length} characters; at most {LONGEST_SCHEMA} are read"
+        )
+    for pattern in _patterns(schema):
+        counts = (int(number) for found in _REPEATS.findall(pattern) for number in found if number)
+        if len(pattern) > LONGEST_PATTERN or math.prod(max(1, count) for count in counts) > MOST_REPEATS:
+            limit = f"at most {LONGEST_PATTERN} characters and {MOST_REPEATS} repetitions were expected"
+            raise PromptRefusedError(f"the pattern {pattern[:40]!r} of the JSON schema is too large: {limit}")
+    return schema
+
+
+def _patterns(value: Any) -> Iterator[str]:
+    """Yield every text that may be a pattern of a schema."""
+    if isinstance(value, dict):
+        if isinstance(pattern := value.get("pattern"), str):
+            yield pattern
+        parts = [*value.values(), *({"pattern": key} for key in value.get("patternProperties", ()))]
+    else:
+        parts = value if isinstance(value, list) else []
+    for part in parts:
+        yield from _patterns(part)
 
 
 def _name(tool: Mapping[str, Any]) -> str:

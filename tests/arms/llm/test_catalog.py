@@ -229,11 +229,25 @@ async def test_a_conversation_with_a_call_and_its_result_is_read(embedded: Embed
     assert "4711" in (await complete(embedded, Prompt(messages, 30)))[0]
 
 
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ({"type": "nonsense"}, "nonsense"),
+        ({"$ref": "http://127.0.0.1:9/x.json"}, "ref"),
+        ({"$ref": "#/$defs/A", "$defs": {"A": {"$ref": "#/$defs/A"}}}, "grammar"),
+        ({"type": "string", "minLength": 10**9}, "grammar"),
+        ({"type": "string", "pattern": "^(a?){2000}$"}, "100 repetitions"),
+        ({"type": "string", "pattern": "^((a?){20}){20}$"}, "100 repetitions"),
+        ({"type": "object", "patternProperties": {"^(a?){101}$": {}}}, "100 repetitions"),
+        ({"type": "string", "pattern": "a" * 300}, "256 characters"),
+        ({"enum": ["x" * 30_000]}, "at most 20000"),
+    ],
+)
 async def test_a_schema_that_cannot_be_read_is_told_apart_from_other_errors(
-    embedded: EmbeddedGenerator,
+    embedded: EmbeddedGenerator, schema: dict[str, Any], message: str
 ) -> None:
-    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "nonsense"}}}
-    with pytest.raises(PromptRefusedError, match="nonsense"):
+    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    with pytest.raises(PromptRefusedError, match=message):
         await written(embedded, response_format=wanted)
 
 
