@@ -7,6 +7,7 @@ import asyncio
 import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any
+from uuid import uuid4
 
 from fastapi import Depends, FastAPI, HTTPException, Query, Request
 from fastapi.responses import JSONResponse
@@ -123,9 +124,10 @@ class RequestGuard:
             await self._app(scope, receive, send)
             return
         headers = dict(scope["headers"])
-        request_id = headers.get(b"x-request-id")
-        if request_id:
-            send = _with_headers(send, lambda: [(b"x-request-id", request_id)])
+        if not (request_id := headers.get(b"x-request-id")):
+            request_id = uuid4().hex.encode()
+            scope = {**scope, "headers": [*scope["headers"], (b"x-request-id", request_id)]}
+        send = _with_headers(send, lambda: [(b"x-request-id", request_id)])
         try:
             self._refuse_other_sites(scope["method"], headers)
             caller = self._caller(scope["path"], headers)
@@ -137,8 +139,7 @@ class RequestGuard:
             failure = translate(error)
             if failure.code == "internal_error":
                 raise
-            named = request_id.decode("latin-1") if request_id else None
-            await failure.response(named, scope["path"])(scope, receive, send)
+            await failure.response(request_id.decode("latin-1"), scope["path"])(scope, receive, send)
             return
         scope.setdefault("state", {})["caller"] = caller
         await self._app(scope, self._limited(receive), send)

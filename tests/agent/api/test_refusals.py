@@ -274,6 +274,12 @@ async def test_the_id_of_a_request_is_echoed_in_its_failure(service: Service) ->
     assert response.json()["error"]["request_id"] == "r-1"
 
 
+async def test_a_request_without_an_id_is_given_one(service: Service) -> None:
+    failed, found = await look_up(service, k=0), await look_up(service)
+    assert failed.json()["error"]["request_id"] == failed.headers["x-request-id"]
+    assert len({failed.headers["x-request-id"], found.headers["x-request-id"]}) == 2
+
+
 @pytest.mark.parametrize("chunked", [False, True])
 async def test_a_body_of_exactly_the_limit_is_accepted_and_one_byte_more_is_not(
     service: Service, chunked: bool
