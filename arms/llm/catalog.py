@@ -82,7 +82,7 @@ class OpenAISpec(_Spec):
 class VllmSpec(_Spec):
     """A model, run in this process by vLLM."""
 
-    options = _FORM | _SAMPLING
+    options = _FORM | _SAMPLING | _LOGPROBS
 
     engine: Literal["vllm"] = Field(description=_ENGINE)
     model: str = Field(description="A directory in Hugging Face layout, or a hub name.")

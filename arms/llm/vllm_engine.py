@@ -6,7 +6,7 @@ vLLM reads most settings from environment variables; unset ones get a default he
 
 import os
 import uuid
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -89,6 +89,7 @@ class VllmGenerator(Generator):
                 presence_penalty=prompt.options.get("presence_penalty", 0.0),
                 frequency_penalty=prompt.options.get("frequency_penalty", 0.0),
                 logit_bias={int(token): bias for token, bias in prompt.options.get("logit_bias", {}).items()},
+                logprobs=prompt.options.get("top_logprobs", 0) if "logprobs" in prompt.options else None,
                 output_kind=RequestOutputKind.DELTA,
             )
             answer = self._engine.generate(tokens_input(read), sampling, request_id=uuid.uuid4().hex)
@@ -96,8 +97,8 @@ class VllmGenerator(Generator):
                 async for output in outputs:
                     piece = output.outputs[0]
                     written += len(piece.token_ids)
-                    if piece.text:
-                        yield Chunk(piece.text)
+                    if piece.text or piece.logprobs:
+                        yield Chunk(piece.text, logprobs=tuple(_logprobs(piece)))
                     if piece.finish_reason is not None:
                         yield Chunk("", piece.finish_reason, len(read), written)
         except VLLMError as error:
@@ -109,6 +110,20 @@ class VllmGenerator(Generator):
         # engine as a crash.
         self._engine.shutdown(timeout=SHUTDOWN_S)
         del self._engine
+
+
+def _logprobs(piece: Any) -> Iterator[dict[str, Any]]:
+    """Yield the log probabilities of the tokens of a piece, in OpenAI's shape."""
+    for token, found in zip(piece.token_ids, piece.logprobs or (), strict=False):
+        chosen = _token(found[token])
+        top = sorted(found.values(), key=lambda one: one.rank)
+        others = [_token(one) for one in top if one.rank <= max(1, len(top) - 1)]
+        yield {**chosen, "top_logprobs": others}
+
+
+def _token(found: Any) -> dict[str, Any]:
+    text = found.decoded_token or ""
+    return {"token": text, "logprob": found.logprob, "bytes": list(text.encode())}
 
 
 def _environment(model: str, engine_args: Mapping[str, Any]) -> dict[str, str]:

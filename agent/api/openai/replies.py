@@ -81,7 +81,7 @@ async def sse(
         yield event(frame | {"choices": [_choice("delta", begun, None)], "agent": extension})
         try:
             async for found in events:
-                if isinstance(found, Chunk) and (found.text or found.tool_calls):
+                if isinstance(found, Chunk) and (found.text or found.tool_calls or found.logprobs):
                     written.add(found)
                     yield event(frame | {"choices": [_delta(found)]})
                 elif isinstance(found, Finished):

@@ -354,5 +354,17 @@ async def test_vllm_streams_an_answer_and_stops_when_its_reader_leaves(tmp_path:
             await complete(generator, asking("blue " * 600))
         with pytest.raises(GeneratorError, match="top_p"):
             await complete(generator, asking("?", top_p=7.0))
+        wanted = {"type": "json_schema", "json_schema": {"name": "tall", "schema": TALL}}
+        assert json.loads((await written(generator, response_format=wanted)).text).keys() == {"height"}
+        found = await written(generator, tools=tools("measure", "ask"), tool_choice="required")
+        assert (found.finish_reason, len(found.tool_calls)) == ("tool_calls", 1)
+        found = await written(generator, logprobs=True, top_logprobs=2)
+        assert "".join(token["token"] for token in found.logprobs).startswith(found.text)
+        assert {len(token["top_logprobs"]) for token in found.logprobs} == {2}
+        wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "nonsense"}}}
+        with pytest.raises(GeneratorError):
+            await written(generator, response_format=wanted)
+        biased = await written(generator, presence_penalty=1.0, logit_bias={"0": -100})
+        assert biased.text
     finally:
         await generator.close()
