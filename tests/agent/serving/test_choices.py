@@ -1,0 +1,79 @@
+"""Answers are put together from their pieces, and come back from the log as they were."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.serving.choices import SEPARATOR, CallNames, Choices, decision_of_call, is_text
+from arms.llm import Chunk
+
+TEXTS = st.text(st.sampled_from(f'ab {SEPARATOR}[]{{}}"\\\u00e4'), max_size=6)
+
+
+def call(index: int, name: str, arguments: str) -> dict[str, Any]:
+    return {"index": index, "id": f"c{index}", "function": {"name": name, "arguments": arguments}}
+
+
+CALLS = st.builds(call, st.integers(0, 2), TEXTS, TEXTS)
+CHUNKS = st.lists(
+    st.builds(
+        Chunk,
+        text=TEXTS,
+        index=st.integers(0, 2),
+        tool_calls=st.lists(CALLS, max_size=2).map(tuple),
+        logprobs=st.lists(st.fixed_dictionaries({"token": TEXTS, "logprob": st.just(-0.5)}), max_size=1).map(
+            tuple
+        ),
+    ),
+    max_size=6,
+)
+
+
+def of(chunks: Sequence[Chunk]) -> Choices:
+    found = Choices()
+    for chunk in chunks:
+        found.add(chunk)
+    return found
+
+
+@given(CHUNKS, st.sampled_from([None, "stop", "length"]))
+def test_an_answer_comes_back_from_the_log_as_it_was(chunks: list[Chunk], reason: str | None) -> None:
+    written = of([*chunks, Chunk(finish_reason=reason)] if reason else chunks)
+    back = Choices.of(written.recorded, reason)
+    assert back.all == written.all
+    for one, again in zip(back.all, of([*back.chunks()]).all, strict=True):
+        assert replace(again, finish_reason=one.finish_reason) == one
+
+
+@given(TEXTS)
+def test_a_plain_text_is_kept_as_it_is_unless_it_looks_like_a_record(text: str) -> None:
+    recorded = of([Chunk(text)]).recorded
+    assert is_text(recorded) == (not text.startswith(SEPARATOR))
+    assert (recorded == text) == is_text(recorded)
+
+
+@given(TEXTS, TEXTS, st.integers(0, 6))
+def test_pieces_of_a_call_make_the_call_wherever_it_is_cut(name: str, arguments: str, at: int) -> None:
+    whole = of([Chunk(tool_calls=(call(1, name, arguments),))])
+    first, rest = call(1, name, arguments[:at]), {"index": 1, "function": {"arguments": arguments[at:]}}
+    assert of([Chunk(tool_calls=(first,)), Chunk(tool_calls=(rest,))]).all == whole.all
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), max_size=8), st.integers(0, 5))
+def test_every_call_of_a_conversation_has_an_id_of_its_own_that_names_the_decision(
+    pieces: list[tuple[int, int]], before: int
+) -> None:
+    names, ids = CallNames("shop~d-1", before), {}
+    for choice, index in pieces:
+        (piece,) = names.renamed(choice, [{"index": index, "function": {"arguments": "x"}}])
+        if "id" in piece:
+            assert (choice, index) not in ids
+            ids[choice, index] = piece["id"]
+    assert ids.keys() == set(pieces)
+    assert len(set(ids.values())) == len(ids)
+    for name in ids.values():
+        assert int(name.split("_")[1]) >= before
+        assert decision_of_call(name) == "shop~d-1"
