@@ -121,8 +121,10 @@ def read(text: str) -> Chunk:
     try:
         found = json.loads(text)
     except ValueError:
+        found = None
+    if not isinstance(found, dict) or not ("answer" in found or {"name", "arguments"} <= found.keys()):
         return Chunk(text)
-    if "answer" in found and "name" not in found:
+    if "answer" in found:
         answer = found["answer"]
         return Chunk(answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False))
     function = {"name": found["name"], "arguments": json.dumps(found["arguments"], ensure_ascii=False)}

@@ -195,17 +195,13 @@ async def test_log_probabilities_are_those_of_the_tokens(engine: Generator) -> N
         assert len(token["top_logprobs"]) == 2
 
 
-@pytest.mark.parametrize(
-    ("choice", "called"),
-    [("required", {"measure", "ask"}), ({"type": "function", "function": {"name": "ask"}}, {"ask"})],
-)
 async def test_a_function_that_must_be_called_is_called_with_arguments_of_its_schema(
-    embedded: EmbeddedGenerator, choice: Any, called: set[str]
+    embedded: EmbeddedGenerator,
 ) -> None:
-    found = await written(embedded, tools=tools("measure", "ask"), tool_choice=choice)
+    found = await written(embedded, tools=tools("measure", "ask"), tool_choice="required")
     assert (found.finish_reason, found.text, len(found.tool_calls)) == ("tool_calls", "", 1)
     function = found.tool_calls[0]["function"]
-    assert function["name"] in called
+    assert function["name"] in ("measure", "ask")
     assert isinstance(json.loads(function["arguments"])["height"], int)
 
 

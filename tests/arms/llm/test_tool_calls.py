@@ -1,0 +1,101 @@
+"""The grammar that lets any model call functions: what may be written, and what it is read as."""
+
+import json
+from typing import Any
+
+import pytest
+
+from arms.llm.base import Chunk, Message, Prompt
+from arms.llm.tool_calls import described, plain, read, whole_calls
+
+METRES = {"$ref": "#/$defs/Metres"}
+
+
+def tool(name: str, kind: str) -> dict[str, Any]:
+    """Return a function of one argument, whose type has the same name in every function."""
+    parameters = {"type": "object", "properties": {"of": METRES}, "$defs": {"Metres": {"type": kind}}}
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
+TOOLS = [tool("measure", "integer"), tool("ask", "string")]
+QUESTION: Message = {"role": "user", "content": "How tall?"}
+
+
+def forms(**options: Any) -> tuple[str, list[Any], dict[str, Any]]:
+    """Return what the model is told, the names that it may write, and the definitions of the schema."""
+    messages, schema = described(Prompt((QUESTION,), options={"tools": TOOLS, **options}))
+    assert schema is not None
+    properties = [form["properties"] for form in schema["anyOf"]]
+    names = [found["name"]["const"] if "name" in found else "answer" for found in properties]
+    return messages[0]["content"], names, schema["$defs"]
+
+
+@pytest.mark.parametrize(
+    ("choice", "names"),
+    [
+        ("auto", ["measure", "ask", "answer"]),
+        ("required", ["measure", "ask"]),
+        ({"type": "function", "function": {"name": "ask"}}, ["ask"]),
+    ],
+)
+def test_a_model_may_write_what_the_choice_lets_it(choice: Any, names: list[str]) -> None:
+    told, found, _ = forms(tool_choice=choice)
+    assert found == names
+    assert ('"answer"' in told) == ("answer" in names)
+    assert ('"name": "measure"' in told) == ("measure" in names)
+
+
+def test_without_a_function_the_conversation_is_left_as_it_is() -> None:
+    assert described(Prompt((QUESTION,), options={"tools": TOOLS, "tool_choice": "none"})) == (
+        [QUESTION],
+        None,
+    )
+    assert described(Prompt((QUESTION,))) == ([QUESTION], None)
+
+
+def test_definitions_of_the_same_name_do_not_meet() -> None:
+    wanted = {
+        "json_schema": {"schema": {**METRES, "$defs": {"Metres": {"type": "boolean"}}}},
+        "type": "json_schema",
+    }
+    _, _, definitions = forms(response_format=wanted)
+    assert sorted(one["type"] for one in definitions.values()) == ["boolean", "integer", "string"]
+    _, schema = described(Prompt((QUESTION,), options={"tools": TOOLS, "response_format": wanted}))
+    assert schema is not None
+    first, second, answer = (form["properties"] for form in schema["anyOf"])
+    for part, kind in (
+        (first["arguments"]["properties"]["of"], "integer"),
+        (second["arguments"]["properties"]["of"], "string"),
+        (answer["answer"], "boolean"),
+    ):
+        assert definitions[part["$ref"].removeprefix("#/$defs/")] == {"type": kind}
+
+
+def test_the_roles_of_a_conversation_with_calls_take_turns() -> None:
+    calls = [{"id": name, "function": {"name": name, "arguments": "{}"}} for name in ("a", "b")]
+    messages: list[Message] = [
+        QUESTION,
+        {"role": "assistant", "content": "", "tool_calls": calls},
+        {"role": "tool", "content": "1", "tool_call_id": "a"},
+        {"role": "tool", "content": "2", "tool_call_id": "b"},
+        {"role": "assistant", "content": "3"},
+    ]
+    (asked, answered) = plain(messages)
+    assert asked["content"] == "How tall?\n\na({}) returned:\n1\n\nb({}) returned:\n2"
+    assert answered == {"role": "assistant", "content": "3"}
+
+
+@pytest.mark.parametrize("text", ['{"name": "measure", "argu', "[]", "3", "null", '{"other": 1}', ""])
+def test_what_was_cut_or_is_no_call_stays_a_text(text: str) -> None:
+    assert read(text) == Chunk(text)
+
+
+async def test_an_answer_of_a_schema_is_written_as_json_again() -> None:
+    async def written() -> Any:
+        for part in ('{"answer": {"heig', 'ht": 333}}'):
+            yield Chunk(part)
+        yield Chunk(finish_reason="stop", prompt_tokens=5, completion_tokens=2)
+
+    answer, last = [chunk async for chunk in whole_calls(written())]
+    assert json.loads(answer.text) == {"height": 333}
+    assert (last.finish_reason, last.prompt_tokens, last.completion_tokens) == ("stop", 5, 2)
