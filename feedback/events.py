@@ -203,6 +203,13 @@ class Kind(StrEnum):
     """The answer was shown: a deferred decision counts from here on."""
 
 
+COMMENT, DEMONSTRATION, PREFERENCE = "comment", "demonstration", "preference"
+
+NOTES = (COMMENT, DEMONSTRATION, PREFERENCE)
+"""Metrics without numbers, where the configuration declares none of the name: a text, the right answer, and
+which of two is better. They are kept and shown, and count in no reward."""
+
+
 @dataclass(frozen=True, slots=True)
 class Feedback:
     """Feedback on one decision, or on all decisions of an episode.
@@ -210,8 +217,9 @@ class Feedback:
     Attributes:
         id: Idempotency key; the same id and kind twice are one fact.
         decision_id: The decision; may not be visible yet. None for feedback on an episode.
-        metric: A metric that the configuration declares; empty for an activation.
-        value: Booleans as 0 or 1; within the metric's range. None for all but values.
+        metric: A metric that the configuration declares, or one of `NOTES`; empty for an activation.
+        value: Booleans as 0 or 1, a label as its number; within the metric's range. None for all but values,
+            and for `NOTES`.
         received_at: Seconds since the epoch, UTC, by the server's clock.
         event_time: When it happened by the client's clock; None when not given.
         tags: Free text pairs, kept and not interpreted.
@@ -219,6 +227,9 @@ class Feedback:
         kind: The kind.
         source: Who judges with the key that sent it: user, judge or operator; None without a key.
         key: The public id of that key.
+        content: What is no number: the `label` of a categorical value, the `comment` on a value; of a note
+            its `comment` or `demonstration`; of a preference the decision `over` which this one is preferred,
+            or the arms `better` and `worse`.
     """
 
     id: str
@@ -232,6 +243,7 @@ class Feedback:
     kind: Kind = Kind.VALUE
     source: str | None = None
     key: str | None = None
+    content: Mapping[str, str] = field(default_factory=dict)
 
 
 class Source(StrEnum):

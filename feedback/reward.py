@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
+from reprlib import repr as shortened
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
@@ -46,15 +47,42 @@ class Metric(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    type: Literal["boolean", "float"] = Field(default="float", description="What its values are.")
+    type: Literal["boolean", "float", "categorical"] = Field(
+        default="float", description="What its values are; of a categorical metric, labels."
+    )
     range: tuple[float, float] = Field(
-        default=(0.0, 1.0), description="Smallest and largest value of a float."
+        default=(0.0, 1.0), description="Smallest and largest value of a float; that of the labels otherwise."
+    )
+    values: dict[str, float] | None = Field(
+        default=None,
+        min_length=2,
+        max_length=100,
+        exclude_if=lambda values: values is None,  # so that digests of rules without labels stay
+        description="The number of each label of a categorical metric, such as `{good: 1, bad: 0}`.",
     )
     optimize: Literal["max", "min"] = Field(default="max", description="Whether more is better.")
     weight: float = Field(default=1.0, gt=0, description="Share in quality, relative to the other metrics.")
     aggregation: Aggregation = Field(
         default=Aggregation.LAST, description="How several values become one: first, last, mean, sum."
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _range_of_labels(cls, given: Any) -> Any:
+        """Return the parameters of a categorical metric with the range of its labels."""
+        if not isinstance(given, Mapping) or given.get("type") != "categorical":
+            return given
+        values = given.get("values")
+        numbers = [*values.values()] if isinstance(values, Mapping) else []
+        if not numbers or not all(isinstance(n, int | float) and math.isfinite(n) for n in numbers):
+            return given
+        return {**given, "range": (float(min(numbers)), float(max(numbers)))}
+
+    @model_validator(mode="after")
+    def _labelled(self) -> "Metric":
+        if (self.type == "categorical") != (self.values is not None):
+            raise ValueError("values are of a categorical metric, which needs them: {good: 1, bad: 0}")
+        return self
 
     @model_validator(mode="after")
     def _ordered(self) -> "Metric":
@@ -65,8 +93,19 @@ class Metric(BaseModel):
             raise ValueError(f"a boolean takes no range, got [{low}, {high}]")
         return self
 
-    def parse(self, value: bool | float, name: str) -> float:
-        """Return the value as a number. Raises RewardError for another type or outside the range."""
+    def parse(self, value: bool | float | str, name: str) -> float:
+        """Return the value as a number. Raises RewardError for another type or outside the range.
+
+        >>> Metric(type="categorical", values={"good": 1, "bad": 0}).parse("good", "verdict")
+        1.0
+        """
+        if self.values is not None:
+            if isinstance(value, str) and value in self.values:
+                return self.values[value]
+            labels = ", ".join(map(repr, self.values))
+            raise RewardError(f"metric {name!r} takes one of {labels}, got {shortened(value)}")
+        if isinstance(value, str):
+            raise RewardError(f"metric {name!r} takes numbers, got {shortened(value)}")
         number = float(value)
         if self.type == "float" and isinstance(value, bool):
             raise RewardError(f"metric {name!r} takes numbers, got {value!r}")

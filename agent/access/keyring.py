@@ -1,5 +1,6 @@
 """The keys that hold now: those of the configuration, which begin, and those of the log, which follow."""
 
+import base64
 import hmac
 import os
 from collections.abc import Callable, Sequence
@@ -162,6 +163,22 @@ class Keyring:
         if caller.expires is not None and caller.expires <= self._clock():
             raise UnauthorizedError(f"key sk-aw-{public_id} has expired")
         return caller
+
+
+def bearer(authorization: str) -> str:
+    """Return an `Authorization` header with a key as the password as one with the key itself.
+
+    >>> bearer("Basic cGstMTpzay1hdy0x"), bearer("Bearer sk-aw-1"), bearer("Basic ?")
+    ('Bearer sk-aw-1', 'Bearer sk-aw-1', 'Basic ?')
+    """
+    scheme, _, credentials = authorization.partition(" ")
+    if scheme.lower() != "basic":
+        return authorization
+    try:
+        name, colon, key = base64.b64decode(credentials, validate=True).decode("latin-1").partition(":")
+    except ValueError:
+        return authorization
+    return f"Bearer {key}" if colon and name else authorization
 
 
 def require_scope(caller: Caller, scopes: Sequence[Scope]) -> None:

@@ -174,10 +174,14 @@ def _shown(found: Record, caller: Caller) -> Record:
     def shown(fact: Fact, name: str) -> Fact:
         return replace(fact, id=name, episode_id=fact.episode_id and caller.shown_id(fact.episode_id))
 
+    def rated(item: Feedback) -> Feedback:
+        over = {name: caller.shown_id(other) for name, other in item.content.items() if name == "over"}
+        return replace(shown(item, caller.shown(item.id)), content={**item.content, **over})
+
     return replace(
         found,
         decision=shown(found.decision, caller.shown_id(found.decision.id)),
-        feedback=tuple(shown(item, caller.shown(item.id)) for item in found.feedback),
+        feedback=tuple(map(rated, found.feedback)),
     )
 
 
@@ -221,6 +225,7 @@ def document(found: Record, config: AppConfig, now: float) -> dict[str, Any]:
                 "episode_id": item.episode_id,
                 "metric_name": item.metric,
                 "value": item.value,
+                "content": dict(item.content),
                 "received_at": item.received_at,
                 "event_time": item.event_time,
                 "tags": dict(item.tags),

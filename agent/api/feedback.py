@@ -13,15 +13,15 @@ from fastapi.responses import JSONResponse
 from pydantic import TypeAdapter, ValidationError
 
 from agent.access import Caller, ForeignIdError
-from agent.api import errors
+from agent.api import admission, errors
 from agent.api.documented import documented, link
 from agent.api.errors import ApiError
 from agent.api.middleware import AppReplica, RequestCaller, caller_at, owner_of
 from agent.api.replies import decisions as replies
-from agent.api.schemas import DecisionId, FeedbackItem, FeedbackRequest, IdempotencyKey
+from agent.api.schemas import DecisionId, FeedbackItem, FeedbackRequest, IdempotencyKey, Preference
 from agent.serving import Replica
 from feedback.errors import ConflictError, StoreError, TooMuchFeedbackError
-from feedback.events import Feedback, Kind
+from feedback.events import COMMENT, DEMONSTRATION, NOTES, PREFERENCE, Feedback, Kind
 from feedback.log import FeedbackStatus, Receipt
 from feedback.reward import Complete, RewardError, RewardRule
 
@@ -135,6 +135,38 @@ async def keep(item: Item) -> Receipt:
     return outcome
 
 
+async def keep_all(
+    replica: Replica,
+    caller: Caller,
+    *items: FeedbackItem,
+    key: str | None = None,
+    dry: bool = False,
+) -> list[dict[str, Any]]:
+    """Keep items of one decision or episode together, and return the replies that their sender gets.
+
+    Args:
+        replica: Has the log.
+        caller: Who sent them.
+        items: What was sent.
+        key: The id of the first item without one, and the beginning of that of the others.
+        dry: Whether they are only checked.
+
+    Raises:
+        RewardError, ApiError, ForeignIdError, StoreError: One is refused; none of them is kept unless the
+            log refuses it.
+    """
+    names = [key if key is None or not index else f"{key}:{index}" for index in range(len(items))]
+    checked = [item_of(replica, caller, *one) for one in zip(items, names, strict=True)]
+    if dry:
+        return [{"feedback_id": caller.shown(one.fact.id)} for one in checked]
+    documents = []
+    for one, outcome in zip(checked, await _accept(checked), strict=True):
+        if isinstance(outcome, Exception):
+            raise outcome
+        documents.append(one.kept(outcome))
+    return documents
+
+
 def item_of(replica: Replica, caller: Caller, item: FeedbackItem, key: str | None = None) -> Item:
     """Return checked feedback, at the point that its id begins with, or else at that of the replica.
 
@@ -145,7 +177,8 @@ def item_of(replica: Replica, caller: Caller, item: FeedbackItem, key: str | Non
     """
     replica = owner_of(replica, item.decision_id or item.episode_id or "")
     caller = caller_at(replica, caller)
-    metric, name = replica.config.reward.metric(item.metric_name), item.feedback_id or key
+    name = item.feedback_id or key
+    value, content = _read(replica, caller, item)
     if item.value is None and name is None:
         message = "a null value retracts an earlier one: its feedback_id was expected"
         raise ApiError("invalid_value", message, "feedback_id")
@@ -155,14 +188,60 @@ def item_of(replica: Replica, caller: Caller, item: FeedbackItem, key: str | Non
         episode_id=item.episode_id and caller.stored(item.episode_id, "episode"),
         kind=Kind.RETRACTION if item.value is None else Kind.VALUE,
         metric=item.metric_name,
-        value=None if item.value is None else metric.parse(item.value, item.metric_name),
+        value=value,
         received_at=replica.clock(),
         event_time=None if item.event_time is None else item.event_time.timestamp(),
         tags=item.tags,
         source=caller.source,
         key=caller.key,
+        content=content,
     )
     return Item(replica, caller, fact)
+
+
+def _read(replica: Replica, caller: Caller, item: FeedbackItem) -> tuple[float | None, dict[str, str]]:
+    """Return the number of an item, and what it says besides.
+
+    Raises:
+        RewardError: The metric is not declared, or does not take the value.
+        ApiError: It is no text where one was expected, or no pair.
+        ForeignIdError: The other decision is of another project.
+    """
+    name, value = item.metric_name, item.value
+    content = {} if item.comment is None else {COMMENT: item.comment}
+    declared = name in replica.config.reward.metrics
+    if not declared and name == PREFERENCE and value is not None:
+        return None, content | _pair(replica, caller, item)
+    if not declared and name in (COMMENT, DEMONSTRATION) and value is not None:
+        if not isinstance(value, str) or not value.strip():
+            raise ApiError("invalid_value", f"metric {name!r} takes a text", "value")
+        return None, content | {name: value}
+    if value is None and name in NOTES:
+        return None, {}
+    metric = replica.config.reward.metric(name)
+    if value is None:
+        return None, {}
+    if isinstance(value, Preference):
+        raise ApiError("invalid_value", f"metric {name!r} takes no pair", "value")
+    return metric.parse(value, name), content | ({"label": value} if isinstance(value, str) else {})
+
+
+def _pair(replica: Replica, caller: Caller, item: FeedbackItem) -> dict[str, str]:
+    """Return a preference, with ids as the log has them. Raises ApiError, ForeignIdError."""
+    pair = item.value
+    if not isinstance(pair, Preference) or item.decision_id is None:
+        message = (
+            'a preference is on a decision: {"over": "<decision>"} or {"better": "<arm>", "worse": "<arm>"}'
+        )
+        raise ApiError("invalid_value", message, "value")
+    if pair.over is not None:
+        if pair.over == item.decision_id:
+            raise ApiError("invalid_value", f"decision {pair.over!r} is preferred to itself", "value.over")
+        return {"over": caller.stored(pair.over)}
+    arms = {"better": pair.better or "", "worse": pair.worse or ""}
+    for field, arm in arms.items():
+        admission.require_arm(replica, arm, f"value.{field}")
+    return arms
 
 
 _ITEM = TypeAdapter(FeedbackItem)

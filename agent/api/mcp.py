@@ -6,17 +6,18 @@ turns like those of `/v1/retrieve` and `/v1/chat/completions`, with a logged dec
 
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Annotated, Any
 from urllib.parse import quote, urlsplit
 
 from fastapi import APIRouter
+from fastapi.exceptions import RequestValidationError
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.types import ToolAnnotations
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, ValidationError
 from starlette.requests import Request
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
@@ -24,10 +25,10 @@ from starlette.types import Receive, Scope, Send
 from agent.access import Caller, Hosts, require_scope
 from agent.api import asking, errors
 from agent.api.errors import ApiError
-from agent.api.feedback import item_of, keep
+from agent.api.feedback import keep_all
 from agent.api.openai import chat
 from agent.api.openai.schemas import ChatMessage, ChatRequest
-from agent.api.schemas import FeedbackItem, Finite, LoggedId, Name, RetrieveRequest, Text
+from agent.api.schemas import Comment, FeedbackItem, LoggedId, Name, RetrieveRequest, Text
 from agent.config import Scope as KeyScope
 from agent.serving import Replica
 from arms.base import Passage
@@ -116,7 +117,8 @@ def _of(ctx: Context[Any, Any], *scopes: KeyScope) -> Iterator[tuple[Replica, Ca
         require_scope(caller, scopes)
         yield replica, caller
     except Exception as error:
-        failure = errors.translate(error).shown_to(caller)
+        known = RequestValidationError(error.errors()) if isinstance(error, ValidationError) else error
+        failure = errors.translate(known).shown_to(caller)
         if failure.code == "internal_error":
             raise
         raise ToolError(f"{failure.code}: {failure.message}") from error
@@ -166,14 +168,21 @@ async def ask(question: Question, ctx: Context[Any, Any]) -> WrittenAnswer:
 async def rate(
     decision_id: Annotated[LoggedId, Field(description="Of a search or an answer.")],
     metric_name: Annotated[Name, Field(description="A metric that the service declares, such as thumb.")],
-    value: Annotated[Finite, Field(description="A number; 1 for true and 0 for false.")],
+    value: Annotated[bool | float | str, Field(description="A number, true or false, a label, or a text.")],
     ctx: Context[Any, Any],
+    comment: Annotated[Comment | None, Field(description="Why.")] = None,
 ) -> Kept:
-    """Say how good a search or an answer was."""
+    """Say how good a search or an answer was.
+
+    The metric `comment` takes a text, and `demonstration` the right answer.
+    """
     with _of(ctx, "feedback") as (replica, caller):
-        item = FeedbackItem(decision_id=decision_id, metric_name=metric_name, value=value)
-        checked = item_of(replica, caller, item)
-        kept = checked.kept(await keep(checked))
+        metric = replica.config.reward.metrics.get(metric_name)
+        if isinstance(value, str) and metric is not None and metric.values is None:
+            with suppress(ValueError):  # some clients send every argument as a text
+                value = float(value)
+        item = FeedbackItem(decision_id=decision_id, metric_name=metric_name, value=value, comment=comment)
+        (kept,) = await keep_all(replica, caller, item)
         return Kept(feedback_id=kept["feedback_id"], status=kept["status"])
 
 

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from agent.access import OPEN, Caller, Hosts, Keyring, Quota, require_scope
+from agent.access.keyring import bearer
 from agent.api import pages
 from agent.api.errors import HANDLED, ApiError, translate
 from agent.api.personalizer import shape
@@ -100,6 +101,9 @@ WITHOUT_KEY = frozenset(
 SUBSCRIPTION_KEY = b"ocp-apim-subscription-key"
 """Header in which clients of Personalizer send their key."""
 
+LANGFUSE = "/api/public/"
+"""Where paths of Langfuse's API begin: its clients send the key as a password."""
+
 NOBODY = Caller(None, frozenset())
 
 
@@ -155,10 +159,12 @@ class RequestGuard:
             self._hosts.check(host.decode("latin-1"))
         if path in WITHOUT_KEY:
             return NOBODY
-        given = headers.get(b"authorization", b"")
+        given = headers.get(b"authorization", b"").decode("latin-1")
+        if path.startswith(LANGFUSE):
+            given = bearer(given)
         if path.startswith(shape.BASE) and SUBSCRIPTION_KEY in headers:
-            given = b"Bearer " + headers[SUBSCRIPTION_KEY]
-        return self._keyring.caller(given.decode("latin-1"))
+            given = "Bearer " + headers[SUBSCRIPTION_KEY].decode("latin-1")
+        return self._keyring.caller(given)
 
     def _check_length(self, headers: Mapping[bytes, bytes]) -> None:
         """Refuse a body that is declared too large. Raises ApiError."""

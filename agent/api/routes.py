@@ -7,7 +7,7 @@ from functools import partial
 from fastapi import FastAPI
 
 from agent.access import Hosts
-from agent.api import decisions, feedback, health, mcp, pages, ranking, retrieve
+from agent.api import decisions, feedback, feedback_shapes, health, mcp, pages, ranking, retrieve
 from agent.api.documented import document
 from agent.api.middleware import RequestGuard, answer_errors
 from agent.api.openai import chat, completions, embeddings, models, responses, vector_stores
@@ -17,7 +17,7 @@ from agent.api.personalizer import events, service
 from agent.serving import Replica
 
 _OPENAI = (chat, completions, embeddings, models, responses, vector_stores)
-_QUESTIONS = (retrieve, ranking, decisions, feedback, mcp)
+_QUESTIONS = (retrieve, ranking, decisions, feedback, feedback_shapes, mcp)
 _PERSONALIZER = (events, service, personalizer_evaluations)
 _OPERATIONS = (arms, policies, evaluations, warm_starts, export, keys)
 

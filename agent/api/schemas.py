@@ -17,6 +17,7 @@ from pydantic import (
     StrictInt,
     StrictStr,
     Tag,
+    ValidationError,
     WithJsonSchema,
     model_validator,
 )
@@ -212,16 +213,66 @@ class DecisionQuery(BaseModel):
     )
 
 
+class Preference(Request):
+    """Which is better: the decision that the feedback is on, or one of two arms for it."""
+
+    over: LoggedId | None = Field(default=None, description="The other decision.")
+    better: Name | None = Field(default=None, description="An arm.")
+    worse: Name | None = Field(default=None, description="Another arm.")
+
+    @model_validator(mode="after")
+    def _is_a_pair(self) -> "Preference":
+        arms = self.better is not None and self.worse is not None and self.better != self.worse
+        if arms == (self.over is not None) or (self.better is None) != (self.worse is None):
+            raise ValueError("either `over`, or `better` and `worse` with two arms was expected")
+        return self
+
+
+LONGEST_TEXT = 10_000
+"""Characters of a comment or a demonstration."""
+
+
+def _feedback_value(value: Any) -> bool | float | str | Preference:
+    if isinstance(value, dict):
+        try:
+            return Preference.model_validate(value)
+        except ValidationError as error:
+            raise ValueError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
+    if not isinstance(value, str):
+        return _value(value)
+    if len(value) > LONGEST_TEXT:
+        raise ValueError(f"a text of at most {LONGEST_TEXT} characters was expected")
+    return storable(value)
+
+
+FeedbackValue = Annotated[
+    bool | float | str | Preference,
+    PlainValidator(_feedback_value),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                *_NUMBER_OR_BOOLEAN,
+                {"type": "string", "maxLength": LONGEST_TEXT},
+                {"type": "object", "additionalProperties": {"type": "string"}},
+            ]
+        }
+    ),
+]
+
+FeedbackId = Annotated[StrictStr, Field(min_length=1, max_length=256), AfterValidator(storable)]
+
+Comment = Annotated[StrictStr, Field(max_length=LONGEST_TEXT), AfterValidator(storable)]
+
+
 class FeedbackItem(Request):
     """One value of one metric, for one decision or for all decisions of an episode; null retracts it."""
 
     decision_id: LoggedId | None = None
     episode_id: LoggedId | None = None
     metric_name: Name
-    value: Value | None
-    feedback_id: (
-        Annotated[StrictStr, Field(min_length=1, max_length=256), AfterValidator(storable)] | None
-    ) = None
+    value: FeedbackValue | None
+    comment: Comment | None = None
+    feedback_id: FeedbackId | None = None
     event_time: keyring.Instant | None = None
     tags: dict[Name, TagText] = Field(default_factory=dict, max_length=32)
 

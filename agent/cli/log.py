@@ -37,7 +37,10 @@ def export(
     ],
     form: Annotated[
         Format,
-        typer.Option("--format", help="jsonl: all of it; dsjson: for VW; obp: the Open Bandit Pipeline."),
+        typer.Option(
+            "--format",
+            help="jsonl: all of it; dsjson: for VW; obp: the Open Bandit Pipeline; feedback: its items.",
+        ),
     ] = "jsonl",
     since: Annotated[
         str | None,

@@ -45,7 +45,8 @@ class Appender:
         learned = (x.decision_id == d.id) & (x.join == sa.bindparam("join", type_=sa.String))
         about = sa.select(d.id, d.decided_at, d.deadline, d.logged_at, x.seq)
         about = about.outerjoin(t.examples, learned)
-        items = sa.select(f.id, f.kind, f.decision_id, f.episode_id, f.metric, f.value, f.seq)
+        content = sa.cast(f.content, sa.Text)
+        items = sa.select(f.id, f.kind, f.decision_id, f.episode_id, f.metric, f.value, content, f.seq)
         among = database.among
         self.episodes = Episodes(database, join)
         self._head = self._compiled(sa.select(t.log_head.c.seq, t.log_head.c.at).with_for_update())

@@ -9,7 +9,9 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from reprlib import repr as _shortened
 
+import orjson
 import sqlalchemy as sa
 
 from feedback.clock import check_stamp
@@ -140,8 +142,9 @@ class Known:
         """Build it from the rows of the lookups; `feedback.log.append` and `episodes` have their columns."""
         observed = {(name, source, arm) for name, source, arm in observations}
         known = cls({name for (name,) in executions}, observed, {}, {}, defaultdict(_Episode))
-        for name, kind, decision_id, episode_id, metric, value, seq in feedback:
+        for name, kind, decision_id, episode_id, metric, value, content, seq in feedback:
             item = Feedback(name, decision_id, metric, value, episode_id=episode_id, kind=Kind(kind))
+            item = replace(item, content=orjson.loads(content or "null") or {})
             known.feedback[name, item.kind] = item, seq
         for name, *target in decisions:
             known.decisions[name] = _target(*target)
@@ -286,7 +289,8 @@ def _same_or_conflict(stored: Feedback, item: Feedback) -> None:
         item.episode_id,
         item.metric,
     )
-    if not same or (stored.kind is item.kind and stored.value != item.value):
+    said = (stored.value, stored.content), (item.value, item.content)
+    if not same or (stored.kind is item.kind and said[0] != said[1]):
         before, now = _described(stored), _described(item)
         raise ConflictError(f"feedback id {item.id!r} was used for {before}; it cannot also be {now}", item)
 
@@ -294,4 +298,6 @@ def _same_or_conflict(stored: Feedback, item: Feedback) -> None:
 def _described(item: Feedback) -> str:
     about = item.decision_id if item.decision_id is not None else f"episode {item.episode_id}"
     what = item.kind.value if item.value is None else f"{item.metric}={item.value:g}"
+    if item.content:
+        what += f" {_shortened(dict(item.content))}"
     return f"{what} on {about}"

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 
 import sqlalchemy as sa
 
@@ -21,19 +21,30 @@ class Definition:
         type: `boolean` or `float`.
         low: Smallest value.
         high: Largest value.
+        labels: The number of each label; empty but for a categorical metric.
     """
 
     type: str
     low: float
     high: float
+    labels: Mapping[str, float] = field(default_factory=dict)
 
     def __str__(self) -> str:
         """Return it as text.
 
         >>> str(Definition("boolean", 0.0, 1.0)), str(Definition("float", -1.0, 1.0))
         ('boolean', 'float in [-1, 1]')
+        >>> str(Definition("categorical", 0.0, 1.0, {"good": 1.0, "bad": 0.0}))
+        'categorical {bad: 0, good: 1}'
         """
+        if self.labels:
+            labels = (f"{label}: {number:g}" for label, number in sorted(self.labels.items()))
+            return f"{self.type} {{{', '.join(labels)}}}"
         return self.type if self.type == "boolean" else f"{self.type} in [{self.low:g}, {self.high:g}]"
+
+    def extends(self, before: "Definition") -> bool:
+        """Return whether values of an earlier definition conform to this one: it has more labels."""
+        return bool(before.labels) and self.labels.items() >= before.labels.items()
 
 
 def declare(store: Store, rule: RewardRule, now: float) -> None:
@@ -48,7 +59,10 @@ def declare(store: Store, rule: RewardRule, now: float) -> None:
         MetricRedefinedError: The log has values of another definition; nothing was written.
         LogUnavailableError: Nothing was written.
     """
-    declared = {name: Definition(metric.type, *metric.range) for name, metric in rule.metrics.items()}
+    declared = {
+        name: Definition(metric.type, *metric.range, metric.values or {})
+        for name, metric in rule.metrics.items()
+    }
     with store.reading() as connection:
         if _newest(connection).items() >= declared.items():
             return
@@ -58,7 +72,7 @@ def declare(store: Store, rule: RewardRule, now: float) -> None:
         for name, new in changed.items():
             _check(connection, name, before.get(name), new)
         rows = [
-            {"name": name, "type": one.type, "low": one.low, "high": one.high, "at": now}
+            {"name": name, "at": now, **asdict(one), "labels": dict(one.labels) or None}
             for name, one in changed.items()
         ]
         if rows:
@@ -69,8 +83,8 @@ def _newest(connection: sa.Connection) -> Mapping[str, Definition]:
     """Return the newest definition of each metric."""
     m = t.metrics.c
     newest = sa.select(sa.func.max(m.seq)).group_by(m.name)
-    rows = connection.execute(sa.select(m.name, m.type, m.low, m.high).where(m.seq.in_(newest)))
-    return {name: Definition(*row) for name, *row in rows}
+    rows = connection.execute(sa.select(m.name, m.type, m.low, m.high, m.labels).where(m.seq.in_(newest)))
+    return {name: Definition(kind, low, high, labels or {}) for name, kind, low, high, labels in rows}
 
 
 def _check(connection: sa.Connection, name: str, before: Definition | None, new: Definition) -> None:
@@ -78,12 +92,18 @@ def _check(connection: sa.Connection, name: str, before: Definition | None, new:
 
     Values without a definition, such as imported ones, get the new one if they conform to it.
     """
+    if before is not None and new.extends(before):
+        return
     f = t.feedback.c
-    query = sa.select(sa.func.count()).where(f.metric == name, f.kind == Kind.VALUE.value)
+    query = sa.select(sa.func.count()).where(
+        f.metric == name, f.kind == Kind.VALUE.value, f.value.is_not(None)
+    )
     if before is None:
         outside = (f.value < new.low) | (f.value > new.high)
         if new.type == "boolean":
             outside |= f.value.not_in((0.0, 1.0))
+        if new.labels:
+            outside |= f.value.not_in(sorted(new.labels.values()))
         query = query.where(outside)
     if not (n := connection.scalar(query)):
         return

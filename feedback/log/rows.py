@@ -144,6 +144,7 @@ def feedback_row(f: Feedback, seq: int, early: bool) -> dict[str, object]:
         "tags": dict(f.tags),
         "source": f.source,
         "key": f.key,
+        "content": dict(f.content) or None,
     }
 
 
@@ -161,6 +162,7 @@ def feedback_of(row: sa.Row[Any]) -> Feedback:
         Kind(row.kind),
         row.source,
         row.key,
+        row.content or {},
     )
 
 

@@ -230,6 +230,18 @@ class Store:
             found, seq, logged_at, propensity, execution, feedback, metrics, example_seq, observations
         )
 
+    def feedback(self, chunk: int) -> Iterator[Feedback]:
+        """Yield all feedback in the order of the log, read some items at a time."""
+        f, after = t.feedback.c, 0
+        while True:
+            with self.reading() as connection:
+                query = sa.select(t.feedback).where(f.seq > after).order_by(f.seq).limit(chunk)
+                rows = connection.execute(query).all()
+            if not rows:
+                return
+            yield from map(feedback_of, rows)
+            after = rows[-1].seq
+
     @cached_property
     def draw_secret(self) -> DrawSecret:
         """The secret of the draws, which never changes; read once.

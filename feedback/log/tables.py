@@ -48,7 +48,7 @@ from sqlalchemy import (
     text,
 )
 
-SCHEMA = 9
+SCHEMA = 10
 """Number of the newest migration: the shape of the tables that this code reads and writes."""
 
 # Named, so that migrations find them on both databases.
@@ -158,6 +158,7 @@ feedback = Table(
     Column("tags", JSON, nullable=False),
     Column("source", String(16)),
     Column("key", String(128)),
+    Column("content", JSON),
     UniqueConstraint("id", "kind"),
 )
 
@@ -311,6 +312,7 @@ metrics = Table(
     Column("low", Double, nullable=False),
     Column("high", Double, nullable=False),
     Column("at", Double, nullable=False),
+    Column("labels", JSON),
     sqlite_autoincrement=True,
 )
 

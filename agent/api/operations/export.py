@@ -11,11 +11,13 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal, Self
 from weakref import WeakSet
 
+import orjson
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -31,7 +33,7 @@ from feedback.log import Store
 from feedback.reward import RewardRule
 from feedback.training_log import lag, position_of, read_examples
 
-Format = Literal["jsonl", "dsjson", "obp"]
+Format = Literal["jsonl", "dsjson", "obp", "feedback"]
 
 AT_ONCE = 200
 """Examples that are read together: few, as unpacking them holds the interpreter lock."""
@@ -39,7 +41,9 @@ AT_ONCE = 200
 BLOCK = 1 << 16
 """Least bytes of a block, other than the last."""
 
-MEDIA_TYPES = {"jsonl": "application/x-ndjson", "dsjson": "application/x-ndjson", "obp": "application/zip"}
+_LINES = "application/x-ndjson"
+
+MEDIA_TYPES = {"jsonl": _LINES, "dsjson": _LINES, "obp": "application/zip", "feedback": _LINES}
 
 
 class Window(BaseModel):
@@ -103,8 +107,19 @@ class Export:
                 self.count += 1
                 yield example
 
-    def lines(self, form: Literal["jsonl", "dsjson"], on_progress: Progress | None = None) -> Iterator[bytes]:
+    def feedback(self) -> Iterator[bytes]:
+        """Yield every item of feedback that was received in the window, as it was sent, in order."""
+        for item in self._store.feedback(AT_ONCE):
+            if item.received_at in self._window:
+                self.count += 1
+                yield orjson.dumps(asdict(item), option=orjson.OPT_APPEND_NEWLINE)
+
+    def lines(
+        self, form: Literal["jsonl", "dsjson", "feedback"], on_progress: Progress | None = None
+    ) -> Iterator[bytes]:
         """Yield the lines of a file."""
+        if form == "feedback":
+            return self.feedback()
         if form == "jsonl":
             return export_lines(self.examples(on_progress), self._header)
         return write_dsjson(self.examples(on_progress), self._rule.reward_of, self.left_out)
@@ -160,8 +175,9 @@ async def export(
     """The training log as it is now, of decisions made at `since` or later and before `until`.
 
     `jsonl` is everything that was learned from, and ends with a line that says so; `dsjson` is what
-    VW reads; `obp` is a .zip of what the Open Bandit Pipeline reads. While another export is running
-    the response is 503.
+    VW reads; `obp` is a .zip of what the Open Bandit Pipeline reads; `feedback` is every item of
+    feedback with labels, comments, demonstrations and preferences, by the time when it was received.
+    While another export is running the response is 503.
     """
     if since is not None and until is not None and since >= until:
         raise ApiError("invalid_value", f"since {since} must be before until {until}", "since")

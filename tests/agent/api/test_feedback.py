@@ -192,7 +192,7 @@ async def test_a_batch_of_which_no_item_is_valid_is_refused_and_names_each_item(
     ]
     response = await service.client.post("/v1/feedback", json={"items": items})
     message = refused(response, 400, "invalid_value", "items.0.value")
-    assert message.startswith("no item was kept; items.0: value: ")
+    assert message == "no item was kept; items.0: metric 'thumb' takes numbers, got '1'"
     codes = [reason.split(": ")[:2] for reason in response.json()["error"]["reasons"]]
     assert codes == [
         ["items.0", "invalid_value"],

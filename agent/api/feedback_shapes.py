@@ -1,0 +1,174 @@
+"""Feedback in the shapes of TensorZero, Langfuse and vLLM's Semantic Router, kept as that of our own."""
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal, Self
+from uuid import UUID
+
+import orjson
+from fastapi import APIRouter
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictBool, ValidationError, model_validator
+
+from agent.access import Caller
+from agent.api.documented import documented
+from agent.api.feedback import keep_all
+from agent.api.middleware import AppReplica, RequestCaller
+from agent.api.schemas import (
+    Comment,
+    ContextValue,
+    FeedbackId,
+    FeedbackItem,
+    Finite,
+    IdempotencyKey,
+    LoggedId,
+    Name,
+    Request,
+    TagText,
+)
+from agent.serving import Replica
+from feedback.events import COMMENT, DEMONSTRATION
+
+router = APIRouter(tags=["feedback"])
+
+Tags = Annotated[dict[Name, TagText], Field(max_length=31)]
+
+VERDICT, SCORE = "verdict", "score"
+"""The metrics of an outcome of the Semantic Router."""
+
+
+class TensorZeroFeedback(Request):
+    """`POST /feedback`."""
+
+    metric_name: Name
+    value: JsonValue
+    inference_id: LoggedId | None = None
+    episode_id: LoggedId | None = None
+    tags: Tags = Field(default_factory=dict)
+    dryrun: StrictBool | None = None
+    internal: StrictBool | None = Field(default=None, description="Ignored.")
+
+
+class LangfuseScore(BaseModel):
+    """`POST /api/public/scores`; other fields are ignored."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    name: Name
+    value: ContextValue
+    trace_id: LoggedId | None = Field(default=None, alias="traceId")
+    session_id: LoggedId | None = Field(default=None, alias="sessionId")
+    data_type: Literal["NUMERIC", "BOOLEAN", "CATEGORICAL"] | None = Field(default=None, alias="dataType")
+    comment: Comment | None = None
+    id: FeedbackId | None = None
+
+    @model_validator(mode="after")
+    def _has_its_type(self) -> Self:
+        expected = "a text" if self.data_type == "CATEGORICAL" else "a number"
+        if self.data_type is not None and isinstance(self.value, str) != (expected == "a text"):
+            raise ValueError(f"value of dataType {self.data_type}: {expected} was expected")
+        if self.data_type == "BOOLEAN" and self.value not in (0, 1):
+            raise ValueError("value of dataType BOOLEAN: 0 or 1 was expected")
+        return self
+
+
+class RouterOutcome(Request):
+    """`POST /v1/router/outcomes`."""
+
+    replay_id: LoggedId
+    target: Literal["model", "route", "policy", "stability", "provider", "router"]
+    target_ref: TagText | None = None
+    target_revision: int | None = Field(default=None, description="Ignored.")
+    verdict: Literal["good_fit", "underpowered", "overprovisioned", "failed"]
+    reason: Comment | None = None
+    score: Annotated[Finite, Field(ge=0, le=1)] | None = None
+    metadata: Tags = Field(default_factory=dict)
+    source: Name | None = Field(default=None, description="Ignored: the key says who judges.")
+
+
+@router.post("/feedback", **documented("sendTensorZeroFeedback", None, scopes=("feedback",)))
+async def of_tensorzero(
+    replica: AppReplica, caller: RequestCaller, body: TensorZeroFeedback, key: IdempotencyKey = None
+) -> JSONResponse:
+    """Keep feedback in TensorZero's shape: a metric, a `comment` or a `demonstration`."""
+    value = body.value
+    if body.metric_name == DEMONSTRATION and isinstance(value, list | dict):  # blocks of content
+        value = orjson.dumps(value).decode()
+    item = _item(
+        decision_id=body.inference_id and await _decision(replica, caller, body.inference_id),
+        episode_id=body.episode_id,
+        metric_name=body.metric_name,
+        value=value,
+        tags=body.tags,
+    )
+    (kept,) = await keep_all(replica, caller, item, key=key, dry=bool(body.dryrun))
+    return JSONResponse({"feedback_id": kept["feedback_id"]})
+
+
+@router.post("/api/public/scores", **documented("sendLangfuseScore", None, scopes=("feedback",)))
+async def of_langfuse(replica: AppReplica, caller: RequestCaller, body: LangfuseScore) -> JSONResponse:
+    """Keep a score in Langfuse's shape: a trace is a decision, and a session an episode."""
+    item = _item(
+        decision_id=body.trace_id and await _decision(replica, caller, body.trace_id),
+        episode_id=body.session_id,
+        metric_name=body.name,
+        value=body.value,
+        comment=body.comment,
+        feedback_id=body.id,
+    )
+    (kept,) = await keep_all(replica, caller, item)
+    return JSONResponse({"id": kept["feedback_id"]})
+
+
+@router.post("/v1/router/outcomes", **documented("sendRouterOutcome", None, scopes=("feedback",), status=202))
+async def of_router(
+    replica: AppReplica, caller: RequestCaller, body: RouterOutcome, key: IdempotencyKey = None
+) -> JSONResponse:
+    """Keep an outcome in the shape of vLLM's Semantic Router.
+
+    Of the target `model` it is a value of the metrics `verdict` and `score`, as far as they are declared; of
+    another target a comment, as it says nothing of the arm.
+    """
+    decision_id = await _decision(replica, caller, body.replay_id)
+    tags = body.metadata if body.target_ref is None else {**body.metadata, "target_ref": body.target_ref}
+    values: dict[str, Any] = {VERDICT: body.verdict}
+    if body.score is not None and SCORE in replica.config.reward.metrics:
+        values[SCORE] = body.score
+        if VERDICT not in replica.config.reward.metrics:
+            del values[VERDICT]
+    if body.target != "model":
+        values = {COMMENT: f"{body.target}: {body.verdict}"}
+    items = [
+        _item(decision_id=decision_id, metric_name=name, value=value, comment=reason, tags=tags)
+        for (name, value), reason in zip(values.items(), (body.reason, None), strict=False)
+    ]
+    kept = await keep_all(replica, caller, *items, key=key)
+    reply = {
+        "id": kept[0]["feedback_id"],
+        "replay_id": body.replay_id,
+        "projection_revision": kept[-1]["log_seq"],
+        "duplicate": kept[0]["status"] == "duplicate",
+        "created_at": datetime.fromtimestamp(replica.clock(), UTC).isoformat(),
+    }
+    return JSONResponse(reply, 202)
+
+
+def _item(**fields: Any) -> FeedbackItem:
+    """Return an item of feedback. Raises RequestValidationError."""
+    try:
+        return FeedbackItem(**fields)
+    except ValidationError as error:
+        raise RequestValidationError(error.errors()) from None
+
+
+async def _decision(replica: Replica, caller: Caller, name: str) -> str:
+    """Return the id of a decision that a client may have written as a UUID, with dashes."""
+    try:
+        plain = UUID(name).hex
+    except ValueError:
+        return name
+    if plain == name:
+        return name
+    known = await asyncio.to_thread(replica.store.record, caller.stored(plain))
+    return name if known is None else plain
