@@ -93,13 +93,13 @@ Timeout = Annotated[
     ),
 ]
 
-DecisionId = Annotated[LoggedId, Path(description="Id of the decision.")]
+DecisionId = Annotated[LoggedId, Path(description="Id of the decision.", examples=["q-1"])]
 
 PublicId = Annotated[
     StrictStr, Field(pattern=r"^[A-Za-z0-9_]{1,128}$"), Path(description="Public id of the key.")
 ]
 
-PathNumber = Annotated[Digits, Path(ge=1, le=LARGEST, description="Its number.")]
+PathNumber = Annotated[Digits, Path(ge=1, le=LARGEST, description="Its number.", examples=[1])]
 
 PageLimit = Annotated[Digits, Query(ge=1, le=1000, description="How many.")]
 
@@ -107,7 +107,7 @@ PageBefore = Annotated[
     Digits | None, Query(ge=1, le=LARGEST, description="Only those with a smaller number: the next page.")
 ]
 
-ArmName = Annotated[Name, Path(description="Name of the arm.")]
+ArmName = Annotated[Name, Path(description="Name of the arm.", examples=["bm25"])]
 
 
 def _value(value: Any) -> bool | float:

@@ -1,81 +1,52 @@
 """The application against its own OpenAPI document, with requests that fit it and that do not."""
 
-import json
-import time
+import logging
+import os
 from collections.abc import Iterator
 
 import pytest
-import schemathesis
-from hypothesis import HealthCheck, Phase, given, settings
-from schemathesis import Case, GenerationMode
-from schemathesis.checks import not_a_server_error
 from schemathesis.python import asgi
-from schemathesis.specs.openapi.checks import (
-    content_type_conformance,
-    response_schema_conformance,
-    status_code_conformance,
-    unsupported_method,
-)
 
-from agent.api.operations.export import MEDIA_TYPES
+from tests.agent.api.contract import published
+from tests.agent.api.fuzzing import Found, fuzz, started
 from tests.agent.fakes import Service
 
-CHECKS = [
-    not_a_server_error,
-    status_code_conformance,
-    content_type_conformance,
-    response_schema_conformance,
-    unsupported_method,
-]
-START_S = 30.0
-KEY = "a-secret"
+logger = logging.getLogger(__name__)
 
-bounded = settings(
-    max_examples=40,
-    derandomize=True,
-    database=None,
-    deadline=None,
-    phases=[Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
+SECONDS = int(os.environ.get("FUZZ_S", "150"))
+
+UNANSWERED = {"POST /v1/warm-starts", "GET /v1/warm-starts/{number}", "GET /v1/evaluations/{number}/report"}
+"""Operations that this service refuses always: it has no labels, and nothing evaluates."""
 
 
 @pytest.fixture  # of one test: Schemathesis ends the lifespan of the application with it
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """A service that has started and has a version to serve."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ADMIN_KEY", KEY)
-        keys = [{"env": "ADMIN_KEY", "scopes": ["admin"]}]
-        service = Service(tmp_path_factory.mktemp("openapi"), keys=keys)
-    service.learner.step()
-    deadline = time.monotonic() + START_S
-    with asgi.get_client(service.app) as client:
-        while client.get("http://testserver/ready").status_code != 200:
-            assert time.monotonic() < deadline
-    yield service
+    yield started(tmp_path_factory.mktemp("openapi"))
     asgi.shutdown_lifespans()
 
 
-@pytest.mark.parametrize("mode", list(GenerationMode))
-def test_every_request_is_answered_as_documented_and_never_with_a_5xx(
-    service: Service, subtests: pytest.Subtests, mode: GenerationMode
-) -> None:
-    document = schemathesis.openapi.from_asgi("/openapi.json", service.app)
-    for operation in (found.ok() for found in document.get_all_operations()):
-        if mode is GenerationMode.NEGATIVE and not operation.body:
-            continue  # a text in a path cannot be of a wrong type
+EVERY = {f"{method.upper()} {path}" for path, one in published()["paths"].items() for method in one}
 
-        @bounded
-        @given(case=operation.as_strategy(generation_mode=mode))
-        def is_answered(case: Case) -> None:
-            response = case.call_and_validate(checks=CHECKS, headers={"authorization": f"Bearer {KEY}"})
-            assert response.status_code < 500
-            kind = response.headers["content-type"][0]
-            if kind.startswith("application/json"):
-                json.loads(response.content)
-            else:
-                texts = ("text/event-stream", "text/html", "text/plain")
-                assert kind.startswith((*texts, *MEDIA_TYPES.values()))
 
-        with subtests.test(operation.label):
-            is_answered()
+def require_as_documented(found: Found) -> None:
+    """Check a run: nothing failed, and nothing was left out."""
+    logger.info("%s", found)
+    assert found.errors == []
+    assert not found.failures, "\n\n".join(found.failures)
+    assert not any(status >= 500 for _, status in found.answers)
+    assert {label for label, _ in found.answers} == EVERY
+
+
+def test_every_request_is_answered_as_documented_and_never_with_a_5xx(service: Service) -> None:
+    found = fuzz(service, phases=("examples", "fuzzing", "stateful"), examples=8, seed=1)
+    require_as_documented(found)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(SECONDS + 90)
+def test_many_requests_are_answered_as_documented_and_never_with_a_5xx(service: Service) -> None:
+    phases = ("examples", "coverage", "fuzzing", "stateful")
+    found = fuzz(service, phases=phases, examples=200, max_time=SECONDS, continue_on_failure=True)
+    require_as_documented(found)
+    assert {label for label, status in found.answers if status < 300} == EVERY - UNANSWERED
