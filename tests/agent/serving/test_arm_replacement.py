@@ -418,7 +418,8 @@ async def test_watcher_learner_and_api_ask_of_a_recipe_that_it_fits_the_arms_tha
 ) -> None:
     monkeypatch.setattr("agent.hosts.learner.LearnerThread", lambda *_: None)  # the steps are ours
     async with Service(tmp_path, gate=FakeGate(True)).running() as service:
-        host, watcher = LearnerHost(service.config), service.replica.watcher
+        (host,) = LearnerHost(service.config)._learners  # noqa: SLF001
+        watcher = service.replica.watcher
         learner = host._learner()  # noqa: SLF001
         configured = learner.recipe
         recipe = replace(configured, policy=PolicySpec(kind="fixed", params={"arm": "fused"}))
