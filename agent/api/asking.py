@@ -24,16 +24,9 @@ POINT = "point/"
 
 
 def at_model(replica: Replica, caller: Caller, model: str) -> tuple[Replica, Caller]:
-    """Return the replica and the caller at the decision point that a model names, if it names one.
-
-    Raises:
-        ApiError: There is no such point, or its actions come with each request.
-    """
+    """Return the replica and the caller at the point that a model names, if it names one. Raises ApiError."""
     if model.startswith(POINT):
         replica = at_point(replica, model.removeprefix(POINT).partition("/")[0])
-    if replica.ranks:
-        message = f"the actions of point {replica.point!r} come with each request: POST /v1/decisions"
-        raise ApiError("invalid_value", message, "model")
     return replica, caller_at(replica, caller)
 
 
@@ -74,7 +67,7 @@ def ask_of(
     return Ask(
         decision_id=caller.stored(key) if key else caller.new_id(),
         question=question,
-        forced=_forced_arm(body.model),
+        forced=_forced_arm(replica, body.model),
         allowed=None if options.allowed_arms is None else frozenset(options.allowed_arms),
         excluded=frozenset(options.excluded_arms),
         explore=options.explore,
@@ -133,10 +126,16 @@ def digest_of(body: Asking | BaseModel) -> str:
     return hashlib.sha256(explicit.encode()).hexdigest()
 
 
-def _forced_arm(model: str) -> str | None:
-    """Return the arm that a model names; None for `auto`, or a decision point. Raises ApiError."""
+def _forced_arm(replica: Replica, model: str) -> str | None:
+    """Return the arm that a model names; None for `auto`, or for the point alone. Raises ApiError."""
+    if replica.ranks:
+        message = f"the actions of point {replica.point!r} come with a request: POST /v1/decisions"
+        raise ApiError("invalid_value", message, "model")
     if model.startswith(POINT):
-        _, _, model = model.removeprefix(POINT).partition("/")
+        point, _, model = model.removeprefix(POINT).partition("/")
+        if point != replica.point:
+            message = f"this route takes no point by its model: ?point={point} was expected"
+            raise ApiError("invalid_value", message, "model")
     if model in ("auto", ""):
         return None
     prefix, _, arm = model.partition("/")

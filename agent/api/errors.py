@@ -96,11 +96,6 @@ _KINDS = (
         "Feedback names a metric that the configuration does not declare.",
         raised_by={UnknownMetricError: "metric_name"},
     ),
-    ErrorKind(
-        "not_supported",
-        400,
-        "A client of Personalizer asks for what this service does not do; the message says where it is set.",
-    ),
     ErrorKind("empty_window", 400, "There is no decision to evaluate."),
     ErrorKind(
         "context_length_exceeded",
@@ -360,8 +355,7 @@ class ApiError(Exception):
         wait = self.status == 503 or (self.status == 429 and self.retryable)
         seconds = self.retry_after_s
         headers = {"retry-after": str(seconds), "retry-after-ms": str(1000 * seconds)} if wait else {}
-        if self.decision_id:
-            headers["x-decision-id"] = self.decision_id
+        headers |= {"x-decision-id": self.decision_id} if self.decision_id else {}
         body = shape.body(self) if path.startswith(shape.BASE) else self.body(request_id)
         return JSONResponse(body, self.status, headers)
 
@@ -399,7 +393,6 @@ _SOURCES = ("body", "query", "path", "header")
 
 _BRANCHES = {"<item>", "<batch>", "<one>", "<many>", "<object>", "[key]"}
 """Parts of a location that name a branch of a union, or a key: pydantic's names, not the client's."""
-
 
 LONGEST_PARAM = 300
 """Characters of the name of a field, which may hold a key of the client's."""

@@ -27,9 +27,10 @@ def configuration_findings(config: AppConfig, host: str, *, is_open: bool) -> It
     """
     yield from _keys(config, host, is_open)
     yield from _database(config)
-    for name, spec in config.arms.items():
-        if spec.kind in ("remote", "mcp"):
-            yield from _remote(name, str(spec.params.get("url", "")))
+    found = [each for one in config.by_point.values() for each in one.arms.items()]
+    remote = {(name, str(spec.params.get("url", ""))) for name, spec in found if spec.kind in ("remote", "mcp")}
+    for name, url in sorted(remote):
+        yield from _remote(name, url)
 
 
 def _keys(config: AppConfig, host: str, is_open: bool) -> Iterator[Finding]:

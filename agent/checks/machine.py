@@ -29,7 +29,8 @@ PROGRAMS = (
 
 def file_findings(config: AppConfig) -> Iterator[Finding]:
     """Yield files that others can read or change, and a disk that is nearly full."""
-    for place in filter(None, (config.home_path, config.log_path)):
+    logs = (one.log_path for one in config.by_point.values())
+    for place in filter(None, (config.home_path, *logs)):
         mode = _mode(place)
         if mode & 0o022:
             yield Finding(f"others can change {place} (mode {mode:o})", f"chmod go-rwx {place}")

@@ -95,4 +95,4 @@ PointCaller = Annotated[Caller, Depends(_caller)]
 
 def unsupported(message: str, target: str | None = None) -> ApiError:
     """Return the error for what the protocol has and this service does not do."""
-    return ApiError("not_supported", message, target)
+    return ApiError("invalid_value", message, target)
