@@ -119,8 +119,8 @@ def point_url(url: str, point: str) -> str:
 
     >>> point_url("sqlite:////var/lib/armwise/log.db", "news")
     'sqlite:////var/lib/armwise/log.news.db'
-    >>> point_url("postgresql://ada@db/log?connect_timeout=3", "news")
-    'postgresql://ada@db/log?connect_timeout=3&armwise_point=news'
+    >>> point_url("postgresql://ada@db/log", "news")
+    'postgresql://ada@db/log?armwise_point=news'
     """
     if not POINT.fullmatch(point):
         raise StoreError(
