@@ -65,9 +65,29 @@ async def feedback(
     if isinstance(body, FeedbackItem):
         return await _keep_one(item_of(replica, caller, body, key))
     names = [None if key is None else f"{key}:{index}" for index in range(len(body.items))]
-    checked = [_item_or_error(replica, caller, *item) for item in zip(body.items, names, strict=True)]
+    rows = await keep_each(replica, caller, body.items, names)
+    return JSONResponse(
+        {"items": [row.body(None) if isinstance(row, ApiError) else row for row in rows]}, 202
+    )
+
+
+async def keep_each(
+    replica: Replica, caller: Caller, items: Sequence[object], names: Sequence[str | None]
+) -> list[dict[str, Any] | ApiError]:
+    """Keep items by themselves, and return for each the reply that its sender gets, or its error.
+
+    Args:
+        replica: Has the log.
+        caller: Who sent them.
+        items: What was sent, each as `FeedbackItem` has it, or the error that it is refused with.
+        names: The id of an item without one; None for none.
+
+    Raises:
+        ApiError: No item was kept.
+    """
+    checked = [_item_or_error(replica, caller, *item) for item in zip(items, names, strict=True)]
     outcomes = iter(await _accept([one for one in checked if isinstance(one, Item)]))
-    rows, failures = [], list[ApiError]()
+    rows = list[dict[str, Any] | ApiError]()
     for one in checked:
         if isinstance(one, Item):
             outcome = next(outcomes)
@@ -75,11 +95,11 @@ async def feedback(
                 rows.append(one.kept(outcome))
                 continue
             one = outcome
-        failures.append(errors.translate(one).shown_to(caller))
-        rows.append(failures[-1].body(None))
+        rows.append(errors.translate(one).shown_to(caller))
+    failures = [row for row in rows if isinstance(row, ApiError)]
     if len(failures) == len(rows):
         raise _refusal(failures)
-    return JSONResponse({"items": rows}, 202)
+    return rows
 
 
 def _refusal(failures: Sequence[ApiError]) -> ApiError:
@@ -248,6 +268,8 @@ _ITEM = TypeAdapter(FeedbackItem)
 
 
 def _item_or_error(replica: Replica, caller: Caller, item: object, name: str | None) -> Item | Exception:
+    if isinstance(item, Exception):
+        return item
     try:
         return item_of(replica, caller, _ITEM.validate_python(item), name)
     except ValidationError as error:

@@ -9,11 +9,21 @@ import orjson
 from fastapi import APIRouter
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictBool, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    StrictBool,
+    Tag,
+    ValidationError,
+    model_validator,
+)
 
 from agent.access import Caller
 from agent.api.documented import documented
-from agent.api.feedback import keep_all
+from agent.api.errors import ApiError
+from agent.api.feedback import keep_all, keep_each
 from agent.api.middleware import AppReplica, RequestCaller
 from agent.api.schemas import (
     Comment,
@@ -24,6 +34,7 @@ from agent.api.schemas import (
     IdempotencyKey,
     LoggedId,
     Name,
+    OneOrMany,
     Request,
     TagText,
 )
@@ -59,18 +70,27 @@ class LangfuseScore(BaseModel):
     value: ContextValue
     trace_id: LoggedId | None = Field(default=None, alias="traceId")
     session_id: LoggedId | None = Field(default=None, alias="sessionId")
-    data_type: Literal["NUMERIC", "BOOLEAN", "CATEGORICAL"] | None = Field(default=None, alias="dataType")
+    data_type: Literal["NUMERIC", "BOOLEAN", "CATEGORICAL", "TEXT", "CORRECTION"] | None = Field(
+        default=None, alias="dataType"
+    )
     comment: Comment | None = None
     id: FeedbackId | None = None
 
     @model_validator(mode="after")
     def _has_its_type(self) -> Self:
-        expected = "a text" if self.data_type == "CATEGORICAL" else "a number"
+        expected = "a number" if self.data_type in ("NUMERIC", "BOOLEAN") else "a text"
         if self.data_type is not None and isinstance(self.value, str) != (expected == "a text"):
             raise ValueError(f"value of dataType {self.data_type}: {expected} was expected")
         if self.data_type == "BOOLEAN" and self.value not in (0, 1):
             raise ValueError("value of dataType BOOLEAN: 0 or 1 was expected")
         return self
+
+
+LangfuseScores = Annotated[
+    Annotated[LangfuseScore, Tag("<one>")]
+    | Annotated[list[Any], Field(min_length=1, max_length=1000), Tag("<many>")],
+    OneOrMany,
+]
 
 
 class RouterOutcome(Request):
@@ -106,19 +126,43 @@ async def of_tensorzero(
     return JSONResponse({"feedback_id": kept["feedback_id"]})
 
 
-@router.post("/api/public/scores", **documented("sendLangfuseScore", None, scopes=("feedback",)))
-async def of_langfuse(replica: AppReplica, caller: RequestCaller, body: LangfuseScore) -> JSONResponse:
-    """Keep a score in Langfuse's shape: a trace is a decision, and a session an episode."""
-    item = _item(
-        decision_id=body.trace_id and await _decision(replica, caller, body.trace_id),
-        episode_id=body.session_id,
-        metric_name=body.name,
-        value=body.value,
-        comment=body.comment,
-        feedback_id=body.id,
-    )
-    (kept,) = await keep_all(replica, caller, item)
-    return JSONResponse({"id": kept["feedback_id"]})
+@router.post(
+    "/api/public/scores",
+    **documented("sendLangfuseScore", None, scopes=("feedback",)),
+)
+async def of_langfuse(replica: AppReplica, caller: RequestCaller, body: LangfuseScores) -> JSONResponse:
+    """Keep a score in Langfuse's shape, or a list of scores: a trace is a decision, a session an episode.
+
+    A list is 202 where all of it was kept, 207 with the errors where some was, and refused where none was.
+    """
+    if isinstance(body, LangfuseScore):
+        (kept,) = await keep_all(replica, caller, _item(**await _score(replica, caller, body)))
+        return JSONResponse({"id": kept["feedback_id"]})
+    items: list[object] = []
+    for one in body:
+        try:
+            items.append(await _score(replica, caller, LangfuseScore.model_validate(one)))
+        except ValidationError as error:
+            items.append(RequestValidationError(error.errors()))
+    rows = await keep_each(replica, caller, items, [None] * len(items))
+    failed = [{"message": f"{row.code}: {row.message}"} for row in rows if isinstance(row, ApiError)]
+    if not failed:
+        return JSONResponse({"message": "Accepted"}, 202)
+    return JSONResponse({"accepted": len(rows) - len(failed), "rejected": len(failed), "errors": failed}, 207)
+
+
+async def _score(replica: Replica, caller: Caller, score: LangfuseScore) -> dict[str, Any]:
+    """Return the fields of the item of feedback that a score is."""
+    note = {"TEXT": COMMENT, "CORRECTION": DEMONSTRATION}.get(score.data_type or "")
+    return {
+        "decision_id": score.trace_id and await _decision(replica, caller, score.trace_id),
+        "episode_id": score.session_id,
+        "metric_name": note or score.name,
+        "value": score.value,
+        "comment": score.comment,
+        "feedback_id": score.id,
+        "tags": {} if note is None else {"name": score.name},
+    }
 
 
 @router.post("/v1/router/outcomes", **documented("sendRouterOutcome", None, scopes=("feedback",), status=202))

@@ -28,7 +28,9 @@ def configuration_findings(config: AppConfig, host: str, *, is_open: bool) -> It
     yield from _keys(config, host, is_open)
     yield from _database(config)
     found = [each for one in config.by_point.values() for each in one.arms.items()]
-    remote = {(name, str(spec.params.get("url", ""))) for name, spec in found if spec.kind in ("remote", "mcp")}
+    remote = {
+        (name, str(spec.params.get("url", ""))) for name, spec in found if spec.kind in ("remote", "mcp")
+    }
     for name, url in sorted(remote):
         yield from _remote(name, url)
 

@@ -235,6 +235,30 @@ async def test_scores_in_langfuses_shape(service: Service) -> None:
     assert found[3].episode_id == "s-1"
 
 
+async def test_a_list_of_scores_is_kept_as_far_as_it_can_be(service: Service) -> None:
+    name = await turn(service)
+    good: list[dict[str, Any]] = [
+        {"traceId": name, "name": "thumb", "value": 0.5, "id": "f-1"},
+        {"traceId": name, "name": "output", "value": "The Danube.", "dataType": "CORRECTION"},
+        {"traceId": name, "name": "why", "value": "fine", "dataType": "TEXT"},
+    ]
+    bad: list[Any] = [{"traceId": name, "name": "thumb", "value": 7}, {"traceId": name}, 3]
+    post, path = service.client.post, "/api/public/scores"
+    answer = await post(path, json=good)
+    assert (answer.status_code, answer.json()) == (202, {"message": "Accepted"})
+    thumb, correction, text = await kept(service, name, 3)
+    assert (thumb.id, thumb.value) == ("f-1", 0.5)
+    assert (correction.content, correction.tags) == ({"demonstration": "The Danube."}, {"name": "output"})
+    assert (text.content, text.tags) == ({"comment": "fine"}, {"name": "why"})
+    answer = await post(path, json=[*bad, good[0]])
+    said = answer.json()
+    assert (answer.status_code, said["accepted"], said["rejected"]) == (207, 1, 3)
+    assert "metric 'thumb' takes values in" in said["errors"][0]["message"]
+    answer = await post(path, json=bad)
+    assert "no item was kept" in refused(answer, 400, "invalid_value", "items.0.value")
+    refused(await post(path, json=[]), 400, "invalid_value")
+
+
 async def test_scores_of_a_wrong_type_are_refused(service: Service) -> None:
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"value": "good", "dataType": "NUMERIC"}, "a number was expected"),
