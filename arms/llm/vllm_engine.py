@@ -14,7 +14,14 @@ from typing import Any
 from typing_extensions import override
 
 from arms.llm import tool_calls
-from arms.llm.base import Chunk, Generator, GeneratorError, Prompt, PromptTooLongError
+from arms.llm.base import (
+    Chunk,
+    Generator,
+    GeneratorError,
+    Prompt,
+    PromptRefusedError,
+    PromptTooLongError,
+)
 from arms.models import compute_cores, locate
 
 SHUTDOWN_S = 30.0
@@ -65,7 +72,7 @@ class VllmGenerator(Generator):
 
     async def _pieces(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
         from vllm import SamplingParams
-        from vllm.exceptions import VLLMError
+        from vllm.exceptions import VLLMClientError, VLLMError
         from vllm.inputs import tokens_input
         from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
@@ -77,7 +84,7 @@ class VllmGenerator(Generator):
             raise PromptTooLongError(
                 f"{self.model}: the prompt has {len(read)} tokens, the context {self._context_tokens}"
             )
-        written = 0
+        written, top = 0, prompt.options.get("top_logprobs", 0)
         try:
             sampling = SamplingParams(
                 max_tokens=prompt.max_tokens,
@@ -89,7 +96,7 @@ class VllmGenerator(Generator):
                 presence_penalty=prompt.options.get("presence_penalty", 0.0),
                 frequency_penalty=prompt.options.get("frequency_penalty", 0.0),
                 logit_bias={int(token): bias for token, bias in prompt.options.get("logit_bias", {}).items()},
-                logprobs=prompt.options.get("top_logprobs", 0) if "logprobs" in prompt.options else None,
+                logprobs=top if "logprobs" in prompt.options else None,
                 output_kind=RequestOutputKind.DELTA,
             )
             answer = self._engine.generate(tokens_input(read), sampling, request_id=uuid.uuid4().hex)
@@ -98,11 +105,12 @@ class VllmGenerator(Generator):
                     piece = output.outputs[0]
                     written += len(piece.token_ids)
                     if piece.text or piece.logprobs:
-                        yield Chunk(piece.text, logprobs=tuple(_logprobs(piece)))
+                        yield Chunk(piece.text, logprobs=tuple(_logprobs(piece, top)))
                     if piece.finish_reason is not None:
                         yield Chunk("", piece.finish_reason, len(read), written)
         except VLLMError as error:
-            raise GeneratorError(f"{self.model}: {error}") from error
+            refused = schema is not None and isinstance(error, VLLMClientError)
+            raise (PromptRefusedError if refused else GeneratorError)(f"{self.model}: {error}") from error
 
     @override
     async def close(self) -> None:
@@ -112,13 +120,11 @@ class VllmGenerator(Generator):
         del self._engine
 
 
-def _logprobs(piece: Any) -> Iterator[dict[str, Any]]:
-    """Yield the log probabilities of the tokens of a piece, in OpenAI's shape."""
+def _logprobs(piece: Any, top: int) -> Iterator[dict[str, Any]]:
+    """Yield the log probabilities of the tokens of a piece, each with the `top` likeliest ones."""
     for token, found in zip(piece.token_ids, piece.logprobs or (), strict=False):
-        chosen = _token(found[token])
-        top = sorted(found.values(), key=lambda one: one.rank)
-        others = [_token(one) for one in top if one.rank <= max(1, len(top) - 1)]
-        yield {**chosen, "top_logprobs": others}
+        likeliest = sorted(found.values(), key=lambda one: one.rank)
+        yield {**_token(found[token]), "top_logprobs": [_token(one) for one in likeliest if one.rank <= top]}
 
 
 def _token(found: Any) -> dict[str, Any]:

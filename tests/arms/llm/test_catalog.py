@@ -327,6 +327,7 @@ def test_without_vllm_the_error_says_what_to_install(tmp_path: Path) -> None:
         build_generator(VllmSpec(engine="vllm", model=str(tmp_path)))
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("default")  # of vLLM and torch, about each other
 @pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM has an environment of its own: make test-vllm")
 async def test_vllm_streams_an_answer_and_stops_when_its_reader_leaves(tmp_path: Path) -> None:
@@ -358,7 +359,7 @@ async def test_vllm_streams_an_answer_and_stops_when_its_reader_leaves(tmp_path:
         assert "".join(token["token"] for token in found.logprobs).startswith(found.text)
         assert {len(token["top_logprobs"]) for token in found.logprobs} == {2}
         wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "nonsense"}}}
-        with pytest.raises(GeneratorError):
+        with pytest.raises(PromptRefusedError):
             await written(generator, response_format=wanted)
         biased = await written(generator, presence_penalty=1.0, logit_bias={"0": -100})
         assert biased.text
