@@ -12,6 +12,7 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from agent.api.errors import ERRORS, Envelope, ErrorKind
@@ -64,6 +65,7 @@ def documented(
     status: int = 200,
     success: Mapping[str, Any] | None = None,
     example: Mapping[str, Any] | None = None,
+    failure: type[BaseModel] | None = None,
 ) -> dict[str, Any]:
     """Return the arguments of a route's decorator that document it, and that require a key.
 
@@ -75,6 +77,7 @@ def documented(
         status: The status of its reply.
         success: More of the reply's description: `content` of other types, `headers`, `links`.
         example: A body that it accepts.
+        failure: The model of its errors; None for the envelope, and else that of another protocol.
     """
     common = (*_ANY, *_PROXY, *(_WITH_KEY if scopes else ()))
     extra: dict[str, Any] = {}
@@ -89,13 +92,13 @@ def documented(
         "operation_id": operation_id,
         "status_code": status,
         "response_model": None,
-        "responses": {status: done, **_failures({*common, *codes})},
+        "responses": {status: done, **_failures({*common, *codes}, failure)},
         "dependencies": [require(*scopes)] if scopes else [],
         "openapi_extra": extra,
     }
 
 
-def _failures(codes: set[str]) -> dict[int, dict[str, Any]]:
+def _failures(codes: set[str], model: type[BaseModel] | None) -> dict[int, dict[str, Any]]:
     """Return the responses of some errors by status; each names its codes."""
 
     def status(kind: ErrorKind) -> int:
@@ -105,7 +108,7 @@ def _failures(codes: set[str]) -> dict[int, dict[str, Any]]:
     found: dict[int, dict[str, Any]] = {}
     for number, same in groupby(kinds, status):
         text = "\n".join(f"- `{kind.code}`: {kind.when}" for kind in same)
-        found[number] = {"description": text, "content": ENVELOPE}
+        found[number] = {"description": text, **({"model": model} if model else {"content": ENVELOPE})}
         if number in (429, 503):
             wait = {"description": "Seconds after which a retry may succeed.", "schema": {"type": "integer"}}
             found[number]["headers"] = {"Retry-After": wait}

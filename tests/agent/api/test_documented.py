@@ -52,11 +52,10 @@ def test_an_operation_is_described_by_documented(path: str, method: str, operati
     assert not failures & {"default", "422"}, "each status is named, and 422 is never answered"
     assert closed or not failures & WITH_KEY
     for status in failures:
-        assert responses[status]["content"]["application/json"]["schema"] == {
-            "$ref": "#/components/schemas/Envelope"
-        }
+        assert "$ref" in responses[status]["content"]["application/json"]["schema"]
         assert responses[status]["description"].startswith("- `"), "it names its codes"
-    for media in responses[done]["content"].values():
+    assert done == "204" or responses[done]["content"]
+    for media in responses[done].get("content", {}).values():
         assert media["schema"], "the reply has a model"
     for link in responses[done].get("links", {}).values():
         target = next(one for *_, one in operations() if one["operationId"] == link["operationId"])
