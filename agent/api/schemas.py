@@ -68,20 +68,22 @@ IdempotencyKey = Annotated[
 ]
 
 
-def _written(pattern: str, what: str) -> BeforeValidator:
+def _written(pattern: re.Pattern[str], what: str) -> BeforeValidator:
     """Refuse a number in a header, a path or a query that Python reads and JSON does not, such as `1_0`."""
 
     def check(text: Any) -> Any:
-        if isinstance(text, str) and not re.fullmatch(pattern, text):
+        if isinstance(text, str) and not pattern.fullmatch(text):
             raise ValueError(f"{what} was expected")
         return text
 
     return BeforeValidator(check)
 
 
-Decimal = Annotated[float, _written(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?", "a number such as 2.5")]
+Decimal = Annotated[
+    float, _written(re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?"), "a number such as 2.5")
+]
 
-Digits = Annotated[int, _written("-?[0-9]+", "an integer")]
+Digits = Annotated[int, _written(re.compile("-?[0-9]+"), "an integer")]
 
 Timeout = Annotated[
     Decimal | None,
