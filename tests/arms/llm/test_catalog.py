@@ -30,6 +30,7 @@ from arms.llm.catalog import (
     EmbeddedSpec,
     LlmSpec,
     OpenAISpec,
+    ScriptedCall,
     ScriptedSpec,
     VllmSpec,
     build_generator,
@@ -365,3 +366,21 @@ async def test_vllm_streams_an_answer_and_stops_when_its_reader_leaves(tmp_path:
         assert biased.text
     finally:
         await generator.close()
+
+
+async def test_a_scripted_model_calls_a_function_where_the_request_offers_some() -> None:
+    script = {"Warm?": [{"name": "weather", "arguments": {"city": "Oslo"}}]}
+    generator = build_generator(
+        ScriptedSpec(
+            engine="scripted",
+            default="7 degrees.",
+            tool_calls=TypeAdapter(dict[str, list[ScriptedCall]]).validate_python(script),
+        )
+    )
+    asked = ({"role": "user", "content": "Warm?"},)
+    offered = {"tools": [{"type": "function", "function": {"name": "weather"}}]}
+    called = [chunk async for chunk in generator.stream(Prompt(asked, options=offered))]
+    pieces = [call for chunk in called for call in chunk.tool_calls]
+    assert pieces[0]["function"]["name"] == "weather"
+    assert "".join(one["function"].get("arguments", "") for one in pieces) == '{"city":"Oslo"}'
+    assert (await complete(generator, Prompt(asked)))[0] == "7 degrees."
