@@ -15,8 +15,7 @@ from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as AsgiScope
 
-from agent.access import OPEN, Caller, Hosts, Keyring, Quota, require_scope
-from agent.access.keyring import bearer
+from agent.access import OPEN, Caller, Hosts, Keyring, Quota, keyring, require_scope
 from agent.api import pages
 from agent.api.errors import HANDLED, ApiError, translate
 from agent.api.personalizer import shape
@@ -161,7 +160,7 @@ class RequestGuard:
             return NOBODY
         given = headers.get(b"authorization", b"").decode("latin-1")
         if path.startswith(LANGFUSE):
-            given = bearer(given)
+            given = keyring.bearer(given)
         if path.startswith(shape.BASE) and SUBSCRIPTION_KEY in headers:
             given = "Bearer " + headers[SUBSCRIPTION_KEY].decode("latin-1")
         return self._keyring.caller(given)

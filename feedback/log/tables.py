@@ -7,14 +7,12 @@ executions   what happened afterwards: at most one row a decision
 feedback     a value, the retraction of a value, or that an answer was shown
 observations what was found out beside the reward: second answers, grades of a judge
 ticks        the time, written when nothing else is: closes decisions that wait for feedback
-
 log_head     last position and latest time of the facts: locked by every transaction that appends
 draw_secret  what makes draws unpredictable: one row, made with the log and never shown
 
 Derived from the facts, and from nothing else:
 examples     training logs: for each join, each decision once, in order
 progress     how far each join has read
-
 The registry; each table has its own numbers:
 epochs       learners that took over; only the newest may write
 versions     policy states at positions of a training log
