@@ -149,6 +149,22 @@ class _Connection:
         return f"{call.method} {self.url}{call.path}"
 
 
+def _address(url: str) -> str:
+    """Return the address of a service without a slash at its end. Raises ClientError.
+
+    >>> _address("http://127.0.0.1:8000/")
+    'http://127.0.0.1:8000'
+    """
+    try:
+        parsed = httpx.URL(url)
+        sound = parsed.scheme in ("http", "https") and bool(parsed.host)
+    except httpx.InvalidURL:
+        sound = False
+    if not sound:
+        raise ClientError(f"{url!r} is no address of a service: http://127.0.0.1:8000 would be one")
+    return url.rstrip("/")
+
+
 class Client(_Connection):
     """A client that blocks; thread-safe.
 

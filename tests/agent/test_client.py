@@ -324,6 +324,12 @@ def test_an_error_says_what_to_do_and_has_its_parts() -> None:
     assert client.retries == 0
 
 
+@pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://a", "http://", "http://a:b", "///"])
+def test_what_is_no_address_is_refused(url: str) -> None:
+    with pytest.raises(ClientError, match=r"is no address of a service: http://127.0.0.1:8000 would be one"):
+        Client(url)
+
+
 def test_a_spent_budget_is_not_asked_again() -> None:
     error = {"code": "insufficient_quota", "message": "spent", "retryable": False}
     client = a_blocking_client(lambda _: httpx.Response(429, json={"error": error}))
