@@ -58,7 +58,8 @@ def export(
             export = Export(store, settings.reward, settings.actions, window)
             lost = _write(export, output, form, on_progress)
         written = export.count - export.left_out.total()
-        _print_written(written, output, export.left_out)
+        what = "items of feedback" if form == "feedback" else "decisions"
+        _print_written(written, output, export.left_out, what)
         if lost:
             console.print(f"lost {lost:,} named features, those that fewest decisions have", markup=False)
 
@@ -71,7 +72,8 @@ def _write(export: Export, output: Path, form: Format, on_progress: Progress) ->
     with jsonl.appearing(output) as file:
         file.writelines(export.lines(form, on_progress))
         if not export.count:
-            raise ExchangeError(f"no example of {export.length:,} is of that time: nothing was written")
+            what = "item of feedback" if form == "feedback" else f"example of {export.length:,}"
+            raise ExchangeError(f"no {what} is of that time: nothing was written")
     return 0
 
 
@@ -133,8 +135,8 @@ class _Counted:
         self._on_progress("decisions", self.count, self.count)
 
 
-def _print_written(count: int, output: Path, left_out: Counter[str]) -> None:
-    console.print(f"{count:,} decisions written to {output}", markup=False, highlight=False, soft_wrap=True)
+def _print_written(count: int, output: Path, left_out: Counter[str], what: str = "decisions") -> None:
+    console.print(f"{count:,} {what} written to {output}", markup=False, highlight=False, soft_wrap=True)
     for reason, n in left_out.most_common():
         console.print(f"left out {n:,}: {reason}", markup=False, highlight=False)
 

@@ -55,6 +55,16 @@ class Options(TypedDict, total=False):
     key: str
 
 
+class Choosing(TypedDict, total=False):
+    """What a decision over actions may say beside these; as `Options`, with `excluded` for ids of actions."""
+
+    excluded: Sequence[str]
+    episode_id: str
+    explore: bool
+    defer_activation: bool
+    key: str
+
+
 @dataclass(frozen=True)
 class Call(Generic[T]):
     """A request.
@@ -106,13 +116,14 @@ def ask(
 def decide(
     point: str,
     actions: Sequence[str | Mapping[str, Any]],
-    context: Context | None,
-    key: str | None,
+    context: Mapping[str, Any] | None,
+    options: Choosing,
 ) -> Call[Choice]:
     """Ask which of some actions to take."""
     named = [{"id": action} if isinstance(action, str) else dict(action) for action in actions]
-    body = {"point": point, "context": dict(context or {}), "actions": named}
-    return Call("POST", "/v1/decisions", partial(_parse, Choice), body, key or uuid4().hex)
+    more = {name: value for name, value in options.items() if name != "key"}
+    body = {"point": point, "context": dict(context or {}), "actions": named, **more}
+    return Call("POST", "/v1/decisions", partial(_parse, Choice), body, options.get("key") or uuid4().hex)
 
 
 def feedback(decision: "str | Answer | Choice", metrics: Metrics) -> Call[Receipts]:

@@ -18,7 +18,7 @@ from tenacity import (
 from typing_extensions import Unpack
 
 from agent.client import calls
-from agent.client.calls import Call, Context, Metrics, Options
+from agent.client.calls import Call, Choosing, Metrics, Options
 from agent.client.errors import AnswerFailedError, ClientError, failure_of
 from agent.client.replies import Answer, Choice, PolicyState, Receipts, Verification
 from agent.client.stream import AsyncStream, Stream
@@ -214,8 +214,8 @@ class Client(_Connection):
         self,
         point: str,
         actions: Sequence[str | Mapping[str, Any]],
-        context: Context | None = None,
-        key: str | None = None,
+        context: Mapping[str, Any] | None = None,
+        **options: Unpack[Choosing],
     ) -> Choice:
         """Return which action to take.
 
@@ -223,12 +223,12 @@ class Client(_Connection):
             point: The decision point, as the configuration names it.
             actions: Names, or objects with `id` and `features`.
             context: Named features of the situation.
-            key: Idempotency key; made without one.
+            options: `excluded`, `episode_id`, `explore`, `defer_activation`, `key`.
 
         Raises:
             ClientError: The service refuses, or is out of reach.
         """
-        return self._run(calls.decide(point, actions, context, key))
+        return self._run(calls.decide(point, actions, context, options))
 
     def feedback(
         self, decision: str | Answer | Choice, metrics: Metrics | None = None, **more: float | str | bool
@@ -329,11 +329,11 @@ class AsyncClient(_Connection):
         self,
         point: str,
         actions: Sequence[str | Mapping[str, Any]],
-        context: Context | None = None,
-        key: str | None = None,
+        context: Mapping[str, Any] | None = None,
+        **options: Unpack[Choosing],
     ) -> Choice:
         """Return which action to take; see `Client.decide`."""
-        return await self._run(calls.decide(point, actions, context, key))
+        return await self._run(calls.decide(point, actions, context, options))
 
     async def feedback(
         self, decision: str | Answer | Choice, metrics: Metrics | None = None, **more: float | str | bool

@@ -261,12 +261,14 @@ def test_a_decision_over_actions_of_the_request() -> None:
         body = orjson.loads(request.content)
         assert (request.url.path, body["point"], body["context"]) == ("/v1/decisions", "layout", {"age": 3})
         assert body["actions"] == [{"id": "a"}, {"id": "b", "features": {"wide": 1}}]
+        assert body["excluded"] == ["c"]
         ranking = [{"id": "b", "probability": 0.7}, {"id": "a", "probability": 0.3}]
         reply = {"decision_id": "d2", "chosen": "b", "propensity": 0.7, "ranking": ranking}
         return httpx.Response(200, json=reply)
 
     client = a_blocking_client(answer)
-    choice = client.decide("layout", ["a", {"id": "b", "features": {"wide": 1}}], {"age": 3})
+    actions: list[Any] = ["a", {"id": "b", "features": {"wide": 1}}]
+    choice = client.decide("layout", actions, {"age": 3}, excluded=["c"])
     assert (choice.chosen, choice.propensity, [one.id for one in choice.ranking]) == ("b", 0.7, ["b", "a"])
 
 

@@ -156,6 +156,21 @@ def test_what_is_written_while_it_is_read_is_no_part_of_it(settings: AppConfig, 
     store.close()
 
 
+@pytest.mark.usefixtures("logged")
+def test_the_feedback_is_written_as_it_was_sent(config: Path, settings: AppConfig, tmp_path: Path) -> None:
+    store = Store(settings.database_url)
+    sent = [*store.feedback(7)]
+    store.close()
+    output = run("export", "-o", tmp_path / "f.jsonl", "--format", "feedback", "-c", config)
+    assert f"{len(sent)} items of feedback written to" in output
+    lines = [json.loads(line) for line in (tmp_path / "f.jsonl").read_text().splitlines()]
+    assert [(one["id"], one["metric"], one["value"]) for one in lines] == [
+        (one.id, one.metric, one.value) for one in sent
+    ]
+    late = ["export", "-o", tmp_path / "g.jsonl", "--format", "feedback", "--since", "2100-01-01T00:00Z"]
+    assert "no item of feedback is of that time" in run(*late, "-c", config, code=2)
+
+
 # -- import --------------------------------------------------------------------------------------------
 
 
