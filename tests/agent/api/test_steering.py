@@ -130,9 +130,8 @@ async def test_no_response_export_message_or_representation_has_the_secret(
     texts = [repr(service.replica.decider), repr(service.replica.turns), repr(vars(service.replica))]
     paths = [path for method, path in ROUTES if method == "GET"]
     for path in (*paths, *(f"/v1/export?format={form}" for form in ("jsonl", "dsjson", "obp"))):
-        url = path.replace(":path", "").format(
-            decision_id=decision_id, number=1, version=1, model="auto", store="small"
-        )
+        named = {"model": "auto", "store": "stdlib"}
+        url = path.replace(":path", "").format(decision_id=decision_id, number=1, version=1, **named)
         texts.append((await service.client.get(url)).content.decode("latin-1"))
     texts.append(json.dumps(service.config.model_dump(mode="json")))
     assert len("".join(texts)) > 10_000
