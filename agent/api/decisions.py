@@ -34,7 +34,7 @@ Result = TypeVar("Result")
 Fact = TypeVar("Fact", Decision, Feedback)
 
 
-@router.get("/v1/decisions", **documented("listDecisions", None, scopes=("decide", "read")))
+@router.get("/v1/decisions", **documented("listDecisions", replies.DecisionList, scopes=("decide", "read")))
 async def listed(
     replica: AppReplica,
     caller: RequestCaller,

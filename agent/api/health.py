@@ -22,7 +22,7 @@ async def health() -> JSONResponse:
     return JSONResponse({"status": "ok"})
 
 
-@router.get("/health/decides", **documented("decides", service.Deciding))
+@router.get("/health/decides", **documented("healthDecides", service.Deciding))
 async def decides(replica: ServiceReplica) -> JSONResponse:
     """Whether this replica chooses arms. The log is not read: a load balancer may ask many times a second."""
     if not all(one.decides for one in replica.points.values()):

@@ -43,6 +43,15 @@ ServiceReplica = Annotated[Replica, Depends(_service)]
 """The replica of the application, which is that of the default decision point: keys, limits, metrics."""
 
 
+async def _service_caller(request: Request) -> Caller:
+    caller: Caller = request.state.caller
+    return caller
+
+
+ServiceCaller = Annotated[Caller, Depends(_service_caller)]
+"""Who sent the request."""
+
+
 async def _replica(
     request: Request,
     service: ServiceReplica,

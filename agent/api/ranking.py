@@ -14,9 +14,10 @@ from fastapi import APIRouter, Response
 
 from agent.access import Caller
 from agent.api import asking, responses
-from agent.api.documented import TURN, documented
+from agent.api.documented import TURN, documented, link
 from agent.api.errors import ApiError
-from agent.api.middleware import RequestCaller, ServiceReplica, at_point, caller_at
+from agent.api.middleware import ServiceCaller, ServiceReplica, at_point, caller_at
+from agent.api.replies import answers, decisions
 from agent.api.schemas import Action, IdempotencyKey, RankRequest, Timeout, storable
 from agent.config import Limits, points
 from agent.policies import FeatureError, features
@@ -31,14 +32,26 @@ router = APIRouter(tags=["decisions"])
     "/v1/decisions",
     **documented(
         "decide",
-        None,
+        decisions.ActionChoice,
         *TURN,
         scopes=("decide",),
+        success={
+            "headers": answers.DECISION_HEADERS,
+            **link("getDecision", decision_id="$response.body#/decision_id"),
+        },
+        example={
+            "point": "news",
+            "context": {"user": {"tier": "free"}},
+            "actions": [
+                {"id": "a-1", "features": {"topic": "sport"}},
+                {"id": "a-2", "features": {"topic": "opera"}},
+            ],
+        },
     ),
 )
 async def rank(
     service: ServiceReplica,
-    caller: RequestCaller,
+    caller: ServiceCaller,
     body: RankRequest,
     key: IdempotencyKey = None,
     timeout_s: Timeout = None,

@@ -207,9 +207,9 @@ class DecisionQuery(BaseModel):
     )
     status: DecisionStatus | None = Field(default=None, description="How it ended.")
     metric: Name | None = Field(default=None, description="Feedback on it has a value of this metric.")
-    episode: LoggedId | None = None
+    episode: LoggedId | None = Field(default=None, description="Its episode.")
     key: Name | None = Field(default=None, description="Public id of a key that sent feedback on it.")
-    limit: Annotated[int, Field(ge=1, le=1000)] = 50
+    limit: Annotated[int, Field(ge=1, le=1000, description="How many.")] = 50
     before: Annotated[int, Field(ge=1, le=LARGEST)] | None = Field(
         default=None, description="Position in the log: `next` of the page before."
     )

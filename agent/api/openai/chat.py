@@ -18,6 +18,13 @@ from agent.serving import Ask, Decided, Replica
 
 router = APIRouter(tags=["answers"])
 
+SUCCESS = {
+    "content": {"text/event-stream": {"schema": {"type": "string"}}},
+    "headers": answers.HEADERS,
+    **link("getDecision", decision_id="$response.header.x-decision-id"),
+}
+"""What the document says of an answer besides its model."""
+
 
 @router.post(
     "/v1/chat/completions",
@@ -26,11 +33,7 @@ router = APIRouter(tags=["answers"])
         answers.Completion,
         *ANSWER,
         scopes=("decide",),
-        success={
-            "content": {"text/event-stream": {"schema": {"type": "string"}}},
-            "headers": answers.HEADERS,
-            **link("getDecision", decision_id="$response.header.x-decision-id"),
-        },
+        success=SUCCESS,
         example={"model": "auto", "messages": [{"role": "user", "content": "What is a heap?"}]},
     ),
 )

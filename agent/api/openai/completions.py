@@ -13,6 +13,7 @@ from agent.api.errors import ApiError
 from agent.api.middleware import AppReplica, RequestCaller
 from agent.api.openai import chat, options, replies
 from agent.api.openai.schemas import CompletionRequest
+from agent.api.replies import openai
 from agent.api.schemas import IdempotencyKey, Timeout
 from agent.config import AppConfig
 from agent.serving import Decided, Finished, messages
@@ -33,10 +34,11 @@ _ONLY_TEXT = {
     "/v1/completions",
     **documented(
         "createCompletion",
-        None,
+        openai.TextCompletion,
         *ANSWER,
         scopes=("decide",),
-        success={"content": {"text/event-stream": {}}},
+        success=chat.SUCCESS,
+        example={"model": "auto", "prompt": "What is a heap?"},
     ),
 )
 async def completions(

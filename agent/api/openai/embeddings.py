@@ -12,6 +12,7 @@ from agent.api.documented import documented
 from agent.api.errors import ApiError
 from agent.api.middleware import AppReplica, RequestCaller
 from agent.api.openai.schemas import EmbeddingRequest
+from agent.api.replies import openai
 from agent.config import AppConfig
 from agent.serving import Replica, execution
 from feedback.events import Cost
@@ -21,7 +22,13 @@ router = APIRouter(tags=["answers"])
 
 @router.post(
     "/v1/embeddings",
-    **documented("createEmbedding", None, "model_not_found", "unsupported_parameter", scopes=("decide",)),
+    **documented(
+        "createEmbedding",
+        openai.Embeddings,
+        *("model_not_found", "unsupported_parameter"),
+        scopes=("decide",),
+        example={"model": "backbone/minilm", "input": "What is a heap?"},
+    ),
 )
 async def embeddings(replica: AppReplica, caller: RequestCaller, body: EmbeddingRequest) -> Response:
     """Embed texts as questions are embedded; nothing is decided, and the log gets no row."""

@@ -1,6 +1,8 @@
 """`/v1/models`: what a client can name as `model`."""
 
-from fastapi import APIRouter
+from typing import Annotated
+
+from fastapi import APIRouter, Path
 from fastapi.responses import JSONResponse
 
 from agent.api import asking
@@ -21,9 +23,12 @@ async def models(replica: ServiceReplica) -> JSONResponse:
 
 
 @router.get(
-    "/v1/models/{model:path}", **documented("getModel", None, "model_not_found", scopes=("decide", "read"))
+    "/v1/models/{model:path}",
+    **documented("getModel", service.Model, "model_not_found", scopes=("decide", "read")),
 )
-async def model(replica: ServiceReplica, model: Name) -> JSONResponse:
+async def model(
+    replica: ServiceReplica, model: Annotated[Name, Path(description="Its id, which may have a slash.")]
+) -> JSONResponse:
     """One of them; an arm is `arm/<name>`, a backbone `backbone/<name>`."""
     names = _names(replica)
     if model not in names:

@@ -17,6 +17,7 @@ from agent.api.middleware import AppReplica, RequestCaller
 from agent.api.openai import chat, replies
 from agent.api.openai.response_events import Event, GrowingResponse
 from agent.api.openai.schemas import ChatRequest, ResponsesRequest
+from agent.api.replies import openai
 from agent.api.schemas import IdempotencyKey, Timeout
 from agent.serving import Decided, Finished, messages
 from arms.llm import Chunk
@@ -47,10 +48,11 @@ _PARAMS = {
     "/v1/responses",
     **documented(
         "createResponse",
-        None,
+        openai.ResponseObject,
         *ANSWER,
         scopes=("decide",),
-        success={"content": {"text/event-stream": {}}},
+        success=chat.SUCCESS,
+        example={"model": "auto", "input": "What is a heap?"},
     ),
 )
 async def respond(

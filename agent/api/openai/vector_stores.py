@@ -1,15 +1,16 @@
 """`/v1/vector_stores`: the corpus as a store that OpenAI's clients search; a search is a decision."""
 
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Path, Response
 
 from agent.api import asking, responses
-from agent.api.documented import TURN, documented
+from agent.api.documented import TURN, documented, link
 from agent.api.errors import ApiError
 from agent.api.middleware import AppReplica, RequestCaller
 from agent.api.openai.citations import url_of
 from agent.api.openai.schemas import VectorStoreSearch
+from agent.api.replies import answers, openai
 from agent.api.schemas import IdempotencyKey, Name, Timeout
 from agent.serving import Decided, Replica
 from arms.base import Passage
@@ -17,7 +18,13 @@ from arms.base import Passage
 router = APIRouter(tags=["answers"])
 
 
-@router.get("/v1/vector_stores", **documented("listVectorStores", None, scopes=("decide", "read")))
+StoreName = Annotated[Name, Path(description="Name of the corpus.")]
+
+
+@router.get(
+    "/v1/vector_stores",
+    **documented("listVectorStores", openai.VectorStores, scopes=("decide", "read")),
+)
 async def vector_stores(replica: AppReplica) -> Response:
     """The one store: the corpus."""
     store = _store(replica)
@@ -27,9 +34,9 @@ async def vector_stores(replica: AppReplica) -> Response:
 
 @router.get(
     "/v1/vector_stores/{store}",
-    **documented("getVectorStore", None, "vector_store_not_found", scopes=("decide", "read")),
+    **documented("getVectorStore", openai.VectorStore, "vector_store_not_found", scopes=("decide", "read")),
 )
-async def vector_store(replica: AppReplica, store: Name) -> Response:
+async def vector_store(replica: AppReplica, store: StoreName) -> Response:
     """One store, by the name of its corpus."""
     _require(replica, store)
     return responses.Json(_store(replica))
@@ -39,16 +46,21 @@ async def vector_store(replica: AppReplica, store: Name) -> Response:
     "/v1/vector_stores/{store}/search",
     **documented(
         "searchVectorStore",
-        None,
+        openai.StoreSearch,
         *TURN,
-        "vector_store_not_found",
+        *("vector_store_not_found", "unsupported_parameter"),
         scopes=("decide",),
+        success={
+            "headers": answers.HEADERS,
+            **link("activateDecision", decision_id="$response.header.x-decision-id"),
+        },
+        example={"query": "Which function merges sorted inputs lazily?", "max_num_results": 4},
     ),
 )
 async def search(
     replica: AppReplica,
     caller: RequestCaller,
-    store: Name,
+    store: StoreName,
     body: VectorStoreSearch,
     key: IdempotencyKey = None,
     timeout_s: Timeout = None,

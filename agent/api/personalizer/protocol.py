@@ -19,26 +19,6 @@ from agent.serving import Replica
 VERSIONS = ("/personalizer/v1.0", "/personalizer")
 
 
-class ErrorBody(BaseModel):
-    """What went wrong, as Personalizer writes it."""
-
-    code: str
-    message: str
-    target: str | None
-    details: list[Any]
-    inner_error: dict[str, Any] = Field(serialization_alias="innerError")
-
-
-class ErrorEnvelope(BaseModel):
-    """The body of every response that is not a success."""
-
-    error: ErrorBody
-
-
-RESPONSES: dict[int | str, dict[str, Any]] = {
-    "default": {"model": ErrorEnvelope, "description": "What went wrong."}
-}
-
 EventId = Annotated[StrictStr, Field(pattern=r"^[A-Za-z0-9._:~-]{1,128}$")]
 """Of an event, which is a decision: fewer characters than Personalizer allows."""
 
@@ -54,7 +34,10 @@ class Body(BaseModel):
 def route(
     router: APIRouter, method: str, path: str, status: int, scope: Scope
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Serve a function under the paths of both versions."""
+    """Serve a function under the paths of both versions.
+
+    They are not in the OpenAPI document: clients of Personalizer have one of its own.
+    """
 
     def add(handler: Callable[..., Any]) -> Callable[..., Any]:
         for version in VERSIONS:
@@ -64,8 +47,8 @@ def route(
                 methods=[method],
                 status_code=status,
                 response_model=None,
-                responses=RESPONSES,
                 dependencies=[require(scope)],
+                include_in_schema=False,
             )
         return handler
 

@@ -1,6 +1,6 @@
 """Replies of a turn: an answer, or passages, with how the arm was chosen."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -51,20 +51,53 @@ class Agent(Chosen):
     features: dict[str, float] = Field(default={}, description="With `return: [decision]`.")
 
 
+class MadeFunction(Reply):
+    """What is called."""
+
+    name: str
+    arguments: str = Field(description="JSON, as the language model wrote it.")
+
+
+class MadeCall(Reply):
+    """A call of a function of the request."""
+
+    id: str = Field(description="Names the decision; the result of the call comes under it.")
+    type: Literal["function"]
+    function: MadeFunction
+
+
+class UrlCitation(Reply):
+    """A passage, and where the text cites it."""
+
+    start_index: int
+    end_index: int
+    title: str
+    url: str
+
+
+class Annotation(Reply):
+    """A citation."""
+
+    type: Literal["url_citation"]
+    url_citation: UrlCitation
+
+
 class AnswerMessage(Reply):
     """What the language model wrote."""
 
     role: Literal["assistant"]
-    content: str
+    content: str | None = Field(description="Null where it calls functions and says nothing.")
+    tool_calls: list[MadeCall] = Field(default=[], description="Left out where there is none.")
+    annotations: list[Annotation] = Field(default=[], description="Left out where there is none.")
 
 
 class AnswerChoice(Reply):
-    """The answer; there is one."""
+    """An answer; there are `n`."""
 
     index: int
     message: AnswerMessage
-    finish_reason: Literal["stop", "length"] | None
-    logprobs: None
+    finish_reason: str | None = Field(description="`stop`, `length` or `tool_calls`.")
+    logprobs: dict[str, Any] | None = Field(description="`content` has those of each token.")
 
 
 class Usage(Reply):
@@ -96,13 +129,17 @@ class Retrieval(Reply):
     agent: Agent
 
 
-HEADERS = {
+DECISION_HEADERS = {
     name: {"description": text, "schema": {"type": kind}}
     for name, kind, text in (
         ("x-decision-id", "string", "The decision."),
-        ("x-arm", "string", "The arm that answered."),
         ("x-propensity", "number", "Probability with which it was drawn."),
         ("x-policy-version", "integer", "The version that decided."),
     )
 }
+"""Headers of the replies of a decision."""
+
+_ARM = {"description": "The arm that answered.", "schema": {"type": "string"}}
+
+HEADERS = {**DECISION_HEADERS, "x-arm": _ARM}
 """Headers of the replies of a turn."""

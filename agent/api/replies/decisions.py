@@ -5,8 +5,10 @@ from typing import Any, Literal
 from pydantic import Field
 
 from agent.api.errors import Envelope
-from agent.api.replies.answers import Chosen, Mode
+from agent.api.replies.answers import Chosen, MadeCall, Mode
 from agent.api.replies.base import Reply, Time
+
+Ending = Literal["ok", "fell_back", "arm_failed", "llm_failed", "llm_timeout", "cancelled"]
 
 
 class Item(Reply):
@@ -67,6 +69,61 @@ class Share(Reply):
     share: float
 
 
+class ActionProbability(Reply):
+    """An action that could be chosen."""
+
+    id: str
+    probability: float
+
+
+class ActionChoice(Reply):
+    """The action that was chosen."""
+
+    object: Literal["decision"]
+    point: str
+    decision_id: str = Field(description="Names the decision in feedback.")
+    episode_id: str | None
+    policy_version: int = Field(description="The version that decided.")
+    mode: Mode
+    chosen: str = Field(description="Id of the action.")
+    propensity: float = Field(description="Probability with which it was drawn.")
+    ranking: list[ActionProbability] = Field(description="The chosen one first, then by probability.")
+    pmf: dict[str, float] = Field(description="Id to probability, in the order of the request.")
+    reward_deadline: Time = Field(description="Until when feedback counts.")
+
+
+class DecisionRow(Reply):
+    """A decision of a list."""
+
+    decision_id: str
+    episode_id: str | None
+    decided_at: Time
+    question: str
+    mode: Mode
+    policy_version: int
+    arm_drawn: str
+    arm_served: str | None
+    propensity: float
+    status: Ending | None
+    log_seq: int = Field(description="Its position in the log.")
+
+
+class DecisionList(Reply):
+    """Decisions, newest first."""
+
+    decisions: list[DecisionRow]
+    next: int | None = Field(description="The `before` of the next page; null at the end.")
+
+
+class WrittenChoice(Reply):
+    """One of the answers of a turn."""
+
+    text: str
+    tool_calls: list[MadeCall]
+    logprobs: list[dict[str, Any]]
+    finish_reason: str | None
+
+
 class DecisionRecord(Chosen):
     """Everything known about a decision."""
 
@@ -83,9 +140,10 @@ class DecisionRecord(Chosen):
     budget: DecisionBudget | None
     shadow: dict[str, float] | None
     canary: Share | None
-    status: Literal["ok", "fell_back", "arm_failed", "llm_failed", "llm_timeout", "cancelled"] | None
+    status: Ending | None
     error: str | None
     answer: str | None
+    choices: list[WrittenChoice] | None = Field(description="All answers, where they are more than a text.")
     passage_ids: list[str]
     stages: list[dict[str, Any]]
     feedback: list[Item]

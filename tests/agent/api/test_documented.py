@@ -11,12 +11,13 @@ import pytest
 from agent.api.documented import TAGS
 from agent.api.middleware import WITHOUT_KEY
 from tests.agent.api.contract import published
+from tests.agent.api.test_points import POINTS
 from tests.agent.asking import look_up
-from tests.agent.fakes import Service
+from tests.agent.fakes import CONFIG, Service
 
 ALWAYS = {"400", "408", "413", "421", "431", "500", "503"}
 WITH_KEY = {"401", "403", "429"}
-IDS = {"name": "bm25", "decision_id": "d-1", "number": 1, "version": 1, "public_id": "k"}
+IDS = {"name": "bm25", "decision_id": "d-1", "number": 1, "version": 1, "public_id": "k", "store": "stdlib"}
 
 
 def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -66,7 +67,12 @@ def test_an_operation_is_described_by_documented(path: str, method: str, operati
 
 async def test_every_example_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ADMIN_KEY", "a-secret")
-    async with Service(tmp_path, keys=[{"env": "ADMIN_KEY", "scopes": ["admin"]}]).running() as service:
+    changed: dict[str, Any] = {
+        "keys": [{"env": "ADMIN_KEY", "scopes": ["admin"]}],
+        "backbones": CONFIG["backbones"] | {"minilm": {"model": "hashing:8"}},
+        "points": POINTS,
+    }
+    async with Service(tmp_path, **changed).running() as service:
         service.client.headers["authorization"] = "Bearer a-secret"
         await look_up(service)
         for path, method, operation in operations():

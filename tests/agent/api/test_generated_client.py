@@ -14,6 +14,7 @@ import pytest
 
 from agent.api.documented import TAGS
 from tests.agent.api.contract import published
+from tests.agent.api.test_points import POINTS
 from tests.agent.fakes import Service
 
 NAME = "client_of_armwise"
@@ -25,6 +26,14 @@ CALLS: list[tuple[str, str, dict[str, Any], str]] = [
     ("answers.retrieve", "RetrieveRequest", {"query": "which river?", "k": 2}, "Retrieval"),
     ("answers.create_chat_completion", "ChatRequest", CHAT, "Completion"),
     ("answers.create_chat_completion", "ChatRequest", CHAT | {"model": "arm/bm52"}, "Envelope"),
+    ("answers.create_completion", "CompletionRequest", {"prompt": "which river?"}, "TextCompletion"),
+    ("answers.create_response", "ResponsesRequest", {"input": "which river?"}, "ResponseObject"),
+    ("answers.create_embedding", "EmbeddingRequest", {"model": "backbone/tiny", "input": "a"}, "Embeddings"),
+    ("answers.list_vector_stores", "", {}, "VectorStores"),
+    ("answers.get_vector_store", "", {"store": "stdlib"}, "VectorStore"),
+    ("answers.search_vector_store", "VectorStoreSearch", {"store": "stdlib", "query": "x"}, "StoreSearch"),
+    ("decisions.decide", "RankRequest", {"point": "news", "actions": [{"id": "a"}]}, "ActionChoice"),
+    ("decisions.list_decisions", "", {"limit": 2}, "DecisionList"),
     ("decisions.get_decision", "", {"decision_id": "d-1"}, "DecisionRecord"),
     ("decisions.get_decision", "", {"decision_id": "nope"}, "Envelope"),
     ("decisions.verify_decision", "", {"decision_id": "d-1"}, "DecisionVerification"),
@@ -50,6 +59,8 @@ CALLS: list[tuple[str, str, dict[str, Any], str]] = [
     ("keys.list_keys", "", {}, "KeyList"),
     ("keys.disable_key", "", {"public_id": "nope"}, "Envelope"),
     ("service.list_models", "", {}, "Models"),
+    ("service.get_model", "", {"model": "auto"}, "Model"),
+    ("service.health_decides", "", {}, "Deciding"),
     ("service.ready", "", {}, "Ready"),
     ("service.metrics", "", {}, "str"),
 ]
@@ -92,7 +103,7 @@ async def test_a_generated_client_calls_each_group_of_operations(
     assert {call.partition(".")[0] for call, *_ in CALLS} == {tag.replace(" ", "_") for tag in TAGS}
     monkeypatch.setenv("ADMIN_KEY", "a-secret")
     keys = [{"env": "ADMIN_KEY", "scopes": ["admin"]}]
-    async with Service(tmp_path, keys=keys).running() as service:
+    async with Service(tmp_path, keys=keys, points=POINTS).running() as service:
         client = generated.AuthenticatedClient(base_url="http://service", token="a-secret")
         client.set_async_httpx_client(
             httpx.AsyncClient(
