@@ -66,6 +66,7 @@ def documented(
     success: Mapping[str, Any] | None = None,
     example: Mapping[str, Any] | None = None,
     failure: type[BaseModel] | None = None,
+    others: Mapping[int, type[BaseModel]] | None = None,
 ) -> dict[str, Any]:
     """Return the arguments of a route's decorator that document it, and that require a key.
 
@@ -78,6 +79,7 @@ def documented(
         success: More of the reply's description: `content` of other types, `headers`, `links`.
         example: A body that it accepts.
         failure: The model of its errors; None for the envelope, and else that of another protocol.
+        others: Models of its replies with other statuses that are no errors.
     """
     common = (*_ANY, *_PROXY, *(_WITH_KEY if scopes else ()))
     extra: dict[str, Any] = {}
@@ -85,17 +87,25 @@ def documented(
         extra |= {"security": [{KEY: []}], "x-scopes": list(scopes)}
     if example is not None:
         extra["requestBody"] = {"content": {"application/json": {"example": example}}}
-    done: dict[str, Any] = {"description": HTTPStatus(status).phrase, **(success or {})}
+    done = _done(status) | dict(success or {})
     if reply is not None:
         done["model"] = reply
     return {
         "operation_id": operation_id,
         "status_code": status,
         "response_model": None,
-        "responses": {status: done, **_failures({*common, *codes}, failure)},
+        "responses": {
+            status: done,
+            **{other: _done(other) | {"model": model} for other, model in (others or {}).items()},
+            **_failures({*common, *codes}, failure),
+        },
         "dependencies": [require(*scopes)] if scopes else [],
         "openapi_extra": extra,
     }
+
+
+def _done(status: int) -> dict[str, Any]:
+    return {"description": HTTPStatus(status).phrase}
 
 
 def _failures(codes: set[str], model: type[BaseModel] | None) -> dict[int, dict[str, Any]]:

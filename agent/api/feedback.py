@@ -27,6 +27,9 @@ from feedback.reward import Complete, RewardError, RewardRule
 
 router = APIRouter(tags=["feedback"])
 
+REFUSALS = ("unknown_metric", "idempotency_conflict", "too_much_feedback")
+"""Errors of feedback."""
+
 
 @dataclass(frozen=True, slots=True)
 class Item:
@@ -47,7 +50,7 @@ class Item:
     **documented(
         "sendFeedback",
         replies.FeedbackReceipt | replies.FeedbackReceipts,
-        *("unknown_metric", "idempotency_conflict", "too_much_feedback"),
+        *REFUSALS,
         scopes=("feedback",),
         status=202,
         example={"decision_id": "q-1", "metric_name": "thumb", "value": 1, "feedback_id": "q-1-thumb"},

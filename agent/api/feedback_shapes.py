@@ -23,8 +23,9 @@ from pydantic import (
 from agent.access import Caller
 from agent.api.documented import documented
 from agent.api.errors import ApiError
-from agent.api.feedback import keep_all, keep_each
+from agent.api.feedback import REFUSALS, keep_all, keep_each
 from agent.api.middleware import AppReplica, RequestCaller
+from agent.api.replies import feedback as replies
 from agent.api.schemas import (
     Comment,
     ContextValue,
@@ -107,7 +108,16 @@ class RouterOutcome(Request):
     source: Name | None = Field(default=None, description="Ignored: the key says who judges.")
 
 
-@router.post("/feedback", **documented("sendTensorZeroFeedback", None, scopes=("feedback",)))
+@router.post(
+    "/feedback",
+    **documented(
+        "sendTensorZeroFeedback",
+        replies.TensorZeroReceipt,
+        *REFUSALS,
+        scopes=("feedback",),
+        example={"inference_id": "q-1", "metric_name": "thumb", "value": 1},
+    ),
+)
 async def of_tensorzero(
     replica: AppReplica, caller: RequestCaller, body: TensorZeroFeedback, key: IdempotencyKey = None
 ) -> JSONResponse:
@@ -128,7 +138,14 @@ async def of_tensorzero(
 
 @router.post(
     "/api/public/scores",
-    **documented("sendLangfuseScore", None, scopes=("feedback",)),
+    **documented(
+        "sendLangfuseScore",
+        replies.LangfuseReceipt,
+        *REFUSALS,
+        scopes=("feedback",),
+        others={202: replies.LangfuseAccepted, 207: replies.LangfuseResults},
+        example={"traceId": "q-1", "name": "thumb", "value": 1},
+    ),
 )
 async def of_langfuse(replica: AppReplica, caller: RequestCaller, body: LangfuseScores) -> JSONResponse:
     """Keep a score in Langfuse's shape, or a list of scores: a trace is a decision, a session an episode.
@@ -165,7 +182,17 @@ async def _score(replica: Replica, caller: Caller, score: LangfuseScore) -> dict
     }
 
 
-@router.post("/v1/router/outcomes", **documented("sendRouterOutcome", None, scopes=("feedback",), status=202))
+@router.post(
+    "/v1/router/outcomes",
+    **documented(
+        "sendRouterOutcome",
+        replies.OutcomeReceipt,
+        *REFUSALS,
+        scopes=("feedback",),
+        status=202,
+        example={"replay_id": "q-1", "target": "model", "verdict": "good_fit"},
+    ),
+)
 async def of_router(
     replica: AppReplica, caller: RequestCaller, body: RouterOutcome, key: IdempotencyKey = None
 ) -> JSONResponse:

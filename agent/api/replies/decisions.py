@@ -19,6 +19,9 @@ class Item(Reply):
     episode_id: str | None
     metric_name: str | None
     value: float | None
+    content: dict[str, Any] = Field(
+        description="What is no number: `comment`, `demonstration`, `label`, and what is preferred to what."
+    )
     received_at: Time
     event_time: Time | None
     tags: dict[str, str]

@@ -13,6 +13,7 @@ from schemathesis.engine import events, from_schema
 from schemathesis.python import asgi
 
 from tests.agent.api.contract import published
+from tests.agent.api.test_points import POINTS
 from tests.agent.fakes import CONFIG, Service
 
 KEY = "a-secret"
@@ -77,8 +78,10 @@ def started(folder: Path) -> Service:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ADMIN_KEY", KEY)
         limits = CONFIG["limits"] | {"body_bytes": 2**20}
-        service = Service(folder, keys=[{"env": "ADMIN_KEY", "scopes": ["admin"]}], limits=limits)
+        keys = [{"env": "ADMIN_KEY", "scopes": ["admin"]}]
+        service = Service(folder, keys=keys, limits=limits, points=POINTS)
     service.learner.step()
+    service.step_at("news")
     service.app.openapi_schema = published()
     deadline = time.monotonic() + START_S
     with asgi.get_client(service.app) as client:

@@ -327,10 +327,10 @@ async def test_langfuses_clients_send_the_key_as_the_password_and_only_there(
         score = {"traceId": "d-1", "name": "thumb", "value": 1, "id": "f-1"}
         post, path = service.client.post, "/api/public/scores"
         for wrong in ("pk:wrong", "a-secret", "a-secret:", ":a-secret", ""):
-            refused(await post(path, json=score, headers=basic(wrong)), 401, "unauthorized")
+            refused(await post(path, json=score, headers=basic(wrong)), 401, "invalid_api_key")
         assert (await post(path, json=score, headers=basic("pk:a-secret"))).status_code == 200
         item = {"decision_id": "d-1", "metric_name": "thumb", "value": 1}
-        refused(await post("/v1/feedback", json=item, headers=basic("pk:a-secret")), 401, "unauthorized")
+        refused(await post("/v1/feedback", json=item, headers=basic("pk:a-secret")), 401, "invalid_api_key")
         facts = await asyncio.to_thread(lambda: [*service.replica.store.feedback(10)])
         assert [(one.id, one.source) for one in facts] == [("f-1", "judge")]
 

@@ -21,6 +21,7 @@ NAME = "client_of_armwise"
 
 CHAT = {"messages": [{"role": "user", "content": "which river?"}], "agent": {"return": ["passages"]}}
 THUMB = {"decision_id": "d-1", "metric_name": "thumb", "value": 1}
+THUMB_OF_LANGFUSE = {"traceId": "d-1", "name": "thumb", "value": 1}
 
 CALLS: list[tuple[str, str, dict[str, Any], str]] = [
     ("answers.retrieve", "RetrieveRequest", {"query": "which river?", "k": 2}, "Retrieval"),
@@ -40,6 +41,7 @@ CALLS: list[tuple[str, str, dict[str, Any], str]] = [
     ("feedback.send_feedback", "FeedbackItem", THUMB, "FeedbackReceipt"),
     ("feedback.send_feedback", "FeedbackBatch", {"items": [THUMB, {}]}, "FeedbackReceipts"),
     ("feedback.activate_decision", "", {"decision_id": "d-1"}, "FeedbackReceipt"),
+    ("feedback.send_langfuse_score", "LangfuseScore", THUMB_OF_LANGFUSE, "LangfuseReceipt"),
     ("arms.list_arms", "", {}, "ArmList"),
     ("arms.switch_arm", "ArmSwitch", {"name": "bm25", "enabled": True}, "Arm"),
     ("arms.replace_arms", "ArmsReplacement", {"arms": {"none": {"kind": "none"}}}, "ArmList"),
