@@ -81,7 +81,8 @@ def started(folder: Path) -> Service:
         keys = [{"env": "ADMIN_KEY", "scopes": ["admin"]}]
         service = Service(folder, keys=keys, limits=limits, points=POINTS)
     service.learner.step()
-    service.step_at("news")
+    for point in POINTS:
+        service.step_at(point)
     service.app.openapi_schema = published()
     deadline = time.monotonic() + START_S
     with asgi.get_client(service.app) as client:
