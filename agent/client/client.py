@@ -75,17 +75,6 @@ def _pause_s(state: RetryCallState) -> float:
     return retry_after_s(header, default=min(LONGEST_PAUSE_S, 0.1 * 2 ** (state.attempt_number - 1)))
 
 
-def _address(url: str) -> str:
-    """Return an address without a slash at its end. Raises ClientError."""
-    try:
-        parsed = httpx.URL(url)
-    except httpx.InvalidURL as error:
-        raise ClientError(f"{url!r} is no address ({error}); one such as {URL} was expected") from None
-    if parsed.scheme not in ("http", "https") or not parsed.host:
-        raise ClientError(f"{url!r} is no address; one such as {URL} was expected")
-    return url.rstrip("/")
-
-
 class _Connection:
     """What both clients have in common.
 
