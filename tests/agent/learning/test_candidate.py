@@ -247,7 +247,7 @@ def test_a_learner_host_follows_a_promotion_and_the_way_back(
     imported_turns.insert(store, [label(number, run=1) for number in range(100, 112)])
     ours, candidate = versions.latest(store), publish_candidate(store, other, ARMS)
     assert ours is not None
-    host = LearnerHost(config)
+    (host,) = LearnerHost(config)._learners  # noqa: SLF001
     first = host._learner()  # noqa: SLF001
     assert first.recipe == configured
     assert host._learner(first) is first  # noqa: SLF001
@@ -272,7 +272,7 @@ def test_a_learner_host_goes_on_with_the_configured_recipe_where_a_promoted_one_
     monkeypatch.setattr("agent.hosts.learner.LearnerThread", lambda *_: None)  # the steps are ours
     fixed = Recipe(PolicySpec(kind="fixed", params={"arm": "gone"}), RULE)
     promoted(store, config, publish_candidate(store, fixed, [*ARMS, "gone"]))
-    host = LearnerHost(config)
+    (host,) = LearnerHost(config)._learners  # noqa: SLF001
     first = host._learner()  # noqa: SLF001
     assert first.recipe == Recipe.configured(config)
     assert first.step() is not None

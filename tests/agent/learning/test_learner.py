@@ -520,11 +520,12 @@ def test_a_host_goes_on_under_its_epoch_and_never_takes_it_back(a_store: MakeSto
     store = a_store("log")
     config = parse({**CONFIG, "log_url": f"sqlite:///{tmp_path / 'log.db'}"})
     host = LearnerHost(config)
-    host._learner().step()  # noqa: SLF001 - as its thread does, at the start and after the log was away
+    (one,) = host._learners  # noqa: SLF001
+    one._learner().step()  # noqa: SLF001 - as its thread does, at the start and after the log was away
     newer = take_epoch(store, "a replacement", NOW)
     with pytest.raises(SupersededError, match=f"superseded by epoch {newer}"):
-        host._learner().step()  # noqa: SLF001
-    host._thread._thread.join(30)  # noqa: SLF001
+        one._learner().step()  # noqa: SLF001
+    one._thread._thread.join(30)  # noqa: SLF001
     host.check_health()
 
 
@@ -534,9 +535,10 @@ def test_a_host_that_was_superseded_asks_to_be_replaced_once_nobody_learns(
     monkeypatch.setattr("feedback.training_log.lag.ABANDONED_S", 0.0)
     store = a_store("log")
     host = LearnerHost(parse({**CONFIG, "log_url": f"sqlite:///{tmp_path / 'log.db'}"}))
-    host._learner().step()  # noqa: SLF001
+    (one,) = host._learners  # noqa: SLF001
+    one._learner().step()  # noqa: SLF001
     take_epoch(store, "a trial that ended at once", NOW)
-    host._thread._thread.join(30)  # noqa: SLF001
+    one._thread._thread.join(30)  # noqa: SLF001
     host.check_health()
     store.append(facts(0))
     host.check_health()
@@ -550,4 +552,4 @@ def test_a_host_whose_wall_clock_jumped_asks_to_be_replaced(tmp_path: Path) -> N
     host._clock._wall = lambda: time.time() + 3600.0  # noqa: SLF001
     with pytest.raises(ClockError, match=r"jumped by \+3600.0 s"):
         host.check_health()
-    host._thread.stop()  # noqa: SLF001
+    host._learners[0]._thread.stop()  # noqa: SLF001
