@@ -1,6 +1,7 @@
 """A question is described the same way each time, by what it says and how it is put."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from agent.policies.features import EmbeddingSpec, FeatureSpec, describe
+from agent.policies.features import EmbeddingSpec, FeatureError, FeatureSpec, describe, flattened
 
 SHAPE_ONLY = FeatureSpec(words=0)
 WORDS_ONLY = FeatureSpec(shape=False)
@@ -120,3 +121,23 @@ def test_arms_travel_with_the_context() -> None:
 def test_a_misspelt_setting_is_refused() -> None:
     with pytest.raises(ValidationError, match="word_bucket"):
         FeatureSpec.model_validate({"word_bucket": 4})
+
+
+LEAVES = st.none() | st.booleans() | st.floats(-9, 9) | st.text(max_size=3)
+NESTED = st.recursive(
+    LEAVES,
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text("ab.", max_size=2), inner, max_size=3)
+    ),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(st.text("ab.", max_size=2), NESTED, max_size=4), st.integers(1, 12))
+def test_nested_features_become_flat_within_their_bounds(nested: dict[str, Any], most: int) -> None:
+    found = flattened(nested, 10_000)
+    if len(found) > most:
+        with pytest.raises(FeatureError, match=f"more than {most} features"):
+            flattened(nested, most)
+    assert all(isinstance(value, bool | float | str) for value in found.values())
+    assert flattened(found, 10_000) == found

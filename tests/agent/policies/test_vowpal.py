@@ -294,3 +294,21 @@ def test_a_reward_that_is_not_finite_is_refused_and_nothing_is_learned(reward: f
     with pytest.raises(PolicyError, match=f"reward {reward} of decision 'd' is not finite"):
         policy.learn(Decision("d", Context("?"), ARMS, (1 / 3,) * 3, "bm25", "vowpal", 1), reward)
     assert policy.save() == before
+
+
+@pytest.mark.parametrize("args", ["--epsilon 0.3 --cb_type mtr -q ::", "--squarecb --gamma_scale 20 -q sf"])
+def test_actions_that_are_new_each_time_are_learned_exactly_across_a_restart(args: str) -> None:
+    rng = np.random.default_rng(3)
+    whole = VowpalPolicy(f"--cb_explore_adf {args}")
+    part = VowpalPolicy(whole.args)
+    for n in range(200):
+        names = tuple(f"action-{i}" for i in range(1, rng.integers(3, 7)))
+        described = {name: {f"id={n}-{name}": 1.0, f"topic={rng.integers(3)}": 1.0} for name in names}
+        seen = Context("?", {f"tier={rng.integers(2)}": 1.0}, (), described)
+        share = (1.0 / len(names),) * len(names)
+        made = Decision(str(n), seen, names, share, names[n % len(names)], "vowpal", 1)
+        for policy in (whole, part):
+            policy.learn(made, n % 3 / 2)
+        if n % 37 == 0:
+            part = part.load(part.save())
+    assert part.save() == whole.save()
