@@ -18,7 +18,7 @@ from arms.base import Passage
 router = APIRouter(tags=["answers"])
 
 
-StoreName = Annotated[Name, Path(description="Name of the corpus.")]
+StoreName = Annotated[Name, Path(description="Name of the corpus.", examples=["stdlib"])]
 
 
 @router.get(

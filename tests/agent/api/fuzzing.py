@@ -78,8 +78,12 @@ def started(folder: Path) -> Service:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ADMIN_KEY", KEY)
         limits = CONFIG["limits"] | {"body_bytes": 2**20}
-        keys = [{"env": "ADMIN_KEY", "scopes": ["admin"]}]
-        service = Service(folder, keys=keys, limits=limits, points=POINTS)
+        changed: dict[str, Any] = {
+            "keys": [{"env": "ADMIN_KEY", "scopes": ["admin"]}],
+            "backbones": CONFIG["backbones"] | {"minilm": {"model": "hashing:8"}},
+            "points": POINTS,
+        }
+        service = Service(folder, limits=limits, **changed)
     service.learner.step()
     for point in POINTS:
         service.step_at(point)
