@@ -25,7 +25,7 @@ from feedback.drift import DriftSpec, Watch
 from feedback.errors import LogGapError, LogUnavailableError, SupersededError
 from feedback.log import Store
 from feedback.registry import Version, versions
-from feedback.training_log import Joiner, Position, lag, learned_examples, router_contexts
+from feedback.training_log import Joiner, Position, lag, learned_examples, rollups, router_contexts
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class Learner:
 
     Attributes:
         recipe: What it learns.
-        behind: Whether examples were left after the last step.
+        behind: Whether examples were left after the last step, or facts to be counted for the pages.
 
     Raises:
         PolicyError: No such policy can be built.
@@ -132,6 +132,7 @@ class Learner:
         if self._prices:
             self._prices.step()
         position = self._joiner.advance(self._clock())
+        uncounted = rollups.advance(self._store, self._rule).left
         known = max(self.learned, self._published)
         if known > position.examples_seq and not self._joiner.left:
             raise LogGapError(
@@ -147,12 +148,13 @@ class Learner:
             self._known = upto
         if self._watch:
             self._watch.report()
-        self.behind = self._joiner.left > 0 or upto < position.examples_seq
-        if self.behind:
+        learning = self._joiner.left > 0 or upto < position.examples_seq
+        self.behind = learning or uncounted > 0
+        if learning:
             if self._timer() < self._reported_at + PUBLISH_S:
                 return None
             self._log_progress(position)
-        if self.learned <= self._published or (self.behind and self._version is None):
+        if self.learned <= self._published or (learning and self._version is None):
             return None
         self._version = self._publish()
         self._published = self.learned

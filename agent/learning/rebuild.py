@@ -30,6 +30,7 @@ from feedback.training_log import (
     lag,
     observed,
     read_examples,
+    rollups,
     router_contexts,
     take_epoch,
 )
@@ -126,8 +127,8 @@ def rebuild(
             reward, such as a candidate.
         every: Whether every version of the active recipe whose checkpoint is kept is compared.
         mend: Whether differing state is replaced by the rebuilt one, under a new epoch, so that a
-            running learner starts again. A version that has learned something else stays, since it
-            has decided; if it is the newest, a newer one follows it.
+            running learner starts again, and the sums of pages are added up again. A version that has
+            learned something else stays, since it has decided; if it is the newest, a newer one follows it.
         clock: Seconds since the epoch.
 
     Raises:
@@ -192,7 +193,17 @@ def rebuild(
             for one in compared
         ]
         notes.append(f"mended under epoch {epoch}: a learner that ran stops, and its service starts another")
-    return RebuildReport(tuple(compared), tuple(notes), UNREPAIRED_HINT if mend else REPAIR_HINT)
+    return RebuildReport(tuple(compared), tuple(notes), _remedy(store, config, mend=mend))
+
+
+def _remedy(store: Store, config: AppConfig, *, mend: bool) -> str:
+    """Return what to do where not all is sound; add the sums of pages up again where things are mended."""
+    if not mend:
+        return REPAIR_HINT
+    rollups.clear(store)
+    while rollups.advance(store, config.reward).left:
+        pass
+    return UNREPAIRED_HINT
 
 
 class _Replay:

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from feedback.errors import LogGapError, SchemaError
+from feedback.log import rollup_tables as rollup_tables  # of the same metadata
 from feedback.log import tables as t
 from feedback.log.database import open_database, translated
 

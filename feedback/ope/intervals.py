@@ -140,6 +140,35 @@ def normal(terms: Terms, level: float = LEVEL) -> Interval:
     return terms.value - half, terms.value + half
 
 
+def from_sums(
+    n: int, w: float, wr: float, w2: float, w2r: float, w2r2: float, level: float = LEVEL
+) -> tuple[float, Interval] | None:
+    """Return the `snips` estimate of a log and its `normal` interval, from sums over the rows.
+
+    Args:
+        n: Rows, at least 2.
+        w: Sum of the weights, above 0. With weights of 1 the estimate is the mean.
+        wr: Sum of the weighted rewards.
+        w2: Sum of the squared weights.
+        w2r: Sum of the squared weights times the rewards.
+        w2r2: Sum of the squared weighted rewards.
+        level: Coverage of the interval.
+
+    Returns:
+        The value and its interval; None for fewer than two rows, or without a weight.
+
+    >>> value, (low, high) = from_sums(100, 100.0, 50.0, 100.0, 50.0, 50.0)
+    >>> value, round(low, 3), round(high, 3)
+    (0.5, 0.402, 0.598)
+    """
+    if n < 2 or w <= 0.0:
+        return None
+    value = wr / w
+    squares = max(0.0, w2r2 - 2.0 * value * w2r + value * value * w2)
+    half = NormalDist().inv_cdf(1.0 - tail_of(level)) * float(np.sqrt(squares / (n * (n - 1)))) * n / w
+    return value, (value - half, value + half)
+
+
 def replicates(terms: Sequence[Terms], rng: np.random.Generator, resamples: int = 1000) -> Floats:
     """Return the values on `resamples` resampled logs, shape (len(terms), resamples).
 

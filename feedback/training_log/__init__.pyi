@@ -1,4 +1,14 @@
-from . import epochs, examples, imported_turns, lag, logged_labels, observed, router_contexts, traffic
+from . import (
+    epochs,
+    examples,
+    imported_turns,
+    lag,
+    logged_labels,
+    observed,
+    rollups,
+    router_contexts,
+    traffic,
+)
 from .epochs import take_epoch
 from .examples import StartingPoint, learned_examples
 from .joiner import Joiner, Position, position_of, read_examples
@@ -18,6 +28,7 @@ __all__ = [
     "observed",
     "position_of",
     "read_examples",
+    "rollups",
     "router_contexts",
     "take_epoch",
     "traffic",

@@ -1,0 +1,267 @@
+"""Sums of the log by time and arm, which a learner keeps: what a page shows of any window takes milliseconds.
+
+A fact is added to the stretch of time in which its decision was made, once: sums and positions are written
+together, and only where no other process has moved the positions meanwhile. Sums of another reward rule are
+dropped. Minutes are kept for two days, hours for ever.
+"""
+
+import hashlib
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+import sqlalchemy as sa
+
+from feedback.events import LABELS, Cost, Status
+from feedback.log import Store
+from feedback.log import rows as log_rows
+from feedback.log import tables as t
+from feedback.log.rollup_tables import COUNTS, SUMS, rollup_positions, rollups
+from feedback.reward import NUMBERS, RewardRule
+from feedback.training_log.joiner import head_of, position_of
+
+MINUTE, HOUR = 60, 3600
+"""Widths of the stretches, in seconds."""
+
+MINUTES_FOR_S = 2 * 24 * HOUR
+"""How long minutes are kept, by the time of the log."""
+
+BATCH = 5000
+"""Positions that are read at a time."""
+
+FAILED = (Status.ARM_FAILED, Status.LLM_FAILED, Status.LLM_TIMEOUT)
+
+Key = tuple[int, str, int]
+"""Start of a minute, drawn arm, number of eligible arms."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """How far the sums have read.
+
+    Attributes:
+        log_seq: Facts up to this position are counted.
+        examples_seq: Rewards up to this position of the training log are.
+        left: Facts and examples that are not.
+    """
+
+    log_seq: int
+    examples_seq: int
+    left: int
+
+
+def digest_of(rule: RewardRule) -> str:
+    """Return the digest of all that decides the sums."""
+    return hashlib.sha256(rule.model_dump_json().encode()).hexdigest()
+
+
+def progress(store: Store, rule: RewardRule) -> Read:
+    """Return how far the sums have read. Raises LogUnavailableError."""
+    with store.reading() as connection:
+        found = _position(connection, rule)
+        return Read(*found, _left(connection, rule, *found))
+
+
+def advance(store: Store, rule: RewardRule, batch: int = BATCH) -> Read:
+    """Add the next facts and rewards to the sums; return how far they have read.
+
+    Args:
+        store: The log.
+        rule: Gives the rewards.
+        batch: Positions to read at most.
+
+    Raises:
+        LogUnavailableError: Nothing was added, unless the response to the commit was lost.
+    """
+    sums: dict[Key, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    with store.reading() as connection:
+        log_seq, examples_seq = _position(connection, rule)
+        upto = min(head_of(connection), log_seq + batch)
+        learned = min(position_of(connection, rule.join).examples_seq, examples_seq + batch)
+        oldest = (connection.scalar(sa.select(t.log_head.c.at)) or 0.0) - MINUTES_FOR_S
+        _add(sums, _decisions(connection, log_seq, upto))
+        _add(sums, _executions(connection, log_seq, upto))
+        _add(sums, _rewards(connection, rule, examples_seq, learned))
+        left = _left(connection, rule, upto, learned)
+    if (upto, learned) == (log_seq, examples_seq):
+        return Read(upto, learned, left)
+    p, digest = rollup_positions.c, digest_of(rule)
+    there = (p.rule == digest) & (p.log_seq == log_seq) & (p.examples_seq == examples_seq)
+    moved = sa.update(rollup_positions).where(there).values(log_seq=upto, examples_seq=learned)
+    with store.writing() as connection:
+        if _position(connection, rule) == (0, 0) == (log_seq, examples_seq):
+            _clear(connection)
+            connection.execute(sa.insert(rollup_positions), {"rule": digest, "log_seq": 0, "examples_seq": 0})
+        if connection.execute(moved).rowcount:  # else another process has counted these
+            rows = [*_rows(sums, MINUTE, oldest), *_rows(sums, HOUR, -math.inf)]
+            if rows:
+                connection.execute(_UPSERT, rows)
+            connection.execute(sa.delete(rollups).where(rollups.c.width == MINUTE, rollups.c.start < oldest))
+    return Read(upto, learned, left)
+
+
+def clear(store: Store) -> None:
+    """Drop the sums: they are added up again from the first fact. Raises LogUnavailableError."""
+    with store.writing() as connection:
+        _clear(connection)
+
+
+def first_start(store: Store) -> int | None:
+    """Return when the first hour with a decision begins, seconds since the epoch; None for an empty log."""
+    with store.reading() as connection:
+        found: int | None = connection.scalar(
+            sa.select(sa.func.min(rollups.c.start)).where(rollups.c.width == HOUR)
+        )
+    return found
+
+
+def read(store: Store, since: int, until: int, step: int) -> list[Mapping[str, Any]]:
+    """Return the sums of a window, by slot, arm and number of eligible arms.
+
+    Args:
+        store: The log.
+        since: Begin of the window, seconds since the epoch; a multiple of the width.
+        until: Its end.
+        step: Seconds of a slot: a multiple of an hour, or of a minute within the last two days.
+
+    Returns:
+        Rows with `slot`, counted from 0 at `since`, `arm`, `n_arms` and all of `COUNTS` and `SUMS`.
+    """
+    r = rollups.c
+    slot = ((r.start - since) // step).label("slot")
+    totals = (sa.func.sum(r[name]).label(name) for name in (*COUNTS, *SUMS))
+    query = (
+        sa.select(slot, r.arm, r.n_arms, *totals)
+        .where(r.width == (HOUR if step % HOUR == 0 else MINUTE), r.start >= since, r.start < until)
+        .group_by(slot, r.arm, r.n_arms)
+        .order_by(slot, r.arm, r.n_arms)
+    )
+    with store.reading() as connection:
+        found = connection.execute(query).mappings().all()
+    return [{**row, **{name: int(row[name]) for name in COUNTS}} for row in found]
+
+
+_KEY = ("width", "start", "arm", "n_arms")
+
+_NAMES = (*_KEY, *COUNTS, *SUMS)
+
+_UPSERT = sa.text(
+    f"INSERT INTO rollups ({', '.join(_NAMES)}) VALUES ({', '.join(':' + name for name in _NAMES)}) "
+    f"ON CONFLICT ({', '.join(_KEY)}) DO UPDATE SET "
+    + ", ".join(f"{name} = rollups.{name} + excluded.{name}" for name in (*COUNTS, *SUMS))
+)
+
+_DRAW = (
+    t.decisions.c.decided_at,
+    t.decisions.c.drawn,
+    sa.func.coalesce(sa.func.json_array_length(t.decisions.c.arms), 0),
+)
+
+
+def _position(connection: sa.Connection, rule: RewardRule) -> tuple[int, int]:
+    p = rollup_positions.c
+    query = sa.select(p.log_seq, p.examples_seq).where(p.rule == digest_of(rule))
+    row = connection.execute(query).first()
+    return (0, 0) if row is None else (row.log_seq, row.examples_seq)
+
+
+def _left(connection: sa.Connection, rule: RewardRule, log_seq: int, examples_seq: int) -> int:
+    return head_of(connection) - log_seq + position_of(connection, rule.join).examples_seq - examples_seq
+
+
+def _clear(connection: sa.Connection) -> None:
+    connection.execute(sa.delete(rollups))
+    connection.execute(sa.delete(rollup_positions))
+
+
+Addition = tuple[tuple[Any, ...], dict[str, float]]
+"""The draw that a fact belongs to, and what it adds."""
+
+
+def _decisions(connection: sa.Connection, after: int, upto: int) -> Iterator[Addition]:
+    d = t.decisions.c
+    query = sa.select(*_DRAW).where(d.seq > after, d.seq <= upto, d.policy != LABELS)
+    for row in connection.execute(query):
+        yield tuple(row), {"decisions": 1}
+
+
+def _executions(connection: sa.Connection, after: int, upto: int) -> Iterator[Addition]:
+    d, e = t.decisions.c, t.executions.c
+    query = (
+        sa.select(*_DRAW, e.status, e.answer.is_not(None), *log_rows.COST)
+        .join_from(t.executions, t.decisions, d.id == e.decision_id)
+        .where(e.seq > after, e.seq <= upto, d.policy != LABELS)
+    )
+    for decided_at, arm, n_arms, status, answered, *raw in connection.execute(query):
+        cost = Cost(*raw)
+        yield (
+            (decided_at, arm, n_arms),
+            {
+                "finished": 1,
+                "fell_back": status == Status.FELL_BACK,
+                "failed": status in FAILED,
+                "cancelled": status == Status.CANCELLED,
+                "answers": bool(answered),
+                "steps": cost.steps,
+                "tokens": cost.prompt_tokens + cost.completion_tokens,
+                "retrieval_s": cost.retrieval_s,
+                "llm_s": cost.llm_s,
+                "usd": cost.usd,
+            },
+        )
+
+
+def _rewards(connection: sa.Connection, rule: RewardRule, after: int, upto: int) -> Iterator[Addition]:
+    d, e, x = t.decisions.c, t.executions.c, t.examples.c
+    metrics = sa.cast(x.metrics, sa.Text)
+    query = (
+        sa.select(*_DRAW, d.propensity, d.cost_weight, e.status, metrics, *log_rows.COST)
+        .join_from(t.examples, t.decisions, d.id == x.decision_id)
+        .join(t.executions, e.decision_id == x.decision_id)
+        .where(x.join == rule.join, x.seq > after, x.seq <= upto, d.policy != LABELS)
+    )
+    for decided_at, arm, n_arms, propensity, weight, status, values, *raw in connection.execute(query):
+        total, failed = rule.cost.total(Cost(*raw)), status != Status.OK
+        r = rule.formula(orjson.loads(values), total, weight, failed=failed, arithmetic=NUMBERS)
+        if r is None:
+            continue
+        w = 1.0 / propensity
+        yield (
+            (decided_at, arm, n_arms),
+            {
+                "rewarded": 1,
+                "reward": r,
+                "reward2": r * r,
+                "w": w,
+                "wr": w * r,
+                "w2": w * w,
+                "w2r": w * w * r,
+                "w2r2": (w * r) ** 2,
+            },
+        )
+
+
+def _add(sums: dict[Key, dict[str, float]], additions: Iterable[Addition]) -> None:
+    for (decided_at, arm, n_arms), added in additions:
+        found = sums[int(decided_at // MINUTE) * MINUTE, arm, n_arms]
+        for name, value in added.items():
+            found[name] += value
+
+
+def _rows(sums: Mapping[Key, Mapping[str, float]], width: int, oldest: float) -> list[dict[str, Any]]:
+    """Return the rows to add to the stretches of a width, but for those that began before `oldest`."""
+    found: dict[Key, dict[str, Any]] = {}
+    for (minute, arm, n_arms), added in sums.items():
+        if minute < oldest:
+            continue
+        key = minute // width * width, arm, n_arms
+        row = found.setdefault(key, {**dict(zip(_KEY, (width, *key), strict=True)), **_ZERO})
+        for name, value in added.items():
+            row[name] += int(value) if name in COUNTS else value
+    return [found[key] for key in sorted(found)]
+
+
+_ZERO: dict[str, float] = {**dict.fromkeys(COUNTS, 0), **dict.fromkeys(SUMS, 0.0)}
