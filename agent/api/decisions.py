@@ -92,7 +92,7 @@ def _row(one: listing.Listed, replica: Replica, caller: Caller) -> dict[str, Any
 )
 async def decision(replica: AppReplica, caller: RequestCaller, decision_id: DecisionId) -> JSONResponse:
     """Everything known about a decision of the caller's project; observations with scope `read` only."""
-    found = _shown(await _record(replica, caller, decision_id), caller)
+    found = _shown(await record(replica, caller, decision_id), caller)
     if replica.ranks:
         found = ranking.record_by_ids(found)
     if "read" not in caller.scopes:
@@ -119,7 +119,7 @@ async def verify(replica: AppReplica, caller: RequestCaller, decision_id: Decisi
     pruned is learned again from the log, which may take a while: such calls run one at a time, and get
     503 if too many wait.
     """
-    found = await _record(replica, caller, decision_id)
+    found = await record(replica, caller, decision_id)
     logged = found.decision
     salt = replica.store.draw_secret.salt(replica.config.salt, found.seq)
 
@@ -160,7 +160,7 @@ async def with_policies(
         raise ApiError("version_unavailable", str(error), param) from None
 
 
-async def _record(replica: Replica, caller: Caller, decision_id: str) -> Record:
+async def record(replica: Replica, caller: Caller, decision_id: str) -> Record:
     """Return a decision that the caller may read. Raises ApiError."""
     with suppress(ForeignIdError):  # not distinguished from one that does not exist
         if found := await asyncio.to_thread(replica.store.record, caller.stored(decision_id)):

@@ -1,6 +1,9 @@
 """What every request passes before its handler: its host, its key, its rate, its body; the replica.
 
 Without keys the service is open: suitable for one machine, not for a network.
+
+A request for a page of the console may have its key in a cookie. What is refused there is passed on, without
+a caller, so that the console answers with a page.
 """
 
 import asyncio
@@ -11,6 +14,7 @@ from uuid import uuid4
 
 from fastapi import Depends, FastAPI, HTTPException, Query, Request
 from fastapi.responses import JSONResponse
+from starlette.requests import cookie_parser
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as AsgiScope
@@ -114,6 +118,12 @@ LANGFUSE = "/api/public/"
 
 NOBODY = Caller(None, frozenset())
 
+CONSOLE = "/console"
+"""Path of the console, below the prefix of the service."""
+
+KEY_COOKIE = "armwise_key"
+"""Name of the cookie that holds the key of a browser."""
+
 
 class RequestGuard:
     """Check the host, the key and the rate of a request before its body is read, and that body.
@@ -140,9 +150,11 @@ class RequestGuard:
             request_id = uuid4().hex.encode()
             scope = {**scope, "headers": [*scope["headers"], (b"x-request-id", request_id)]}
         send = _with_headers(send, lambda: [(b"x-request-id", request_id)])
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        state = scope.setdefault("state", {})
         try:
             self._refuse_other_sites(scope["method"], headers)
-            caller = self._caller(scope["path"], headers)
+            caller = self._caller(path, headers)
             if caller.limits:
                 send = _with_headers(send, lambda: self._quota.headers(caller))
             await self._quota.admit(caller)
@@ -151,9 +163,11 @@ class RequestGuard:
             failure = translate(error)
             if failure.code == "internal_error":
                 raise
-            await failure.response(request_id.decode("latin-1"), scope["path"])(scope, receive, send)
-            return
-        scope.setdefault("state", {})["caller"] = caller
+            if not _of_console(path):
+                await failure.response(request_id.decode("latin-1"), path)(scope, receive, send)
+                return
+            state["refusal"], caller = failure, NOBODY
+        state["caller"] = caller
         await self._app(scope, self._limited(receive), send)
 
     def _refuse_other_sites(self, method: str, headers: Mapping[bytes, bytes]) -> None:
@@ -172,6 +186,9 @@ class RequestGuard:
             given = keyring.bearer(given)
         if path.startswith(shape.BASE) and SUBSCRIPTION_KEY in headers:
             given = "Bearer " + headers[SUBSCRIPTION_KEY].decode("latin-1")
+        if not given and _of_console(path):
+            cookies = cookie_parser(headers.get(b"cookie", b"").decode("latin-1"))
+            given = f"Bearer {cookies.get(KEY_COOKIE, '')}"
         return self._keyring.caller(given)
 
     def _check_length(self, headers: Mapping[bytes, bytes]) -> None:
@@ -207,6 +224,10 @@ class RequestGuard:
             return part
 
         return limited
+
+
+def _of_console(path: str) -> bool:
+    return path == CONSOLE or path.startswith(f"{CONSOLE}/")
 
 
 def _with_headers(send: Send, headers: Callable[[], Iterable[tuple[bytes, bytes]]]) -> Send:

@@ -8,6 +8,7 @@ from fastapi import FastAPI
 
 from agent.access import Hosts
 from agent.api import decisions, feedback, feedback_shapes, health, mcp, pages, ranking, retrieve
+from agent.api.console import routes as console
 from agent.api.documented import document
 from agent.api.middleware import RequestGuard, answer_errors
 from agent.api.openai import chat, completions, embeddings, models, responses, vector_stores
@@ -21,10 +22,12 @@ _QUESTIONS = (retrieve, ranking, decisions, feedback, feedback_shapes, mcp)
 _PERSONALIZER = (events, service, personalizer_evaluations)
 _OPERATIONS = (arms, policies, evaluations, warm_starts, export, keys)
 
+_RESOURCES = (*_OPENAI, *_QUESTIONS, *_OPERATIONS, *_PERSONALIZER, health, pages)
+
 ROUTES = [
     route
-    for resource in (*_OPENAI, *_QUESTIONS, *_OPERATIONS, *_PERSONALIZER, health, pages)
-    for route in resource.router.routes
+    for router in (*(resource.router for resource in _RESOURCES), *console.ROUTERS)
+    for route in router.routes
 ]
 """Every route, built once: routes hold no state of a replica, so that all applications share them."""
 

@@ -128,6 +128,32 @@ class RidgePolicy(ABC):
                 covariance += new @ new.T / self._settings["ridge"]
         return mean + [self._prior(context, arm) for arm in arms], covariance
 
+    def contributions(self, context: Context, arms: Sequence[str]) -> dict[str, Array]:
+        """Return what each feature adds to the mean of each arm's reward, shape (n,), by its name.
+
+        Together they are the mean of `posterior`, which is linear in them. The numbers of the embedding
+        count as one feature. Features that share a column share its weight.
+        """
+        check_context(context)
+        x, settings, n = self._question(context), self._settings, len(arms)
+        found = {"prior": np.array([self._prior(context, arm) for arm in arms])}
+        with self._lock:
+            if self._model is None:
+                return found
+            columns = self._arm_columns(context, arms, x)
+            own, shared = self._model.weights(columns.rows)
+            z = columns.z[:, len(x) : self._model.shared.shape[1]]
+            names = dict(self._columns)
+        found["intercept"] = own[:, 0]
+        for name, value in context.features.items() if settings["dims"] else ():
+            found[name] = own[:, 1 : 1 + settings["dims"]] @ hashed({name: value}, settings["dims"])
+        if context.embedding:
+            found["embedding of the question"] = own[:, 1 + settings["dims"] :] @ np.array(context.embedding)
+        for name, column in names.items():
+            if column < z.shape[1]:
+                found[f"arm: {name}"] = z[:, column] * shared[column] * np.ones(n)
+        return found
+
     def learn(self, decision: Decision, reward: float) -> None:
         """Update from the difference between the reward and the prior of the drawn arm."""
         check_reward(decision, reward)

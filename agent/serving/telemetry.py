@@ -126,6 +126,19 @@ class Telemetry:
         """Count a request that was refused for load."""
         self._shed.inc()
 
+    def counts(self, counter: str) -> dict[str, float]:
+        """Return the values of a counter of all replicas of this machine, by label."""
+        families = [family for family in self._merged().collect() if family.name == counter]
+        samples = [one for family in families for one in family.samples if one.name.endswith("_total")]
+        return {", ".join(one.labels.values()): one.value for one in samples}
+
+    def _merged(self) -> CollectorRegistry:
+        if self._folder is None:
+            return self._own
+        merged = CollectorRegistry()
+        multiprocess.MultiProcessCollector(merged, self._folder)  # type: ignore[no-untyped-call]
+        return merged
+
     def exposition(
         self,
         lag: training_log_lag.Lag | None,
@@ -145,12 +158,7 @@ class Telemetry:
             dangling: Feedback that refers to no decision.
             jump_s: Seconds that the wall clock is ahead of the monotonic one.
         """
-        if self._folder is None:
-            text = generate_latest(self._own)
-        else:
-            merged = CollectorRegistry()
-            multiprocess.MultiProcessCollector(merged, self._folder)  # type: ignore[no-untyped-call]
-            text = generate_latest(merged)
+        text = generate_latest(self._merged())
         state = CollectorRegistry()
         state.register(_State(lag, version, now, alarms, dangling, jump_s))
         return text + generate_latest(state)

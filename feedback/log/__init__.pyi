@@ -1,4 +1,4 @@
-from . import database, listing, rows, schema, tables
+from . import database, listing, rollup_tables, rows, schema, tables
 from .batch import Fact, FeedbackStatus, Receipt
 from .group_commit import GroupCommit
 from .open import open_log
@@ -14,6 +14,7 @@ __all__ = [
     "database",
     "listing",
     "open_log",
+    "rollup_tables",
     "rows",
     "schema",
     "tables",

@@ -1,4 +1,5 @@
 from . import (
+    decision_search,
     epochs,
     examples,
     imported_turns,
@@ -19,6 +20,7 @@ __all__ = [
     "Position",
     "Refold",
     "StartingPoint",
+    "decision_search",
     "epochs",
     "examples",
     "imported_turns",

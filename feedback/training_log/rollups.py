@@ -16,12 +16,15 @@ import orjson
 import sqlalchemy as sa
 
 from feedback.events import LABELS, Cost, Status
-from feedback.log import Store
+from feedback.log import Store, rollup_tables
 from feedback.log import rows as log_rows
 from feedback.log import tables as t
-from feedback.log.rollup_tables import COUNTS, SUMS, rollup_positions, rollups
 from feedback.reward import NUMBERS, RewardRule
 from feedback.training_log.joiner import head_of, position_of
+
+rollups, rollup_positions = rollup_tables.rollups, rollup_tables.rollup_positions
+
+COUNTS, SUMS = rollup_tables.COUNTS, rollup_tables.SUMS
 
 MINUTE, HOUR = 60, 3600
 """Widths of the stretches, in seconds."""
@@ -142,6 +145,15 @@ def read(store: Store, since: int, until: int, step: int) -> list[Mapping[str, A
     with store.reading() as connection:
         found = connection.execute(query).mappings().all()
     return [{**row, **{name: int(row[name]) for name in COUNTS}} for row in found]
+
+
+def newest_seconds(store: Store, limit: int) -> dict[str, list[float]]:
+    """Return the seconds that the newest turns spent in the arm, and in the language model if it answered."""
+    e = t.executions.c
+    query = sa.select(e.retrieval_s, e.llm_s, e.answer.is_not(None)).order_by(e.seq.desc()).limit(limit)
+    with store.reading() as connection:
+        rows = connection.execute(query).all()
+    return {"arm": [row[0] for row in rows], "language model": [row[1] for row in rows if row[2]]}
 
 
 _KEY = ("width", "start", "arm", "n_arms")

@@ -342,6 +342,10 @@ class Service:
         await asyncio.to_thread(self.learner.step)
         await self.replica.refresh()
 
+    def close(self) -> None:
+        """Close the log of the learner, where `running` does not."""
+        self._store.close()
+
     def _learner(self, recipe: Recipe) -> Learner:
         arms, budget = list(self.config.actions), self.config.budget
         return Learner(self._store, recipe, arms, self._epoch, budget=budget)

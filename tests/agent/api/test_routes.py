@@ -9,6 +9,7 @@ from fastapi import FastAPI
 from starlette.routing import Route
 
 from agent.access.callers import SCOPES, caller_scopes
+from agent.api.middleware import CONSOLE
 from agent.api.personalizer.protocol import VERSIONS
 from agent.config import Scope
 from tests.agent.asking import refused
@@ -105,10 +106,12 @@ PERSONALIZER: dict[tuple[str, str], Scope] = {
 
 
 def routes_of(app: FastAPI) -> set[tuple[str, str]]:
-    """Return the method and the path of each route; HEAD is answered with GET."""
+    """Return the method and the path of each route of the API; HEAD is answered with GET."""
     found = set()
     for route in app.routes:
         assert isinstance(route, Route), f"{route}: a mount or a router that is not in the table"
+        if route.path.startswith(CONSOLE):
+            continue
         found |= {(method, route.path) for method in (route.methods or set()) - {"HEAD"}}
     return found
 

@@ -45,8 +45,9 @@ def turns(rng: np.random.Generator) -> Iterator[tuple[Decision, Execution, Feedb
 
 @pytest.fixture
 def filled(store: Store) -> Store:
-    for decision, execution, value in turns(np.random.default_rng(3)):
-        store.append([decision, execution, *([value] if value else [])])
+    facts = [fact for turn in turns(np.random.default_rng(3)) for fact in turn if fact is not None]
+    for some in range(0, len(facts), 40):
+        store.append(facts[some : some + 40])
     joiner = Joiner(store, RULE, take_epoch(store, "test", 0.0))
     joiner.advance(2000.0 * HOUR)
     return store

@@ -1,0 +1,166 @@
+"""Find decisions; show everything about one, verify it, ask why its arm, and label it."""
+
+import asyncio
+from dataclasses import asdict
+from typing import Annotated, Any
+from urllib.parse import urlencode
+
+import orjson
+from fastapi import Request, Response
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+
+from agent.access import Caller
+from agent.api import decisions as api
+from agent.api import feedback as api_feedback
+from agent.api.console import explanation
+from agent.api.console.page import ACTION, colours, form_of, page, pages, valid
+from agent.api.errors import ApiError
+from agent.api.middleware import AppReplica, RequestCaller, require
+from agent.api.schemas import LARGEST, DecisionId, FeedbackItem, PageBefore
+from agent.evaluation import request as evaluation_request
+from agent.serving import Replica
+from feedback.events import Status
+from feedback.training_log import decision_search
+
+router = pages()
+
+USE = require("decide", "read")
+
+PAGE = 50
+
+STATUSES = (*Status, "unfinished")
+
+Moment = Annotated[float, BeforeValidator(lambda value: evaluation_request.moment_of(value).timestamp())]
+
+Part = Annotated[str, StringConstraints(max_length=256)]
+
+Count = Annotated[int, Field(ge=0, le=LARGEST)]
+
+Number = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class Filters(BaseModel):
+    """The fields of the form of filters, as a person fills them in."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    arm: Part | None = None
+    version: Count | None = None
+    status: Annotated[str, StringConstraints(pattern=f"^({'|'.join(STATUSES)})$")] | None = None
+    metric: Part | None = None
+    key: Part | None = None
+    episode_id: Part | None = None
+    text: Part | None = None
+    since: Moment | None = None
+    until: Moment | None = None
+    least: Number | None = None
+    most: Number | None = None
+
+
+@router.get("/decisions", dependencies=[USE])
+async def found(
+    request: Request, replica: AppReplica, caller: RequestCaller, before: PageBefore = None
+) -> Response:
+    """A page of decisions, newest first."""
+    fields = {name: value for name, value in request.query_params.items() if value.strip()}
+    if name := fields.pop("id", None):
+        return await decision(request, replica, caller, valid(DecisionId, name.strip()))
+    fields.pop("before", None)
+    filters = decision_search.Filters(**valid(Filters, fields).model_dump(), project=_project(caller))
+    rule = replica.config.reward
+    listed = await asyncio.to_thread(decision_search.search, replica.store, rule, filters, before, PAGE)
+    rows = [
+        {
+            **asdict(one),
+            "id": caller.shown(one.id),
+            "cost": None if one.cost is None else rule.cost.total(one.cost),
+        }
+        for one in listed.decisions
+    ]
+    following = listed.following and urlencode({**fields, "before": listed.following})
+    return page(
+        request,
+        "decisions.html",
+        rows=rows,
+        fields=fields,
+        following=following,
+        looked_through=listed.looked_through,
+        statuses=STATUSES,
+        metrics=list(rule.metrics),
+        colours=await asyncio.to_thread(colours, replica),
+    )
+
+
+def _project(caller: Caller) -> str | None:
+    """Return what the ids begin with that a caller may see; None for every id."""
+    if caller.prefix:
+        return caller.prefix
+    return None if caller.sees_all else ""
+
+
+@router.get("/decisions/{decision_id}", dependencies=[USE])
+async def decision(
+    request: Request, replica: AppReplica, caller: RequestCaller, decision_id: DecisionId
+) -> Response:
+    """Everything known about a decision."""
+    document = orjson.loads((await api.decision(replica, caller, decision_id)).body)
+    return await asyncio.to_thread(_decision, request, replica, document)
+
+
+def _decision(request: Request, replica: Replica, document: dict[str, Any]) -> Response:
+    rule, metrics = replica.config.reward, document["metrics"]
+    masked = [name for name in replica.turns.arms if name not in document["pmf"]]
+    return page(
+        request,
+        "decision.html",
+        one=document,
+        raw=orjson.dumps(document, option=orjson.OPT_INDENT_2).decode(),
+        masked=masked,
+        quality=rule.quality(metrics) if metrics else None,
+        rule=rule,
+        colours=colours(replica),
+    )
+
+
+@router.get("/decisions/{decision_id}/verify", dependencies=[require("operate")])
+async def verify(
+    request: Request, replica: AppReplica, caller: RequestCaller, decision_id: DecisionId
+) -> Response:
+    """Whether the distribution and the draw can be computed again from the log."""
+    answer = await api.verify(replica, caller, decision_id)
+    return page(request, "verification.html", one=orjson.loads(answer.body))
+
+
+@router.get("/decisions/{decision_id}/why", dependencies=[require("read")])
+async def why(
+    request: Request, replica: AppReplica, caller: RequestCaller, decision_id: DecisionId
+) -> Response:
+    """The largest contributions to the score of the drawn arm against the runner-up."""
+    record = await api.record(replica, caller, decision_id)
+    explained = await explanation.explain(replica, record.decision)
+    arms = await asyncio.to_thread(colours, replica)
+    return page(request, "why.html", why=explained, colours=arms)
+
+
+@router.post("/decisions/{decision_id}/feedback", dependencies=[require("feedback"), ACTION])
+async def label(
+    request: Request, replica: AppReplica, caller: RequestCaller, decision_id: DecisionId
+) -> Response:
+    """Keep the judgement of the person who signed in as feedback, with the source of the key."""
+    fields = await form_of(request)
+    try:
+        value = float(fields.get("value", ""))
+    except ValueError:
+        raise ApiError("invalid_value", f"value {fields.get('value', '')!r} is no number", "value") from None
+    comment = {"comment": fields["comment"]} if "comment" in fields else {}
+    item = valid(
+        FeedbackItem,
+        {
+            "decision_id": decision_id,
+            "metric_name": fields.get("metric", ""),
+            "value": value,
+            "tags": {"from": "console", **comment},
+        },
+    )
+    kept = orjson.loads((await api_feedback.feedback(replica, caller, item)).body)
+    return page(request, "labelled.html", kept=kept, item=item)

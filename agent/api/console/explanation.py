@@ -1,0 +1,110 @@
+"""Why an arm: what each feature adds to its score, beyond what it adds to the runner-up's.
+
+linear policies     exact: the mean of the reward is a sum over features
+every other policy  by leaving one feature out at a time, and computing the distribution again
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agent.api.decisions import with_policies
+from agent.api.errors import ApiError
+from agent.policies import Policy, served_distribution
+from agent.serving import Replica
+from feedback.events import LABELS, Context, Decision, Mode
+from feedback.registry import versions
+
+SHOWN = 12
+"""Contributions that are shown; the others are added up."""
+
+MOST = 64
+"""Features that are left out in turn, largest first: each takes a distribution."""
+
+
+@runtime_checkable
+class Additive(Protocol):
+    """A policy whose score of an arm is a sum over features."""
+
+    def contributions(self, context: Context, arms: Sequence[str]) -> dict[str, NDArray[np.float64]]:
+        """Return what each feature adds to the score of each arm, shape (n,), by its name."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why the drawn arm and not the runner-up.
+
+    Attributes:
+        arm: The drawn arm.
+        runner_up: The most probable other one.
+        exact: Whether the contributions add up to the difference of the two arms' scores.
+        unit: What they are in.
+        contributions: Name and amount, largest first.
+        rest: Sum of those that are not shown; None where they do not add up.
+        total: Difference of the scores, or of the probabilities.
+    """
+
+    arm: str
+    runner_up: str
+    exact: bool
+    unit: str
+    contributions: tuple[tuple[str, float], ...]
+    rest: float | None
+    total: float
+
+
+async def explain(replica: Replica, decision: Decision) -> Explanation:
+    """Return why a decision fell on its arm, by the policy that made it. Raises ApiError."""
+    if decision.policy == LABELS or decision.mode is Mode.FORCED or len(decision.arms) < 2:
+        message = f"no policy chose among arms for {decision.id!r}: it is a label, forced, or had one arm"
+        raise ApiError("not_drawn", message, "decision_id")
+    version = versions.find(replica.store, decision.version)
+    if version is None:
+        message = f"there is no version {decision.version}, which decision {decision.id!r} names"
+        raise ApiError("version_unavailable", message, "decision_id")
+    return await with_policies(replica, [version], lambda policy: explained(policy, decision), "decision_id")
+
+
+def explained(policy: Policy, decision: Decision) -> Explanation:
+    """Return the contributions to a decision of its drawn arm against its most probable other arm."""
+    drawn = decision.arms.index(decision.drawn)
+    others = np.array(decision.probabilities)
+    others[drawn] = -1.0
+    other = int(others.argmax())
+    context = decision.context
+    exact = isinstance(policy, Additive)
+    if isinstance(policy, Additive):
+        found = policy.contributions(context, decision.arms)
+        amounts = {name: float(value[drawn] - value[other]) for name, value in found.items()}
+        total, unit = sum(amounts.values()), "expected reward"
+    else:
+        floor = decision.floor or 0.0
+
+        def margin(seen: Context) -> float:
+            p = served_distribution(policy, seen, decision.arms, floor)
+            return float(p[drawn] - p[other])
+
+        total, unit = margin(context), "probability"
+        amounts = {name: total - margin(without) for name, without in _left_out(context).items()}
+    ranked = sorted(amounts.items(), key=lambda one: -abs(one[1]))
+    rest = sum(amount for _, amount in ranked[SHOWN:]) if exact else None
+    shown = tuple((name, amount) for name, amount in ranked[:SHOWN] if amount)
+    return Explanation(decision.drawn, decision.arms[other], exact, unit, shown, rest, total)
+
+
+def _left_out(context: Context) -> Mapping[str, Context]:
+    """Return the context without each of its features, by the name of the feature."""
+    ranked = sorted(context.features, key=lambda name: -abs(context.features[name]))[:MOST]
+    found = {
+        name: replace(
+            context, features={key: value for key, value in context.features.items() if key != name}
+        )
+        for name in ranked
+    }
+    if context.embedding:
+        found["embedding of the question"] = replace(context, embedding=(0.0,) * len(context.embedding))
+    return found

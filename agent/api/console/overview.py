@@ -1,0 +1,233 @@
+"""The overview: what was asked, earned and spent in a window, arm by arm, beside drawing at random."""
+
+import asyncio
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import orjson
+from fastapi import Request, Response
+
+from agent.api.console.page import COLOURS, colours, page, pages
+from agent.api.errors import ApiError
+from agent.api.middleware import AppReplica, require
+from agent.api.operations import policies
+from agent.serving import Replica
+from feedback.ope import intervals
+from feedback.reward import RewardRule
+from feedback.training_log import rollups
+
+router = pages()
+
+DAY = 24 * 3600
+
+WINDOWS: Mapping[str, int | None] = {"1h": 3600, "24h": DAY, "7d": 7 * DAY, "30d": 30 * DAY, "all": None}
+"""Seconds of each window; None for the whole log."""
+
+SLOTS = 180
+"""Stretches of time in a chart, at most."""
+
+COARSER = 4
+"""How many of these make one of the chart of rewards, where single ones hold too few."""
+
+NEWEST = 1000
+"""Turns whose latencies are shown."""
+
+Sums = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Window:
+    """A stretch of time, in seconds since the epoch, and its slots."""
+
+    name: str
+    since: int
+    until: int
+    step: int
+
+
+@router.get("", dependencies=[require("decide", "read")])
+async def overview(
+    request: Request, replica: AppReplica, agreement: policies.Agreement, window: str = "24h"
+) -> Response:
+    """What was asked, earned and spent in a window."""
+    if window not in WINDOWS:
+        raise ApiError(
+            "invalid_value", f"window {window!r}: one of {', '.join(WINDOWS)} was expected", "window"
+        )
+    active = orjson.loads((await policies.policy(replica, agreement)).body)
+    found = await asyncio.to_thread(_read, replica, window)
+    refused = {code: n for code, n in replica.telemetry.counts("armwise_failures").items() if n}
+    shed = sum(replica.telemetry.counts("armwise_shed").values())
+    live = {name: info.enabled for name, info in replica.turns.arms.items()}
+    values = {**found, "policy": active, "shed": shed, "refused": refused, "live": live}
+    return page(request, "overview.html", windows=WINDOWS, window=window, now=replica.clock(), **values)
+
+
+def _read(replica: Replica, name: str) -> dict[str, Any]:
+    store, rule, now = replica.store, replica.config.reward, replica.clock()
+    window = window_of(name, now, rollups.first_start(store))
+    rows = rollups.read(store, window.since, window.until, window.step)
+    arms = colours(replica)
+    return {
+        "read": rollups.progress(store, rule),
+        "since": window.since,
+        "total": figures(rows, rows, rule),
+        "arms": by_arm(rows, rule),
+        "baseline": at_random(rows),
+        "latency": latencies(rollups.newest_seconds(store, NEWEST)),
+        "charts": charts(rows, window, arms),
+        "colours": arms,
+    }
+
+
+def window_of(name: str, now: float, first: int | None) -> Window:
+    """Return a window that ends now.
+
+    Args:
+        name: One of `WINDOWS`.
+        now: Seconds since the epoch.
+        first: When the first hour with a decision begins; None for an empty log.
+
+    >>> window_of("24h", 1_000_000.0, None).step, window_of("all", 36_000_000.0, 0).step
+    (480, 201600)
+    """
+    length = WINDOWS[name]
+    since = (now if first is None else float(first)) if length is None else now - length
+    unit = rollups.MINUTE if length is not None and length <= DAY else rollups.HOUR
+    step = max(1, math.ceil((now - since) / unit / SLOTS)) * unit
+    return Window(name, int(since // step) * step, int(now) + 1, step)
+
+
+def total_of(rows: Iterable[Sums]) -> dict[str, float]:
+    """Return the sum of each column."""
+    total = dict.fromkeys((*rollups.COUNTS, *rollups.SUMS), 0.0)
+    for row in rows:
+        for name in total:
+            total[name] += row[name]
+    return total
+
+
+def figures(rows: Iterable[Sums], window: Iterable[Sums], rule: RewardRule) -> dict[str, Any]:
+    """Return counts, means and the estimates of reward of some rows of a window.
+
+    Args:
+        rows: Those of one arm, or all.
+        window: All rows of the window.
+        rule: Prices costs.
+    """
+    some, n = total_of(rows), int(sum(row["rewarded"] for row in window))
+    count, finished, rewarded = int(some["decisions"]), some["finished"] or math.nan, some["rewarded"]
+    prices = rule.cost
+    cost = prices.steps * some["steps"] + prices.kilotokens * some["tokens"] / 1000 + prices.usd * some["usd"]
+    cost += prices.seconds * (some["retrieval_s"] + some["llm_s"])
+    squares = rewarded, some["reward"], some["reward2"]
+    return {
+        **some,
+        "decisions": count,
+        "reward_mean": intervals.from_sums(int(rewarded), rewarded, some["reward"], *squares),
+        "alone": intervals.from_sums(n, *(some[name] for name in ("w", "wr", "w2", "w2r", "w2r2"))),
+        "cost_mean": cost / finished,
+        "retrieval_ms": 1000 * some["retrieval_s"] / finished,
+        "llm_ms": 1000 * some["llm_s"] / (some["answers"] or math.nan),
+    }
+
+
+def by_arm(rows: Sequence[Mapping[str, Any]], rule: RewardRule) -> dict[str, dict[str, Any]]:
+    """Return the figures of each arm, by name."""
+    groups: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for row in rows:
+        groups[row["arm"]].append(row)
+    return {arm: figures(groups[arm], rows, rule) for arm in sorted(groups)}
+
+
+def at_random(rows: Sequence[Mapping[str, Any]]) -> tuple[float, intervals.Interval] | None:
+    """Return what drawing every eligible arm alike would have earned, by SNIPS; None if that is unknown."""
+    scaled = [(row, 1.0 / row["n_arms"]) for row in rows if row["n_arms"]]
+    once = (sum(row[name] * p for row, p in scaled) for name in ("w", "wr"))
+    twice = (sum(row[name] * p * p for row, p in scaled) for name in ("w2", "w2r", "w2r2"))
+    return intervals.from_sums(int(sum(row["rewarded"] for row in rows)), *once, *twice)
+
+
+def latencies(seconds: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
+    """Return the median, 95th and 99th percentile of each stage, in milliseconds; none without turns."""
+    return {
+        stage: (1000 * np.quantile(values, (0.5, 0.95, 0.99))).tolist()
+        for stage, values in seconds.items()
+        if values
+    }
+
+
+def charts(rows: Sequence[Mapping[str, Any]], window: Window, arms: Mapping[str, int]) -> dict[str, str]:
+    """Return the charts of a window, as JSON for `console.js`."""
+    n = (window.until - window.since + window.step - 1) // window.step
+    counts = {
+        arm: np.zeros(n) for arm in sorted({row["arm"] for row in rows}, key=lambda one: arms.get(one, 99))
+    }
+    for row in rows:
+        counts[row["arm"]][row["slot"]] += row["decisions"]
+    total = sum(counts.values(), np.zeros(n))
+    known = np.flatnonzero(total)
+    shares = [
+        {
+            "label": arm,
+            "colour": f"--c{arms.get(arm, COLOURS - 1)}",
+            "values": (100 * found[known] / total[known]).round(2).tolist(),
+        }
+        for arm, found in counts.items()
+    ]
+    slots: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
+    for row in rows:
+        slots[row["slot"] // COARSER].append(row)
+    earned = {slot: mean for slot in sorted(slots) if (mean := figures(slots[slot], (), _ANY)["reward_mean"])}
+    random = {slot: at_random(slots[slot]) for slot in earned}
+    middle = window.since + window.step * COARSER / 2
+    whole = [window.since, window.until]
+    return {
+        "shares": _json(
+            [window.since + window.step * (i + 0.5) for i in known.tolist()],
+            shares,
+            unit="%",
+            stacked=True,
+            range=whole,
+        ),
+        "requests": _json(
+            [window.since + window.step * (i + 0.5) for i in range(n)],
+            [
+                {
+                    "label": "requests",
+                    "colour": "--ink",
+                    "values": (total * 60 / window.step).round(3).tolist(),
+                }
+            ],
+            unit="a minute",
+            range=whole,
+        ),
+        "rewards": _json(
+            [middle + window.step * COARSER * slot for slot in earned],
+            [
+                _band("what was served", "--ink", earned.values()),
+                _band("drawn at random", "--grey", random.values()),
+            ],
+            unit="reward",
+            range=whole,
+        ),
+    }
+
+
+_ANY = RewardRule()
+
+
+def _band(
+    label: str, colour: str, found: Iterable[tuple[float, intervals.Interval] | None]
+) -> dict[str, Any]:
+    columns = [(None, None, None) if one is None else (one[0], *one[1]) for one in found]
+    value, low, high = zip(*columns, strict=True) if columns else ((), (), ())
+    return {"label": label, "colour": colour, "values": value, "low": low, "high": high}
+
+
+def _json(x: Sequence[float], series: Sequence[Mapping[str, Any]], **rest: Any) -> str:
+    return orjson.dumps({"x": x, "series": series, **rest}).decode()

@@ -1,0 +1,184 @@
+"""Render pages, and answer every failure with a page that says what it is."""
+
+import logging
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, quote
+
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, RedirectResponse
+from fastapi.routing import APIRoute
+from pydantic import TypeAdapter, ValidationError
+from typing_extensions import override
+
+from agent.api import errors
+from agent.api.errors import ApiError
+from agent.api.middleware import CONSOLE, NOBODY
+from agent.reporting import filled
+from agent.serving import Replica
+from feedback.registry import arm_sets
+
+logger = logging.getLogger(__name__)
+
+HERE = Path(__file__).parent
+
+TEMPLATES = HERE / "templates"
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "frame-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+)
+"""What a page may load and run: files of the service alone, and nothing that is written in the page."""
+
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "same-origin",
+    "cache-control": "no-store",
+}
+
+COLOURS = 12
+"""Colours of arms; they repeat after as many."""
+
+PAGES = (("", "Overview"), ("/decisions", "Decisions"))
+"""The path below the console, and the title, of each page of the menu."""
+
+STATIC = {path.name: path.read_bytes() for path in (HERE / "static").iterdir()}
+"""Scripts and their licences, by file name."""
+
+MEDIA = {".js": "text/javascript", ".css": "text/css", ".txt": "text/plain"}
+
+
+def base_of(request: Request) -> str:
+    """Return the path of the console, with the prefix of the service."""
+    return f"{request.scope.get('root_path', '')}{CONSOLE}"
+
+
+def page(request: Request, template: str, status: int = 200, **values: Any) -> HTMLResponse:
+    """Render a template; for a request of htmx, its live part alone.
+
+    Args:
+        request: The request, which has passed the guard.
+        template: Its name.
+        status: Of the response.
+        values: For the template; their texts are escaped.
+    """
+    caller, partial = request.state.caller, "hx-request" in request.headers
+    here = f"{base_of(request)}{_below(request)}"
+    query = request.url.query
+    html = filled(
+        TEMPLATES / template,
+        {},
+        base=base_of(request),
+        below=_below(request),
+        here=f"{here}?{query}" if query else here,
+        pages=PAGES,
+        may=caller.scopes,
+        key=caller.key,
+        partial=partial,
+        **values,
+    )
+    return HTMLResponse(html, status, HEADERS)
+
+
+def _below(request: Request) -> str:
+    """Return the path of a request below the console."""
+    path: str = request.scope["path"]
+    return path.removeprefix(request.scope.get("root_path", "")).removeprefix(CONSOLE).rstrip("/")
+
+
+def seen(request: Request, path: str) -> RedirectResponse:
+    """Return the response to an action: the page that shows what it did.
+
+    Args:
+        request: The request.
+        path: Below the console.
+    """
+    return RedirectResponse(base_of(request) + path, 303, HEADERS)
+
+
+def failed(request: Request, error: Exception) -> Response:
+    """Return a page that says what failed; without a valid key, the way to the login form."""
+    failure = errors.translate(error)
+    if failure.code == "internal_error":
+        logger.error("a page of the console failed", exc_info=error)
+    if not hasattr(request.state, "caller"):
+        request.state.caller = NOBODY
+    failure = failure.shown_to(request.state.caller)
+    if failure.code == "unauthorized" and "hx-request" not in request.headers:
+        after = _below(request) if request.method == "GET" else ""
+        why = "&expired" if "cookie" in request.headers else ""
+        return seen(request, f"/login?next={quote(after)}{why}")
+    response = page(request, "problem.html", failure.status, failure=failure)
+    if failure.retryable:
+        response.headers["retry-after"] = str(failure.retry_after_s)
+    return response
+
+
+def unless_refused(request: Request) -> None:
+    """Raise what the guard refused a request for."""
+    refusal: ApiError | None = getattr(request.state, "refusal", None)
+    if refusal is not None:
+        raise refusal
+
+
+class PageRoute(APIRoute):
+    """A route whose failures are pages."""
+
+    @override
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return a handler that answers every failure."""
+        handler = super().get_route_handler()
+
+        async def answered(request: Request) -> Response:
+            try:
+                unless_refused(request)
+                return await handler(request)
+            except Exception as error:  # noqa: BLE001 - an unexpected one is logged
+                return failed(request, error)
+
+        return answered
+
+
+async def same_origin(request: Request) -> None:
+    """Refuse what no page of the console has sent. Raises ApiError.
+
+    A browser names the origin of a form or of a script in headers that pages cannot set.
+    """
+    headers = request.headers
+    origin = headers.get("origin", "").partition("://")[2]
+    if headers.get("sec-fetch-site") != "same-origin" and origin != headers.get("host"):
+        raise ApiError("forbidden", "the request does not come from a page of this console")
+
+
+ACTION = Depends(same_origin)
+"""Dependency of every route that changes something."""
+
+
+def pages() -> APIRouter:
+    """Return a router of pages, which are not part of the API's document."""
+    return APIRouter(prefix=CONSOLE, route_class=PageRoute, include_in_schema=False)
+
+
+async def form_of(request: Request) -> dict[str, str]:
+    """Return the fields of a form that were filled in. Raises ApiError."""
+    try:
+        text = (await request.body()).decode()
+    except UnicodeDecodeError as error:
+        raise ApiError("invalid_request", f"the form is not UTF-8: {error}") from None
+    return {name: value for name, value in parse_qsl(text) if value.strip()}
+
+
+def valid(model: Any, values: object) -> Any:
+    """Return values checked by a model of the API. Raises ApiError."""
+    try:
+        return TypeAdapter(model).validate_python(values)
+    except ValidationError as error:
+        raise errors.translate(RequestValidationError(error.errors())) from None
+
+
+def colours(replica: Replica) -> dict[str, int]:
+    """Return the number of the colour of each arm, the same on every page; this reads the log."""
+    return {name: number % COLOURS for number, name in enumerate(arm_sets.defined(replica.store))}

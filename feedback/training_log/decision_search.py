@@ -1,0 +1,206 @@
+"""Find decisions of the traffic, newest first, a page at a time and with a bound on what a page reads.
+
+A rare match in a long log may be far back. Facts are read backwards in stretches; where a page is not full
+after `FURTHEST` of them, the search says up to where it has looked, and goes on from there when asked.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+import sqlalchemy as sa
+
+from feedback.events import LABELS, Cost, Status
+from feedback.log import Store
+from feedback.log import rows as log_rows
+from feedback.log import tables as t
+from feedback.reward import NUMBERS, RewardRule
+
+STRETCH = 10_000
+"""Facts that are looked through at a time."""
+
+FURTHEST = 50_000
+"""Facts that a page looks through at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """What a decision must be like; None for anything.
+
+    Attributes:
+        arm: The drawn arm.
+        version: The version that gave the distribution.
+        status: How it ended; `unfinished` where it has not.
+        metric: It has feedback of this metric of its own, not of its episode.
+        key: It has feedback that was given with this key.
+        episode_id: Its episode.
+        text: What its question contains, whatever the case of letters.
+        since: When it was committed at the earliest, seconds since the epoch.
+        until: And before which time.
+        least: Smallest reward; a decision that is not learned has none.
+        most: Largest reward.
+        project: What its id begins with, `<project>~`; empty for ids without a project.
+    """
+
+    arm: str | None = None
+    version: int | None = None
+    status: str | None = None
+    metric: str | None = None
+    key: str | None = None
+    episode_id: str | None = None
+    text: str | None = None
+    since: float | None = None
+    until: float | None = None
+    least: float | None = None
+    most: float | None = None
+    project: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One decision of a page.
+
+    Attributes:
+        seq: Its position in the log.
+        id: Its id in the log.
+        decided_at: Seconds since the epoch.
+        question: Its first 300 characters.
+        drawn: The drawn arm.
+        served: The arm that answered; None where none did.
+        propensity: Of the drawn arm.
+        mode: How it was chosen.
+        version: That gave the distribution.
+        status: How it ended; None where it has not.
+        cost: The raw cost vector; None where it has not ended.
+        reward: None where it is not learned, or has no reward.
+    """
+
+    seq: int
+    id: str
+    decided_at: float
+    question: str
+    drawn: str
+    served: str | None
+    propensity: float
+    mode: str
+    version: int
+    status: str | None
+    cost: Cost | None
+    reward: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page of decisions.
+
+    Attributes:
+        decisions: Newest first.
+        following: Position before which the next page begins; None at the beginning of the log.
+        looked_through: Facts that were looked through, if the page is not full and more are left; else None.
+    """
+
+    decisions: Sequence[Found]
+    following: int | None
+    looked_through: int | None
+
+
+def search(
+    store: Store, rule: RewardRule, filters: Filters, before: int | None = None, limit: int = 50
+) -> Page:
+    """Return the newest decisions that match.
+
+    Args:
+        store: The log.
+        rule: Names the training log, and gives the rewards.
+        filters: What they must be like.
+        before: Only decisions before this position of the log.
+        limit: How many at most.
+
+    Raises:
+        LogUnavailableError: Try again later.
+    """
+    found: list[Found] = []
+    with store.reading() as connection:
+        head = int(connection.scalar(sa.select(t.log_head.c.seq)) or 0)
+        start = end = min(
+            head + 1 if before is None else before, _position(connection, filters.until, head) + 1
+        )
+        first = 0 if filters.since is None else _position(connection, filters.since, head, before=True)
+        while end > first + 1 and start - end < FURTHEST:
+            # an index has the decisions of an episode, so that nothing else is read
+            low = first if filters.episode_id is not None else max(first, end - 1 - STRETCH)
+            query = _query(rule, filters, low, end)
+            if filters.least is None and filters.most is None:
+                query = query.limit(limit - len(found))
+            for row in connection.execute(query).mappings():
+                one = _found(row, rule)
+                if _rewarded_as(one, filters):
+                    found.append(one)
+                    if len(found) == limit:
+                        return Page(found, one.seq, None)
+            end = low + 1
+    more = end > first + 1
+    return Page(found, end if more else None, start - end if more else None)
+
+
+def _position(connection: sa.Connection, at: float | None, head: int, *, before: bool = False) -> int:
+    """Return the position of the last decision that was committed by a time, or before it."""
+    if at is None:
+        return head
+    d = t.decisions.c
+    until = d.logged_at < at if before else d.logged_at <= at
+    query = sa.select(d.seq).where(until).order_by(d.logged_at.desc(), d.seq.desc()).limit(1)
+    return int(connection.scalar(query) or 0)
+
+
+def _query(rule: RewardRule, filters: Filters, low: int, end: int) -> sa.Select[Any]:
+    d, e, x, f = t.decisions.c, t.executions.c, t.examples.c, t.feedback.c
+    query = (
+        sa.select(
+            *(d.seq, d.id, d.decided_at, sa.func.substr(d.question, 1, 300).label("question")),
+            *(d.drawn, d.propensity, d.mode, d.version, d.cost_weight, e.served, e.status),
+            *log_rows.COST,
+            sa.cast(x.metrics, sa.Text).label("metrics"),
+        )
+        .outerjoin_from(t.decisions, t.executions, e.decision_id == d.id)
+        .outerjoin(t.examples, (x.decision_id == d.id) & (x.join == rule.join))
+        .where(d.seq > low, d.seq < end, d.policy != LABELS)
+        .order_by(d.seq.desc())
+    )
+    given = sa.exists().where(f.decision_id == d.id)
+    conditions: Mapping[str, Any] = {
+        "arm": lambda arm: d.drawn == arm,
+        "version": lambda version: d.version == version,
+        "status": lambda status: e.status.is_(None) if status == "unfinished" else e.status == status,
+        "metric": lambda metric: given.where(f.metric == metric),
+        "key": lambda key: given.where(f.key == key),
+        "episode_id": lambda episode_id: d.episode_id == episode_id,
+        "text": lambda text: sa.func.lower(d.question).contains(text.lower(), autoescape=True),
+        "project": lambda prefix: d.id.startswith(prefix, autoescape=True) if prefix else ~d.id.contains("~"),
+    }
+    for name, condition in conditions.items():
+        if (value := getattr(filters, name)) is not None:
+            query = query.where(condition(value))
+    return query
+
+
+def _found(row: Mapping[Any, Any], rule: RewardRule) -> Found:
+    ended = row["status"] is not None
+    cost = Cost(*(row[column.name] for column in log_rows.COST)) if ended else None
+    reward = None
+    if cost is not None and row["metrics"] is not None:
+        failed = row["status"] in (Status.ARM_FAILED, Status.FELL_BACK)
+        values, total = orjson.loads(row["metrics"]), rule.cost.total(cost)
+        reward = rule.formula(values, total, row["cost_weight"], failed=failed, arithmetic=NUMBERS)
+    named = {name: row[name] for name in Found.__slots__ if name not in ("cost", "reward")}
+    return Found(**named, cost=cost, reward=reward)
+
+
+def _rewarded_as(one: Found, filters: Filters) -> bool:
+    low, high = filters.least, filters.most
+    if low is None and high is None:
+        return True
+    return (
+        one.reward is not None and (low is None or one.reward >= low) and (high is None or one.reward <= high)
+    )

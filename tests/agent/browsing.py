@@ -1,0 +1,60 @@
+"""A service in a thread that a browser can reach, and some traffic for it."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import numpy as np
+import uvicorn
+
+from agent.api.middleware import CONSOLE
+from tests.agent.asking import CHAT
+from tests.agent.fakes import Service
+
+PATIENCE_S = 30.0
+
+
+@contextmanager
+def listening(service: Service, root_path: str = "") -> Iterator[str]:
+    """Serve at a free port of this machine with a version to decide with; yield the address."""
+    service.learner.step()
+    server = uvicorn.Server(
+        uvicorn.Config(service.app, log_level="error", root_path=root_path, timeout_graceful_shutdown=1)
+    )
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        thread = threading.Thread(target=server.run, args=([listener],))
+        thread.start()
+        base = f"http://127.0.0.1:{listener.getsockname()[1]}{root_path}"
+        try:
+            deadline = time.monotonic() + PATIENCE_S
+            while not (server.started and httpx.get(f"{base}/ready").is_success):
+                assert time.monotonic() < deadline
+            yield base
+        finally:
+            server.should_exit = True
+            thread.join()
+            service.close()
+
+
+def traffic(base: str, questions: Sequence[str], seed: int = 0, **headers: str) -> list[str]:
+    """Ask questions and label most answers; return the ids of the decisions."""
+    rng, ids = np.random.default_rng(seed), []
+    with httpx.Client(base_url=base, headers=headers, timeout=PATIENCE_S) as client:
+        for question in questions:
+            body: dict[str, Any] = CHAT | {"messages": [{"role": "user", "content": question}]}
+            answer = client.post("/v1/chat/completions", json=body)
+            found = answer.raise_for_status().json()["agent"]
+            ids.append(found["decision_id"])
+            if rng.random() < 0.8:
+                right = bool(rng.random() < {"none": 0.2, "bm25": 0.5}.get(found["arm_served"], 0.8))
+                item = {"decision_id": ids[-1], "metric_name": "right", "value": right}
+                client.post("/v1/feedback", json=item).raise_for_status()
+    return ids
+
+
+__all__ = ["CONSOLE", "listening", "traffic"]
