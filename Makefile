@@ -11,7 +11,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check
 # every file has a hash in its lock; the locks are complete, so nothing else is resolved
 LOCKED := install --progress-bar on --no-deps --require-hashes
 
-.PHONY: help serve demo test test-slow test-clients fuzz mutants check docs bench models lock sbom audit vllm-ask test-vllm clean
+.PHONY: help serve demo test test-slow test-clients fuzz browser mutants check docs bench models lock sbom audit vllm-ask test-vllm clean
 
 help:  ## say what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -30,6 +30,9 @@ test-slow: $(VENV)/ready-dev  ## run the tests that take long: kills under traff
 
 fuzz: $(VENV)/ready-dev  ## send the service requests made from its OpenAPI document for ten minutes; FUZZ_S=60 for one
 	FUZZ_S=$(FUZZ_S) $(BIN)/python -m pytest -n0 -m slow tests/agent/api/test_openapi.py -o log_cli=true --log-cli-level=INFO
+
+browser:  ## install Debian's chromium, in which the tests of the console run
+	command -v chromium || apt-get install -y --no-install-recommends chromium
 
 mutants: $(VENV)/ready-dev  ## change the code here and there, and list the changes that no test notices; MUTANTS="feedback.ope.gate*"
 	PYTHONPATH= $(BIN)/mutmut run $(MUTANTS)

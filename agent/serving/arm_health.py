@@ -12,6 +12,7 @@ the one that was drawn from, and an arm without room is never drawn and then ski
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
@@ -30,6 +31,25 @@ class Report(Protocol):
         The caller chooses what is refused: of an arm that has worked, that is no evidence.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class ArmState:
+    """The health of one arm.
+
+    Attributes:
+        is_open: Whether its breaker is open.
+        loading: Whether its encoder is not loaded yet.
+        failures: Failures in a row.
+        under_way: Searches that are under way.
+        cap: Most concurrent searches; None for any number.
+    """
+
+    is_open: bool
+    loading: bool
+    failures: int
+    under_way: int
+    cap: int | None
 
 
 class ArmHealth:
@@ -80,6 +100,11 @@ class ArmHealth:
     def is_open(self, arm: str) -> bool:
         """Return whether the breaker of an arm is open."""
         return arm in self._open_until and self._clock() < self._open_until[arm]
+
+    def state(self, arm: str) -> "ArmState":
+        """Return what is known of an arm now."""
+        under_way, failures = self._under_way.get(arm, 0), self._failures.get(arm, 0)
+        return ArmState(self.is_open(arm), arm in self.loading, failures, under_way, self._caps.get(arm))
 
     def _full(self, arm: str) -> bool:
         return arm in self._caps and self._under_way.get(arm, 0) >= self._caps[arm]

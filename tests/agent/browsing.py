@@ -1,9 +1,10 @@
 """A service in a thread that a browser can reach, and some traffic for it."""
 
+import shutil
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,9 +23,11 @@ PATIENCE_S = 30.0
 def listening(service: Service, root_path: str = "") -> Iterator[str]:
     """Serve at a free port of this machine with a version to decide with; yield the address."""
     service.learner.step()
-    server = uvicorn.Server(
-        uvicorn.Config(service.app, log_level="error", root_path=root_path, timeout_graceful_shutdown=1)
-    )
+
+    async def prefixed(scope: Any, receive: Any, send: Any) -> None:
+        await service.app({**scope, "root_path": root_path}, receive, send)
+
+    server = uvicorn.Server(uvicorn.Config(prefixed, log_level="error", timeout_graceful_shutdown=1))
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         thread = threading.Thread(target=server.run, args=([listener],))
@@ -57,4 +60,44 @@ def traffic(base: str, questions: Sequence[str], seed: int = 0, **headers: str) 
     return ids
 
 
-__all__ = ["CONSOLE", "listening", "traffic"]
+CHROMIUM = "chromium"
+"""Debian's."""
+
+Visit = Callable[[int, str], Any]
+"""Opens a page of a width in a colour scheme, the last one being closed."""
+
+
+@contextmanager
+def browsing() -> Iterator[Visit]:
+    """Start a browser; the errors of each page are raised when it is closed."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which(CHROMIUM), args=["--no-sandbox"])
+        opened: list[tuple[Any, list[str]]] = []
+
+        def visit(width: int, scheme: str) -> Any:
+            close()
+            page, errors = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme), []
+            page.on("pageerror", lambda error: errors.append(str(error)))
+            page.on(
+                "console",
+                lambda message: errors.append(message.text) if message.type in ("error", "warning") else None,
+            )
+            opened.append((page, errors))
+            return page
+
+        def close() -> None:
+            while opened:
+                page, errors = opened.pop()
+                page.close()
+                # a browser reports the status of a page that says what is wrong
+                status = "Failed to load resource: the server responded with a status of"
+                assert [one for one in errors if not one.startswith(status)] == []
+
+        yield visit
+        close()
+        browser.close()
+
+
+__all__ = ["CONSOLE", "Visit", "browsing", "listening", "traffic"]

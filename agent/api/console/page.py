@@ -42,7 +42,16 @@ HEADERS = {
 COLOURS = 12
 """Colours of arms; they repeat after as many."""
 
-PAGES = (("", "Overview"), ("/decisions", "Decisions"))
+PAGES = (
+    ("", "Overview"),
+    ("/playground", "Playground"),
+    ("/decisions", "Decisions"),
+    ("/arms", "Arms"),
+    ("/policies", "Policies"),
+    ("/evaluations", "Evaluations"),
+    ("/warm-starts", "Warm starts"),
+    ("/system", "System"),
+)
 """The path below the console, and the title, of each page of the menu."""
 
 STATIC = {path.name: path.read_bytes() for path in (HERE / "static").iterdir()}

@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter, Request, Response
 
-from agent.api.console import decisions, overview, session
+from agent.api.console import decisions, operating, overview, playground, session, system
 from agent.api.console.page import pages
 from agent.api.errors import ApiError
 
@@ -15,5 +15,10 @@ async def missing(request: Request) -> Response:
     raise ApiError("not_found", f"there is no page {request.url.path!r}")
 
 
-ROUTERS: tuple[APIRouter, ...] = (session.router, overview.router, decisions.router, _elsewhere)
+ROUTERS: tuple[APIRouter, ...] = (
+    session.router,
+    playground.answers,
+    *(resource.router for resource in (overview, playground, decisions, operating, system)),
+    _elsewhere,
+)
 """In the order in which they are matched."""

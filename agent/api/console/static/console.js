@@ -64,4 +64,110 @@
   document.addEventListener("htmx:afterSettle", drawAll);
   window.addEventListener("resize", drawAgain);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAgain);
+
+  // -- the playground ------------------------------------------------------------------------------
+
+  let asking = null;
+
+  function bodyOf(question, model) {
+    return { model, messages: [{ role: "user", content: question }], stream: true, agent: { return: ["passages"] } };
+  }
+
+  async function* eventsOf(response) {
+    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+    let left = "";
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) return;
+      const parts = (left + value).split("\n\n");
+      left = parts.pop();
+      for (const part of parts) {
+        if (part !== "data: [DONE]") yield JSON.parse(part.replace(/^data: /, ""));
+      }
+    }
+  }
+
+  function listPassages(card, passages) {
+    const details = card.querySelector(".passages");
+    details.hidden = !passages.length;
+    details.querySelector("summary").textContent = `${passages.length} passages with scores`;
+    for (const passage of passages) {
+      const item = document.createElement("li"), title = document.createElement("strong");
+      title.textContent = `${passage.title || passage.id} (${passage.score.toFixed(3)})`;
+      const text = document.createElement("div");
+      text.className = "text-of";
+      text.dir = "auto";
+      text.textContent = passage.text;
+      item.append(title, text);
+      details.querySelector("ol").append(item);
+    }
+  }
+
+  async function answer(form, question, model, signal) {
+    const card = document.getElementById("answer").content.firstElementChild.cloneNode(true);
+    const text = card.querySelector(".text-of"), problem = card.querySelector(".problem");
+    card.querySelector("h2").textContent = model === "auto" ? "…" : model.replace("arm/", "");
+    document.getElementById("answers").append(card);
+    function fail(message) {
+      problem.textContent = message;
+      problem.hidden = false;
+    }
+    let id = null;
+    try {
+      const response = await fetch(form.dataset.ask, {
+        method: "POST", signal, headers: { "content-type": "application/json" }, body: JSON.stringify(bodyOf(question, model)),
+      });
+      if (!response.ok) {
+        const error = (await response.json()).error;
+        fail(error.code === "unauthorized" ? "The key of this browser does not hold any more: load the page again and sign in." : error.message);
+        return;
+      }
+      for await (const event of eventsOf(response)) {
+        if (event.error) { fail(event.error.message); continue; }
+        const delta = event.choices[0] && event.choices[0].delta;
+        if (event.agent && event.agent.passages) {
+          id = event.agent.decision_id;
+          card.querySelector("h2").textContent = event.model.replace("arm/", "");
+          listPassages(card, event.agent.passages);
+        }
+        if (delta && delta.content) text.append(delta.content);
+      }
+      const cited = new Set([...text.textContent.matchAll(/\[(\d+)\]/g)].map((found) => found[1]));
+      card.querySelectorAll(".passages li").forEach((item, i) => { if (cited.has(`${i + 1}`)) item.firstChild.append(" cited"); });
+      if (id) await htmx.ajax("GET", form.dataset.asked + encodeURIComponent(id), { target: card.querySelector(".after"), swap: "innerHTML" });
+    } catch (error) {
+      if (error.name !== "AbortError") fail(`The connection was lost: ${error.message}`);
+    } finally {
+      text.setAttribute("aria-busy", "false");
+    }
+  }
+
+  function sayTheSame(question, model) {
+    const service = location.origin + document.body.dataset.base.replace(/\/console$/, "");
+    const body = { model, messages: [{ role: "user", content: question }] };
+    document.getElementById("curl").textContent =
+      `curl ${service}/v1/chat/completions -H 'content-type: application/json' -H "authorization: Bearer $ARMWISE_KEY" \\\n  -d '${JSON.stringify(body).replaceAll("'", "'\\''")}'`;
+    document.getElementById("python").textContent =
+      `from openai import OpenAI\n\nclient = OpenAI(base_url="${service}/v1", api_key=os.environ.get("ARMWISE_KEY", "none"))\n` +
+      `reply = client.chat.completions.create(\n    model=${JSON.stringify(model)}, messages=[{"role": "user", "content": ${JSON.stringify(question)}}]\n)\nprint(reply.choices[0].message.content)`;
+    document.getElementById("python").prepend("import os\n\n");
+    document.getElementById("same").hidden = false;
+  }
+
+  async function askInTurn(form, question, models, signal) {
+    for (const model of models) if (!signal.aborted) await answer(form, question, model, signal);
+  }
+
+  document.addEventListener("submit", (event) => {
+    const form = event.target;
+    if (form.id !== "ask") return;
+    event.preventDefault();
+    const question = form.elements.question.value, every = event.submitter && event.submitter.value === "all";
+    const models = [...form.elements.model.options].map((option) => option.value);
+    if (asking) asking.abort();
+    asking = new AbortController();
+    document.getElementById("answers").replaceChildren();
+    sayTheSame(question, every ? "auto" : form.elements.model.value);
+    askInTurn(form, question, every ? models.slice(1) : [form.elements.model.value], asking.signal);
+  });
 })();

@@ -1,0 +1,218 @@
+"""What operators do and look at: arms, policies, evaluations and warm starts."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+from fastapi import Request, Response
+
+from agent.api import decisions as api_decisions
+from agent.api.console import overview
+from agent.api.console.page import ACTION, colours, form_of, page, pages, seen, valid
+from agent.api.errors import ApiError
+from agent.api.middleware import AppReplica, require
+from agent.api.operations import arms, evaluations, policies, warm_starts
+from agent.api.schemas import ArmSwitch, CanaryChoice, PageBefore, PathNumber, PromotionChoice, VersionChoice
+from agent.evaluation import EvaluationRequest
+from agent.policies import Policy
+from agent.serving import Replica
+from feedback.events import Decision
+from feedback.log import rows as log_rows
+from feedback.ope import ESTIMATORS, INTERVALS
+from feedback.registry import versions
+from feedback.training_log import rollups
+
+router = pages()
+
+USE, READ, OPERATE = require("decide", "read"), require("read"), require("operate")
+
+PAGE = 50
+
+COMPARED = 1000
+"""Newest decisions for which two versions are compared."""
+
+DIFFERENT = 20
+"""Questions that are shown on which they differ most."""
+
+IDS = 500
+"""Decisions that are read at a time."""
+
+
+def content(response: Response) -> Any:
+    """Return the document of a response of the API."""
+    return orjson.loads(response.body)
+
+
+@router.get("/arms", dependencies=[USE])
+async def live(request: Request, replica: AppReplica) -> Response:
+    """The live arms: what they are, how they do, and their switches."""
+    document = content(await arms.arms(replica))
+    health = {one["name"]: replica.decider.health.state(one["name"]) for one in document["arms"]}
+    figures, known = await asyncio.to_thread(_last_day, replica)
+    return page(request, "arms.html", **document, health=health, figures=figures, colours=known)
+
+
+def _last_day(replica: Replica) -> tuple[dict[str, Any], dict[str, int]]:
+    window = overview.window_of("24h", replica.clock(), None)
+    rows = rollups.read(replica.store, window.since, window.until, window.step)
+    return overview.by_arm(rows, replica.config.reward), colours(replica)
+
+
+@router.post("/arms/{name}", dependencies=[OPERATE, ACTION])
+async def switch(request: Request, replica: AppReplica, name: str) -> Response:
+    """Switch an arm on or off."""
+    enabled = (await form_of(request)).get("enabled") == "true"
+    await arms.switch(replica, name, ArmSwitch(enabled=enabled))
+    return seen(request, "/arms")
+
+
+@router.get("/policies", dependencies=[READ])
+async def versions_of(
+    request: Request, replica: AppReplica, agreement: policies.Agreement, before: PageBefore = None
+) -> Response:
+    """The versions, what was promoted and rolled back, and the forms that do so."""
+    active = content(await policies.policy(replica, agreement))
+    listed = content(await policies.policies(replica, PAGE, before))
+    last = listed["versions"][-1]["version"] if len(listed["versions"]) == PAGE else None
+    return page(request, "policies.html", active=active, **listed, following=last)
+
+
+@router.post("/policies", dependencies=[OPERATE, ACTION])
+async def choose(request: Request, replica: AppReplica, agreement: policies.Agreement) -> Response:
+    """Promote a version, roll back to it, or make it a canary; the reason is part of the record."""
+    fields = await form_of(request)
+    number = valid(PathNumber, fields.get("version", ""))
+    reason = fields.get("reason", "")
+    match fields.get("action"):
+        case "promote":
+            body = valid(PromotionChoice, {"reason": reason, "force": "force" in fields})
+            await policies.promote(replica, number, body, agreement)
+        case "rollback":
+            await policies.rollback(replica, number, valid(VersionChoice, {"reason": reason}), agreement)
+        case "canary":
+            body = valid(CanaryChoice, {"reason": reason, "share": fields.get("share", "")})
+            await policies.canary(replica, number, body, agreement)
+        case other:
+            message = f"action {other!r}: promote, rollback or canary was expected"
+            raise ApiError("invalid_value", message, "action")
+    return seen(request, "/policies")
+
+
+@router.get("/policies/differences", dependencies=[READ])
+async def differences(request: Request, replica: AppReplica, one: PageBefore, other: PageBefore) -> Response:
+    """Where two versions differ on the newest decisions."""
+    pair = []
+    for number in (one, other):
+        version = await asyncio.to_thread(versions.find, replica.store, number or 0)
+        if version is None:
+            raise ApiError("version_not_found", f"there is no version {number}", "version")
+        pair.append(version)
+    logged = await asyncio.to_thread(_newest, replica)
+
+    def compare(first: Policy, second: Policy) -> list[tuple[float, Decision, Any, Any]]:
+        return differing(first, second, logged)
+
+    found = await api_decisions.with_policies(replica, pair, compare, "version")
+    same = sum(a.argmax() == b.argmax() for _, _, a, b in found)
+    return page(
+        request,
+        "differences.html",
+        pair=pair,
+        n=len(found),
+        same=same,
+        apart=float(np.mean([distance for distance, *_ in found])) if found else 0.0,
+        rows=found[:DIFFERENT],
+        colours=await asyncio.to_thread(colours, replica),
+    )
+
+
+def differing(
+    first: Policy, second: Policy, logged: Sequence[Decision]
+) -> list[tuple[float, Decision, Any, Any]]:
+    """Return the probability mass that two policies place differently for each decision, most first.
+
+    Each comes with the decision and with both distributions, without the floor.
+    """
+    found = []
+    for one in logged:
+        a, b = (policy.probabilities(one.context, one.arms) for policy in (first, second))
+        found.append((float(np.abs(a - b).sum() / 2), one, a, b))
+    return sorted(found, key=lambda row: -row[0])
+
+
+def _newest(replica: Replica) -> list[Decision]:
+    ids = [one.id for one in replica.store.newest(COMPARED)]
+    found: dict[str, Decision] = {}
+    with replica.store.reading() as connection:
+        for start in range(0, len(ids), IDS):
+            found |= log_rows.load_decisions(connection, ids[start : start + IDS])
+    return [found[name] for name in ids if name in found]
+
+
+@router.get("/evaluations", dependencies=[READ])
+async def submitted(request: Request, replica: AppReplica, before: PageBefore = None) -> Response:
+    """The evaluations, and the form for a new one."""
+    listed = content(await evaluations.evaluations(replica, PAGE, before))["evaluations"]
+    return page(
+        request,
+        "evaluations.html",
+        listed=listed,
+        arms=list(replica.turns.arms),
+        estimators=list(ESTIMATORS),
+        intervals=INTERVALS,
+        following=listed[-1]["id"] if len(listed) == PAGE else None,
+    )
+
+
+@router.post("/evaluations", dependencies=[OPERATE, ACTION])
+async def submit(request: Request, replica: AppReplica) -> Response:
+    """Request an evaluation."""
+    fields = await form_of(request)
+    asked: dict[str, Any] = {name: fields[name] for name in ("since", "until", "interval") if name in fields}
+    asked["candidates"] = [line.strip() for line in fields.get("candidates", "").splitlines() if line.strip()]
+    asked["gate"] = "gate" in fields
+    answer = await evaluations.submit(replica, valid(EvaluationRequest, asked))
+    return seen(request, f"/evaluations/{content(answer)['id']}")
+
+
+@router.get("/evaluations/{number}", dependencies=[READ])
+async def evaluation(request: Request, replica: AppReplica, number: PathNumber) -> Response:
+    """One evaluation: its progress, then its report."""
+    return page(request, "evaluation.html", one=content(await evaluations.evaluation(replica, number)))
+
+
+@router.get("/evaluations/{number}/report", dependencies=[READ])
+async def report(replica: AppReplica, number: PathNumber) -> Response:
+    """The report of an evaluation, which runs no script."""
+    return await evaluations.report(replica, number)
+
+
+@router.get("/warm-starts", dependencies=[READ])
+async def runs(request: Request, replica: AppReplica, before: PageBefore = None) -> Response:
+    """The warm starts, and the button for a new one."""
+    listed = content(await warm_starts.runs(replica, PAGE, before))
+    following = listed["warm_starts"][-1]["id"] if len(listed["warm_starts"]) == PAGE else None
+    configured = replica.config.warm_start is not None
+    return page(
+        request,
+        "warm_starts.html",
+        runs=listed["warm_starts"],
+        following=following,
+        due=listed["next"],
+        configured=configured,
+    )
+
+
+@router.post("/warm-starts", dependencies=[OPERATE, ACTION])
+async def start(request: Request, replica: AppReplica) -> Response:
+    """Request a warm start."""
+    run = content(await warm_starts.ask(replica))
+    return seen(request, f"/warm-starts/{run['id']}")
+
+
+@router.get("/warm-starts/{number}", dependencies=[READ])
+async def run(request: Request, replica: AppReplica, number: PathNumber) -> Response:
+    """One warm start, step by step."""
+    return page(request, "warm_start.html", one=content(await warm_starts.run(replica, number)))

@@ -1,0 +1,47 @@
+"""Ask from the browser: one arm that the policy draws, a named one, or all of them side by side."""
+
+import asyncio
+
+import orjson
+from fastapi import APIRouter, Depends, Request, Response
+
+from agent.api import decisions as api
+from agent.api.console.page import ACTION, colours, page, pages, unless_refused
+from agent.api.middleware import CONSOLE, AppReplica, RequestCaller, require
+from agent.api.openai import chat
+from agent.api.schemas import ChatRequest, DecisionId
+
+router = pages()
+
+DECIDE = require("decide")
+
+
+async def _signed_in(request: Request) -> None:
+    unless_refused(request)
+
+
+answers = APIRouter(prefix=CONSOLE, include_in_schema=False)
+"""What scripts of a page read: failures are those of the API."""
+
+
+@router.get("/playground", dependencies=[DECIDE])
+async def playground(request: Request, replica: AppReplica) -> Response:
+    """The form for a question."""
+    arms = [name for name, info in replica.turns.arms.items() if info.enabled]
+    return page(request, "playground.html", arms=arms, most=replica.config.limits.question_chars)
+
+
+@answers.post("/playground/ask", dependencies=[Depends(_signed_in), DECIDE, ACTION])
+async def ask(replica: AppReplica, caller: RequestCaller, body: ChatRequest) -> Response:
+    """Answer as `/v1/chat/completions` does, with the key of the cookie."""
+    return await chat.chat(replica, caller, body)
+
+
+@router.get("/playground/{decision_id}", dependencies=[DECIDE])
+async def asked(
+    request: Request, replica: AppReplica, caller: RequestCaller, decision_id: DecisionId
+) -> Response:
+    """What was decided for a question that was answered, and the buttons that judge it."""
+    one = orjson.loads((await api.decision(replica, caller, decision_id)).body)
+    arms, metrics = await asyncio.to_thread(colours, replica), replica.config.reward.metrics
+    return page(request, "asked.html", one=one, colours=arms, metrics=metrics)

@@ -1,0 +1,95 @@
+"""Keys, the configuration that holds, and the health of this replica and of the log."""
+
+import asyncio
+from typing import Any
+
+import yaml
+from fastapi import Request, Response
+
+from agent.access import NewKey
+from agent.api.console.operating import content
+from agent.api.console.page import ACTION, form_of, page, pages, seen, valid
+from agent.api.middleware import AppReplica, RequestCaller, require
+from agent.api.operations import keys
+from agent.api.schemas import PublicId
+from agent.serving import Replica
+from feedback.log import database
+from feedback.training_log import lag
+
+router = pages()
+
+OPTIONAL = (
+    "project",
+    "source",
+    "rpm_limit",
+    "tpm_limit",
+    "max_budget",
+    "token_budget",
+    "budget_duration",
+    "expires",
+)
+"""Fields of a new key that may be left empty."""
+
+
+@router.get("/system", dependencies=[require("read")])
+async def system(request: Request, replica: AppReplica, caller: RequestCaller) -> Response:
+    """The health of this replica and of the log; with more scopes, the configuration and the keys."""
+    return await _shown(request, replica, caller.scopes, None)
+
+
+@router.post("/system/keys", dependencies=[require("admin"), ACTION])
+async def create(request: Request, replica: AppReplica, caller: RequestCaller) -> Response:
+    """Make a key, and show its secret once."""
+    fields = await form_of(request)
+    asked: dict[str, Any] = {name: fields[name] for name in OPTIONAL if name in fields}
+    asked |= {"name": fields.get("name", ""), "scopes": fields.get("scopes", "").split()}
+    made = content(await keys.create(replica, valid(NewKey, asked)))
+    return await _shown(request, replica, caller.scopes, made)
+
+
+@router.post("/system/keys/{public_id}", dependencies=[require("admin"), ACTION])
+async def disable(request: Request, replica: AppReplica, public_id: PublicId) -> Response:
+    """Disable a key for good."""
+    await keys.disable(replica, public_id)
+    return seen(request, "/system")
+
+
+async def _shown(
+    request: Request, replica: Replica, scopes: frozenset[Any], made: dict[str, Any] | None
+) -> Response:
+    health = await asyncio.to_thread(_health, replica)
+    listed = content(await keys.listed(replica))["keys"] if "admin" in scopes else None
+    configuration = None
+    if "operate" in scopes:
+        document = replica.config.model_dump(mode="json", exclude_defaults=True)
+        document["log_url"] = database.shown(replica.config.database_url)
+        configuration = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+    return page(request, "system.html", health=health, keys=listed, configuration=configuration, made=made)
+
+
+def _health(replica: Replica) -> list[tuple[str, bool, str]]:
+    """Return what was checked, whether it is well, and what was found."""
+    replica.store.check_tables()
+    learned = None if replica.version is None else replica.version.examples_seq
+    behind = lag.lag_of(replica.store, replica.config.reward.join, learned)
+    loading = sorted(replica.decider.health.loading)
+    jump_s = replica.clock.jump_s
+    trouble = replica.log.trouble
+    lost = lag.dangling(replica.store, replica.config.reward.wait_s)
+    return [
+        (
+            "decides",
+            replica.decides,
+            "hosts were reached and a version is served" if replica.decides else "not yet",
+        ),
+        ("encoders", not loading, f"arms that wait: {', '.join(loading)}" if loading else "all are loaded"),
+        ("log", not trouble, f"{behind.log_seq:,} facts" if not trouble else "facts cannot be written"),
+        ("learner", behind.seconds(replica.clock()) < 60, f"{behind.facts:,} facts behind"),
+        ("feedback", not lost, f"{lost:,} items refer to no decision"),
+        ("clock", not jump_s, f"{jump_s:g} s ahead of the log" if jump_s else "followed"),
+        (
+            "requests",
+            True,
+            f"{len(replica.under_way)} in progress, {replica.config.limits.in_flight} at most",
+        ),
+    ]

@@ -1,0 +1,205 @@
+"""The console in a real browser: every page and action, without errors, by keyboard, in light and dark."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from agent.api.console.page import PAGES
+from agent.api.middleware import CONSOLE
+from arms.llm import base
+from tests.agent.browsing import CHROMIUM, Visit, browsing, listening, traffic
+from tests.agent.fakes import Service
+
+pytestmark = pytest.mark.slow
+
+AXE = (Path(__file__).parents[3] / "assets" / "axe.min.js").read_text(encoding="utf-8")
+
+HARM = "<script>alert(1)</script><img src=x onerror=alert(2)>"
+
+LOOKS = [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")]
+
+LONG = HARM + " [1] " + "ما هو أطول نهر؟ " * 6000
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Service, str]]:
+    """A service with traffic, below a prefix, whose answers mean harm, are long, or read to the left."""
+    generator = base.ScriptedGenerator({HARM: LONG}, default=f"The Danube does [1], {HARM}.")
+    policy = {"kind": "linucb", "params": {"ridge": 5.0}}
+    limits = {"question_chars": 1000, "completion_tokens": 100_000}
+    service = Service(tmp_path_factory.mktemp("console"), generator, policy=policy, limits=limits)
+    with listening(service, "/team") as address, service.working():
+        traffic(address, [f"question {i} about rivers" for i in range(40)] + [HARM])
+        for _ in range(3):
+            service.learner.step()
+        yield service, address
+
+
+@pytest.fixture(scope="module")
+def chrome() -> Iterator[Visit]:
+    """A browser; where there is none, the reason why these tests are skipped."""
+    if shutil.which(CHROMIUM) is None:
+        pytest.skip("there is no chromium: `make browser` installs Debian's, and needs apt")
+    with browsing() as visit:
+        yield visit
+
+
+def paths(address: str) -> list[str]:
+    found = httpx.get(f"{address}{CONSOLE}/decisions?text=script").text
+    decision = found.split(f"{CONSOLE}/decisions/")[1].split('"')[0]
+    return [*(path for path, _ in PAGES), f"/decisions/{decision}", "/nowhere", "?window=all"]
+
+
+@pytest.mark.parametrize(("width", "scheme"), LOOKS)
+def test_every_page_has_no_errors_and_no_serious_barrier(
+    served: tuple[Service, str], chrome: Visit, width: int, scheme: str
+) -> None:
+    _, address = served
+    page = chrome(width, scheme)
+    for path in paths(address):
+        page.goto(f"{address}{CONSOLE}{path}")
+        page.evaluate(AXE)
+        barriers = page.evaluate("axe.run({resultTypes: ['violations']}).then(found => found.violations)")
+        serious = [
+            (one["id"], [node["html"][:200] for node in one["nodes"]])
+            for one in barriers
+            if one["impact"] in ("serious", "critical")
+        ]
+        assert serious == [], path
+        overflow = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+        assert overflow <= 0, f"{path} is {overflow} pixels too wide"
+
+
+def test_a_question_is_asked_by_keyboard_and_its_answer_judged(
+    served: tuple[Service, str], chrome: Visit
+) -> None:
+    _, address = served
+    page = chrome(1280, "light")
+    page.goto(f"{address}{CONSOLE}/playground")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    page.keyboard.type("Who flows through Vienna?")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".after .facts, .after table")
+    assert page.inner_text("article .text-of") == f"The Danube does [1], {HARM}."
+    assert page.locator("article .passages li").count() == 4
+    assert page.locator("article .passages li").first.locator("strong").text_content().endswith("cited")
+    assert page.locator("article svg.bar").count() == 3
+    page.get_by_role("button", name="thumb 1", exact=True).click()
+    page.wait_for_selector("article .outcome .note")
+    assert "thumb 1, accepted" in page.inner_text("article .outcome")
+    assert '"Who flows through Vienna?"' in page.inner_text("#curl")
+
+
+def test_every_arm_is_asked_side_by_side(served: tuple[Service, str], chrome: Visit) -> None:
+    service, address = served
+    page = chrome(1280, "dark")
+    page.goto(f"{address}{CONSOLE}/playground")
+    page.get_by_label("Question").fill(HARM)
+    page.get_by_role("button", name="Ask every arm").click()
+    page.locator(".after table").nth(2).wait_for()
+    assert [page.locator("article h2").nth(i).inner_text() for i in range(3)] == [*service.config.arms]
+    assert page.locator("article .text-of[aria-busy=false]").first.inner_text().startswith(HARM)
+    assert page.locator("article img, article script").count() == 0
+
+
+def test_a_decision_is_verified_explained_and_labelled(served: tuple[Service, str], chrome: Visit) -> None:
+    _, address = served
+    page = chrome(390, "light")
+    page.goto(f"{address}{CONSOLE}/decisions?text=script")
+    page.locator("tbody a").last.click()
+    page.get_by_role("button", name="Verify").click()
+    page.wait_for_selector("#verification .good")
+    page.get_by_role("button", name="Why this arm").click()
+    page.wait_for_selector("#why section")
+    page.get_by_label("Value").fill("many")
+    page.get_by_role("button", name="Keep this judgement").click()
+    page.wait_for_selector(".outcome .problem")
+    assert "'many' is no number" in page.inner_text(".outcome")
+    page.get_by_label("Value").fill("0.5")
+    page.get_by_role("button", name="Keep this judgement").click()
+    page.wait_for_selector(".outcome .note")
+
+
+def test_the_overview_follows_the_log_without_a_reload(served: tuple[Service, str], chrome: Visit) -> None:
+    service, address = served
+    service.learner.step()
+    page = chrome(1280, "light")
+    page.clock.install()
+    page.goto(f"{address}{CONSOLE}?window=1h")
+    before = page.inner_text("dd >> nth=2")
+    traffic(address, ["one more question"], seed=9)
+    service.learner.step()
+    page.clock.run_for(6000)
+    page.get_by_text(f"{int(before) + 1}", exact=True).first.wait_for()
+    page.clock.run_for(100)
+    page.locator("canvas").nth(2).wait_for()
+
+
+def test_operators_switch_arms_roll_back_compare_and_evaluate(
+    served: tuple[Service, str], chrome: Visit
+) -> None:
+    _, address = served
+    page = chrome(1280, "light")
+    page.goto(f"{address}{CONSOLE}/arms")
+    page.get_by_role("button", name="Switch off none").click()
+    page.get_by_role("button", name="Switch on none").click()
+    page.get_by_role("button", name="Switch off none").wait_for()
+    page.goto(f"{address}{CONSOLE}/policies")
+    page.get_by_label("Version", exact=True).fill("1")
+    page.get_by_label("Action").select_option("rollback")
+    page.get_by_label("Why; part of the record").fill("it was <b>better</b>")
+    page.get_by_role("button", name="Act").click()
+    page.get_by_text("it was <b>better</b>").first.wait_for()
+    page.get_by_label("Another").fill("2")
+    page.get_by_role("button", name="Compare").click()
+    page.wait_for_selector("#differences p")
+    page.get_by_label("Version", exact=True).fill("999")
+    page.get_by_label("Why; part of the record").fill("it is not there")
+    page.get_by_role("button", name="Act").click()
+    page.get_by_text("there is no version 999").wait_for()
+    page.goto(f"{address}{CONSOLE}/evaluations")
+    page.get_by_text("Evaluate other policies").click()
+    page.get_by_label("Candidates").fill("fixed:bm25")
+    page.get_by_role("button", name="Evaluate").click()
+    report = page.frame_locator("iframe")
+    report.get_by_role("heading", name="What other policies would have earned").wait_for(timeout=60_000)
+
+
+def test_a_person_signs_in_and_out_and_sees_when_the_key_ceases_to_hold(
+    tmp_path: Path, chrome: Visit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ADMIN_KEY", "admin-secret")
+    service = Service(tmp_path, keys=[{"env": "ADMIN_KEY", "scopes": ["admin"]}])
+    with listening(service) as address:
+        page = chrome(1280, "light")
+        page.goto(f"{address}{CONSOLE}/system")
+        page.get_by_label("Key of this service").fill("admin-secret")
+        page.get_by_role("button", name="Sign in").click()
+        page.get_by_text("Make a key").click()
+        page.get_by_label("Name").fill("for a while")
+        page.get_by_label("Scopes").fill("read decide")
+        page.get_by_role("button", name="Make it").click()
+        secret = page.inner_text(".note pre")
+        page.get_by_role("button", name="Sign out").click()
+        assert page.evaluate("document.cookie") == ""
+        page.get_by_label("Key of this service").fill(secret)
+        page.get_by_role("button", name="Sign in").click()
+        page.clock.install()
+        page.goto(f"{address}{CONSOLE}")
+        page.get_by_text("Nothing was asked in this window.").wait_for()
+        public = secret.split("-")[2]
+        httpx.delete(
+            f"{address}/v1/keys/{public}", headers={"authorization": "Bearer admin-secret"}
+        ).raise_for_status()
+        page.clock.run_for(6000)
+        page.get_by_text("is disabled").wait_for()
+        page.get_by_role("link", name="Sign in").click()
+        page.get_by_label("Key of this service").wait_for()
