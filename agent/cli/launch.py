@@ -153,7 +153,7 @@ def serve(
             console.print(
                 f"ask:     armwise ask 'Which function merges sorted inputs lazily?' --url {base}", **PLAIN
             )
-            console.print(f"see:     {base}/docs   {base}/v1/policy   {base}/metrics", **PLAIN)
+            console.print(f"see:     {base}/console   {base}/docs   {base}/metrics", **PLAIN)
         while _running(process, proxy):
             time.sleep(LOOK_S)
         return process.wait()

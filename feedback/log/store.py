@@ -256,12 +256,13 @@ class Store:
             raise LogGapError("`draw_secret` has 0 rows: it must have one")
         return DrawSecret(*row)
 
-    def newest(self, limit: int) -> list[Decision]:
-        """Return the newest decisions of the traffic, newest first, without their features."""
-        ident, question, _, *rest = DECISION
-        no_features = sa.literal('{"sparse": {}, "embedding": [], "arms": {}}')  # features are most of a row
+    def newest(self, limit: int, *, features: bool = False) -> list[Decision]:
+        """Return the newest decisions of the traffic, newest first; features are most of a row."""
+        ident, question, seen, *rest = DECISION
+        if not features:
+            seen = sa.literal('{"sparse": {}, "embedding": [], "arms": {}}')
         query = (
-            sa.select(ident, question, no_features, *rest)
+            sa.select(ident, question, seen, *rest)
             .where(t.decisions.c.policy != LABELS)
             .order_by(t.decisions.c.seq.desc())
             .limit(limit)

@@ -17,11 +17,14 @@ from feedback.log import rows as log_rows
 from feedback.log import tables as t
 from feedback.reward import NUMBERS, RewardRule
 
-STRETCH = 10_000
+STRETCH = 5000
 """Facts that are looked through at a time."""
 
 FURTHEST = 50_000
 """Facts that a page looks through at most."""
+
+FURTHEST_BY_REWARD = 15_000
+"""The same where rewards are computed, which no index has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +130,13 @@ def search(
             head + 1 if before is None else before, _position(connection, filters.until, head) + 1
         )
         first = 0 if filters.since is None else _position(connection, filters.since, head, before=True)
-        while end > first + 1 and start - end < FURTHEST:
+        by_reward = filters.least is not None or filters.most is not None
+        furthest = FURTHEST_BY_REWARD if by_reward else FURTHEST
+        while end > first + 1 and start - end < furthest:
             # an index has the decisions of an episode, so that nothing else is read
             low = first if filters.episode_id is not None else max(first, end - 1 - STRETCH)
             query = _query(rule, filters, low, end)
-            if filters.least is None and filters.most is None:
+            if not by_reward:
                 query = query.limit(limit - len(found))
             for row in connection.execute(query).mappings():
                 one = _found(row, rule)

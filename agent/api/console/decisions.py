@@ -66,7 +66,7 @@ async def found(
     if name := fields.pop("id", None):
         return await decision(request, replica, caller, valid(DecisionId, name.strip()))
     fields.pop("before", None)
-    filters = decision_search.Filters(**valid(Filters, fields).model_dump(), project=_project(caller))
+    filters = decision_search.Filters(**valid(Filters, fields).model_dump(), project=project_of(caller))
     rule = replica.config.reward
     listed = await asyncio.to_thread(decision_search.search, replica.store, rule, filters, before, PAGE)
     rows = [
@@ -91,7 +91,7 @@ async def found(
     )
 
 
-def _project(caller: Caller) -> str | None:
+def project_of(caller: Caller) -> str | None:
     """Return what the ids begin with that a caller may see; None for every id."""
     if caller.prefix:
         return caller.prefix

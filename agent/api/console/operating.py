@@ -10,18 +10,18 @@ from fastapi import Request, Response
 
 from agent.api import decisions as api_decisions
 from agent.api.console import overview
+from agent.api.console.decisions import project_of
 from agent.api.console.page import ACTION, colours, form_of, page, pages, seen, valid
 from agent.api.errors import ApiError
-from agent.api.middleware import AppReplica, require
+from agent.api.middleware import AppReplica, RequestCaller, require
 from agent.api.operations import arms, evaluations, policies, warm_starts
 from agent.api.schemas import ArmSwitch, CanaryChoice, PageBefore, PathNumber, PromotionChoice, VersionChoice
 from agent.evaluation import EvaluationRequest
 from agent.policies import Policy
 from agent.serving import Replica
 from feedback.events import Decision
-from feedback.log import rows as log_rows
 from feedback.ope import ESTIMATORS, INTERVALS
-from feedback.registry import versions
+from feedback.registry import keys, versions
 from feedback.training_log import rollups
 
 router = pages()
@@ -35,9 +35,6 @@ COMPARED = 1000
 
 DIFFERENT = 20
 """Questions that are shown on which they differ most."""
-
-IDS = 500
-"""Decisions that are read at a time."""
 
 
 def content(response: Response) -> Any:
@@ -101,15 +98,19 @@ async def choose(request: Request, replica: AppReplica, agreement: policies.Agre
 
 
 @router.get("/policies/differences", dependencies=[READ])
-async def differences(request: Request, replica: AppReplica, one: PageBefore, other: PageBefore) -> Response:
-    """Where two versions differ on the newest decisions."""
+async def differences(
+    request: Request, replica: AppReplica, caller: RequestCaller, one: PageBefore, other: PageBefore
+) -> Response:
+    """Where two versions differ on those of the newest decisions that the caller may see."""
     pair = []
     for number in (one, other):
         version = await asyncio.to_thread(versions.find, replica.store, number or 0)
         if version is None:
             raise ApiError("version_not_found", f"there is no version {number}", "version")
         pair.append(version)
-    logged = await asyncio.to_thread(_newest, replica)
+    newest = await asyncio.to_thread(replica.store.newest, COMPARED, features=True)
+    project = project_of(caller)
+    logged = [one for one in newest if project is None or _of_project(one.id, project)]
 
     def compare(first: Policy, second: Policy) -> list[tuple[float, Decision, Any, Any]]:
         return differing(first, second, logged)
@@ -123,9 +124,13 @@ async def differences(request: Request, replica: AppReplica, one: PageBefore, ot
         n=len(found),
         same=same,
         apart=float(np.mean([distance for distance, *_ in found])) if found else 0.0,
-        rows=found[:DIFFERENT],
+        rows=[(distance, caller.shown(one.id), one, a, b) for distance, one, a, b in found[:DIFFERENT]],
         colours=await asyncio.to_thread(colours, replica),
     )
+
+
+def _of_project(decision_id: str, prefix: str) -> bool:
+    return decision_id.startswith(prefix) if prefix else keys.SEPARATOR not in decision_id
 
 
 def differing(
@@ -140,15 +145,6 @@ def differing(
         a, b = (policy.probabilities(one.context, one.arms) for policy in (first, second))
         found.append((float(np.abs(a - b).sum() / 2), one, a, b))
     return sorted(found, key=lambda row: -row[0])
-
-
-def _newest(replica: Replica) -> list[Decision]:
-    ids = [one.id for one in replica.store.newest(COMPARED)]
-    found: dict[str, Decision] = {}
-    with replica.store.reading() as connection:
-        for start in range(0, len(ids), IDS):
-            found |= log_rows.load_decisions(connection, ids[start : start + IDS])
-    return [found[name] for name in ids if name in found]
 
 
 @router.get("/evaluations", dependencies=[READ])

@@ -7,11 +7,17 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 
+from agent.api.console import overview
 from agent.api.middleware import CONSOLE
+from agent.learning.restore import restore_policy
 from arms.llm import base
+from feedback.ope import ESTIMATORS, Sample, intervals
+from feedback.registry import versions
+from feedback.training_log import read_examples, rollups
 from tests.agent.asking import ask, look_up, tell
 from tests.agent.fakes import Service
 
@@ -147,8 +153,8 @@ async def test_a_key_sees_the_decisions_of_its_project_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     projects: dict[str, dict[str, Any]] = {
-        "ACME": {"scopes": ["decide"], "project": "acme"},
-        "MAIN": {"scopes": ["decide"]},
+        "ACME": {"scopes": ["decide", "read"], "project": "acme"},
+        "MAIN": {"scopes": ["decide", "read"]},
         "ROOT": {"scopes": ["admin"]},
     }
     for name in projects:
@@ -162,6 +168,8 @@ async def test_a_key_sees_the_decisions_of_its_project_alone(
             page = (await service.client.get(f"{CONSOLE}/decisions", headers=bearer[name])).text
             assert f"asked by {name}" in page
             assert f"asked by {others}" not in page
+            same = f"{CONSOLE}/policies/differences?one=1&other=1"
+            assert "On the newest 1 decisions" in (await service.client.get(same, headers=bearer[name])).text
         page = (await service.client.get(f"{CONSOLE}/decisions", headers=bearer["ROOT"])).text
         assert "asked by ACME" in page
         assert "asked by MAIN" in page
@@ -169,3 +177,106 @@ async def test_a_key_sees_the_decisions_of_its_project_alone(
         assert acme.startswith("acme~")
         hidden = await service.client.get(f"{CONSOLE}/decisions/{acme}", headers=bearer["MAIN"])
         assert hidden.status_code in (400, 404)
+
+
+async def test_drawing_at_random_and_each_arm_alone_are_the_estimates_of_the_evaluation(
+    linear: Service,
+) -> None:
+    store, rule = linear.replica.store, linear.config.reward
+    examples = list(read_examples(store, rule.join))
+    arms = [*linear.config.actions]
+    propensity = np.array([one.decision.propensity for one in examples])
+    drawn = np.array([arms.index(one.decision.drawn) for one in examples])
+    reward = np.array([rule.reward_of(one) for one in examples], dtype=np.float64)
+    window = overview.window_of("1h", linear.replica.clock(), None)
+    rows = rollups.read(store, window.since, window.until, window.step)
+    targets = {"random": np.full((len(reward), len(arms)), 1 / len(arms))}
+    targets |= {arm: np.tile(np.eye(len(arms))[i], (len(reward), 1)) for i, arm in enumerate(arms)}
+    by_arm = overview.by_arm(rows, rule)
+    for name, target in targets.items():
+        if name != "random" and name not in by_arm:
+            continue
+        terms = ESTIMATORS["snips"](Sample(propensity, drawn, reward, target))
+        found = overview.at_random(rows) if name == "random" else by_arm[name]["alone"]
+        assert found is not None
+        assert np.allclose((found[0], *found[1]), (terms.value, *intervals.normal(terms))), name
+
+
+async def test_an_operator_acts_with_a_reason_that_the_timeline_shows(linear: Service) -> None:
+    client = linear.client
+
+    async def act(**fields: str) -> httpx.Response:
+        return await client.post(f"{CONSOLE}/policies", data=fields, headers=ORIGIN)
+
+    done = await act(action="rollback", version="1", reason="it was <i>calmer</i>")
+    assert (done.status_code, done.headers["location"]) == (303, f"{CONSOLE}/policies")
+    done = await act(action="canary", version="2", reason="try it", share="0.25")
+    assert done.status_code == 303
+    shown = await seen(linear, "/policies")
+    assert "it was &lt;i&gt;calmer&lt;/i&gt;" in shown
+    assert "canary 25 %" in plain(shown).replace("\xa0", " ")
+    assert "pinned to version 1" in plain(shown)
+    for fields, status, said in (
+        ({"action": "rollback", "version": "1"}, 400, "reason"),
+        ({"action": "rollback", "version": "99", "reason": "x"}, 404, "there is no version 99"),
+        ({"action": "canary", "version": "2", "reason": "x", "share": "0.9"}, 400, "share"),
+        ({"action": "explode", "version": "2", "reason": "x"}, 400, "'explode'"),
+        ({"action": "promote", "version": "two", "reason": "x"}, 400, "two"),
+    ):
+        answer = await act(**fields)
+        assert answer.status_code == status
+        assert said in plain(answer.text)
+
+
+async def test_two_versions_are_compared_on_the_logged_questions(linear: Service) -> None:
+    found = plain(await seen(linear, "/policies/differences?one=1&other=2"))
+    store, arms = linear.replica.store, list(linear.config.actions)
+    logged = store.newest(100, features=True)
+    pair = [versions.find(store, number) for number in (1, 2)]
+    first, second = (
+        restore_policy(store, one, linear.config.reward, arms) for one in pair if one is not None
+    )
+    p, q = (
+        np.array([policy.probabilities(one.context, one.arms) for one in logged])
+        for policy in (first, second)
+    )
+    apart = float(np.abs(p - q).sum(axis=1).mean() / 2)
+    same = float((p.argmax(axis=1) == q.argmax(axis=1)).mean())
+    assert f"place {100 * apart:.1f} % of the probability" in found.replace("\xa0", " ")
+    assert f"for {100 * same:.1f} %" in found.replace("\xa0", " ")
+    gone = await linear.client.get(f"{CONSOLE}/policies/differences?one=1&other=77")
+    assert (gone.status_code, "there is no version 77" in gone.text) == (404, True)
+
+
+async def test_an_arm_is_switched_and_an_evaluation_asked_for(linear: Service) -> None:
+    client = linear.client
+    await client.post(f"{CONSOLE}/arms/none", data={"enabled": "false"}, headers=ORIGIN)
+    assert "Switch on none" in plain(await seen(linear, "/arms"))
+    wrong = await client.post(f"{CONSOLE}/evaluations", data={"candidates": "nonsense:"}, headers=ORIGIN)
+    assert (wrong.status_code, "nonsense" in wrong.text) == (400, True)
+    asked = await client.post(
+        f"{CONSOLE}/evaluations", data={"candidates": "fixed:bm25\n\nuniform"}, headers=ORIGIN
+    )
+    assert asked.headers["location"] == f"{CONSOLE}/evaluations/1"
+    assert "queued: 0 % done" in plain(await seen(linear, "/evaluations/1")).replace("\xa0", " ")
+    assert "fixed:bm25, uniform" in await seen(linear, "/evaluations")
+    early = await client.get(f"{CONSOLE}/evaluations/1/report")
+    assert early.status_code == 409
+    refused = await client.post(f"{CONSOLE}/warm-starts", headers=ORIGIN)
+    assert (refused.status_code, "warm_start" in refused.text) == (409, True)
+
+
+async def test_a_key_is_shown_once_and_the_configuration_without_passwords(service: Service) -> None:
+    fields = {"name": "the first", "scopes": "admin", "expires": "2999-01-01T00:00Z"}
+    made = await service.client.post(f"{CONSOLE}/system/keys", data=fields, headers=ORIGIN)
+    (secret,) = re.findall(r"sk-aw-\w+-\w+", made.text)
+    bearer = {"authorization": f"Bearer {secret}"}
+    again = (await service.client.get(f"{CONSOLE}/system", headers=bearer)).text
+    assert secret not in again
+    assert secret.split("-")[2] in again
+    assert "log_url: sqlite:///" in again
+    public = secret.split("-")[2]
+    gone = await service.client.post(f"{CONSOLE}/system/keys/{public}", headers={**ORIGIN, **bearer})
+    assert gone.status_code == 303
+    wrong = await service.client.get(f"{CONSOLE}/system", headers=bearer)
+    assert wrong.status_code == 303

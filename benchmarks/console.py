@@ -1,0 +1,237 @@
+"""How long each page of the console takes on a long log, and how long its sums take to add up.
+
+    python benchmarks/console.py [--decisions 1000000] [--folder FOLDER] [--repeats 30] [--pictures docs/img]
+
+Writes a log of 90 days by bulk insert, unless the folder has one already, adds up the sums of pages as a
+learner does, and asks one replica for every page, on one connection in this process. Half of the pages are
+chosen to be slow: filters that match nothing near, the whole log as the window. With `--pictures`, takes
+pictures of some pages in Debian's chromium instead.
+"""
+
+import asyncio
+import sqlite3
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from PIL import Image
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from agent.learning import Recipe
+from feedback.events import Context, Cost, Decision, Execution, Feedback, Status
+from feedback.log import rows
+from feedback.log import tables as t
+from feedback.log.database import dumps
+from feedback.registry import versions
+from feedback.training_log import rollups
+from tests.agent.browsing import browsing, listening
+from tests.agent.fakes import Service
+
+GOAL_MS = 300.0
+
+DAYS = 90
+
+START = time.time() - DAYS * 86400.0 - 600.0
+"""So that the log ended some minutes ago, and the windows of the last hours have traffic."""
+
+CHUNK = 10_000
+
+ARMS = {"none": 0.1, "bm25": 0.4, "dense": 0.5}
+"""The arms of the service, and what each earns on average."""
+
+POLICY = {"kind": "linucb", "params": {"ridge": 10.0}}
+
+WORDS = [f"word{i}" for i in range(2000)]
+
+console = Console(width=100)
+
+
+def turn(i: int, n: int, rng: np.random.Generator) -> tuple[Decision, Execution, Feedback]:
+    """A question with features, an answer of 60 words, and a judgement."""
+    p = rng.dirichlet((2.0, 2.0, 4.0)) * 0.97 + 0.01
+    drawn = int(rng.choice(3, p=p / p.sum()))
+    at, arms, name = START + DAYS * 86400.0 * i / n, tuple(ARMS), f"{i:032x}"
+    words = [WORDS[j] for j in rng.integers(len(WORDS), size=70)]
+    context = Context(
+        " ".join(words[:10]),
+        {f"w={word}": 1.0 for word in words[:10]},
+        (),
+        {arm: {"steps": float(arm != "none")} for arm in ARMS},
+    )
+    decision = Decision(
+        name, context, arms, tuple((p / p.sum()).tolist()), arms[drawn], "linucb", 1, decided_at=at
+    )
+    status = Status.LLM_TIMEOUT if i == n // 50 else Status.OK
+    cost = Cost(int(drawn > 0), 400, 60, rng.random() / 50, rng.random())
+    answer = " ".join(words[10:])
+    execution = Execution(name, arms[drawn], status, cost, ("p1", "p2", "p3", "p4"), answer, "", at + 1)
+    value = float(rng.random() < ARMS[arms[drawn]])
+    return decision, execution, Feedback(f"f{i}", name, "right", value, at + 5)
+
+
+def fill(url: str, n: int, join: str) -> None:
+    """Write the log and its training log, as a learner has joined it."""
+    rng, path = np.random.default_rng(0), url.removeprefix("sqlite:///")
+    with sqlite3.connect(path) as database:
+        database.execute("PRAGMA synchronous = OFF")
+        for start in track(range(0, n, CHUNK), "writing the log", console=console):
+            made: dict[str, list[dict[str, Any]]] = {
+                "decisions": [],
+                "executions": [],
+                "feedback": [],
+                "examples": [],
+            }
+            for i in range(start, min(n, start + CHUNK)):
+                decision, execution, value = turn(i, n, rng)
+                made["decisions"].append(rows.decision_row(decision, 3 * i + 1, decision.decided_at))
+                made["executions"].append(rows.execution_row(execution, 3 * i + 2))
+                made["feedback"].append(rows.feedback_row(value, 3 * i + 3, early=False))
+                row = {"join": join, "seq": i + 1, "decision_id": decision.id, "joined_by": 3 * i + 3}
+                made["examples"].append({**row, "metrics": {"right": value.value}})
+            for name, some in made.items():
+                json = [
+                    column.name for column in t.metadata.tables[name].c if isinstance(column.type, t.JSON)
+                ]
+                names, values = (", ".join(form.format(one) for one in some[0]) for form in ('"{}"', ":{}"))
+                sql = f"INSERT INTO {name} ({names}) VALUES ({values})"
+                database.executemany(sql, [{**row, **{one: dumps(row[one]) for one in json}} for row in some])
+            database.commit()
+        end = START + DAYS * 86400.0
+        database.execute("UPDATE log_head SET seq = ?, at = ?", (3 * n, end))
+        database.execute("INSERT INTO progress VALUES (?, ?, ?, ?)", (join, 3 * n, end, n))
+
+
+def publish(service: Service, n: int) -> None:
+    """Publish two versions that have learned a little of the log."""
+    recipe, store, rng = Recipe.configured(service.config), service.replica.store, np.random.default_rng(1)
+    policy = recipe.build(list(service.config.actions))
+    for parent in (None, 1):
+        for i in range(2000):
+            decision, _, value = turn(i, n, rng)
+            policy.learn(decision, value.value or 0.0)
+        state = policy.save()
+        versions.publish(store, recipe.draft(state, n, 3 * n, parent, 1, START), state)
+
+
+def pages(n: int) -> Iterator[tuple[str, str]]:
+    """What is asked for, with its path."""
+    for window in ("1h", "24h", "7d", "30d", "all"):
+        yield f"overview, {window}", f"?window={window}"
+    yield "decisions", "/decisions"
+    yield "decisions, in the middle", f"/decisions?before={3 * n // 2}"
+    yield "decisions of an arm", "/decisions?arm=none"
+    yield "decisions, a text that is nowhere", "/decisions?text=nowhere+at+all"
+    yield "decisions, a status 49/50 back", "/decisions?status=llm_timeout"
+    yield "decisions, rewards that are nowhere", "/decisions?least=1.5"
+    yield "decisions, feedback by a key that gave none", "/decisions?key=nobody"
+    since = time.strftime("%Y-%m-%d", time.gmtime(START + DAYS * 43200.0))
+    yield "decisions from the middle on", f"/decisions?until={since}"
+    yield "one decision", f"/decisions/{n // 2:032x}"
+    yield "why this arm", f"/decisions/{n - 7:032x}/why"
+    yield "arms", "/arms"
+    yield "playground", "/playground"
+    yield "policies", "/policies"
+    yield "two versions on 1,000 questions", "/policies/differences?one=1&other=2"
+    yield "evaluations", "/evaluations"
+    yield "warm starts", "/warm-starts"
+    yield "system", "/system"
+
+
+async def measure(service: Service, n: int, repeats: int) -> None:
+    """Ask for each page, and print how long it took."""
+    table = Table("page", "first ms", "median ms", "slowest ms", "kB", title=f"{n:,} decisions, one replica")
+    async with service.running(ready=False):
+        await service.replica.refresh()
+        slowest = 0.0
+        for name, path in pages(n):
+            took = []
+            for _ in range(repeats):
+                started = time.perf_counter()
+                answer = await service.client.get("/console" + path)
+                took.append(1000 * (time.perf_counter() - started))
+                answer.raise_for_status()
+            slowest = max(slowest, float(np.median(took)))
+            shown = (
+                f"{took[0]:.0f}",
+                f"{np.median(took):.0f}",
+                f"{max(took):.0f}",
+                f"{len(answer.content) / 1000:.0f}",
+            )
+            table.add_row(name, *shown)
+    console.print(table)
+    console.print(f"slowest median {slowest:.0f} ms, goal {GOAL_MS:.0f} ms")
+
+
+SHOTS = (
+    ("overview", "?window=30d", 1280, "light"),
+    ("decision", "/decisions/{last}", 1280, "dark"),
+    ("playground", "/playground", 1280, "light"),
+    ("phone", "?window=30d", 390, "dark"),
+)
+"""Name, path, width and scheme of each picture."""
+
+
+def take_pictures(service: Service, n: int, folder: Path) -> None:
+    """Write pictures of some pages, in few colours."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with listening(service) as address, browsing() as visit:
+        for name, path, width, scheme in SHOTS:
+            page = visit(width, scheme)
+            page.goto(address + "/console" + path.format(last=f"{n - 7:032x}"))
+            if name == "playground":
+                page.get_by_label("Question").fill("Which river flows through Vienna?")
+                page.get_by_role("button", name="Ask every arm").click()
+                page.locator(".after table").nth(2).wait_for()
+            if name == "decision":
+                page.get_by_role("button", name="Why this arm").click()
+                page.locator("#why section").wait_for()
+            page.wait_for_timeout(300)
+            file = folder / f"console-{name}.png"
+            page.screenshot(path=file, clip={"x": 0, "y": 0, "width": width, "height": 1000}, full_page=True)
+            Image.open(file).convert("RGB").quantize(64, dither=Image.Dither.NONE).save(file, optimize=True)
+            console.print(f"{file}: {file.stat().st_size / 1000:.0f} kB")
+
+
+def main(
+    decisions: Annotated[int, typer.Option(help="Length of the log.")] = 1_000_000,
+    folder: Annotated[Path, typer.Option(help="Where the log is kept.")] = Path("build/console"),
+    repeats: Annotated[int, typer.Option(help="Times that each page is asked for.")] = 30,
+    pictures: Annotated[Path | None, typer.Option(help="Where to write pictures of pages.")] = None,
+) -> None:
+    """Print the figures."""
+    folder.mkdir(parents=True, exist_ok=True)
+    service = Service(folder, policy=POLICY)
+    store, rule = service.replica.store, service.config.reward
+    if not store.log_seq():
+        fill(service.config.database_url, decisions, rule.join)
+        publish(service, decisions)
+    rollups.clear(store)
+    started, steps = time.perf_counter(), []
+    while True:
+        begun = time.perf_counter()
+        left = rollups.advance(store, rule).left
+        steps.append(1000 * (time.perf_counter() - begun))
+        if not left:
+            break
+    seconds = time.perf_counter() - started
+    size = Path(service.config.database_url.removeprefix("sqlite:///")).stat().st_size / 1e9
+    console.print(
+        f"the log has {size:.1f} GB; its sums were added up in {seconds:.0f} s, "
+        f"{np.median(steps):.0f} ms for {rollups.BATCH:,} facts"
+    )
+    if pictures is not None:
+        take_pictures(service, decisions, pictures)
+    else:
+        asyncio.run(measure(service, decisions, repeats))
+
+
+if __name__ == "__main__":
+    typer.run(main)
