@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,8 +11,9 @@ from typing import Any
 import numpy as np
 import orjson
 from fastapi import Request, Response
+from fastapi.responses import HTMLResponse
 
-from agent.api.console.page import COLOURS, colours, page, pages
+from agent.api.console.page import COLOURS, HEADERS, colours, page, pages
 from agent.api.errors import ApiError
 from agent.api.middleware import AppReplica, require
 from agent.api.operations import policies
@@ -32,6 +34,9 @@ SLOTS = 180
 
 COARSER = 4
 """How many of these make one of the chart of rewards, where single ones hold too few."""
+
+KEPT_S = 4.0
+"""How long the live part is sent again to all who watch the same window: it is the same for everybody."""
 
 NEWEST = 1000
 """Turns whose latencies are shown."""
@@ -58,13 +63,29 @@ async def overview(
         raise ApiError(
             "invalid_value", f"window {window!r}: one of {', '.join(WINDOWS)} was expected", "window"
         )
+    kept = _kept(request)
+    key = (window, request.scope.get("root_path", ""))
+    if "hx-request" in request.headers and key in kept and kept[key][0] > time.monotonic():
+        return HTMLResponse(kept[key][1], headers=HEADERS)
     active = orjson.loads((await policies.policy(replica, agreement)).body)
     found = await asyncio.to_thread(_read, replica, window)
     refused = {code: n for code, n in replica.telemetry.counts("armwise_failures").items() if n}
     shed = sum(replica.telemetry.counts("armwise_shed").values())
     live = {name: info.enabled for name, info in replica.turns.arms.items()}
     values = {**found, "policy": active, "shed": shed, "refused": refused, "live": live}
-    return page(request, "overview.html", windows=WINDOWS, window=window, now=replica.clock(), **values)
+    shown = await asyncio.to_thread(page, request, "overview.html", windows=WINDOWS, window=window, **values)
+    if "hx-request" in request.headers:
+        kept[key] = time.monotonic() + KEPT_S, shown.body
+    return shown
+
+
+def _kept(request: Request) -> dict[tuple[str, str], tuple[float, bytes | memoryview]]:
+    """Return the live parts of this application by window and prefix, each with how long it may be sent."""
+    state = request.app.state
+    if not hasattr(state, "overviews"):
+        state.overviews = {}
+    found: dict[tuple[str, str], tuple[float, bytes | memoryview]] = state.overviews
+    return found
 
 
 def _read(replica: Replica, name: str) -> dict[str, Any]:

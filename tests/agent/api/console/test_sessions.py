@@ -38,8 +38,9 @@ async def sign_in(service: Service, scope: str, **fields: str) -> httpx.Response
     return await service.client.post(f"{CONSOLE}/login", data=form, headers=ORIGIN)
 
 
-async def test_an_open_service_shows_every_page_without_a_key(service: Service) -> None:
-    for path in SEEN:
+async def test_an_open_service_shows_every_page_without_a_key(on_each: Service) -> None:
+    service = on_each
+    for path in (*SEEN, "?window=all", "/decisions?text=a&metric=thumb&least=0&since=2026-01-01"):
         answer = await service.client.get(CONSOLE + path)
         assert answer.status_code == 200, path
         assert answer.headers["content-type"].startswith("text/html")
