@@ -23,7 +23,7 @@ STRETCH = 5000
 FURTHEST = 50_000
 """Facts that a page looks through at most."""
 
-FURTHEST_BY_REWARD = 15_000
+FURTHEST_BY_REWARD = 10_000
 """The same where rewards are computed, which no index has."""
 
 

@@ -154,7 +154,9 @@ _READ = sa.select(
 )
 
 _DANGLING = sa.select(sa.func.count()).where(
-    t.feedback.c.early,
+    sa.text(
+        "feedback.early"
+    ),  # as the index says it; SQLAlchemy writes `early = 1`, which SQLite finds in no index
     t.feedback.c.received_at + sa.bindparam("wait_s", type_=sa.Double) < t.log_head.c.at,
     ~sa.exists().where(t.decisions.c.id == t.feedback.c.decision_id),
 )
