@@ -1,14 +1,20 @@
 """How long each page of the console takes on a long log, and how long its sums take to add up.
 
-    python benchmarks/console.py [--decisions 1000000] [--folder FOLDER] [--repeats 30] [--pictures docs/img]
+    python benchmarks/console.py [--decisions 1000000] [--folder FOLDER] [--repeats 30]
+    python benchmarks/console.py --watchers 5
+    python benchmarks/console.py --decisions 20000 --folder build/pictured --pictures docs/img
 
 Writes a log of 90 days by bulk insert, unless the folder has one already, adds up the sums of pages as a
 learner does, and asks one replica for every page, on one connection in this process. Half of the pages are
-chosen to be slow: filters that match nothing near, the whole log as the window. With `--pictures`, takes
-pictures of some pages in Debian's chromium instead.
+chosen to be slow: filters that match nothing near, the whole log as the window. The processor time is the
+mean of this process; the rest of the time it waited for the disk, or for others on the machine.
+
+With `--watchers`, compares the latency of `POST /v1/retrieve` while so many people watch the overview and
+while nobody does, in alternating rounds. With `--pictures`, takes pictures of pages in Debian's chromium.
 """
 
 import asyncio
+import os
 import sqlite3
 import sys
 import time
@@ -147,27 +153,63 @@ def pages(n: int) -> Iterator[tuple[str, str]]:
 
 async def measure(service: Service, n: int, repeats: int) -> None:
     """Ask for each page, and print how long it took."""
-    table = Table("page", "first ms", "median ms", "slowest ms", "kB", title=f"{n:,} decisions, one replica")
+    columns = ("page", "first ms", "median ms", "slowest ms", "CPU ms", "kB")
+    table = Table(*columns, title=f"{n:,} decisions, one replica, load {os.getloadavg()[0]:.0f}")
     async with service.running(ready=False):
         await service.replica.refresh()
         slowest = 0.0
         for name, path in pages(n):
-            took = []
+            took, worked = [], time.process_time()
             for _ in range(repeats):
                 started = time.perf_counter()
                 answer = await service.client.get("/console" + path)
                 took.append(1000 * (time.perf_counter() - started))
                 answer.raise_for_status()
+            worked = 1000 * (time.process_time() - worked) / repeats
             slowest = max(slowest, float(np.median(took)))
             shown = (
                 f"{took[0]:.0f}",
                 f"{np.median(took):.0f}",
                 f"{max(took):.0f}",
+                f"{worked:.0f}",
                 f"{len(answer.content) / 1000:.0f}",
             )
             table.add_row(name, *shown)
     console.print(table)
     console.print(f"slowest median {slowest:.0f} ms, goal {GOAL_MS:.0f} ms")
+
+
+ROUNDS, REQUESTS, WATCH_S = 20, 2000, 5.0
+
+
+async def compare(service: Service, watchers: int) -> None:
+    """Print the latency of retrieval with and without people who watch."""
+    took: dict[int, list[float]] = {0: [], watchers: []}
+
+    async def watch(after_s: float) -> None:
+        await asyncio.sleep(after_s)
+        while True:
+            await service.client.get("/console?window=24h", headers={"hx-request": "true"})
+            await asyncio.sleep(WATCH_S)
+
+    async with service.running(ready=False):
+        await service.replica.refresh()
+        for i in range(ROUNDS):
+            many = (0, watchers)[i % 2]
+            tasks = [asyncio.create_task(watch(WATCH_S * j / max(1, many))) for j in range(many)]
+            for _ in range(REQUESTS):
+                started = time.perf_counter()
+                answer = await service.client.post("/v1/retrieve", json={"query": "Which river?"})
+                took[many].append(1000 * (time.perf_counter() - started))
+                answer.raise_for_status()
+            for task in tasks:
+                task.cancel()
+    table = Table(
+        "people who watch", "requests", "median ms", "p99 ms", title=f"load {os.getloadavg()[0]:.0f}"
+    )
+    for many, found in took.items():
+        table.add_row(str(many), f"{len(found):,}", *(f"{np.quantile(found, q):.2f}" for q in (0.5, 0.99)))
+    console.print(table)
 
 
 SHOTS = (
@@ -204,6 +246,7 @@ def main(
     decisions: Annotated[int, typer.Option(help="Length of the log.")] = 1_000_000,
     folder: Annotated[Path, typer.Option(help="Where the log is kept.")] = Path("build/console"),
     repeats: Annotated[int, typer.Option(help="Times that each page is asked for.")] = 30,
+    watchers: Annotated[int, typer.Option(help="People who watch the overview.")] = 0,
     pictures: Annotated[Path | None, typer.Option(help="Where to write pictures of pages.")] = None,
 ) -> None:
     """Print the figures."""
@@ -213,7 +256,8 @@ def main(
     if not store.log_seq():
         fill(service.config.database_url, decisions, rule.join)
         publish(service, decisions)
-    rollups.clear(store)
+    if not watchers:
+        rollups.clear(store)
     started, steps = time.perf_counter(), []
     while True:
         begun = time.perf_counter()
@@ -229,6 +273,8 @@ def main(
     )
     if pictures is not None:
         take_pictures(service, decisions, pictures)
+    elif watchers:
+        asyncio.run(compare(service, watchers))
     else:
         asyncio.run(measure(service, decisions, repeats))
 

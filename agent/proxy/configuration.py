@@ -48,8 +48,9 @@ UNBOUNDED = ("probes", "ready")
 """Lanes whose queue is not looked at."""
 
 CONDITIONS = {
-    "chat": "{ path /v1/chat/completions }",
-    "feedback": "{ path /v1/feedback } or { path_end /activate /reward }",
+    "chat": "{ path /v1/chat/completions /v1/completions /v1/responses /console/playground/ask }",
+    "feedback": "{ path /v1/feedback /feedback /api/public/scores /v1/router/outcomes } "
+    "or { path_end /activate /reward }",
     "large": f"{{ req.body_size gt {BUFFER_BYTES // 2} }}",
     "probes": "{ path /health /health/decides /metrics }",
     "ready": "{ path /ready }",
