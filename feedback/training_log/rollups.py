@@ -12,9 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import orjson
 import sqlalchemy as sa
+from numpy.typing import NDArray
 
+from feedback.arrays import Flags, Floats, Integers
 from feedback.events import LABELS, Cost, Status
 from feedback.log import Store, rollup_tables
 from feedback.log import rows as log_rows
@@ -121,8 +124,34 @@ def first_start(store: Store) -> int | None:
     return found
 
 
-def read(store: Store, since: int, until: int, step: int) -> list[Mapping[str, Any]]:
-    """Return the sums of a window, by slot, arm and number of eligible arms.
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """Sums of a window by slot, arm and number of eligible arms.
+
+    Attributes:
+        slot: From 0 at the begin of the window, shape (n,).
+        arm: Names, shape (n,).
+        n_arms: Numbers of eligible arms, shape (n,).
+        columns: Of `COUNTS` and `SUMS`, shape (n,), by name.
+    """
+
+    slot: Integers
+    arm: NDArray[np.object_]
+    n_arms: Integers
+    columns: Mapping[str, Floats]
+
+    def where(self, rows: Flags) -> "Sums":
+        """Return some of the rows, from flags of shape (n,)."""
+        columns = {name: values[rows] for name, values in self.columns.items()}
+        return Sums(self.slot[rows], self.arm[rows], self.n_arms[rows], columns)
+
+    def total(self) -> dict[str, float]:
+        """Return the sum of each column."""
+        return {name: float(values.sum()) for name, values in self.columns.items()}
+
+
+def read(store: Store, since: int, until: int, step: int) -> Sums:
+    """Return the sums of a window.
 
     Args:
         store: The log.
@@ -130,21 +159,25 @@ def read(store: Store, since: int, until: int, step: int) -> list[Mapping[str, A
         until: Its end.
         step: Seconds of a slot: a multiple of an hour, or of a minute within the last two days.
 
-    Returns:
-        Rows with `slot`, counted from 0 at `since`, `arm`, `n_arms` and all of `COUNTS` and `SUMS`.
+    Raises:
+        LogUnavailableError: Try again later.
     """
     r = rollups.c
     slot = ((r.start - since) // step).label("slot")
     totals = (sa.func.sum(r[name]).label(name) for name in (*COUNTS, *SUMS))
     query = (
-        sa.select(slot, r.arm, r.n_arms, *totals)
+        sa.select(r.arm, slot, r.n_arms, *totals)
         .where(r.width == (HOUR if step % HOUR == 0 else MINUTE), r.start >= since, r.start < until)
         .group_by(slot, r.arm, r.n_arms)
         .order_by(slot, r.arm, r.n_arms)
     )
     with store.reading() as connection:
-        found = connection.execute(query).mappings().all()
-    return [{**row, **{name: int(row[name]) for name in COUNTS}} for row in found]
+        rows = connection.execute(query).all()
+    arm = np.array([row[0] for row in rows], dtype=np.object_)
+    width = 2 + len(COUNTS) + len(SUMS)
+    numbers = np.array([row[1:] for row in rows], dtype=np.float64).reshape(len(rows), width).T
+    found, n_arms = numbers[:2].astype(np.int64)
+    return Sums(found, arm, n_arms, dict(zip((*COUNTS, *SUMS), numbers[2:], strict=True)))
 
 
 def newest_seconds(store: Store, limit: int) -> dict[str, list[float]]:

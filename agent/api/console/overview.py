@@ -3,7 +3,6 @@
 import asyncio
 import math
 import time
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -40,8 +39,6 @@ KEPT_S = 4.0
 
 NEWEST = 1000
 """Turns whose latencies are shown."""
-
-Sums = Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -96,7 +93,7 @@ def _read(replica: Replica, name: str) -> dict[str, Any]:
     return {
         "read": rollups.progress(store, rule),
         "since": window.since,
-        "total": figures(rows, rows, rule),
+        "total": figures(rows, 0, rule),
         "arms": by_arm(rows, rule),
         "baseline": at_random(rows),
         "latency": latencies(rollups.newest_seconds(store, NEWEST)),
@@ -123,54 +120,43 @@ def window_of(name: str, now: float, first: int | None) -> Window:
     return Window(name, int(since // step) * step, int(now) + 1, step)
 
 
-def total_of(rows: Iterable[Sums]) -> dict[str, float]:
-    """Return the sum of each column."""
-    total = dict.fromkeys((*rollups.COUNTS, *rollups.SUMS), 0.0)
-    for row in rows:
-        for name in total:
-            total[name] += row[name]
-    return total
-
-
-def figures(rows: Iterable[Sums], window: Iterable[Sums], rule: RewardRule) -> dict[str, Any]:
+def figures(some: rollups.Sums, n: float, rule: RewardRule) -> dict[str, Any]:
     """Return counts, means and the estimates of reward of some rows of a window.
 
     Args:
-        rows: Those of one arm, or all.
-        window: All rows of the window.
+        some: The rows of one arm, or all.
+        n: Rewards of the whole window.
         rule: Prices costs.
     """
-    some, n = total_of(rows), int(sum(row["rewarded"] for row in window))
-    count, finished, rewarded = int(some["decisions"]), some["finished"] or math.nan, some["rewarded"]
-    prices = rule.cost
-    cost = prices.steps * some["steps"] + prices.kilotokens * some["tokens"] / 1000 + prices.usd * some["usd"]
-    cost += prices.seconds * (some["retrieval_s"] + some["llm_s"])
-    squares = rewarded, some["reward"], some["reward2"]
+    total = some.total()
+    finished, rewarded, prices = total["finished"] or math.nan, total["rewarded"], rule.cost
+    cost = (
+        prices.steps * total["steps"] + prices.kilotokens * total["tokens"] / 1000 + prices.usd * total["usd"]
+    )
+    cost += prices.seconds * (total["retrieval_s"] + total["llm_s"])
+    squares = rewarded, total["reward"], total["reward2"]
     return {
-        **some,
-        "decisions": count,
-        "reward_mean": intervals.from_sums(int(rewarded), rewarded, some["reward"], *squares),
-        "alone": intervals.from_sums(n, *(some[name] for name in ("w", "wr", "w2", "w2r", "w2r2"))),
+        **total,
+        "reward_mean": intervals.from_sums(int(rewarded), rewarded, total["reward"], *squares),
+        "alone": intervals.from_sums(int(n), *(total[name] for name in ("w", "wr", "w2", "w2r", "w2r2"))),
         "cost_mean": cost / finished,
-        "retrieval_ms": 1000 * some["retrieval_s"] / finished,
-        "llm_ms": 1000 * some["llm_s"] / (some["answers"] or math.nan),
+        "retrieval_ms": 1000 * total["retrieval_s"] / finished,
+        "llm_ms": 1000 * total["llm_s"] / (total["answers"] or math.nan),
     }
 
 
-def by_arm(rows: Sequence[Mapping[str, Any]], rule: RewardRule) -> dict[str, dict[str, Any]]:
+def by_arm(rows: rollups.Sums, rule: RewardRule) -> dict[str, dict[str, Any]]:
     """Return the figures of each arm, by name."""
-    groups: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
-    for row in rows:
-        groups[row["arm"]].append(row)
-    return {arm: figures(groups[arm], rows, rule) for arm in sorted(groups)}
+    n = rows.columns["rewarded"].sum()
+    return {arm: figures(rows.where(rows.arm == arm), n, rule) for arm in sorted(set(rows.arm))}
 
 
-def at_random(rows: Sequence[Mapping[str, Any]]) -> tuple[float, intervals.Interval] | None:
+def at_random(rows: rollups.Sums) -> tuple[float, intervals.Interval] | None:
     """Return what drawing every eligible arm alike would have earned, by SNIPS; None if that is unknown."""
-    scaled = [(row, 1.0 / row["n_arms"]) for row in rows if row["n_arms"]]
-    once = (sum(row[name] * p for row, p in scaled) for name in ("w", "wr"))
-    twice = (sum(row[name] * p * p for row, p in scaled) for name in ("w2", "w2r", "w2r2"))
-    return intervals.from_sums(int(sum(row["rewarded"] for row in rows)), *once, *twice)
+    p = np.divide(1.0, rows.n_arms, out=np.zeros(len(rows.n_arms)), where=rows.n_arms > 0)
+    once = (float(rows.columns[name] @ p) for name in ("w", "wr"))
+    twice = (float(rows.columns[name] @ (p * p)) for name in ("w2", "w2r", "w2r2"))
+    return intervals.from_sums(int(rows.columns["rewarded"].sum()), *once, *twice)
 
 
 def latencies(seconds: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
@@ -182,14 +168,14 @@ def latencies(seconds: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
     }
 
 
-def charts(rows: Sequence[Mapping[str, Any]], window: Window, arms: Mapping[str, int]) -> dict[str, str]:
+def charts(rows: rollups.Sums, window: Window, arms: Mapping[str, int]) -> dict[str, str]:
     """Return the charts of a window, as JSON for `console.js`."""
     n = (window.until - window.since + window.step - 1) // window.step
     counts = {
-        arm: np.zeros(n) for arm in sorted({row["arm"] for row in rows}, key=lambda one: arms.get(one, 99))
+        arm: np.bincount(rows.slot[chosen], rows.columns["decisions"][chosen], n)
+        for arm in sorted(set(rows.arm), key=lambda one: arms.get(one, COLOURS))
+        for chosen in [rows.arm == arm]
     }
-    for row in rows:
-        counts[row["arm"]][row["slot"]] += row["decisions"]
     total = sum(counts.values(), np.zeros(n))
     known = np.flatnonzero(total)
     shares = [
@@ -200,11 +186,12 @@ def charts(rows: Sequence[Mapping[str, Any]], window: Window, arms: Mapping[str,
         }
         for arm, found in counts.items()
     ]
-    slots: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
-    for row in rows:
-        slots[row["slot"] // COARSER].append(row)
-    earned = {slot: mean for slot in sorted(slots) if (mean := figures(slots[slot], (), _ANY)["reward_mean"])}
-    random = {slot: at_random(slots[slot]) for slot in earned}
+    stretches = rows.slot // COARSER
+    earned, random = {}, {}
+    for stretch in np.unique(stretches).tolist():
+        some = rows.where(stretches == stretch)
+        if mean := figures(some, 0, _ANY)["reward_mean"]:
+            earned[stretch], random[stretch] = mean, at_random(some)
     middle = window.since + window.step * COARSER / 2
     whole = [window.since, window.until]
     return {

@@ -11,7 +11,6 @@ import sqlalchemy as sa
 
 from feedback.events import LABELS, Context, Cost, Decision, Execution, Feedback, Mode, Status
 from feedback.log import Store
-from feedback.log.rollup_tables import COUNTS, SUMS
 from feedback.log.rollup_tables import rollups as table
 from feedback.ope import ESTIMATORS, Sample, intervals
 from feedback.reward import Metric, RewardRule
@@ -75,8 +74,7 @@ def test_the_sums_are_those_of_the_rows_and_snips_is_that_of_the_estimators(fill
             here = [
                 one for one in made if one[0].drawn == arm and (one[0].decided_at - first) // HOUR == slot
             ]
-            rows = [row for row in found if (row["slot"], row["arm"]) == (slot, arm)]
-            total = {name: sum(row[name] for row in rows) for name in (*COUNTS, *SUMS)}
+            total = found.where((found.slot == slot) & (found.arm == arm)).total()
             assert total["decisions"] == total["finished"] == len(here)
             assert total["failed"] == sum(e.status in rollups.FAILED for _, e, _ in here)
             assert total["fell_back"] == sum(e.status is Status.FELL_BACK for _, e, _ in here)
@@ -92,15 +90,18 @@ def test_the_sums_are_those_of_the_rows_and_snips_is_that_of_the_estimators(fill
     propensity = np.array([one.probabilities[one.arms.index(one.drawn)] for one, _ in rewarded])
     drawn = np.array([ARMS.index(one.drawn) for one, _ in rewarded])
     uniform = np.array([[1 / len(one.arms) * (arm in one.arms) for arm in ARMS] for one, _ in rewarded])
-    assert sum(row["rewarded"] for row in found) == len(reward) > 40
+    assert found.columns["rewarded"].sum() == len(reward) > 40
     for target, scale, among in [
-        (uniform, lambda n_arms: 1 / n_arms, ARMS),
-        *((np.tile(np.eye(3)[i], (len(reward), 1)), lambda _: 1.0, (arm,)) for i, arm in enumerate(ARMS)),
+        (uniform, 1 / found.n_arms, ARMS),
+        *(
+            (np.tile(np.eye(3)[i], (len(reward), 1)), np.ones(len(found.arm)), (arm,))
+            for i, arm in enumerate(ARMS)
+        ),
     ]:
         terms = ESTIMATORS["snips"](Sample(propensity, drawn, reward, target))
-        chosen = [(row, scale(row["n_arms"])) for row in found if row["arm"] in among]
-        once = (sum(row[name] * s for row, s in chosen) for name in ("w", "wr"))
-        twice = (sum(row[name] * s * s for row, s in chosen) for name in ("w2", "w2r", "w2r2"))
+        share = scale * np.isin(found.arm.astype(str), among)
+        once = (float(found.columns[name] @ share) for name in ("w", "wr"))
+        twice = (float(found.columns[name] @ share**2) for name in ("w2", "w2r", "w2r2"))
         estimate = intervals.from_sums(len(reward), *once, *twice)
         assert estimate is not None
         assert math.isclose(estimate[0], terms.value)
