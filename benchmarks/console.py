@@ -216,7 +216,6 @@ SHOTS = (
     ("overview", "?window=30d", 1280, "light"),
     ("decision", "/decisions/{last}", 1280, "dark"),
     ("playground", "/playground", 1280, "light"),
-    ("phone", "?window=30d", 390, "dark"),
 )
 """Name, path, width and scheme of each picture."""
 
