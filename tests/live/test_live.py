@@ -1,6 +1,7 @@
 """Asked, judged and broken over HTTP: what no fake can promise."""
 
 import os
+import re
 import signal
 import threading
 from collections import Counter
@@ -385,3 +386,19 @@ def test_metrics_are_those_of_all_replicas_and_fit_the_log(live: Live, store: St
     assert sum(sample.value for sample in samples) == store.counts()["decisions"]
     arms = {sample.labels["arm"] for sample in samples}
     assert arms <= {*ARMS, "words", "near"}
+
+
+def test_the_console_is_served_by_the_service_and_counts_what_it_answers(live: Live) -> None:
+    asked = {"model": "auto", "messages": [{"role": "user", "content": "what is a heap?"}], "stream": True}
+    answer = live.client.post("/console/playground/ask", json=asked, headers={"origin": live.url})
+    assert answer.text.endswith("data: [DONE]\n\n")
+    decision = live.client.get(f"/console/decisions/{answer.headers['x-decision-id']}").text
+    assert "what is a heap?" in decision
+    for path in set(re.findall(r'(?:href|src)="(/console/static/[^"]+)"', decision)):
+        assert live.client.get(path).status_code == 200
+
+    def counted() -> bool:
+        shown = live.client.get("/console?window=1h").text
+        return "Share of each arm" in shown and "version" in shown
+
+    until(counted, 30.0)
