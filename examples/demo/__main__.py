@@ -5,6 +5,7 @@ from typing import Any
 import typer
 
 from agent.cli.console import console, explained, progress
+from agent.cli.launch import address_of
 from agent.cli.options import settings_options
 from agent.config import CorpusSpec
 from examples.demo import demonstrate
@@ -30,6 +31,8 @@ def main(given: dict[str, Any]) -> None:
                 )
             given["corpus"] = CorpusSpec(name=name, source=source)
         settings = demonstrate.Demo.model_validate(given)
+        host, port = address_of(settings.config)
+        console.print(f"watch it live: http://{host}:{port}/console", markup=False)
         with progress() as on_progress:
             story = demonstrate.run(settings, on_progress)
         for chapter in story.chapters:
