@@ -32,7 +32,7 @@ fuzz: $(VENV)/ready-dev  ## send the service requests made from its OpenAPI docu
 	FUZZ_S=$(FUZZ_S) $(BIN)/python -m pytest -n0 -m slow tests/agent/api/test_openapi.py -o log_cli=true --log-cli-level=INFO
 
 browser:  ## install Debian's chromium, in which the tests of the console run
-	command -v chromium || apt-get install -y --no-install-recommends chromium
+	command -v chromium || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }
 
 mutants: $(VENV)/ready-dev  ## change the code here and there, and list the changes that no test notices; MUTANTS="feedback.ope.gate*"
 	PYTHONPATH= $(BIN)/mutmut run $(MUTANTS)

@@ -46,6 +46,7 @@ PAGES = (
 ELSEWHERE = {
     "make serve": "the fixture runs it",
     "make test": "it is what runs this test",
+    "make demo": "it takes six minutes; tests/examples/test_demo.py runs its parts",
     "armwise canary 41": "tests/live/test_promotion.py, with a candidate of another recipe",
     "armwise promote 41": "likewise",
     "armwise rollback 17": "likewise",

@@ -15,6 +15,7 @@ from agent.api.console.page import ACTION, colours, form_of, page, pages, seen, 
 from agent.api.errors import ApiError
 from agent.api.middleware import AppReplica, RequestCaller, require
 from agent.api.operations import arms, evaluations, policies, warm_starts
+from agent.api.operations.agreement import Agreement
 from agent.api.schemas import ArmSwitch, CanaryChoice, PageBefore, PathNumber, PromotionChoice, VersionChoice
 from agent.evaluation import EvaluationRequest
 from agent.policies import Policy
@@ -67,7 +68,7 @@ async def switch(request: Request, replica: AppReplica, name: str) -> Response:
 
 @router.get("/policies", dependencies=[READ])
 async def versions_of(
-    request: Request, replica: AppReplica, agreement: policies.Agreement, before: PageBefore = None
+    request: Request, replica: AppReplica, agreement: Agreement, before: PageBefore = None
 ) -> Response:
     """The versions, what was promoted and rolled back, and the forms that do so."""
     active = content(await policies.policy(replica, agreement))
@@ -77,7 +78,7 @@ async def versions_of(
 
 
 @router.post("/policies", dependencies=[OPERATE, ACTION])
-async def choose(request: Request, replica: AppReplica, agreement: policies.Agreement) -> Response:
+async def choose(request: Request, replica: AppReplica, agreement: Agreement) -> Response:
     """Promote a version, roll back to it, or make it a canary; the reason is part of the record."""
     fields = await form_of(request)
     number = valid(PathNumber, fields.get("version", ""))

@@ -16,6 +16,7 @@ from agent.api.console.page import COLOURS, HEADERS, colours, page, pages
 from agent.api.errors import ApiError
 from agent.api.middleware import AppReplica, require
 from agent.api.operations import policies
+from agent.api.operations.agreement import Agreement
 from agent.serving import Replica
 from feedback.ope import intervals
 from feedback.reward import RewardRule
@@ -53,7 +54,7 @@ class Window:
 
 @router.get("", dependencies=[require("decide", "read")])
 async def overview(
-    request: Request, replica: AppReplica, agreement: policies.Agreement, window: str = "24h"
+    request: Request, replica: AppReplica, agreement: Agreement, window: str = "24h"
 ) -> Response:
     """What was asked, earned and spent in a window."""
     if window not in WINDOWS:

@@ -9,7 +9,8 @@ from agent.api import decisions as api
 from agent.api.console.page import ACTION, colours, page, pages, unless_refused
 from agent.api.middleware import CONSOLE, AppReplica, RequestCaller, require
 from agent.api.openai import chat
-from agent.api.schemas import ChatRequest, DecisionId
+from agent.api.openai.schemas import ChatRequest
+from agent.api.schemas import DecisionId
 
 router = pages()
 

@@ -13,7 +13,7 @@ from tests.agent.fakes import Service
 
 logger = logging.getLogger(__name__)
 
-SECONDS = int(os.environ.get("FUZZ_S", "150"))
+SECONDS = int(os.environ.get("FUZZ_S", "60"))
 
 UNANSWERED = {"POST /v1/warm-starts", "GET /v1/warm-starts/{number}", "GET /v1/evaluations/{number}/report"}
 """Operations that this service refuses always: it has no labels, and nothing evaluates."""
