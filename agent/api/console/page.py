@@ -116,7 +116,7 @@ def failed(request: Request, error: Exception) -> Response:
     if not hasattr(request.state, "caller"):
         request.state.caller = NOBODY
     failure = failure.shown_to(request.state.caller)
-    if failure.code == "unauthorized" and "hx-request" not in request.headers:
+    if failure.code == "invalid_api_key" and "hx-request" not in request.headers:
         after = _below(request) if request.method == "GET" else ""
         why = "&expired" if "cookie" in request.headers else ""
         return seen(request, f"/login?next={quote(after)}{why}")
