@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.table import Table
 
-from agent.cli import ask, operate, service
+from agent.cli import ask, operate
+from agent.client import Answer, Client
 from agent.reporting import Terminal
 from agent.reporting.plain_text import LogRecord, visible
 
@@ -55,18 +56,28 @@ def without_colours(text: str) -> str:
     return first
 
 
+class Written(list[str]):
+    """The parts of a stream, and what they came to."""
+
+    def __init__(self, parts: list[str], answer: Answer) -> None:
+        super().__init__(parts)
+        self.answer = answer
+
+
 def test_an_answer_and_its_passages_control_no_terminal(
     terminal: StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent: dict[str, Any] = {
         "passages": [{"id": PLANTED, "title": PLANTED}],
         "arm_served": PLANTED,
+        "arm_drawn": PLANTED,
         "propensity": 0.5,
+        "pmf": {},
+        "cost": {"total": 0.0, "tokens": 1, "retrieval_ms": 1.0, "llm_ms": 1.0, "steps": 1, "usd": 0.0},
         "policy_version": 1,
         "decision_id": PLANTED,
     }
-    events = [{"choices": [{"delta": {"content": PLANTED}}]}, {"choices": [], "agent": agent}]
-    monkeypatch.setattr(service, "stream", lambda *_: iter(events))
+    monkeypatch.setattr(Client, "stream", lambda *_, **__: Written([PLANTED], Answer(agent=agent)))
     ask.print_answer("Why?", None, "http://127.0.0.1:8000", None)
     shown = without_colours(terminal.getvalue())
     assert not ACTS & set(shown)
@@ -85,7 +96,7 @@ def test_the_status_of_a_service_controls_no_terminal(
     policy["newest"] = {"version": 1}
     arm = {"name": PLANTED, "kind": PLANTED, "params": {"text": PLANTED}, "enabled": True}
     replies = {"/v1/policy": policy, "/v1/arms": {"arms": [arm]}}
-    monkeypatch.setattr(operate, "request", lambda _method, _url, path, _key: replies[path])
+    monkeypatch.setattr(operate, "request", lambda _method, _url, path, _key, **_: replies[path])
     operate.status()
     shown = without_colours(terminal.getvalue())
     assert not ACTS & set(shown)

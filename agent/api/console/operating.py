@@ -90,12 +90,20 @@ async def choose(request: Request, replica: AppReplica, agreement: Agreement) ->
         case "rollback":
             await policies.rollback(replica, number, valid(VersionChoice, {"reason": reason}), agreement)
         case "canary":
-            body = valid(CanaryChoice, {"reason": reason, "share": fields.get("share", "")})
+            body = valid(CanaryChoice, {"reason": reason, "share": _number(fields.get("share", ""))})
             await policies.canary(replica, number, body, agreement)
         case other:
             message = f"action {other!r}: promote, rollback or canary was expected"
             raise ApiError("invalid_value", message, "action")
     return seen(request, "/policies")
+
+
+def _number(text: str) -> float | str:
+    """Return what a field of a form holds: a number, or a text, which a form cannot tell apart."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 @router.get("/policies/differences", dependencies=[READ])

@@ -59,8 +59,8 @@ async def test_the_new_arms_are_built_and_then_chosen_among(service: Service) ->
 async def test_a_part_of_an_arm_is_no_action_and_cannot_be_forced(service: Service) -> None:
     await put(service, NEW)
     refused = await service.client.post("/v1/retrieve", json={"query": "Who?", "model": "arm/bm25"})
-    assert refused.status_code == 400
-    assert "there are: none, fused" in refused.json()["error"]["message"]
+    assert refused.status_code == 404
+    assert "there are: auto, arm/none, arm/fused" in refused.json()["error"]["message"]
 
 
 async def test_what_was_learned_of_an_arm_that_stays_is_kept(service: Service) -> None:
@@ -346,7 +346,7 @@ async def test_an_arm_that_vanished_meanwhile_is_refused_and_nothing_decided(
     monkeypatch.setattr(service.replica.store, "record", swap)
     body = {"query": "Who?", "model": "arm/dense"}
     refused = await service.client.post("/v1/retrieve", json=body, headers={"idempotency-key": "k"})
-    assert refused.status_code == 400
+    assert refused.status_code == 404
     with pytest.raises(NoEligibleArmError, match="arm 'dense' is not live any more; there are: none"):
         await anext(loop.turn(Ask("id", "Who?", forced="dense")))
 
