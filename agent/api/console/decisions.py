@@ -159,7 +159,8 @@ async def label(
             "decision_id": decision_id,
             "metric_name": fields.get("metric", ""),
             "value": value,
-            "tags": {"from": "console", **comment},
+            "tags": {"from": "console"},
+            **comment,
         },
     )
     kept = orjson.loads((await api_feedback.feedback(replica, caller, item)).body)

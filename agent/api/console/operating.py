@@ -11,7 +11,7 @@ from fastapi import Request, Response
 from agent.api import decisions as api_decisions
 from agent.api.console import overview
 from agent.api.console.decisions import project_of
-from agent.api.console.page import ACTION, colours, form_of, page, pages, seen, valid
+from agent.api.console.page import ACTION, colours, form_of, number, page, pages, seen, valid
 from agent.api.errors import ApiError
 from agent.api.middleware import AppReplica, RequestCaller, require
 from agent.api.operations import arms, evaluations, policies, warm_starts
@@ -81,29 +81,21 @@ async def versions_of(
 async def choose(request: Request, replica: AppReplica, agreement: Agreement) -> Response:
     """Promote a version, roll back to it, or make it a canary; the reason is part of the record."""
     fields = await form_of(request)
-    number = valid(PathNumber, fields.get("version", ""))
+    version = valid(PathNumber, fields.get("version", ""))
     reason = fields.get("reason", "")
     match fields.get("action"):
         case "promote":
             body = valid(PromotionChoice, {"reason": reason, "force": "force" in fields})
-            await policies.promote(replica, number, body, agreement)
+            await policies.promote(replica, version, body, agreement)
         case "rollback":
-            await policies.rollback(replica, number, valid(VersionChoice, {"reason": reason}), agreement)
+            await policies.rollback(replica, version, valid(VersionChoice, {"reason": reason}), agreement)
         case "canary":
-            body = valid(CanaryChoice, {"reason": reason, "share": _number(fields.get("share", ""))})
-            await policies.canary(replica, number, body, agreement)
+            body = valid(CanaryChoice, {"reason": reason, "share": number(fields.get("share", ""))})
+            await policies.canary(replica, version, body, agreement)
         case other:
             message = f"action {other!r}: promote, rollback or canary was expected"
             raise ApiError("invalid_value", message, "action")
     return seen(request, "/policies")
-
-
-def _number(text: str) -> float | str:
-    """Return what a field of a form holds: a number, or a text, which a form cannot tell apart."""
-    try:
-        return float(text)
-    except ValueError:
-        return text
 
 
 @router.get("/policies/differences", dependencies=[READ])
@@ -112,10 +104,10 @@ async def differences(
 ) -> Response:
     """Where two versions differ on those of the newest decisions that the caller may see."""
     pair = []
-    for number in (one, other):
-        version = await asyncio.to_thread(versions.find, replica.store, number or 0)
+    for wanted in (one, other):
+        version = await asyncio.to_thread(versions.find, replica.store, wanted or 0)
         if version is None:
-            raise ApiError("version_not_found", f"there is no version {number}", "version")
+            raise ApiError("version_not_found", f"there is no version {wanted}", "version")
         pair.append(version)
     newest = await asyncio.to_thread(replica.store.newest, COMPARED, features=True)
     project = project_of(caller)

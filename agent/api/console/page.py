@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, quote
@@ -178,6 +179,18 @@ async def form_of(request: Request) -> dict[str, str]:
     except UnicodeDecodeError as error:
         raise ApiError("invalid_request", f"the form is not UTF-8: {error}") from None
     return {name: value for name, value in parse_qsl(text) if value.strip()}
+
+
+def number(text: str) -> int | float | str:
+    """Return the number in a field of a form, whose values are all texts; another text as it is.
+
+    >>> number("600"), number("0.5"), number("few")
+    (600, 0.5, 'few')
+    """
+    for read in (int, float):
+        with suppress(ValueError):
+            return read(text)
+    return text
 
 
 def valid(model: Any, values: object) -> Any:

@@ -8,7 +8,7 @@ from fastapi import Request, Response
 
 from agent.access import NewKey
 from agent.api.console.operating import content
-from agent.api.console.page import ACTION, form_of, page, pages, seen, valid
+from agent.api.console.page import ACTION, form_of, number, page, pages, seen, valid
 from agent.api.middleware import AppReplica, RequestCaller, require
 from agent.api.operations import keys
 from agent.api.schemas import PublicId
@@ -18,15 +18,9 @@ from feedback.training_log import lag
 
 router = pages()
 
-OPTIONAL = (
-    "project",
-    "source",
-    "rpm_limit",
-    "tpm_limit",
-    "max_budget",
-    "token_budget",
-    "budget_duration",
-    "expires",
+TEXTS, NUMBERS = (
+    ("project", "source", "budget_duration", "expires"),
+    ("rpm_limit", "tpm_limit", "max_budget", "token_budget"),
 )
 """Fields of a new key that may be left empty."""
 
@@ -41,7 +35,8 @@ async def system(request: Request, replica: AppReplica, caller: RequestCaller) -
 async def create(request: Request, replica: AppReplica, caller: RequestCaller) -> Response:
     """Make a key, and show its secret once."""
     fields = await form_of(request)
-    asked: dict[str, Any] = {name: fields[name] for name in OPTIONAL if name in fields}
+    asked: dict[str, Any] = {name: fields[name] for name in TEXTS if name in fields}
+    asked |= {name: number(fields[name]) for name in NUMBERS if name in fields}
     asked |= {"name": fields.get("name", ""), "scopes": fields.get("scopes", "").split()}
     made = content(await keys.create(replica, valid(NewKey, asked)))
     return await _shown(request, replica, caller.scopes, made)

@@ -126,7 +126,8 @@ async def test_a_decision_is_found_verified_explained_and_labelled(linear: Servi
     record = await asyncio.to_thread(linear.replica.store.record, found)
     assert record is not None
     (item,) = record.feedback
-    assert (item.metric, item.value, item.tags) == ("thumb", 1.0, {"from": "console", "comment": "by hand"})
+    assert (item.metric, item.value, item.tags) == ("thumb", 1.0, {"from": "console"})
+    assert item.content == {"comment": "by hand"}
 
 
 async def test_contributions_add_up_to_the_difference_of_the_scores(linear: Service) -> None:
@@ -267,7 +268,7 @@ async def test_an_arm_is_switched_and_an_evaluation_asked_for(linear: Service) -
 
 
 async def test_a_key_is_shown_once_and_the_configuration_without_passwords(service: Service) -> None:
-    fields = {"name": "the first", "scopes": "admin", "expires": "2999-01-01T00:00Z"}
+    fields = {"name": "the first", "scopes": "admin", "expires": "2999-01-01T00:00Z", "rpm_limit": "600"}
     made = await service.client.post(f"{CONSOLE}/system/keys", data=fields, headers=ORIGIN)
     (secret,) = re.findall(r"sk-aw-\w+-\w+", made.text)
     bearer = {"authorization": f"Bearer {secret}"}
