@@ -11,8 +11,8 @@ from typing import Any
 import orjson
 import sqlalchemy as sa
 
-from feedback.events import LABELS, Cost, Status
-from feedback.log import Store
+from feedback.events import Cost, Status
+from feedback.log import Store, listing
 from feedback.log import rows as log_rows
 from feedback.log import tables as t
 from feedback.reward import NUMBERS, RewardRule
@@ -33,8 +33,8 @@ class Filters:
 
     Attributes:
         arm: The drawn arm.
-        version: The version that gave the distribution.
-        status: How it ended; `unfinished` where it has not.
+        version: The version that gave the distribution, or was a canary then.
+        status: How it ended; `listing.RUNNING` where it has not.
         metric: It has feedback of this metric of its own, not of its episode.
         key: It has feedback that was given with this key.
         episode_id: Its episode.
@@ -160,7 +160,7 @@ def _position(connection: sa.Connection, at: float | None, head: int, *, before:
 
 
 def _query(rule: RewardRule, filters: Filters, low: int, end: int) -> sa.Select[Any]:
-    d, e, x, f = t.decisions.c, t.executions.c, t.examples.c, t.feedback.c
+    d, e, x = t.decisions.c, t.executions.c, t.examples.c
     query = (
         sa.select(
             *(d.seq, d.id, d.decided_at, sa.func.substr(d.question, 1, 300).label("question")),
@@ -170,23 +170,22 @@ def _query(rule: RewardRule, filters: Filters, low: int, end: int) -> sa.Select[
         )
         .outerjoin_from(t.decisions, t.executions, e.decision_id == d.id)
         .outerjoin(t.examples, (x.decision_id == d.id) & (x.join == rule.join))
-        .where(d.seq > low, d.seq < end, d.policy != LABELS)
+        .where(d.seq > low, d.seq < end)
         .order_by(d.seq.desc())
     )
-    given = sa.exists().where(f.decision_id == d.id)
-    conditions: Mapping[str, Any] = {
-        "arm": lambda arm: d.drawn == arm,
-        "version": lambda version: d.version == version,
-        "status": lambda status: e.status.is_(None) if status == "unfinished" else e.status == status,
-        "metric": lambda metric: given.where(f.metric == metric),
-        "key": lambda key: given.where(f.key == key),
-        "episode_id": lambda episode_id: d.episode_id == episode_id,
-        "text": lambda text: sa.func.lower(d.question).contains(text.lower(), autoescape=True),
-        "project": lambda prefix: d.id.startswith(prefix, autoescape=True) if prefix else ~d.id.contains("~"),
-    }
-    for name, condition in conditions.items():
-        if (value := getattr(filters, name)) is not None:
-            query = query.where(condition(value))
+    wanted = listing.Wanted(
+        arm=filters.arm,
+        version=filters.version,
+        status=filters.status,
+        metric=filters.metric,
+        episode=filters.episode_id,
+        key=filters.key,
+        prefix=filters.project or None,
+        apart="~" if filters.project == "" else None,
+    )
+    query = query.where(*wanted.conditions())
+    if filters.text is not None:
+        query = query.where(sa.func.lower(d.question).contains(filters.text.lower(), autoescape=True))
     return query
 
 

@@ -20,6 +20,7 @@ from agent.api.schemas import LARGEST, DecisionId, FeedbackItem, PageBefore
 from agent.evaluation import request as evaluation_request
 from agent.serving import Replica
 from feedback.events import Status
+from feedback.log import listing
 from feedback.training_log import decision_search
 
 router = pages()
@@ -28,7 +29,7 @@ USE = require("decide", "read")
 
 PAGE = 50
 
-STATUSES = (*Status, "unfinished")
+STATUSES = (*Status, listing.RUNNING)
 
 Moment = Annotated[float, BeforeValidator(lambda value: evaluation_request.moment_of(value).timestamp())]
 

@@ -42,7 +42,7 @@ FILTERS: list[tuple[dict[str, Any], Any]] = [
     ({}, anything),
     ({"arm": "b"}, lambda one: one[0].drawn == "b"),
     ({"status": "llm_timeout"}, lambda one: one[1].status == "llm_timeout"),
-    ({"status": "unfinished"}, nothing),
+    ({"status": "running"}, nothing),
     ({"metric": "right"}, lambda one: one[2] is not None),
     ({"key": "nobody"}, nothing),
     ({"version": 2}, nothing),
