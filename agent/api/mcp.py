@@ -8,7 +8,6 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Annotated, Any
-from urllib.parse import quote, urlsplit
 
 from fastapi import APIRouter
 from fastapi.exceptions import RequestValidationError
@@ -27,6 +26,7 @@ from agent.api import asking, errors
 from agent.api.errors import ApiError
 from agent.api.feedback import keep_all
 from agent.api.openai import chat
+from agent.api.openai.citations import url_of
 from agent.api.openai.schemas import ChatMessage, ChatRequest
 from agent.api.schemas import Comment, FeedbackItem, LoggedId, Name, RetrieveRequest, Text
 from agent.config import Scope as KeyScope
@@ -146,8 +146,10 @@ async def fetch(
         passage = next(iter(await replica.passages([id])), None)
         if passage is None:
             raise ToolError(f"the corpus holds no passage {id!r}; an id of a search was expected")
-        url, corpus = _url(replica, id), replica.config.corpus.name
-        return Document(id=id, title=passage.title, text=passage.text, url=url, metadata={"corpus": corpus})
+        corpus = replica.config.corpus.name
+        return Document(
+            id=id, title=passage.title, text=passage.text, url=url_of(id, corpus), metadata={"corpus": corpus}
+        )
 
 
 @SERVER.tool(annotations=READS)
@@ -187,14 +189,8 @@ async def rate(
 
 
 def _found(replica: Replica, passages: Sequence[Passage]) -> list[Found]:
-    return [Found(id=p.id, title=p.title, url=_url(replica, p.id)) for p in passages]
-
-
-def _url(replica: Replica, passage_id: str) -> str:
-    """Return the id of a passage if it is an address; else a name that is unique."""
-    if urlsplit(passage_id).scheme in ("http", "https"):
-        return passage_id
-    return f"urn:armwise:{quote(replica.config.corpus.name, safe='')}:{quote(passage_id, safe='')}"
+    corpus = replica.config.corpus.name
+    return [Found(id=p.id, title=p.title, url=url_of(p.id, corpus)) for p in passages]
 
 
 class Endpoint:

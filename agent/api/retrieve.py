@@ -11,6 +11,12 @@ from agent.api.schemas import IdempotencyKey, RetrieveRequest, Timeout
 
 router = APIRouter(tags=["answers"])
 
+SUCCESS = {
+    "headers": answers.HEADERS,
+    **link("activateDecision", decision_id="$response.header.x-decision-id"),
+}
+"""What the document says of a retrieval besides its model."""
+
 
 @router.post(
     "/v1/retrieve",
@@ -19,10 +25,7 @@ router = APIRouter(tags=["answers"])
         answers.Retrieval,
         *TURN,
         scopes=("decide",),
-        success={
-            "headers": answers.HEADERS,
-            **link("activateDecision", decision_id="$response.header.x-decision-id"),
-        },
+        success=SUCCESS,
         example={"query": "Which function merges sorted inputs lazily?", "k": 4},
     ),
 )

@@ -66,13 +66,8 @@ class EmbeddedGenerator(Generator):
         self._workers = ThreadPoolExecutor(slots, thread_name_prefix="embedded-llm")
 
     @override
-    async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
-        pieces = self._pieces(prompt)
-        if tool_calls.callable_tools(prompt.options):
-            pieces = tool_calls.whole_calls(pieces)
-        async with aclosing(pieces) as chunks:
-            async for chunk in chunks:
-                yield chunk
+    def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
+        return tool_calls.offered(prompt.options, self._pieces(prompt))
 
     async def _pieces(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
         finish_reason = None

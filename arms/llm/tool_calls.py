@@ -179,6 +179,11 @@ def _object(**properties: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": properties, **closed}
 
 
+def offered(options: Mapping[str, Any], chunks: AsyncGenerator[Chunk, None]) -> AsyncGenerator[Chunk, None]:
+    """Return what a model writes: where it may call functions, once it is whole; else piece by piece."""
+    return whole_calls(chunks) if callable_tools(options) else chunks
+
+
 async def whole_calls(chunks: AsyncGenerator[Chunk, None]) -> AsyncGenerator[Chunk, None]:
     """Yield what a model writes under the schema as a call or as text, once it is whole."""
     text, last = "", Chunk()

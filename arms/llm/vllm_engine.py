@@ -62,13 +62,8 @@ class VllmGenerator(Generator):
         self._context_tokens: int = self._engine.model_config.max_model_len
 
     @override
-    async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
-        pieces = self._pieces(prompt)
-        if tool_calls.callable_tools(prompt.options):
-            pieces = tool_calls.whole_calls(pieces)
-        async with aclosing(pieces) as chunks:
-            async for chunk in chunks:
-                yield chunk
+    def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
+        return tool_calls.offered(prompt.options, self._pieces(prompt))
 
     async def _pieces(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
         from vllm import SamplingParams

@@ -44,6 +44,6 @@ def url_of(passage_id: str, corpus: str) -> str:
     >>> url_of("https://example.com/a", "c"), url_of("a b", "c")
     ('https://example.com/a', 'urn:armwise:c:a%20b')
     """
-    if passage_id.startswith(("https://", "http://")):
+    if passage_id[:8].lower().startswith(("https://", "http://")):  # a scheme has no case
         return passage_id
     return f"urn:armwise:{quote(corpus, safe='')}:{quote(passage_id, safe='')}"

@@ -4,13 +4,13 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Response
 
-from agent.api import asking, responses
-from agent.api.documented import TURN, documented, link
+from agent.api import asking, responses, retrieve
+from agent.api.documented import TURN, documented
 from agent.api.errors import ApiError
 from agent.api.middleware import AppReplica, RequestCaller
 from agent.api.openai.citations import url_of
 from agent.api.openai.schemas import VectorStoreSearch
-from agent.api.replies import answers, openai
+from agent.api.replies import openai
 from agent.api.schemas import IdempotencyKey, Name, Timeout
 from agent.serving import Decided, Replica
 from arms.base import Passage
@@ -50,10 +50,7 @@ async def vector_store(replica: AppReplica, store: StoreName) -> Response:
         *TURN,
         *("vector_store_not_found", "unsupported_parameter"),
         scopes=("decide",),
-        success={
-            "headers": answers.HEADERS,
-            **link("activateDecision", decision_id="$response.header.x-decision-id"),
-        },
+        success=retrieve.SUCCESS,
         example={"query": "Which function merges sorted inputs lazily?", "max_num_results": 4},
     ),
 )
