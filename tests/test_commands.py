@@ -47,6 +47,7 @@ ELSEWHERE = {
     "make serve": "the fixture runs it",
     "make test": "it is what runs this test",
     "make demo": "it takes six minutes; tests/examples/test_demo.py runs its parts",
+    "demo/config.yaml": "it is what a run of the demo leaves; tests/examples/test_demo.py writes one",
     "armwise canary 41": "tests/live/test_promotion.py, with a candidate of another recipe",
     "armwise promote 41": "likewise",
     "armwise rollback 17": "likewise",
