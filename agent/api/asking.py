@@ -194,6 +194,13 @@ def _shown_call(name: str, caller: Caller) -> str:
     return name.removesuffix(decision_id) + caller.shown_id(decision_id) if decision_id else name
 
 
+async def begun(events: AsyncGenerator[messages.Event, None]) -> Decided:
+    """Read a turn up to its decision, which is committed then."""
+    first = await anext(events)
+    assert isinstance(first, Decided)
+    return first
+
+
 async def whole(events: AsyncGenerator[messages.Event, None]) -> tuple[Decided, choices.Choices, Finished]:
     """Read a turn to its end."""
     decided: Decided | None = None

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from typing import Any
 
 import orjson
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, StreamingResponse
 from typing_extensions import override
 
 from agent.config import AppConfig
@@ -19,6 +19,12 @@ class Json(JSONResponse):
     @override
     def render(self, content: Any) -> bytes:
         return orjson.dumps(content)
+
+
+class EventStream(StreamingResponse):
+    """Server-sent events."""
+
+    media_type = "text/event-stream"
 
 
 def headers(decision: Decision, served: str | None) -> dict[str, str]:

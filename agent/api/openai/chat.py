@@ -3,7 +3,6 @@
 from typing import Any
 
 from fastapi import APIRouter, Response
-from fastapi.responses import StreamingResponse
 
 from agent.access import Caller
 from agent.api import asking, responses
@@ -14,7 +13,7 @@ from agent.api.openai import conversation, options, replies
 from agent.api.openai.schemas import ChatRequest, Sampling
 from agent.api.replies import answers
 from agent.api.schemas import IdempotencyKey, Timeout
-from agent.serving import Ask, Decided, Replica
+from agent.serving import Ask, Replica
 
 router = APIRouter(tags=["answers"])
 
@@ -49,12 +48,10 @@ async def chat(
     ask = await ask_of(replica, caller, body, key)
     events = asking.events_of(replica, caller, ask, key, timeout_s)
     if body.stream:
-        first = await anext(events)
-        assert isinstance(first, Decided)
+        first = await asking.begun(events)
         usage = body.stream_options is not None and bool(body.stream_options.include_usage)
         stream = replies.sse(first, events, replica.config, returns=body.agent.returns, include_usage=usage)
-        headers = responses.headers(first.decision, first.served)
-        return StreamingResponse(stream, media_type="text/event-stream", headers=headers)
+        return responses.EventStream(stream, headers=responses.headers(first.decision, first.served))
     decided, written, finished = await asking.whole(events)
     return replies.completion(decided, written, finished, replica.config, body.agent.returns)
 

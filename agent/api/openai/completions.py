@@ -5,7 +5,6 @@ from contextlib import aclosing
 from typing import Any
 
 from fastapi import APIRouter, Response
-from fastapi.responses import StreamingResponse
 
 from agent.api import asking, responses
 from agent.api.documented import ANSWER, documented
@@ -64,12 +63,10 @@ async def completions(
     )
     events = asking.events_of(replica, caller, ask, key, timeout_s)
     if body.stream:
-        first = await anext(events)
-        assert isinstance(first, Decided)
+        first = await asking.begun(events)
         usage = body.stream_options is not None and bool(body.stream_options.include_usage)
         stream = _sse(first, events, replica.config, include_usage=usage)
-        headers = responses.headers(first.decision, first.served)
-        return StreamingResponse(stream, media_type="text/event-stream", headers=headers)
+        return responses.EventStream(stream, headers=responses.headers(first.decision, first.served))
     decided, written, finished = await asking.whole(events)
     reply = _completion(decided.decision, decided.served) | {
         "choices": [_choice(i, one.text, one.finish_reason) for i, one in enumerate(written.all)],

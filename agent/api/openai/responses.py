@@ -7,7 +7,6 @@ from typing import Any
 
 from fastapi import APIRouter, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import StreamingResponse
 from pydantic import ValidationError
 
 from agent.api import asking, responses
@@ -19,7 +18,7 @@ from agent.api.openai.response_events import Event, GrowingResponse
 from agent.api.openai.schemas import ChatRequest, ResponsesRequest
 from agent.api.replies import openai
 from agent.api.schemas import IdempotencyKey, Timeout
-from agent.serving import Decided, Finished, messages
+from agent.serving import Finished, messages
 from arms.llm import Chunk
 
 router = APIRouter(tags=["answers"])
@@ -63,19 +62,18 @@ async def respond(
     timeout_s: Timeout = None,
 ) -> Response:
     """Answer as chat does, with items and their events."""
+    replica, caller = asking.at_model(replica, caller, body.model)
     found, origins = _messages(body)
     try:
         ask = await chat.ask_of(replica, caller, _chat(body, found), key)
     except ApiError as error:
         raise _of_response(error, origins) from None
     events = asking.events_of(replica, caller, ask, key, timeout_s)
-    first = await anext(events)
-    assert isinstance(first, Decided)
+    first = await asking.begun(events)
     response = GrowingResponse(first, body, replica.config)
     headers = responses.headers(first.decision, first.served)
     if body.stream:
-        stream = _sse(response, events)
-        return StreamingResponse(stream, media_type="text/event-stream", headers=headers)
+        return responses.EventStream(_sse(response, events), headers=headers)
     async for _ in _grown(response, events):
         pass
     return responses.Json(response.document, headers=headers)

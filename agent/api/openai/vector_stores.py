@@ -63,6 +63,7 @@ async def search(
     timeout_s: Timeout = None,
 ) -> Response:
     """Decide and retrieve, as `/v1/retrieve` does; `attributes` of each result have the decision."""
+    replica, caller = asking.at_model(replica, caller, body.model)
     _require(replica, store)
     query = _query(body)
     k = min(body.max_num_results, replica.config.limits.passages)

@@ -285,6 +285,23 @@ async def test_a_model_names_a_point_and_an_arm_there(service: Service) -> None:
     assert not any("news" in one for one in models)
 
 
+async def test_every_route_that_asks_takes_a_point_by_its_model(service: Service) -> None:
+    cheap, auto = "point/cheap/arm/bm25", "arm/bm25"
+    for path, body in (
+        ("/v1/retrieve", {"query": "heap"}),
+        ("/v1/completions", {"prompt": "heap"}),
+        ("/v1/responses", {"input": "heap"}),
+        ("/v1/responses", {"input": "heap", "stream": True}),
+        ("/v1/vector_stores/stdlib/search", {"query": "heap"}),
+    ):
+        for model, begins in ((cheap, "cheap:"), (auto, "")):
+            answer = await service.client.post(path, json={"model": model, **body})
+            assert answer.status_code == 200, answer.text
+            decision_id = answer.headers["x-decision-id"]
+            assert decision_id.startswith(begins)
+            assert (":" in decision_id) == bool(begins)
+
+
 async def test_operators_read_and_change_one_point(service: Service) -> None:
     assert (await read(service, "/v1/arms", point="cheap")).keys() == {"arms", "parts", "arm_set"}
     switched = await service.client.patch("/v1/arms/bm25", params={"point": "cheap"}, json={"enabled": False})
