@@ -7,7 +7,6 @@ RAY_ADDRESS names a cluster, or there is no HAProxy, Ray Serve's own proxy liste
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -67,16 +66,12 @@ def _document(config: Path) -> dict[str, Any]:
 
 def require_free_port(host: str, port: int) -> None:
     """Check that nothing listens there. Raises LaunchError."""
-    family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(address)
-        except OSError as error:
-            message = (
-                f"port {port} of {host} cannot be used ({error.strerror}): stop what listens there, or change"
-            )
-            raise LaunchError(f"{message} http_options.port in the configuration") from None
+    from agent.checks import bind_problem  # the process that waits for the service needs none of its imports
+
+    if problem := bind_problem(host, port):
+        raise LaunchError(
+            f"{problem}: stop what listens there, or change http_options.port in the configuration"
+        )
 
 
 def prepared(config: Path, folder: Path | None = None, *, cold: bool = False) -> int:

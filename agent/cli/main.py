@@ -32,7 +32,7 @@ SERVE, DATA, LEARN, EVALUATE, OPERATE = (
 )
 
 VERBS = {
-    "init": Verb("serve:init", SERVE, "Write a configuration for a corpus of your own."),
+    "init": Verb("setup:init", SERVE, "Write a configuration for a corpus of your own."),
     "serve": Verb("serve:serve", SERVE, "Build the corpus and the indexes, then serve."),
     "ask": Verb("ask:ask", SERVE, "Ask a question and stream the answer."),
     "feedback": Verb("ask:feedback", SERVE, "Rate an answer."),
@@ -52,7 +52,7 @@ VERBS = {
     "simulate": Verb("simulate:simulate_traffic", EVALUATE, "Send questions with known answers, and score."),
     "export": Verb("log:export", EVALUATE, "Write the training log to a file."),
     "import": Verb("log:import_log", EVALUATE, "Convert the log of another system for `replay`."),
-    "doctor": Verb("serve:doctor", OPERATE, "Check what is open to others, and what would fail."),
+    "doctor": Verb("setup:doctor", OPERATE, "Check what the service needs, and what is open to others."),
     "status": Verb("operate:status", OPERATE, "Show the policy that decides, and the arms."),
     "apply": Verb("operate:apply", OPERATE, "Make the arms of a portfolio the live ones."),
     "promote": Verb("operate:promote", OPERATE, "Let the recipe of a version decide."),

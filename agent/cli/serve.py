@@ -1,4 +1,4 @@
-"""The verbs that start the service, or check it before: serve, ingest, doctor."""
+"""The verbs that start the service, or read its corpus: serve, ingest."""
 
 import os
 import time
@@ -51,14 +51,14 @@ def _prepare(config: Path, *, cold: bool) -> None:
     from agent.proxy import RUN_FOLDER, Listening, write_configuration
 
     settings, address = load(config), launch.address_of(config)
-    is_open = _is_open(settings, address[0])
-    require_closed(address[0], is_open=is_open, allowed=settings.open)
-    for finding in _findings(settings, address, is_open=is_open):
+    open_to_all = is_open(settings, address[0])
+    require_closed(address[0], is_open=open_to_all, allowed=settings.open)
+    for finding in _findings(settings, address, open_to_all=open_to_all):
         if finding.serious:
             errors.print(str(finding), style="yellow", soft_wrap=True)
     launch.require_free_port(*address)
     settings.home_path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if is_open and is_loopback(address[0]):
+    if open_to_all and is_loopback(address[0]):
         console.print("open to every program of this machine: `armwise key create` closes it", **PLAIN)
     with progress() as on_progress:
         prepare(settings, on_progress)
@@ -79,30 +79,14 @@ def _warm_start(settings: "AppConfig", on_progress: ProgressCallback) -> None:
         errors.print(f"{error}; the service starts without it", style="yellow", markup=False, soft_wrap=True)
 
 
-def _findings(settings: "AppConfig", address: tuple[str, int], *, is_open: bool) -> "Iterator[Finding]":
+def _findings(settings: "AppConfig", address: tuple[str, int], *, open_to_all: bool) -> "Iterator[Finding]":
     from agent.checks import configuration_findings, file_findings
 
-    yield from configuration_findings(settings, address[0], is_open=is_open)
+    yield from configuration_findings(settings, address[0], is_open=open_to_all)
     yield from file_findings(settings)
 
 
-def doctor(config: ConfigPath = CONFIG) -> None:
-    """Check the configuration and this machine; exit with 1 where others can reach too much."""
-    with explained():
-        from agent.checks import socket_findings
-        from agent.config import load
-
-        settings, address = load(config, without=["router"]), launch.address_of(config)
-        is_open = _is_open(settings, address[0])
-        found = [*_findings(settings, address, is_open=is_open), *socket_findings(address)]
-        for finding in sorted(found, key=lambda one: not one.serious):
-            console.print(str(finding), style="red" if finding.serious else "", **PLAIN)
-        if any(finding.serious for finding in found):
-            raise typer.Exit(1)
-        console.print("no problem found", **PLAIN)
-
-
-def _is_open(settings: "AppConfig", host: str) -> bool:
+def is_open(settings: "AppConfig", host: str) -> bool:
     """Return whether there is no key. Raises LogUnavailableError, except on loopback: replicas wait."""
     from agent.access import Keyring, is_loopback
     from feedback.errors import LogUnavailableError
@@ -122,43 +106,6 @@ def _is_open(settings: "AppConfig", host: str) -> bool:
 Source = Annotated[
     str, typer.Argument(help="JSONL file, BEIR folder, folder of Markdown and text, or `stdlib`.")
 ]
-
-
-def init(
-    source: Source,
-    name: Annotated[
-        str | None, typer.Option("--name", help="Name of the corpus; else by the source.")
-    ] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the configuration.")] = Path(
-        "armwise.yaml"
-    ),
-    replace: Annotated[bool, typer.Option("--replace", help="Replace a file that is there.")] = False,
-) -> None:
-    """Read a corpus, and write a configuration that serves it, with a log of its own.
-
-    `armwise serve` then makes questions from the corpus, and starts from what they teach.
-    """
-    with explained():
-        from agent.config import CorpusSpec, load, render_config
-        from arms.corpus import ingest
-
-        if output.exists() and not replace:
-            raise launch.LaunchError(
-                f"{output} is there already: --replace replaces it, -o names another file"
-            )
-        corpus = CorpusSpec.of(source, name)
-        unfinished = output.with_name(output.name + ".part")
-        unfinished.write_text(render_config(corpus), encoding="utf-8")
-        try:
-            settings = load(unfinished).settled()
-            with progress() as on_progress:
-                passages = ingest(settings.corpus.source, settings.corpus_path, progress=on_progress)
-        except BaseException:
-            unfinished.unlink()
-            raise
-        unfinished.replace(output)
-        console.print(f"{len(passages):,} passages in corpus {corpus.name!r}; written to {output}", **PLAIN)
-        console.print(f"next:    armwise serve -c {output}", **PLAIN)
 
 
 def ingest_corpus(

@@ -1,4 +1,4 @@
 from .corpus import Corpus, ingest
-from .readers import CorpusError
+from .readers import CorpusError, open_source
 
-__all__ = ["Corpus", "CorpusError", "ingest"]
+__all__ = ["Corpus", "CorpusError", "ingest", "open_source"]

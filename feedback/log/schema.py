@@ -7,6 +7,7 @@ revisions are in `feedback.log.migrations`; only `migrate` loads Alembic.
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -28,6 +29,52 @@ _version = sa.Table(  # as Alembic creates it
     sa.Column("version_num", sa.String(32), nullable=False),
     sa.PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What a database is like before a log is opened in it.
+
+    Attributes:
+        schema: Number of its tables; 0 for an empty database.
+        may_create: Whether its user may create tables.
+        lossy: Settings by which a crash may lose committed facts, such as `fsync=off`.
+    """
+
+    schema: int
+    may_create: bool
+    lossy: tuple[str, ...]
+
+
+_CREATE = "SELECT has_schema_privilege(current_schema(), 'CREATE')"
+
+_LOSSY = (
+    "SELECT name || '=off' FROM pg_settings WHERE name IN ('fsync', 'full_page_writes') AND setting = 'off'"
+)
+
+
+def state_of(url: str) -> State:
+    """Look at a database without creating a table.
+
+    Raises:
+        StoreError: The URL is malformed, or the database cannot keep a log.
+        SchemaError: Another program keeps its tables there.
+        LogUnavailableError: The database is unreachable.
+    """
+    database = open_database(url)
+    try:
+        with (
+            translated(database),
+            database.engine.connect().execution_options(**database.snapshot) as connection,
+        ):
+            found = schema_of(connection)
+            if connection.dialect.name == "postgresql":
+                lossy = connection.exec_driver_sql(_LOSSY).scalars().all()
+                return State(found, bool(connection.exec_driver_sql(_CREATE).scalar()), tuple(lossy))
+            mode = connection.exec_driver_sql("PRAGMA journal_mode").scalar_one()
+            return State(found, True, () if mode == "wal" else (f"journal_mode={mode}",))
+    finally:
+        database.engine.dispose()
 
 
 def prepare(engine: sa.Engine) -> None:

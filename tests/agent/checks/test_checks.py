@@ -183,6 +183,7 @@ def doctored(tmp_path: Path, host: str) -> tuple[int, str]:
 
 def test_the_verb_fails_on_a_problem_and_lists_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agent.checks.socket_findings", lambda _: iter(()))
+    monkeypatch.setattr("agent.checks.resource_findings", lambda _: iter(()))
     code, output = doctored(tmp_path, "127.0.0.1")
     assert code == 0, output
     assert output.splitlines()[-1] == "no problem found"

@@ -1,0 +1,191 @@
+"""Checks of what the service reads and writes: its log, its corpus, its models."""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from importlib.util import find_spec
+from pathlib import Path
+
+import httpx
+import psutil
+
+from agent.checks.finding import Finding
+from agent.config import AppConfig
+from arms.corpus import Corpus, CorpusError, open_source
+from arms.llm import LlmSpec, catalog
+from arms.models import Backbone, ModelNotFoundError, digest_of, locate
+from arms.suggestions import did_you_mean
+from feedback.errors import ClockError, LogUnavailableError, SchemaError, StoreError
+from feedback.log import Store, database, schema, tables
+
+PATIENCE_S = 5.0
+"""How long an endpoint has to name its models."""
+
+REMOTE_FILES = ("nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "fuse.sshfs", "glusterfs", "lustre")
+"""File systems that other machines see, too: SQLite's WAL needs memory that its processes share."""
+
+
+# -- the log -------------------------------------------------------------------------------------
+
+
+def log_findings(config: AppConfig) -> Iterator[Finding]:
+    """Yield whether the log can be read and written: schema, rights, durability, clock. Creates nothing."""
+    for name, point in config.by_point.items():
+        if name == "default" or point.log_path is not None:
+            yield from _log(point)
+
+
+def _log(config: AppConfig) -> Iterator[Finding]:
+    url, path = config.database_url, config.log_path
+    where = f"the log {database.shown(url)}"
+    if path is not None:
+        if (system := _file_system(path)) in REMOTE_FILES:
+            yield Finding(
+                f"{where} is on {system}, where it can be damaged", "use a local disk, or PostgreSQL"
+            )
+        there = next(each for each in (path, *path.absolute().parents) if each.exists())
+        if not os.access(there, os.W_OK):
+            yield Finding(f"{there} cannot be written", f"run as its owner, or chown {there}")
+            return
+        if there != path:
+            yield Finding(f"{where} is made at the first start")
+            return
+    try:
+        state = schema.state_of(url)
+        yield from _state(state, where)
+        if state.schema == tables.SCHEMA:
+            with closing(Store(url)) as store:
+                store.check_tables()
+                store.check_clock()
+                store.probe()
+            yield Finding(f"{where} has schema {state.schema}, and can be written")
+    except LogUnavailableError as error:
+        yield Finding(f"{where}: {error}", "start the database, or correct log_url")
+    except ClockError as error:
+        yield Finding(f"{where}: {error}", "synchronise the clocks (chrony, systemd-timesyncd)")
+    except SchemaError as error:
+        yield Finding(
+            f"{where}: {error}", "give its user all rights on its tables, or restore it from a backup"
+        )
+    except StoreError as error:
+        yield Finding(f"{where}: {error}", "correct log_url")
+
+
+def _state(state: schema.State, where: str) -> Iterator[Finding]:
+    for setting in state.lossy:
+        what = f"{where} may lose what was committed in a crash: {setting}"
+        yield Finding(what, f"take {setting} back")
+    if not state.schema and not state.may_create:
+        yield Finding(f"{where} is empty, and its user may create no tables", "GRANT CREATE ON SCHEMA to it")
+    elif not state.schema:
+        yield Finding(f"{where} is empty: tables are made at the first start")
+    elif state.schema < tables.SCHEMA:
+        what = f"{where} has schema {state.schema}, and this version needs {tables.SCHEMA}"
+        yield Finding(what, "stop the service, make a backup, and run `armwise migrate`")
+    elif state.schema > tables.SCHEMA:
+        what = f"{where} has schema {state.schema} of a newer version; this one has {tables.SCHEMA}"
+        yield Finding(what, "install the newer version")
+
+
+def _file_system(path: Path) -> str:
+    """Return the kind of the file system that a path is, or would be, on."""
+    mounts = {Path(one.mountpoint): str(one.fstype) for one in psutil.disk_partitions(all=True)}
+    return next((mounts[each] for each in (path, *path.absolute().parents) if each in mounts), "")
+
+
+# -- the corpus and the models -------------------------------------------------------------------
+
+
+def corpus_findings(config: AppConfig) -> Iterator[Finding]:
+    """Yield whether the corpus can be read, and has been."""
+    name, source = config.corpus.name, config.corpus.source
+    try:
+        open_source(source if source == "stdlib" else Path(source).expanduser())
+    except CorpusError as error:
+        yield Finding(f"corpus {name!r}: {error}", "correct corpus.source")
+        return
+    try:
+        corpus = Corpus.open(config.corpus_path)
+    except CorpusError:
+        yield Finding(f"corpus {name!r} is read from {source} at the first start")
+    else:
+        yield Finding(f"corpus {name!r} has {len(corpus):,} passages, digest {corpus.digest[:12]}")
+
+
+def model_findings(config: AppConfig) -> Iterator[Finding]:
+    """Yield whether the encoders and the language model are there."""
+    points = config.by_point.values()
+    for name, backbone in {name: one for point in points for name, one in point.backbones.items()}.items():
+        yield from _backbone(name, backbone)
+    yield from llm_findings(config.llm)
+
+
+def _backbone(name: str, backbone: Backbone) -> Iterator[Finding]:
+    if not backbone.model.startswith("hashing:"):
+        yield from _weights(f"encoder {name!r}", backbone.model)
+
+
+def _weights(what: str, model: str) -> Iterator[Finding]:
+    try:
+        place = locate(model)
+    except ModelNotFoundError as error:
+        yield Finding(f"{what}: {error}", "correct its name, or put it there")
+        return
+    if isinstance(place, Path):
+        yield Finding(f"{what} is {model}, sha256 {digest_of(place)[:12]}")
+    else:
+        remedy = "let the machine reach the hub, or name a folder"
+        yield Finding(f"{what} {model} is fetched from a hub where it is not cached", remedy, serious=False)
+
+
+def llm_findings(llm: LlmSpec) -> Iterator[Finding]:
+    """Yield whether the language model is there; an endpoint is asked for the names of its models."""
+    match llm:
+        case catalog.EmbeddedSpec():
+            yield from _weights("the language model", llm.model)
+        case catalog.VllmSpec():
+            if find_spec("vllm") is None:
+                yield Finding("vLLM is not installed", "`pip install 'armwise[gpu]'`")
+            yield from _weights("the language model", llm.model)
+        case catalog.OpenAISpec():
+            yield from _endpoint(llm)
+        case catalog.ScriptedSpec():
+            what = "the language model is scripted: fixed replies"
+            yield Finding(what, "set llm for answers", serious=False)
+
+
+def _endpoint(llm: catalog.OpenAISpec) -> Iterator[Finding]:
+    key = "" if llm.api_key_env is None else os.environ.get(llm.api_key_env, "")
+    if llm.api_key_env is not None and not key:
+        yield Finding(
+            f"no key of the language model in {llm.api_key_env}", f"set the variable {llm.api_key_env}"
+        )
+        return
+    address = str(llm.base_url).rstrip("/")
+    base = database.shown(address)
+    began = time.monotonic()
+    try:
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        reply = httpx.get(f"{address}/models", headers=headers, timeout=PATIENCE_S)
+    except (httpx.HTTPError, UnicodeError) as error:
+        what = f"no language model answers at {base} ({type(error).__name__})"
+        yield Finding(what, "start it, or correct llm.base_url")
+        return
+    if reply.status_code in (401, 403):
+        of = f"the key in {llm.api_key_env}" if key else "a request without a key"
+        yield Finding(
+            f"{base} refuses {of} ({reply.status_code})", "let llm.api_key_env name one that it takes"
+        )
+        return
+    try:
+        names = [str(one["id"]) for one in reply.json()["data"]]
+    except (ValueError, KeyError, TypeError):
+        what = f"{base} does not name its models (status {reply.status_code})"
+        yield Finding(what, "check llm.base_url; it mostly ends in /v1", serious=False)
+        return
+    if llm.model not in names:
+        what = f"{base} has no model {llm.model!r}{did_you_mean(llm.model, names)}"
+        yield Finding(what, "correct llm.model")
+    else:
+        yield Finding(f"model {llm.model!r} is at {base}, which answered in {time.monotonic() - began:.2f} s")

@@ -1,0 +1,390 @@
+"""What `armwise doctor` finds of what a service needs: packages, memory, a port, a log, a corpus, models."""
+
+import json
+import socket
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import metadata
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+import yaml
+from typer.testing import CliRunner
+
+from agent import checks
+from agent.checks import Finding, data, installation, resources
+from agent.cli.main import app
+from agent.config import AppConfig, parse
+from arms.corpus import ingest
+from arms.models import digest_of
+from feedback.log import Store, tables
+from feedback.log.database import connect
+
+ARGS: dict[str, Any] = {
+    "arms": {"none": {"kind": "none"}},
+    "llm": {"engine": "scripted"},
+    "policy": {"kind": "uniform"},
+    "reward": {"metrics": {"thumb": {}}},
+}
+
+
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("ARMWISE_HOME", "RAY_ADDRESS", "PGPASSFILE", "A_KEY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def configured(tmp_path: Path, **changes: Any) -> AppConfig:
+    return parse({**ARGS, "home": str(tmp_path / "home"), **changes})
+
+
+def lines(findings: Iterator[Finding]) -> list[str]:
+    return [str(one) for one in findings]
+
+
+# -- packages ------------------------------------------------------------------------------------
+
+
+def test_packages_that_are_missing_or_other_than_required_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not [one for one in lines(checks.version_findings(tmp_path / "none")) if "problem" in one]
+    real = metadata.version
+
+    def version(name: str) -> str:
+        if name == "cronsim":
+            raise metadata.PackageNotFoundError(name)
+        return {"ray": "2.9.0"}.get(name) or real(name)
+
+    monkeypatch.setattr(installation.metadata, "version", version)
+    found = lines(checks.version_findings(tmp_path / "none"))
+    assert [line.partition(";")[0] for line in found if line.startswith("problem")] == [
+        "problem: cronsim is not installed",
+        "problem: ray 2.9.0 is installed, not ==2.60.0",
+    ]
+
+
+def test_a_package_that_is_not_as_the_lock_pins_it_is_a_remark(tmp_path: Path) -> None:
+    lock = tmp_path / "base.txt"
+    here = metadata.version("pydantic")
+    lock.write_text(f"pydantic==0.1 \\\n    --hash=sha256:00\nray=={metadata.version('ray')} \\\n")
+    notes = [one for one in lines(checks.version_findings(lock)) if one.startswith("note")]
+    (note,) = notes
+    assert f"not as base.txt pins them: pydantic {here} (pinned 0.1);" in note
+
+
+# -- the machine ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("free", "level"), [(2**29, "problem"), (2**31, "note"), (2**33, "fine")])
+def test_memory_that_does_not_suffice_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, level: str
+) -> None:
+    monkeypatch.setattr(resources, "available_memory", lambda: free)
+    first = next(checks.resource_findings(configured(tmp_path)))
+    assert (first.level, first.what.partition(" of")[0]) == (level, f"{free / 2**20:,.0f} MiB")
+
+
+@pytest.mark.parametrize(("handles", "level"), [(1024, "problem"), (10_000, "fine"), (-1, "fine")])
+def test_file_handles_are_compared_with_the_connections_of_clients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handles: int, level: str
+) -> None:
+    monkeypatch.setattr(resources.resource, "getrlimit", lambda _: (1024, handles))
+    *_, last = checks.resource_findings(configured(tmp_path))
+    assert last.level == level
+
+
+class Replies(BaseHTTPRequestHandler):
+    """Answers every request alike, and keeps what it was shown as a key."""
+
+    reply: tuple[int, Any]
+    shown: list[str | None]
+
+    def do_GET(self) -> None:
+        status, body = self.reply
+        self.shown.append(self.headers.get("authorization"))
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(body if isinstance(body, bytes) else json.dumps(body).encode())
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture
+def answering() -> Iterator[tuple[type[Replies], int]]:
+    """A server of HTTP; its class says what it answers."""
+    handler = type("Own", (Replies,), {"reply": (200, {}), "shown": []})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield handler, server.server_port
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("reply", "level"),
+    [
+        ((200, {"status": "decides"}), "fine"),
+        ((503, {"error": {"code": "not_ready"}}), "fine"),
+        ((200, {"status": "up"}), "problem"),
+        ((404, b"<html>"), "problem"),
+        ((200, [1]), "problem"),
+    ],
+)
+def test_a_port_in_use_is_a_problem_unless_a_service_of_this_kind_has_it(
+    answering: tuple[type[Replies], int], reply: tuple[int, Any], level: str
+) -> None:
+    answering[0].reply = reply
+    (found,) = checks.address_findings("127.0.0.1", answering[1])
+    assert found.level == level, str(found)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_a_free_port_is_fine_and_a_cluster_that_does_not_answer_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    port = free_port()
+    assert lines(checks.address_findings("127.0.0.1", port)) == [f"fine: port {port} of 127.0.0.1 is free"]
+    monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{port}")
+    *_, cluster = checks.address_findings("127.0.0.1", port)
+    assert cluster.level == "problem"
+    assert f"no Ray answers at RAY_ADDRESS 127.0.0.1:{port}" in cluster.what
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setenv("RAY_ADDRESS", f"ray://127.0.0.1:{server.getsockname()[1]}")
+        *_, cluster = checks.address_findings("127.0.0.1", port)
+    assert cluster.level == "fine"
+
+
+# -- the log -------------------------------------------------------------------------------------
+
+
+def of_log(tmp_path: Path, url: str) -> list[str]:
+    return lines(checks.log_findings(configured(tmp_path, log_url=url)))
+
+
+def test_an_empty_log_is_fine_and_stays_empty(tmp_path: Path, log_url: str) -> None:
+    (line,) = of_log(tmp_path, log_url)
+    assert line.startswith("fine: the log")
+    assert "at the first start" in line
+    assert not (tmp_path / "log.db").exists()
+    if log_url.startswith("postgresql"):
+        engine = connect(log_url)
+        assert sa.inspect(engine).get_table_names() == []
+        engine.dispose()
+
+
+def test_a_log_that_can_be_written_is_fine(tmp_path: Path, log_url: str) -> None:
+    Store(log_url).close()
+    before = counted(log_url)
+    *lossy, line = of_log(tmp_path, log_url)
+    assert line == f"fine: the log {log_url} has schema {tables.SCHEMA}, and can be written"
+    assert [one for one in lossy if "fsync=off" not in one] == []
+    assert counted(log_url) == before
+
+
+def counted(url: str) -> dict[str, int]:
+    with closing(Store(url)) as store:
+        return store.counts()
+
+
+@pytest.mark.parametrize(("schema", "said"), [(3, "run `armwise migrate`"), (99, "install the newer")])
+def test_a_log_of_another_schema_is_a_problem(tmp_path: Path, log_url: str, schema: int, said: str) -> None:
+    changed(log_url, f"UPDATE alembic_version SET version_num = '{schema}'")
+    assert [one for one in of_log(tmp_path, log_url) if said in one and one.startswith("problem")]
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ("UPDATE log_head SET at = 1e11", "synchronise the clocks"),
+        ("DROP TABLE metrics", "restore it from a backup"),
+        ("DELETE FROM log_head", "log_head"),
+    ],
+)
+def test_a_log_that_cannot_be_used_is_a_problem(
+    tmp_path: Path, log_url: str, statement: str, said: str
+) -> None:
+    changed(log_url, statement)
+    problems = [one for one in of_log(tmp_path, log_url) if one.startswith("problem")]
+    assert [one for one in problems if said in one], problems
+
+
+def changed(url: str, statement: str) -> None:
+    Store(url).close()
+    engine = connect(url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql(statement)
+    engine.dispose()
+
+
+def test_a_user_without_rights_is_told_of_them(tmp_path: Path, postgres: Any) -> None:
+    url = postgres.fresh()
+    read_only = f"{url}{'&' if '?' in url else '?'}options=-c default_transaction_read_only=on"
+    Store(url).close()
+    (*_, line) = of_log(tmp_path, read_only)
+    assert line.startswith("problem")
+    assert "read-only" in line
+    postgres.drop(url)
+
+
+def test_a_user_who_may_not_read_the_tables_or_make_them_is_told(tmp_path: Path, postgres: Any) -> None:
+    url = postgres.fresh()
+    room = sa.make_url(url).username
+    with postgres.connect() as connection:
+        for statement in ("CREATE ROLE weak LOGIN", f"ALTER ROLE weak SET search_path = {room}"):
+            connection.execute(statement)
+        connection.execute(f"GRANT USAGE ON SCHEMA {room} TO weak")
+    weak = sa.make_url(url).set(username="weak").render_as_string(hide_password=False)
+    (*_, line) = of_log(tmp_path, weak)
+    assert "is empty, and its user may create no tables; GRANT CREATE ON SCHEMA to it" in line
+    Store(url).close()
+    (*_, line) = of_log(tmp_path, weak)
+    assert line.startswith("problem")
+    assert "permission denied" in line
+    assert "give its user all rights on its tables" in line
+    postgres.drop(url)
+
+
+def test_a_database_that_does_not_answer_is_a_problem_and_its_password_is_not_shown(tmp_path: Path) -> None:
+    (line,) = of_log(tmp_path, f"postgresql://ada:hidden@127.0.0.1:{free_port()}/log")
+    assert line.startswith("problem: the log postgresql://ada:***@")
+    assert "start the database, or correct log_url" in line
+    assert "hidden" not in line
+
+
+def test_sqlite_on_a_file_system_of_several_machines_is_a_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mounts = [
+        SimpleNamespace(mountpoint="/", fstype="ext4"),
+        SimpleNamespace(mountpoint=str(tmp_path), fstype="nfs4"),
+    ]
+    monkeypatch.setattr(data.psutil, "disk_partitions", lambda **_: mounts)
+    first, _ = of_log(tmp_path, f"sqlite:///{tmp_path / 'log.db'}")
+    assert "is on nfs4, where it can be damaged; use a local disk, or PostgreSQL" in first
+
+
+def test_a_log_without_wal_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"sqlite:///{tmp_path / 'log.db'}"
+    Store(url).close()
+    monkeypatch.setattr("feedback.log.sqlite._set_up", lambda *_: None)
+    with closing(sqlite3.connect(tmp_path / "log.db")) as log:
+        log.execute("PRAGMA journal_mode=DELETE")
+    assert "journal_mode=delete" in of_log(tmp_path, url)[0]
+
+
+# -- the corpus and the models -------------------------------------------------------------------
+
+
+def test_a_corpus_that_is_not_there_is_a_problem(tmp_path: Path) -> None:
+    source = tmp_path / "corpus.jsonl"
+    config = configured(tmp_path, corpus={"name": "mine", "source": str(source)})
+    assert "problem: corpus 'mine': no corpus at" in lines(checks.corpus_findings(config))[0]
+    source.write_text('{"id": "a", "text": "b"}\n')
+    assert "is read from" in lines(checks.corpus_findings(config))[0]
+    ingest(source, config.corpus_path)
+    assert "fine: corpus 'mine' has 1 passages, digest" in lines(checks.corpus_findings(config))[0]
+
+
+def test_models_are_looked_for_and_their_digests_told(tmp_path: Path) -> None:
+    weights = tmp_path / "model.gguf"
+    weights.write_bytes(b"x")
+    config = configured(
+        tmp_path,
+        llm={"engine": "embedded", "model": str(weights)},
+        backbones={
+            "gone": {"model": str(tmp_path / "gone")},
+            "hub": {"model": "some/where"},
+            "none": {"model": "hashing:8"},
+        },
+    )
+    gone, hub, llm = lines(checks.model_findings(config))
+    assert gone.startswith("problem: encoder 'gone': model")
+    assert hub.startswith("note: encoder 'hub' some/where is fetched from a hub")
+    assert llm == f"fine: the language model is {weights}, sha256 {digest_of(weights)[:12]}"
+
+
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [
+        ((200, {"data": [{"id": "big"}]}), "fine: model 'big' is at"),
+        (
+            (200, {"data": [{"id": "bigg"}]}),
+            "problem: http://{at}/v1 has no model 'big'; did you mean 'bigg'?",
+        ),
+        ((401, {}), "problem: http://{at}/v1 refuses the key in A_KEY (401)"),
+        ((404, b"<html>"), "note: http://{at}/v1 does not name its models (status 404)"),
+        ((200, {"data": 3}), "note: http://{at}/v1 does not name its models"),
+    ],
+)
+def test_an_endpoint_is_asked_for_its_models_with_the_key(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    answering: tuple[type[Replies], int],
+    reply: tuple[int, Any],
+    expected: str,
+) -> None:
+    handler, port = answering
+    handler.reply = reply
+    monkeypatch.setenv("A_KEY", "sk-hidden")
+    llm = {
+        "engine": "openai",
+        "base_url": f"http://127.0.0.1:{port}/v1",
+        "model": "big",
+        "api_key_env": "A_KEY",
+    }
+    (line,) = lines(checks.model_findings(configured(tmp_path, llm=llm)))
+    assert line.startswith(expected.format(at=f"127.0.0.1:{port}"))
+    assert handler.shown == ["Bearer sk-hidden"]
+    assert "hidden" not in line
+
+
+def test_an_endpoint_without_its_key_or_an_answer_is_a_problem(tmp_path: Path) -> None:
+    url = f"http://ada:hidden@127.0.0.1:{free_port()}/v1"
+    for extra, said in (({"api_key_env": "A_KEY"}, "set the variable A_KEY"), ({}, "correct llm.base_url")):
+        llm = {"engine": "openai", "base_url": url, "model": "big", **extra}
+        (line,) = lines(checks.model_findings(configured(tmp_path, llm=llm)))
+        assert line.startswith("problem")
+        assert said in line
+        assert "hidden" not in line
+
+
+# -- the verb ------------------------------------------------------------------------------------
+
+
+def test_the_verb_prints_json_and_lists_each_error_of_a_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent.checks.socket_findings", lambda _: iter(()))
+    monkeypatch.setattr("agent.checks.resource_findings", lambda _: iter(()))
+    path = tmp_path / "config.yaml"
+
+    def doctored(args: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        document = {"http_options": {"port": free_port()}, "applications": [{"args": args}]}
+        path.write_text(yaml.safe_dump(document))
+        result = CliRunner().invoke(app, ["doctor", "--config", str(path), "--json"])
+        return result.exit_code, json.loads(result.output)
+
+    sound = {**ARGS, "home": str(tmp_path / "home")}
+    code, found = doctored(sound)
+    assert (code, found["ok"]) == (0, True)
+    assert {"versions", "configuration", "log", "corpus", "models", "address"} <= {
+        one["check"] for one in found["findings"]
+    }
+    code, found = doctored({**sound, "polcy": {}, "floor": 2})
+    assert (code, found["ok"]) == (1, False)
+    wrong = [one["what"].removeprefix(f"{path}: ") for one in found["findings"] if one["level"] == "problem"]
+    assert wrong[0].startswith("floor: Input should be less than 1")
+    assert wrong[1] == "unknown key 'polcy'; did you mean 'policy'?"
+    assert all(one["remedy"] for one in found["findings"] if one["level"] == "problem")
