@@ -33,6 +33,7 @@ SERVE, DATA, LEARN, EVALUATE, OPERATE = (
 
 VERBS = {
     "init": Verb("setup:init", SERVE, "Write a configuration for a corpus of your own."),
+    "schema": Verb("setup:schema", SERVE, "Print the JSON Schema of a configuration, for editors."),
     "serve": Verb("serve:serve", SERVE, "Build the corpus and the indexes, then serve."),
     "ask": Verb("ask:ask", SERVE, "Ask a question and stream the answer."),
     "feedback": Verb("ask:feedback", SERVE, "Rate an answer."),

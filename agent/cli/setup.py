@@ -98,7 +98,7 @@ def init(
     `armwise serve` then makes questions from the corpus, and starts from what they teach.
     """
     with explained():
-        from agent.config import CorpusSpec, load, render_config
+        from agent.config import CorpusSpec, load, new_config
         from arms.corpus import ingest
 
         if output.exists() and not replace:
@@ -107,7 +107,7 @@ def init(
             )
         corpus = CorpusSpec.of(source, name)
         unfinished = output.with_name(output.name + ".part")
-        unfinished.write_text(render_config(corpus), encoding="utf-8")
+        unfinished.write_text(new_config.render_config(corpus), encoding="utf-8")
         try:
             settings = load(unfinished).settled()
             with progress() as on_progress:
@@ -118,3 +118,10 @@ def init(
         unfinished.replace(output)
         console.print(f"{len(passages):,} passages in corpus {corpus.name!r}; written to {output}", **PLAIN)
         console.print(f"next:    armwise serve -c {output}", **PLAIN)
+
+
+def schema() -> None:
+    """Print the JSON Schema of a configuration file, by which editors complete and check it."""
+    from agent.config import new_config
+
+    typer.echo(new_config.SCHEMA.read_text(encoding="utf-8"), nl=False)

@@ -1,6 +1,5 @@
-from . import points, sections, warm_start
+from . import new_config, points, sections, warm_start
 from .app_config import CONFIG, AppConfig, ConfigError, load, parse, read_portfolio
-from .new_config import render_config
 from .sections import CorpusSpec, Key, Limits, Scope
 from .warm_start import WarmStartSpec
 
@@ -14,10 +13,10 @@ __all__ = [
     "Scope",
     "WarmStartSpec",
     "load",
+    "new_config",
     "parse",
     "points",
     "read_portfolio",
-    "render_config",
     "sections",
     "warm_start",
 ]

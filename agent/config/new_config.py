@@ -11,6 +11,9 @@ from agent.config.sections import CorpusSpec
 TEMPLATE = "template.yaml"
 """The shipped `serve_config.yaml`."""
 
+SCHEMA = Path(__file__).with_name("schema.json")
+"""The JSON Schema of a configuration file; `agent.config.schema` makes it."""
+
 _CORPUS = re.compile(r"^( +)corpus: .*\n", re.MULTILINE)
 
 
@@ -28,4 +31,4 @@ def render_config(corpus: CorpusSpec) -> str:
         written = yaml.safe_dump(mapping, default_flow_style=True, sort_keys=False, width=10_000)
         return f"{found[1]}home: ~/.armwise/{corpus.name}\n{found[1]}corpus: {written}"
 
-    return _CORPUS.sub(section, text, count=1)
+    return _CORPUS.sub(section, text.replace(f"agent/config/{SCHEMA.name}", str(SCHEMA), 1), count=1)

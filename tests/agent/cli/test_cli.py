@@ -33,7 +33,7 @@ from feedback.registry import keys, promotions
 from tests.agent.fakes import CONFIG
 
 VERBS = [
-    *("init", "serve", "ingest", "ask", "feedback", "status", "migrate", "apply", "simulate"),
+    *("init", "schema", "serve", "ingest", "ask", "feedback", "status", "migrate", "apply", "simulate"),
     *("promote", "rollback", "canary", "verify"),
     *("score", "portfolio", "label", "train", "enter-labels", "warm-start", "replay", "evaluate-router"),
     *("export", "import", "rebuild", "key"),

@@ -20,7 +20,7 @@ import httpx
 import pytest
 
 ROOT = Path(__file__).parents[3]
-BIN = ROOT / os.environ.get("ARMWISE_VENV", ".venv") / "bin"
+BIN = ROOT / os.environ.get("SERVICE_VENV", ".venv") / "bin"
 START_S = 240.0
 
 PASSAGES = {
