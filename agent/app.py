@@ -14,7 +14,7 @@ from uuid import uuid4
 from ray import serve
 from ray.serve import Application, Deployment
 
-from agent.config import AppConfig, parse
+from agent.config import AppConfig, configured
 from agent.hosts import METRICS_FOLDER, Ingress, JobsHost, LearnerHost
 from agent.hosts import arms as hosted
 from agent.proxy import RUN_FOLDER
@@ -27,7 +27,7 @@ CPUS_A_REPLICA = 0.1
 
 def build(args: dict[str, Any]) -> Application:
     """Build the application from the `args` of a Serve configuration. Raises ConfigError."""
-    return assemble(parse(args).settled())
+    return assemble(configured(args).settled())
 
 
 def assemble(config: AppConfig) -> Application:

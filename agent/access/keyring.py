@@ -2,7 +2,6 @@
 
 import base64
 import hmac
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -21,6 +20,7 @@ from pydantic import (
 
 from agent.access.callers import OPEN, Caller, caller_scopes
 from agent.config import Key, Scope, sections
+from arms.secrets import secret_of
 from feedback.log import Store
 from feedback.registry import KeyLimits, KeySettings, keys
 
@@ -106,12 +106,12 @@ class Keyring:
         clock: Seconds since the epoch.
 
     Raises:
-        ValueError: The environment variable of a key is not set or empty.
+        ValueError: The environment variable of a key, or its file, is not set, empty or cannot be read.
     """
 
     def __init__(self, configured: Sequence[Key], clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._configured = [(os.environ.get(key.env, "").encode(), _configured(key)) for key in configured]
+        self._configured = [(secret_of(key.env).encode(), _configured(key)) for key in configured]
         missing = [
             key.env for key, (secret, _) in zip(configured, self._configured, strict=True) if not secret
         ]

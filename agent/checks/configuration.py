@@ -9,6 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 from agent.access import is_loopback
 from agent.checks.finding import Finding
 from agent.config import AppConfig
+from arms.secrets import secret_of
 
 SHORTEST_KEY = 16
 """Characters of a key that cannot be guessed, at least."""
@@ -40,7 +41,7 @@ def _keys(config: AppConfig, host: str, is_open: bool) -> Iterator[Finding]:
         what = f"there is no key: all who reach {host} can ask, give feedback and administer the service"
         yield Finding(what, "call `armwise key create`, or declare `keys`", serious=not is_loopback(host))
     for key in config.keys:
-        length = len(os.environ.get(key.env, ""))
+        length = len(secret_of(key.env))
         if length < SHORTEST_KEY:
             yield Finding(
                 f"the key in {key.env} has {length} characters",

@@ -15,6 +15,7 @@ from agent.config import AppConfig
 from arms.corpus import Corpus, CorpusError, open_source
 from arms.llm import LlmSpec, catalog
 from arms.models import Backbone, ModelNotFoundError, digest_of, locate
+from arms.secrets import secret_of
 from arms.suggestions import did_you_mean
 from feedback.errors import ClockError, LogUnavailableError, SchemaError, StoreError
 from feedback.log import Store, database, schema, tables
@@ -156,7 +157,7 @@ def llm_findings(llm: LlmSpec) -> Iterator[Finding]:
 
 
 def _endpoint(llm: catalog.OpenAISpec) -> Iterator[Finding]:
-    key = "" if llm.api_key_env is None else os.environ.get(llm.api_key_env, "")
+    key = "" if llm.api_key_env is None else secret_of(llm.api_key_env)
     if llm.api_key_env is not None and not key:
         yield Finding(
             f"no key of the language model in {llm.api_key_env}", f"set the variable {llm.api_key_env}"

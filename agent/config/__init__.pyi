@@ -1,5 +1,5 @@
 from . import new_config, points, sections, warm_start
-from .app_config import CONFIG, AppConfig, ConfigError, load, parse, read_portfolio
+from .app_config import CONFIG, AppConfig, ConfigError, configured, load, parse, read_portfolio
 from .sections import CorpusSpec, Key, Limits, Scope
 from .warm_start import WarmStartSpec
 
@@ -12,6 +12,7 @@ __all__ = [
     "Limits",
     "Scope",
     "WarmStartSpec",
+    "configured",
     "load",
     "new_config",
     "parse",

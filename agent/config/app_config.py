@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
+from agent.config.environment import EnvironmentSettingError, overridden, variables_of
 from agent.config.points import DEFAULT, PointSpec
 from agent.config.sections import Answering, CorpusSpec, Http, Key, Learning, Limits, Observations
 from agent.config.warm_start import WarmStartSpec
@@ -313,6 +314,27 @@ class AppConfig(BaseModel):
         return self.model_copy(update={**settled, "router": router, "warm_start": warm_start})
 
 
+def configured(args: object, without: Collection[str] = ()) -> AppConfig:
+    """Validate the `args` of the application as `parse` does, with the settings of this environment.
+
+    The process that starts the service calls it, once: others get what it returns, or `parse` it.
+
+    Args:
+        args: The settings of the file.
+        without: Keys that are ignored.
+
+    Raises:
+        ConfigError: They are invalid, or a variable ARMWISE_... is no setting.
+    """
+    try:
+        found = overridden(args, AppConfig)
+    except EnvironmentSettingError as error:
+        raise ConfigError(str(error)) from None
+    if isinstance(found, dict):
+        found = {key: value for key, value in found.items() if key not in without}
+    return parse(found)
+
+
 def parse(args: object) -> AppConfig:
     """Validate the `args` of the application, and read the portfolio that they name. Raises ConfigError."""
     try:
@@ -381,12 +403,11 @@ def load(path: Path, without: Collection[str] = ()) -> AppConfig:
     if not isinstance(applications, list) or len(applications) != 1 or not isinstance(applications[0], dict):
         raise ConfigError(f"{path}: exactly one application is expected under `applications`")
     try:
-        args = applications[0].get("args") or {}
-        if isinstance(args, dict):
-            args = {key: value for key, value in args.items() if key not in without}
-        return parse(args)
+        return configured(applications[0].get("args") or {}, without)
     except ConfigError as error:
-        raise ConfigError("\n".join(f"{path}: {line}" for line in str(error).splitlines())) from None
+        set_here = variables_of(os.environ)
+        where = f"{path} with {', '.join(set_here)}" if set_here else path
+        raise ConfigError("\n".join(f"{where}: {line}" for line in str(error).splitlines())) from None
 
 
 CONFIG = Path("serve_config.yaml")

@@ -1,6 +1,5 @@
 """Any endpoint with the OpenAI chat-completions protocol, through the official client."""
 
-import os
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
@@ -17,6 +16,7 @@ from arms.llm.base import (
     Prompt,
     PromptTooLongError,
 )
+from arms.secrets import secret_of
 
 CHARACTERS_PER_TOKEN = 4
 """Estimate for English text, for endpoints that report no usage."""
@@ -51,7 +51,7 @@ class OpenAIGenerator(Generator):
         usd_per_kilotoken: tuple[float, float] = (0.0, 0.0),
         request: Mapping[str, Any] | None = None,
     ) -> None:
-        key = "none" if api_key_env is None else os.environ.get(api_key_env)
+        key = "none" if api_key_env is None else secret_of(api_key_env)
         if not key:
             raise GeneratorError(f"{model} at {base_url} needs a key: set the variable {api_key_env}")
         self.model = model

@@ -1,7 +1,6 @@
 """A search API over HTTP: any service that takes a question and returns a list in JSON."""
 
 import asyncio
-import os
 import re
 import time
 from collections.abc import Iterable
@@ -36,6 +35,7 @@ from arms.base import ArmError, Passage, Query, QuestionRefusedError, Retrieval
 from arms.retrievers.kind import Kind, Members, Resources, reach_of
 from arms.retrievers.new_arms import CheckedTransport, Networks, NewArms, place_of
 from arms.retrievers.remote_response import Fields, UnreadableError, read
+from arms.secrets import secret_of
 
 PAUSE = wait_random_exponential(multiplier=0.1, max=2.0)
 """Wait between attempts without Retry-After: random, up to 0.1 s, then 0.2, 0.4 and so on."""
@@ -363,7 +363,7 @@ def retry_after_s(header: str | None, default: float) -> float:
 
 def _secret(arm: str, header: str, variable: str) -> str:
     """Return the value of a header from the environment. Raises ArmError."""
-    value = os.environ.get(variable, "").strip()
+    value = secret_of(variable)
     if not value:
         raise ArmError(f"arm {arm!r}: header {header} needs a value: set the variable {variable}")
     if not (value.isascii() and value.isprintable()):

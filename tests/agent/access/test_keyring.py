@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -93,6 +94,19 @@ def test_a_variable_without_a_key_is_named(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 # -- keys of the log ---------------------------------------------------------------------------------
+
+
+def test_a_key_of_the_configuration_may_stand_in_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "key"
+    path.write_text("x" * 40 + "\n")
+    monkeypatch.delenv("A_KEY", raising=False)
+    monkeypatch.setenv("A_KEY_FILE", str(path))
+    ring = keyring(Key(env="A_KEY", scopes=("decide",)))
+    assert ring.caller("Bearer " + "x" * 40).scopes == {"decide"}
+    with pytest.raises(UnauthorizedError):
+        ring.caller("Bearer " + "y" * 40)
 
 
 def test_a_key_of_the_log_is_known_after_the_next_refresh_and_refused_once_disabled(store: Store) -> None:
