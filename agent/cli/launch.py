@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -154,6 +154,9 @@ def serve(
         return process.wait()
     except KeyboardInterrupt:
         console.print("shutting down", **PLAIN)
+        if proxy is not None:
+            with suppress(KeyboardInterrupt):  # a second one: at once
+                proxy.drain()
         return _stop(process)
     finally:
         if proxy is not None:

@@ -44,6 +44,12 @@ CHECKED = {
 }
 """Lanes by what is asked of a replica before it gets their requests; the first of each asks for all."""
 
+REFUSED_WITHOUT = "feedback"
+"""The lane without whose servers every request is refused: there is no replica."""
+
+ADMIN_SOCKET = "admin.sock"
+"""Where HAProxy takes commands, in the folder of the sockets."""
+
 UNBOUNDED = ("probes", "ready")
 """Lanes whose queue is not looked at."""
 
@@ -111,7 +117,7 @@ def _globals(config: AppConfig, listening: Listening) -> Iterator[str]:
     yield f"    tune.bufsize {BUFFER_BYTES}"
     yield f"    tune.maxrewrite {RESERVED_BYTES}"
     yield f"    tune.http.maxhdr {MOST_HEADERS}"
-    yield f"    stats socket {listening.folder / 'admin.sock'} mode 600 level operator"
+    yield f"    stats socket {listening.folder / ADMIN_SOCKET} mode 600 level admin"
     yield "    hard-stop-after 10s"
     yield ""
     yield "defaults"
@@ -144,7 +150,7 @@ def _frontend(config: AppConfig, listening: Listening) -> Iterator[str]:
     http, host = config.http, f"[{listening.host}]" if ":" in listening.host else listening.host
     limits = f"{http.header_bytes} bytes, or {http.headers} lines"
     too_large = ApiError("header_too_large", f"the header has more than {limits}")
-    not_ready = ApiError("not_ready", "the service is starting, or a replica is being replaced")
+    not_ready = ApiError("not_ready", "the service is starting or stopping, or a replica is being replaced")
     crowded = ApiError("overloaded", f"{http.queue} requests wait already")
     yield "frontend clients"
     yield f"    bind {host}:{listening.port}"
@@ -157,7 +163,7 @@ def _frontend(config: AppConfig, listening: Listening) -> Iterator[str]:
     yield f"    http-request set-var-fmt(txn.request_id) {named} if {{ req.hdr(x-request-id) -m found }}"
     long, many = f"{{ req.hdrs,length gt {http.header_bytes} }}", f"{{ req.hdr_cnt() gt {http.headers} }}"
     yield _refuse(too_large, f"{long} or {many}")
-    yield _refuse(not_ready, "{ nbsrv(feedback) eq 0 }")
+    yield _refuse(not_ready, f"{{ nbsrv({REFUSED_WITHOUT}) eq 0 }}")
     yield f"    http-request wait-for-body time {_ms(http.request_s)}"
     yield "    http-request set-var(txn.lane) str(work)"
     for lane, condition in CONDITIONS.items():

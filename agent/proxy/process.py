@@ -1,8 +1,10 @@
 """HAProxy as a child of `armwise serve`: started, watched, started again where it ends, and stopped."""
 
+import csv
 import ctypes
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -10,6 +12,8 @@ from collections import deque
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+
+from agent.proxy.configuration import ADMIN_SOCKET, REFUSED_WITHOUT
 
 RUN_FOLDER = "ARMWISE_RUN"
 """Environment variable: the folder of the sockets; without it, Ray Serve's own proxy is in front."""
@@ -20,6 +24,9 @@ PR_SET_PDEATHSIG = 1
 
 ENDS, ENDS_S = 5, 5.0
 """So many ends within so many seconds are no accident."""
+
+LOOK_S = 0.05
+"""Pause between two looks at whether requests are under way."""
 
 
 class ProxyError(Exception):
@@ -56,6 +63,7 @@ class Proxy:
         checked = subprocess.run(check, capture_output=True, text=True, check=False)
         if checked.returncode:
             raise ProxyError(f"{configuration}: {checked.stderr.strip()}")
+        self._admin = configuration.with_name(ADMIN_SOCKET)
         self._ends: deque[float] = deque(maxlen=ENDS)
         self._process = self._started()
 
@@ -77,6 +85,36 @@ class Proxy:
             raise ProxyError(f"HAProxy ends again and again; {self._command[-1]} has its configuration")
         self._process = self._started()
         return True
+
+    def drain(self) -> None:
+        """Refuse new requests with 503, and return once those that wait or are being answered have ended.
+
+        Each has a time limit of its own. Later requests are refused until `stop`.
+        """
+        try:
+            for row in self._statistics():
+                if row["pxname"] == REFUSED_WITHOUT and row["svname"].startswith("replica"):
+                    self._ask(f"set server {REFUSED_WITHOUT}/{row['svname']} state maint")
+            while any(
+                int(row["qcur"]) + int(row["scur"])
+                for row in self._statistics()
+                if row["svname"] == "BACKEND" and row["qcur"]
+            ):
+                time.sleep(LOOK_S)
+        except OSError:
+            return  # it has ended, and every request with it
+
+    def _statistics(self) -> list[dict[str, str]]:
+        """Return a row of text for each frontend, backend and server."""
+        return list(csv.DictReader(self._ask("show stat").removeprefix("# ").splitlines()))
+
+    def _ask(self, command: str) -> str:
+        """Return what it answers to a command. Raises OSError."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as admin:
+            admin.connect(str(self._admin))
+            admin.sendall(f"{command}\n".encode())
+            with admin.makefile(encoding="ascii") as answer:
+                return answer.read()
 
     def stop(self) -> None:
         """Stop it at once: the replicas behind it are gone."""

@@ -268,6 +268,34 @@ async def test_a_replica_that_ends_while_it_answers_is_a_503_that_may_be_repeate
     assert (error_of(response)["code"], error_of(response)["retryable"]) == ("replica_lost", True)
 
 
+async def test_a_proxy_that_drains_refuses_what_is_new_and_waits_for_what_is_under_way(
+    client: httpx.AsyncClient, folder: Path, proxy: Proxy
+) -> None:
+    behind = Behind()
+    async with replica(folder, behind):
+        await decides(folder)
+        behind.gate.clear()
+        answers = [asyncio.create_task(client.post("/v1/retrieve", json={})) for _ in range(2)]
+        while behind.seen.count("v1/retrieve") < 2:
+            await asyncio.sleep(0.01)
+        drained = asyncio.create_task(asyncio.to_thread(proxy.drain))
+        refused = await answered(client, 503)
+        assert (error_of(refused)["code"], refused.headers["retry-after"]) == ("not_ready", "1")
+        assert error_of(await client.post("/v1/feedback", json={}))["code"] == "not_ready"
+        assert not drained.done()
+        behind.gate.set()
+        assert [response.status_code for response in await asyncio.gather(*answers)] == [200, 200]
+        async with asyncio.timeout(10):
+            await drained
+        assert (await client.get("/ready")).status_code == 503
+
+
+async def test_a_proxy_that_has_ended_has_nothing_to_drain(proxy: Proxy, client: httpx.AsyncClient) -> None:
+    del client
+    proxy.stop()
+    proxy.drain()
+
+
 async def test_one_address_cannot_hold_every_connection(client: httpx.AsyncClient, free_port: int) -> None:
     del client  # holds one
 
