@@ -33,6 +33,7 @@ class Filters:
 
     Attributes:
         arm: The drawn arm.
+        action: The id of the chosen action, where these came with the request.
         version: The version that gave the distribution, or was a canary then.
         status: How it ended; `listing.RUNNING` where it has not.
         metric: It has feedback of this metric of its own, not of its episode.
@@ -47,6 +48,7 @@ class Filters:
     """
 
     arm: str | None = None
+    action: str | None = None
     version: int | None = None
     status: str | None = None
     metric: str | None = None
@@ -71,6 +73,7 @@ class Found:
         question: Its first 300 characters.
         drawn: The drawn arm.
         served: The arm that answered; None where none did.
+        passages: Ids of what was returned.
         propensity: Of the drawn arm.
         mode: How it was chosen.
         version: That gave the distribution.
@@ -85,6 +88,7 @@ class Found:
     question: str
     drawn: str
     served: str | None
+    passages: tuple[str, ...]
     propensity: float
     mode: str
     version: int
@@ -167,6 +171,7 @@ def _query(rule: RewardRule, filters: Filters, low: int, end: int) -> sa.Select[
             *(d.drawn, d.propensity, d.mode, d.version, d.cost_weight, e.served, e.status),
             *log_rows.COST,
             sa.cast(x.metrics, sa.Text).label("metrics"),
+            sa.cast(e.passages, sa.Text).label("passages"),
         )
         .outerjoin_from(t.decisions, t.executions, e.decision_id == d.id)
         .outerjoin(t.examples, (x.decision_id == d.id) & (x.join == rule.join))
@@ -175,6 +180,7 @@ def _query(rule: RewardRule, filters: Filters, low: int, end: int) -> sa.Select[
     )
     wanted = listing.Wanted(
         arm=filters.arm,
+        action=filters.action,
         version=filters.version,
         status=filters.status,
         metric=filters.metric,
@@ -197,8 +203,9 @@ def _found(row: Mapping[Any, Any], rule: RewardRule) -> Found:
         failed = row["status"] in (Status.ARM_FAILED, Status.FELL_BACK)
         values, total = orjson.loads(row["metrics"]), rule.cost.total(cost)
         reward = rule.formula(values, total, row["cost_weight"], failed=failed, arithmetic=NUMBERS)
-    named = {name: row[name] for name in Found.__slots__ if name not in ("cost", "reward")}
-    return Found(**named, cost=cost, reward=reward)
+    passages = tuple(orjson.loads(row["passages"] or "[]"))
+    named = {name: row[name] for name in Found.__slots__ if name not in ("cost", "reward", "passages")}
+    return Found(**named, cost=cost, reward=reward, passages=passages)
 
 
 def _rewarded_as(one: Found, filters: Filters) -> bool:

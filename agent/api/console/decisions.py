@@ -1,9 +1,8 @@
 """Find decisions; show everything about one, verify it, ask why its arm, and label it."""
 
 import asyncio
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated, Any
-from urllib.parse import urlencode
 
 import orjson
 from fastapi import Request, Response
@@ -12,6 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstr
 from agent.access import Caller
 from agent.api import decisions as api
 from agent.api import feedback as api_feedback
+from agent.api import ranking
 from agent.api.console import explanation
 from agent.api.console.page import ACTION, colours, form_of, page, pages, valid
 from agent.api.errors import ApiError
@@ -66,27 +66,34 @@ async def found(
     fields = {name: value for name, value in request.query_params.items() if value.strip()}
     if name := fields.pop("id", None):
         return await decision(request, replica, caller, valid(DecisionId, name.strip()))
-    fields.pop("before", None)
-    filters = decision_search.Filters(**valid(Filters, fields).model_dump(), project=project_of(caller))
+    for name in ("before", "point"):
+        fields.pop(name, None)
+    wanted = valid(Filters, fields).model_dump()
+    if replica.ranks:
+        wanted["action"] = wanted.pop("arm")
+    filters = decision_search.Filters(**wanted, project=project_of(caller))
     rule = replica.config.reward
     listed = await asyncio.to_thread(decision_search.search, replica.store, rule, filters, before, PAGE)
     rows = [
         {
             **asdict(one),
-            "id": caller.shown(one.id),
+            "id": caller.shown_id(one.id),
+            # of an action that came with the request, what was returned is its id
+            "drawn": one.passages[0] if replica.ranks and one.passages else one.drawn,
+            "served": None if replica.ranks else one.served,
             "cost": None if one.cost is None else rule.cost.total(one.cost),
         }
         for one in listed.decisions
     ]
-    following = listed.following and urlencode({**fields, "before": listed.following})
     return page(
         request,
         "decisions.html",
         rows=rows,
         fields=fields,
-        following=following,
+        following=listed.following and {**fields, "before": listed.following},
         looked_through=listed.looked_through,
         statuses=STATUSES,
+        ranks=replica.ranks,
         metrics=list(rule.metrics),
         colours=await asyncio.to_thread(colours, replica),
     )
@@ -139,6 +146,9 @@ async def why(
     """The largest contributions to the score of the drawn arm against the runner-up."""
     record = await api.record(replica, caller, decision_id)
     explained = await explanation.explain(replica, record.decision)
+    if replica.ranks:
+        names = dict(zip(record.decision.arms, ranking.by_ids(record.decision).arms, strict=True))
+        explained = replace(explained, arm=names[explained.arm], runner_up=names[explained.runner_up])
     arms = await asyncio.to_thread(colours, replica)
     return page(request, "why.html", why=explained, colours=arms)
 

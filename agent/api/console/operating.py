@@ -9,6 +9,7 @@ import orjson
 from fastapi import Request, Response
 
 from agent.api import decisions as api_decisions
+from agent.api import ranking
 from agent.api.console import overview
 from agent.api.console.decisions import project_of
 from agent.api.console.page import ACTION, colours, form_of, number, page, pages, seen, valid
@@ -125,7 +126,10 @@ async def differences(
         n=len(found),
         same=same,
         apart=float(np.mean([distance for distance, *_ in found])) if found else 0.0,
-        rows=[(distance, caller.shown(one.id), one, a, b) for distance, one, a, b in found[:DIFFERENT]],
+        rows=[
+            (distance, caller.shown_id(one.id), ranking.by_ids(one) if replica.ranks else one, a, b)
+            for distance, one, a, b in found[:DIFFERENT]
+        ],
         colours=await asyncio.to_thread(colours, replica),
     )
 

@@ -62,7 +62,7 @@ async def overview(
             "invalid_value", f"window {window!r}: one of {', '.join(WINDOWS)} was expected", "window"
         )
     kept = _kept(request)
-    key = (window, request.scope.get("root_path", ""))
+    key = (window, replica.point, request.scope.get("root_path", ""))
     if "hx-request" in request.headers and key in kept and kept[key][0] > time.monotonic():
         return HTMLResponse(kept[key][1], headers=HEADERS)
     active = orjson.loads((await policies.policy(replica, agreement)).body)
@@ -77,12 +77,12 @@ async def overview(
     return shown
 
 
-def _kept(request: Request) -> dict[tuple[str, str], tuple[float, bytes | memoryview]]:
-    """Return the live parts of this application by window and prefix, each with how long it may be sent."""
+def _kept(request: Request) -> dict[tuple[str, str, str], tuple[float, bytes | memoryview]]:
+    """Return the live parts by window, point and prefix, each with how long it may be sent."""
     state = request.app.state
     if not hasattr(state, "overviews"):
         state.overviews = {}
-    found: dict[tuple[str, str], tuple[float, bytes | memoryview]] = state.overviews
+    found: dict[tuple[str, str, str], tuple[float, bytes | memoryview]] = state.overviews
     return found
 
 

@@ -1,11 +1,12 @@
 """Render pages, and answer every failure with a page that says what it is."""
 
+import functools
 import logging
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, quote
+from urllib.parse import parse_qsl, quote, urlencode
 
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -16,7 +17,8 @@ from typing_extensions import override
 
 from agent.api import errors
 from agent.api.errors import ApiError
-from agent.api.middleware import CONSOLE, NOBODY
+from agent.api.middleware import CONSOLE, NOBODY, AppReplica
+from agent.config import points
 from agent.reporting import filled
 from agent.serving import Replica
 from feedback.registry import arm_sets
@@ -82,7 +84,11 @@ def page(request: Request, template: str, status: int = 200, **values: Any) -> H
         TEMPLATES / template,
         {},
         base=base_of(request),
+        url=functools.partial(address, request),
+        point=_point_of(request),
+        points=list(request.app.state.replica.points),
         below=_below(request),
+        section="/".join(_below(request).split("/")[:2]),
         here=f"{here}?{query}" if query else here,
         pages=PAGES,
         may=caller.scopes,
@@ -91,6 +97,24 @@ def page(request: Request, template: str, status: int = 200, **values: Any) -> H
         **values,
     )
     return HTMLResponse(html, status, HEADERS)
+
+
+def address(request: Request, path: str, **query: object) -> str:
+    """Return the address of a page at the decision point of a request.
+
+    Args:
+        request: The request.
+        path: Below the console.
+        query: Further fields; `point` for another point.
+    """
+    fields = {"point": _point_of(request), **query}
+    if fields["point"] == points.DEFAULT:
+        del fields["point"]
+    return f"{base_of(request)}{path}" + (f"?{urlencode(fields)}" if fields else "")
+
+
+def _point_of(request: Request) -> str:
+    return getattr(request.state, "point", points.DEFAULT)
 
 
 def _below(request: Request) -> str:
@@ -106,7 +130,7 @@ def seen(request: Request, path: str) -> RedirectResponse:
         request: The request.
         path: Below the console.
     """
-    return RedirectResponse(base_of(request) + path, 303, HEADERS)
+    return RedirectResponse(address(request, path), 303, HEADERS)
 
 
 def failed(request: Request, error: Exception) -> Response:
@@ -119,8 +143,10 @@ def failed(request: Request, error: Exception) -> Response:
     failure = failure.shown_to(request.state.caller)
     if failure.code == "invalid_api_key" and "hx-request" not in request.headers:
         after = _below(request) if request.method == "GET" else ""
+        if point := request.query_params.get("point"):
+            after += f"?point={quote(point)}"
         why = "&expired" if "cookie" in request.headers else ""
-        return seen(request, f"/login?next={quote(after)}{why}")
+        return RedirectResponse(f"{base_of(request)}/login?next={quote(after)}{why}", 303, HEADERS)
     response = page(request, "problem.html", failure.status, failure=failure)
     if failure.retryable:
         response.headers["retry-after"] = str(failure.retry_after_s)
@@ -167,9 +193,14 @@ ACTION = Depends(same_origin)
 """Dependency of every route that changes something."""
 
 
+async def _know_point(request: Request, replica: AppReplica) -> None:
+    request.state.point = replica.point
+
+
 def pages() -> APIRouter:
     """Return a router of pages, which are not part of the API's document."""
-    return APIRouter(prefix=CONSOLE, route_class=PageRoute, include_in_schema=False)
+    known = [Depends(_know_point)]
+    return APIRouter(prefix=CONSOLE, route_class=PageRoute, dependencies=known, include_in_schema=False)
 
 
 async def form_of(request: Request) -> dict[str, str]:

@@ -6,11 +6,13 @@ import orjson
 from fastapi import APIRouter, Depends, Request, Response
 
 from agent.api import decisions as api
-from agent.api.console.page import ACTION, colours, page, pages, unless_refused
+from agent.api import ranking
+from agent.api.console.page import ACTION, colours, form_of, page, pages, unless_refused, valid
+from agent.api.errors import ApiError
 from agent.api.middleware import CONSOLE, AppReplica, RequestCaller, require
 from agent.api.openai import chat
 from agent.api.openai.schemas import ChatRequest
-from agent.api.schemas import DecisionId
+from agent.api.schemas import DecisionId, RankRequest
 
 router = pages()
 
@@ -27,9 +29,22 @@ answers = APIRouter(prefix=CONSOLE, include_in_schema=False)
 
 @router.get("/playground", dependencies=[DECIDE])
 async def playground(request: Request, replica: AppReplica) -> Response:
-    """The form for a question."""
+    """The form for a question, or for a request with its actions."""
     arms = [name for name, info in replica.turns.arms.items() if info.enabled]
-    return page(request, "playground.html", arms=arms, most=replica.config.limits.question_chars)
+    most = replica.config.limits.question_chars
+    return page(request, "playground.html", arms=arms, most=most, ranks=replica.ranks)
+
+
+@router.post("/playground/decide", dependencies=[DECIDE, ACTION])
+async def decide(request: Request, replica: AppReplica, caller: RequestCaller) -> Response:
+    """Choose among the actions of a request, as `POST /v1/decisions` does."""
+    try:
+        fields = orjson.loads((await form_of(request)).get("request", ""))
+    except orjson.JSONDecodeError as error:
+        raise ApiError("invalid_value", f"the request is no JSON: {error}", "request") from None
+    body = valid(RankRequest, {**fields, "point": replica.point} if isinstance(fields, dict) else fields)
+    made = await ranking.decide(ranking.ranking_at(replica, replica.point), caller, body, None, None)
+    return await asked(request, replica, caller, made.id)
 
 
 @answers.post("/playground/ask", dependencies=[Depends(_signed_in), DECIDE, ACTION])

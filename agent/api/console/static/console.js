@@ -106,7 +106,7 @@
   async function answer(form, question, model, signal) {
     const card = document.getElementById("answer").content.firstElementChild.cloneNode(true);
     const text = card.querySelector(".text-of"), problem = card.querySelector(".problem");
-    card.querySelector("h2").textContent = model === "auto" ? "…" : model.replace("arm/", "");
+    card.querySelector("h2").textContent = model.endsWith("auto") ? "…" : model.replace(/.*arm\//, "");
     document.getElementById("answers").append(card);
     function fail(message) {
       problem.textContent = message;
@@ -167,7 +167,7 @@
     if (asking) asking.abort();
     asking = new AbortController();
     document.getElementById("answers").replaceChildren();
-    sayTheSame(question, every ? "auto" : form.elements.model.value);
+    sayTheSame(question, every ? models[0] : form.elements.model.value);
     askInTurn(form, question, every ? models.slice(1) : [form.elements.model.value], asking.signal);
   });
 })();
