@@ -27,6 +27,25 @@ class Mode(StrEnum):
     """The caller named the arm."""
 
 
+class Mask(StrEnum):
+    """Why an arm that was live could not be drawn."""
+
+    DISABLED = "disabled"
+    """It was switched off."""
+    EXCLUDED = "excluded"
+    """The request excluded it."""
+    NOT_ALLOWED = "not_allowed"
+    """The request named arms to choose among, and not this one."""
+    LOADING = "loading"
+    """Its encoder was not loaded yet."""
+    BREAKER_OPEN = "breaker_open"
+    """It had failed several times in a row."""
+    AT_CAP = "at_cap"
+    """As many searches of it were under way as may be at a time."""
+    SEARCH_FAILED = "search_failed"
+    """It failed for this question already, before the draw."""
+
+
 class Status(StrEnum):
     """How an execution ended."""
 
@@ -101,6 +120,8 @@ class Decision:
         cost_weight: What the request gave up for a unit of priced cost; None for that of the reward rule.
         candidate_scores: Scores of the arms by the router of `candidate`, which it saw in the place of
             those in `context`; None where both saw the same.
+        masked: The live arms that are not among `arms`, each with why, a `Mask`; empty where the arm was
+            forced or a label, and in rows from before this was recorded.
     """
 
     id: str
@@ -124,6 +145,7 @@ class Decision:
     costs: tuple[float, ...] = ()
     cost_weight: float | None = None
     candidate_scores: Mapping[str, float] | None = None
+    masked: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def candidate_context(self) -> Context:

@@ -202,6 +202,7 @@ def document(found: Record, config: AppConfig, now: float) -> dict[str, Any]:
         "features": dict(logged.context.features),
         "embedding": list(logged.context.embedding),
         "arm_features": {name: dict(features) for name, features in logged.context.arms.items()},
+        "masked": dict(logged.masked),
         "policy": logged.policy,
         "decided_at": logged.decided_at,
         "floor": logged.floor,

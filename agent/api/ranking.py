@@ -207,6 +207,7 @@ def by_ids(decision: Decision) -> Decision:
         context=replace(decision.context, arms=described),
         arms=tuple(map(name, decision.arms)),
         drawn=name(decision.drawn),
+        masked={name(arm): why for arm, why in decision.masked.items()},
     )
 
 

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+from feedback.events import Mask
+
 DOUBLINGS = 6
 """How often a pause is doubled at most: 5 seconds grow to about as many minutes."""
 
@@ -82,20 +84,29 @@ class ArmHealth:
         self._worked: set[str] = set()
 
     def available(self, arms: Sequence[str], searched: Collection[str] = ()) -> list[str]:
-        """Return the arms that may be drawn now, in their order.
+        """Return the arms that may be drawn now, in their order: all but the `masked` ones."""
+        masked = self.masked(arms, searched)
+        return [arm for arm in arms if arm not in masked]
+
+    def masked(self, arms: Sequence[str], searched: Collection[str] = ()) -> dict[str, Mask]:
+        """Return the arms that may not be drawn now, each with why.
 
         Where the breakers of all of them are open, none counts as open: one has to be tried. Where all
-        closed ones are full, the result is empty: load is not moved to an arm that fails. It is also empty
-        where all of them are loading.
+        closed ones are full, all are masked: load is not moved to an arm that fails.
 
         Args:
             arms: To choose among.
             searched: Those that have searched already and need no room.
         """
-        if self.loading:
-            arms = [arm for arm in arms if arm not in self.loading]
-        closed = ([arm for arm in arms if not self.is_open(arm)] or arms) if self._open_until else arms
-        return [arm for arm in closed if arm in searched or not self._full(arm)]
+        masked = {arm: Mask.LOADING for arm in arms if arm in self.loading}
+        loaded = [arm for arm in arms if arm not in masked]
+        opened = [arm for arm in loaded if self.is_open(arm)] if self._open_until else []
+        if len(opened) < len(loaded):
+            masked |= dict.fromkeys(opened, Mask.BREAKER_OPEN)
+        for arm in loaded:
+            if arm not in masked and arm not in searched and self._full(arm):
+                masked[arm] = Mask.AT_CAP
+        return masked
 
     def is_open(self, arm: str) -> bool:
         """Return whether the breaker of an arm is open."""

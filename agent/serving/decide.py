@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ from agent.serving.messages import ArmInfo, Ask, Canary, NoEligibleArmError, Ove
 from agent.serving.probe import UNPROBED, Embeddings, Probes, Scorer
 from arms.base import ArmError, Query
 from feedback.budget import Price
-from feedback.events import Context, Decision, Mode
+from feedback.events import Context, Decision, Mask, Mode
 
 logger = logging.getLogger(__name__)
 
@@ -62,14 +63,23 @@ def eligible(ask: Ask, arms: Mapping[str, ArmInfo]) -> list[str]:
         if ask.forced not in arms:
             raise NoEligibleArmError(f"arm {ask.forced!r} is not live any more; there are: {', '.join(arms)}")
         return [ask.forced]
-    names = [
-        name
-        for name, info in arms.items()
-        if info.enabled and name not in ask.excluded and (ask.allowed is None or name in ask.allowed)
-    ]
-    if not names:
+    masked = refused(ask, arms)
+    if len(masked) == len(arms):
         raise NoEligibleArmError(f"no arm is left of {', '.join(arms)}: all are disabled or excluded")
-    return names
+    return [name for name in arms if name not in masked]
+
+
+def refused(ask: Ask, arms: Mapping[str, ArmInfo]) -> dict[str, Mask]:
+    """Return the arms that are switched off or that the request leaves out; none where it names one."""
+    masked = {}
+    for name, info in arms.items() if ask.forced is None else ():
+        if not info.enabled:
+            masked[name] = Mask.DISABLED
+        elif name in ask.excluded:
+            masked[name] = Mask.EXCLUDED
+        elif ask.allowed is not None and name not in ask.allowed:
+            masked[name] = Mask.NOT_ALLOWED
+    return masked
 
 
 def scorers_of(serving: Serving) -> list[Scorer]:
@@ -127,22 +137,26 @@ class Decider:
     def _canary_of(self, serving: Serving) -> Canary | None:
         return None if serving.canary is self.dropped else serving.canary
 
-    def available(self, names: Sequence[str], probes: Probes = UNPROBED) -> list[str]:
-        """Return the arms that may be drawn now; one whose probe failed, only where all of them did.
+    def masked(self, names: Sequence[str], probes: Probes = UNPROBED) -> dict[str, Mask]:
+        """Return the arms that may not be drawn now, each with why; at least one is left.
+
+        Those whose probe failed are among them, unless all of them did.
 
         Raises:
             ArmError: The encoders of all of them are still being loaded.
             OverloadedError: No arm has room.
         """
-        names = [name for name in names if name not in probes.failed] or names
-        available = self.health.available(names, searched=probes.found.keys() | probes.failed.keys())
+        worked = [name for name in names if name not in probes.failed] or names
+        masked = {name: Mask.SEARCH_FAILED for name in names if name not in worked} if probes.failed else {}
+        names = worked
+        masked |= self.health.masked(names, searched=probes.found.keys() | probes.failed.keys())
         if self.health.loading.issuperset(names):
             raise ArmError(
                 f"the encoders of the arms that could be drawn are still being loaded: {', '.join(names)}"
             )
-        if not available:
+        if masked.keys() >= set(names):
             raise OverloadedError(f"no arm that could be drawn has room: {', '.join(names)}")
-        return available
+        return masked
 
     async def score(
         self,
@@ -202,6 +216,7 @@ class Decider:
         probes: Probes = UNPROBED,
         serving: Serving | None = None,
         candidate_scores: Mapping[str, float] | None = None,
+        masked: Mapping[str, Mask] = MappingProxyType({}),
     ) -> Decision:
         """Draw an arm from the policy's distribution, mixed with the canary's and with the floor.
 
@@ -212,11 +227,13 @@ class Decider:
             probes: What the arms found already.
             serving: What decides the turn; None for what serves now.
             candidate_scores: Those of the canary's router, where that is another one.
+            masked: The live arms that are not among `names`, each with why.
 
         Raises:
             OverloadedError: The arms have no room any more.
         """
-        serving, names = serving or self.serving, self.available(names, probes)
+        serving, unavailable = serving or self.serving, self.masked(names, probes)
+        names = [name for name in names if name not in unavailable]
         candidate, share = 0, 0.0
         price, costs = 0.0, tuple[float, ...]()
         if self.price is not None and ask.forced is None:
@@ -262,6 +279,7 @@ class Decider:
             costs=costs,
             cost_weight=ask.cost_weight,
             candidate_scores=candidate_scores if candidate else None,
+            masked={**masked, **unavailable},
         )
 
     def _drop(self, canary: Canary, why: str) -> None:

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from agent.policies import FeatureSpec, sampling
 from agent.serving.choices import CallNames, Choices
-from agent.serving.decide import Decider, context_of, eligible, scorers_of
+from agent.serving.decide import Decider, context_of, eligible, refused, scorers_of
 from agent.serving.execution import TurnCommit, TurnRecorder, tokens_in
 from agent.serving.messages import (
     AnsweredElsewhereError,
@@ -103,11 +103,14 @@ class TurnLoop:
         # One set of arms, one policy and one router for the whole turn, whatever is replaced meanwhile.
         arms, decider, serving = self.arms, self.decider, self.decider.serving
         query, context = await self.describe(ask, arms, serving)
-        names = decider.available(eligible(ask, arms))
+        live = eligible(ask, arms)
+        masked = {**refused(ask, arms), **decider.masked(live)}
+        names = [name for name in live if name not in masked]
         search_first = partial(self._search_first, ask, query, arms, _depth(serving))
         scored = await decider.score(ask, names, query, context, search_first, serving)
         probes = scored.probes
-        decision = decider.choose(ask, names, scored.context, probes, serving, scored.candidate_scores)
+        seen = scored.context, probes, serving, scored.candidate_scores
+        decision = decider.choose(ask, names, *seen, masked)
         # Nothing is awaited from here until the search has begun, and counts against the arm's cap.
         # The decision is committed while the arm searches; nothing leaves before it is durable.
         commit = TurnCommit(self.log, decision, on_commit, wait_s=0.0 if ask.messages else TOGETHER_S)
@@ -133,7 +136,8 @@ class TurnLoop:
         decider = self.decider
         arms = {name: replace(self.arms[name], features=own) for name, own in ask.actions.items()}
         _, context = await self.describe(ask, arms)
-        decision = decider.choose(ask, eligible(ask, arms), context, serving=decider.serving)
+        names, masked = eligible(ask, arms), refused(ask, arms)
+        decision = decider.choose(ask, names, context, serving=decider.serving, masked=masked)
         execution = Execution(
             decision.id,
             decision.drawn,
@@ -164,7 +168,7 @@ class TurnLoop:
             AnsweredElsewhereError: Another process has carried it out meanwhile.
         """
         arms = self.known
-        self.decider.available([decision.drawn])
+        self.decider.masked([decision.drawn])
         commit = TurnCommit(self.log, decision, on_commit, is_durable=True)
         recorder = TurnRecorder(decision, arms, _depth(self.decider.serving))
         async with aclosing(self._carry_out(ask, self._query(ask), recorder, commit)) as events:
@@ -181,7 +185,7 @@ class TurnLoop:
         arms = self.known
         query = self._query(ask)  # only the arm may need an embedding
         served = execution.served or decision.drawn
-        self.decider.available([served])
+        self.decider.masked([served])
         recorder = TurnRecorder(decision, arms, _depth(self.decider.serving))
         try:
             retrieval = await self._search(served, query, ask.k, recorder)

@@ -47,6 +47,7 @@ def decision_row(d: Decision, seq: int, logged_at: float) -> dict[str, object]:
             "sparse": d.context.features,
             "embedding": d.context.embedding,
             "arms": d.context.arms,
+            **({"masked": d.masked} if d.masked else {}),
         },
         "candidate": d.candidate,
         "share": d.share,
@@ -226,6 +227,7 @@ def decision_of(row: Sequence[Any]) -> Decision:
         tuple(orjson.loads(costs or "[]")),  # null in rows of earlier schemas
         cost_weight,
         orjson.loads(candidate_scores or "null"),
+        seen.get("masked", {}),
     )
 
 

@@ -19,7 +19,7 @@ from agent.api.middleware import AppReplica, RequestCaller, require
 from agent.api.schemas import LARGEST, DecisionId, FeedbackItem, PageBefore
 from agent.evaluation import request as evaluation_request
 from agent.serving import Replica
-from feedback.events import Status
+from feedback.events import Mask, Status
 from feedback.log import listing
 from feedback.training_log import decision_search
 
@@ -30,6 +30,17 @@ USE = require("decide", "read")
 PAGE = 50
 
 STATUSES = (*Status, listing.RUNNING)
+
+REASONS = {
+    Mask.DISABLED: "it was switched off",
+    Mask.EXCLUDED: "the request excluded it",
+    Mask.NOT_ALLOWED: "the request allowed others only",
+    Mask.LOADING: "its encoder was still being loaded",
+    Mask.BREAKER_OPEN: "its circuit breaker was open, after failures in a row",
+    Mask.AT_CAP: "as many of its searches were under way as its cap allows",
+    Mask.SEARCH_FAILED: "its search for this question had failed before the draw",
+}
+"""Why an arm could not be drawn, in words."""
 
 Moment = Annotated[float, BeforeValidator(lambda value: evaluation_request.moment_of(value).timestamp())]
 
@@ -117,13 +128,15 @@ async def decision(
 
 def _decision(request: Request, replica: Replica, document: dict[str, Any]) -> Response:
     rule, metrics = replica.config.reward, document["metrics"]
-    masked = [name for name in replica.turns.arms if name not in document["pmf"]]
+    known = {*document["pmf"], *document["masked"]}
+    unknown = [] if replica.ranks else [name for name in replica.turns.arms if name not in known]
     return page(
         request,
         "decision.html",
         one=document,
         raw=orjson.dumps(document, option=orjson.OPT_INDENT_2).decode(),
-        masked=masked,
+        unknown=unknown,
+        reasons=REASONS,
         quality=rule.quality(metrics) if metrics else None,
         rule=rule,
         colours=colours(replica),

@@ -134,6 +134,7 @@ class DecisionRecord(Chosen):
     features: dict[str, float]
     embedding: list[float]
     arm_features: dict[str, dict[str, float]]
+    masked: dict[str, str] = Field(description="The live arms that could not be drawn, and why.")
     policy: str
     decided_at: Time
     floor: float | None

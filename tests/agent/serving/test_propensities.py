@@ -18,7 +18,7 @@ from agent.serving.decide import Decider
 from agent.serving.messages import Ask
 from agent.serving.probe import UNPROBED, Probes
 from arms.base import Query, Retrieval
-from feedback.events import Context, Decision, Mode, Status
+from feedback.events import Context, Decision, Mask, Mode, Status
 from tests.agent.draws import judge, verdicts
 from tests.agent.traffic import ARMS, FALLBACK, MODES, STATUSES, Draws, Traffic
 
@@ -140,14 +140,16 @@ def test_arms_that_were_looked_at_are_drawn_as_often_as_the_log_says() -> None:
 class MaskedAfterTheDraw(Decider):
     """Draws from all arms, and passes over the one drawn where its breaker is open or it is full."""
 
-    def available(self, names: Sequence[str], probes: Probes = UNPROBED) -> list[str]:
-        del probes
-        return list(names)
+    def masked(self, names: Sequence[str], probes: Probes = UNPROBED) -> dict[str, Mask]:
+        del names, probes
+        return {}
 
     def choose(
         self, ask: Ask, names: Sequence[str], context: Context, probes: Probes = UNPROBED, *others: Any
     ) -> Decision:
-        honest = super().choose(ask, super().available(names, probes), context, probes, *others)
+        masked = super().masked(names, probes)
+        able = [name for name in names if name not in masked]
+        honest = super().choose(ask, able, context, probes, *others)
         if honest.mode is not Mode.EXPLORE:
             return honest
         everything = list(names)

@@ -34,7 +34,7 @@ from agent.serving.turn import TurnLoop, paced
 from arms.base import ArmError, Passage, Query, Retrieval
 from arms.llm import Chunk, Generator, GeneratorError, Prompt, base
 from feedback.errors import LogUnavailableError
-from feedback.events import Context, Cost, Decision, Execution, Mode, Status
+from feedback.events import Context, Cost, Decision, Execution, Mask, Mode, Status
 from tests.agent.fakes import DIM, FakeArms, FakeEmbedders, MemoryLog, Preferring, failing, hanging
 
 QUESTION = "which river runs through Vienna?"
@@ -1212,3 +1212,49 @@ async def test_a_search_that_fails_is_charged_its_seconds(
         await run(turns, LOOK_UP)
     assert log.execution.status is (Status.FELL_BACK if fallback else Status.ARM_FAILED)
     assert log.execution.cost.retrieval_s == seconds
+
+
+# -- why an arm could not be drawn --------------------------------------------------------------------
+
+
+async def masked_by(loop: TurnLoop, **wishes: Any) -> dict[str, str]:
+    """Carry out a turn, and return what its decision says of the arms that could not be drawn."""
+    log = MemoryLog()
+    loop.log = log
+    async for _ in loop.turn(replace(LOOK_UP, **wishes)):
+        pass
+    decision = log.decision
+    assert decision.arms == tuple(name for name in loop.arms if name not in decision.masked)
+    return dict(decision.masked)
+
+
+async def test_a_decision_says_why_each_other_arm_could_not_be_drawn() -> None:
+    loop = a_loop(MemoryLog())
+    health = loop.decider.health = ArmHealth(failures=1, caps={"bm25": 1})
+    assert await masked_by(loop) == {}
+    assert await masked_by(loop, excluded=frozenset({"none"}), allowed=frozenset({"none", "dense"})) == {
+        "none": Mask.EXCLUDED,
+        "bm25": Mask.NOT_ALLOWED,
+    }
+    with health.track("bm25"):
+        assert await masked_by(loop) == {"bm25": Mask.AT_CAP}
+    health.loading = frozenset({"dense"})
+    with health.track("none") as report:
+        report(failed=("none",))
+    assert await masked_by(loop) == {"none": Mask.BREAKER_OPEN, "dense": Mask.LOADING}
+    loop.arms = {**loop.arms, "none": replace(loop.arms["none"], enabled=False)}
+    assert await masked_by(loop) == {"none": Mask.DISABLED, "dense": Mask.LOADING}
+    forced = MemoryLog()
+    loop.log = forced
+    async for _ in loop.turn(replace(LOOK_UP, forced="bm25")):
+        pass
+    assert forced.decision.masked == {}
+
+
+async def test_where_every_breaker_is_open_none_of_them_masks() -> None:
+    loop = a_loop(MemoryLog())
+    health = loop.decider.health = ArmHealth(failures=1, caps={"bm25": 1})
+    with health.track(*loop.arms) as report:
+        report(failed=tuple(loop.arms))
+    with health.track("bm25"):
+        assert await masked_by(loop) == {"bm25": Mask.AT_CAP}

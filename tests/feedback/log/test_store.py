@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import accumulate, count
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, cast
 
 import pytest
 import sqlalchemy as sa
@@ -16,9 +16,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from feedback.errors import ConflictError, StoreError, TooMuchFeedbackError
-from feedback.events import LABELS, Context, Decision, Execution, Feedback, Kind, Mode, Status, Tick
+from feedback.events import LABELS, Context, Decision, Execution, Feedback, Kind, Mask, Mode, Status, Tick
 from feedback.log import tables as t
 from feedback.log.batch import Fact, FeedbackStatus, Receipt
+from feedback.log.rows import decision_row
 from feedback.log.store import Store
 from feedback.reward import Metric, RewardRule
 from feedback.training_log import Joiner, take_epoch
@@ -48,14 +49,21 @@ ids = count()
     features=st.dictionaries(texts, finite, max_size=5),
     embedding=st.lists(finite, max_size=4),
     weights=st.lists(st.floats(0.01, 1), min_size=1, max_size=5),
+    masked=st.dictionaries(texts, st.sampled_from(Mask), max_size=2),
 )
 def test_any_decision_survives_the_database(
-    store: Store, question: str, features: dict[str, float], embedding: list[float], weights: list[float]
+    store: Store,
+    question: str,
+    features: dict[str, float],
+    embedding: list[float],
+    weights: list[float],
+    masked: dict[str, str],
 ) -> None:
     arms = tuple(f"arm {i}" for i in range(len(weights)))
     p = tuple(w / sum(weights) for w in weights)
     context = Context(question, features, tuple(embedding), dict.fromkeys(arms, features))
-    fact = Decision(f"d{next(ids)}", context, arms, p, arms[0], "vowpal", 7)
+    fact = Decision(f"d{next(ids)}", context, arms, p, arms[0], "vowpal", 7, masked=masked)
+    assert ("masked" in cast("dict[str, object]", decision_row(fact, 1, 0.0)["features"])) == bool(masked)
     store.append([fact])
     found = store.record(fact.id)
     assert found is not None

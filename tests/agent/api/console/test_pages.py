@@ -130,6 +130,21 @@ async def test_a_decision_is_found_verified_explained_and_labelled(linear: Servi
     assert item.content == {"comment": "by hand"}
 
 
+async def test_a_decision_says_why_other_arms_could_not_be_drawn(service: Service) -> None:
+    await service.client.patch("/v1/arms/none", json={"enabled": False})
+    health = service.replica.decider.health
+    for _ in range(3):
+        with health.track("bm25") as report:
+            report(failed=("bm25",))
+    found = (await look_up(service)).json()["agent"]["decision_id"]
+    shown = plain(await seen(service, f"/decisions/{found}"))
+    assert "none : it was switched off bm25 : its circuit breaker was open" in shown
+    record = (await service.client.get(f"/v1/decisions/{found}")).json()
+    assert record["masked"] == {"none": "disabled", "bm25": "breaker_open"}
+    forced = (await look_up(service, model="arm/bm25")).json()["agent"]["decision_id"]
+    assert "The request named the arm" in await seen(service, f"/decisions/{forced}")
+
+
 async def test_contributions_add_up_to_the_difference_of_the_scores(linear: Service) -> None:
     found = (await look_up(linear, query="a question of twelve")).json()["agent"]["decision_id"]
     shown = await seen(linear, f"/decisions/{found}/why")
