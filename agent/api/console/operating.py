@@ -10,7 +10,7 @@ from fastapi import Request, Response
 
 from agent.api import decisions as api_decisions
 from agent.api import ranking
-from agent.api.console import overview
+from agent.api.console import evidence, overview
 from agent.api.console.decisions import project_of
 from agent.api.console.page import ACTION, colours, form_of, number, page, pages, seen, valid
 from agent.api.errors import ApiError
@@ -75,7 +75,9 @@ async def versions_of(
     active = content(await policies.policy(replica, agreement))
     listed = content(await policies.policies(replica, PAGE, before))
     last = listed["versions"][-1]["version"] if len(listed["versions"]) == PAGE else None
-    return page(request, "policies.html", active=active, **listed, following=last)
+    shown = await asyncio.to_thread(evidence.judged, replica)
+    served = active["serving"]["version"]
+    return page(request, "policies.html", active=active, **listed, **shown, served=served, following=last)
 
 
 @router.post("/policies", dependencies=[OPERATE, ACTION])

@@ -196,14 +196,14 @@ def charts(rows: rollups.Sums, window: Window, arms: Mapping[str, int]) -> dict[
     middle = window.since + window.step * COARSER / 2
     whole = [window.since, window.until]
     return {
-        "shares": _json(
+        "shares": chart_of(
             [window.since + window.step * (i + 0.5) for i in known.tolist()],
             shares,
             unit="%",
             stacked=True,
             range=whole,
         ),
-        "requests": _json(
+        "requests": chart_of(
             [window.since + window.step * (i + 0.5) for i in range(n)],
             [
                 {
@@ -215,7 +215,7 @@ def charts(rows: rollups.Sums, window: Window, arms: Mapping[str, int]) -> dict[
             unit="a minute",
             range=whole,
         ),
-        "rewards": _json(
+        "rewards": chart_of(
             [middle + window.step * COARSER * slot for slot in earned],
             [
                 _band("what was served", "--ink", earned.values()),
@@ -238,5 +238,6 @@ def _band(
     return {"label": label, "colour": colour, "values": value, "low": low, "high": high}
 
 
-def _json(x: Sequence[float], series: Sequence[Mapping[str, Any]], **rest: Any) -> str:
+def chart_of(x: Sequence[float], series: Sequence[Mapping[str, Any]], **rest: Any) -> str:
+    """Return a chart as JSON for `console.js`: times, and series of the same length."""
     return orjson.dumps({"x": x, "series": series, **rest}).decode()

@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter, Request, Response
 
-from agent.api.console import decisions, operating, overview, playground, session, system
+from agent.api.console import decisions, evidence, operating, overview, playground, session, system
 from agent.api.console.page import pages
 from agent.api.errors import ApiError
 
@@ -18,7 +18,7 @@ async def missing(request: Request) -> Response:
 ROUTERS: tuple[APIRouter, ...] = (
     session.router,
     playground.answers,
-    *(resource.router for resource in (overview, playground, decisions, operating, system)),
+    *(resource.router for resource in (overview, playground, decisions, evidence, operating, system)),
     _elsewhere,
 )
 """In the order in which they are matched."""

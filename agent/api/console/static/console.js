@@ -40,7 +40,7 @@
     }
     charts.set(figure, new uPlot({
       width: figure.clientWidth, height: 220, series, bands, legend: { live: true }, cursor: { drag: { x: false, y: false } },
-      scales: { x: spec.range ? { range: spec.range } : {}, y: spec.stacked ? { range: [0, 100] } : {} },
+      scales: { x: spec.range ? { range: spec.range } : {}, y: spec.stacked ? { range: [0, 100] } : spec.bounds ? { range: spec.bounds } : {} },
       axes: [{ stroke: ink, grid }, { stroke: ink, grid, size: 60, values: (_u, ticks) => ticks.map((tick) => `${+tick.toFixed(3)}`) }],
     }, data, figure));
     figure.querySelectorAll(".u-series.u-hidden").forEach((row) => row.remove());

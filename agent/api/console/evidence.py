@@ -1,0 +1,155 @@
+"""The gate's evidence along the log, with what one may do about it; several evaluations side by side."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import Query, Request, Response
+from pydantic import Field, ValidationError
+
+from agent.api.console.overview import chart_of
+from agent.api.console.page import ACTION, form_of, page, pages, seen, valid
+from agent.api.errors import ApiError
+from agent.api.middleware import AppReplica, require
+from agent.api.operations import evaluations as api
+from agent.api.schemas import LARGEST, PathNumber
+from agent.evaluation import EvaluationRequest, Report, candidate_names
+from agent.serving import Replica
+from feedback.registry import Evaluation, evaluations, versions
+
+router = pages()
+
+READ, OPERATE = require("read"), require("operate")
+
+NEWEST = 20
+"""Evaluations that are looked through for verdicts."""
+
+CARDS = 3
+"""Candidates whose evidence is shown."""
+
+TOGETHER = 6
+"""Evaluations that can be compared."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The newest verdict of the gate on a candidate.
+
+    Attributes:
+        name: Of the candidate, as in the request.
+        version: Its number, where it is a version or the recipe of one.
+        evaluation: By which it was judged.
+        verdict: As `feedback.ope.gate.Verdict.document` returns it.
+        chart: The gain, its lower bound and the margin over time; None without decisions.
+    """
+
+    name: str
+    version: int | None
+    evaluation: Evaluation
+    verdict: Mapping[str, Any]
+    chart: str | None
+
+
+def judged(replica: Replica) -> dict[str, Any]:
+    """Return the newest verdicts, and the evaluations that will give one; this reads the log."""
+    found: dict[str, Judged] = {}
+    listed = [one for one in evaluations.page(replica.store, NEWEST) if one.request.get("gate")]
+    for one in listed:
+        report = _report(replica, one) if len(found) < CARDS else None
+        for candidate in report.candidates if report else ():
+            if candidate.verdict is not None and candidate.name not in found and len(found) < CARDS:
+                version, verdict = _version(candidate.name), candidate.verdict
+                found[candidate.name] = Judged(candidate.name, version, one, verdict, trail(verdict))
+    pending = [one for one in listed if not one.status.ended]
+    return {"judged": list(found.values()), "pending": pending}
+
+
+def _version(name: str) -> int | None:
+    kind, _, number = name.partition(":")
+    of_version = kind in (candidate_names.Kind.VERSION, candidate_names.Kind.RECIPE)
+    return int(number) if of_version and number.isdigit() else None
+
+
+def _report(replica: Replica, one: Evaluation) -> Report | None:
+    """Return the report of an evaluation; None where there is none, or it is of an earlier release."""
+    document = evaluations.result_of(replica.store, one.seq)
+    try:
+        return None if document is None else Report.read(document)
+    except ValidationError:
+        return None
+
+
+def trail(verdict: Mapping[str, Any]) -> str | None:
+    """Return the chart of a verdict's evidence, as JSON for `console.js`; None without decisions."""
+    points, figures = verdict.get("trail", ()), verdict["figures"]
+    if not points or figures is None:
+        return None
+    margin = figures["margin"]
+    low, gain = ([point[name] for point in points] for name in ("low", "gain"))
+    # the first bounds are far below all others, and would hide them
+    settled = [*low[len(low) // 5 :], gain[-1], margin]
+    series: list[dict[str, Any]] = [
+        {"label": "estimated gain", "colour": "--grey", "values": gain},
+        {"label": "at least", "colour": "--c0", "values": low},
+        {"label": "margin", "colour": "--c1", "values": [margin] * len(points)},
+    ]
+    height = max(settled) - min(settled) or 1.0
+    bounds = [min(settled) - height / 10, max(settled) + height / 3]
+    return chart_of([point["at"] for point in points], series, unit="reward", bounds=bounds)
+
+
+@router.get("/policies/gate", dependencies=[READ])
+async def gate(request: Request, replica: AppReplica) -> Response:
+    """The evidence of the gate, which is asked for again while an evaluation runs."""
+    served = replica.version and replica.version.version
+    return page(request, "gate.html", served=served, **await asyncio.to_thread(judged, replica))
+
+
+@router.post("/policies/gate", dependencies=[OPERATE, ACTION])
+async def judge(request: Request, replica: AppReplica) -> Response:
+    """Have the gate judge a version: the evaluation that its promotion would ask for."""
+    number = valid(PathNumber, (await form_of(request)).get("version", ""))
+    if await asyncio.to_thread(versions.find, replica.store, number) is None:
+        raise ApiError("version_not_found", f"there is no version {number}", "version")
+    asked = EvaluationRequest(candidates=(f"{candidate_names.Kind.RECIPE}:{number}",), gate=True)
+    await api.submit(replica, asked)
+    return seen(request, "/policies")
+
+
+Numbers = Annotated[list[Annotated[int, Field(ge=1, le=LARGEST)]], Query(alias="of", max_length=TOGETHER)]
+
+
+@router.get("/evaluations/compare", dependencies=[READ])
+async def compare(request: Request, replica: AppReplica, of: Numbers = []) -> Response:  # noqa: B006
+    """What several evaluations say of the same candidates."""
+    if len(set(of)) < 2:
+        raise ApiError("invalid_value", "choose two evaluations or more, each by its box", "of")
+    found = await asyncio.to_thread(_reports, replica, sorted(set(of)))
+    names = list(dict.fromkeys(one.name for _, report in found for one in report.candidates))
+    headlines = {(number, one.name): one.headline for number, report in found for one in report.candidates}
+    ends = [
+        end
+        for one in headlines.values()
+        if one is not None and one.value is not None
+        for end in (one.value.low, one.value.high)
+    ]
+    ends += [report.earned for _, report in found]
+    return page(
+        request, "compare.html", found=found, names=names, headlines=headlines, span=(min(ends), max(ends))
+    )
+
+
+def _reports(replica: Replica, numbers: Sequence[int]) -> list[tuple[int, Report]]:
+    """Return the reports of evaluations. Raises ApiError where one of them has none."""
+    found = []
+    for number in numbers:
+        one = evaluations.find(replica.store, number)
+        if one is None:
+            raise ApiError("evaluation_not_found", f"there is no evaluation {number}", "of")
+        if (report := _report(replica, one)) is None:
+            raise ApiError(
+                "not_done", f"evaluation {number} is {one.status}, and has no report to read", "of"
+            )
+        found.append((number, report))
+    return found

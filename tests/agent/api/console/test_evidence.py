@@ -1,0 +1,100 @@
+"""The gate's evidence beside what one may do about it, and evaluations side by side."""
+
+import asyncio
+import html
+import json
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from agent.api.middleware import CONSOLE
+from agent.config import parse
+from agent.evaluation import Report
+from feedback.registry import evaluations
+from tests.agent.api.console.test_pages import ORIGIN, plain, seen
+from tests.agent.fakes import CONFIG, Service
+from tests.agent.judged import judged_log
+
+
+@pytest.fixture
+async def judged(tmp_path: Path) -> AsyncIterator[Service]:
+    """A service whose log holds judged turns, and which answers evaluations."""
+    judged_log(parse({**CONFIG, "log_url": f"sqlite:///{tmp_path / 'log.db'}"}), turns=60)
+    async with Service(tmp_path).running() as service:
+        yield service
+
+
+async def post(service: Service, path: str, **fields: str) -> str:
+    answer = await service.client.post(CONSOLE + path, data=fields, headers=ORIGIN)
+    assert answer.status_code == 303, answer.text
+    return str(answer.headers["location"])
+
+
+async def finish(service: Service) -> None:
+    """Answer what was asked."""
+    with service.working():
+        async with asyncio.timeout(60):
+            while "is queued" in (page := await seen(service, "/policies/gate")) or "is running" in page:
+                assert 'hx-trigger="every 2s"' in page
+                await asyncio.sleep(0.01)
+
+
+async def test_the_gate_is_asked_and_its_evidence_is_drawn_with_the_margin(judged: Service) -> None:
+    empty = await seen(judged, "/policies")
+    assert "The gate has judged no version lately." in plain(empty)
+    assert 'hx-get="/console/policies/gate"' not in empty
+    assert await post(judged, "/policies/gate", version="1") == f"{CONSOLE}/policies"
+    await finish(judged)
+    shown = await seen(judged, "/policies")
+    document = await asyncio.to_thread(evaluations.result_of, judged.replica.store, 1)
+    assert document is not None
+    (verdict,) = (one["verdict"] for one in document["candidates"] if one["name"] == "recipe:1")
+    (figure,) = (json.loads(html.unescape(one)) for one in re.findall(r'data-chart="([^"]*)"', shown))
+    points = verdict["trail"]
+    assert figure["x"] == [point["at"] for point in points] == sorted(figure["x"])
+    by_name = {one["label"]: one["values"] for one in figure["series"]}
+    assert by_name["at least"] == [point["low"] for point in points]
+    assert by_name["estimated gain"] == [point["gain"] for point in points]
+    assert set(by_name["margin"]) == {verdict["figures"]["margin"]}
+    low, high = figure["bounds"]
+    assert low < min(points[-1]["low"], verdict["figures"]["margin"]) < high
+    said = plain(shown)
+    assert "recipe:1: hold" in said.replace(" :", ":")
+    assert all(reason in said for reason in verdict["reasons"])
+    assert 'value="promote">Promote 1' in shown
+    answer = await judged.client.post(f"{CONSOLE}/policies/gate", data={"version": "99"}, headers=ORIGIN)
+    assert (answer.status_code, "there is no version 99" in answer.text) == (404, True)
+
+
+async def test_evaluations_are_compared_by_the_estimates_that_lead_their_reports(judged: Service) -> None:
+    await post(judged, "/evaluations", candidates="fixed:bm25\nuniform")
+    await post(judged, "/evaluations", candidates="fixed:bm25\nfixed:dense", gate="on")
+    with judged.working():
+        async with asyncio.timeout(60):
+            while len(re.findall(r'name="of"', await seen(judged, "/evaluations"))) < 2:
+                await asyncio.sleep(0.01)
+    shown = plain(await seen(judged, "/evaluations/compare?of=2&of=1"))
+    for number in (1, 2):
+        document = await asyncio.to_thread(evaluations.result_of, judged.replica.store, number)
+        assert document is not None
+        report = Report.read(document)
+        assert f"evaluation {number}" in shown
+        for one in report.candidates:
+            assert one.headline is not None
+            assert one.headline.value is not None
+            assert (
+                f"{one.headline.value.value:+.3f} {one.headline.value.ends}, {one.headline.estimator}"
+                in shown
+            )
+    assert "not asked" in shown
+    for query, status, said in (
+        ("of=1", 400, "choose two evaluations"),
+        ("", 400, "choose two evaluations"),
+        ("of=1&of=99", 404, "there is no evaluation 99"),
+        ("of=1&of=two", 400, "of"),
+        ("&".join(f"of={n}" for n in range(1, 9)), 400, "at most 6"),
+    ):
+        answer = await judged.client.get(f"{CONSOLE}/evaluations/compare?{query}")
+        assert (answer.status_code, said in plain(answer.text)) == (status, True), answer.text
