@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ray import serve
+from ray.exceptions import RayError
 from ray.serve.context import _get_global_client
+from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 
 from agent.access import require_closed
@@ -25,7 +27,7 @@ from agent.reporting import log_plainly
 from agent.serving import Replica, Telemetry
 from arms.deployments import Embedders, HostedArms, RemoteArmHost, RemoteEmbedder, RemoteGenerator, reach
 from feedback.clock import SteadyClock
-from feedback.errors import LogUnavailableError
+from feedback.errors import LogUnavailableError, described
 from feedback.log import open_log
 
 METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
@@ -135,10 +137,24 @@ def open_replica(
             reach=reach_hosts,
             service=service,
             point=point,
+            deployments=deployments,
         )
         service = service or replica
     assert service is not None  # the default point is always there
     return service
+
+
+def deployments() -> dict[str, tuple[bool, str]]:
+    """Ask Ray Serve whether each deployment of this service is healthy, and how its replicas are."""
+    try:
+        found = serve.status().applications[serve.get_replica_context().app_name].deployments
+    except (RayError, RayServeException, KeyError) as error:
+        return {"Ray Serve": (False, described(error))}
+    shown = {}
+    for name, one in sorted(found.items()):
+        replicas = ", ".join(f"{n} {state.lower()}" for state, n in sorted(one.replica_states.items()))
+        shown[name] = one.status.value == "HEALTHY", f"{replicas or 'no replica'} {one.message}".strip()
+    return shown
 
 
 def keep_what_is_loaded() -> None:

@@ -98,6 +98,8 @@ class Replica:
         service: The replica of the default decision point, whose keys, limits and places this one shares;
             None where it is that replica.
         point: Name of the decision point.
+        deployments: Returns of each deployment of the service whether it is healthy, and how its replicas
+            are; it blocks. None are known without it.
 
     Attributes:
         point: Name of the decision point.
@@ -132,8 +134,10 @@ class Replica:
         reach: Callable[[], Awaitable[None]] | None = None,
         service: "Replica | None" = None,
         point: str = points.DEFAULT,
+        deployments: Callable[[], Mapping[str, tuple[bool, str]]] = dict,
     ) -> None:
         self.clock = clock
+        self.deployments = deployments
         self.store = store
         self.gate = gate
         self.point = point

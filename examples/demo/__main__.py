@@ -1,5 +1,7 @@
 """Run the demo: `python -m examples.demo`, or `make demo`."""
 
+import os
+import webbrowser
 from typing import Any
 
 import typer
@@ -34,12 +36,18 @@ def main(given: dict[str, Any]) -> None:
         host, port = address_of(settings.config)
         console.print(f"watch it live: http://{host}:{port}/console", markup=False)
         with progress() as on_progress:
-            story = demonstrate.run(settings, on_progress)
+            story = demonstrate.run(settings, on_progress, lambda url: show(f"{url}/console"))
         for chapter in story.chapters:
             outcome = "" if chapter.succeeded else "  did not come about"
             console.print(f"{chapter.took_s:5.0f} s  {chapter.title}{outcome}", markup=False)
         page = (settings.output / demonstrate.PAGE).absolute()
         console.print(f"the page: {page}", markup=False, soft_wrap=True)
+
+
+def show(address: str) -> None:
+    """Open a page, where somebody looks at this terminal and there is a desktop."""
+    if console.is_terminal and any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY"))):
+        webbrowser.open(address)
 
 
 if __name__ == "__main__":

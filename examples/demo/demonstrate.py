@@ -10,7 +10,7 @@ that they need not be made again.
 import asyncio
 import shlex
 import shutil
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -107,12 +107,15 @@ class Split:
     labelled: tuple[Question, ...]
 
 
-def run(settings: Demo, on_progress: ProgressCallback) -> Story:
+def run(
+    settings: Demo, on_progress: ProgressCallback, on_serving: Callable[[str], object] = lambda _: None
+) -> Story:
     """Run the demo from its start to its page, and leave no process behind.
 
     Args:
         settings: What is asked, and where the page goes.
         on_progress: Called with the progress.
+        on_serving: Called with the address of the service once that answers.
 
     Raises:
         QuestionsError: The questions cannot be read, or are too few.
@@ -135,6 +138,7 @@ def run(settings: Demo, on_progress: ProgressCallback) -> Story:
     on_progress("starting the service", 0, 1)
     with serving(config, home, output / PRINTED, url):
         on_progress("starting the service", 1, 1)
+        on_serving(url)
         try:
             asyncio.run(_live(settings, url, before, after, story, on_progress))
         finally:

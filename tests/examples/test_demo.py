@@ -23,6 +23,7 @@ from agent.client import AsyncClient, ClientError
 from agent.config import ConfigError, load
 from agent.simulation import load_questions
 from agent.simulation.questions import QuestionsError
+from examples.demo import __main__ as demo_command
 from examples.demo import demonstrate as demo
 from examples.demo import service as demo_service
 from examples.demo.__main__ import app as command_line
@@ -559,3 +560,20 @@ def test_the_page_says_by_which_command_it_was_made(tmp_path: Path) -> None:
         f"python -m examples.demo --config examples/demo.yaml --output {tmp_path} "
         f"--questions {tmp_path}/q.jsonl --seed 3 --before 'a b'"
     )
+
+
+@pytest.mark.parametrize(
+    ("terminal", "desktop", "opened"), [(True, True, 1), (True, False, 0), (False, True, 0)]
+)
+def test_the_console_is_opened_for_somebody_at_a_desktop(
+    monkeypatch: pytest.MonkeyPatch, terminal: bool, desktop: bool, opened: int
+) -> None:
+    addresses: list[str] = []
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    if desktop:
+        monkeypatch.setenv("DISPLAY", ":0")
+    monkeypatch.setattr(demo_command.console, "_force_terminal", terminal)
+    monkeypatch.setattr(demo_command.webbrowser, "open", addresses.append)
+    demo_command.show("http://127.0.0.1:8010/console")
+    assert addresses == ["http://127.0.0.1:8010/console"] * opened

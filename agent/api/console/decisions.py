@@ -19,6 +19,7 @@ from agent.api.middleware import AppReplica, RequestCaller, require
 from agent.api.schemas import LARGEST, DecisionId, FeedbackItem, PageBefore
 from agent.evaluation import request as evaluation_request
 from agent.serving import Replica
+from arms.base import ArmError
 from feedback.events import Mask, Status
 from feedback.log import listing
 from feedback.training_log import decision_search
@@ -136,11 +137,28 @@ def _decision(request: Request, replica: Replica, document: dict[str, Any]) -> R
         one=document,
         raw=orjson.dumps(document, option=orjson.OPT_INDENT_2).decode(),
         unknown=unknown,
+        ranks=replica.ranks,
         reasons=REASONS,
         quality=rule.quality(metrics) if metrics else None,
         rule=rule,
         colours=colours(replica),
     )
+
+
+@router.get("/decisions/{decision_id}/passages", dependencies=[USE])
+async def passages(
+    request: Request, replica: AppReplica, caller: RequestCaller, decision_id: DecisionId
+) -> Response:
+    """The texts of the passages of a decision, where the corpus has them."""
+    execution = (await api.record(replica, caller, decision_id)).execution
+    ids = () if execution is None else execution.passages
+    try:
+        found = {one.id: one for one in await replica.passages(ids)}
+        without = [name for name in ids if name not in found]
+        missing = f"{len(without)} of {len(ids)} are not in the corpus any more." if without else ""
+    except ArmError as error:
+        found, missing = {}, f"The corpus is not at hand: {error}."
+    return page(request, "passages.html", ids=ids, found=found, missing=missing)
 
 
 @router.get("/decisions/{decision_id}/verify", dependencies=[require("operate")])

@@ -1,6 +1,7 @@
 """Keys, the configuration that holds, and the health of this replica and of the log."""
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 import yaml
@@ -17,6 +18,9 @@ from feedback.log import database
 from feedback.training_log import lag
 
 router = pages()
+
+PATIENCE_S = 0.2
+"""How long the page waits for Ray Serve."""
 
 TEXTS, NUMBERS = (
     ("project", "source", "budget_duration", "expires"),
@@ -53,13 +57,31 @@ async def _shown(
     request: Request, replica: Replica, scopes: frozenset[Any], made: dict[str, Any] | None
 ) -> Response:
     health = await asyncio.to_thread(_health, replica)
+    deployed = await _deployed(request.app.state, replica)
     listed = content(await keys.listed(replica))["keys"] if "admin" in scopes else None
     configuration = None
     if "operate" in scopes:
         document = replica.config.model_dump(mode="json", exclude_defaults=True)
         document["log_url"] = database.shown(replica.config.database_url)
         configuration = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
-    return page(request, "system.html", health=health, keys=listed, configuration=configuration, made=made)
+    return page(
+        request,
+        "system.html",
+        health=health,
+        deployed=deployed,
+        keys=listed,
+        configuration=configuration,
+        made=made,
+    )
+
+
+async def _deployed(state: Any, replica: Replica) -> Mapping[str, tuple[bool, str]]:
+    """Return how every deployment is; one question at a time, as Ray Serve may not answer."""
+    asked: asyncio.Task[Mapping[str, tuple[bool, str]]] | None = getattr(state, "deployed", None)
+    if asked is None or asked.done():
+        asked = state.deployed = asyncio.create_task(asyncio.to_thread(replica.deployments))
+    done, _ = await asyncio.wait([asked], timeout=PATIENCE_S)
+    return asked.result() if done else {"Ray Serve": (False, f"did not answer within {PATIENCE_S:g} s")}
 
 
 def _health(replica: Replica) -> list[tuple[str, bool, str]]:

@@ -3,7 +3,8 @@
 import asyncio
 import html
 import re
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from agent.api.console import overview
 from agent.api.middleware import CONSOLE
 from agent.learning.restore import restore_policy
+from arms.base import ArmError, Passage
 from arms.llm import base
 from feedback.ope import ESTIMATORS, Sample, intervals
 from feedback.registry import versions
@@ -128,6 +130,51 @@ async def test_a_decision_is_found_verified_explained_and_labelled(linear: Servi
     (item,) = record.feedback
     assert (item.metric, item.value, item.tags) == ("thumb", 1.0, {"from": "console"})
     assert item.content == {"comment": "by hand"}
+
+
+async def test_passages_have_their_texts_where_the_corpus_has_them(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = (await look_up(service, model="arm/bm25", agent={"return": ["passages"]})).json()
+    texts = [(one["id"], one["text"]) for one in found["passages"]]
+    path = f"/decisions/{found['agent']['decision_id']}"
+    assert f'hx-get="{CONSOLE}{path}/passages"' in await seen(service, path)
+    shown = plain(await seen(service, f"{path}/passages"))
+    assert len(texts) == 4
+    assert all(name in shown and text in shown for name, text in texts)
+
+    async def some(ids: Sequence[str]) -> list[Passage]:
+        return [Passage(ids[0], HARM, HARM)]
+
+    monkeypatch.setattr(service.replica, "passages", some)
+    shown = await seen(service, f"{path}/passages")
+    assert "3 of 4 are not in the corpus any more." in shown
+    assert HARMLESS in shown
+    assert "<script>" not in shown
+
+    async def gone(ids: Sequence[str]) -> list[Passage]:
+        raise ArmError(f"no host for {len(ids)}")
+
+    monkeypatch.setattr(service.replica, "passages", gone)
+    shown = plain(await seen(service, f"{path}/passages"))
+    assert "The corpus is not at hand: no host for 4." in shown
+    assert texts[0][0] in shown
+
+
+async def test_the_health_of_every_deployment_is_shown_and_not_waited_for(service: Service) -> None:
+    assert "without Ray Serve" in await seen(service, "/system")
+    found = {"Ingress": (True, "2 running"), "Learner": (False, "1 starting no room")}
+    service.replica.deployments = lambda: found
+    shown = plain(await seen(service, "/system"))
+    assert "Ingress well 2 running" in shown
+    assert "Learner not well 1 starting no room" in shown
+    answered = threading.Event()
+    service.replica.deployments = lambda: {} if answered.wait(60) else found
+    try:
+        shown = plain(await seen(service, "/system"))
+        assert "Ray Serve not well did not answer within" in shown
+    finally:
+        answered.set()
 
 
 async def test_a_decision_says_why_other_arms_could_not_be_drawn(service: Service) -> None:
