@@ -19,6 +19,7 @@ from agent.hosts import METRICS_FOLDER, Ingress, JobsHost, LearnerHost
 from agent.hosts import arms as hosted
 from agent.proxy import RUN_FOLDER
 from agent.routers import saved
+from agent.telemetry import begin
 from arms.deployments import ArmReplica, EmbedderHost, GeneratorHost, placement
 
 CPUS_A_REPLICA = 0.1
@@ -36,13 +37,14 @@ def assemble(config: AppConfig) -> Application:
     for point in points:
         if point.router is not None:
             saved.warn_of_unknown(saved.read_about(point.router.path), point.actions)
+    prepare = partial(begin, config.telemetry)
     embedders = {
-        name: _deployment(EmbedderHost, f"Embedder-{name}", 128).bind(backbone)
+        name: _deployment(EmbedderHost, f"Embedder-{name}", 128).bind(backbone, prepare)
         for name, backbone in config.backbones.items()
         if backbone.host == "own"
     }
     at_once = 4 * config.limits.in_flight
-    generator = _deployment(GeneratorHost, "Generator", at_once).bind(config.llm)
+    generator = _deployment(GeneratorHost, "Generator", at_once).bind(config.llm, prepare)
     placed = dict.fromkeys(host for point in points for host in placement.needed(point.arms))
     hosts = {
         host: _deployment(ArmReplica, host, at_once).bind(

@@ -122,6 +122,7 @@ class Decision:
             those in `context`; None where both saw the same.
         masked: The live arms that are not among `arms`, each with why, a `Mask`; empty where the arm was
             forced or a label, and in rows from before this was recorded.
+        trace: The span that it was made in, as the header `traceparent` has it; empty without a trace.
     """
 
     id: str
@@ -146,6 +147,7 @@ class Decision:
     cost_weight: float | None = None
     candidate_scores: Mapping[str, float] | None = None
     masked: Mapping[str, str] = field(default_factory=dict)
+    trace: str = ""
 
     @property
     def candidate_context(self) -> Context:

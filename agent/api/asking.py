@@ -17,6 +17,7 @@ from agent.api.schemas import AgentOptions
 from agent.config import Limits
 from agent.policies import FeatureSpec
 from agent.serving import Ask, Decided, Finished, Replica, choices, messages
+from arms import tracing
 from arms.llm import Chunk
 
 POINT = "point/"
@@ -164,6 +165,7 @@ async def events_of(
             return loop.resume(ask, record.decision, commits.append)
         return admission.repeated(replica, ask, record)  # also where an arm was switched off since
 
+    tracing.TURN.set(tracing.Turn(ask.decision_id, ask.episode_id or "", ask.question))
     try:
         async with aclosing(admission.admitted(replica, caller, ask, key, timeout_s, opened)) as events:
             async for event in events:

@@ -20,6 +20,8 @@ from agent.api.middleware import AppReplica, RequestCaller, caller_at, owner_of
 from agent.api.replies import decisions as replies
 from agent.api.schemas import DecisionId, FeedbackItem, FeedbackRequest, IdempotencyKey, Preference
 from agent.serving import Replica
+from agent.telemetry import turns
+from arms import tracing
 from feedback.errors import ConflictError, StoreError, TooMuchFeedbackError
 from feedback.events import COMMENT, DEMONSTRATION, NOTES, PREFERENCE, Feedback, Kind
 from feedback.log import FeedbackStatus, Receipt
@@ -309,7 +311,10 @@ async def _commit(replica: Replica, items: Sequence[Feedback]) -> Sequence[Recei
     receipts: Iterator[Receipt] = iter(())
     while left:
         try:
-            receipts = iter(await replica.log.append(*left))
+            commit = replica.log.append(*left)
+            turns.committing(tuple(left), commit)
+            receipts = iter(await commit)
+            await _trace(replica, left)
             break
         except (ConflictError, TooMuchFeedbackError) as error:  # the others stay together without it
             refused[id(error.fact)] = error
@@ -317,6 +322,19 @@ async def _commit(replica: Replica, items: Sequence[Feedback]) -> Sequence[Recei
             refused |= dict.fromkeys(map(id, left), error)
         left = [item for item in left if id(item) not in refused]
     return [refused.get(id(item)) or next(receipts) for item in items]
+
+
+async def _trace(replica: Replica, items: Sequence[Feedback]) -> None:
+    """Record feedback in the trace of its request, linked to that of its turn; nothing without a trace."""
+    if not tracing.traceparent():
+        return
+    (item, *_), turn = items, ""
+    if item.decision_id is not None:  # all are about the same
+        with suppress(StoreError):
+            record = await asyncio.to_thread(replica.store.record, item.decision_id)
+            turn = "" if record is None else record.decision.trace
+    for one in items:
+        turns.evaluated(one, turn)
 
 
 def _document(replica: Replica, caller: Caller, fact: Feedback, kept: Receipt) -> dict[str, Any]:

@@ -148,7 +148,7 @@ class RequestGuard:
         headers = dict(scope["headers"])
         if not (request_id := headers.get(b"x-request-id")):
             request_id = uuid4().hex.encode()
-            scope = {**scope, "headers": [*scope["headers"], (b"x-request-id", request_id)]}
+            scope["headers"] = [*scope["headers"], (b"x-request-id", request_id)]
         send = _with_headers(send, lambda: [(b"x-request-id", request_id)])
         path = scope["path"].removeprefix(scope.get("root_path", ""))
         state = scope.setdefault("state", {})

@@ -16,6 +16,7 @@ from agent.api.operations import arms, evaluations, export, keys, policies, warm
 from agent.api.personalizer import evaluations as personalizer_evaluations
 from agent.api.personalizer import events, service
 from agent.serving import Replica
+from agent.telemetry import ServerSpans
 
 _OPENAI = (chat, completions, embeddings, models, responses, vector_stores)
 _QUESTIONS = (retrieve, ranking, decisions, feedback, feedback_shapes, mcp)
@@ -54,4 +55,5 @@ def create_app(replica: Replica) -> FastAPI:
         hosts=Hosts(replica.config.hosts),
         limits=replica.config.limits,
     )
+    app.add_middleware(ServerSpans)
     return app

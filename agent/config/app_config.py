@@ -19,6 +19,7 @@ from agent.policies import FeatureSpec, PolicySpec, build_policy
 from agent.policies import catalog as policy_catalog
 from agent.routers import saved
 from agent.spec import lines
+from agent.telemetry import TelemetrySpec
 from arms.base import NAME
 from arms.llm import LlmSpec
 from arms.llm import catalog as llm_catalog
@@ -109,6 +110,7 @@ class AppConfig(BaseModel):
     )
     limits: Limits = Limits()
     http: Http = Http()
+    telemetry: TelemetrySpec = TelemetrySpec()
     points: dict[str, PointSpec] = Field(
         default_factory=dict, description="Decision points besides this one, by name; each has its own log."
     )

@@ -4,8 +4,8 @@ from collections.abc import Collection, Mapping
 from contextlib import closing
 
 from agent.config import AppConfig, ConfigError
-from agent.reporting import log_plainly
 from agent.routers import open_selector, saved
+from agent.telemetry import begin
 from arms.deployments import ArmHost, ArmSettings, Embedders, HostedArms, SearchHost, placement
 from arms.llm import Generator
 from arms.retrievers import ArmSpec, catalog, closure
@@ -48,8 +48,8 @@ def live(config: AppConfig) -> Arms:
 
 
 def live_on(host: str, config: AppConfig) -> dict[str, dict[str, ArmSpec]]:
-    """Return the live arms of a deployment, which calls this as it starts, and log plainly from then on."""
-    log_plainly()
+    """Return the live arms of a deployment, which calls this at its start, and begin its telemetry."""
+    begin(config.telemetry)
     return arms_on(host, live(config), placement.needed(config.arms))
 
 

@@ -23,8 +23,8 @@ from agent.hosts.arms import open_here
 from agent.hosts.time_limit import TimeLimit
 from agent.learning import configuration_of
 from agent.proxy import RUN_FOLDER, listening
-from agent.reporting import log_plainly
 from agent.serving import Replica, Telemetry
+from agent.telemetry import begin
 from arms.deployments import Embedders, HostedArms, RemoteArmHost, RemoteEmbedder, RemoteGenerator, reach
 from feedback.clock import SteadyClock
 from feedback.errors import LogUnavailableError, described
@@ -62,7 +62,7 @@ class Ingress:
         learner: DeploymentHandle[Any],
         jobs: DeploymentHandle[Any],
     ) -> None:
-        log_plainly()
+        begin(config.telemetry)
         del learner, jobs  # bound so that they are deployed; they share the log alone
         writer = RemoteGenerator(config.llm.engine, generator)
         encoders = Embedders(

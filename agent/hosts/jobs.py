@@ -8,7 +8,7 @@ from agent.config import AppConfig
 from agent.evaluation import Evaluations, evaluate_apart
 from agent.jobs import Jobs, Task, this_process
 from agent.learning import configuration_of
-from agent.reporting import log_plainly
+from agent.telemetry import begin
 from agent.warmstart import WarmStarts
 from feedback.clock import SteadyClock
 from feedback.log import Store
@@ -18,7 +18,7 @@ class JobsHost:
     """Evaluations and scheduled warm starts of all decision points. Two replicas do no harm."""
 
     def __init__(self, config: AppConfig) -> None:
-        log_plainly()
+        begin(config.telemetry)
         self._clock = SteadyClock()
         self._worker = this_process()
         self._opened = ExitStack()

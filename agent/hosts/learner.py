@@ -7,7 +7,7 @@ from functools import cached_property
 from agent.config import AppConfig
 from agent.jobs import this_process
 from agent.learning import DIGEST_CHARS, Learner, LearnerThread, Recipe, active_recipe, known_arms, live_arms
-from agent.reporting import log_plainly
+from agent.telemetry import begin
 from feedback.clock import SteadyClock
 from feedback.log import Store, open_log
 from feedback.registry import active_policy
@@ -20,7 +20,7 @@ class LearnerHost:
     """The only learner of each decision point."""
 
     def __init__(self, config: AppConfig) -> None:
-        log_plainly()
+        begin(config.telemetry)
         gc.freeze()  # loaded modules stay; collecting them repeatedly takes a tenth of a replay
         self._clock = SteadyClock()
         self._learners = [LearnerOfPoint(own, self._clock) for own in config.by_point.values()]

@@ -13,6 +13,7 @@ from agent.policies import FeatureSpec, choose, describe, sampling, served_distr
 from agent.serving.arm_health import ArmHealth
 from agent.serving.messages import ArmInfo, Ask, Canary, NoEligibleArmError, OverloadedError, Serving
 from agent.serving.probe import UNPROBED, Embeddings, Probes, Scorer
+from arms import tracing
 from arms.base import ArmError, Query
 from feedback.budget import Price
 from feedback.events import Context, Decision, Mask, Mode
@@ -280,6 +281,7 @@ class Decider:
             cost_weight=ask.cost_weight,
             candidate_scores=candidate_scores if candidate else None,
             masked={**masked, **unavailable},
+            trace=tracing.traceparent(),
         )
 
     def _drop(self, canary: Canary, why: str) -> None:

@@ -23,6 +23,7 @@ from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from agent.serving.messages import Log
+from agent.telemetry import turns
 from feedback.events import Cost, Decision, Execution, Feedback
 from feedback.log import Receipt
 from feedback.registry import Version
@@ -187,6 +188,7 @@ class CountedLog:
             if isinstance(fact, Execution):
                 self._charge(fact.decision_id, fact.cost)
         future = self._log.append(*facts)
+        turns.committing(facts, future)
         future.add_done_callback(partial(self._count, facts))
         return future
 

@@ -30,6 +30,7 @@ from agent.serving.messages import (
     TurnError,
 )
 from agent.serving.probe import Embed, Embeddings, Probes, Search, probe
+from agent.telemetry import turns
 from arms.base import ArmError, Passage, Query, QuestionRefusedError, Retrieval
 from arms.llm import Chunk, Generator, GeneratorError, Prompt, prompts
 from feedback.errors import described
@@ -102,15 +103,17 @@ class TurnLoop:
         """
         # One set of arms, one policy and one router for the whole turn, whatever is replaced meanwhile.
         arms, decider, serving = self.arms, self.decider, self.decider.serving
-        query, context = await self.describe(ask, arms, serving)
-        live = eligible(ask, arms)
-        masked = {**refused(ask, arms), **decider.masked(live)}
-        names = [name for name in live if name not in masked]
-        search_first = partial(self._search_first, ask, query, arms, _depth(serving))
-        scored = await decider.score(ask, names, query, context, search_first, serving)
-        probes = scored.probes
-        seen = scored.context, probes, serving, scored.candidate_scores
-        decision = decider.choose(ask, names, *seen, masked)
+        with turns.deciding() as span:
+            query, context = await self.describe(ask, arms, serving)
+            live = eligible(ask, arms)
+            masked = {**refused(ask, arms), **decider.masked(live)}
+            names = [name for name in live if name not in masked]
+            search_first = partial(self._search_first, ask, query, arms, _depth(serving))
+            scored = await decider.score(ask, names, query, context, search_first, serving)
+            probes = scored.probes
+            seen = scored.context, probes, serving, scored.candidate_scores
+            decision = decider.choose(ask, names, *seen, masked)
+            turns.decided(span, decision)
         # Nothing is awaited from here until the search has begun, and counts against the arm's cap.
         # The decision is committed while the arm searches; nothing leaves before it is durable.
         commit = TurnCommit(self.log, decision, on_commit, wait_s=0.0 if ask.messages else TOGETHER_S)
@@ -135,9 +138,11 @@ class TurnLoop:
         """
         decider = self.decider
         arms = {name: replace(self.arms[name], features=own) for name, own in ask.actions.items()}
-        _, context = await self.describe(ask, arms)
-        names, masked = eligible(ask, arms), refused(ask, arms)
-        decision = decider.choose(ask, names, context, serving=decider.serving, masked=masked)
+        with turns.deciding() as span:
+            _, context = await self.describe(ask, arms)
+            names, masked = eligible(ask, arms), refused(ask, arms)
+            decision = decider.choose(ask, names, context, serving=decider.serving, masked=masked)
+            turns.decided(span, decision)
         execution = Execution(
             decision.id,
             decision.drawn,

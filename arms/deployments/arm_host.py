@@ -4,6 +4,7 @@ The event loop of the process stays free for HTTP, health checks and cancellatio
 """
 
 import asyncio
+import contextvars
 import hashlib
 import json
 import logging
@@ -17,6 +18,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from arms import tracing
 from arms.async_bridge import Blocking
 from arms.base import Arm, ArmBuildError, ArmError, Passage, Query, Retrieval
 from arms.corpus import CorpusError, ingest
@@ -110,6 +112,11 @@ class ArmHost:
                     raise
                 logger.warning("%s", error)  # replicas continue with the arms that they serve
 
+    @property
+    def corpus(self) -> str:
+        """The name of the corpus."""
+        return self._settings.corpus.name
+
     async def ready(self) -> None:
         """Return once the host is ready."""
 
@@ -118,7 +125,9 @@ class ArmHost:
         for name, specs in arms.items():
             await self._built(name, specs)
 
-    async def search(self, arm: str, key: str, query: Query, k: int, specs: Specs | None = None) -> Retrieval:
+    async def search(
+        self, arm: str, key: str, query: Query, k: int, specs: Specs | None = None, carried: str = ""
+    ) -> Retrieval:
         """Run one arm.
 
         Args:
@@ -127,18 +136,23 @@ class ArmHost:
             query: The question.
             k: Passages to find.
             specs: The arm and its members, for a host that does not know the key.
+            carried: Turn and span of a caller in another process, by `tracing.carried`.
 
         Raises:
             ArmError: The arm failed.
             UnknownArmError: The key is unknown, and `specs` is None.
         """
+        tracing.enter(carried, query.text)
         found = self._arms.get(key)
         if found is None:
             if specs is None:
                 raise UnknownArmError(arm)
             found = await self._built(arm, specs)
         try:
-            return await asyncio.get_running_loop().run_in_executor(found.pool, found.arm.search, query, k)
+            run = contextvars.copy_context().run  # what the arm prompts and embeds is of the same turn
+            return await asyncio.get_running_loop().run_in_executor(
+                found.pool, run, found.arm.search, query, k
+            )
         except ArmError:
             raise
         except Exception as error:

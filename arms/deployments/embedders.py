@@ -1,14 +1,16 @@
 """Sentence encoders: the host of one, and the client of all, wherever they run."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from arms import tracing
 from arms.base import ArmError
+from arms.deployments import spans
 from arms.deployments.batches import Batches
 from arms.models import Backbone, build_embedder
 
@@ -29,12 +31,15 @@ class EmbedderHost:
 
     Args:
         backbone: The backbone, whose model is loaded.
+        prepare: Prepares the process, before that.
 
     Raises:
         ModelNotFoundError: The model cannot be found.
     """
 
-    def __init__(self, backbone: Backbone) -> None:
+    def __init__(self, backbone: Backbone, prepare: Callable[[], object] = lambda: None) -> None:
+        prepare()
+        self._model = backbone.model
         encode = build_embedder(backbone).encode_queries
         self._batches: Batches[str, NDArray[np.float32]] = Batches(
             lambda questions: list(encode(questions)), AT_ONCE, "encoder"
@@ -43,12 +48,14 @@ class EmbedderHost:
     async def ready(self) -> None:
         """Return once the host is ready."""
 
-    async def embed(self, question: str) -> NDArray[np.float32]:
-        """Return a unit vector of shape (dim,). Raises ArmError."""
-        try:
-            return await self._batches.run(question)
-        except Exception as error:
-            raise ArmError(f"{type(error).__name__}: {error}") from error
+    async def embed(self, question: str, carried: str = "") -> NDArray[np.float32]:
+        """Return a unit vector of shape (dim,), for the turn of `tracing.carried`. Raises ArmError."""
+        tracing.enter(carried, question)
+        with spans.embeddings(self._model, question):
+            try:
+                return await self._batches.run(question)
+            except Exception as error:
+                raise ArmError(f"{type(error).__name__}: {error}") from error
 
 
 class Embedders:

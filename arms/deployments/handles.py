@@ -12,6 +12,7 @@ from ray.exceptions import RayError, RayTaskError
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 
+from arms import tracing
 from arms.base import ArmError, Query, Retrieval
 from arms.deployments.arm_host import ArmHost, ArmSettings, Specs
 from arms.deployments.embedders import Embedders
@@ -48,7 +49,7 @@ class RemoteGenerator(Generator):
 
     async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
         """Yield the answer as it is written."""
-        response: Any = self._stream.here().remote(prompt)
+        response: Any = self._stream.here().remote(prompt, tracing.carried())
         try:
             async for chunk in response:
                 yield chunk
@@ -69,7 +70,8 @@ class RemoteEmbedder:
 
     async def embed(self, question: str) -> NDArray[np.float32]:
         """Return a unit vector of shape (dim,). Raises ArmError."""
-        vector: NDArray[np.float32] = await _returned(self._embed.here().remote(question))
+        call = self._embed.here().remote(question, tracing.carried())
+        vector: NDArray[np.float32] = await _returned(call)
         return vector
 
 
@@ -85,7 +87,8 @@ class RemoteArmHost:
 
     async def search(self, arm: str, key: str, query: Query, k: int, specs: Specs | None = None) -> Retrieval:
         """Run one arm. Raises ArmError, UnknownArmError."""
-        retrieval: Retrieval = await _returned(self._handle.search.remote(arm, key, query, k, specs))
+        call = self._handle.search.remote(arm, key, query, k, specs, tracing.carried())
+        retrieval: Retrieval = await _returned(call)
         return retrieval
 
 

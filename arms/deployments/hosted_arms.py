@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arms.base import Arm, ArmBuildError, NoRetrieval, Passage, Query, Retrieval
+from arms.deployments import spans
 from arms.deployments.arm_host import ArmHost, Specs, UnknownArmError, key_of
 from arms.deployments.embedders import Embedders
 from arms.deployments.placement import place
@@ -120,10 +121,13 @@ class HostedArms:
         known = self._known[arm]
         if not isinstance(known, _Placed):
             return known.search(query, k)
-        try:
-            return await known.host.search(arm, known.key, query, k)
-        except UnknownArmError:
-            return await known.host.search(arm, known.key, query, k, known.specs)
+        with spans.retrieval(self._here.corpus, arm, query.text, k) as found:
+            try:
+                retrieval = await known.host.search(arm, known.key, query, k)
+            except UnknownArmError:
+                retrieval = await known.host.search(arm, known.key, query, k, known.specs)
+            spans.found(found, retrieval.passages)
+            return retrieval
 
     async def vectors(self, backbone: str, ids: Sequence[str]) -> dict[str, NDArray[np.float32]]:
         """Return the unit vectors of the passages in the corpus. Raises ArmError."""

@@ -48,6 +48,7 @@ def decision_row(d: Decision, seq: int, logged_at: float) -> dict[str, object]:
             "embedding": d.context.embedding,
             "arms": d.context.arms,
             **({"masked": d.masked} if d.masked else {}),
+            **({"trace": d.trace} if d.trace else {}),
         },
         "candidate": d.candidate,
         "share": d.share,
@@ -228,6 +229,7 @@ def decision_of(row: Sequence[Any]) -> Decision:
         cost_weight,
         orjson.loads(candidate_scores or "null"),
         seen.get("masked", {}),
+        seen.get("trace", ""),
     )
 
 

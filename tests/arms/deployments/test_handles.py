@@ -68,7 +68,7 @@ class LoopBound:
 
     @property
     def embed(self) -> Any:
-        async def answer(_: str) -> object:
+        async def answer(_question: str, _carried: str) -> object:
             self.loop = self.loop or asyncio.get_running_loop()
             assert self.loop is asyncio.get_running_loop()
             return np.ones(2)

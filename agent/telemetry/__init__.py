@@ -1,0 +1,5 @@
+"""What a process tells of its work to others: traces by OpenTelemetry, and its log."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

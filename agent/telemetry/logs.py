@@ -1,0 +1,76 @@
+"""The log as a JSON object a line, with the decision and the trace that a line belongs to."""
+
+import logging
+import os
+import re
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import orjson
+from typing_extensions import override
+
+from arms import tracing
+
+SECRET = re.compile(r"(sk-aw-[A-Za-z0-9]{1,32})-[A-Za-z0-9_-]+")
+"""A key of a caller: its public id, and its secret."""
+
+HIDDEN = 4
+"""Fewest characters of a question that is looked for in a line: a shorter one says nothing."""
+
+
+class JsonLines(logging.Formatter):
+    """Formats a record as one line of JSON.
+
+    Args:
+        content: Whether a line may hold the question of its turn.
+    """
+
+    def __init__(self, content: bool = False) -> None:
+        super().__init__()
+        self._content = content
+
+    @override
+    def format(self, record: logging.LogRecord) -> str:
+        turn = tracing.TURN.get()
+        line: dict[str, Any] = {
+            "timestamp": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": self._shown(record.getMessage(), turn.question),
+            "pid": record.process,
+        }
+        if turn.decision_id:
+            line["decision_id"] = turn.decision_id
+        if ids := tracing.ids_of_span():
+            line["trace_id"], line["span_id"] = ids
+        if record.exc_info:
+            text = record.exc_text or self.formatException(record.exc_info)
+            line["exception"] = self._shown(text, turn.question)
+        line |= getattr(record, "fields", {})
+        return orjson.dumps(line, default=str).decode()
+
+    def _shown(self, text: str, question: str) -> str:
+        """Return a text without secrets, and without the question unless it may be shown."""
+        text = SECRET.sub(r"\1-...", text)
+        if self._content or len(question) < HIDDEN:
+            return text
+        for form in (question, repr(question)[1:-1]):
+            text = text.replace(form, "[question]")
+        return text.encode("utf-8", "backslashreplace").decode()
+
+
+def log_json(*, content: bool = False) -> None:
+    """Write every log line of this process as JSON: ours, Ray Serve's and those of libraries.
+
+    Args:
+        content: Whether a line may hold the question of its turn.
+    """
+    formatter = JsonLines(content)
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, force=True)
+    for name in (None, *logging.root.manager.loggerDict):
+        for handler in logging.getLogger(name).handlers:
+            handler.setFormatter(formatter)
+    # vLLM reads this when it is imported, in the processes of its engine too
+    os.environ.setdefault("VLLM_LOGGING_CONFIG_PATH", str(Path(__file__).with_name("vllm.json")))

@@ -1,0 +1,97 @@
+"""What a process does at its start: log, and export traces where the environment says so."""
+
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+from agent.reporting import log_plainly
+from agent.telemetry import logs
+from agent.telemetry.spec import TelemetrySpec
+from arms import tracing
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace.export import SpanExporter
+
+logger = logging.getLogger(__name__)
+
+EXPORTER, DISABLED = "OTEL_TRACES_EXPORTER", "OTEL_SDK_DISABLED"
+ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+CAPTURE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+CAPTURES = {
+    "NO_CONTENT": (),
+    "SPAN_ONLY": ("span",),
+    "EVENT_ONLY": ("event",),
+    "SPAN_AND_EVENT": ("span", "event"),
+}
+
+
+def begin(spec: TelemetrySpec) -> None:
+    """Have this process log, and trace if the environment names an exporter of traces."""
+    log_plainly()
+    if spec.logs == "json":
+        logs.log_json(content=spec.log_content)
+    tracing.switch(traced(spec, os.environ))
+
+
+def traced(spec: TelemetrySpec, environment: Mapping[str, str]) -> tracing.Tracing | None:
+    """Return how to trace by OpenTelemetry's variables; None where these name no exporter that works."""
+    names = exporters(environment)
+    if not names:
+        return None
+    made = list(_made(names))
+    if not made:
+        return None
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    version = metadata.version("armwise")
+    own: dict[str, str | int] = {"service.version": version, "process.pid": os.getpid()}
+    if "OTEL_SERVICE_NAME" not in environment and "service.name=" not in environment.get(
+        "OTEL_RESOURCE_ATTRIBUTES", ""
+    ):
+        own["service.name"] = "armwise"
+    provider = TracerProvider(resource=Resource.create(own))  # it reads the variables of the sampler
+    for exporter in made:
+        provider.add_span_processor(BatchSpanProcessor(exporter))
+    captured = environment.get(CAPTURE, "NO_CONTENT").upper()
+    if captured not in CAPTURES:
+        logger.warning(
+            "%s is %r: one of %s was expected; no texts are recorded", CAPTURE, captured, ", ".join(CAPTURES)
+        )
+    places = CAPTURES.get(captured, ())
+    tracer = provider.get_tracer("armwise", version)
+    return tracing.Tracing(tracer, "span" in places, "event" in places, spec.openinference)
+
+
+def exporters(environment: Mapping[str, str]) -> list[str]:
+    """Return the names of the exporters that OpenTelemetry's variables ask for.
+
+    >>> exporters({}), exporters({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"})
+    ([], ['otlp_proto_http'])
+    """
+    if environment.get(DISABLED, "").lower() == "true":
+        return []
+    default = "otlp" if any(map(environment.get, ENDPOINTS)) else "none"
+    protocol = next(filter(None, map(environment.get, PROTOCOLS)), "http/protobuf")
+    otlp = "otlp_proto_grpc" if protocol == "grpc" else "otlp_proto_http"
+    names = (name.strip() for name in (environment.get(EXPORTER) or default).split(","))
+    return [otlp if name == "otlp" else name for name in names if name not in ("", "none")]
+
+
+def _made(names: list[str]) -> Iterator["SpanExporter"]:
+    """Yield an exporter of each name; one that is not installed, or cannot be made, is warned of."""
+    for name in names:
+        try:
+            (found,) = metadata.entry_points(group="opentelemetry_traces_exporter", name=name)
+            yield found.load()()
+        except ValueError:
+            install = ": pip install 'armwise[telemetry]'" if name == "otlp_proto_http" else ""
+            logger.warning(
+                "no traces go to %r: this exporter of OpenTelemetry is not installed%s", name, install
+            )
+        except Exception as error:  # noqa: BLE001 - the service is worth more than its traces
+            logger.warning("no traces go to %r: %s", name, error)

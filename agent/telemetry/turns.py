@@ -1,0 +1,88 @@
+"""Spans of what a turn decides and commits, and of the feedback on it."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from arms import tracing
+from arms.tracing import Attribute, Span
+from feedback.events import Decision, Feedback
+
+COMMITS = {"Decision": "decisions", "Execution": "executions", "Feedback": "feedback"}
+"""Tables of the log, by fact."""
+
+
+@contextmanager
+def deciding() -> Iterator[Span | None]:
+    """Trace a decision."""
+    if not tracing.is_on():
+        yield None
+        return
+    with tracing.span("armwise.decide", {}) as span:
+        if span is not None:
+            span.openinference("CHAIN", {})
+        yield span
+
+
+def decided(span: Span | None, decision: Decision) -> None:
+    """Record what was decided."""
+    if span is None or not span.recording:
+        return
+    span.set(
+        {
+            "armwise.decision.id": decision.id,
+            "armwise.decision.arm": decision.drawn,
+            "armwise.decision.propensity": decision.propensity,
+            "armwise.decision.policy.version": decision.version,
+            "armwise.decision.mode": decision.mode.value,
+            "armwise.decision.eligible": decision.arms,
+        }
+    )
+    if decision.episode_id:
+        span.openinference("CHAIN", {"session.id": decision.episode_id})
+
+
+def committing(facts: tuple[object, ...], commit: "asyncio.Future[Any]") -> None:
+    """Trace a commit, from where it is queued until it is durable."""
+    if not tracing.is_on():
+        return
+    tables = ", ".join(dict.fromkeys(COMMITS[type(fact).__name__] for fact in facts))
+    attributes: dict[str, Attribute] = {
+        "db.operation.name": "INSERT",
+        "db.operation.batch.size": len(facts),
+        "db.query.summary": tables,
+    }
+    span = tracing.start(f"INSERT {tables}", attributes, client=True)
+    if span is None:
+        return
+
+    def done(future: "asyncio.Future[Any]") -> None:
+        if not future.cancelled() and (error := future.exception()):
+            span.fail(error)
+        span.end()
+
+    commit.add_done_callback(done)
+
+
+def evaluated(fact: Feedback, turn: str) -> None:
+    """Record an item of feedback as the event of an evaluation, linked to the span of its turn.
+
+    Args:
+        fact: The feedback.
+        turn: The traceparent of the turn; empty where it was not traced.
+    """
+    span = tracing.start("armwise.feedback", {}, link=turn)
+    if span is None:
+        return
+    attributes: dict[str, Attribute | None] = {
+        "gen_ai.evaluation.name": fact.metric or fact.kind.value,
+        "gen_ai.response.id": fact.decision_id,
+        "gen_ai.conversation.id": fact.episode_id,
+        "gen_ai.evaluation.score.value": fact.value,
+        "gen_ai.evaluation.score.label": fact.content.get("label"),
+        "gen_ai.evaluation.explanation": fact.content.get("comment") if span.shows_content else None,
+    }
+    span.openinference("EVALUATOR", {})
+    span.event("gen_ai.evaluation.result", attributes)
+    span.end()

@@ -1,0 +1,269 @@
+"""What work belongs to: a turn, and a span of its trace, over OpenTelemetry's API.
+
+Spans are made only in a process that called `switch`; elsewhere nothing of OpenTelemetry is imported, and
+`span` yields None. Turn and span go to another process as one string, `carried`, with a call of its handle.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import orjson
+
+if TYPE_CHECKING:
+    from opentelemetry import context, trace
+    from opentelemetry.trace.propagation import tracecontext
+
+Attribute = str | bool | int | float | Sequence[str]
+
+OPENINFERENCE = {
+    "gen_ai.conversation.id": "session.id",
+    "gen_ai.usage.input_tokens": "llm.token_count.prompt",
+    "gen_ai.usage.output_tokens": "llm.token_count.completion",
+    "gen_ai.input.messages": "input.value",
+    "gen_ai.retrieval.query.text": "input.value",
+    "gen_ai.output.messages": "output.value",
+}
+"""Attributes of OpenInference that hold the same as those of OpenTelemetry."""
+
+CONTENT = "gen_ai.client.inference.operation.details"
+"""Name of the event that holds texts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The turn that work is part of.
+
+    Attributes:
+        decision_id: Its decision; empty outside of a turn.
+        episode_id: Of its conversation; empty for none.
+        question: What was asked, which no log line may hold; stays in this process.
+    """
+
+    decision_id: str = ""
+    episode_id: str = ""
+    question: str = field(default="", repr=False)
+
+
+TURN: ContextVar[Turn] = ContextVar("turn", default=Turn())  # noqa: B039 - it is frozen
+"""The turn of the running task."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tracing:
+    """How this process traces.
+
+    Attributes:
+        tracer: Makes spans.
+        on_spans: Whether questions, passages and answers are attributes of spans.
+        on_events: Whether they are in events.
+        openinference: Whether spans have OpenInference's attributes too.
+    """
+
+    tracer: "trace.Tracer"
+    on_spans: bool = False
+    on_events: bool = False
+    openinference: bool = False
+
+
+_tracing: Tracing | None = None
+
+
+def switch(tracing: Tracing | None) -> None:
+    """Trace in this process from now on; None for no more."""
+    global _tracing, context, trace, tracecontext  # imported once: a turn passes here some dozen times
+    if tracing is not None:
+        from opentelemetry import context, trace
+        from opentelemetry.trace.propagation import tracecontext
+    _tracing = tracing
+
+
+def is_on() -> bool:
+    """Return whether this process traces."""
+    return _tracing is not None
+
+
+class Span:
+    """A span of the running trace, until `end`.
+
+    Args:
+        tracing: How this process traces.
+        name: Its name.
+        attributes: Known at its begin.
+        server: Whether it is of a request that this process serves; others are of calls, or within.
+        client: Whether it is of a call.
+        parent: Its context; None for the running one.
+        link: The traceparent of a span that it is about; empty for none.
+    """
+
+    def __init__(
+        self,
+        tracing: Tracing,
+        name: str,
+        attributes: Mapping[str, Attribute | None],
+        *,
+        server: bool = False,
+        client: bool = False,
+        parent: "context.Context | None" = None,
+        link: str = "",
+    ) -> None:
+        kinds = trace.SpanKind
+        kind = kinds.SERVER if server else kinds.CLIENT if client else kinds.INTERNAL
+        links = [trace.Link(trace.get_current_span(_parent(link)).get_span_context())] if link else ()
+        self._tracing = tracing
+        known = self._named(attributes)
+        self.otel = tracing.tracer.start_span(name, parent, kind, known, links)
+        self.recording = self.otel.is_recording()
+
+    def set(self, attributes: Mapping[str, Attribute | None]) -> None:
+        """Set the attributes that are not None."""
+        if self.recording:
+            self.otel.set_attributes(self._named(attributes))
+
+    def _named(self, attributes: Mapping[str, Attribute | None]) -> dict[str, Attribute]:
+        """Return the attributes that are not None, by all the names that they shall have."""
+        known = {name: value for name, value in attributes.items() if value is not None}
+        if self._tracing.openinference:
+            known |= {OPENINFERENCE[one]: known[one] for one in OPENINFERENCE.keys() & known}
+        return known
+
+    def openinference(self, kind: str, attributes: Mapping[str, Attribute]) -> None:
+        """Set attributes of OpenInference that have no equal, where its attributes are asked for."""
+        if self.recording and self._tracing.openinference:
+            self.otel.set_attributes({"openinference.span.kind": kind, **attributes})
+
+    @property
+    def shows_content(self) -> bool:
+        """Whether texts are recorded."""
+        return self.recording and (self._tracing.on_spans or self._tracing.on_events)
+
+    def content(self, attributes: Mapping[str, Attribute]) -> None:
+        """Record texts where they are asked for."""
+        if self._tracing.on_spans:
+            self.set(attributes)
+        if self._tracing.on_events:
+            self.event(CONTENT, attributes)
+
+    def event(self, name: str, attributes: Mapping[str, Attribute | None]) -> None:
+        """Record an event with the attributes that are not None."""
+        if self.recording:
+            self.otel.add_event(name, {one: value for one, value in attributes.items() if value is not None})
+
+    def fail(self, error: BaseException | str) -> None:
+        """Record that it failed; the message of an exception may hold texts, and is left out."""
+        self.set({"error.type": error if isinstance(error, str) else type(error).__name__})
+        self.otel.set_status(trace.StatusCode.ERROR)
+
+    def end(self) -> None:
+        """End it."""
+        self.otel.end()
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """Make it the running span; nothing may be yielded by a generator meanwhile."""
+        token = context.attach(trace.set_span_in_context(self.otel))
+        try:
+            yield
+        finally:
+            context.detach(token)
+
+
+def start(
+    name: str, attributes: Mapping[str, Attribute | None], *, client: bool = False, link: str = ""
+) -> Span | None:
+    """Begin a span within the running one, which stays that; None where its trace is not recorded."""
+    if _tracing is None:
+        return None
+    running = trace.get_current_span().get_span_context()
+    if running.is_valid and not running.trace_flags.sampled:
+        return None
+    return Span(_tracing, name, attributes, client=client, link=link)
+
+
+@contextmanager
+def span(
+    name: str, attributes: Mapping[str, Attribute | None], *, client: bool = False
+) -> Iterator[Span | None]:
+    """Run a block in a span of its own; nothing may be yielded by a generator meanwhile."""
+    made = start(name, attributes, client=client)
+    if made is None:
+        yield None
+        return
+    with ended(made), made.current():
+        yield made
+
+
+@contextmanager
+def ended(made: Span) -> Iterator[Span]:
+    """End a span with a block, and record the exception that ends both."""
+    try:
+        yield made
+    except Exception as error:
+        made.fail(error)
+        raise
+    finally:
+        made.end()
+
+
+def serving(name: str, headers: Mapping[str, str], attributes: Mapping[str, Attribute]) -> Span:
+    """Begin the span of a request, in the trace that its headers name. Tracing must be on.
+
+    Args:
+        name: Of the span.
+        headers: `traceparent` and `tracestate`, if it has them.
+        attributes: Known at its begin.
+    """
+    assert _tracing is not None
+    parent = tracecontext.TraceContextTextMapPropagator().extract(headers)
+    return Span(_tracing, name, attributes, server=True, parent=parent)
+
+
+def _parent(traceparent: str) -> "context.Context":
+    return tracecontext.TraceContextTextMapPropagator().extract({"traceparent": traceparent})
+
+
+def traceparent() -> str:
+    """Return the running span as W3C's header has it; empty where there is none, or it is not sampled."""
+    if _tracing is None:
+        return ""
+    ids = ids_of_span()
+    return f"00-{ids[0]}-{ids[1]}-01" if ids else ""
+
+
+def ids_of_span() -> tuple[str, str] | None:
+    """Return the ids of the running trace and span, in hexadecimal digits; None where none is sampled."""
+    if _tracing is None:
+        return None
+    found = trace.get_current_span().get_span_context()
+    if not found.trace_flags.sampled:
+        return None
+    return trace.format_trace_id(found.trace_id), trace.format_span_id(found.span_id)
+
+
+def carried() -> str:
+    """Return the running turn and span for another process; empty where there is neither."""
+    turn, header = TURN.get(), ""
+    if _tracing is not None:
+        found = trace.get_current_span().get_span_context()
+        if found.is_valid:  # also one that is not sampled: no other process shall begin a trace of its own
+            header = f"00-{found.trace_id:032x}-{found.span_id:016x}-{found.trace_flags:02x}"
+    if not header and not turn.decision_id:
+        return ""
+    return orjson.dumps((header, turn.decision_id, turn.episode_id)).decode()
+
+
+def enter(carried: str, question: str) -> None:
+    """Continue a turn and its trace in the running task, which serves one call of a handle.
+
+    Args:
+        carried: What the caller's `carried` returned; empty leaves everything as it is.
+        question: The text of the call.
+    """
+    if not carried:
+        return
+    header, decision_id, episode_id = orjson.loads(carried)
+    TURN.set(Turn(decision_id, episode_id, question))
+    if _tracing is not None and header:
+        context.attach(_parent(header))

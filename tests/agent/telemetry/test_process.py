@@ -1,0 +1,83 @@
+"""What a process does at its start: it traces where OpenTelemetry's variables say so."""
+
+import subprocess
+import sys
+
+import pytest
+
+from agent.telemetry import TelemetrySpec
+from agent.telemetry.process import exporters, traced
+
+COLLECTOR = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "names"),
+    [
+        ({}, []),
+        ({"OTEL_SERVICE_NAME": "armwise"}, []),
+        (COLLECTOR, ["otlp_proto_http"]),
+        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://127.0.0.1:4318/v1/traces"}, ["otlp_proto_http"]),
+        (COLLECTOR | {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, ["otlp_proto_grpc"]),
+        (COLLECTOR | {"OTEL_TRACES_EXPORTER": "none"}, []),
+        (COLLECTOR | {"OTEL_SDK_DISABLED": "true"}, []),
+        ({"OTEL_TRACES_EXPORTER": "console, otlp"}, ["console", "otlp_proto_http"]),
+    ],
+)
+def test_traces_go_where_the_standard_variables_say(environment: dict[str, str], names: list[str]) -> None:
+    assert exporters(environment) == names
+
+
+def test_an_exporter_that_is_not_installed_is_named_with_what_installs_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert traced(TelemetrySpec(), {"OTEL_TRACES_EXPORTER": "zipkin"}) is None
+    assert "no traces go to 'zipkin': this exporter of OpenTelemetry is not installed" in caplog.text
+
+
+def test_a_wrong_demand_for_texts_records_none(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_off")
+    environment = {
+        "OTEL_TRACES_EXPORTER": "console",
+        "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "everything",
+    }
+    found = traced(TelemetrySpec(openinference=True), environment)
+    assert found is not None
+    assert (found.on_spans, found.on_events, found.openinference) == (False, False, True)
+    assert "is 'EVERYTHING': one of NO_CONTENT, SPAN_ONLY" in caplog.text
+
+
+SCRIPT = """
+import sys
+from agent.telemetry import TelemetrySpec, begin
+from arms import tracing
+begin(TelemetrySpec())
+with tracing.span("work", {}):
+    pass
+print(sorted(name for name in sys.modules if name.partition(".")[0] == "opentelemetry"))
+"""
+
+
+def run(**environment: str) -> str:
+    command = [sys.executable, "-c", SCRIPT]
+    return subprocess.run(
+        command,
+        env={"PYTHONPATH": ":".join(sys.path), **environment},
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+
+
+def test_a_process_that_traces_nothing_imports_nothing_of_opentelemetry() -> None:
+    assert run() == "[]\n"
+
+
+def test_a_process_exports_what_it_has_traced_under_the_name_of_the_service() -> None:
+    printed = run(OTEL_TRACES_EXPORTER="console", OTEL_SERVICE_NAME="armwise-test")
+    assert '"name": "work"' in printed
+    assert '"service.name": "armwise-test"' in printed
+    assert '"service.name": "armwise"' in run(OTEL_TRACES_EXPORTER="console")
+    assert '"name": "work"' not in run(OTEL_TRACES_EXPORTER="console", OTEL_TRACES_SAMPLER="always_off")

@@ -1,0 +1,292 @@
+"""Traces: one for a turn, from its caller's span to the commit, and nothing in it that was not asked for."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+from opentelemetry.trace import SpanKind, StatusCode
+
+from agent.hosts import arms as hosted
+from arms import tracing
+from arms.deployments import EmbedderHost, Embedders, GeneratorHost
+from arms.llm import Generator
+from arms.llm.catalog import ScriptedSpec
+from arms.models import Backbone
+from tests.agent.fakes import Service, failing
+from tests.agent.telemetry.conftest import Spans
+from tests.neighbours import write_corpus
+
+Traced = Callable[..., Spans]
+
+CALLER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+QUESTION = "Where is the sea of tranquillity?"
+ANSWER = "On the moon."
+
+
+class Local(Generator):
+    """The host of a language model, called in this process as its handle calls it."""
+
+    model = "scripted"
+
+    def __init__(self) -> None:
+        self._host = GeneratorHost(ScriptedSpec(engine="scripted", default=ANSWER))
+
+    async def stream(self, prompt: Any) -> AsyncIterator[Any]:
+        async for chunk in self._host.stream(prompt, tracing.carried()):
+            yield chunk
+
+
+@asynccontextmanager
+async def running(folder: Path) -> AsyncIterator[Service]:
+    """A service with arms, encoders and a model of its own, instead of stand-ins."""
+    corpus = {"name": "small", "source": str(write_corpus(folder / "corpus.jsonl"))}
+    own = {"backbones": {"tiny": {"model": "hashing:64"}}, "corpus": corpus, "home": str(folder / "home")}
+    async with Service(folder, Local(), **own).running() as service:
+        config = service.replica.config
+        encoders = Embedders(config.backbones)
+        turns = service.replica.turns
+        turns.search = hosted.open_here(config, {}, encoders, turns.generator).search
+        turns.embed = encoders.embed
+        yield service
+
+
+async def asked(service: Service, model: str = "arm/dense", **body: Any) -> dict[str, Any]:
+    message = {"role": "user", "content": QUESTION}
+    body = {"model": model, "messages": [message], "max_tokens": 8} | body
+    response = await service.client.post("/v1/chat/completions", json=body, headers={"traceparent": CALLER})
+    assert response.status_code == 200, response.text
+    if body.get("stream"):
+        return {}
+    found: dict[str, Any] = response.json()["agent"]
+    return found
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_turn_is_one_trace_from_its_callers_span_to_the_commit(
+    tmp_path: Path, traced: Traced, stream: bool
+) -> None:
+    async with running(tmp_path) as service:
+        spans = traced()
+        await asked(service, stream=stream, agent={"episode_id": "talk"})
+    route = "POST /v1/chat/completions"
+    names = [
+        "INSERT decisions",
+        "INSERT executions",
+        "armwise.decide",
+        "chat scripted",
+        "embeddings hashing:64",
+    ]
+    assert spans.names == sorted([*names, "retrieval small", route])
+    request = spans.one(route)
+    assert request.kind is SpanKind.SERVER
+    assert request.parent is not None
+    assert f"00-{request.parent.trace_id:032x}-{request.parent.span_id:016x}-01" == CALLER
+    assert {span.context.trace_id for span in spans.all} == {request.parent.trace_id}
+    assert {spans.parent(name) for name in (*names, "retrieval small")} == {route}
+    assert spans.attributes(route)["http.response.status_code"] == 200
+    assert all(span.status.status_code is not StatusCode.ERROR for span in spans.all)
+
+
+async def test_spans_say_what_was_decided_found_and_written_in_the_names_of_the_conventions(
+    tmp_path: Path, traced: Traced
+) -> None:
+    async with running(tmp_path) as service:
+        spans = traced()
+        found = await asked(service, agent={"episode_id": "talk"})
+    assert spans.attributes("armwise.decide") == {
+        "armwise.decision.id": found["decision_id"],
+        "armwise.decision.arm": "dense",
+        "armwise.decision.propensity": 1.0,
+        "armwise.decision.policy.version": found["policy_version"],
+        "armwise.decision.mode": "forced",
+        "armwise.decision.eligible": ("dense",),
+    }
+    assert spans.attributes("retrieval") == {
+        "gen_ai.operation.name": "retrieval",
+        "gen_ai.data_source.id": "small",
+        "gen_ai.request.model": "arm/dense",
+        "gen_ai.request.top_k": 4,
+    }
+    chat = spans.attributes("chat")
+    assert (
+        chat.items()
+        >= {
+            "gen_ai.operation.name": "chat",
+            "gen_ai.provider.name": "scripted",
+            "gen_ai.request.model": "scripted",
+            "gen_ai.request.max_tokens": 8,
+            "gen_ai.response.id": found["decision_id"],
+            "gen_ai.response.finish_reasons": ("stop",),
+            "gen_ai.usage.output_tokens": 3,
+            "gen_ai.conversation.id": "talk",
+        }.items()
+    )
+    assert chat["gen_ai.usage.input_tokens"] > 3
+    assert spans.one("chat").kind is SpanKind.CLIENT
+
+
+def text_of(spans: Spans) -> str:
+    return json.dumps([json.loads(span.to_json()) for span in spans.all], ensure_ascii=False)
+
+
+async def test_no_text_is_in_a_trace_unless_it_is_asked_for(tmp_path: Path, traced: Traced) -> None:
+    async with running(tmp_path) as service:
+        spans = traced(openinference=True)
+        found = await asked(service)
+        await service.client.post(
+            "/v1/feedback",
+            json={
+                "decision_id": found["decision_id"],
+                "metric_name": "thumb",
+                "value": 1,
+                "comment": "Not so.",
+            },
+        )
+    for text in (QUESTION, ANSWER, "stands beside", "Not so."):
+        assert text not in text_of(spans)
+
+
+@pytest.mark.parametrize("place", ["on_spans", "on_events"])
+async def test_texts_are_where_they_were_asked_for(tmp_path: Path, traced: Traced, place: str) -> None:
+    async with running(tmp_path) as service:
+        spans = traced(**{place: True})
+        await asked(service)
+    chat, search = spans.one("chat"), spans.one("retrieval")
+    texts = [
+        (chat, "gen_ai.output.messages", ANSWER),
+        (chat, "gen_ai.input.messages", QUESTION),
+        (search, "gen_ai.retrieval.query.text", QUESTION),
+        (search, "gen_ai.retrieval.documents", "sea"),
+    ]
+    for span, name, text in texts:
+        in_events = [dict(event.attributes or {}).get(name) for event in span.events]
+        if place == "on_spans":
+            assert text in str((span.attributes or {})[name])
+            assert not in_events
+        else:
+            assert name not in (span.attributes or {})
+            assert any(text in str(one) for one in in_events)
+
+
+async def test_openinference_has_its_own_names_where_they_are_asked_for(
+    tmp_path: Path, traced: Traced
+) -> None:
+    async with running(tmp_path) as service:
+        spans = traced(openinference=True, on_spans=True)
+        await asked(service, agent={"episode_id": "talk"})
+    kinds = {
+        span.name.split()[0]: (span.attributes or {}).get("openinference.span.kind") for span in spans.all
+    }
+    assert kinds == {
+        "POST": "CHAIN",
+        "armwise.decide": "CHAIN",
+        "retrieval": "RETRIEVER",
+        "embeddings": "EMBEDDING",
+        "chat": "LLM",
+        "INSERT": None,
+    }
+    chat, search = spans.attributes("chat"), spans.attributes("retrieval")
+    assert (chat["llm.model_name"], chat["session.id"]) == ("scripted", "talk")
+    assert (
+        chat["llm.token_count.total"] == chat["llm.token_count.prompt"] + chat["llm.token_count.completion"]
+    )
+    assert ANSWER in chat["output.value"]
+    assert search["input.value"] == QUESTION
+    assert search["retrieval.documents.0.document.content"]
+
+
+async def test_feedback_is_an_evaluation_linked_to_the_span_that_decided(
+    service: Service, traced: Traced
+) -> None:
+    spans = traced()
+    found = await asked(service, "auto")
+    body = {"decision_id": found["decision_id"], "metric_name": "thumb", "value": -0.5, "comment": "Not so."}
+    assert (await service.client.post("/v1/feedback", json=body)).status_code == 202
+    decide, feedback = spans.one("armwise.decide"), spans.one("armwise.feedback")
+    (link,) = feedback.links
+    assert (link.context.trace_id, link.context.span_id) == (decide.context.trace_id, decide.context.span_id)
+    (event,) = feedback.events
+    assert event.name == "gen_ai.evaluation.result"
+    assert dict(event.attributes or {}) == {
+        "gen_ai.evaluation.name": "thumb",
+        "gen_ai.evaluation.score.value": -0.5,
+        "gen_ai.response.id": found["decision_id"],
+    }
+    assert spans.parent("armwise.feedback") == "POST /v1/feedback"
+    assert spans.parent("INSERT feedback") == "POST /v1/feedback"
+
+
+async def test_feedback_on_a_decision_without_a_trace_is_an_evaluation_without_a_link(
+    service: Service, traced: Traced
+) -> None:
+    found = await asked(service, "auto")
+    spans = traced()
+    body = {"decision_id": found["decision_id"], "metric_name": "thumb", "value": 1}
+    await service.client.post("/v1/feedback", json={"items": [body, {**body, "feedback_id": "again"}]})
+    feedback = [span for span in spans.all if span.name == "armwise.feedback"]
+    assert [len(span.links) for span in feedback] == [0, 0]
+
+
+async def test_a_failed_arm_fails_its_request_and_its_message_is_not_told(
+    service: Service, traced: Traced
+) -> None:
+    service.arms.behaviour = dict.fromkeys(("none", "bm25", "dense"), failing)
+    spans = traced()
+    response = await service.client.post("/v1/retrieve", json={"query": QUESTION})
+    assert response.status_code == 502
+    request = spans.one("POST /v1/retrieve")
+    assert request.status.status_code is StatusCode.ERROR
+    assert (request.attributes or {})["error.type"] == "502"
+    assert "the index is gone" not in text_of(spans)
+
+
+@pytest.mark.parametrize(("sampler", "header"), [(None, CALLER[:-2] + "00"), (ALWAYS_OFF, CALLER)])
+async def test_a_trace_that_is_not_sampled_has_no_span_and_leaves_no_id(
+    service: Service, traced: Traced, sampler: Any, header: str
+) -> None:
+    spans = traced(sampler)
+    response = await service.client.post(
+        "/v1/retrieve", json={"query": QUESTION}, headers={"traceparent": header}
+    )
+    record = await asyncio.to_thread(service.replica.store.record, response.json()["agent"]["decision_id"])
+    assert spans.names == []
+    assert record is not None
+    assert record.decision.trace == ""
+
+
+async def test_probes_and_metrics_are_not_traced(service: Service, traced: Traced) -> None:
+    spans = traced()
+    for path in ("/health", "/health/decides", "/ready", "/metrics"):
+        assert (await service.client.get(path)).status_code == 200
+    assert spans.names == []
+
+
+async def test_another_process_continues_the_trace_of_what_is_carried(traced: Traced) -> None:
+    spans = traced()
+    host = EmbedderHost(Backbone(model="hashing:16"))
+    with tracing.span("caller", {}):
+        tracing.TURN.set(tracing.Turn("d-1", "talk", QUESTION))
+        carried = tracing.carried()
+    assert QUESTION not in carried
+    await asyncio.create_task(host.embed("x", carried))  # a task of its own, as each call of a handle has
+    assert spans.parent("embeddings") == "caller"
+
+
+def test_a_process_that_does_not_trace_carries_the_decision_alone() -> None:
+    assert tracing.carried() == ""
+    with tracing.span("no", {}) as span:
+        assert span is None
+
+
+@pytest.mark.parametrize(
+    "header", ["", "no header", "00-0-0-01", "ff-" + CALLER[3:], "00-" + "0" * 32 + CALLER[35:]]
+)
+async def test_a_wrong_traceparent_begins_a_new_trace(service: Service, traced: Traced, header: str) -> None:
+    spans = traced()
+    await service.client.get("/v1/arms", headers={"traceparent": header})
+    assert spans.one("GET /v1/arms").parent is None
