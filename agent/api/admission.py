@@ -55,13 +55,19 @@ async def admitted(
     started = time.perf_counter()
     deadline = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
     commits: list[messages.Commit] = []
+    served = ""
     replica.under_way[ask.decision_id] = caller.key
     try:
         await replica.quota.book(caller, replica.booking(ask.decision_id), *_most(replica, ask))
         async with aclosing(_placed(replica, ask, partial(open_turn, commits))) as turn:
             async for event in paced(turn, deadline) if deadline else turn:
-                if isinstance(event, Finished):
-                    replica.telemetry.took(event.execution.served, time.perf_counter() - started)
+                if isinstance(event, Decided):
+                    served = event.served
+                elif isinstance(event, Finished):
+                    replica.telemetry.took(event.execution, time.perf_counter() - started)
+                elif served and event.text:
+                    replica.telemetry.began(served, time.perf_counter() - started)
+                    served = ""  # the first text alone
                 yield event
     except Exception as error:
         failure = errors.translate(error)
@@ -70,6 +76,8 @@ async def admitted(
         elif isinstance(error, ConflictError):  # another replica was faster
             failure = in_progress(ask.decision_id)
         replica.telemetry.failed(failure.code)
+        if failure.status == 429:
+            replica.telemetry.refused(failure.code)
         if failure.code == "internal_error":
             raise
         # Once an execution is recorded, or will be, a retry under the key can only repeat it.

@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import suppress
+from dataclasses import replace
 
 from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
@@ -11,7 +12,9 @@ from agent.api.documented import documented
 from agent.api.errors import LOG_UNUSABLE, ApiError
 from agent.api.middleware import ServiceReplica
 from agent.api.replies import service
+from agent.serving import PointState, Replica
 from feedback.training_log import lag as training_log_lag
+from feedback.training_log import rollups
 
 router = APIRouter(tags=["service"])
 
@@ -47,11 +50,26 @@ async def metrics(replica: ServiceReplica) -> Response:
 
     While the log is unavailable, the metrics that come from it are left out.
     """
-    lag, lost, reward = None, 0, replica.config.reward
-    with suppress(*LOG_UNUSABLE):
-        learned = None if replica.version is None else replica.version.examples_seq
-        lag = await asyncio.to_thread(training_log_lag.lag_of, replica.store, reward.join, learned)
-        lost = await asyncio.to_thread(training_log_lag.dangling, replica.store, reward.wait_s)
-    now, jump_s = replica.clock(), replica.clock.jump_s
-    text = replica.telemetry.exposition(lag, replica.version, now, replica.alarms.count, lost, jump_s)
+    states = {name: await asyncio.to_thread(_state, one) for name, one in replica.points.items()}
+    text = replica.telemetry.exposition(states, replica.clock(), replica.clock.jump_s)
     return Response(text, media_type=replica.telemetry.media_type)
+
+
+def _state(replica: Replica) -> PointState:
+    """Return the state of a point; what is read from the log is left out while that is unavailable."""
+    state = PointState(version=replica.version, alarms=replica.alarms.count)
+    with suppress(*LOG_UNUSABLE):
+        store, reward = replica.store, replica.config.reward
+        learned = None if replica.version is None else replica.version.examples_seq
+        until = (int(replica.clock()) // rollups.MINUTE + 1) * rollups.MINUTE
+        sums = rollups.read(store, until - rollups.HOUR, until, rollups.MINUTE)
+        rewards = {arm: sums.where(sums.arm == arm).total() for arm in sorted(set(sums.arm.tolist()))}
+        return replace(
+            state,
+            lag=training_log_lag.lag_of(store, reward.join, learned),
+            dangling=training_log_lag.dangling(store, reward.wait_s),
+            rewards={
+                arm: (one["rewarded"], one["reward"]) for arm, one in rewards.items() if one["rewarded"]
+            },
+        )
+    return state

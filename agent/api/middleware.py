@@ -134,10 +134,20 @@ class RequestGuard:
         quota: Counts their requests.
         hosts: Knows the names of the service.
         limits: Bytes of a body, and seconds in which it must be there.
+        refused: Called with the code of each refusal.
     """
 
-    def __init__(self, app: ASGIApp, keyring: Keyring, quota: Quota, hosts: Hosts, limits: Limits) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        keyring: Keyring,
+        quota: Quota,
+        hosts: Hosts,
+        limits: Limits,
+        refused: Callable[[str], object],
+    ) -> None:
         self._app, self._keyring, self._quota, self._hosts = app, keyring, quota, hosts
+        self._refused = refused
         self._bytes, self._seconds = limits.body_bytes, limits.body_s
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
@@ -163,6 +173,7 @@ class RequestGuard:
             failure = translate(error)
             if failure.code == "internal_error":
                 raise
+            self._refused(failure.code)
             if not _of_console(path):
                 await failure.response(request_id.decode("latin-1"), path)(scope, receive, send)
                 return

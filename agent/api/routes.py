@@ -54,6 +54,7 @@ def create_app(replica: Replica) -> FastAPI:
         quota=replica.quota,
         hosts=Hosts(replica.config.hosts),
         limits=replica.config.limits,
+        refused=replica.telemetry.refused,
     )
     app.add_middleware(ServerSpans)
     return app

@@ -2,7 +2,7 @@ from . import arms, choices, execution, messages, probe
 from .decide import Decider, context_of
 from .messages import ArmInfo, Ask, Decided, Finished, TurnError
 from .replica import Replica
-from .telemetry import CountedLog, Telemetry
+from .telemetry import CountedLog, PointState, Telemetry
 from .turn import TurnLoop, paced
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "Decided",
     "Decider",
     "Finished",
+    "PointState",
     "Replica",
     "Telemetry",
     "TurnError",

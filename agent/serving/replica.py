@@ -246,6 +246,7 @@ class Replica:
 
     def _charge(self, decision_id: str, cost: Cost) -> None:
         self.quota.charge(self.booking(decision_id), cost)
+        self.telemetry.charged(self.under_way.get(decision_id), cost.usd)
 
     @property
     def decides(self) -> bool:

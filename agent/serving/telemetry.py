@@ -7,8 +7,11 @@ replica can answer a scrape for all of them.
 
 import asyncio
 import copy
-from collections.abc import Callable, Iterator
+import platform
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
+from importlib import metadata
 from typing import Any
 
 from prometheus_client import (
@@ -22,9 +25,10 @@ from prometheus_client import (
 from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from agent.config import points
 from agent.serving.messages import Log
 from agent.telemetry import turns
-from feedback.events import Cost, Decision, Execution, Feedback
+from feedback.events import Cost, Decision, Execution, Feedback, Mode
 from feedback.log import Receipt
 from feedback.registry import Version
 from feedback.training_log import lag as training_log_lag
@@ -34,6 +38,36 @@ SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 
 
 NONE_SERVED = "none served"
 """Label of the arm where every arm failed."""
+
+
+PROPENSITIES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 1.0)
+"""Upper bounds of the buckets of propensities."""
+
+MOST_KEYS = 200
+"""Keys with a series of their own; what others cost is summed under `OTHERS`."""
+
+OTHERS = "others"
+
+VERSION = metadata.version("armwise")
+
+
+@dataclass(frozen=True, slots=True)
+class PointState:
+    """The state of the log and the learner of a decision point, as a scrape finds it.
+
+    Attributes:
+        lag: How far the served version is behind the log; None where the log is unavailable.
+        version: The served version; None before there is one.
+        alarms: Drift alarms raised.
+        dangling: Feedback that refers to no decision.
+        rewards: Number and sum of the rewards of the decisions of the last hour, by arm.
+    """
+
+    lag: training_log_lag.Lag | None = None
+    version: Version | None = None
+    alarms: int = 0
+    dangling: int = 0
+    rewards: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
 class Telemetry:
@@ -48,72 +82,91 @@ class Telemetry:
     def __init__(self, folder: str | None = None) -> None:
         self._folder = folder
         self._own = CollectorRegistry()
-        registry = self._own
-        self._decisions = Counter(
-            "armwise_decisions", "Decisions committed.", ("arm", "mode"), registry=registry
+        counter = partial(Counter, registry=self._own)
+        seconds = partial(Histogram, buckets=SECONDS, registry=self._own)
+        arm = ("point", "arm")
+        self._decisions = counter("armwise_decisions", "Decisions committed.", (*arm, "mode"))
+        self._propensity = Histogram(
+            "armwise_propensity",
+            "Probability of the arm that was drawn; not of forced and greedy choices.",
+            arm,
+            buckets=PROPENSITIES,
+            registry=self._own,
         )
-        self._executions = Counter(
-            "armwise_executions", "Turns that ended.", ("arm", "status"), registry=registry
+        self._executions = counter("armwise_executions", "Turns that ended.", (*arm, "status"))
+        self._turns = seconds("armwise_turn_seconds", "Seconds from admission to the last byte.", arm)
+        self._first_token = seconds(
+            "armwise_first_token_seconds", "Seconds from admission to the first text of an answer.", arm
         )
-        self._turns = Histogram(
-            "armwise_turn_seconds",
-            "Seconds from admission to the last byte.",
-            ("arm",),
-            buckets=SECONDS,
-            registry=registry,
+        self._overhead = seconds(
+            "armwise_overhead_seconds",
+            "Seconds of a turn outside of the arm and the language model.",
+            ("point",),
         )
-        self._retrieval = Histogram(
-            "armwise_retrieval_seconds", "Seconds in an arm.", ("arm",), buckets=SECONDS, registry=registry
-        )
-        self._llm = Histogram(
-            "armwise_llm_seconds", "Seconds in the language model.", buckets=SECONDS, registry=registry
-        )
-        self._tokens = Counter(
-            "armwise_tokens", "Tokens read and written.", ("direction",), registry=registry
-        )
-        self._feedback = Counter(
-            "armwise_feedback", "Feedback committed.", ("metric", "status"), registry=registry
-        )
-        self._failures = Counter("armwise_failures", "Turns that failed.", ("code",), registry=registry)
-        self._observed = Counter(
+        self._retrieval = seconds("armwise_retrieval_seconds", "Seconds in an arm.", arm)
+        self._llm = seconds("armwise_llm_seconds", "Seconds in the language model.", ("point",))
+        self._tokens = counter("armwise_tokens", "Tokens read and written.", ("point", "direction"))
+        self._cost = counter("armwise_cost_usd", "US dollars that turns have cost, by drawn arm.", arm)
+        self._key_cost = counter("armwise_key_cost_usd", "US dollars that turns have cost.", ("key",))
+        self._feedback = counter("armwise_feedback", "Feedback committed.", ("point", "metric", "status"))
+        self._failures = counter("armwise_failures", "Turns that failed.", ("code",))
+        self._observed = counter(
             "armwise_observations",
             "Observations committed, by source; those that failed or were shed.",
             ("outcome",),
-            registry=registry,
         )
-        self._shed = Counter("armwise_shed", "Requests refused before the draw.", registry=registry)
-        self._point = ""
+        self._shed = counter("armwise_shed", "Requests refused for load before the draw.")
+        self._refused = counter(
+            "armwise_refusals", "Requests refused for their key, rate, budget, host or size.", ("code",)
+        )
+        self._keys = set[str]()
+        self._point = points.DEFAULT
 
     def at(self, point: str) -> "Telemetry":
-        """Return the same counters for another decision point: its arms and metrics begin with its name."""
+        """Return the same counters for another decision point."""
         other = copy.copy(self)
-        other._point = f"{point}/"  # noqa: SLF001 - of the same class
+        other._point = point  # noqa: SLF001 - of the same class
         return other
 
     def decided(self, decision: Decision) -> None:
         """Count a decision."""
-        self._decisions.labels(self._point + decision.drawn, decision.mode.value).inc()
+        self._decisions.labels(self._point, decision.drawn, decision.mode.value).inc()
+        if decision.mode is Mode.EXPLORE:
+            self._propensity.labels(self._point, decision.drawn).observe(decision.propensity)
 
-    def took(self, served: str | None, seconds: float) -> None:
+    def took(self, execution: Execution, seconds: float) -> None:
         """Observe the duration of a turn, from admission to the last byte."""
-        self._turns.labels(self._point + (served or NONE_SERVED)).observe(seconds)
+        self._turns.labels(self._point, execution.served or NONE_SERVED).observe(seconds)
+        rest = seconds - execution.cost.retrieval_s - execution.cost.llm_s
+        self._overhead.labels(self._point).observe(max(0.0, rest))  # arms that search at once add up to more
+
+    def began(self, served: str, seconds: float) -> None:
+        """Observe the time from admission to the first text of an answer."""
+        self._first_token.labels(self._point, served).observe(seconds)
 
     def finished(self, execution: Execution, drawn: str) -> None:
         """Count how a turn ended, by the arm that was drawn for it."""
-        self._executions.labels(self._point + drawn, execution.status.value).inc()
-        self._retrieval.labels(self._point + (execution.served or NONE_SERVED)).observe(
-            execution.cost.retrieval_s
-        )
+        point, cost = self._point, execution.cost
+        self._executions.labels(point, drawn, execution.status.value).inc()
+        self._retrieval.labels(point, execution.served or NONE_SERVED).observe(cost.retrieval_s)
+        self._cost.labels(point, drawn).inc(cost.usd)
         if execution.answer is not None:
-            self._llm.observe(execution.cost.llm_s)
-            self._tokens.labels("read").inc(execution.cost.prompt_tokens)
-            self._tokens.labels("written").inc(execution.cost.completion_tokens)
+            self._llm.labels(point).observe(cost.llm_s)
+            self._tokens.labels(point, "read").inc(cost.prompt_tokens)
+            self._tokens.labels(point, "written").inc(cost.completion_tokens)
+
+    def charged(self, key: str | None, usd: float) -> None:
+        """Count what a turn has cost a key, by its public id; nothing without one."""
+        if key is None:
+            return
+        if len(self._keys) < MOST_KEYS:
+            self._keys.add(key)
+        self._key_cost.labels(key if key in self._keys else OTHERS).inc(usd)
 
     def fed_back(self, fact: Feedback, receipt: Receipt) -> None:
         """Count an item of feedback, by its metric, or by its kind where it has none."""
         assert receipt.status is not None
-        metric = self._point + (fact.metric or fact.kind.value)
-        self._feedback.labels(metric, receipt.status.value).inc()
+        self._feedback.labels(self._point, fact.metric or fact.kind.value, receipt.status.value).inc()
 
     def failed(self, code: str) -> None:
         """Count a turn that failed."""
@@ -126,6 +179,10 @@ class Telemetry:
     def shed(self) -> None:
         """Count a request that was refused for load."""
         self._shed.inc()
+
+    def refused(self, code: str) -> None:
+        """Count a request that was refused for its key, its rate, its budget, its host or its size."""
+        self._refused.labels(code).inc()
 
     def counts(self, counter: str) -> dict[str, float]:
         """Return the values of a counter of all replicas of this machine, by label."""
@@ -140,28 +197,17 @@ class Telemetry:
         multiprocess.MultiProcessCollector(merged, self._folder)  # type: ignore[no-untyped-call]
         return merged
 
-    def exposition(
-        self,
-        lag: training_log_lag.Lag | None,
-        version: Version | None,
-        now: float,
-        alarms: int = 0,
-        dangling: int = 0,
-        jump_s: float = 0.0,
-    ) -> bytes:
+    def exposition(self, states: Mapping[str, PointState], now: float, jump_s: float = 0.0) -> bytes:
         """Return the text for a scrape, with the state of the log and of the learner.
 
         Args:
-            lag: How far the served version is behind the log; None where the log is unavailable.
-            version: The served version; None before there is one.
+            states: By decision point.
             now: Seconds since the epoch.
-            alarms: Drift alarms raised.
-            dangling: Feedback that refers to no decision.
             jump_s: Seconds that the wall clock is ahead of the monotonic one.
         """
         text = generate_latest(self._merged())
         state = CollectorRegistry()
-        state.register(_State(lag, version, now, alarms, dangling, jump_s))
+        state.register(_State(states, now, jump_s))
         return text + generate_latest(state)
 
 
@@ -204,44 +250,64 @@ class CountedLog:
                 self._telemetry.decided(fact)
 
 
+GAUGES = {
+    "armwise_log_seq": "Position of the newest fact.",
+    "armwise_applied_seq": "The served version has learned all that the log up to this position teaches.",
+    "armwise_lag_facts": "Facts after that position.",
+    "armwise_lag_seconds": "Age of the first of these; 0 for none.",
+    "armwise_dangling_feedback": "Items whose decision has not come within the time in which they count.",
+    "armwise_examples_seq": "Examples that the served version has learned.",
+    "armwise_policy_version": "The version that is served.",
+    "armwise_drift_alarms": "Changes of the world that were noticed.",
+}
+"""Gauges of a decision point."""
+
+
 class _State(Collector):
     """Gauges of the log and the learner, read at the scrape."""
 
-    def __init__(
-        self,
-        lag: training_log_lag.Lag | None,
-        version: Version | None,
-        now: float,
-        alarms: int,
-        dangling: int,
-        jump_s: float,
-    ) -> None:
-        known: dict[str, tuple[str, float]] = {}
-        if lag is not None:
-            known = {
-                "armwise_log_seq": ("Position of the newest fact.", lag.log_seq),
-                "armwise_applied_seq": (
-                    "The served version has learned all that the log up to this position teaches.",
-                    lag.applied_seq,
-                ),
-                "armwise_lag_facts": ("Facts after that position.", lag.facts),
-                "armwise_lag_seconds": ("Age of the first of these; 0 for none.", lag.seconds(now)),
-                "armwise_dangling_feedback": (
-                    "Items whose decision has not come within the time in which they would have counted.",
-                    dangling,
-                ),
-            }
-        self._values = known | {
-            "armwise_examples_seq": ("Examples that it has learned.", version.examples_seq if version else 0),
-            "armwise_policy_version": ("The version that is served.", version.version if version else 0),
-            "armwise_drift_alarms": ("Changes of the world that were noticed.", alarms),
-            "armwise_clock_jump_seconds": (
-                "How far the wall clock of the process that answers is ahead; 0 while it is followed.",
-                jump_s,
-            ),
-        }
+    def __init__(self, states: Mapping[str, PointState], now: float, jump_s: float) -> None:
+        self._states, self._now, self._jump_s = states, now, jump_s
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield each value."""
-        for name, (what, value) in self._values.items():
-            yield GaugeMetricFamily(name, what, value)
+        values = {point: self._of_point(state) for point, state in self._states.items()}
+        for name, what in GAUGES.items():
+            family = GaugeMetricFamily(name, what, labels=("point",))
+            for point, known in values.items():
+                if name in known:
+                    family.add_metric((point,), known[name])
+            yield family
+        what = "Mean reward of the decisions of the last hour that have one, by drawn arm."
+        mean = GaugeMetricFamily("armwise_reward", what, labels=("point", "arm"))
+        what = "How many these are."
+        number = GaugeMetricFamily("armwise_rewarded_decisions", what, labels=("point", "arm"))
+        for point, state in self._states.items():
+            for arm, (n, total) in state.rewards.items():
+                mean.add_metric((point, arm), total / n)
+                number.add_metric((point, arm), n)
+        yield mean
+        yield number
+        what = "How far the wall clock of the process that answers is ahead; 0 while it is followed."
+        yield GaugeMetricFamily("armwise_clock_jump_seconds", what, self._jump_s)
+        labels = {"version": VERSION, "python": platform.python_version()}
+        build = GaugeMetricFamily("armwise_build_info", "Always 1.", labels=tuple(labels))
+        build.add_metric(tuple(labels.values()), 1)
+        yield build
+
+    def _of_point(self, state: PointState) -> dict[str, float]:
+        version, lag = state.version, state.lag
+        known: dict[str, float] = {
+            "armwise_examples_seq": version.examples_seq if version else 0,
+            "armwise_policy_version": version.version if version else 0,
+            "armwise_drift_alarms": state.alarms,
+        }
+        if lag is not None:
+            known |= {
+                "armwise_log_seq": lag.log_seq,
+                "armwise_applied_seq": lag.applied_seq,
+                "armwise_lag_facts": lag.facts,
+                "armwise_lag_seconds": lag.seconds(self._now),
+                "armwise_dangling_feedback": state.dangling,
+            }
+        return known

@@ -383,7 +383,7 @@ def test_metrics_are_those_of_all_replicas_and_fit_the_log(live: Live, store: St
             "armwise_policy_version": "gauge",
         }.items()
     )
-    samples = [one for one in families["armwise_decisions"].samples if "/" not in one.labels["arm"]]
+    samples = [one for one in families["armwise_decisions"].samples if one.labels["point"] == "default"]
     assert sum(sample.value for sample in samples) == store.counts()["decisions"]
     arms = {sample.labels["arm"] for sample in samples}
     assert arms <= {*ARMS, "words", "near"}

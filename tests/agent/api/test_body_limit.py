@@ -67,7 +67,7 @@ async def serve(
 def guarded(app: Behind, limits: Limits, keys: tuple[Key, ...] = ()) -> RequestGuard:
     usage = cast(Usage, None)  # which is not used without limits of keys
     keyring, quota = Keyring(keys, lambda: 0.0), Quota(usage, lambda: 0.0)
-    return RequestGuard(app, keyring, quota, Hosts(["api.example.com"]), limits)
+    return RequestGuard(app, keyring, quota, Hosts(["api.example.com"]), limits, [].append)
 
 
 @pytest.mark.parametrize("parts", [[b"x" * LIMIT], [b"x" * 4, b"x" * 6], [b""], [b"x" * 9, b"", b"x"]])

@@ -212,7 +212,7 @@ async def test_a_batch_of_which_every_id_is_taken_is_a_conflict(service: Service
 async def test_an_activation_is_counted(service: Service) -> None:
     await activate(service, await turn(service, defer_activation=True))
     lines = (await service.client.get("/metrics")).text.splitlines()
-    assert 'armwise_feedback_total{metric="activation",status="accepted"} 1.0' in lines
+    assert 'armwise_feedback_total{metric="activation",point="default",status="accepted"} 1.0' in lines
 
 
 async def test_a_decision_shows_the_metrics_that_it_will_be_learned_with(tmp_path: Path) -> None:

@@ -364,13 +364,13 @@ async def test_metrics_count_what_happened(service: Service) -> None:
     assert response.headers["content-type"].startswith("text/plain")
     lines = set(response.text.splitlines())
     assert {
-        'armwise_decisions_total{arm="bm25",mode="forced"} 1.0',
-        'armwise_executions_total{arm="bm25",status="ok"} 1.0',
-        'armwise_feedback_total{metric="thumb",status="accepted"} 1.0',
+        'armwise_decisions_total{arm="bm25",mode="forced",point="default"} 1.0',
+        'armwise_executions_total{arm="bm25",point="default",status="ok"} 1.0',
+        'armwise_feedback_total{metric="thumb",point="default",status="accepted"} 1.0',
         'armwise_failures_total{code="arm_failed"} 1.0',
-        "armwise_log_seq 5.0",
-        "armwise_lag_facts 5.0",
-        "armwise_policy_version 1.0",
+        'armwise_log_seq{point="default"} 5.0',
+        'armwise_lag_facts{point="default"} 5.0',
+        'armwise_policy_version{point="default"} 1.0',
     } <= lines
 
 
@@ -386,8 +386,8 @@ async def test_while_the_log_is_unavailable_metrics_leave_out_what_comes_from_it
     response = await service.client.get("/metrics")
     assert response.status_code == 200
     lines = response.text.splitlines()
-    assert 'armwise_decisions_total{arm="bm25",mode="forced"} 1.0' in lines
-    assert "armwise_policy_version 1.0" in lines
+    assert 'armwise_decisions_total{arm="bm25",mode="forced",point="default"} 1.0' in lines
+    assert 'armwise_policy_version{point="default"} 1.0' in lines
     assert not any(line.startswith("armwise_log_seq") for line in lines)
 
 

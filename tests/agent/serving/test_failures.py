@@ -54,7 +54,7 @@ async def test_with_a_fallback_the_answer_names_both_arms(tmp_path: Path) -> Non
         found = (await service.client.get(f"/v1/decisions/{ours['decision_id']}")).json()
         assert (found["status"], found["error"]) == ("fell_back", "ArmError: the index is gone")
         metrics = (await service.client.get("/metrics")).text
-        assert 'armwise_executions_total{arm="bm25",status="fell_back"} 1.0' in metrics
+        assert 'armwise_executions_total{arm="bm25",point="default",status="fell_back"} 1.0' in metrics
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ async def test_a_fallback_that_was_not_eligible_does_not_answer(tmp_path: Path, 
         service.arms.behaviour["bm25"] = failing
         refused(await ask(service, **wish), 502, "arm_failed")
         assert (
-            'armwise_executions_total{arm="bm25",status="arm_failed"} 1.0'
+            'armwise_executions_total{arm="bm25",point="default",status="arm_failed"} 1.0'
             in (await service.client.get("/metrics")).text
         )
 

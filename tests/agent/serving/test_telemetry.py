@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from agent.serving.telemetry import CountedLog, Telemetry
+from agent.serving.telemetry import MOST_KEYS, OTHERS, CountedLog, PointState, Telemetry
 from feedback.events import Context, Cost, Decision, Execution, Feedback, Mode, Status
 from feedback.log import Receipt
 from feedback.log.batch import FeedbackStatus
@@ -17,11 +17,12 @@ from feedback.registry import Version
 from feedback.training_log import lag
 from tests.agent.fakes import MemoryLog
 
+DOCUMENTED = (Path(__file__).parents[3] / "docs/guide/telemetry.md").read_text(encoding="utf-8")
+
 DECISION = Decision("d", Context("?"), ("a", "b"), (0.5, 0.5), "a", "uniform", 1)
-EXECUTION = Execution("d", "a", Status.OK, Cost(1, 100, 20, 0.02, 0.3), ("p",), "words")
+EXECUTION = Execution("d", "a", Status.OK, Cost(1, 100, 20, 0.02, 0.3, 0.25), ("p",), "words")
 VERSION = Version(7, 6, "r", "j", {}, 30, 40, "digest", 1, 0.0)
 LAG = lag.Lag(log_seq=43, applied_seq=41, since=100.0)
-EMPTY = lag.Lag(0, 0, None)
 
 
 def samples(text: bytes) -> dict[str, float]:
@@ -34,63 +35,121 @@ def samples(text: bytes) -> dict[str, float]:
     }
 
 
+def exposed(telemetry: Telemetry, **states: PointState) -> dict[str, float]:
+    return samples(telemetry.exposition(states, now=102.5, jump_s=-3.5))
+
+
 def test_what_happened_is_counted() -> None:
     telemetry = Telemetry()
     telemetry.decided(DECISION)
     telemetry.finished(EXECUTION, "a")
-    telemetry.took("a", 0.4)
+    telemetry.took(EXECUTION, 0.4)
+    telemetry.began("a", 0.2)
+    telemetry.charged("public", 0.25)
     telemetry.fed_back(Feedback("f", "d", "thumb", 1.0), Receipt(1, FeedbackStatus.DUPLICATE))
     telemetry.failed("arm_failed")
     telemetry.shed()
     telemetry.shed()
-    found = samples(telemetry.exposition(LAG, VERSION, now=102.5, jump_s=-3.5))
+    telemetry.refused("rate_limit_exceeded")
+    found = exposed(telemetry, default=PointState(LAG, VERSION, 2, 5, {"a": (4.0, 3.0)}))
     assert (
         found.items()
         >= {
-            "armwise_decisions_total arm=a mode=explore": 1.0,
-            "armwise_executions_total arm=a status=ok": 1.0,
-            "armwise_turn_seconds_count arm=a": 1.0,
-            "armwise_turn_seconds_sum arm=a": 0.4,
-            "armwise_turn_seconds_bucket arm=a le=0.25": 0.0,
-            "armwise_turn_seconds_bucket arm=a le=0.5": 1.0,
-            "armwise_retrieval_seconds_sum arm=a": 0.02,
-            "armwise_llm_seconds_sum": 0.3,
-            "armwise_tokens_total direction=read": 100.0,
-            "armwise_tokens_total direction=written": 20.0,
-            "armwise_feedback_total metric=thumb status=duplicate": 1.0,
+            "armwise_decisions_total arm=a mode=explore point=default": 1.0,
+            "armwise_propensity_sum arm=a point=default": 0.5,
+            "armwise_executions_total arm=a point=default status=ok": 1.0,
+            "armwise_turn_seconds_count arm=a point=default": 1.0,
+            "armwise_turn_seconds_sum arm=a point=default": 0.4,
+            "armwise_turn_seconds_bucket arm=a le=0.25 point=default": 0.0,
+            "armwise_turn_seconds_bucket arm=a le=0.5 point=default": 1.0,
+            "armwise_first_token_seconds_sum arm=a point=default": 0.2,
+            "armwise_retrieval_seconds_sum arm=a point=default": 0.02,
+            "armwise_llm_seconds_sum point=default": 0.3,
+            "armwise_tokens_total direction=read point=default": 100.0,
+            "armwise_tokens_total direction=written point=default": 20.0,
+            "armwise_cost_usd_total arm=a point=default": 0.25,
+            "armwise_key_cost_usd_total key=public": 0.25,
+            "armwise_feedback_total metric=thumb point=default status=duplicate": 1.0,
             "armwise_failures_total code=arm_failed": 1.0,
             "armwise_shed_total": 2.0,
-            "armwise_log_seq": 43.0,
-            "armwise_applied_seq": 41.0,
-            "armwise_lag_facts": 2.0,
-            "armwise_lag_seconds": 2.5,
-            "armwise_examples_seq": 30.0,
-            "armwise_policy_version": 7.0,
+            "armwise_refusals_total code=rate_limit_exceeded": 1.0,
+            "armwise_log_seq point=default": 43.0,
+            "armwise_applied_seq point=default": 41.0,
+            "armwise_lag_facts point=default": 2.0,
+            "armwise_lag_seconds point=default": 2.5,
+            "armwise_dangling_feedback point=default": 5.0,
+            "armwise_examples_seq point=default": 30.0,
+            "armwise_policy_version point=default": 7.0,
+            "armwise_drift_alarms point=default": 2.0,
+            "armwise_reward arm=a point=default": 0.75,
+            "armwise_rewarded_decisions arm=a point=default": 4.0,
             "armwise_clock_jump_seconds": -3.5,
         }.items()
     )
+    assert found["armwise_overhead_seconds_sum point=default"] == pytest.approx(0.08)
+    assert [value for name, value in found.items() if name.startswith("armwise_build_info")] == [1.0]
 
 
-def test_without_a_version_the_state_is_zero() -> None:
-    found = samples(Telemetry().exposition(lag.Lag(3, 0, 50.0), None, now=51.0))
-    assert (found["armwise_log_seq"], found["armwise_policy_version"]) == (3.0, 0.0)
+def test_names_follow_the_conventions_of_prometheus() -> None:
+    families = list(
+        text_string_to_metric_families(Telemetry().exposition({"default": PointState()}, 0.0).decode())
+    )
+    assert len(families) > 20
+    for family in (one for one in families if not one.name.endswith("_created")):
+        assert family.name.startswith("armwise_")
+        assert not family.name.endswith(("_ms", "_percent", "_milliseconds", "_total")), family.name
+        assert family.documentation.endswith("."), family.name
+        suffix = "_total" if family.type == "counter" else ""
+        assert f"`{family.name}{suffix}`" in DOCUMENTED, family.name
+
+
+def test_each_decision_point_has_its_own_series() -> None:
+    telemetry = Telemetry()
+    telemetry.decided(DECISION)
+    telemetry.at("news").decided(DECISION)
+    telemetry.at("news").decided(DECISION)
+    found = exposed(telemetry, default=PointState(LAG), news=PointState(lag.Lag(3, 0, 50.0)))
+    for point, decisions, seq in (("default", 1.0, 43.0), ("news", 2.0, 3.0)):
+        assert found[f"armwise_decisions_total arm=a mode=explore point={point}"] == decisions
+        assert found[f"armwise_log_seq point={point}"] == seq
+        assert found[f"armwise_policy_version point={point}"] == 0.0
+
+
+def test_without_the_log_its_gauges_are_left_out() -> None:
+    found = exposed(Telemetry(), default=PointState(version=VERSION))
+    assert "armwise_log_seq point=default" not in found
+    assert found["armwise_policy_version point=default"] == 7.0
 
 
 def test_a_turn_without_a_language_model_counts_no_tokens() -> None:
     telemetry = Telemetry()
     telemetry.finished(Execution("d", None, Status.CANCELLED, Cost()), "a")
-    found = samples(telemetry.exposition(EMPTY, None, now=0.0))
-    assert found["armwise_executions_total arm=a status=cancelled"] == 1.0
-    assert found["armwise_llm_seconds_count"] == 0.0
-    assert not any(name.startswith("armwise_tokens_total") for name in found)
+    found = exposed(telemetry)
+    assert found["armwise_executions_total arm=a point=default status=cancelled"] == 1.0
+    assert not any(name.startswith(("armwise_tokens_total", "armwise_llm_seconds_count")) for name in found)
 
 
-def test_a_forced_arm_is_counted_apart() -> None:
+def test_a_forced_arm_is_counted_apart_and_has_no_propensity() -> None:
     telemetry = Telemetry()
     telemetry.decided(DECISION)
     telemetry.decided(Decision("e", Context("?"), ("b",), (1.0,), "b", "uniform", 1, Mode.FORCED))
-    found = samples(telemetry.exposition(EMPTY, None, now=0.0))
-    assert found["armwise_decisions_total arm=b mode=forced"] == 1.0
+    found = exposed(telemetry)
+    assert found["armwise_decisions_total arm=b mode=forced point=default"] == 1.0
+    assert "armwise_propensity_count arm=b point=default" not in found
+
+
+def test_many_keys_share_a_series() -> None:
+    telemetry = Telemetry()
+    for n in range(MOST_KEYS + 3):
+        telemetry.charged(f"key-{n}", 1.0)
+    telemetry.charged("key-0", 1.0)
+    telemetry.charged(None, 1.0)
+    cost = {
+        name: usd for name, usd in exposed(telemetry).items() if name.startswith("armwise_key_cost_usd_total")
+    }
+    assert len(cost) == MOST_KEYS + 1
+    assert cost[f"armwise_key_cost_usd_total key={OTHERS}"] == 3.0
+    assert cost["armwise_key_cost_usd_total key=key-0"] == 2.0
 
 
 @pytest.mark.parametrize("refused", [None, Execution])
@@ -102,18 +161,19 @@ async def test_a_decision_is_forgotten_with_its_execution_also_where_that_is_ref
     counted = CountedLog(log, telemetry)
     futures = [counted.append(DECISION), counted.append(EXECUTION)]
     await asyncio.wait(futures)
-    found = samples(telemetry.exposition(EMPTY, None, now=0.0))
-    assert found["armwise_decisions_total arm=a mode=explore"] == 1.0
-    assert found.get("armwise_executions_total arm=a status=ok") == (None if refused else 1.0)
+    found = exposed(telemetry)
+    assert found["armwise_decisions_total arm=a mode=explore point=default"] == 1.0
+    assert found.get("armwise_executions_total arm=a point=default status=ok") == (None if refused else 1.0)
     assert counted._drawn == {}, "a replica answers millions of turns"  # noqa: SLF001 - nothing else shows it
     assert [future.exception() is None for future in futures] == [True, refused is None]
 
 
 def test_replicas_are_summed_through_their_folder(tmp_path: Path) -> None:
     script = (
-        "import sys; from agent.serving import Telemetry; from feedback.training_log.lag import Lag; "
+        "import sys; from agent.serving import PointState, Telemetry; "
+        "from feedback.training_log.lag import Lag; "
         "t = Telemetry(sys.argv[1]); t.shed(); t.failed('arm_failed'); "
-        "sys.stdout.buffer.write(t.exposition(Lag(3, 3, None), None, now=0.0))"
+        "sys.stdout.buffer.write(t.exposition({'default': PointState(Lag(3, 3, None))}, now=0.0))"
     )
     environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
     command = [sys.executable, "-c", script, str(tmp_path)]
@@ -123,4 +183,4 @@ def test_replicas_are_summed_through_their_folder(tmp_path: Path) -> None:
         found = samples(text)
         assert found["armwise_shed_total"] == times
         assert found["armwise_failures_total code=arm_failed"] == times
-        assert found["armwise_log_seq"] == 3.0, "the state is of the log, and not summed"
+        assert found["armwise_log_seq point=default"] == 3.0, "the state is of the log, and not summed"
