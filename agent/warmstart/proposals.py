@@ -94,6 +94,7 @@ def propose_portfolio(
         "measure": plan.measure,
         "value": held_out.portfolio[-1],
         "single": held_out.single,
+        "curve": {"portfolio": list(held_out.portfolio), "average": list(held_out.average)},
         "questions": held_out.questions,
         "path": str(output / choose_portfolio.YAML),
         "apply": command,

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from feedback.arrays import Flags, Floats, Integers
 from feedback.events import LABELS, Cost, Status
-from feedback.log import Store, rollup_tables
+from feedback.log import Store, listing, rollup_tables
 from feedback.log import rows as log_rows
 from feedback.log import tables as t
 from feedback.reward import NUMBERS, RewardRule
@@ -189,6 +189,43 @@ def newest_seconds(store: Store, limit: int) -> dict[str, list[float]]:
     return {"arm": [row[0] for row in rows], "language model": [row[1] for row in rows if row[2]]}
 
 
+@dataclass(frozen=True, slots=True)
+class Rewarded:
+    """What one decision adds to the sums of its arm.
+
+    Attributes:
+        arm: The drawn arm.
+        sums: Of `COUNTS` and `SUMS`, those of its reward.
+        features: Named features of its question.
+    """
+
+    arm: str
+    sums: Mapping[str, float]
+    features: Mapping[str, float]
+
+
+def newest_rewards(store: Store, rule: RewardRule, limit: int, wanted: listing.Wanted) -> list[Rewarded]:
+    """Return those of the newest examples that are wanted.
+
+    Args:
+        store: The log.
+        rule: Names the training log, and gives the rewards.
+        limit: Examples that are looked at.
+        wanted: Conditions on their decisions.
+
+    Raises:
+        LogUnavailableError: Try again later.
+    """
+    features = sa.cast(t.decisions.c.features, sa.Text)
+    with store.reading() as connection:
+        after = position_of(connection, rule.join).examples_seq - limit
+        where = t.examples.c.seq > after, *wanted.conditions()
+        return [
+            Rewarded(arm, sums, orjson.loads(seen)["sparse"])
+            for (_, arm, _), sums, (seen,) in _rewarded(connection, rule, where, features)
+        ]
+
+
 _KEY = ("width", "start", "arm", "n_arms")
 
 _NAMES = (*_KEY, *COUNTS, *SUMS)
@@ -260,16 +297,30 @@ def _executions(connection: sa.Connection, after: int, upto: int) -> Iterator[Ad
 
 
 def _rewards(connection: sa.Connection, rule: RewardRule, after: int, upto: int) -> Iterator[Addition]:
+    x, d = t.examples.c, t.decisions.c
+    where = x.seq > after, x.seq <= upto, d.policy != LABELS
+    for draw, added, _ in _rewarded(connection, rule, where):
+        yield draw, added
+
+
+def _rewarded(
+    connection: sa.Connection,
+    rule: RewardRule,
+    where: Iterable[sa.ColumnElement[bool]],
+    *more: sa.ColumnElement[Any],
+) -> Iterator[tuple[tuple[Any, ...], dict[str, float], list[Any]]]:
+    """Yield the draw of examples that have a reward, what it adds, and more of their columns."""
     d, e, x = t.decisions.c, t.executions.c, t.examples.c
     metrics = sa.cast(x.metrics, sa.Text)
+    costs = len(log_rows.COST)
     query = (
-        sa.select(*_DRAW, d.propensity, d.cost_weight, e.status, metrics, *log_rows.COST)
+        sa.select(*_DRAW, d.propensity, d.cost_weight, e.status, metrics, *log_rows.COST, *more)
         .join_from(t.examples, t.decisions, d.id == x.decision_id)
         .join(t.executions, e.decision_id == x.decision_id)
-        .where(x.join == rule.join, x.seq > after, x.seq <= upto, d.policy != LABELS)
+        .where(x.join == rule.join, *where)
     )
-    for decided_at, arm, n_arms, propensity, weight, status, values, *raw in connection.execute(query):
-        total, failed = rule.cost.total(Cost(*raw)), status != Status.OK
+    for decided_at, arm, n_arms, propensity, weight, status, values, *rest in connection.execute(query):
+        total, failed = rule.cost.total(Cost(*rest[:costs])), status != Status.OK
         r = rule.formula(orjson.loads(values), total, weight, failed=failed, arithmetic=NUMBERS)
         if r is None:
             continue
@@ -286,6 +337,7 @@ def _rewards(connection: sa.Connection, rule: RewardRule, after: int, upto: int)
                 "w2r": w * w * r,
                 "w2r2": (w * r) ** 2,
             },
+            rest[costs:],
         )
 
 

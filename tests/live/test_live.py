@@ -398,6 +398,12 @@ def test_the_console_is_served_by_the_service_and_counts_what_it_answers(live: L
     for path in set(re.findall(r'(?:href|src)="(/console/static/[^"]+)"', decision)):
         assert live.client.get(path).status_code == 200
 
+    healthy = re.findall(
+        r'<th scope="row">(\w+)</th><td class="text"><span class="good">well',
+        live.client.get("/console/system").text,
+    )
+    assert {"Ingress", "Learner", "Jobs", "Generator"} <= {*healthy}
+
     def counted() -> bool:
         shown = live.client.get("/console?window=1h").text
         return "Share of each arm" in shown and "version" in shown

@@ -10,7 +10,7 @@ from fastapi import Request, Response
 
 from agent.api import decisions as api_decisions
 from agent.api import ranking
-from agent.api.console import evidence, overview
+from agent.api.console import evidence, overview, worth
 from agent.api.console.decisions import project_of
 from agent.api.console.page import ACTION, colours, form_of, number, page, pages, seen, valid
 from agent.api.errors import ApiError
@@ -45,12 +45,19 @@ def content(response: Response) -> Any:
 
 
 @router.get("/arms", dependencies=[USE])
-async def live(request: Request, replica: AppReplica) -> Response:
-    """The live arms: what they are, how they do, and their switches."""
+async def live(
+    request: Request, replica: AppReplica, caller: RequestCaller, by: str | None = None
+) -> Response:
+    """The live arms: what they are, how they do, what they are worth by kind of question, their switches."""
     document = content(await arms.arms(replica))
     health = {one["name"]: replica.decider.health.state(one["name"]) for one in document["arms"]}
     figures, known = await asyncio.to_thread(_last_day, replica)
-    return page(request, "arms.html", **document, health=health, figures=figures, colours=known)
+    found, chosen = None, None
+    if "read" in caller.scopes and not replica.ranks:
+        found = await asyncio.to_thread(worth.by_kind, replica, caller, by)
+        chosen = await asyncio.to_thread(worth.portfolio, replica)
+    shown: dict[str, Any] = {"figures": figures, "colours": known, "worth": found, "portfolio": chosen}
+    return page(request, "arms.html", **document, health=health, **shown)
 
 
 def _last_day(replica: Replica) -> tuple[dict[str, Any], dict[str, int]]:

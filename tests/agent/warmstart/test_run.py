@@ -555,6 +555,8 @@ def test_a_portfolio_and_a_router_are_proposed_and_the_router_is_judged(world: W
     ]
     portfolio = found_by(run, "portfolio")
     assert portfolio["arms"][0] == "dense"
+    assert len(portfolio["curve"]["portfolio"]) == len(portfolio["curve"]["average"]) == 2
+    assert portfolio["curve"]["portfolio"][-1] == portfolio["value"]
     assert Path(portfolio["path"]).exists()
     assert portfolio["apply"] == f"armwise apply {portfolio['path']}"
     proposed = found_by(run, "router")

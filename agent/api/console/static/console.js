@@ -18,7 +18,7 @@
     if (charts.has(figure)) charts.get(figure).destroy();
     if (!spec.x.length || !spec.series.length) return;
     const ink = variable("--grey"), grid = { stroke: variable("--grid"), width: 1 };
-    const data = [spec.x], series = [{ value: "{YYYY}-{MM}-{DD} {HH}:{mm}" }], bands = [];
+    const data = [spec.x], series = [spec.counts ? { label: "arms" } : { value: "{YYYY}-{MM}-{DD} {HH}:{mm}" }], bands = [];
     const shown = spec.stacked ? stacked(spec.series) : spec.series.map((one) => one.values);
     // the highest of a stack is drawn first, so that each of the others covers its lower part
     const order = spec.series.map((_, i) => (spec.stacked ? spec.series.length - 1 - i : i));
@@ -40,8 +40,8 @@
     }
     charts.set(figure, new uPlot({
       width: figure.clientWidth, height: 220, series, bands, legend: { live: true }, cursor: { drag: { x: false, y: false } },
-      scales: { x: spec.range ? { range: spec.range } : {}, y: spec.stacked ? { range: [0, 100] } : spec.bounds ? { range: spec.bounds } : {} },
-      axes: [{ stroke: ink, grid }, { stroke: ink, grid, size: 60, values: (_u, ticks) => ticks.map((tick) => `${+tick.toFixed(3)}`) }],
+      scales: { x: spec.counts ? { time: false } : spec.range ? { range: spec.range } : {}, y: spec.stacked ? { range: [0, 100] } : spec.bounds ? { range: spec.bounds } : {} },
+      axes: [{ stroke: ink, grid, incrs: spec.counts ? [1, 2, 5, 10] : undefined }, { stroke: ink, grid, size: 60, values: (_u, ticks) => ticks.map((tick) => `${+tick.toFixed(3)}`) }],
     }, data, figure));
     figure.querySelectorAll(".u-series.u-hidden").forEach((row) => row.remove());
     const canvas = figure.querySelector("canvas");

@@ -1,0 +1,129 @@
+"""What each arm is worth by kind of question, and the last portfolio with its curve of size against value."""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agent.access import Caller
+from agent.api.console.overview import chart_of
+from agent.api.errors import ApiError
+from agent.serving import Replica
+from feedback.log import listing
+from feedback.ope import intervals
+from feedback.registry import keys, runs
+from feedback.training_log import rollups
+
+NEWEST = 2000
+"""Rewarded decisions that kinds are compared on."""
+
+MOST = 12
+"""Kinds that are shown by name."""
+
+OTHERS = "all others"
+
+RUNS = 20
+"""Warm starts among which the last portfolio is looked for."""
+
+WORD = "w"
+"""What a feature of a word begins with: words are no kinds."""
+
+Estimate = tuple[float, intervals.Interval] | None
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of question.
+
+    Attributes:
+        name: The value of the feature.
+        n: Rewarded decisions of the kind.
+        drawn: How often each arm was drawn for them.
+        worth: What each would have earned on all of them.
+        best: The arm with the largest estimate; None without any.
+    """
+
+    name: str
+    n: int
+    drawn: Mapping[str, float]
+    worth: Mapping[str, Estimate]
+    best: str | None
+
+
+def kinds_of(features: Mapping[str, float]) -> list[tuple[str, str]]:
+    """Return the features that name a kind, each with its value.
+
+    >>> kinds_of({"ask=who": 1.0, "tier=free": 1.0, "w=river": 1.0, "length": 0.3})
+    [('ask', 'who'), ('tier', 'free')]
+    """
+    parts = (name.partition("=") for name in features)
+    return [(head, value) for head, equals, value in parts if equals and head != WORD]
+
+
+def by_kind(replica: Replica, caller: Caller, by: str | None) -> dict[str, Any]:
+    """Return the kinds by one feature, of the decisions that a caller may see; this reads the log.
+
+    Raises:
+        ApiError: No question has such a feature.
+    """
+    wanted = listing.Wanted(
+        prefix=caller.prefix or None, apart=None if caller.prefix or caller.sees_all else keys.SEPARATOR
+    )
+    rows = rollups.newest_rewards(replica.store, replica.config.reward, NEWEST, wanted)
+    seen = Counter(head for one in rows for head in {head for head, _ in kinds_of(one.features)})
+    families = [head for head, _ in seen.most_common()]
+    if by and by not in seen:
+        there = ", ".join(families) or "none"
+        raise ApiError("invalid_value", f"no question has a feature {by!r}=...; there are: {there}", "by")
+    by = by or next(iter(families), None)
+    return {"rewarded": len(rows), "families": families, "by": by, "kinds": grouped(rows, by) if by else []}
+
+
+def grouped(rows: Sequence[rollups.Rewarded], by: str) -> list[Kind]:
+    """Return the kinds of rewarded decisions by a feature, the most frequent first."""
+    named = [([value for head, value in kinds_of(one.features) if head == by], one) for one in rows]
+    known = [name for name, _ in Counter(name for names, _ in named for name in names).most_common(MOST)]
+    members = defaultdict[str, list[rollups.Rewarded]](list)
+    for names, one in named:
+        for name in {name if name in known else OTHERS for name in names or (OTHERS,)}:
+            members[name].append(one)
+    return [_kind(name, members[name]) for name in (*known, OTHERS) if members[name]]
+
+
+def _kind(name: str, rows: Sequence[rollups.Rewarded]) -> Kind:
+    sums = defaultdict[str, Counter[str]](Counter)
+    for one in rows:
+        sums[one.arm].update(one.sums)
+    drawn = {arm: found["rewarded"] for arm, found in sums.items()}
+    worth = {
+        arm: intervals.from_sums(len(rows), *(found[name] for name in ("w", "wr", "w2", "w2r", "w2r2")))
+        for arm, found in sums.items()
+    }
+    known = {arm: found[0] for arm, found in worth.items() if found}
+    return Kind(name, len(rows), drawn, worth, max(known, key=known.__getitem__, default=None))
+
+
+def portfolio(replica: Replica) -> dict[str, Any] | None:
+    """Return the last portfolio that a warm start chose, and its curve; this reads the log."""
+    for run in runs.page(replica.store, RUNS):
+        for step in run.steps:
+            if step["name"] == "portfolio" and step["found"]:
+                return {**step["found"], "run": run.seq, "at": step["at"], "chart": curve(step["found"])}
+    return None
+
+
+def curve(found: Mapping[str, Any]) -> str | None:
+    """Return the chart of a portfolio's value by its size; None where the run did not keep it."""
+    if "curve" not in found:
+        return None
+    values = found["curve"]
+    series = [
+        {"label": "the portfolio", "colour": "--c0", "values": values["portfolio"]},
+        {"label": "arms with the largest means", "colour": "--c1", "values": values["average"]},
+        {
+            "label": "the best single arm",
+            "colour": "--grey",
+            "values": [found["single"]] * len(values["portfolio"]),
+        },
+    ]
+    return chart_of([*range(1, len(values["portfolio"]) + 1)], series, unit=found["measure"], counts=True)
