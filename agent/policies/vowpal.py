@@ -33,7 +33,7 @@ import re
 import shlex
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
@@ -80,6 +80,13 @@ EXACT_FLAGS = """
     -b --bit_precision -l --learning_rate --power_t --initial_t
 """
 """Arguments with which tests showed a saved, loaded and continued model equal to an uninterrupted one."""
+
+ADDITIVE_FLAGS = """
+    --cb_explore_adf --cb_type --epsilon --squarecb --gamma_scale --gamma_exponent --softmax --lambda --first
+    --sgd --adaptive --normalized --invariant --clip_p --random_seed -q --quadratic --cubic --interactions
+    --noconstant --hash -b --bit_precision -l --learning_rate --power_t --initial_t
+"""
+"""Arguments of one linear regression of costs, whichever way is explored."""
 
 OTHER_FLAGS = """
     --affix --bag --boosting --cb_dro --cb_dro_alpha --cb_dro_tau --cb_dro_wmax --cover --elim --ftrl
@@ -142,6 +149,7 @@ class VowpalPolicy:
         flags, tokens = check_args(args), shlex.split(args)
         self.args, self.baseline = shlex.join(tokens), baseline
         self.resumes_exactly = _resumes_exactly(flags)
+        self.is_additive = _is_additive(flags, self.args)
         # A model contains its own arguments, and some algorithms refuse them twice.
         self._vw = _restore(_model, self.args) if _model else _workspace(tokens)
         self._label_type = int(self._vw.get_label_type())
@@ -165,6 +173,37 @@ class VowpalPolicy:
         if not 0.0 < total < math.inf or min(scores) < 0.0:
             raise PolicyError(f"not a distribution: vw {self.args!r} gave {scores}")
         return np.array(scores)[actions.position] / total
+
+    def contributions(self, context: Context, arms: Sequence[str]) -> dict[str, NDArray[np.float64]]:
+        """Return what each feature adds to the expected reward of each arm, shape (n,), by its name.
+
+        The regression is linear in the features of the question, so that leaving one out shows exactly what
+        it adds, with all that it is crossed with. The numbers of the embedding count as one feature; the
+        arm's own features and its name are the rest.
+
+        Raises:
+            PolicyError: The cost is no sum over these features with the arguments of this policy.
+        """
+        if not self.is_additive:
+            raise PolicyError(f"the cost of vw {self.args!r} is no sum over the features of a question")
+        check_context(context)
+        whole = self._costs(context, arms)
+        found = {}
+        for name in context.features:
+            rest = {other: value for other, value in context.features.items() if other != name}
+            found[name] = self._costs(replace(context, features=rest), arms) - whole
+        if context.embedding:
+            found["embedding of the question"] = self._costs(replace(context, embedding=()), arms) - whole
+        alone = self._costs(replace(context, features={}, embedding=()), arms)
+        return {"the arm itself": self.baseline - alone, **found}
+
+    def _costs(self, context: Context, arms: Sequence[str]) -> NDArray[np.float64]:
+        """Return what the regression predicts, shape (n_arms,)."""
+        with self._lock:
+            actions = self._actions_of(context, arms)
+            self._vw.predict_multi([self._shared(context), *actions.examples])
+            costs = np.array([example.get_partial_prediction() for example in actions.examples])
+        return costs[actions.position]
 
     def learn(self, decision: Decision, reward: float) -> None:
         """Update from the cost and the propensity of the drawn arm."""
@@ -270,6 +309,16 @@ def _flags(tokens: Sequence[str]) -> dict[str, str]:
 
 def _resumes_exactly(flags: Mapping[str, str]) -> bool:
     return flags.keys() <= set(EXACT_FLAGS.split()) and flags.get("--cb_type") not in INEXACT_TYPES
+
+
+def _is_additive(flags: Mapping[str, str], args: str) -> bool:
+    """Return whether the predicted cost is linear in the features of a question.
+
+    >>> [_is_additive(_flags(args.split()), args) for args in (DEFAULT, "-q ss", "-q ::", "--bag 3")]
+    [True, False, False, False]
+    """
+    once = all(":" not in names and len(re.findall("[se]", names)) < 2 for names in CROSSED.findall(args))
+    return once and flags.keys() <= set(ADDITIVE_FLAGS.split()) and flags.get("--cb_type", "mtr") == "mtr"
 
 
 def check_args(args: object) -> Mapping[str, str]:

@@ -1,10 +1,11 @@
 """Why an arm: what each feature adds to its score, beyond what it adds to the runner-up's.
 
-linear policies     exact: the mean of the reward is a sum over features
+linear policies     exact: the mean of the reward is a sum over features; so are most of Vowpal Wabbit's
 every other policy  by leaving one feature out at a time, and computing the distribution again
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from agent.api.decisions import with_policies
 from agent.api.errors import ApiError
-from agent.policies import Policy, served_distribution
+from agent.policies import Policy, PolicyError, served_distribution
 from agent.serving import Replica
 from feedback.events import LABELS, Context, Decision, Mode
 from feedback.registry import versions
@@ -27,10 +28,14 @@ MOST = 64
 
 @runtime_checkable
 class Additive(Protocol):
-    """A policy whose score of an arm is a sum over features."""
+    """A policy whose score of an arm may be a sum over features."""
 
     def contributions(self, context: Context, arms: Sequence[str]) -> dict[str, NDArray[np.float64]]:
-        """Return what each feature adds to the score of each arm, shape (n,), by its name."""
+        """Return what each feature adds to the score of each arm, shape (n,), by its name.
+
+        Raises:
+            PolicyError: As it is configured, the score is no such sum.
+        """
         ...
 
 
@@ -76,9 +81,12 @@ def explained(policy: Policy, decision: Decision) -> Explanation:
     others[drawn] = -1.0
     other = int(others.argmax())
     context = decision.context
-    exact = isinstance(policy, Additive)
+    found = None
     if isinstance(policy, Additive):
-        found = policy.contributions(context, decision.arms)
+        with suppress(PolicyError):
+            found = policy.contributions(context, decision.arms)
+    exact = found is not None
+    if found is not None:
         amounts = {name: float(value[drawn] - value[other]) for name, value in found.items()}
         total, unit = sum(amounts.values()), "expected reward"
     else:

@@ -60,10 +60,13 @@ class Text:
     def __init__(self, args: str) -> None:
         self.vw = Workspace(arg_list=[*args.split(), *ALWAYS])
 
-    def probabilities(self, context: Context, arms: Sequence[str]) -> np.ndarray:
+    def scores(self, context: Context, arms: Sequence[str]) -> np.ndarray:
         # Not finished: in VW's count, it is finishing an example that has seen it.
         scores = self.vw.predict(self.vw.parse(lines(context, arms)))
-        p = np.array([scores[sorted(arms).index(name)] for name in arms])
+        return np.array([scores[sorted(arms).index(name)] for name in arms])
+
+    def probabilities(self, context: Context, arms: Sequence[str]) -> np.ndarray:
+        p = self.scores(context, arms)
         return np.asarray(p / p.sum())
 
     def learn(self, decision: Decision, reward: float) -> None:
@@ -312,3 +315,47 @@ def test_actions_that_are_new_each_time_are_learned_exactly_across_a_restart(arg
         if n % 37 == 0:
             part = part.load(part.save())
     assert part.save() == whole.save()
+
+
+# -- what each feature adds ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("explored", ["--epsilon 0.1", "--squarecb --gamma_scale 30 --clip_p 1", "--softmax"])
+def test_contributions_add_up_to_the_cost_that_vw_s_regression_predicts(explored: str) -> None:
+    policy = VowpalPolicy(f"{ADF} {explored}")
+    clipped = "--clip_p 1" if "clip_p" in explored else ""
+    costs = Text(f"{ADF.replace('--cb_explore_adf', '--cb_adf')} {clipped}")
+    for decision, reward in history(policy, 60, seed=2):
+        context = decision.context
+        found = policy.contributions(context, decision.arms)
+        assert found.keys() == {*context.features, "the arm itself"} | (
+            {"embedding of the question"} if context.embedding else set()
+        )
+        predicted = 1.0 - costs.scores(context, decision.arms)
+        np.testing.assert_allclose(sum(found.values()), predicted, atol=1e-5)
+        before = policy.probabilities(context, decision.arms)
+        policy.contributions(context, decision.arms)
+        np.testing.assert_array_equal(policy.probabilities(context, decision.arms), before)
+        policy.learn(decision, reward)
+        costs.learn(decision, reward)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        "-q ss",
+        "--quadratic se",
+        "-q ::",
+        "--bag 3",
+        "--cover 3",
+        "--nn 2",
+        "--cb_type ips",
+        "--interactions sae",
+    ],
+)
+def test_contributions_are_refused_where_the_cost_is_no_sum(args: str) -> None:
+    policy = VowpalPolicy(f"--cb_explore_adf {args}")
+    assert not policy.is_additive
+    decision, _ = history(policy, 1, seed=0)[0]
+    with pytest.raises(PolicyError, match="is no sum over the features"):
+        policy.contributions(decision.context, decision.arms)

@@ -200,13 +200,22 @@ async def test_contributions_add_up_to_the_difference_of_the_scores(linear: Serv
     assert abs(sum(parts) - total) < 1e-3 * len(parts)
 
 
-async def test_an_explanation_of_another_policy_is_said_to_be_approximate(service: Service) -> None:
+@pytest.mark.parametrize(("args", "said"), [("--squarecb", "Exact:"), ("--bag 3", "An approximation")])
+async def test_an_explanation_of_vowpal_is_exact_for_one_regression_and_approximate_for_several(
+    tmp_path: Path, args: str, said: str
+) -> None:
+    policy = {"kind": "vowpal", "params": {"args": f"--cb_explore_adf {args} -q sa"}}
+    async with Service(tmp_path, policy=policy).running() as service:
+        await _explained(service, said)
+
+
+async def _explained(service: Service, said: str) -> None:
     for i in range(4):
         found = (await look_up(service, query=f"question {i}")).json()["agent"]
         await tell(service, found["decision_id"], 1.0)
     await service.learn()
     found = (await look_up(service)).json()["agent"]
-    assert "An approximation" in plain(await seen(service, f"/decisions/{found['decision_id']}/why"))
+    assert said in plain(await seen(service, f"/decisions/{found['decision_id']}/why"))
     forced = (await look_up(service, model="arm/bm25")).json()["agent"]["decision_id"]
     answer = await service.client.get(f"{CONSOLE}/decisions/{forced}/why")
     assert (answer.status_code, "no policy chose" in answer.text) == (409, True)
