@@ -103,9 +103,9 @@ def is_open(settings: "AppConfig", host: str) -> bool:
     return keyring.is_open
 
 
-Source = Annotated[
-    str, typer.Argument(help="JSONL file, BEIR folder, folder of Markdown and text, or `stdlib`.")
-]
+SOURCES = "A JSONL file, a BEIR folder, a folder of Markdown and text, or `stdlib`."
+
+Source = Annotated[str, typer.Argument(help=SOURCES)]
 
 
 def ingest_corpus(

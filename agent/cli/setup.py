@@ -1,20 +1,25 @@
 """The verbs before the first start: init writes a configuration, doctor checks it and this machine."""
 
 import json
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
 
 import typer
+import yaml
 
 from agent.cli import launch
-from agent.cli.console import PLAIN, console, explained, progress
+from agent.cli.console import PLAIN, console, errors, explained, progress
 from agent.cli.options import CONFIG, ConfigPath
-from agent.cli.serve import Source, is_open
+from agent.cli.serve import SOURCES, is_open
 
 if TYPE_CHECKING:
     from agent.checks import Finding
+    from agent.config import AppConfig, CorpusSpec
 
 
 def doctor(
@@ -83,18 +88,62 @@ def _examined(path: Path) -> "Iterator[tuple[str, Finding]]":
     yield from named("sockets", checks.socket_findings(address))
 
 
+class Engine(StrEnum):
+    """Where the language model is."""
+
+    EMBEDDED = "embedded"
+    OPENAI = "openai"
+    VLLM = "vllm"
+
+
+NEEDED: dict[Engine, dict[str, tuple[str, str]]] = {
+    Engine.EMBEDDED: {},
+    Engine.OPENAI: {
+        "base_url": ("--llm-url", "Base URL of the endpoint, such as http://localhost:11434/v1"),
+        "model": ("--llm-model", "Model, as the endpoint calls it"),
+    },
+    Engine.VLLM: {"model": ("--llm-model", "Model: a folder, or the name of a hub")},
+}
+"""Settings that a language model needs, each with its flag and its question."""
+
+
 def init(
-    source: Source,
+    source: Annotated[str | None, typer.Argument(help=f"{SOURCES} Asked for where it is left out.")] = None,
     name: Annotated[
         str | None, typer.Option("--name", help="Name of the corpus; else by the source.")
+    ] = None,
+    engine: Annotated[
+        Engine | None,
+        typer.Option(
+            "--llm", help="Language model: the small embedded one, an endpoint, or vLLM in process."
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option("--llm-model", help="Its name, or its file or folder; of `embedded` optional."),
+    ] = None,
+    llm_url: Annotated[
+        str | None, typer.Option("--llm-url", help="Base URL of an endpoint of the OpenAI protocol.")
+    ] = None,
+    key_env: Annotated[
+        str | None, typer.Option("--llm-key-env", help="Variable that holds the key of the endpoint.")
+    ] = None,
+    log_url: Annotated[
+        str | None, typer.Option("--log-url", help="PostgreSQL of the log; else an SQLite file in the home.")
     ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the configuration.")] = Path(
         "armwise.yaml"
     ),
-    replace: Annotated[bool, typer.Option("--replace", help="Replace a file that is there.")] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", "--force", help="Replace a file that is there.")
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Ask nothing: take the default of what is left out.")
+    ] = False,
 ) -> None:
     """Read a corpus, and write a configuration that serves it, with a log of its own.
 
+    In a terminal, asks for corpus, language model and database where they are left out; checks each answer.
     `armwise serve` then makes questions from the corpus, and starts from what they teach.
     """
     with explained():
@@ -105,9 +154,21 @@ def init(
             raise launch.LaunchError(
                 f"{output} is there already: --replace replaces it, -o names another file"
             )
+        asks = sys.stdin.isatty() and not yes
+        if source is None and not asks:
+            raise ValueError(f"the corpus is missing: `armwise init SOURCE`. {SOURCES}")
+        source = source or _asked(f"Corpus. {SOURCES}", "stdlib", _sound_corpus)
+        if engine is None:
+            engine = (
+                Engine.OPENAI if llm_url else _asked_engine() if asks and model is None else Engine.EMBEDDED
+            )
         corpus = CorpusSpec.of(source, name)
+        flags = {"model": model, "base_url": llm_url, "api_key_env": key_env}
+        given = {key: value for key, value in flags.items() if value}
+        llm = _language_model(corpus, engine, given, asks=asks)
+        log_url = _log(corpus, log_url, asks=asks)
         unfinished = output.with_name(output.name + ".part")
-        unfinished.write_text(new_config.render_config(corpus), encoding="utf-8")
+        unfinished.write_text(new_config.render_config(corpus, llm, log_url), encoding="utf-8")
         try:
             settings = load(unfinished).settled()
             with progress() as on_progress:
@@ -117,7 +178,115 @@ def init(
             raise
         unfinished.replace(output)
         console.print(f"{len(passages):,} passages in corpus {corpus.name!r}; written to {output}", **PLAIN)
+        console.print(f"check:   armwise doctor -c {output}", **PLAIN)
         console.print(f"next:    armwise serve -c {output}", **PLAIN)
+
+
+def _asked(question: str, default: str | None, check: "Callable[[str], object]") -> str:
+    """Ask until an answer is sound: `check` raises ValueError for another."""
+
+    def sound(answer: str) -> str:
+        try:
+            check(answer)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
+        return answer
+
+    return str(typer.prompt(question, default=default, value_proc=sound))
+
+
+def _asked_engine() -> Engine:
+    question = "Language model: embedded (small, to try it out), openai (an endpoint of that protocol), vllm"
+
+    def known(answer: str) -> None:
+        if answer not in list(Engine):
+            raise ValueError(f"{answer!r} is none of {', '.join(Engine)}")
+
+    return Engine(_asked(question, Engine.EMBEDDED.value, known))
+
+
+def _sound_corpus(source: str) -> None:
+    """Read the first passage. Raises ValueError."""
+    from arms.corpus import CorpusError, open_source
+
+    if source != "stdlib":
+        found = open_source(Path(source).expanduser())
+        first = next((one for one in found.records() if one.passages or one.problem), None)
+        if first is None or first.problem:
+            raise CorpusError(
+                f"{source}: {first.where}: {first.problem}" if first else f"{source} has no passage"
+            )
+
+
+def _language_model(
+    corpus: "CorpusSpec", engine: Engine, given: dict[str, str], *, asks: bool
+) -> dict[str, str] | None:
+    """Return the settings of the language model; None for those of the shipped configuration."""
+    from agent.checks import llm_findings
+
+    while True:
+        found = {"engine": engine.value, **given}
+        for key, (flag, question) in NEEDED[engine].items():
+            if key not in found:
+                if not asks:
+                    raise ValueError(f"--llm {engine.value} needs {flag}: {question}")
+                found[key] = _asked(question, None, _web_address if key == "base_url" else str)
+        if asks and engine is Engine.OPENAI and "api_key_env" not in found:
+            answer = _asked("Variable of the environment that holds its key (- for none)", "-", str)
+            found |= {} if answer == "-" else {"api_key_env": answer}
+        if found == {"engine": Engine.EMBEDDED.value}:
+            return None
+        if _kept(llm_findings(_draft(corpus, found).llm), asks=asks):
+            return found
+        given = {}
+
+
+def _log(corpus: "CorpusSpec", given: str | None, *, asks: bool) -> str | None:
+    """Return the URL of the log; None for a file in the home."""
+    from agent.checks import log_findings
+    from feedback.log import database
+
+    while True:
+        url = given
+        if asks and url is None:
+            question = "Database of the log: postgresql://user@host/name, or sqlite for a file in the home"
+            answer = _asked(question, "sqlite", str)
+            url = None if answer == "sqlite" else answer
+        if url is not None and database.shown(url) != url:
+            wrong = "leave the password out: it belongs in PGPASSFILE, or the URL in ARMWISE_LOG_URL_FILE"
+            if not asks:
+                raise ValueError(f"--log-url: {wrong}")
+            errors.print(wrong, style="yellow", **PLAIN)
+        elif _kept(log_findings(_draft(corpus, log_url=url)), asks=asks):
+            return url
+        given = None
+
+
+def _draft(
+    corpus: "CorpusSpec", llm: dict[str, str] | None = None, log_url: str | None = None
+) -> "AppConfig":
+    from agent.config import new_config, parse
+
+    document = yaml.safe_load(new_config.render_config(corpus, llm, log_url))
+    return parse(document["applications"][0]["args"])
+
+
+def _web_address(text: str) -> None:
+    address = urlsplit(text)
+    if address.scheme not in ("http", "https") or not address.hostname:
+        raise ValueError(f"{text!r} is no address such as http://localhost:11434/v1")
+
+
+def _kept(findings: "Iterator[Finding]", *, asks: bool) -> bool:
+    """Print what was found; where something is wrong, return whether it is wanted all the same."""
+    wrong = False
+    for one in findings:
+        if one.level == "fine":
+            console.print(str(one), style="dim", **PLAIN)
+        else:
+            errors.print(str(one), style="yellow", **PLAIN)
+        wrong |= one.level == "problem"
+    return not wrong or not asks or typer.confirm("Keep it all the same?", default=False)
 
 
 def schema() -> None:

@@ -1,0 +1,150 @@
+"""`armwise init` asks in a terminal, checks each answer, and writes a configuration that explains itself."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from agent.cli.main import app
+from agent.config import load
+from agent.config.new_config import SCHEMA
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ARMWISE_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "corpus.jsonl").write_text('{"id": "a", "text": "The Danube meets the sea."}\n')
+
+
+@pytest.fixture
+def endpoint() -> Iterator[str]:
+    """The address of a language model called `big`."""
+
+    class Models(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps({"data": [{"id": "big"}]}).encode())
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Models) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/v1"
+        server.shutdown()
+
+
+def init(*words: object) -> Result:
+    return CliRunner().invoke(app, ["init", *map(str, words)])
+
+
+def written(path: Path) -> dict[str, Any]:
+    document = yaml.safe_load(path.read_text())
+    jsonschema_rs.validator_for(json.loads(SCHEMA.read_text())).validate(document)
+    args: dict[str, Any] = document["applications"][0]["args"]
+    return args
+
+
+def test_in_a_terminal_each_answer_is_checked_and_asked_for_again(tmp_path: Path, endpoint: str) -> None:
+    answers = ["nowhere.jsonl", "corpus.jsonl", "opnai", "openai"]
+    answers += ["localhost", endpoint, "small", "-", "n"]  # there is no model `small`
+    answers += [endpoint, "big", "-"]
+    answers += ["postgresql://ada:hidden@localhost/log", "sqlite"]
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "agent.cli", "init"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "dumb"}
+    process = subprocess.Popen(
+        command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, cwd=tmp_path
+    )
+    os.close(theirs)
+    os.write(ours, "".join(f"{answer}\n" for answer in answers).encode())
+    printed = b""
+    try:
+        while piece := os.read(ours, 4096):
+            printed += piece
+    except OSError:  # the other end is closed
+        pass
+    assert process.wait() == 0, printed.decode()
+    os.close(ours)
+    said = " ".join(printed.decode().split())
+    for expected in (
+        "no corpus at",
+        "'opnai' is none of embedded, openai, vllm",
+        "'localhost' is no address such as",
+        "has no model 'small'; there are: big",
+        "fine: model 'big' is at",
+        "leave the password out",
+        "next: armwise serve -c armwise.yaml",
+    ):
+        assert expected in said, said
+    args = written(tmp_path / "armwise.yaml")
+    assert args["llm"] == {"engine": "openai", "base_url": endpoint, "model": "big"}
+    assert "log_url" not in args
+
+
+def test_flags_answer_without_a_terminal(tmp_path: Path, endpoint: str) -> None:
+    url = f"sqlite:///{tmp_path / 'elsewhere.db'}"
+    words = ("corpus.jsonl", "--name", "mine", "--llm-url", endpoint, "--llm-model", "big")
+    result = init(*words, "--llm-key-env", "PATH", "--log-url", url, "-o", "ours.yaml")
+    assert result.exit_code == 0, result.output
+    args = written(tmp_path / "ours.yaml")
+    assert args["llm"] == {"engine": "openai", "base_url": endpoint, "model": "big", "api_key_env": "PATH"}
+    assert args["log_url"] == url
+    assert "answering" not in args, "its limits are for the small model"
+    config = load(tmp_path / "ours.yaml")
+    assert config.corpus.name == "mine"
+    text = (tmp_path / "ours.yaml").read_text()
+    assert "# Corpus, indexes and" in text
+    assert "135 million" not in text
+    assert text.startswith(f"# yaml-language-server: $schema={SCHEMA}\n")
+
+
+def test_an_endpoint_that_does_not_answer_yet_is_reported_and_written(tmp_path: Path) -> None:
+    result = init(
+        "corpus.jsonl", "--llm", "openai", "--llm-url", "http://127.0.0.1:9/v1", "--llm-model", "big"
+    )
+    assert result.exit_code == 0, result.output
+    assert "problem: no language model answers at http://127.0.0.1:9/v1" in result.output
+    assert written(tmp_path / "armwise.yaml")["llm"]["model"] == "big"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "the corpus is missing: `armwise init SOURCE`"),
+        (("corpus.jsonl", "--llm", "openai"), "--llm openai needs --llm-url"),
+        (("corpus.jsonl", "--llm", "vllm"), "--llm vllm needs --llm-model"),
+        (("corpus.jsonl", "--log-url", "postgresql://a:hidden@b/c"), "--log-url: leave the password out"),
+        (("corpus.jsonl", "--llm-url", "nowhere", "--llm-model", "m"), "llm.base_url"),
+    ],
+)
+def test_what_is_missing_or_wrong_without_a_terminal_is_an_error_and_writes_nothing(
+    tmp_path: Path, words: tuple[str, ...], said: str
+) -> None:
+    result = init(*words)
+    assert result.exit_code == 2, result.output
+    assert said in " ".join(result.output.split())
+    assert "hidden" not in result.output
+    assert not [*tmp_path.glob("armwise*")]
+
+
+def test_a_file_that_is_there_is_replaced_by_force_alone(tmp_path: Path) -> None:
+    (tmp_path / "armwise.yaml").write_text("mine")
+    assert init("corpus.jsonl").exit_code == 2
+    assert (tmp_path / "armwise.yaml").read_text() == "mine"
+    assert init("corpus.jsonl", "--force").exit_code == 0
+    assert written(tmp_path / "armwise.yaml")["corpus"]["name"] == "corpus"
