@@ -1,0 +1,1 @@
+"""Tests of what is under deploy/: the image, compose, the Helm chart."""
