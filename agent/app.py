@@ -26,6 +26,10 @@ CPUS_A_REPLICA = 0.1
 """CPUs that Ray reserves for a replica: few, so that the whole service starts on one small machine."""
 
 
+SURGE_PERCENT = 25
+"""Extra replicas while a deployment is replaced, rounded up: a new one answers before an old one stops."""
+
+
 def build(args: dict[str, Any]) -> Application:
     """Build the application from the `args` of a Serve configuration. Raises ConfigError."""
     return assemble(configured(args).settled())
@@ -94,5 +98,9 @@ def _deployment(host: type, name: str, at_once: int, **actor: Any) -> Deployment
     """
     options = {"num_cpus": CPUS_A_REPLICA, **actor}
     return serve.deployment(
-        name=name, max_ongoing_requests=at_once, graceful_shutdown_timeout_s=10, ray_actor_options=options
+        name=name,
+        max_ongoing_requests=at_once,
+        graceful_shutdown_timeout_s=10,
+        max_surge_percent=SURGE_PERCENT,
+        ray_actor_options=options,
     )(host)

@@ -121,7 +121,9 @@ def open_replica(
     Returns:
         That of the default point, which has the others.
     """
-    clock, telemetry = SteadyClock(), Telemetry(os.environ.get(METRICS_FOLDER))
+    if folder := os.environ.get(METRICS_FOLDER):  # made by the machine that deployed, perhaps another one
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    clock, telemetry = SteadyClock(), Telemetry(folder)
     service: Replica | None = None
     for point, own in config.by_point.items():
         store = open_log(own.database_url, own.reward, clock, own.limits.feedback_items)
